@@ -1,0 +1,1 @@
+"""The nsqd daemon: the broker behind TCP and HTTP."""

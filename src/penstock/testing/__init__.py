@@ -1,0 +1,1 @@
+"""Supported helpers for tests: a clock set by hand, files in memory, files that fail."""

@@ -1,0 +1,1 @@
+"""What the HTTP APIs of the daemons share."""
