@@ -2,6 +2,7 @@
 
     Error
       ConfigError          a flag, a config file or a start-up condition is wrong
+        UsageError         the command line itself is wrong: show how it is used, exit 2
       ProtocolError        a peer broke the protocol, or asked for what it may not have
       StorageError         the disk or the data path let us down
         DataPathError      the data path cannot be used as it is (locked, foreign, newer, unwritable)
@@ -19,6 +20,7 @@ __all__ = [
     "LogClosed",
     "ProtocolError",
     "StorageError",
+    "UsageError",
 ]
 
 
@@ -28,6 +30,10 @@ class Error(Exception):
 
 class ConfigError(Error):
     """The process cannot start as it was told to."""
+
+
+class UsageError(ConfigError):
+    """The command line cannot be parsed."""
 
 
 class ProtocolError(Error):
