@@ -240,7 +240,8 @@ def usage(cls: type[Options], program: str) -> str:
     lines = [f"Usage of {program}:"]
     for declared in sorted(options_of(cls), key=lambda declared: declared.flag):
         value = "" if declared.kind.is_switch else f" {declared.kind.word}"
-        default = f" (default {_default_text(declared)})" if declared.default() else ""
+        has_default = declared.default_text or declared.default()
+        default = f" (default {_default_text(declared)})" if has_default else ""
         lines += [f"  -{declared.flag}{value}", f"    \t{declared.help}{default}"]
     return "\n".join(lines) + "\n"
 
