@@ -1,1 +1,27 @@
-"""The append-only log under every topic, and the cursors of the channels that read it."""
+"""The append-only log under every topic, and the cursors of its channels."""
+
+from penstock.log.cursors import Cursors
+from penstock.log.data_path import DataPath, TopicStore
+from penstock.log.files import Files, RealFiles
+from penstock.log.finding import Finding
+from penstock.log.group_commit import GroupCommit
+from penstock.log.progress import Note, Progress
+from penstock.log.settings import LogSettings
+from penstock.log.topic_log import READ_BYTES, Run, SegmentInfo, TopicLog
+
+__all__ = [
+    "READ_BYTES",
+    "Cursors",
+    "DataPath",
+    "Files",
+    "Finding",
+    "GroupCommit",
+    "LogSettings",
+    "Note",
+    "Progress",
+    "RealFiles",
+    "Run",
+    "SegmentInfo",
+    "TopicLog",
+    "TopicStore",
+]
