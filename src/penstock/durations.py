@@ -11,7 +11,7 @@ _UNIT_NS = {
     "ns": 1,
     "us": 1_000,
     "µs": 1_000,  # micro sign
-    "μs": 1_000,  # Greek mu, which looks the same and which Go accepts too  # noqa: RUF001
+    "μs": 1_000,  # Greek mu, which looks the same and which Go accepts too
     "ms": 1_000_000,
     "s": 1_000_000_000,
     "m": 60 * 1_000_000_000,
@@ -21,7 +21,7 @@ _UNIT_NS = {
 # Go holds a duration in an int64 of nanoseconds: some 292 years.
 _DURATION_NS_MAX = 2**63 - 1
 
-_PART = re.compile(r"(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<unit>[a-zµμ]+)")  # noqa: RUF001
+_PART = re.compile(r"(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<unit>[a-zµμ]+)")
 
 
 def parse_duration(text: str) -> int:

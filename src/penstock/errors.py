@@ -5,11 +5,11 @@
         UsageError         the command line itself is wrong: show how it is used, exit 2
       ProtocolError        a peer broke the protocol, or asked for what it may not have
       StorageError         the disk or the data path let us down
-        DataPathError      the data path cannot be used as it is (locked, foreign, newer, unwritable)
+        DataPathError      the data path cannot be used (locked, foreign, newer, unwritable)
         CorruptBatch       bytes on disk are not what was written
         LogClosed          the log was used after it was closed
 
-The text of an `Error` is written for the person who reads it: it is shown as it is, alone on a line.
+The text of an `Error` is written for the person who reads it, and is shown alone on a line.
 """
 
 __all__ = [

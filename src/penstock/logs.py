@@ -72,7 +72,7 @@ class Logger:
         if self.level <= LogLevel.INFO:
             self._log(LogLevel.INFO, message, args, fields)
 
-    def warn(self, message: str, /, *args: object, **fields: object) -> None:
+    def warning(self, message: str, /, *args: object, **fields: object) -> None:
         """What is probably not meant, and does no harm yet."""
         if self.level <= LogLevel.WARN:
             self._log(LogLevel.WARN, message, args, fields)

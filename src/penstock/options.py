@@ -64,7 +64,7 @@ class Option(Generic[T]):
 def option(
     default: T | Callable[[], T],
     kind: Kind[T],
-    help: str,  # noqa: A002 (the word for it in every flag library)
+    help: str,
     *,
     flag: str = "",
     key: str | None = "",
@@ -178,7 +178,7 @@ def load_config(cls: type[Options], path: str) -> dict[str, Any]:
     import tomllib  # noqa: PLC0415 (most daemons start without a file)
 
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 (importing pathlib costs more than parsing)
+        with open(path, "rb") as file:
             table = tomllib.load(file)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

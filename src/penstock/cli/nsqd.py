@@ -59,11 +59,11 @@ def _options(line: CommandLine) -> NsqdOptions:
 
 def _warn_of_what_has_no_effect(line: CommandLine, log: Logger) -> None:
     if line.rest:
-        log.warn("arguments after the flags have no effect: %s", " ".join(line.rest))
+        log.warning("arguments after the flags have no effect: %s", " ".join(line.rest))
     for deprecated, instead in (("verbose", "--log-level"), ("worker_id", "--node-id")):
         if deprecated in line.values:
             flag = deprecated.replace("_", "-")
-            log.warn("--%s is deprecated and has no effect, use %s", flag, instead)
+            log.warning("--%s is deprecated and has no effect, use %s", flag, instead)
 
 
 if __name__ == "__main__":
