@@ -4,6 +4,7 @@
       ConfigError          a flag, a config file or a start-up condition is wrong
         UsageError         the command line itself is wrong: show how it is used, exit 2
       ProtocolError        a peer broke the protocol, or asked for what it may not have
+      LineTooLong          a peer's line never ends; it is told nothing
       StorageError         the disk or the data path let us down
         DataPathError      the data path cannot be used (locked, foreign, newer, unwritable)
         CorruptBatch       bytes on disk are not what was written
@@ -17,6 +18,7 @@ __all__ = [
     "CorruptBatch",
     "DataPathError",
     "Error",
+    "LineTooLong",
     "LogClosed",
     "ProtocolError",
     "StorageError",
@@ -51,6 +53,10 @@ class ProtocolError(Error):
 
     def __str__(self) -> str:
         return f"{self.code} {self.detail}" if self.detail else self.code
+
+
+class LineTooLong(Error):
+    """A TCP peer's line exceeds the limit: the connection is closed, and no error frame sent."""
 
 
 class StorageError(Error):

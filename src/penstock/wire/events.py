@@ -42,8 +42,8 @@ class Publish:
 class TopicNamed:
     """A multi-publish has named its topic, and its body is not all here or not valid.
 
-    The reference checks authorisation and creates the topic before it reads the body. The `Publish`,
-    or the error, follows.
+    The reference checks authorisation and creates the topic before it reads the body. The
+    `Publish`, or the error, follows.
     """
 
     topic: str

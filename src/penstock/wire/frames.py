@@ -1,4 +1,4 @@
-"""Frames, which is all that a server sends: rendered here, and read by the client's side.
+"""Frames: all that a server sends. Rendered for the server, and read for the client.
 
     [int32 size of what follows][int32 type][data]
 
@@ -6,65 +6,239 @@
     type 1, error      data = `CODE detail`
     type 2, message    data = [int64 timestamp ns][uint16 attempts][16 bytes id][body]
 
-All integers are big-endian. A message's id is 16 lowercase hex digits.
+Integers are big-endian; an id is 16 hex digits. A message is rendered once, when it is published,
+and those bytes are what is stored and delivered; the functions that look into a frame read them in
+place. They trust the frame: it is one that was rendered here.
 """
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple, TypeAlias
 
 from penstock.errors import ProtocolError
+from penstock.wire.buffer import ReceiveBuffer
+from penstock.wire.text import to_bytes, verbatim
+
+__all__ = [
+    "CLOSE_WAIT",
+    "FRAME_BYTES_MAX",
+    "FRAME_ERROR",
+    "FRAME_MESSAGE",
+    "FRAME_RESPONSE",
+    "HEARTBEAT",
+    "MESSAGE_HEADER_BYTES",
+    "OK",
+    "ErrorFrame",
+    "Frame",
+    "FrameReader",
+    "Message",
+    "Response",
+    "attempts",
+    "body",
+    "error",
+    "ids_to_ints",
+    "message_id",
+    "message_ids",
+    "render_messages",
+    "response",
+    "timestamp_ns",
+    "with_attempts",
+]
 
 FRAME_RESPONSE = 0
 FRAME_ERROR = 1
 FRAME_MESSAGE = 2
 
+# What a client accepts at most, unless it says otherwise: a server may allow larger messages than
+# the default of 1 MiB, but a size beyond this is more likely not NSQ at all.
+FRAME_BYTES_MAX = 64 * 1024 * 1024
+
+_SIZE_AND_TYPE = Struct(">ii")
+_TYPE_BYTES = 4
+_SIZE_BYTES = 4
+
+_MESSAGE_HEADER = Struct(
+    ">"
+    "i"  # size of what follows
+    "i"  # type, FRAME_MESSAGE
+    "q"  # timestamp, ns
+    "H"  # attempts
+    "13s"  # id: the digits that a batch shares
+    "3s"  # id: the digits that count
+)
+MESSAGE_HEADER_BYTES = _MESSAGE_HEADER.size
+_BODY_OVERHEAD = MESSAGE_HEADER_BYTES - _SIZE_BYTES
+_TIMESTAMP = Struct(">q")
+_ATTEMPTS = Struct(">H")
+_TIMESTAMP_AT = 8
+_ATTEMPTS_AT = 16
+_ID_AT = 18
+_MESSAGE_DATA = Struct(">qH16s")
+
 
 def response(data: bytes) -> bytes:
     """A response frame."""
-    raise NotImplementedError
+    return _SIZE_AND_TYPE.pack(len(data) + _TYPE_BYTES, FRAME_RESPONSE) + data
 
 
 def error(err: ProtocolError) -> bytes:
-    """An error frame: `CODE detail`."""
-    raise NotImplementedError
+    """An error frame: `CODE detail`, or the code alone."""
+    data = to_bytes(str(err))
+    return _SIZE_AND_TYPE.pack(len(data) + _TYPE_BYTES, FRAME_ERROR) + data
 
 
-OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
-HEARTBEAT = b"\x00\x00\x00\x0f\x00\x00\x00\x00_heartbeat_"
-CLOSE_WAIT = b"\x00\x00\x00\x0e\x00\x00\x00\x00CLOSE_WAIT"
+OK = response(b"OK")
+CLOSE_WAIT = response(b"CLOSE_WAIT")
+HEARTBEAT = response(b"_heartbeat_")
+
+
+# Messages -----------------------------------------------------------------------------------------
+
+# Formatting a number in hex costs more than all the rest of a frame. So the last three digits come
+# from a table, and the other thirteen are formatted once for every run of ids that shares them.
+_COUNTING_DIGITS = [b"%03x" % number for number in range(4096)]
 
 
 def render_messages(bodies: Sequence[bytes], first_id: int, timestamp_ns: int) -> list[bytes]:
-    """The frames of a batch of new messages, whose ids count up from `first_id`."""
-    raise NotImplementedError
+    """The frames of new messages, at their first attempt, whose ids count up from `first_id`."""
+    pack = _MESSAGE_HEADER.pack
+    frames: list[bytes] = []
+    while len(frames) < len(bodies):
+        shared, counting = divmod(first_id + len(frames), len(_COUNTING_DIGITS))
+        prefix = b"%013x" % shared
+        run = bodies[len(frames) :] if frames else bodies
+        frames += [
+            pack(len(body) + _BODY_OVERHEAD, FRAME_MESSAGE, timestamp_ns, 1, prefix, digits) + body
+            for body, digits in zip(run, _COUNTING_DIGITS[counting:], strict=False)
+        ]
+    return frames
 
 
 def message_id(frame: bytes) -> bytes:
+    """The id of a message frame."""
     return frame[18:34]
 
 
 def message_ids(frames: Sequence[bytes]) -> list[bytes]:
+    """The ids of message frames."""
     return [frame[18:34] for frame in frames]
 
 
 def ids_to_ints(ids: Sequence[bytes]) -> Sequence[int]:
-    """The numbers that the ids spell, all at once. Raises ValueError unless every id is hex."""
-    raise NotImplementedError
+    """The numbers that ids of 16 hex digits spell. Raises ValueError if one of them does not."""
+    digits = b"".join(ids)
+    try:
+        return struct.unpack(f">{len(ids)}Q", bytes.fromhex(digits.decode("ascii")))
+    except struct.error:
+        raise ValueError("an id is not 16 hex digits") from None
 
 
 def attempts(frame: bytes) -> int:
-    raise NotImplementedError
+    """How many times the message has been delivered, this frame included."""
+    number: int = _ATTEMPTS.unpack_from(frame, _ATTEMPTS_AT)[0]
+    return number
 
 
 def with_attempts(frame: bytes, attempts: int) -> bytes:
-    """The same message, at its `attempts`th delivery; the count wraps at 65536 as the wire's does."""
-    raise NotImplementedError
+    """The same message at another delivery. The count wraps at 65536, as the wire's does."""
+    return frame[:_ATTEMPTS_AT] + _ATTEMPTS.pack(attempts & 0xFFFF) + frame[_ID_AT:]
 
 
 def timestamp_ns(frame: bytes) -> int:
-    raise NotImplementedError
+    """When the message was published."""
+    number: int = _TIMESTAMP.unpack_from(frame, _TIMESTAMP_AT)[0]
+    return number
 
 
 def body(frame: bytes) -> bytes:
-    return frame[34:]
+    """What the producer sent."""
+    return frame[MESSAGE_HEADER_BYTES:]
+
+
+# The client's side --------------------------------------------------------------------------------
+
+
+class Response(NamedTuple):
+    """A command's answer, or a heartbeat."""
+
+    data: bytes
+
+
+class ErrorFrame(NamedTuple):
+    """A command was refused. Unless the code is one of the three that are not fatal, the server
+    closes the connection next."""
+
+    code: str
+    detail: str
+
+
+class Message(NamedTuple):
+    """A delivery."""
+
+    timestamp_ns: int
+    attempts: int
+    id: bytes
+    body: bytes
+
+
+Frame: TypeAlias = Response | ErrorFrame | Message
+
+
+class FrameReader:
+    """A server's bytes in, frames out. After an error it is of no further use."""
+
+    __slots__ = ("_buffer", "_size_max")
+
+    def __init__(self, size_max: int = FRAME_BYTES_MAX) -> None:
+        self._buffer = ReceiveBuffer()
+        self._size_max = size_max
+
+    def receive_data(self, data: bytes) -> None:
+        """Take what the server sent."""
+        self._buffer.append(data)
+
+    def next_frame(self) -> Frame | None:
+        """The next frame, or None if it is not all here.
+
+        Raises ProtocolError if these bytes are not frames.
+        """
+        buffer = self._buffer
+        if not buffer.is_ready():
+            return None
+        data, start = buffer.data, buffer.start
+        data_at = start + _SIZE_AND_TYPE.size
+        if data_at > len(data):
+            buffer.want(_SIZE_AND_TYPE.size)
+            return None
+        size, kind = _SIZE_AND_TYPE.unpack_from(data, start)
+        if not _TYPE_BYTES <= size <= self._size_max:
+            raise _bad_frame(f"size {size} out of range {_TYPE_BYTES}-{self._size_max}")
+        stop = start + _SIZE_BYTES + size
+        if stop > len(data):
+            buffer.want(stop - start)
+            return None
+        buffer.start = stop
+        return _parse_frame(kind, data[data_at:stop])
+
+    def take_unread(self) -> bytes:
+        """Hand over what was received and not parsed, when TLS or compression begins."""
+        return self._buffer.take_all()
+
+
+def _parse_frame(kind: int, data: bytes) -> Frame:
+    if kind == FRAME_MESSAGE:
+        if len(data) < _MESSAGE_DATA.size:
+            raise _bad_frame(f"a message of {len(data)} bytes is too short")
+        timestamp, attempt, message_id = _MESSAGE_DATA.unpack_from(data)
+        return Message(timestamp, attempt, message_id, data[_MESSAGE_DATA.size :])
+    if kind == FRAME_RESPONSE:
+        return Response(data)
+    if kind == FRAME_ERROR:
+        code, _, detail = verbatim(data).partition(" ")
+        return ErrorFrame(code, detail)
+    raise _bad_frame(f"unknown type {kind}")
+
+
+def _bad_frame(detail: str) -> ProtocolError:
+    return ProtocolError("E_INVALID", f"frame {detail}")

@@ -1,52 +1,195 @@
-"""The server's side of a connection: bytes in, events out."""
+"""The server's side of a connection: a client's bytes in, events out.
 
-from dataclasses import dataclass
-from enum import IntEnum
+Feed what was received to `receive_data`, take events from `next_event` until it returns None, and
+when the stream ends call `receive_eof`. Events come out in the order of the commands, as few and as
+large as the bytes at hand allow; how the bytes were cut changes how commands are grouped into
+events, never what they say.
 
-from penstock.wire.events import Event
+`next_event` returns an event, or None for "nothing more yet", or raises once: a ProtocolError to be
+sent as an error frame before closing, or LineTooLong to close without a frame. Then the connection
+is dead: it takes no more bytes and gives no more events. Every error here is fatal; the ones that
+are not (E_FIN_FAILED and its like) come from the broker.
+
+It knows nothing of topics, messages in flight or authorisation, and nothing of time: the driver
+resets its read deadline on every event, since every command is one or part of one.
+"""
+
+from penstock.errors import LineTooLong, ProtocolError
+from penstock.wire.buffer import ReceiveBuffer
+from penstock.wire.decoders import COMMANDS, Command, MultiPublish, NeedMore, Request
+from penstock.wire.events import Event, Nop, Publish, TopicNamed
+from penstock.wire.limits import LINE_BYTES_MAX, Limits
+from penstock.wire.state import State
+from penstock.wire.text import verbatim
 
 __all__ = ["LINE_BYTES_MAX", "Limits", "LineTooLong", "ServerConnection", "State"]
 
-LINE_BYTES_MAX = 16384
-
-
-class State(IntEnum):
-    INIT = 0
-    DISCONNECTED = 1
-    CONNECTED = 2
-    SUBSCRIBED = 3
-    CLOSING = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    max_msg_size: int = 1024 * 1024
-    max_body_size: int = 5 * 1024 * 1024
-    max_rdy_count: int = 2500
-    max_req_timeout_ms: int = 3_600_000
-
-
-class LineTooLong(Exception):
-    """Raised by next_event: close the connection, send nothing. (Will be in penstock.wire.server.)"""
+_MAGIC = b"  V2"
 
 
 class ServerConnection:
-    state: State
-    heartbeats_enabled: bool
-    tls_required: bool
+    """One client, from its magic to its end.
+
+    The driver sets `tls_required` to False once TLS is up, and `heartbeats_enabled` to what
+    IDENTIFY negotiated.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_dead",
+        "_failure",
+        "_greeted",
+        "_multi",
+        "_shortfall",
+        "heartbeats_enabled",
+        "limits",
+        "state",
+        "tls_required",
+    )
 
     def __init__(self, limits: Limits, *, tls_required: bool = False) -> None:
-        """`tls_required`: set it to False on the connection once TLS is up."""
+        self.limits = limits
+        self.state = State.INIT
+        self.tls_required = tls_required
+        self.heartbeats_enabled = True
+        self._buffer = ReceiveBuffer()
+        self._greeted = False
+        self._dead = False
+        # A multi-publish whose body is being read, and the error to raise after its TopicNamed.
+        self._multi: MultiPublish | None = None
+        self._failure: ProtocolError | None = None
+        # What the client is told if its stream ends now, inside a body.
+        self._shortfall: ProtocolError | None = None
 
     def receive_data(self, data: bytes) -> None:
-        raise NotImplementedError
+        """Take what the client sent. Nothing is parsed before `next_event`."""
+        if not self._dead:
+            self._buffer.append(data)
 
     def next_event(self) -> Event | None:
-        raise NotImplementedError
+        """What the client asks for next, or None if that is not all here."""
+        if self._dead:
+            return None
+        try:
+            return self._step()
+        except (ProtocolError, LineTooLong):
+            self._die()
+            raise
 
     def receive_eof(self) -> None:
-        raise NotImplementedError
+        """The stream has ended, and `next_event` has returned None.
+
+        Raises the ProtocolError that the client is owed if it broke off inside a body. Between
+        commands and inside a line, ending is nobody's mistake.
+        """
+        shortfall = self._shortfall
+        self._die()
+        if shortfall is not None:
+            raise shortfall
 
     def take_unread(self) -> bytes:
-        """Hand over what was received and not parsed, and forget it."""
-        raise NotImplementedError
+        """Hand over what was received and not parsed: it belongs to the TLS or compression layer
+        that has just been put underneath."""
+        return self._buffer.take_all()
+
+    def _step(self) -> Event | None:
+        if self._failure is not None:
+            raise self._failure
+        if not self._buffer.is_ready():
+            return None
+        self._shortfall = None
+        if self._multi is not None:
+            return self._continue_multi(self._multi)
+        if not self._greeted and not self._read_magic():
+            return None
+        return self._next_command()
+
+    def _read_magic(self) -> bool:
+        buffer = self._buffer
+        magic = buffer.data[buffer.start : buffer.start + len(_MAGIC)]
+        if len(magic) < len(_MAGIC):
+            buffer.want(len(_MAGIC))
+            return False
+        if magic != _MAGIC:
+            raise ProtocolError("E_BAD_PROTOCOL")
+        buffer.start += len(_MAGIC)
+        self._greeted = True
+        return True
+
+    def _next_command(self) -> Event | None:
+        buffer = self._buffer
+        data, start = buffer.data, buffer.start
+        newline = data.find(b"\n", start, start + LINE_BYTES_MAX)
+        if newline < 0:
+            self._await_newline(len(data) - start)
+            return None
+        buffer.start = newline + 1
+        word, *params = data[start:newline].removesuffix(b"\r").split(b" ")
+        command = self._known_command(word)
+        if self.state in command.ignored_in:
+            return Nop()
+        self._check_prerequisites(command, params)
+        return self._decode(command, Request(command.word, params, start, buffer, self.limits))
+
+    def _await_newline(self, size: int) -> None:
+        if size >= LINE_BYTES_MAX:
+            raise LineTooLong(f"no newline within {LINE_BYTES_MAX} bytes")
+        self._buffer.want(size + 1)
+
+    def _known_command(self, word: bytes) -> Command:
+        command = COMMANDS.get(word)
+        if self.tls_required and (command is None or not command.before_tls):
+            raise _invalid(f"cannot {verbatim(word)} in current state (TLS required)")
+        if command is None:
+            raise _invalid(f"invalid command {verbatim(word)}")
+        return command
+
+    def _check_prerequisites(self, command: Command, params: list[bytes]) -> None:
+        if self.state not in command.states:
+            raise _invalid(f"cannot {command.word} in current state")
+        if command.needs_heartbeats and not self.heartbeats_enabled:
+            raise _invalid(f"cannot {command.word} with heartbeats disabled")
+        if len(params) < command.params_min:
+            raise _invalid(f"{command.word} insufficient number of {command.params_noun}")
+
+    def _decode(self, command: Command, request: Request) -> Event | None:
+        outcome = command.decode(request)
+        if isinstance(outcome, NeedMore):
+            self._buffer.start = request.line_start
+            self._buffer.want(outcome.size)
+            self._shortfall = outcome.shortfall
+            return None
+        if isinstance(outcome, MultiPublish):
+            return self._begin_multi(outcome)
+        if command.moves_to is not None:
+            self.state = command.moves_to
+        return outcome
+
+    def _begin_multi(self, multi: MultiPublish) -> Event:
+        """The Publish if the whole body is here and good, else TopicNamed and the rest later."""
+        self._multi = multi
+        named = TopicNamed(multi.topic, multi.word)
+        try:
+            return self._continue_multi(multi) or named
+        except ProtocolError as failure:
+            self._failure = failure
+            return named
+
+    def _continue_multi(self, multi: MultiPublish) -> Publish | None:
+        buffer, body = self._buffer, multi.body
+        buffer.start = body.read(buffer.data, buffer.start)
+        if body.missing:
+            buffer.want(body.missing)
+            self._shortfall = body.shortfall()
+            return None
+        self._multi = None
+        return Publish(multi.topic, body.bodies, 1, multi.word, multi.defer_ms)
+
+    def _die(self) -> None:
+        self._dead = True
+        self._multi = self._failure = self._shortfall = None
+        self._buffer.take_all()
+
+
+def _invalid(detail: str) -> ProtocolError:
+    return ProtocolError("E_INVALID", detail)

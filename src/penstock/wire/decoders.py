@@ -1,0 +1,408 @@
+"""Every command a client may send: when it is allowed, and how its bytes become an event.
+
+`COMMANDS` is the one place that knows the commands; dispatch, documentation and tests read it. The
+checks that all commands share (TLS, state, number of parameters) are made from the table before a
+decoder is called, in the reference's order.
+
+A decoder finds the buffer standing behind the command's line, and has three ways out. It moves the
+buffer past the body, if the command has one, and returns what was asked for. It returns `NeedMore`,
+and the command is decoded anew, from its line, when that much has come. Or it raises a
+ProtocolError. Where many of the same command follow each other, a decoder takes them all.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple, TypeAlias
+
+from penstock.errors import ProtocolError
+from penstock.names import maybe_name
+from penstock.wire.buffer import ReceiveBuffer
+from penstock.wire.events import (
+    Auth,
+    Cls,
+    Event,
+    Fin,
+    Identify,
+    Nop,
+    Publish,
+    Rdy,
+    Req,
+    Sub,
+    Touch,
+)
+from penstock.wire.limits import Limits
+from penstock.wire.mpub import MultiBody
+from penstock.wire.state import State
+from penstock.wire.text import quoted, verbatim
+
+__all__ = ["COMMANDS", "Command", "MultiPublish", "NeedMore", "Request"]
+
+_INT32 = Struct(">i")
+_INT32_BYTES = 4
+_UINT64_MAX = 2**64 - 1
+_UINT64_DIGITS_MAX = 20
+_MESSAGE_ID_BYTES = 16
+
+
+class Request(NamedTuple):
+    """A command's line, and what a decoder needs to know beside it."""
+
+    word: str
+    params: list[bytes]
+    line_start: int
+    """Where the line begins in the buffer; where it ends is where the buffer stands."""
+    buffer: ReceiveBuffer
+    limits: Limits
+
+
+class NeedMore(NamedTuple):
+    """The body is not all here."""
+
+    size: int
+    """How many bytes it takes to get further, from the start of the line."""
+    shortfall: ProtocolError
+    """What the peer is told if its stream ends here."""
+
+
+@dataclass(slots=True)
+class MultiPublish:
+    """A multi-publish whose line has been read, and whose body comes next."""
+
+    topic: str
+    word: str
+    defer_ms: int
+    body: MultiBody
+
+
+Decoder: TypeAlias = Callable[[Request], Event | MultiPublish | NeedMore]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is known of a command before its bytes are looked at."""
+
+    word: str
+    syntax: str
+    answer: str
+    decode: Decoder
+    states: frozenset[State]
+    moves_to: State | None = None
+    ignored_in: frozenset[State] = frozenset()
+    params_min: int = 0
+    params_noun: str = "parameters"
+    before_tls: bool = False
+    needs_heartbeats: bool = False
+
+
+# Publishing ---------------------------------------------------------------------------------------
+
+
+def _decode_pub(request: Request) -> Publish | NeedMore:
+    return _read_publish_run(request, _topic(request), defer_ms=0)
+
+
+def _decode_dpub(request: Request) -> Publish | NeedMore:
+    topic = _topic(request)
+    return _read_publish_run(request, topic, _defer_ms(request))
+
+
+def _decode_mpub(request: Request) -> MultiPublish:
+    # nsq compat: this one error repeats its code in the text.
+    topic = _topic(request, prefix="E_BAD_TOPIC ")
+    return MultiPublish(topic, request.word, 0, MultiBody(request.word, request.limits))
+
+
+def _decode_dmpub(request: Request) -> MultiPublish:
+    topic = _topic(request)
+    defer_ms = _defer_ms(request)
+    return MultiPublish(topic, request.word, defer_ms, MultiBody(request.word, request.limits))
+
+
+def _read_publish_run(request: Request, topic: str, defer_ms: int) -> Publish | NeedMore:
+    """One message, and those that follow it under exactly the same line."""
+    buffer, size_max = request.buffer, request.limits.max_msg_size
+    data, end = buffer.data, len(buffer.data)
+    line = data[request.line_start : buffer.start]
+    header_bytes = len(line) + _INT32_BYTES
+    body = _maybe_body(request, _MESSAGE_BODY, size_max)
+    if isinstance(body, NeedMore):
+        return body
+    bodies = [body]
+    stop = buffer.start
+    # Whatever is not a complete, well-formed repetition is left for the next call to judge.
+    while data.startswith(line, stop) and (start := stop + header_bytes) <= end:
+        size = _INT32.unpack_from(data, start - _INT32_BYTES)[0]
+        if not 0 < size <= size_max or start + size > end:
+            break
+        stop = start + size
+        bodies.append(data[start:stop])
+    buffer.start = stop
+    return Publish(topic, bodies, len(bodies), request.word, defer_ms)
+
+
+# Consuming ----------------------------------------------------------------------------------------
+
+# Ids that we give out are lowercase hex, so only a client's mistake goes the slow way.
+_FIN_RUN = re.compile(rb"(?:FIN [0-9a-f]{16}+\n)++")
+
+
+def _decode_fin(request: Request) -> Fin:
+    buffer = request.buffer
+    run = _FIN_RUN.match(buffer.data, request.line_start)
+    if run is None:
+        return Fin([_message_id(request)])
+    buffer.start = run.end()
+    return Fin(run[0][len(b"FIN ") : -len(b"\n")].split(b"\nFIN "))
+
+
+def _decode_req(request: Request) -> Req:
+    message_id = _message_id(request)
+    asked_ms = _number(request, 1, "timeout")
+    delay_ms = min(asked_ms, request.limits.max_req_timeout_ms)
+    return Req(message_id, delay_ms, clamped=delay_ms < asked_ms)
+
+
+def _decode_touch(request: Request) -> Touch:
+    return Touch(_message_id(request))
+
+
+def _decode_rdy(request: Request) -> Rdy:
+    count = _number(request, 0, "count") if request.params else 1
+    count_max = request.limits.max_rdy_count
+    if count > count_max:
+        # nsq compat: the text shows the count as a signed number.
+        shown = count if count < 2**63 else count - 2**64
+        raise _invalid(f"RDY count {shown} out of range 0-{count_max}")
+    return Rdy(count)
+
+
+def _decode_sub(request: Request) -> Sub:
+    topic = _topic(request)
+    channel = maybe_name(request.params[1])
+    if channel is None:
+        name = quoted(request.params[1])
+        raise ProtocolError("E_BAD_CHANNEL", f"SUB channel name {name} is not valid")
+    return Sub(topic, channel)
+
+
+def _decode_cls(_request: Request) -> Cls:
+    return Cls()
+
+
+# The connection -----------------------------------------------------------------------------------
+
+
+def _decode_nop(_request: Request) -> Nop:
+    return Nop()
+
+
+def _decode_identify(request: Request) -> Identify | NeedMore:
+    body = _maybe_body(request, _PLAIN_BODY, request.limits.max_body_size)
+    return body if isinstance(body, NeedMore) else Identify(body)
+
+
+def _decode_auth(request: Request) -> Auth | NeedMore:
+    if request.params:
+        raise _invalid("AUTH invalid number of parameters")
+    body = _maybe_body(request, _PLAIN_BODY, request.limits.max_body_size)
+    return body if isinstance(body, NeedMore) else Auth(body)
+
+
+# Parts --------------------------------------------------------------------------------------------
+
+
+class _BodyKind(NamedTuple):
+    """How the errors about a body speak of it."""
+
+    code: str
+    noun: str
+    noun_when_too_big: str
+
+
+_MESSAGE_BODY = _BodyKind("E_BAD_MESSAGE", "message body", "message")
+_PLAIN_BODY = _BodyKind("E_BAD_BODY", "body", "body")
+
+
+def _maybe_body(request: Request, kind: _BodyKind, size_max: int) -> bytes | NeedMore:
+    """The sized body behind the line; the buffer is moved past it."""
+    buffer, word = request.buffer, request.word
+    data, start = buffer.data, buffer.start + _INT32_BYTES
+    if start > len(data):
+        shortfall = ProtocolError(kind.code, f"{word} failed to read {kind.noun} size")
+        return NeedMore(start - request.line_start, shortfall)
+    size = _INT32.unpack_from(data, buffer.start)[0]
+    if size <= 0:
+        raise ProtocolError(kind.code, f"{word} invalid {kind.noun} size {size}")
+    if size > size_max:
+        text = f"{word} {kind.noun_when_too_big} too big {size} > {size_max}"
+        raise ProtocolError(kind.code, text)
+    stop = start + size
+    if stop > len(data):
+        shortfall = ProtocolError(kind.code, f"{word} failed to read {kind.noun}")
+        return NeedMore(stop - request.line_start, shortfall)
+    buffer.start = stop
+    return data[start:stop]
+
+
+def _topic(request: Request, *, prefix: str = "") -> str:
+    topic = maybe_name(request.params[0])
+    if topic is None:
+        text = f"{prefix}{request.word} topic name {quoted(request.params[0])} is not valid"
+        raise ProtocolError("E_BAD_TOPIC", text)
+    return topic
+
+
+def _defer_ms(request: Request) -> int:
+    defer_ms = _number(request, 1, "timeout")
+    defer_ms_max = request.limits.max_req_timeout_ms
+    if defer_ms > defer_ms_max:
+        raise _invalid(f"{request.word} timeout {defer_ms} out of range 0-{defer_ms_max}")
+    return defer_ms
+
+
+def _message_id(request: Request) -> bytes:
+    message_id = request.params[0]
+    if len(message_id) != _MESSAGE_ID_BYTES:
+        raise _invalid("invalid message ID")
+    return message_id
+
+
+def _number(request: Request, index: int, noun: str) -> int:
+    """A parameter of ASCII digits; no digit at all is 0, and more than 64 bits hold is their most.
+
+    The reference's 64 bits wrap around there, which can turn a huge number into a small one.
+    """
+    digits = request.params[index]
+    if digits and not digits.isdigit():
+        raise _invalid(f"{request.word} could not parse {noun} {verbatim(digits)}")
+    significant = digits.lstrip(b"0")
+    if len(significant) > _UINT64_DIGITS_MAX:
+        return _UINT64_MAX
+    return min(int(significant or b"0"), _UINT64_MAX)
+
+
+def _invalid(detail: str) -> ProtocolError:
+    return ProtocolError("E_INVALID", detail)
+
+
+# The table ----------------------------------------------------------------------------------------
+
+_ANY = frozenset(State)
+_INIT = frozenset({State.INIT})
+_SUBSCRIBED = frozenset({State.SUBSCRIBED})
+_CLOSING = frozenset({State.CLOSING})
+
+COMMANDS = {
+    command.word.encode(): command
+    for command in (
+        Command(
+            "IDENTIFY",
+            r"IDENTIFY\n[size][JSON]",
+            answer="JSON, or OK",
+            decode=_decode_identify,
+            states=_INIT,
+            before_tls=True,
+        ),
+        Command(
+            "AUTH",
+            r"AUTH\n[size][secret]",
+            answer="JSON",
+            decode=_decode_auth,
+            states=_INIT,
+        ),
+        Command(
+            "SUB",
+            r"SUB <topic> <channel>\n",
+            answer="OK",
+            decode=_decode_sub,
+            states=_INIT,
+            moves_to=State.SUBSCRIBED,
+            params_min=2,
+            needs_heartbeats=True,
+        ),
+        Command(
+            "PUB",
+            r"PUB <topic>\n[size][message]",
+            answer="OK",
+            decode=_decode_pub,
+            states=_ANY,
+            params_min=1,
+        ),
+        Command(
+            "MPUB",
+            r"MPUB <topic>\n[body size][count]([size][message])*",
+            answer="OK",
+            decode=_decode_mpub,
+            states=_ANY,
+            params_min=1,
+        ),
+        Command(
+            "DPUB",
+            r"DPUB <topic> <defer ms>\n[size][message]",
+            answer="OK",
+            decode=_decode_dpub,
+            states=_ANY,
+            params_min=2,
+        ),
+        Command(
+            "DMPUB",
+            r"DMPUB <topic> <defer ms>\n[body size][count]([size][message])*",
+            answer="OK",
+            decode=_decode_dmpub,
+            states=_ANY,
+            params_min=2,
+        ),
+        Command(
+            "RDY",
+            r"RDY [count]\n",
+            answer="",
+            decode=_decode_rdy,
+            states=_SUBSCRIBED,
+            ignored_in=_CLOSING,
+        ),
+        Command(
+            "FIN",
+            r"FIN <message id>\n",
+            answer="",
+            decode=_decode_fin,
+            states=_SUBSCRIBED | _CLOSING,
+            params_min=1,
+            params_noun="params",
+        ),
+        Command(
+            "REQ",
+            r"REQ <message id> <delay ms>\n",
+            answer="",
+            decode=_decode_req,
+            states=_SUBSCRIBED | _CLOSING,
+            params_min=2,
+            params_noun="params",
+        ),
+        Command(
+            "TOUCH",
+            r"TOUCH <message id>\n",
+            answer="",
+            decode=_decode_touch,
+            states=_SUBSCRIBED | _CLOSING,
+            params_min=1,
+            params_noun="params",
+        ),
+        Command(
+            "CLS",
+            r"CLS\n",
+            answer="CLOSE_WAIT",
+            decode=_decode_cls,
+            states=_SUBSCRIBED,
+            moves_to=State.CLOSING,
+        ),
+        Command(
+            "NOP",
+            r"NOP\n",
+            answer="",
+            decode=_decode_nop,
+            states=_ANY,
+        ),
+    )
+}
