@@ -1,0 +1,15 @@
+"""Penstock's load: how fast is nsqd, beside what else one could have started.
+
+    targets    the servers under load: ours, a yardstick, Redis, any other nsqd
+    procfs     what a server costs: CPU seconds and memory, its children included
+    load       processes that publish and consume, as cheaply as Python can
+    latency    processes that publish at a steady pace and time each message
+    nsq redis  the two wires that the load speaks
+    scenarios  what is measured; a new scenario is one function and one entry there
+    figures    samples, medians, ratios within a run
+    goals      what our figures have to reach
+    report     tables, Markdown, JSON
+
+`python -m bench --help` lists the options. The load shares the machine with the servers, so wall
+rates mean little by themselves: compare within one run, and look at messages per server CPU-second.
+"""

@@ -1,0 +1,132 @@
+"""python -m bench: run the scenarios at every target, in turn, and print how they compare."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from bench import targets
+from bench.figures import METRICS, Results, Sample
+from bench.load import LoadError
+from bench.report import Report, as_json, as_markdown, print_report
+from bench.scenarios import SCENARIOS, Scenario, row_titles
+from bench.targets import Target
+
+__all__ = ["main"]
+
+WIDTH_MIN = 120
+FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
+
+
+@click.command()
+@click.option(
+    "--trial",
+    envvar="TRIAL",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The yardstick: a script that takes nsqd's flags. [env: TRIAL]",
+)
+@click.option(
+    "--against",
+    envvar="AGAINST",
+    metavar="COMMAND",
+    help="Another nsqd: its command line, with {tcp}, {http} and {data} in it. [env: AGAINST]",
+)
+@click.option("--redis/--no-redis", default=True, help="Redis Streams, if redis-server is there.")
+@click.option("--ours/--no-ours", default=True, help="Our own nsqd.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice([scenario.name for scenario in SCENARIOS]),
+    help="Run this scenario only; may be repeated.",
+)
+@click.option("--repeat", type=click.IntRange(min=1), help="Repetitions of each. [default: 3]")
+@click.option("--quick", is_flag=True, help="A few messages once: does it run, not how fast.")
+@click.option("--json", "json_file", type=FILE, help="Write all samples there.")
+@click.option("--markdown", "markdown_file", type=FILE, help="Write the table there.")
+def main(
+    *,
+    trial: Path | None,
+    against: str | None,
+    redis: bool,
+    ours: bool,
+    only: Sequence[str],
+    repeat: int | None,
+    quick: bool,
+    json_file: Path | None,
+    markdown_file: Path | None,
+) -> None:
+    """Put load on nsqd, and on others beside it, on this machine.
+
+    The targets take turns within each repetition. What is printed is the median of the repetitions,
+    and how many times better ours is: below 1 it is worse.
+    """
+    chosen = _targets(ours=ours, trial=trial, redis=redis, against=against)
+    scenarios = [scenario for scenario in SCENARIOS if not only or scenario.name in only]
+    results, failures = _run(scenarios, chosen, repeat or (1 if quick else 3), quick=quick)
+    report = Report(results, [target.name for target in chosen], row_titles(), failures)
+    console = Console()
+    console.width = max(console.width, WIDTH_MIN)
+    print_report(report, console)
+    if json_file:
+        json_file.write_text(as_json(report))
+    if markdown_file:
+        markdown_file.write_text(as_markdown(report))
+    sys.exit(1 if failures else 0)
+
+
+def _targets(*, ours: bool, trial: Path | None, redis: bool, against: str | None) -> list[Target]:
+    chosen = []
+    if ours:
+        chosen.append(targets.penstock())
+    if trial:
+        chosen.append(targets.trial(trial))
+    if redis:
+        if program := shutil.which("redis-server"):
+            chosen.append(targets.redis(program))
+        else:
+            click.echo("redis-server is not installed: measuring without it", err=True)
+    if against:
+        chosen.append(targets.nsqd(against))
+    if not chosen:
+        raise click.UsageError("nothing to measure")
+    return chosen
+
+
+def _run(
+    scenarios: Sequence[Scenario], chosen: Sequence[Target], repeat: int, *, quick: bool
+) -> tuple[Results, list[str]]:
+    results, failures = Results(), []
+    for scenario in scenarios:
+        fitting = [target for target in chosen if scenario.fits(target)]
+        count = scenario.quick_count if quick else scenario.count
+        for repetition in range(repeat):
+            # Whoever goes first may find the machine in another state: take turns at that, too.
+            turn = repetition % len(fitting) if fitting else 0
+            for target in fitting[turn:] + fitting[:turn]:
+                try:
+                    _measure(scenario, target, count, repetition, results)
+                except (LoadError, OSError) as error:
+                    failures.append(f"{scenario.name}, {target.name}: {error}")
+                    click.echo(failures[-1], err=True)
+    return results, failures
+
+
+def _measure(
+    scenario: Scenario, target: Target, count: int, repetition: int, results: Results
+) -> None:
+    with targets.running(target) as server:
+        rows = scenario.run(server, count)
+    for row, figures in rows.items():
+        results.add(Sample(row, target.name, repetition, figures))
+        text = ", ".join(
+            f"{METRICS[key].title} {value:,.{METRICS[key].digits}f}"
+            for key, value in figures.items()
+        )
+        click.echo(f"{row} {repetition + 1} {target.name}: {text}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,284 @@
+"""The load: processes that publish and consume, and spend as little as they can on each message.
+
+The load must never be what limits a run, so it does nothing per message: requests are built once,
+replies are compared as bytes, deliveries are counted and finished by the bufferful. Each load runs
+in a process of its own; all of them get ready, then start at one word (`Crew`).
+
+What a server delivers is checked in full, but after the clock has stopped: every message of every
+channel came exactly once.
+"""
+
+import gc
+import multiprocessing
+import select
+import socket
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Protocol, Self
+
+__all__ = [
+    "BODY",
+    "Address",
+    "Consumer",
+    "Crew",
+    "Endpoint",
+    "Load",
+    "LoadError",
+    "Outcome",
+    "Publisher",
+    "Reader",
+    "connect",
+    "read_some",
+    "read_until",
+]
+
+Address = tuple[str, int]
+
+BODY = b"x" * 200
+
+RECEIVE_BYTES = 256 * 1024
+RUN_SECONDS_MAX = 180.0
+"""No scenario takes that long; a server that stops answering must not stop the whole run."""
+
+
+class LoadError(Exception):
+    """The server did not do what the scenario asked of it. The text says what it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a server listens. One that has no HTTP leaves that port unused."""
+
+    tcp: Address
+    http: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one load process did, on the clock that all processes share (time.monotonic_ns)."""
+
+    messages: int
+    started_ns: int
+    finished_ns: int
+    latencies_ns: Sequence[int] = ()
+
+
+class Load(Protocol):
+    """Work for one process. `prepare` is not timed; both may raise LoadError or OSError."""
+
+    def prepare(self) -> None: ...
+
+    def run(self) -> Outcome: ...
+
+
+class Reader(Protocol):
+    """One connection that consumes a channel."""
+
+    channel: str
+
+    def open(self) -> socket.socket:
+        """Connect and subscribe, but ask for nothing yet."""
+
+    def begin(self) -> None:
+        """Ask for messages."""
+
+    def receive(self) -> int:
+        """Take what has arrived, finish it, and say how many messages it was.
+
+        Called when the socket is readable.
+        """
+
+    def close(self) -> None:
+        """Return once the server has worked off all that was sent to it."""
+
+    def ids(self) -> Iterable[bytes]:
+        """The id of every message received."""
+
+
+@dataclass
+class Publisher:
+    """Sends one prebuilt request again and again on several connections.
+
+    Each connection waits for its reply before it sends the next request. The loop goes round the
+    connections with blocking calls: two system calls a request and no selector, while the server
+    always has the requests of the others to work on.
+    """
+
+    address: Address
+    request: bytes
+    is_reply: Callable[[bytes], bool]
+    """True for a whole reply, False for the beginning of one; raises LoadError for any other."""
+    connections: int
+    requests: int
+    batch: int = 1
+    opening: bytes = b""
+    greeting: bytes = b""
+    sockets: list[socket.socket] = field(default_factory=list)
+
+    def prepare(self) -> None:
+        for _ in range(self.connections):
+            peer = connect(self.address)
+            peer.sendall(self.opening)
+            read_until(peer, self.greeting)
+            self.sockets.append(peer)
+
+    def run(self) -> Outcome:
+        request, sockets = self.request, self.sockets
+        started_ns = time.monotonic_ns()
+        for peer in sockets:
+            peer.sendall(request)
+        for _ in range(self.requests - 1):
+            for peer in sockets:
+                self._await_reply(peer)
+                peer.sendall(request)
+        for peer in sockets:
+            self._await_reply(peer)
+        finished_ns = time.monotonic_ns()
+        return Outcome(self.connections * self.requests * self.batch, started_ns, finished_ns)
+
+    def _await_reply(self, peer: socket.socket) -> None:
+        reply = peer.recv(RECEIVE_BYTES)
+        while not self.is_reply(reply):
+            reply += read_some(peer)
+
+
+@dataclass
+class Consumer:
+    """Reads channels through any number of connections until `messages` were delivered in all."""
+
+    readers: Sequence[Reader]
+    messages: int
+
+    def prepare(self) -> None:
+        self.poll = select.epoll()
+        self.by_fd: dict[int, Reader] = {}
+        for reader in self.readers:
+            peer = reader.open()
+            self.by_fd[peer.fileno()] = reader
+            self.poll.register(peer, select.EPOLLIN)
+
+    def run(self) -> Outcome:
+        by_fd, poll, left = self.by_fd, self.poll.poll, self.messages
+        started_ns = time.monotonic_ns()
+        for reader in self.readers:
+            reader.begin()
+        while left > 0:
+            for fd, _ in poll():
+                left -= by_fd[fd].receive()
+        for reader in self.readers:
+            reader.close()
+        finished_ns = time.monotonic_ns()
+        self._check()
+        return Outcome(self.messages - left, started_ns, finished_ns)
+
+    def _check(self) -> None:
+        """Every channel has got the same number of messages, and no message twice."""
+        seen: dict[str, set[bytes]] = {reader.channel: set() for reader in self.readers}
+        for reader in self.readers:
+            seen[reader.channel].update(reader.ids())
+        expected = self.messages // len(seen)
+        for channel, ids in seen.items():
+            if len(ids) != expected:
+                raise LoadError(f"channel {channel} got {len(ids)} of {expected} messages")
+
+
+class Crew:
+    """The processes of one run: ready when the `with` block is entered, gone when it is left."""
+
+    def __init__(self, loads: Sequence[Load]) -> None:
+        self._loads = loads
+        self._workers: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
+
+    def __enter__(self) -> Self:
+        # Forked, not spawned: a worker is up in a millisecond, and this process has no threads.
+        context = multiprocessing.get_context("fork")
+        for load in self._loads:
+            ours, theirs = context.Pipe()
+            worker = context.Process(target=_work, args=(load, theirs), daemon=True)
+            worker.start()
+            theirs.close()
+            self._workers.append((worker, ours))
+        try:
+            self._collect()
+        except LoadError:
+            self._stop()
+            raise
+        return self
+
+    def go(self) -> list[Outcome]:
+        """Start them all; return when the last one has finished."""
+        for _, pipe in self._workers:
+            pipe.send(None)
+        return [outcome for outcome in self._collect() if outcome is not None]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def _collect(self) -> list[Outcome | None]:
+        deadline = time.monotonic() + RUN_SECONDS_MAX
+        return [_answer(pipe, deadline) for _, pipe in self._workers]
+
+    def _stop(self) -> None:
+        for worker, pipe in self._workers:
+            pipe.close()
+            worker.terminate()
+            worker.join()
+
+
+def connect(address: Address) -> socket.socket:
+    """A connection that sends at once what it is given."""
+    peer = socket.create_connection(address, timeout=10)
+    peer.settimeout(None)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return peer
+
+
+def read_until(peer: socket.socket, ending: bytes) -> bytes:
+    """Read up to and including `ending`, which must be the last that the server has sent."""
+    received = b""
+    while not received.endswith(ending):
+        received += read_some(peer)
+    return received
+
+
+def read_some(peer: socket.socket) -> bytes:
+    """Wait for bytes; raises LoadError if none will come."""
+    received = peer.recv(RECEIVE_BYTES)
+    if not received:
+        raise LoadError("the server closed the connection")
+    return received
+
+
+def _work(load: Load, pipe: Connection) -> None:
+    """A worker's life: get ready, say so, wait for the word, run, report."""
+    gc.disable()  # short-lived, and a collection in mid-run would show up as latency
+    try:
+        load.prepare()
+        pipe.send(None)
+        pipe.recv()
+        pipe.send(load.run())
+    except (LoadError, OSError) as error:
+        pipe.send(LoadError(f"{type(load).__name__}: {error}"))
+    except EOFError:
+        pass  # another worker failed to get ready, so the run was called off
+
+
+def _answer(pipe: Connection, deadline: float) -> Outcome | None:
+    if not pipe.poll(max(0.0, deadline - time.monotonic())):
+        raise LoadError(f"no end after {RUN_SECONDS_MAX:.0f} s")
+    try:
+        answer = pipe.recv()
+    except EOFError:
+        raise LoadError("a load process died") from None
+    if isinstance(answer, LoadError):
+        raise answer
+    assert answer is None or isinstance(answer, Outcome)
+    return answer

@@ -1,0 +1,140 @@
+"""Redis Streams, as the load speaks it: XADD to publish, XREADGROUP and XACK to consume.
+
+A batch is as many XADDs sent at once (pipelined). A reader acknowledges what it got and asks for
+more in one write. Replies are not parsed but matched: ids are found by a regular expression, in the
+form in which they go back into XACK.
+"""
+
+import re
+import socket
+from collections.abc import Iterator, Sequence
+
+from bench.load import BODY, Address, Endpoint, LoadError, Publisher, Reader, connect, read_until
+
+__all__ = ["Redis", "RedisReader"]
+
+READ_COUNT = 500
+"""Messages a read. Redis is no faster with more."""
+
+BLOCK_MS = 100
+RECEIVE_BYTES = 1024 * 1024
+
+BODY_END = b"$%d\r\n%s\r\n" % (len(BODY), BODY)
+NOTHING = b"*-1\r\n"
+ACKNOWLEDGED = re.compile(rb":\d+\r\n")
+READ_START = re.compile(rb"\*1\r\n\*2\r\n\$\d+\r\n[^\r]+\r\n\*(\d+)\r\n")
+ENTRY_ID = re.compile(rb"(\$\d+\r\n\d+-\d+\r\n)\*2\r\n")
+
+
+class Redis:
+    """The wire of redis-server: a topic is a stream, a channel a consumer group."""
+
+    def is_ready(self, at: Endpoint) -> bool:
+        try:
+            with connect(at.tcp) as peer:
+                peer.sendall(_command("PING"))
+                return peer.recv(64) == b"+PONG\r\n"
+        except OSError:
+            return False
+
+    def create(self, at: Endpoint, topic: str, channels: Sequence[str]) -> None:
+        with connect(at.tcp) as peer:
+            for channel in channels:
+                peer.sendall(_command("XGROUP", "CREATE", topic, channel, "$", "MKSTREAM"))
+                read_until(peer, b"+OK\r\n")
+
+    def publisher(
+        self, at: Endpoint, topic: str, *, connections: int, requests: int, batch: int
+    ) -> Publisher:
+        def is_reply(reply: bytes) -> bool:
+            if not reply.startswith(b"$"):
+                raise LoadError(f"not an entry id: {reply[:60]!r}")
+            return reply.count(b"\r\n") == 2 * batch  # length and id, a line each
+
+        request = _command("XADD", topic, "*", "d", BODY.decode()) * batch
+        return Publisher(
+            at.tcp, request, is_reply, connections=connections, requests=requests, batch=batch
+        )
+
+    def reader(self, at: Endpoint, topic: str, channel: str) -> Reader:
+        return RedisReader(at.tcp, topic, channel)
+
+
+class RedisReader:
+    """A member of a consumer group that acknowledges what it gets."""
+
+    def __init__(self, address: Address, topic: str, channel: str) -> None:
+        self.channel = channel
+        self._address = address
+        self._topic = topic
+        self._received = b""
+        self._unacknowledged = False
+        self._ids: list[list[bytes]] = []
+
+    def open(self) -> socket.socket:
+        self.socket = connect(self._address)
+        # A consumer's name is its own within the group: the port tells the readers apart.
+        name = f"reader-{self.socket.getsockname()[1]}"
+        group = ("GROUP", self.channel, name, "COUNT", str(READ_COUNT), "BLOCK", str(BLOCK_MS))
+        self._read = _command("XREADGROUP", *group, "STREAMS", self._topic, ">")
+        return self.socket
+
+    def begin(self) -> None:
+        self.socket.sendall(self._read)
+
+    def receive(self) -> int:
+        received = self.socket.recv(RECEIVE_BYTES)
+        if not received:
+            raise LoadError("the server closed the connection")
+        self._received += received
+        self._take_acknowledgement()
+        if self._received == NOTHING:
+            self._received = b""
+            self.begin()
+            return 0
+        return self._finish_batch()
+
+    def close(self) -> None:
+        while self._unacknowledged:
+            self._received += self.socket.recv(RECEIVE_BYTES)
+            self._take_acknowledgement()
+
+    def ids(self) -> Iterator[bytes]:
+        for ids in self._ids:
+            yield from ids
+
+    def _take_acknowledgement(self) -> None:
+        if acknowledged := ACKNOWLEDGED.match(self._received):
+            self._received = self._received[acknowledged.end() :]
+            self._unacknowledged = False
+
+    def _finish_batch(self) -> int:
+        start = READ_START.match(self._received)
+        if not start:
+            if self._received.startswith(b"-"):
+                raise LoadError(f"not a batch: {self._received[:60]!r}")
+            return 0
+        count = int(start[1])
+        if self._received.count(BODY_END) < count:
+            return 0
+        ids = ENTRY_ID.findall(self._received)
+        if len(ids) != count:
+            raise LoadError(f"{len(ids)} ids in a batch of {count}")
+        head = _array(count + 3) + b"".join(map(_bulk, ("XACK", self._topic, self.channel)))
+        self.socket.sendall(head + b"".join(ids) + self._read)
+        self._unacknowledged = True
+        self._ids.append(ids)
+        self._received = b""
+        return count
+
+
+def _command(*words: str) -> bytes:
+    return _array(len(words)) + b"".join(map(_bulk, words))
+
+
+def _array(length: int) -> bytes:
+    return b"*%d\r\n" % length
+
+
+def _bulk(word: str) -> bytes:
+    return b"$%d\r\n%s\r\n" % (len(word), word.encode())
