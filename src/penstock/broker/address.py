@@ -1,0 +1,25 @@
+"""A message id is an address: the node in its top 10 bits, the sequence number in the other 54."""
+
+from collections.abc import Sequence
+
+from penstock.wire import frames as wire
+
+__all__ = ["id_number", "seq_of", "seqs_of"]
+
+_SEQ_BITS = 54
+_SEQ_MASK = (1 << _SEQ_BITS) - 1
+
+
+def id_number(node_id: int, seq: int) -> int:
+    """The number whose 16 hex digits are the message's id."""
+    return node_id << _SEQ_BITS | seq
+
+
+def seq_of(message_id: bytes) -> int:
+    """The sequence number of one of our own messages."""
+    return int(message_id, 16) & _SEQ_MASK
+
+
+def seqs_of(ids: Sequence[bytes]) -> list[int]:
+    """The sequence numbers of many."""
+    return [number & _SEQ_MASK for number in wire.ids_to_ints(ids)]

@@ -1,0 +1,120 @@
+"""What the broker has to do next, and when: one list for all topics and channels.
+
+Three things, each asked for as often as anybody likes and done once: channels to be pumped, channels
+whose next deadline comes up, topics with progress to be journalled. The driver, which owns the
+event loop, is told when there is something to do; it is never told twice for the same work.
+
+A channel has at most one live deadline on the heap, its earliest: later ones are found when that one
+fires. So a delivery costs a comparison, and ten thousand idle channels cost nothing.
+"""
+
+import heapq
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from penstock.broker.channel import Channel
+    from penstock.broker.topic import Topic
+
+__all__ = ["NEVER_NS", "Agenda", "Driver"]
+
+NEVER_NS = 1 << 63
+
+
+class Driver(Protocol):
+    """The event loop's side: it calls the broker back when the time has come."""
+
+    def pump_soon(self) -> None:
+        """`Broker.pump` is wanted as soon as the events at hand have been handled."""
+
+    def advance_at(self, now_ns: int) -> None:
+        """`Broker.advance` is wanted at this steady time; earlier calls for later times lapse."""
+
+    def save_soon(self) -> None:
+        """`Broker.save_progress` is wanted within the journalling interval."""
+
+    def topology_changed(self) -> None:
+        """A lasting topic or channel was made or deleted."""
+
+    def appended(self, topic: "Topic") -> None:
+        """Messages were appended to the topic's log."""
+
+
+class Agenda:
+    """See the module's docstring."""
+
+    __slots__ = ("_awake", "_deadlines", "_driver", "_sequence", "_unsaved", "wall_offset_ns")
+
+    def __init__(self, driver: Driver, wall_offset_ns: int) -> None:
+        self._driver = driver
+        self._awake: list[Channel] = []
+        self._deadlines: list[tuple[int, int, Channel]] = []
+        self._sequence = 0
+        self._unsaved: dict[Topic, None] = {}
+        self.wall_offset_ns = wall_offset_ns  # wall time minus steady time
+
+    def wake(self, channel: "Channel") -> None:
+        """The channel may have something to deliver."""
+        if channel.awake:
+            return
+        channel.awake = True
+        if not self._awake:
+            self._driver.pump_soon()
+        self._awake.append(channel)
+
+    def take_awake(self) -> list["Channel"]:
+        """The channels to pump, each once; from here on they may be woken again."""
+        awake, self._awake = self._awake, []
+        for channel in awake:
+            channel.awake = False
+        return awake
+
+    def arm(self, channel: "Channel", deadline_ns: int) -> None:
+        """The channel has something to do at `deadline_ns` (steady time)."""
+        if deadline_ns >= channel.armed_ns:
+            return
+        channel.armed_ns = deadline_ns
+        self._sequence += 1
+        heapq.heappush(self._deadlines, (deadline_ns, self._sequence, channel))
+        if self._deadlines[0][2] is channel:
+            self._driver.advance_at(deadline_ns)
+
+    def arm_at_wall(self, channel: "Channel", due_ns: int) -> None:
+        """The same for a wall time."""
+        self.arm(channel, due_ns - self.wall_offset_ns)
+
+    def take_due(self, now_ns: int) -> list["Channel"]:
+        """The channels whose deadline has come; they arm themselves again."""
+        due = []
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_ns:
+            deadline_ns, _, channel = heapq.heappop(deadlines)
+            if channel.armed_ns == deadline_ns:
+                channel.armed_ns = NEVER_NS
+                due.append(channel)
+        return due
+
+    def next_deadline_ns(self) -> int | None:
+        """When `take_due` will next have something to return."""
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][2].armed_ns != deadlines[0][0]:
+            heapq.heappop(deadlines)  # superseded by an earlier one, or the channel is gone
+        return deadlines[0][0] if deadlines else None
+
+    def unsaved(self, topic: "Topic") -> None:
+        """A channel of the topic has progress that is not yet journalled."""
+        if not self._unsaved:
+            self._driver.save_soon()
+        self._unsaved[topic] = None
+
+    def take_unsaved(self) -> list["Topic"]:
+        """The topics with progress to journal."""
+        unsaved, self._unsaved = self._unsaved, {}
+        return list(unsaved)
+
+    def topology_changed(self) -> None:
+        """A lasting topic or channel was made or deleted."""
+        self._driver.topology_changed()
+
+    def appended(self, topic: "Topic") -> None:
+        """Messages were appended to the topic's log."""
+        self._driver.appended(topic)

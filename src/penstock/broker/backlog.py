@@ -1,0 +1,307 @@
+"""The messages of a channel that no subscriber has.
+
+`Backlog` keeps them in memory: a window of frames next to be delivered, and those that wait for a
+time. It is all that an ephemeral channel has: what does not fit the window is dropped.
+
+`LogBacklog` is a durable channel's: the window is the near end of what the log holds. At the tail
+the window is fed by publishes as they come; once it is full the channel falls behind, and the window
+is filled from the log when it has been emptied. Either way first deliveries are in sequence. Each
+message released to the channel is then in exactly one of these places:
+
+    behind       from `_read_seq` on: still to be read from the log
+    window       frames in memory; redeliveries join at the end
+    deferred     waiting for a time
+    taken        handed out by `take`: to be told to `finish` or to `put_back`
+    finished     told to the cursor journal, at the latest with the next `report_finished`
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from itertools import chain
+
+from penstock.broker.address import seq_of, seqs_of
+from penstock.broker.deferred import Deferred, DeferredRun
+from penstock.log import Cursors, Note, Run, TopicLog
+from penstock.wire import frames as wire
+
+__all__ = ["Backlog", "LogBacklog"]
+
+# The most bytes that one `take` hands out, unless a single message is larger.
+TAKE_BYTES_MAX = 1 << 20
+
+
+class Backlog:
+    """In memory only: see the module's docstring."""
+
+    def __init__(self, window_max: int, on_due: Callable[[int], None]) -> None:
+        """`on_due` is told the wall time at which `recall_due` will have something to do."""
+        self.in_sequence = True  # no redelivery or deferral stands in the window
+        self._window: deque[bytes] = deque()
+        self._window_max = window_max
+        self._on_due = on_due
+        self._deferred = Deferred(frames_max=None)
+
+    def offer(self, first_seq: int, frames: list[bytes], due_ns: int, wanted: int) -> None:
+        """Takes a batch just released by the topic; `wanted` frames at least find room."""
+        if due_ns:
+            self._defer(due_ns, first_seq, frames)
+        else:
+            self._window.extend(frames[: self._room(wanted)])
+
+    def release(self, runs: Iterable[Run], next_seq: int) -> None:
+        """Takes what the topic had held back, all of it below `next_seq`."""
+        for run in runs:
+            self.offer(run.first_seq, run.frames, run.due_ns, 0)
+
+    def load(self) -> bool:
+        """Whether there is anything to take."""
+        return bool(self._window)
+
+    def take(self, count: int) -> list[bytes]:
+        """The next frames of the window: at most `count`, and at most about a mebibyte."""
+        window = self._window
+        if count >= len(window):
+            frames = list(window)
+            window.clear()
+        else:
+            pop = window.popleft
+            frames = [pop() for _ in range(count)]
+        if sum(map(len, frames)) > TAKE_BYTES_MAX:
+            fitting = _count_within(frames, TAKE_BYTES_MAX)
+            window.extendleft(reversed(frames[fitting:]))
+            del frames[fitting:]
+        return frames
+
+    def settle_sequence(self) -> None:
+        """Called once what was taken has been handed out: an empty window is in sequence again."""
+        self.in_sequence = not self._window
+
+    def finish(self, ids: list[bytes]) -> None:
+        """These have been taken, and are done with."""
+
+    def put_back(self, frames: list[bytes], due_ns: int = 0) -> None:
+        """Queues frames that were taken for their next attempt, at `due_ns` or at once."""
+        again = [wire.with_attempts(frame, wire.attempts(frame) + 1) for frame in frames]
+        if due_ns:
+            for frame in again:
+                self._defer(due_ns, seq_of(wire.message_id(frame)), [frame])
+        else:
+            self._window.extend(again)
+            self.in_sequence = False
+
+    def recall_due(self, wall_ns: int) -> None:
+        """Moves what has come due into the window."""
+        for run in self._deferred.pop_due(wall_ns):
+            self._window.extend(run.frames if run.frames is not None else self._read_back(run))
+            self.in_sequence = False
+
+    def next_due_ns(self) -> int | None:
+        """The wall time at which the next deferred message comes due."""
+        return self._deferred.next_due_ns()
+
+    def skip(self, first_seq: int, next_seq: int) -> None:
+        """These will never be offered: they were dropped while the topic held them."""
+
+    def clear(self, next_seq: int) -> None:
+        """Drops everything below `next_seq`."""
+        self._window.clear()
+        self.in_sequence = True
+        self._deferred.clear()
+
+    @property
+    def depth(self) -> int:
+        """How many messages are queued; not the deferred ones."""
+        return len(self._window) + self.log_depth
+
+    @property
+    def log_depth(self) -> int:
+        """How many of the queued messages are in the log only."""
+        return 0
+
+    @property
+    def deferred_count(self) -> int:
+        """How many messages wait for a time."""
+        return len(self._deferred)
+
+    def _room(self, wanted: int) -> int:
+        return max(max(self._window_max, wanted) - len(self._window), 0)
+
+    def _defer(self, due_ns: int, first_seq: int, frames: list[bytes]) -> None:
+        self._deferred.add(due_ns, first_seq, frames)
+        self._on_due(due_ns)
+
+    def _read_back(self, run: DeferredRun) -> list[bytes]:
+        raise AssertionError("a deferred run without frames, and no log to read them from")
+
+
+class LogBacklog(Backlog):
+    """Backed by the topic's log and the channel's cursor: see the module's docstring."""
+
+    def __init__(
+        self,
+        channel: str,
+        log: TopicLog,
+        cursors: Cursors,
+        released_seq: int,
+        window_max: int,
+        on_due: Callable[[int], None],
+        on_progress: Callable[[], None],
+    ) -> None:
+        """`on_progress` is told when there is something to journal."""
+        super().__init__(window_max, on_due)
+        self._deferred = Deferred(frames_max=window_max)
+        self._channel = channel
+        self._log = log
+        self._cursors = cursors
+        self._on_progress = on_progress
+        self._progress = cursors.progress.get(channel) or cursors.create(channel, released_seq)
+        self._finished: list[list[bytes]] = []  # ids that the cursor has not been told of yet
+        self._released_seq = released_seq
+        self._read_seq = self._progress.floor
+        # Below this the cursor may know of single messages: finished, or delivered before.
+        self._revisited_below = released_seq
+
+    def offer(self, first_seq: int, frames: list[bytes], due_ns: int, wanted: int) -> None:
+        self._released_seq = first_seq + len(frames)
+        if self._read_seq != first_seq:
+            return  # already behind: these will be read from the log in their turn
+        if due_ns:
+            self._read_seq += len(frames)
+            self._defer(due_ns, first_seq, frames)
+            return
+        room = self._room(wanted)
+        taken = frames if room >= len(frames) else frames[:room]
+        self._window.extend(taken)
+        self._read_seq += len(taken)
+
+    def release(self, runs: Iterable[Run], next_seq: int) -> None:
+        self._released_seq = next_seq
+
+    def load(self) -> bool:
+        """Fills an empty window from the log. Returns whether there is anything to take."""
+        while not self._window and self._read_seq < self._released_seq:
+            runs = self._log.read(self._read_seq)
+            for run in runs:
+                self._load_run(run)
+            if not runs:
+                self._lose(self._read_seq, self._released_seq)
+        return bool(self._window)
+
+    def finish(self, ids: list[bytes]) -> None:
+        self._finished.append(ids)
+        self._on_progress()
+
+    def put_back(self, frames: list[bytes], due_ns: int = 0) -> None:
+        self.note(frames, due_ns)
+        super().put_back(frames, due_ns)
+
+    def note(self, frames: Iterable[bytes], due_ns: int = 0) -> None:
+        """Tells the cursor how often these have been delivered, and when they are due again."""
+        for frame in frames:
+            seq = seq_of(wire.message_id(frame))
+            self._cursors.note(self._channel, seq, Note(wire.attempts(frame), due_ns))
+        self._on_progress()
+
+    def report_finished(self) -> None:
+        """Tells the cursor what has been finished since it was last told."""
+        if self._finished:
+            ids = list(chain.from_iterable(self._finished))
+            self._finished.clear()
+            self._cursors.finish_many(self._channel, seqs_of(ids))
+
+    def skip(self, first_seq: int, next_seq: int) -> None:
+        self._released_seq = next_seq
+        self._finish_range(first_seq, next_seq)
+
+    def clear(self, next_seq: int) -> None:
+        super().clear(next_seq)
+        self._finished.clear()
+        self._read_seq = self._released_seq = next_seq
+        self._cursors.reset(self._channel, next_seq)
+        self._progress = self._cursors.progress[self._channel]
+
+    def forget(self) -> None:
+        """Deletes the cursor: the channel is no more."""
+        self._cursors.remove(self._channel)
+
+    def needs(self, first_seq: int, next_seq: int) -> bool:
+        """Whether any message of this range may still have to be read from the log."""
+        return not self._progress.is_finished(first_seq, next_seq)
+
+    @property
+    def log_depth(self) -> int:
+        first_seq, next_seq = self._read_seq, self._released_seq
+        count = next_seq - first_seq
+        if count > 0 and first_seq < self._revisited_below:
+            count -= self._progress.finished_between(first_seq, next_seq)
+        return count
+
+    def _load_run(self, run: Run) -> None:
+        first_seq = run.first_seq
+        next_seq = min(first_seq + len(run.frames), self._released_seq)
+        if first_seq >= self._released_seq:
+            return  # the topic still holds these
+        if first_seq > self._read_seq:
+            self._lose(self._read_seq, first_seq)
+        self._read_seq = next_seq
+        frames = run.frames[: next_seq - first_seq]
+        if first_seq < self._revisited_below:
+            self._revisit(first_seq, frames, run.due_ns)
+        elif run.due_ns:
+            self._defer(run.due_ns, first_seq, frames)
+        else:
+            self._window.extend(frames)
+
+    def _revisit(self, first_seq: int, frames: list[bytes], due_ns: int) -> None:
+        """Loads a run of which some messages may have been finished or delivered before."""
+        notes = self._progress.notes
+        for first, end in self._progress.open_ranges(first_seq, first_seq + len(frames)):
+            for seq in range(first, end):
+                frame, note = frames[seq - first_seq], notes.get(seq)
+                if note is not None:
+                    frame = wire.with_attempts(frame, note.attempts + 1)
+                due_next_ns = due_ns if note is None else note.due_ns
+                if due_next_ns:
+                    self._defer(due_next_ns, seq, [frame])
+                else:
+                    self._window.append(frame)
+
+    def _read_back(self, run: DeferredRun) -> list[bytes]:
+        """The frames of a deferred run that waits in the log, as they are to be delivered next."""
+        notes = self._progress.notes
+        frames: list[bytes] = []
+        seq, end = run.first_seq, run.first_seq + run.length
+        while seq < end:
+            stored = self._log.read(seq)
+            if not stored or stored[0].first_seq >= end:
+                self._lose(seq, end)
+                break
+            if stored[0].first_seq > seq:
+                self._lose(seq, stored[0].first_seq)
+            first = stored[0].first_seq
+            for seq, frame in enumerate(stored[0].frames[: end - first], first):
+                attempts = notes[seq].attempts + 1 if seq in notes else 1
+                frames.append(wire.with_attempts(frame, attempts))
+            seq += 1
+        return frames
+
+    def _lose(self, first_seq: int, next_seq: int) -> None:
+        """The log no longer has these (damaged, or removed by hand): the cursor steps over them."""
+        self._finish_range(first_seq, next_seq)
+        self._read_seq = max(self._read_seq, next_seq)
+
+    def _finish_range(self, first_seq: int, next_seq: int) -> None:
+        self._cursors.finish(self._channel, first_seq, next_seq)
+        self._revisited_below = max(self._revisited_below, next_seq)
+        self._on_progress()
+
+
+def _count_within(frames: list[bytes], bytes_max: int) -> int:
+    """How many of the frames fit into `bytes_max`; at least one."""
+    count = total = 0
+    for frame in frames:
+        total += len(frame)
+        if total > bytes_max:
+            break
+        count += 1
+    return max(count, 1)

@@ -1,0 +1,173 @@
+"""The broker: all topics, behind the few verbs that the daemon's TCP and HTTP sides share.
+
+Pure: it is handed the time and a data path, and calls back a `Driver` that owns the event loop. The
+verbs that change what lasts write it before they return.
+"""
+
+from collections.abc import Callable
+
+from penstock import names
+from penstock.broker.agenda import Agenda, Driver
+from penstock.broker.channel import Channel
+from penstock.broker.memory_log import MemoryLog
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.subscriber import Subscriber
+from penstock.broker.topic import Topic
+from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
+from penstock.errors import ProtocolError, StorageError
+from penstock.log import DataPath, Finding, TopicStore
+
+__all__ = ["Broker"]
+
+# A wall clock that moves by more than this against the steady one has been set, not slewed.
+_CLOCK_STEP_NS = 5 * MILLISECOND_NS
+
+# How soon a log that could not be read is tried again.
+_RETRY_NS = SECOND_NS
+
+
+class Broker:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        data_path: DataPath,
+        driver: Driver,
+        clock: Clock,
+        sample: Callable[[], float],
+    ) -> None:
+        """`sample` draws uniformly from [0, 1) for subscribers that want only a share."""
+        self.topics: dict[str, Topic] = {}
+        self.findings: list[Finding] = []  # what recovery had to mend
+        self.exiting = False
+        self._settings = settings
+        self._data_path = data_path
+        self._clock = clock
+        self._sample = sample
+        self._agenda = Agenda(driver, clock.wall_ns() - clock.now_ns())
+        for name in data_path.topics():
+            self._open_topic(name)
+
+    # Topics and channels.
+
+    def topic(self, name: str) -> Topic:
+        """The topic of that name, made if there is none."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self._open_topic(name)
+            if not topic.ephemeral:
+                self._agenda.topology_changed()
+        return topic
+
+    def topic_for_publish(self, name: str) -> Topic:
+        """The same, unless we are stopping."""
+        if self.exiting:
+            raise StorageError("exiting")
+        return self.topic(name)
+
+    def delete_topic(self, name: str) -> None:
+        """Deletes a topic with its channels and its log."""
+        topic = self.topics.pop(name)
+        topic.discard()
+        if not topic.ephemeral:
+            self._data_path.remove_topic(name)
+            self._agenda.topology_changed()
+
+    def delete_channel(self, topic: Topic, name: str) -> None:
+        """Deletes a channel, and an ephemeral topic with its last channel."""
+        topic.delete_channel(name)
+        if topic.ephemeral and not topic.channels:
+            self.delete_topic(topic.name)
+
+    # Subscribers.
+
+    def subscribe(self, topic_name: str, channel_name: str, subscriber: Subscriber) -> Channel:
+        """Joins a subscriber to a channel, which is made if there is none."""
+        if self.exiting:
+            raise ProtocolError("E_SUB_FAILED", "SUB failed exiting")
+        channel = self.topic(topic_name).channel(channel_name)
+        limit = self._settings.max_channel_consumers
+        if limit and len(channel.subscribers) >= limit:
+            raise ProtocolError(
+                "E_SUB_FAILED",
+                f"SUB failed consumers for {topic_name}:{channel_name} exceeds limit of {limit}",
+            )
+        channel.add(subscriber)
+        return channel
+
+    def unsubscribe(self, topic_name: str, channel: Channel, subscriber: Subscriber) -> None:
+        """A subscriber has gone. An ephemeral channel goes with its last one."""
+        if subscriber not in channel.subscribers:
+            return  # the channel was deleted before its subscriber left
+        channel.remove(subscriber)
+        if channel.ephemeral and not channel.subscribers:
+            self.delete_channel(self.topics[topic_name], channel.name)
+
+    # What the driver calls when the time has come.
+
+    def pump(self) -> list[StorageError]:
+        """Delivers what can be delivered, a turn for each channel. Returns what could not be read;
+        that is tried again in a while."""
+        now_ns = self._clock.now_ns()
+        failures = []
+        for channel in self._agenda.take_awake():
+            try:
+                channel.pump(now_ns)
+            except StorageError as failure:
+                failures.append(failure)
+                self._agenda.arm(channel, now_ns + _RETRY_NS)
+        return failures
+
+    def advance(self) -> int | None:
+        """Brings back what has timed out or come due. Returns the next time to be called."""
+        now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
+        self._follow_wall_clock(wall_ns - now_ns)
+        for channel in self._agenda.take_due(now_ns):
+            channel.advance(now_ns, wall_ns)
+        return self._agenda.next_deadline_ns()
+
+    def save_progress(self) -> list[StorageError]:
+        """Journals what has been finished. Returns what went wrong; that is tried again."""
+        failures = []
+        for topic in self._agenda.take_unsaved():
+            try:
+                topic.save_progress(self._clock.wall_ns())
+            except StorageError as failure:
+                failures.append(failure)
+                self._agenda.unsaved(topic)
+        return failures
+
+    def close(self) -> None:
+        """Stores everything and sends all subscribers away."""
+        self.exiting = True
+        for topic in self.topics.values():
+            topic.close()
+
+    def health(self) -> str | None:
+        """Why the last write to any log failed, or None if all is well."""
+        for topic in self.topics.values():
+            if not isinstance(topic.log, MemoryLog) and topic.log.error is not None:
+                return topic.log.error
+        return None
+
+    def _open_topic(self, name: str) -> Topic:
+        wall_ns = self._clock.wall_ns()
+        store: MemoryLog | TopicStore
+        if names.is_ephemeral(name):
+            store = MemoryLog(wall_ns // 1000, self._settings.mem_queue_size)
+        else:
+            store, findings = self._data_path.open_topic(name, wall_ns=wall_ns)
+            self.findings.extend(findings)
+        topic = Topic(name, store, self._settings, self._agenda, self._sample)
+        self.topics[name] = topic
+        return topic
+
+    def _follow_wall_clock(self, offset_ns: int) -> None:
+        """Finds the deferred messages a new steady deadline when somebody has set the clock."""
+        if abs(offset_ns - self._agenda.wall_offset_ns) <= _CLOCK_STEP_NS:
+            return
+        self._agenda.wall_offset_ns = offset_ns
+        for topic in self.topics.values():
+            for channel in topic.channels.values():
+                channel.arm()

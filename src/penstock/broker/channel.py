@@ -1,0 +1,327 @@
+"""A channel: one reading of a topic, shared out among its subscribers.
+
+Each message of its backlog is handed to one subscriber, and comes back unless that subscriber
+finishes it in time. A channel decides who gets what and when; what there is to be had, and what
+becomes of it after a restart, is the backlog's concern.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from itertools import chain
+from typing import Literal
+
+from penstock import names
+from penstock.broker.agenda import NEVER_NS, Agenda
+from penstock.broker.backlog import Backlog, LogBacklog
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.subscriber import Subscriber
+from penstock.errors import ProtocolError
+from penstock.log import Run
+from penstock.wire import frames as wire
+
+__all__ = ["Channel", "NotInFlight"]
+
+# How many messages one subscriber is given before the next one's turn.
+TURN_FRAMES = 256
+
+
+class NotInFlight(ProtocolError):
+    """A subscriber answered a message that it does not have in flight. Not fatal."""
+
+    def __init__(self, word: str, message_id: bytes, *, owned_by_another: bool) -> None:
+        why = "client does not own message" if owned_by_another else "ID not in flight"
+        text = message_id.decode("latin-1")
+        super().__init__(f"E_{word}_FAILED", f"{word} {text} failed {why}", fatal=False)
+        self.message_id = message_id
+
+
+class Channel:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        name: str,
+        make_backlog: Callable[["Channel"], Backlog],
+        settings: BrokerSettings,
+        agenda: Agenda,
+        sample: Callable[[], float],
+    ) -> None:
+        """`sample` draws uniformly from [0, 1) for subscribers that want only a share."""
+        self.name = name
+        self.ephemeral = names.is_ephemeral(name)
+        self.paused = False
+        self.subscribers: list[Subscriber] = []
+        self.message_count = 0
+        self.delivered_count = 0
+        self.requeue_count = 0
+        self.timeout_count = 0
+        self.awake = False  # the agenda's: to be pumped
+        self.armed_ns = NEVER_NS  # the agenda's: the deadline it will be called for
+        self._settings = settings
+        self._agenda = agenda
+        self._sample = sample
+        self._ready: deque[Subscriber] = deque()  # those that can take more, in turn
+        self._departed: list[Subscriber] = []  # gone, with messages that wait for their timeout
+        self._last_id = b""  # the highest id handed out in sequence
+        self._backlog = make_backlog(self)
+
+    # What the topic does.
+
+    def offer(self, first_seq: int, frames: list[bytes], due_ns: int) -> None:
+        """A batch has just been published."""
+        self.message_count += len(frames)
+        ready = self._ready
+        self._backlog.offer(first_seq, frames, due_ns, TURN_FRAMES if ready else 0)
+        if ready and not due_ns:
+            self._agenda.wake(self)
+
+    def release(self, runs: list[Run], count: int, next_seq: int) -> None:
+        """`count` messages that the topic had held back, up to `next_seq`, are the channel's now."""
+        self.message_count += count
+        self._backlog.release(runs, next_seq)
+        self._agenda.wake(self)
+
+    def skip(self, first_seq: int, next_seq: int) -> None:
+        """The topic has dropped what it held: the channel will never get it."""
+        self._backlog.skip(first_seq, next_seq)
+
+    # What subscribers do.
+
+    def add(self, subscriber: Subscriber) -> None:
+        """Lets a subscriber share in the channel."""
+        self.subscribers.append(subscriber)
+
+    def remove(self, subscriber: Subscriber) -> None:
+        """The subscriber has gone; what it had in flight comes back at once or by timeout."""
+        self.subscribers.remove(subscriber)
+        if subscriber.waiting:
+            self._ready.remove(subscriber)
+            subscriber.waiting = False
+        if not subscriber.in_flight:
+            return
+        if not self._settings.requeue_on_disconnect:
+            self._departed.append(subscriber)
+            return
+        frames = subscriber.in_flight.pop_all()
+        self.requeue_count += len(frames)
+        self._put_back(frames)
+
+    def ready(self, subscriber: Subscriber) -> None:
+        """The subscriber may have become able to take more."""
+        if not subscriber.waiting:
+            if subscriber.capacity() <= 0:
+                return
+            subscriber.waiting = True
+            self._ready.append(subscriber)
+        self._agenda.wake(self)
+
+    def finish(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlight]:
+        """Closes messages for good. Returns a refusal for each that the subscriber does not have
+        in flight."""
+        refusals: list[NotInFlight] = []
+        late = subscriber.in_flight.finish_fresh(ids)
+        if late:
+            refusals = self._finish_late(subscriber, late)
+            refused = {refusal.message_id for refusal in refusals}
+            ids = [message_id for message_id in ids if message_id not in refused]
+        if ids:
+            subscriber.finish_count += len(ids)
+            self._backlog.finish(ids)
+            self.ready(subscriber)
+        return refusals
+
+    def requeue(self, subscriber: Subscriber, message_id: bytes, due_ns: int) -> None:
+        """Takes a message back, to be delivered again at `due_ns` (wall time; 0 for at once)."""
+        frame = subscriber.in_flight.pop(message_id)
+        if frame is None:
+            raise self._refusal("REQ", message_id, subscriber)
+        subscriber.requeue_count += 1
+        self.requeue_count += 1
+        self._put_back([frame], due_ns)
+        self.ready(subscriber)
+
+    def touch(self, subscriber: Subscriber, message_id: bytes, now_ns: int) -> None:
+        """Starts a message's timeout again."""
+        deadline_ns = subscriber.in_flight.touch(
+            message_id, now_ns, subscriber.msg_timeout_ns, self._settings.max_msg_timeout_ns
+        )
+        if deadline_ns is None:
+            raise self._refusal("TOUCH", message_id, subscriber)
+        self._agenda.arm(self, deadline_ns)
+
+    # What the driver does, through the broker.
+
+    def pump(self, now_ns: int) -> None:
+        """One round: each ready subscriber is given what it may have, up to a turn's worth."""
+        if self.paused:
+            return
+        ready, backlog = self._ready, self._backlog
+        for _ in range(len(ready)):
+            if not backlog.load():
+                return
+            subscriber = ready.popleft()
+            capacity = subscriber.capacity()
+            if capacity > 0:
+                self._hand_out(subscriber, backlog.take(min(capacity, TURN_FRAMES)), now_ns)
+            if subscriber.capacity() > 0:
+                ready.append(subscriber)
+            else:
+                subscriber.waiting = False
+        if ready and backlog.depth:
+            self._agenda.wake(self)
+
+    def advance(self, now_ns: int, wall_ns: int) -> None:
+        """Brings back what has timed out and what has come due."""
+        for subscriber in chain(self.subscribers, self._departed):
+            expired = subscriber.in_flight.pop_expired(now_ns)
+            if expired:
+                self.timeout_count += len(expired)
+                self._put_back(expired)
+                self.ready(subscriber)
+        self._departed = [gone for gone in self._departed if gone.in_flight]
+        self._backlog.recall_due(wall_ns)
+        self._agenda.wake(self)
+        self.arm()
+
+    def arm(self) -> None:
+        """Asks to be called at the next deadline."""
+        for subscriber in chain(self.subscribers, self._departed):
+            if (deadline_ns := subscriber.in_flight.next_deadline_ns()) is not None:
+                self._agenda.arm(self, deadline_ns)
+        if (due_ns := self._backlog.next_due_ns()) is not None:
+            self._agenda.arm_at_wall(self, due_ns)
+
+    def report_finished(self) -> None:
+        """Tells the cursor what has been finished since it was last told."""
+        if isinstance(self._backlog, LogBacklog):
+            self._backlog.report_finished()
+
+    # What an operator does.
+
+    def pause(self, paused: bool) -> None:
+        """A paused channel delivers nothing new; answers and timers go on."""
+        self.paused = paused
+        self._agenda.wake(self)
+
+    def empty(self, next_seq: int) -> None:
+        """Drops everything below `next_seq`: queued, in flight, deferred."""
+        self._backlog.clear(next_seq)
+        self._departed.clear()
+        for subscriber in self.subscribers:
+            subscriber.in_flight.pop_all()
+            self.ready(subscriber)
+
+    def delete(self) -> None:
+        """Forgets all that was not finished, and sends the subscribers away."""
+        if isinstance(self._backlog, LogBacklog):
+            self._backlog.forget()
+        self.dismiss()
+
+    def close(self) -> None:
+        """Leaves what is unfinished to the cursor, and sends the subscribers away."""
+        if isinstance(self._backlog, LogBacklog):
+            self._backlog.report_finished()
+            for subscriber in chain(self.subscribers, self._departed):
+                self._backlog.note(subscriber.in_flight.frames())
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Sends the subscribers away."""
+        self.armed_ns = NEVER_NS
+        self._ready.clear()
+        subscribers, self.subscribers = self.subscribers, []
+        for subscriber in subscribers:
+            subscriber.peer.channel_gone()
+
+    # What there is to see.
+
+    @property
+    def depth(self) -> int:
+        """How many messages are queued: not those in flight or deferred."""
+        return self._backlog.depth
+
+    @property
+    def backend_depth(self) -> int:
+        """How many of the queued messages are in the log only."""
+        return self._backlog.log_depth
+
+    @property
+    def deferred_count(self) -> int:
+        """How many messages wait for a time."""
+        return self._backlog.deferred_count
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many messages are with a subscriber, one that has gone included."""
+        return sum(len(each.in_flight) for each in chain(self.subscribers, self._departed))
+
+    def needs(self, first_seq: int, next_seq: int) -> bool:
+        """Whether any message of this range may still have to be read from the log."""
+        return isinstance(self._backlog, LogBacklog) and self._backlog.needs(first_seq, next_seq)
+
+    # Within.
+
+    def _hand_out(self, subscriber: Subscriber, frames: list[bytes], now_ns: int) -> None:
+        if subscriber.sample_rate:
+            frames = self._sampled(frames, subscriber.sample_rate)
+            if not frames:
+                return
+        deadline_ns = now_ns + subscriber.msg_timeout_ns
+        if self._backlog.in_sequence:
+            ids = wire.message_ids(frames)
+            subscriber.in_flight.add_fresh(ids, frames, deadline_ns)
+            self._last_id = ids[-1]
+        else:
+            self._add_by_sequence(subscriber, frames, now_ns, deadline_ns)
+            self._backlog.settle_sequence()
+        subscriber.message_count += len(frames)
+        self.delivered_count += len(frames)
+        if deadline_ns < self.armed_ns:
+            self._agenda.arm(self, deadline_ns)
+        subscriber.peer.deliver(frames)
+
+    def _add_by_sequence(
+        self, subscriber: Subscriber, frames: list[bytes], now_ns: int, deadline_ns: int
+    ) -> None:
+        """Splits a batch in which redeliveries may stand between first deliveries."""
+        in_sequence: dict[bytes, bytes] = {}
+        for frame in frames:
+            message_id = wire.message_id(frame)
+            if message_id > self._last_id:
+                self._last_id = message_id
+                in_sequence[message_id] = frame
+            else:
+                subscriber.in_flight.add_late(message_id, frame, now_ns, deadline_ns)
+        if in_sequence:
+            ids = list(in_sequence)
+            subscriber.in_flight.add_fresh(ids, list(in_sequence.values()), deadline_ns)
+
+    def _sampled(self, frames: list[bytes], percent: int) -> list[bytes]:
+        """Those of the frames that a sampling subscriber is given; the others are finished."""
+        kept: list[bytes] = []
+        dropped: list[bytes] = []
+        for frame in frames:
+            (kept if self._sample() * 100 < percent else dropped).append(frame)
+        self._backlog.finish(wire.message_ids(dropped))
+        return kept
+
+    def _finish_late(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlight]:
+        late = subscriber.in_flight.late
+        return [
+            self._refusal("FIN", message_id, subscriber)
+            for message_id in ids
+            if late.pop(message_id, None) is None
+        ]
+
+    def _put_back(self, frames: list[bytes], due_ns: int = 0) -> None:
+        self._backlog.put_back(frames, due_ns)
+        self._agenda.wake(self)
+
+    def _refusal(
+        self, word: Literal["FIN", "REQ", "TOUCH"], message_id: bytes, subscriber: Subscriber
+    ) -> NotInFlight:
+        others = (
+            each for each in chain(self.subscribers, self._departed) if each is not subscriber
+        )
+        owned = any(message_id in other.in_flight for other in others)
+        return NotInFlight(word, message_id, owned_by_another=owned)

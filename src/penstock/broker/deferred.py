@@ -1,0 +1,72 @@
+"""The messages of one channel that wait for their time: published deferred, or requeued with delay.
+
+Ordered by due time, which is wall time because it outlives the process. An entry is a run of
+messages published together. Up to a limit the frames wait here too; beyond it only their place in
+the log is kept, and the channel reads them back when they come due, so that a million deferred
+messages cost a million small entries and not a million bodies.
+"""
+
+import heapq
+from typing import NamedTuple
+
+__all__ = ["Deferred", "DeferredRun"]
+
+
+class DeferredRun(NamedTuple):
+    """Messages `first_seq` to `first_seq + length`, due together. `frames` is None when they wait in
+    the log."""
+
+    due_ns: int
+    order: int
+    first_seq: int
+    length: int
+    frames: list[bytes] | None
+
+
+class Deferred:
+    """A heap of runs by due time; equal times keep the order in which they came."""
+
+    __slots__ = ("_added", "_frames_held", "_frames_max", "_heap", "count")
+
+    def __init__(self, frames_max: int | None) -> None:
+        """`frames_max` is how many frames may wait in memory; None for no limit."""
+        self.count = 0
+        self._added = 0
+        self._frames_held = 0
+        self._frames_max = frames_max
+        self._heap: list[DeferredRun] = []
+
+    def __len__(self) -> int:
+        return self.count
+
+    def add(self, due_ns: int, first_seq: int, frames: list[bytes]) -> None:
+        """Lets a run wait until `due_ns`."""
+        kept: list[bytes] | None = frames
+        if self._frames_max is not None and self._frames_held + len(frames) > self._frames_max:
+            kept = None
+        else:
+            self._frames_held += len(frames)
+        self._added += 1
+        self.count += len(frames)
+        run = DeferredRun(due_ns, self._added, first_seq, len(frames), kept)
+        heapq.heappush(self._heap, run)
+
+    def next_due_ns(self) -> int | None:
+        """When the next run comes due."""
+        return self._heap[0].due_ns if self._heap else None
+
+    def pop_due(self, wall_ns: int) -> list[DeferredRun]:
+        """Takes out every run whose time has come, in order of due time."""
+        due = []
+        while self._heap and self._heap[0].due_ns <= wall_ns:
+            run = heapq.heappop(self._heap)
+            self.count -= run.length
+            if run.frames is not None:
+                self._frames_held -= run.length
+            due.append(run)
+        return due
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._heap.clear()
+        self.count = self._frames_held = 0

@@ -1,0 +1,178 @@
+"""The messages handed to one subscriber and not yet answered.
+
+A message is in exactly one of two places:
+
+* `fresh`: first deliveries that came in sequence. Sent in batches and nearly always finished in
+  batches, so they cost one dict entry each and share one deadline per batch. Because they are sent
+  in sequence, the dict's order is also the order of ids: a batch is known by its last id, and what
+  has expired is a prefix of the dict.
+* `late`: redelivered, touched, or delivered out of sequence (a deferral that came due). Each has a
+  deadline of its own, on a heap whose stale entries are skipped when they surface.
+
+Deadlines are steady time. Nothing here knows a channel, a connection or a clock.
+"""
+
+import heapq
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from penstock.clock import MILLISECOND_NS
+
+__all__ = ["DEADLINE_GRAIN_NS", "InFlight", "Late"]
+
+# Batches sent within this time share a deadline, the latest of theirs: a subscriber that keeps one
+# message for a minute while thousands of batches pass then holds a bounded list of deadlines.
+DEADLINE_GRAIN_NS = 5 * MILLISECOND_NS
+
+# How many deadlines may pile up before those of finished batches are dropped.
+_BATCHES_BEFORE_PRUNING = 64
+
+
+class Late(NamedTuple):
+    """A message with a deadline of its own."""
+
+    frame: bytes
+    delivered_ns: int
+    deadline_ns: int
+
+
+class _Batch(NamedTuple):
+    last_id: bytes
+    deadline_ns: int
+
+
+class InFlight:
+    """See the module's docstring."""
+
+    __slots__ = ("_batches", "_late_deadlines", "fresh", "late")
+
+    def __init__(self) -> None:
+        self.fresh: dict[bytes, bytes] = {}
+        self.late: dict[bytes, Late] = {}
+        self._batches: deque[_Batch] = deque()
+        self._late_deadlines: list[tuple[int, bytes]] = []
+
+    def __len__(self) -> int:
+        return len(self.fresh) + len(self.late)
+
+    def __contains__(self, message_id: bytes) -> bool:
+        return message_id in self.fresh or message_id in self.late
+
+    def frames(self) -> Iterator[bytes]:
+        """Every frame in flight, first deliveries first."""
+        yield from self.fresh.values()
+        for late in self.late.values():
+            yield late.frame
+
+    def add_fresh(self, ids: list[bytes], frames: list[bytes], deadline_ns: int) -> None:
+        """Takes a batch whose ids ascend, the first above every id added before."""
+        self.fresh.update(zip(ids, frames, strict=True))
+        batches = self._batches
+        if batches and deadline_ns <= batches[-1].deadline_ns:
+            batches[-1] = _Batch(ids[-1], batches[-1].deadline_ns)
+            return
+        if len(batches) >= _BATCHES_BEFORE_PRUNING:
+            self._drop_finished_batches()
+        batches.append(_Batch(ids[-1], deadline_ns + DEADLINE_GRAIN_NS))
+
+    def add_late(self, message_id: bytes, frame: bytes, now_ns: int, deadline_ns: int) -> None:
+        """Takes one message with its own deadline."""
+        self.late[message_id] = Late(frame, now_ns, deadline_ns)
+        heapq.heappush(self._late_deadlines, (deadline_ns, message_id))
+
+    def finish_fresh(self, ids: list[bytes]) -> list[bytes]:
+        """Takes out those of `ids` that are first deliveries; returns the others."""
+        pop = self.fresh.pop
+        found = [pop(message_id, None) for message_id in ids]
+        if None not in found:
+            return []
+        return [message_id for message_id, frame in zip(ids, found, strict=True) if frame is None]
+
+    def pop(self, message_id: bytes) -> bytes | None:
+        """Takes one message out and returns its frame, or None if it is not in flight here."""
+        frame = self.fresh.pop(message_id, None)
+        if frame is None and (late := self.late.pop(message_id, None)) is not None:
+            frame = late.frame
+        return frame
+
+    def touch(
+        self, message_id: bytes, now_ns: int, timeout_ns: int, timeout_max_ns: int
+    ) -> int | None:
+        """Gives a message a new deadline, `timeout_ns` from now but never later than
+        `timeout_max_ns` after it was delivered. Returns the deadline, None if not in flight."""
+        if (late := self.late.get(message_id)) is not None:
+            frame, delivered_ns = late.frame, late.delivered_ns
+        elif message_id in self.fresh:
+            delivered_ns = self._batch_of(message_id).deadline_ns - DEADLINE_GRAIN_NS - timeout_ns
+            frame = self.fresh.pop(message_id)
+        else:
+            return None
+        deadline_ns = min(now_ns + timeout_ns, delivered_ns + timeout_max_ns)
+        self.late[message_id] = Late(frame, delivered_ns, deadline_ns)
+        heapq.heappush(self._late_deadlines, (deadline_ns, message_id))
+        return deadline_ns
+
+    def pop_expired(self, now_ns: int) -> list[bytes]:
+        """Takes out every message whose deadline has come; returns the frames."""
+        expired = self._pop_expired_fresh(now_ns)
+        deadlines = self._late_deadlines
+        while deadlines and deadlines[0][0] <= now_ns:
+            deadline_ns, message_id = heapq.heappop(deadlines)
+            late = self.late.get(message_id)
+            if late is not None and late.deadline_ns == deadline_ns:
+                del self.late[message_id]
+                expired.append(late.frame)
+        return expired
+
+    def pop_all(self) -> list[bytes]:
+        """Takes everything out; returns the frames."""
+        frames = list(self.frames())
+        self.fresh.clear()
+        self.late.clear()
+        self._batches.clear()
+        self._late_deadlines.clear()
+        return frames
+
+    def next_deadline_ns(self) -> int | None:
+        """When `pop_expired` will next have something to return."""
+        self._drop_finished_batches()
+        self._drop_stale_deadlines()
+        heads = []
+        if self._batches:
+            heads.append(self._batches[0].deadline_ns)
+        if self._late_deadlines:
+            heads.append(self._late_deadlines[0][0])
+        return min(heads, default=None)
+
+    def _pop_expired_fresh(self, now_ns: int) -> list[bytes]:
+        batches, last_id = self._batches, b""
+        while batches and batches[0].deadline_ns <= now_ns:
+            last_id = batches.popleft().last_id
+        return [self.fresh.pop(message_id) for message_id in list(_up_to(last_id, self.fresh))]
+
+    def _batch_of(self, message_id: bytes) -> _Batch:
+        return self._batches[bisect_left(self._batches, (message_id,))]
+
+    def _drop_finished_batches(self) -> None:
+        batches = self._batches
+        oldest_id = next(iter(self.fresh), None)
+        while batches and (oldest_id is None or batches[0].last_id < oldest_id):
+            batches.popleft()
+
+    def _drop_stale_deadlines(self) -> None:
+        deadlines = self._late_deadlines
+        while deadlines:
+            deadline_ns, message_id = deadlines[0]
+            late = self.late.get(message_id)
+            if late is not None and late.deadline_ns == deadline_ns:
+                return
+            heapq.heappop(deadlines)
+
+
+def _up_to(last_id: bytes, ids: Iterable[bytes]) -> Iterator[bytes]:
+    for message_id in ids:
+        if message_id > last_id:
+            return
+        yield message_id

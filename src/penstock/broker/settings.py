@@ -1,0 +1,18 @@
+"""What the broker is told about how to behave."""
+
+from dataclasses import dataclass
+
+from penstock.clock import SECOND_NS
+
+__all__ = ["BrokerSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Limits and policies; the defaults are nsqd's."""
+
+    node_id: int = 0
+    mem_queue_size: int = 10_000
+    max_msg_timeout_ns: int = 15 * 60 * SECOND_NS
+    max_channel_consumers: int = 0
+    requeue_on_disconnect: bool = True

@@ -1,0 +1,50 @@
+"""A consumer as its channel sees it: how much it may be sent, and what it has not answered yet."""
+
+from typing import Protocol
+
+from penstock.broker.inflight import InFlight
+
+__all__ = ["Peer", "Subscriber"]
+
+
+class Peer(Protocol):
+    """The other side of a subscriber: a connection, or a recorder in a test."""
+
+    def deliver(self, frames: list[bytes]) -> None:
+        """Send these message frames."""
+
+    def channel_gone(self) -> None:
+        """The channel or its topic was deleted: close without a word."""
+
+
+class Subscriber:
+    """RDY is a ceiling on what is in flight, not a credit that is used up."""
+
+    __slots__ = (
+        "blocked",
+        "finish_count",
+        "in_flight",
+        "message_count",
+        "msg_timeout_ns",
+        "peer",
+        "rdy",
+        "requeue_count",
+        "sample_rate",
+        "waiting",
+    )
+
+    def __init__(self, peer: Peer, msg_timeout_ns: int, sample_rate: int = 0) -> None:
+        self.peer = peer
+        self.msg_timeout_ns = msg_timeout_ns
+        self.sample_rate = sample_rate  # percent of the messages to deliver; 0 for all
+        self.rdy = 0
+        self.blocked = False  # the peer has not read what it was sent; nothing more for now
+        self.waiting = False  # is in its channel's round of ready subscribers
+        self.in_flight = InFlight()
+        self.message_count = 0
+        self.finish_count = 0
+        self.requeue_count = 0
+
+    def capacity(self) -> int:
+        """How many messages may be sent now; not positive for none."""
+        return 0 if self.blocked else self.rdy - len(self.in_flight)

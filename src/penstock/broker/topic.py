@@ -1,0 +1,218 @@
+"""A topic: where messages get their place in the sequence, their frame, and their way to channels.
+
+Everything below `released_seq` has been given to the channels; from there on messages wait in the
+topic, because it has no channel yet or is paused. A new channel starts at `released_seq`: so the
+first channel gets all that waited, and a later one only what comes after it.
+"""
+
+from collections.abc import Callable
+
+from penstock import names
+from penstock.broker.address import id_number
+from penstock.broker.agenda import Agenda
+from penstock.broker.backlog import Backlog, LogBacklog
+from penstock.broker.channel import Channel
+from penstock.broker.memory_log import MemoryLog
+from penstock.broker.settings import BrokerSettings
+from penstock.log import Run, TopicLog, TopicStore
+from penstock.wire import frames as wire
+
+__all__ = ["Topic"]
+
+
+class Topic:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        name: str,
+        store: TopicStore | MemoryLog,
+        settings: BrokerSettings,
+        agenda: Agenda,
+        sample: Callable[[], float],
+    ) -> None:
+        """`store` is a `MemoryLog` for a topic that lives in memory only."""
+        self.name = name
+        self.ephemeral = names.is_ephemeral(name)
+        self.paused = False
+        self.channels: dict[str, Channel] = {}
+        self.message_count = 0
+        self.message_bytes = 0
+        self.log: TopicLog | MemoryLog = store if isinstance(store, MemoryLog) else store.log
+        self.store = None if isinstance(store, MemoryLog) else store
+        self.closed = False
+        self._settings = settings
+        self._agenda = agenda
+        self._sample = sample
+        self.released_seq = self.log.next_seq
+        if self.store is not None:
+            self._resume(self.store)
+
+    def publish(self, bodies: list[bytes], wall_ns: int, due_ns: int = 0) -> None:
+        """Stores a batch and passes it on. Raises StorageError, and then nothing is stored."""
+        log = self.log
+        first_seq = log.next_seq
+        frames = wire.render_messages(bodies, id_number(self._settings.node_id, first_seq), wall_ns)
+        log.append(frames, wall_ns, due_ns)
+        self.message_count += len(frames)
+        self.message_bytes += sum(map(len, bodies))
+        if self._is_holding():
+            if isinstance(log, MemoryLog):
+                log.hold(frames, due_ns)
+        else:
+            self.released_seq = log.next_seq
+            for channel in self.channels.values():
+                channel.offer(first_seq, frames, due_ns)
+        if self.store is not None:
+            self._agenda.appended(self)
+
+    def channel(self, name: str) -> Channel:
+        """The channel of that name, made if there is none."""
+        channel = self.channels.get(name)
+        if channel is None:
+            channel = self._add_channel(name)
+            self._release()
+            if not channel.ephemeral and not self.ephemeral:
+                self._agenda.topology_changed()
+        return channel
+
+    def delete_channel(self, name: str) -> None:
+        """Forgets a channel and all that it had not finished."""
+        channel = self.channels.pop(name)
+        channel.delete()
+        self._note_hold()
+        if not channel.ephemeral and not self.ephemeral:
+            self._agenda.topology_changed()
+
+    def pause(self, paused: bool) -> None:
+        """A paused topic keeps what is published; its channels go on with what they have."""
+        self.paused = paused
+        if paused:
+            self._note_hold()
+        else:
+            self._release()
+
+    def empty(self) -> None:
+        """Drops what waits in the topic; the channels keep what they have."""
+        first_seq, self.released_seq = self.released_seq, self.log.next_seq
+        for channel in self.channels.values():
+            channel.skip(first_seq, self.released_seq)
+        if isinstance(self.log, MemoryLog):
+            self.log.forget()
+        self._note_hold()
+
+    def save_progress(self, wall_ns: int) -> None:
+        """Journals what the channels have finished, and deletes what no channel needs any more."""
+        if self.store is None or self.closed:
+            return
+        for channel in self.channels.values():
+            channel.report_finished()
+        self.store.cursors.flush()
+        self.store.log.trim(self._is_needed, wall_ns)
+
+    def close(self) -> None:
+        """Stores what the channels know, and sends their subscribers away."""
+        self.closed = True
+        for channel in self.channels.values():
+            channel.close()
+        if self.store is not None:
+            self.store.close()
+
+    def discard(self) -> None:
+        """Sends all subscribers away; the topic is being deleted."""
+        self.closed = True
+        for channel in self.channels.values():
+            channel.dismiss()
+
+    @property
+    def depth(self) -> int:
+        """How many messages wait in the topic, not yet given to any channel."""
+        if isinstance(self.log, MemoryLog):
+            return self.log.held_count
+        return self.log.next_seq - self.released_seq
+
+    @property
+    def backend_depth(self) -> int:
+        """How many of them are beyond what a memory queue would hold."""
+        return max(self.depth - self._settings.mem_queue_size, 0)
+
+    def _resume(self, store: TopicStore) -> None:
+        """Takes up where the cursors say that an earlier process left off."""
+        cursors, log = store.cursors, store.log
+        if cursors.held_from is not None:
+            self.released_seq = max(cursors.held_from, log.first_seq)
+            self.paused = bool(cursors.progress)  # nothing else holds messages back from a channel
+        elif not cursors.progress:
+            self.released_seq = log.first_seq
+        for name in cursors.progress:
+            self._add_channel(name)
+        self._release()
+        self._note_hold()
+
+    def _add_channel(self, name: str) -> Channel:
+        channel = Channel(name, self._backlog_for, self._settings, self._agenda, self._sample)
+        self.channels[name] = channel
+        return channel
+
+    def _backlog_for(self, channel: Channel) -> Backlog:
+        def on_due(due_ns: int) -> None:
+            self._agenda.arm_at_wall(channel, due_ns)
+
+        def on_progress() -> None:
+            self._agenda.unsaved(self)
+
+        window_max = self._settings.mem_queue_size
+        if self.store is None or channel.ephemeral:
+            return Backlog(window_max, on_due)
+        return LogBacklog(
+            channel.name,
+            self.store.log,
+            self.store.cursors,
+            self.released_seq,
+            window_max,
+            on_due,
+            on_progress,
+        )
+
+    def _is_holding(self) -> bool:
+        return self.paused or not self.channels
+
+    def _release(self) -> None:
+        """Gives the channels what the topic held back, unless it goes on holding."""
+        if self._is_holding():
+            return
+        first_seq, self.released_seq = self.released_seq, self.log.next_seq
+        held = self.released_seq - first_seq
+        if held:
+            runs = self._held_in_memory(first_seq)
+            for channel in self.channels.values():
+                channel.release(runs, held, self.released_seq)
+        if isinstance(self.log, MemoryLog):
+            self.log.forget()
+        self._note_hold()
+
+    def _held_in_memory(self, first_seq: int) -> list[Run]:
+        """What channels without a cursor can be given of what was held: a memory queue's worth."""
+        if not self.ephemeral and not any(each.ephemeral for each in self.channels.values()):
+            return []
+        runs: list[Run] = []
+        count, seq = 0, first_seq
+        while count < self._settings.mem_queue_size and (more := self.log.read(seq)):
+            runs.extend(more)
+            seq = more[-1].first_seq + len(more[-1].frames)
+            count += sum(len(run.frames) for run in more)
+        return runs
+
+    def _note_hold(self) -> None:
+        """Tells the journal from where on messages wait in the topic."""
+        if self.store is None:
+            return
+        held_from = self.released_seq if self._is_holding() else None
+        if self.store.cursors.held_from != held_from:
+            self.store.cursors.hold(held_from)
+
+    def _is_needed(self, first_seq: int, next_seq: int) -> bool:
+        """Whether a range of the log still has to be delivered to anybody."""
+        if next_seq > self.released_seq:
+            return True
+        return any(channel.needs(first_seq, next_seq) for channel in self.channels.values())

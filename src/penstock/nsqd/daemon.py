@@ -1,0 +1,246 @@
+"""The nsqd process: load, listen, serve, stop.
+
+`Nsqd` owns the event loop's side of the broker: it calls the broker back when there is something to
+deliver, when a deadline has come, when progress is to be journalled and when a log is to be synced.
+"""
+
+import asyncio
+import gc
+import os
+import random
+import resource
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import uvloop
+
+from penstock.broker.broker import Broker
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.topic import Topic
+from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock, SystemClock
+from penstock.errors import StorageError
+from penstock.log import DataPath, GroupCommit, LogSettings
+from penstock.logs import Logger
+from penstock.nsqd import metadata
+from penstock.nsqd.durability import Durability
+from penstock.nsqd.listen import Listener, listen
+from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.tcp import Client, TcpServices
+from penstock.options import version_line
+from penstock.wire.identify import ServerOffer
+from penstock.wire.server import Limits
+
+__all__ = ["Nsqd", "run"]
+
+# Finished messages are journalled this soon: half of what a crash may deliver again, so that a busy
+# loop still keeps the promise of 100 ms.
+SAVE_SECONDS = 0.05
+
+# New topics and channels are named in nsqd.dat this soon. They are on disk already; the delay makes
+# one write of a thousand creations.
+METADATA_SECONDS = 0.05
+
+# How long a clean stop waits for clients to take what was written to them.
+STOP_SECONDS = 1.0
+
+# A collection of the young generation after so many allocations; far more than the default, because
+# a broker's objects are few and long-lived, and its messages are not containers.
+GC_THRESHOLDS = (50_000, 50, 100)
+
+
+def run(options: NsqdOptions, log: Logger) -> int:
+    """Runs nsqd until it is told to stop; returns the exit code."""
+    _raise_open_files_limit()
+    return uvloop.run(_serve(options, log))
+
+
+async def _serve(options: NsqdOptions, log: Logger) -> int:
+    stop = asyncio.Event()
+    _stop_on_signals(stop, log)
+    nsqd = Nsqd(options, log)
+    try:
+        await nsqd.start()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        await stop.wait()
+    finally:
+        await nsqd.stop()
+    return 0
+
+
+class Nsqd:
+    """One nsqd; also the broker's `Driver`."""
+
+    def __init__(self, options: NsqdOptions, log: Logger, clock: Clock | None = None) -> None:
+        """Opens the data path and recovers what is there. Raises penstock.errors.Error."""
+        self.options = options
+        self.log = log
+        self.clock = clock or SystemClock()
+        self.started_at_ns = self.clock.wall_ns()
+        self.clients: set[Client] = set()
+        self.tcp: Listener | None = None
+        self.http: Listener | None = None
+        self._loop = asyncio.get_running_loop()
+        self._path = Path(options.data_path or os.getcwd())
+        self._advance_timer: asyncio.TimerHandle | None = None
+        self._metadata_timer: asyncio.TimerHandle | None = None
+        self._housekeeping: asyncio.TimerHandle | None = None
+        log.info("%s", version_line("nsqd"))
+        log.info("ID: %d", options.node_id)
+        self._data_path = DataPath.open(str(self._path), _log_settings(options))
+        self._commit = GroupCommit(self._loop.call_soon_threadsafe)
+        self.durability = Durability(self._commit, options.sync_every)
+        self.broker = Broker(
+            _broker_settings(options), self._data_path, self, self.clock, random.random
+        )
+        for finding in self.broker.findings:
+            log.warning("%s", finding)
+        metadata.restore(self._path, self.broker, log)
+
+    async def start(self) -> None:
+        """Opens the sockets."""
+        self.save_metadata()
+        services = TcpServices(
+            broker=self.broker,
+            clock=self.clock,
+            log=self.log,
+            limits=_limits(self.options),
+            offer=_offer(self.options),
+            durability=self.durability,
+            clients=self.clients,
+        )
+        self.tcp = await listen(self.options.tcp_address, lambda: Client(services))
+        self.log.info("TCP: listening on %s", self.tcp.address)
+        self._keep_house()
+
+    async def stop(self) -> None:
+        """Stops accepting, closes connections, stores everything."""
+        for listener in (self.tcp, self.http):
+            if listener is not None:
+                await listener.close()
+        self.broker.exiting = True
+        for client in list(self.clients):
+            client.close()
+        self.save_metadata()
+        self.log.info("NSQ: closing topics")
+        self.broker.close()
+        await self._wait_for_clients()
+        for timer in (self._advance_timer, self._metadata_timer, self._housekeeping):
+            if timer is not None:
+                timer.cancel()
+        self._commit.close()
+        self._data_path.close()
+        self.log.info("NSQ: bye")
+
+    # The broker's driver.
+
+    def pump_soon(self) -> None:
+        self._loop.call_soon(self._pump)
+
+    def advance_at(self, now_ns: int) -> None:
+        if self._advance_timer is not None:
+            self._advance_timer.cancel()
+        delay_ns = max(now_ns - self.clock.now_ns(), 0)
+        self._advance_timer = self._loop.call_later(delay_ns / SECOND_NS, self._advance)
+
+    def save_soon(self) -> None:
+        self._loop.call_later(SAVE_SECONDS, self._save_progress)
+
+    def topology_changed(self) -> None:
+        if self._metadata_timer is None:
+            self._metadata_timer = self._loop.call_later(METADATA_SECONDS, self.save_metadata)
+
+    def appended(self, topic: Topic) -> None:
+        self.durability.appended(topic)
+
+    # What happens in time.
+
+    def _pump(self) -> None:
+        for failure in self.broker.pump():
+            self.log.error("failed to read a log - %s", failure)
+
+    def _advance(self) -> None:
+        self._advance_timer = None
+        next_ns = self.broker.advance()
+        if next_ns is not None:
+            self.advance_at(next_ns)
+
+    def _save_progress(self) -> None:
+        for failure in self.broker.save_progress():
+            self.log.error("failed to journal progress - %s", failure)
+
+    def save_metadata(self) -> None:
+        """Writes nsqd.dat now: at once where the answer to an operator promises it."""
+        if self._metadata_timer is not None:
+            self._metadata_timer.cancel()
+            self._metadata_timer = None
+        try:
+            metadata.save(self._path, self.broker.topics.values())
+        except StorageError as failure:
+            self.log.error("failed to persist metadata - %s", failure)
+
+    def _keep_house(self) -> None:
+        """Every sync timeout: what has not been synced is, and a wall clock set anew is noticed."""
+        self.durability.sync_what_is_left()
+        self._advance()
+        self._housekeeping = self._loop.call_later(
+            self.options.sync_timeout_ns / SECOND_NS, self._keep_house
+        )
+
+    async def _wait_for_clients(self) -> None:
+        deadline = self._loop.time() + STOP_SECONDS
+        while self.clients and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for client in list(self.clients):
+            client.abort()
+
+
+def _stop_on_signals(stop: asyncio.Event, log: Logger) -> None:
+    """The first signal stops cleanly, the second at once."""
+
+    def on_signal(name: str) -> None:
+        if stop.is_set():
+            log.fatal("%s again, exiting without a clean stop", name)
+            os._exit(1)
+        log.info("%s, stopping", name)
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, on_signal, number.name)
+
+
+def _raise_open_files_limit() -> None:
+    """Each connection is a file: take as many as the system lets us have."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _log_settings(options: NsqdOptions) -> LogSettings:
+    return LogSettings(
+        max_bytes_per_file=options.max_bytes_per_file,
+        sync_every=options.sync_every,
+        sync_timeout_ns=options.sync_timeout_ns,
+    )
+
+
+def _broker_settings(options: NsqdOptions) -> BrokerSettings:
+    return BrokerSettings(
+        node_id=options.node_id,
+        mem_queue_size=options.mem_queue_size,
+        max_msg_timeout_ns=options.max_msg_timeout_ns,
+        max_channel_consumers=options.max_channel_consumers,
+        requeue_on_disconnect=options.requeue_on_disconnect,
+    )
+
+
+def _limits(options: NsqdOptions) -> Limits:
+    return Limits(
+        max_msg_size=options.max_msg_size,
+        max_body_size=options.max_body_size,
+        max_rdy_count=options.max_rdy_count,
+        max_req_timeout_ms=options.max_req_timeout_ns // MILLISECOND_NS,
+    )

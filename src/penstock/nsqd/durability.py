@@ -1,0 +1,50 @@
+"""When what was appended is fsynced, and who waits for it.
+
+A log is fsynced after every `sync_every` messages and, if anything was appended, every sync timeout.
+With `sync_every` 1 a publish is answered only once an fsync that covers it has returned; one fsync
+covers everybody who is waiting at the time.
+"""
+
+from collections.abc import Callable
+
+from penstock.broker.topic import Topic
+from penstock.errors import StorageError
+from penstock.log import GroupCommit
+
+__all__ = ["Durability"]
+
+
+class Durability:
+    """See the module's docstring."""
+
+    def __init__(self, commit: GroupCommit, sync_every: int) -> None:
+        self._commit = commit
+        self._sync_every = sync_every
+        self._unsynced: dict[Topic, None] = {}
+
+    @property
+    def replies_wait(self) -> bool:
+        """Whether a publish may be answered only when its fsync has returned."""
+        return self._sync_every == 1
+
+    def appended(self, topic: Topic) -> None:
+        """Takes note of an append, and asks for an fsync when enough has come together."""
+        self._unsynced[topic] = None
+        store = topic.store
+        if store is not None and store.log.unsynced >= self._sync_every > 1:
+            self._commit.request(store.log)
+
+    def when_safe(self, topic: Topic, done: Callable[[StorageError | None], None]) -> None:
+        """Calls `done` once all that the topic has been given is safe, or cannot be made so."""
+        if topic.store is None:
+            done(None)
+        else:
+            self._commit.request(topic.store.log, done)
+
+    def sync_what_is_left(self) -> None:
+        """To be called every sync timeout."""
+        unsynced, self._unsynced = self._unsynced, {}
+        for topic in unsynced:
+            if topic.store is not None and not topic.closed:
+                self._commit.request(topic.store.log)
+                self._commit.request(topic.store.cursors)

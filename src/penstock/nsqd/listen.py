@@ -1,0 +1,73 @@
+"""Opening the sockets that the daemon serves on."""
+
+import asyncio
+import os
+import socket
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+
+from penstock.errors import ConfigError
+
+__all__ = ["Listener", "listen"]
+
+
+class Listener:
+    """A listening socket; `address` is where it really listens, its port chosen by now."""
+
+    def __init__(self, server: asyncio.Server, address: str) -> None:
+        self._server = server
+        self.address = address
+
+    @property
+    def port(self) -> int:
+        """The TCP port; -1 for a unix socket."""
+        tail = self.address.rpartition(":")[2]
+        return int(tail) if tail.isdecimal() else -1
+
+    async def close(self) -> None:
+        """Stops accepting, and removes a unix socket's file."""
+        self._server.close()
+        if self.port == -1:
+            with suppress(FileNotFoundError):
+                os.unlink(self.address)
+
+
+async def listen(address: str, factory: Callable[[], asyncio.BaseProtocol]) -> Listener:
+    """Listens at host:port, or at the path of a unix socket."""
+    host, colon, port = address.rpartition(":")
+    try:
+        if not colon or not port.isdecimal():
+            return await _listen_unix(address, factory)
+        return await _listen_tcp(host.strip("[]") or "0.0.0.0", int(port), factory)
+    except (OSError, OverflowError) as failure:
+        reason = failure.strerror if isinstance(failure, OSError) else str(failure)
+        raise ConfigError(f"listen ({address}) failed - {reason}") from failure
+
+
+async def _listen_tcp(
+    host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
+) -> Listener:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(factory, host, port, backlog=4096)
+    bound_host, bound_port = server.sockets[0].getsockname()[:2]
+    name = f"[{bound_host}]" if ":" in bound_host else bound_host
+    return Listener(server, f"{name}:{bound_port}")
+
+
+async def _listen_unix(path: str, factory: Callable[[], asyncio.BaseProtocol]) -> Listener:
+    _remove_stale_socket(path)
+    loop = asyncio.get_running_loop()
+    return Listener(await loop.create_unix_server(factory, path, backlog=4096), path)
+
+
+def _remove_stale_socket(path: str) -> None:
+    """A socket file outlives a killed process. One that somebody still answers is left alone, and
+    so is anything that is not a socket: listening then fails, as it should."""
+    if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            os.unlink(path)

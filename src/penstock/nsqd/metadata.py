@@ -1,0 +1,107 @@
+"""`nsqd.dat`: which topics and channels there are and which are paused, as JSON in NSQ's own shape.
+
+    {"topics":[{"name":"t","paused":false,"channels":[{"name":"c","paused":false}]}],"version":"1.3.0"}
+
+A lasting topic or channel is already on disk, in its folder or its topic's journal, before this file
+names it, so after a crash the file may lag behind what was made; it is never behind on what was
+deleted or paused, because those are written at once.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TypeVar
+
+import msgspec
+
+from penstock import NSQ_VERSION, names
+from penstock.broker.broker import Broker
+from penstock.broker.topic import Topic
+from penstock.errors import DataPathError, StorageError
+from penstock.logs import Logger
+
+__all__ = ["FILE_NAME", "restore", "save"]
+
+FILE_NAME = "nsqd.dat"
+
+
+class _Channel(msgspec.Struct):
+    name: str
+    paused: bool = False
+
+
+class _Topic(msgspec.Struct):
+    name: str
+    paused: bool = False
+    channels: list[_Channel] | None = None
+
+
+_Named = TypeVar("_Named", _Topic, _Channel)
+
+
+class _Metadata(msgspec.Struct):
+    topics: list[_Topic] | None = None
+    version: str = ""
+
+
+def restore(data_path: Path, broker: Broker, log: Logger) -> None:
+    """Makes the topics and channels that the file names, and pauses what it says was paused."""
+    metadata = _read(data_path / FILE_NAME)
+    unnamed = dict(broker.topics)
+    for stored_topic in _with_valid_names(metadata.topics, "topic", log):
+        unnamed.pop(stored_topic.name, None)
+        topic = broker.topic(stored_topic.name)
+        for stored_channel in _with_valid_names(stored_topic.channels, "channel", log):
+            channel = topic.channel(stored_channel.name)
+            if stored_channel.paused:
+                channel.pause(True)
+        topic.pause(stored_topic.paused)
+    for topic in unnamed.values():
+        topic.pause(False)  # made just before a crash; had it been paused, the file would say so
+
+
+def save(data_path: Path, topics: Iterable[Topic]) -> None:
+    """Writes the file anew: a crash leaves the old one or the new one, whole."""
+    lasting = [_describe(topic) for topic in topics if not topic.ephemeral]
+    content = msgspec.json.encode(_Metadata(topics=lasting or None, version=NSQ_VERSION))
+    try:
+        with NamedTemporaryFile(
+            dir=data_path, prefix=f"{FILE_NAME}.", suffix=".tmp", delete=False
+        ) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(file.name, data_path / FILE_NAME)
+    except OSError as failure:
+        raise StorageError(f"cannot write {FILE_NAME}: {failure.strerror}") from failure
+
+
+def _describe(topic: Topic) -> _Topic:
+    channels = [
+        _Channel(channel.name, channel.paused)
+        for channel in topic.channels.values()
+        if not channel.ephemeral
+    ]
+    return _Topic(topic.name, topic.paused, channels or None)
+
+
+def _read(file: Path) -> _Metadata:
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return _Metadata()
+    except OSError as failure:
+        raise DataPathError(f"cannot read {file}: {failure.strerror}") from failure
+    try:
+        return msgspec.json.decode(content, type=_Metadata) if content else _Metadata()
+    except msgspec.DecodeError as failure:
+        raise DataPathError(f"failed to parse metadata in {file} - {failure}") from failure
+
+
+def _with_valid_names(entries: list[_Named] | None, kind: str, log: Logger) -> Iterable[_Named]:
+    for entry in entries or ():
+        if names.is_valid(entry.name):
+            yield entry
+        else:
+            log.warning("skipping creation of invalid %s %s", kind, entry.name)
