@@ -176,7 +176,7 @@ class NsqdOptions:
         at_least=1,
     )
     sync_timeout_ns: int = option(
-        2 * SECOND_NS, DURATION, "fsync a topic's log at least so often", at_least=1
+        2 * SECOND_NS, DURATION, "fsync a topic's log at least so often", at_least=MILLISECOND_NS
     )
     queue_scan_worker_pool_max: int = option(
         4, INT, "no effect: timers here need no scanning workers"
@@ -189,13 +189,13 @@ class NsqdOptions:
         60 * SECOND_NS,
         DURATION,
         "how long a consumer has to answer a message before it is given out again",
-        at_least=1,
+        at_least=MILLISECOND_NS,
     )
     max_msg_timeout_ns: int = option(
         15 * 60 * SECOND_NS,
         DURATION,
         "the longest a consumer may ask for, or TOUCH a message to",
-        at_least=1,
+        at_least=MILLISECOND_NS,
     )
     max_msg_size: int = option(1_048_576, INT, "largest message body, in bytes", at_least=1)
     max_body_size: int = option(5_242_880, INT, "largest command body, in bytes", at_least=1)
@@ -203,7 +203,10 @@ class NsqdOptions:
         3600 * SECOND_NS, DURATION, "the longest a message may be deferred or requeued", at_least=0
     )
     max_heartbeat_interval_ns: int = option(
-        60 * SECOND_NS, DURATION, "the longest heartbeat interval a client may ask for", at_least=1
+        60 * SECOND_NS,
+        DURATION,
+        "the longest heartbeat interval a client may ask for",
+        at_least=MILLISECOND_NS,
     )
     max_rdy_count: int = option(2500, INT, "the largest RDY a client may send", at_least=1)
     max_output_buffer_size: int = option(
@@ -234,7 +237,7 @@ class NsqdOptions:
     statsd_address: str = option("", STRING, "a statsd to send figures to by UDP, address:port")
     statsd_prefix: str = option("nsq.%s", STRING, "prefix of statsd keys; %s is this node")
     statsd_interval_ns: int = option(
-        60 * SECOND_NS, DURATION, "time between two reports to statsd", at_least=1
+        60 * SECOND_NS, DURATION, "time between two reports to statsd", at_least=MILLISECOND_NS
     )
     statsd_mem_stats: bool = option(True, BOOL, "report memory figures to statsd as well")
     statsd_udp_packet_size: int = option(
@@ -251,7 +254,7 @@ class NsqdOptions:
         key="e2e_processing_latency_percentiles",
     )
     e2e_processing_latency_window_time_ns: int = option(
-        600 * SECOND_NS, DURATION, "how far back those quantiles look", at_least=1
+        600 * SECOND_NS, DURATION, "how far back those quantiles look", at_least=MILLISECOND_NS
     )
 
     tls_cert: str = option("", STRING, "path of the TLS certificate, PEM")
@@ -272,11 +275,15 @@ class NsqdOptions:
         TlsVersion.TLS1_0, TLS_VERSION, "oldest TLS to accept: tls1.0, tls1.1, tls1.2, tls1.3"
     )
 
-    deflate: bool = option(True, BOOL, "let clients negotiate deflate compression")
+    deflate: bool = option(
+        True, BOOL, "let clients negotiate deflate; in this version the answer is always no"
+    )
     max_deflate_level: int = option(
         6, INT, "strongest deflate level a client may ask for", at_least=1, at_most=9
     )
-    snappy: bool = option(True, BOOL, "let clients negotiate snappy compression")
+    snappy: bool = option(
+        True, BOOL, "let clients negotiate snappy; in this version the answer is always no"
+    )
     enable_experiment: tuple[str, ...] = option(
         (), STRINGS, f"turn on an experiment: {TOPOLOGY_AWARE_CONSUMPTION}"
     )

@@ -1,0 +1,116 @@
+"""The nsqd command as a shell sees it, up to the point where the daemon would start."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def nsqd(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock.cli.nsqd", *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+
+@pytest.mark.parametrize("flag", ["-version", "--version", "-version=true"])
+def test_the_version_is_printed_on_one_line(flag: str) -> None:
+    done = nsqd(flag)
+
+    assert 0 == done.returncode
+    assert "nsqd v1.3.0 (built w/penstock0.1.0)\n" == done.stdout
+
+
+def test_the_version_is_there_in_no_time() -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        nsqd("-version")
+        return time.perf_counter() - start
+
+    # Some 40 ms on a plain machine: the bound is for what it does not import.
+    assert min(seconds() for _ in range(5)) < 0.12
+
+
+def test_parsing_imports_neither_the_loop_nor_the_tools() -> None:
+    program = (
+        "import sys; from penstock.cli.nsqd import main; main(['-version']);"
+        "print(sorted({'asyncio', 'uvloop', 'click', 'rich', 'msgspec', 'socket', 'pyspark'}"
+        " & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+    )
+
+    assert "[]" == done.stdout.splitlines()[-1]
+
+
+def test_help_is_no_error() -> None:
+    done = nsqd("-h")
+
+    assert 0 == done.returncode
+    assert done.stderr.startswith("Usage of nsqd:\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["-nonsense"], "flag provided but not defined: -nonsense"),
+        (
+            ["-mem-queue-size=many"],
+            'invalid value "many" for flag -mem-queue-size: parse error',
+        ),
+        (["-snappy=maybe"], 'invalid boolean value "maybe" for -snappy: parse error'),
+        (
+            ["-log-level", "loud"],
+            'invalid value "loud" for flag -log-level: must be debug, info, warn, error or fatal',
+        ),
+        (["-max-rdy-count"], "flag needs an argument: -max-rdy-count"),
+    ],
+)
+def test_a_wrong_command_line_shows_the_usage_and_exits_2(args: list[str], expected: str) -> None:
+    done = nsqd(*args)
+    first, second, *_ = done.stderr.splitlines()
+
+    assert (2, expected, "Usage of nsqd:") == (done.returncode, first, second)
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["-node-id=1024"], "FATAL: --node-id must be from 0 to 1023, not 1024"),
+        (["-tls-cert=x.pem"], "FATAL: --tls-cert: TLS is not in this version yet"),
+        (["-config=none.cfg"], "FATAL: failed to load config file none.cfg - No such file"),
+    ],
+)
+def test_what_cannot_run_says_so_in_one_line_and_exits_1(args: list[str], expected: str) -> None:
+    done = nsqd(*args)
+
+    assert (1, 1) == (done.returncode, done.stderr.count("\n"))
+    assert expected in done.stderr
+
+
+def test_a_fatal_line_has_the_format_and_prefix_asked_for() -> None:
+    done = nsqd("-log-format=json", "-log-prefix=[east] ", "-node-id=-1")
+
+    assert '"level":"fatal","component":"east"' in done.stderr
+
+
+def test_a_flag_beats_the_config_file_and_the_file_the_default(tmp_path: Path) -> None:
+    config = tmp_path / "nsqd.cfg"
+    config.write_text("id = 2000\nmax_deflate_level = 99\n")
+
+    from_file = nsqd(f"-config={config}", "-max-deflate-level=5")
+    from_flag = nsqd(f"-config={config}", "-node-id=5")
+
+    assert "--node-id must be from 0 to 1023, not 2000" in from_file.stderr
+    assert "--max-deflate-level must be from 1 to 9, not 99" in from_flag.stderr
+
+
+def test_what_has_no_effect_is_pointed_out() -> None:
+    done = nsqd(
+        "-verbose", "-worker-id=false", "-tcp-address=256.0.0.1:1", "stray", "-snappy=false"
+    )
+
+    assert "WARNING: arguments after the flags have no effect: stray -snappy=false" in done.stderr
+    assert "WARNING: --verbose is deprecated and has no effect, use --log-level" in done.stderr
+    assert "WARNING: --worker-id is deprecated and has no effect, use --node-id" in done.stderr
