@@ -125,13 +125,19 @@ def message_ids(frames: Sequence[bytes]) -> list[bytes]:
     return [frame[18:34] for frame in frames]
 
 
-def ids_to_ints(ids: Sequence[bytes]) -> Sequence[int]:
-    """The numbers that ids of 16 hex digits spell. Raises ValueError if one of them does not."""
+def ids_to_ints(ids: Sequence[bytes]) -> tuple[int, ...]:
+    """The numbers that ids spell, all at once.
+
+    Raises ValueError unless every id is 16 lowercase hex digits, so that no two ids are one number.
+    """
     digits = b"".join(ids)
     try:
-        return struct.unpack(f">{len(ids)}Q", bytes.fromhex(digits.decode("ascii")))
-    except struct.error:
+        numbers = struct.unpack(f">{len(ids)}Q", bytes.fromhex(digits.decode("ascii")))
+    except (ValueError, struct.error):
         raise ValueError("an id is not 16 hex digits") from None
+    if digits != digits.lower():
+        raise ValueError("an id has uppercase hex digits")
+    return numbers
 
 
 def attempts(frame: bytes) -> int:
