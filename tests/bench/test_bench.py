@@ -1,0 +1,72 @@
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bench.scenarios import SCENARIOS, row_titles
+
+ROOT = Path(__file__).parents[2]
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment.pop("TRIAL", None)
+    environment.pop("AGAINST", None)
+    return subprocess.run(
+        [sys.executable, "-m", "bench", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_a_quick_run_measures_our_nsqd_on_every_row(tmp_path: Path) -> None:
+    json_file, markdown_file = tmp_path / "figures.json", tmp_path / "figures.md"
+
+    run = bench("--quick", "--no-redis", f"--json={json_file}", f"--markdown={markdown_file}")
+
+    assert run.returncode == 0, run.stderr
+    document = json.loads(json_file.read_text())
+    assert list(row_titles()) == [sample["row"] for sample in document["samples"]]
+    assert all(value > 0 for sample in document["samples"] for value in sample["figures"].values())
+    assert all(title in markdown_file.read_text() for title in row_titles().values())
+
+
+@pytest.mark.slow
+def test_another_nsqd_is_measured_beside_ours() -> None:
+    """Our own stands in for the other: the command line is what is tested."""
+    flags = "--tcp-address={tcp} --http-address={http} --data-path={data}"
+    another = f"{sys.executable} -m penstock.cli.nsqd {flags}"
+
+    run = bench("--quick", "--no-redis", "--only=pub", f"--against={another}")
+
+    assert run.returncode == 0, run.stderr
+    assert "vs against" in run.stdout
+
+
+def test_a_target_that_fails_is_reported_and_fails_the_run() -> None:
+    run = bench("--quick", "--no-ours", "--no-redis", "--only=mpub", "--against=false")
+
+    assert run.returncode == 1
+    assert "mpub, against: against does not start: no output" in run.stdout
+    assert "Traceback" not in run.stderr
+
+
+def test_help_names_every_scenario() -> None:
+    run = bench("--help")
+
+    assert run.returncode == 0
+    assert all(scenario.name in run.stdout for scenario in SCENARIOS)
+
+
+def test_no_target_is_a_usage_error() -> None:
+    run = bench("--no-ours", "--no-redis")
+
+    assert run.returncode == 2
+    assert "nothing to measure" in run.stderr

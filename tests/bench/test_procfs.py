@@ -1,0 +1,55 @@
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bench import procfs
+
+BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
+
+
+@contextmanager
+def python(program: str) -> Iterator[int]:
+    """A process that runs the program, says so, and then waits to be stopped."""
+    program += "print('ran', flush=True)\ninput()\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with process:
+        assert process.stdout
+        assert process.stdin
+        assert process.stdout.readline() == b"ran\n"
+        yield process.pid
+        process.stdin.write(b"\n")
+
+
+def test_cpu_seconds_count_what_the_process_has_worked() -> None:
+    with python(BURN) as pid:
+        assert 0.25 <= procfs.cpu_seconds(pid) < 2
+
+
+def test_cpu_seconds_count_children_that_live_and_children_that_have_ended() -> None:
+    dead = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])\n"
+    with python(dead) as pid:
+        assert procfs.cpu_seconds(pid) >= 0.25
+
+    alive = (
+        "import subprocess, sys\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {BURN + 'print(flush=True); input()'!r}],"
+        " stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"
+        "child.stdout.readline()\n"
+    )
+    with python(alive) as pid:
+        assert procfs.cpu_seconds(pid) >= 0.25
+
+
+def test_the_peak_remembers_memory_that_was_given_back() -> None:
+    with python("held = bytearray(50_000_000)\ndel held\n") as pid:
+        assert procfs.peak_rss_bytes(pid) >= procfs.rss_bytes(pid) + 40_000_000
+
+
+def test_our_own_figures_are_plausible() -> None:
+    assert 0 < procfs.cpu_seconds(os.getpid()) < time.process_time() + 60
+    assert 5_000_000 < procfs.rss_bytes(os.getpid()) <= procfs.peak_rss_bytes(os.getpid())

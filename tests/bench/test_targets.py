@@ -1,0 +1,63 @@
+import os
+import re
+import shutil
+import sys
+
+import pytest
+from bench.load import LoadError
+from bench.nsq import Nsq
+from bench.targets import Target, nsqd, redis, running
+
+PING = """
+import http.server, sys
+class Ping(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+print(sys.argv[1:], flush=True)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ping).serve_forever()
+"""
+
+
+def test_a_target_runs_on_a_port_of_its_own_until_the_block_is_left() -> None:
+    target = Target("pinger", (sys.executable, "-c", PING, "{http_port}"), Nsq())
+
+    with running(target) as one, running(target) as two:
+        assert len({one.at.tcp, one.at.http, two.at.tcp, two.at.http}) == 4
+        assert 0 < one.start_seconds < 20
+        assert one.rss_bytes() > 1_000_000
+
+    with pytest.raises(ProcessLookupError):
+        os.kill(one.pid, 0)
+
+
+def test_the_data_path_exists_while_the_target_runs_and_no_longer() -> None:
+    save_path = "import pathlib, sys; pathlib.Path(sys.argv[2], 'seen').touch()\n" + PING
+    target = Target("pinger", (sys.executable, "-c", save_path, "{http_port}", "{data}"), Nsq())
+
+    with running(target) as server, open(f"/proc/{server.pid}/cmdline") as file:
+        data = file.read().split("\0")[-2]
+        assert os.listdir(data) == ["seen"]
+
+    assert not os.path.exists(data)
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("no-such-program-anywhere", "against does not start: [Errno 2]"),
+        ("sh -c 'echo port is taken; exit 1'", "against does not start: port is taken"),
+        ("false", "against does not start: no output"),
+        ("sh -c 'exit 1' {port}", "a command may contain {tcp} {http}"),
+        ("sh -c 'exit 1' {", "a command may contain {tcp} {http}"),
+    ],
+)
+def test_a_target_that_does_not_start_says_why(command: str, error: str) -> None:
+    with pytest.raises(LoadError, match=re.escape(error)), running(nsqd(command)):
+        pass
+
+
+@pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
+def test_redis_takes_its_flags() -> None:
+    with running(redis("redis-server")) as server:
+        server.wire.create(server.at, "stream", ["group"])
