@@ -29,7 +29,7 @@ def expect(peer: socket.socket, expected: bytes) -> None:
 def test_a_reader_acknowledges_batches_however_they_are_cut(serve: Serve) -> None:
     def redis(peer: socket.socket) -> None:
         name = b"reader-%d" % peer.getpeername()[1]
-        group = (b"GROUP", b"group", name, b"COUNT", b"500", b"BLOCK", b"100")
+        group = (b"GROUP", b"group", name, b"COUNT", b"200", b"BLOCK", b"100")
         read = command(b"XREADGROUP", *group, b"STREAMS", b"stream", b">")
         expect(peer, read)
         first = batch(b"17-0", b"17-1")
