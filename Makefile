@@ -1,0 +1,55 @@
+# Every target does its own set-up: on a fresh Debian or Ubuntu, Python 3.11, git and make will do.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format docs bench clean
+
+bin := .venv/bin
+
+# A worker per core, as long as they do not take each other's breath.
+PYTEST = $(bin)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/.up-to-date ## start nsqd, publish, consume, kill it, and lose nothing
+	@$(bin)/python scripts/demo.py
+
+test: .venv/.up-to-date tests/interop/node_modules/.up-to-date ## run all tests; ARGS="-k name" for some
+	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(PYTEST) $(ARGS)
+
+lint: .venv/.up-to-date ## check format, style, types and the import rule
+	@$(bin)/ruff format --check . || { echo "run 'make format'" >&2; exit 1; }
+	@$(bin)/ruff check .
+	@$(bin)/mypy
+	@$(bin)/lint-imports --no-logo
+
+format: .venv/.up-to-date ## format the code, and mend what can be mended
+	@$(bin)/ruff format .
+	@$(bin)/ruff check --fix .
+
+docs: .venv/.up-to-date ## write the pages of docs/ that are made from the source
+	@$(bin)/python scripts/options_page.py
+
+bench: .venv/.up-to-date ## measure against the reference points; ARGS="--help" for choices
+	@scripts/ensure-redis
+	@$(bin)/python -m bench $(ARGS)
+
+clean: ## remove everything that the other targets made
+	rm -rf .venv build dist tests/interop/node_modules .hypothesis
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.up-to-date: pyproject.toml constraints.txt scripts/make-venv
+	@scripts/make-venv
+	@touch $@
+
+# The Node client is one of the existing clients we test with. Where there is no Node, those tests
+# say that they were left out.
+tests/interop/node_modules/.up-to-date: tests/interop/package.json
+	@mkdir -p $(@D)
+	@if command -v npm >/dev/null; then \
+		echo "installing the Node client for NSQ (once)" >&2; \
+		npm install --prefix tests/interop --no-package-lock --no-audit --no-fund --silent; \
+	fi
+	@touch $@
