@@ -4,8 +4,8 @@
 time. It is all that an ephemeral channel has: what does not fit the window is dropped.
 
 `LogBacklog` is a durable channel's: the window is the near end of what the log holds. At the tail
-the window is fed by publishes as they come; once it is full the channel falls behind, and the window
-is filled from the log when it has been emptied. Either way first deliveries are in sequence. Each
+it is fed by publishes as they come; once it is full the channel falls behind, and the window is
+filled from the log when it has been emptied. Either way first deliveries are in sequence. Each
 message released to the channel is then in exactly one of these places:
 
     behind       from `_read_seq` on: still to be read from the log
@@ -91,8 +91,9 @@ class Backlog:
 
     def recall_due(self, wall_ns: int) -> None:
         """Moves what has come due into the window."""
-        for run in self._deferred.pop_due(wall_ns):
+        while (run := self._deferred.maybe_due(wall_ns)) is not None:
             self._window.extend(run.frames if run.frames is not None else self._read_back(run))
+            self._deferred.pop()
             self.in_sequence = False
 
     def next_due_ns(self) -> int | None:

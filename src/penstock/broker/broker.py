@@ -119,12 +119,22 @@ class Broker:
                 self._agenda.arm(channel, now_ns + _RETRY_NS)
         return failures
 
-    def advance(self) -> int | None:
-        """Brings back what has timed out or come due. Returns the next time to be called."""
+    def advance(self) -> list[StorageError]:
+        """Brings back what has timed out or come due. Returns what could not be read; that is tried
+        again in a while."""
         now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
         self._follow_wall_clock(wall_ns - now_ns)
+        failures = []
         for channel in self._agenda.take_due(now_ns):
-            channel.advance(now_ns, wall_ns)
+            try:
+                channel.advance(now_ns, wall_ns)
+            except StorageError as failure:
+                failures.append(failure)
+                self._agenda.arm(channel, now_ns + _RETRY_NS)
+        return failures
+
+    def next_deadline_ns(self) -> int | None:
+        """The steady time at which `advance` will next have something to do."""
         return self._agenda.next_deadline_ns()
 
     def save_progress(self) -> list[StorageError]:

@@ -76,7 +76,7 @@ class Channel:
             self._agenda.wake(self)
 
     def release(self, runs: list[Run], count: int, next_seq: int) -> None:
-        """`count` messages that the topic had held back, up to `next_seq`, are the channel's now."""
+        """The topic lets go of `count` messages that it had held back, all below `next_seq`."""
         self.message_count += count
         self._backlog.release(runs, next_seq)
         self._agenda.wake(self)

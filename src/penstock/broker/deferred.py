@@ -13,8 +13,8 @@ __all__ = ["Deferred", "DeferredRun"]
 
 
 class DeferredRun(NamedTuple):
-    """Messages `first_seq` to `first_seq + length`, due together. `frames` is None when they wait in
-    the log."""
+    """Messages `first_seq` to `first_seq + length`, due together. Without `frames` they wait in the
+    log."""
 
     due_ns: int
     order: int
@@ -55,16 +55,17 @@ class Deferred:
         """When the next run comes due."""
         return self._heap[0].due_ns if self._heap else None
 
-    def pop_due(self, wall_ns: int) -> list[DeferredRun]:
-        """Takes out every run whose time has come, in order of due time."""
-        due = []
-        while self._heap and self._heap[0].due_ns <= wall_ns:
-            run = heapq.heappop(self._heap)
-            self.count -= run.length
-            if run.frames is not None:
-                self._frames_held -= run.length
-            due.append(run)
-        return due
+    def maybe_due(self, wall_ns: int) -> DeferredRun | None:
+        """The first run, if its time has come. It stays until `pop`, so that nothing is lost when
+        its frames cannot be read."""
+        return self._heap[0] if self._heap and self._heap[0].due_ns <= wall_ns else None
+
+    def pop(self) -> None:
+        """Takes the first run out."""
+        run = heapq.heappop(self._heap)
+        self.count -= run.length
+        if run.frames is not None:
+            self._frames_held -= run.length
 
     def clear(self) -> None:
         """Forgets everything."""

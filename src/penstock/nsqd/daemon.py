@@ -26,10 +26,10 @@ from penstock.nsqd import metadata
 from penstock.nsqd.durability import Durability
 from penstock.nsqd.listen import Listener, listen
 from penstock.nsqd.options import NsqdOptions
-from penstock.nsqd.tcp import Client, TcpServices
+from penstock.nsqd.tcp import Client, Clients, TcpServices
 from penstock.options import version_line
 from penstock.wire.identify import ServerOffer
-from penstock.wire.server import Limits
+from penstock.wire.limits import Limits
 
 __all__ = ["Nsqd", "run"]
 
@@ -79,7 +79,7 @@ class Nsqd:
         self.log = log
         self.clock = clock or SystemClock()
         self.started_at_ns = self.clock.wall_ns()
-        self.clients: set[Client] = set()
+        self.clients = Clients()
         self.tcp: Listener | None = None
         self.http: Listener | None = None
         self._loop = asyncio.get_running_loop()
@@ -121,12 +121,10 @@ class Nsqd:
             if listener is not None:
                 await listener.close()
         self.broker.exiting = True
-        for client in list(self.clients):
-            client.close()
         self.save_metadata()
         self.log.info("NSQ: closing topics")
         self.broker.close()
-        await self._wait_for_clients()
+        await self.clients.close(STOP_SECONDS)
         for timer in (self._advance_timer, self._metadata_timer, self._housekeeping):
             if timer is not None:
                 timer.cancel()
@@ -163,7 +161,9 @@ class Nsqd:
 
     def _advance(self) -> None:
         self._advance_timer = None
-        next_ns = self.broker.advance()
+        for failure in self.broker.advance():
+            self.log.error("failed to read a log - %s", failure)
+        next_ns = self.broker.next_deadline_ns()
         if next_ns is not None:
             self.advance_at(next_ns)
 
@@ -188,13 +188,6 @@ class Nsqd:
         self._housekeeping = self._loop.call_later(
             self.options.sync_timeout_ns / SECOND_NS, self._keep_house
         )
-
-    async def _wait_for_clients(self) -> None:
-        deadline = self._loop.time() + STOP_SECONDS
-        while self.clients and self._loop.time() < deadline:
-            await asyncio.sleep(0.01)
-        for client in list(self.clients):
-            client.abort()
 
 
 def _stop_on_signals(stop: asyncio.Event, log: Logger) -> None:
@@ -243,4 +236,20 @@ def _limits(options: NsqdOptions) -> Limits:
         max_body_size=options.max_body_size,
         max_rdy_count=options.max_rdy_count,
         max_req_timeout_ms=options.max_req_timeout_ns // MILLISECOND_NS,
+    )
+
+
+def _offer(options: NsqdOptions) -> ServerOffer:
+    return ServerOffer(
+        max_rdy_count=options.max_rdy_count,
+        msg_timeout_ms=options.msg_timeout_ns // MILLISECOND_NS,
+        max_msg_timeout_ms=options.max_msg_timeout_ns // MILLISECOND_NS,
+        max_heartbeat_interval_ms=options.max_heartbeat_interval_ns // MILLISECOND_NS,
+        max_output_buffer_size=options.max_output_buffer_size,
+        output_buffer_timeout_ms=options.output_buffer_timeout_ns // MILLISECOND_NS,
+        min_output_buffer_timeout_ms=options.min_output_buffer_timeout_ns // MILLISECOND_NS,
+        max_output_buffer_timeout_ms=options.max_output_buffer_timeout_ns // MILLISECOND_NS,
+        max_deflate_level=options.max_deflate_level,
+        topology_region=options.topology_region,
+        topology_zone=options.topology_zone,
     )

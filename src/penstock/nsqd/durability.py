@@ -1,7 +1,7 @@
 """When what was appended is fsynced, and who waits for it.
 
-A log is fsynced after every `sync_every` messages and, if anything was appended, every sync timeout.
-With `sync_every` 1 a publish is answered only once an fsync that covers it has returned; one fsync
+A log is fsynced after every `sync_every` messages, and every sync timeout if it has grown. With
+`sync_every` 1 a publish is answered only once an fsync that covers it has returned; one fsync
 covers everybody who is waiting at the time.
 """
 

@@ -2,9 +2,9 @@
 
     {"topics":[{"name":"t","paused":false,"channels":[{"name":"c","paused":false}]}],"version":"1.3.0"}
 
-A lasting topic or channel is already on disk, in its folder or its topic's journal, before this file
-names it, so after a crash the file may lag behind what was made; it is never behind on what was
-deleted or paused, because those are written at once.
+A lasting topic or channel is on disk already, in its folder or its topic's journal, before this
+file names it, so after a crash the file may lag behind what was made; it is never behind on what
+was deleted or paused, because those are written at once.
 """
 
 import os

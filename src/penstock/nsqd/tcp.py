@@ -6,25 +6,26 @@ handled before anything else happens, and its replies leave in one write.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import cast
 
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
-from penstock.errors import ProtocolError, StorageError
+from penstock.clock import MILLISECOND_NS, Clock
+from penstock.errors import LineTooLong, ProtocolError, StorageError
 from penstock.logs import Logger
 from penstock.nsqd.durability import Durability
 from penstock.nsqd.replies import Replies
 from penstock.wire import events, frames
 from penstock.wire.identify import Negotiated, ServerOffer, negotiate, parse_identify
-from penstock.wire.server import Limits, LineTooLong, ServerConnection
+from penstock.wire.limits import Limits
+from penstock.wire.server import ServerConnection
 from penstock.wire.state import State
 
-__all__ = ["Client", "TcpServices"]
+__all__ = ["Client", "Clients", "TcpServices"]
 
 # A client that has been told its fatal error may still be sending: reading on for this long keeps
 # the kernel from resetting the connection, and so from taking the error out of the client's hands.
@@ -44,7 +45,41 @@ class TcpServices:
     limits: Limits
     offer: ServerOffer
     durability: Durability
-    clients: set["Client"]
+    clients: "Clients"
+
+
+class Clients:
+    """The connections there are."""
+
+    def __init__(self) -> None:
+        self._clients: set[Client] = set()
+        self._none_left = asyncio.Event()
+        self._none_left.set()
+
+    def __iter__(self) -> Iterator["Client"]:
+        return iter(tuple(self._clients))
+
+    def add(self, client: "Client") -> None:
+        """A client has connected."""
+        self._clients.add(client)
+        self._none_left.clear()
+
+    def discard(self, client: "Client") -> None:
+        """A client has gone."""
+        self._clients.discard(client)
+        if not self._clients:
+            self._none_left.set()
+
+    async def close(self, timeout_seconds: float) -> None:
+        """Closes all; those that take too long to read what was sent to them, at once."""
+        for client in self:
+            client.close()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._none_left.wait()
+        except TimeoutError:
+            for client in self:
+                client.abort()
 
 
 class Client(asyncio.Protocol):
@@ -61,7 +96,7 @@ class Client(asyncio.Protocol):
         # What /stats shows.
         self.remote_address = ""
         self.connected_at_ns = services.clock.wall_ns()
-        self.negotiated: Negotiated = services.offer.defaults()
+        self.negotiated: Negotiated = services.offer.unasked()
         self.subscriber: Subscriber | None = None
         self.channel: Channel | None = None
         self.topic_name = ""
@@ -93,10 +128,11 @@ class Client(asyncio.Protocol):
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self.remote_address = _address(transport.get_extra_info("peername"))
-        self.negotiated = self._services.offer.defaults(_host(self.remote_address))
+        host = _host(self.remote_address)
+        self.negotiated = replace(self.negotiated, client_id=host, hostname=host)
         self._services.clients.add(self)
         self._services.log.info("TCP: new client(%s)", self.remote_address)
         self._start_heartbeats()
@@ -248,12 +284,14 @@ class Client(asyncio.Protocol):
         return frames.CLOSE_WAIT
 
     def _on_identify(self, event: events.Identify) -> bytes:
-        self.negotiated, response = negotiate(parse_identify(event.body), self._services.offer)
+        self.negotiated, response = negotiate(
+            parse_identify(event.body), self._services.offer, self.negotiated
+        )
         self._wire.heartbeats_enabled = self.negotiated.heartbeat_interval_ms is not None
         if not self._identified:
             self._identified = True
             self._start_heartbeats()
-        return response
+        return frames.response(response)
 
     def _on_auth(self, event: events.Auth) -> bytes:
         raise ProtocolError("E_AUTH_DISABLED", "AUTH disabled")
