@@ -1,0 +1,212 @@
+"""A blocking connection to an nsqd that sends exactly the bytes it is told to.
+
+It does nothing of its own accord but answer heartbeats, and that only in the calls that wait for
+something else: what a test sends and what comes back is all there is on the wire.
+
+    with RawClient("127.0.0.1:4150") as client:
+        client.call(commands.sub("orders", "billing"))
+        client.send(commands.rdy(1))
+        message = client.message()
+        client.send(commands.fin(message.id))
+
+All waiting is bounded: `TimeoutError` when nothing has come in time.
+"""
+
+import json
+import socket
+import time
+from types import TracebackType
+from typing import Self
+
+from penstock.wire import commands
+from penstock.wire.frames import ErrorFrame, Frame, FrameReader, Message, Response
+
+__all__ = ["Disconnected", "RawClient", "Refused"]
+
+TIMEOUT_SECONDS = 10.0
+
+_RECEIVE_BYTES = 256 * 1024
+
+
+class Disconnected(Exception):
+    """nsqd has closed the connection."""
+
+
+class Refused(Exception):
+    """nsqd has answered with an error frame."""
+
+    def __init__(self, error: ErrorFrame) -> None:
+        super().__init__(f"{error.code} {error.detail}")
+        self.code = error.code
+        self.detail = error.detail
+
+
+class RawClient:
+    """See the module's docstring."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        opening: bytes = commands.MAGIC,
+        receive_buffer_bytes: int | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
+        """`address` is host:port, or a unix socket's path; `opening` is sent first.
+
+        `receive_buffer_bytes` makes the kernel's buffer small, for a client that is slow to read.
+        """
+        self._timeout_seconds = timeout_seconds
+        self._frames = FrameReader()
+        self._socket = _connect(address, receive_buffer_bytes, timeout_seconds)
+        self.send(opening)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the connection, whatever its state."""
+        self._socket.close()
+
+    def end_sending(self) -> None:
+        """Ends our half of the connection; what nsqd still has to say can be read."""
+        self._socket.shutdown(socket.SHUT_WR)
+
+    # Sending.
+
+    def send(self, *rendered: bytes) -> None:
+        """Sends commands, or any other bytes."""
+        self._socket.settimeout(self._timeout_seconds)
+        self._socket.sendall(b"".join(rendered))
+
+    def send_some(self, data: bytes, *, seconds: float) -> int:
+        """Sends what the kernel takes, waiting for it so long, and returns how much that was."""
+        self._socket.settimeout(seconds)
+        try:
+            return self._socket.send(data)
+        except TimeoutError:
+            return 0
+
+    def call(self, command: bytes) -> bytes:
+        """Sends a command and returns the response to it. Raises Refused."""
+        self.send(command)
+        return self.response()
+
+    def identify(self, **features: object) -> dict[str, object]:
+        """Negotiates features, and returns what nsqd says to them."""
+        body = self.call(commands.identify({"feature_negotiation": True, **features}))
+        answer: dict[str, object] = json.loads(body)
+        return answer
+
+    def subscribe(self, topic: str, channel: str, *, rdy: int = 0) -> None:
+        """Becomes a consumer that may have `rdy` messages in flight."""
+        self.call(commands.sub(topic, channel))
+        if rdy:
+            self.send(commands.rdy(rdy))
+
+    # Receiving.
+
+    def response(self, *, seconds: float | None = None) -> bytes:
+        """The next response that is no heartbeat. Raises Refused if it is an error."""
+        frame = self._next_but_heartbeats(seconds)
+        if isinstance(frame, ErrorFrame):
+            raise Refused(frame)
+        assert isinstance(frame, Response), f"not a response: {frame}"
+        return frame.data
+
+    def message(self, *, seconds: float | None = None) -> Message:
+        """The next message. Raises Refused if an error comes instead."""
+        frame = self._next_but_heartbeats(seconds)
+        if isinstance(frame, ErrorFrame):
+            raise Refused(frame)
+        assert isinstance(frame, Message), f"not a message: {frame}"
+        return frame
+
+    def messages(self, count: int, *, seconds: float | None = None) -> list[Message]:
+        """The next `count` messages; `seconds` is for each."""
+        return [self.message(seconds=seconds) for _ in range(count)]
+
+    def next_frame(self, *, seconds: float | None = None) -> Frame:
+        """Whatever comes next, heartbeats included. Raises Disconnected or TimeoutError."""
+        deadline = self._deadline(seconds)
+        while (frame := self._frames.next_frame()) is None:
+            chunk = self._receive(deadline)
+            if not chunk:
+                raise Disconnected("nsqd closed the connection")
+            self._frames.receive_data(chunk)
+        return frame
+
+    def received_frames(self) -> list[Frame]:
+        """The frames that have been received already; none are waited for."""
+        received = []
+        while (frame := self._frames.next_frame()) is not None:
+            received.append(frame)
+        return received
+
+    def read(self, size: int, *, seconds: float | None = None) -> bytes:
+        """The next `size` bytes as they are; fewer only if nsqd closes first."""
+        deadline = self._deadline(seconds)
+        data = bytearray(self._frames.take_unread())
+        while len(data) < size and (chunk := self._receive(deadline)):
+            data += chunk
+        self._frames.receive_data(bytes(data[size:]))
+        return bytes(data[:size])
+
+    def read_to_end(self, *, seconds: float | None = None) -> bytes:
+        """All bytes until nsqd closes the connection, which it must do in time."""
+        deadline = self._deadline(seconds)
+        data = bytearray(self._frames.take_unread())
+        while chunk := self._receive(deadline):
+            data += chunk
+        return bytes(data)
+
+    def is_silent(self, *, seconds: float) -> bool:
+        """Whether nothing at all comes for so long, not even the end."""
+        try:
+            self.next_frame(seconds=seconds)
+        except TimeoutError:
+            return True
+        except Disconnected:
+            return False
+        return False
+
+    def _next_but_heartbeats(self, seconds: float | None) -> Frame:
+        while (frame := self.next_frame(seconds=seconds)) == Response(b"_heartbeat_"):
+            self.send(commands.nop())
+        return frame
+
+    def _deadline(self, seconds: float | None) -> float:
+        return time.monotonic() + (self._timeout_seconds if seconds is None else seconds)
+
+    def _receive(self, deadline: float) -> bytes:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("nothing came from nsqd in time")
+        self._socket.settimeout(left)
+        return self._socket.recv(_RECEIVE_BYTES)
+
+
+def _connect(
+    address: str, receive_buffer_bytes: int | None, timeout_seconds: float
+) -> socket.socket:
+    host, colon, port = address.rpartition(":")
+    family = socket.AF_INET if colon else socket.AF_UNIX
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout_seconds)
+        if receive_buffer_bytes is not None:
+            # Before connecting, because the window is agreed on then.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        connection.connect((host, int(port)) if colon else address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
