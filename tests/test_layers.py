@@ -1,0 +1,136 @@
+"""`make lint` holds what it promises: each defect, put into a skeleton of the project, fails it."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "penstock"
+
+# One worker makes the skeleton once; the checkers' caches in it make all but the first run quick.
+pytestmark = pytest.mark.xdist_group("lint")
+
+
+@pytest.fixture(scope="module")
+def skeleton(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our settings and our packages, with nothing in them."""
+    root = tmp_path_factory.mktemp("skeleton")
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy2(ROOT / name, root)
+    shutil.copytree(ROOT / "scripts", root / "scripts")
+    (root / ".venv").symlink_to(ROOT / ".venv")
+    for module in PACKAGE.glob("*.py"):
+        write(root / "src" / "penstock" / module.name, module.read_text())
+    for package in PACKAGE.glob("*/__init__.py"):
+        write(root / "src" / "penstock" / package.parent.name / "__init__.py", '"""Empty."""\n')
+    shutil.copy2(PACKAGE / "nsqd" / "options.py", root / "src" / "penstock" / "nsqd")
+    write(root / "tests" / "test_nothing.py", '"""Empty."""\n')
+    write(root / "bench" / "nothing.py", '"""Empty."""\n')
+    return root
+
+
+@pytest.fixture
+def project(skeleton: Path) -> Iterator[Path]:
+    """The skeleton, and afterwards the skeleton again."""
+    before = set(skeleton.glob("src/**/*.py"))
+    yield skeleton
+    for added in set(skeleton.glob("src/**/*.py")) - before:
+        added.unlink()
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def lint(root: Path) -> subprocess.CompletedProcess[str]:
+    # The packages are found here before those that are installed; and what is installed is left
+    # alone, whatever the age of the copied files.
+    environment = os.environ | {"PYTHONPATH": str(root / "src")}
+    return subprocess.run(
+        ["make", "--assume-old=.venv/.up-to-date", "lint"],
+        cwd=root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+
+
+def test_the_skeleton_itself_passes(project: Path) -> None:
+    done = lint(project)
+
+    assert 0 == done.returncode, done.stdout
+
+
+def exporting(name: str, import_line: str) -> str:
+    return f'{import_line}\n\n__all__ = ["{name}"]\n'
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "complaint"),
+    [
+        pytest.param(
+            "wire/frames.py",
+            exporting("log", "from penstock import log"),
+            "penstock.wire is not allowed to import penstock.log",
+            id="wire imports log",
+        ),
+        pytest.param(
+            "log/segment.py",
+            exporting("broker", "from penstock import broker"),
+            "penstock.log is not allowed to import penstock.broker",
+            id="log imports broker",
+        ),
+        pytest.param(
+            "broker/topic.py",
+            exporting("asyncio", "import asyncio"),
+            "penstock.broker is not allowed to import asyncio",
+            id="broker imports asyncio",
+        ),
+        pytest.param(
+            "nsqd/spark.py",
+            exporting("pyspark", "import pyspark"),
+            "penstock.nsqd is not allowed to import pyspark",
+            id="nsqd imports Spark",
+        ),
+        pytest.param(
+            "nsqd/fake.py",
+            exporting("testing", "from penstock import testing"),
+            "penstock.nsqd.fake -> penstock.testing",
+            id="nsqd imports testing",
+        ),
+        pytest.param(
+            "helpers.py", "", "every child of every container", id="a module without a place"
+        ),
+        pytest.param(
+            "wire/frames.py",
+            'size: int = "four"\n',
+            "Incompatible types in assignment",
+            id="a type error",
+        ),
+        pytest.param(
+            "wire/frames.py", "def size(): ...\n", "ANN201", id="a function without types"
+        ),
+        pytest.param("wire/frames.py", "import struct\n", "F401", id="an unused import"),
+        pytest.param(
+            "wire/frames.py",
+            "size  =  4\n",
+            "1 file would be reformatted",
+            id="unformatted code",
+        ),
+    ],
+)
+def test_a_defect_fails_it(project: Path, module: str, text: str, complaint: str) -> None:
+    write(project / "src" / "penstock" / module, text)
+
+    done = lint(project)
+
+    assert 0 != done.returncode
+    assert complaint in done.stdout
