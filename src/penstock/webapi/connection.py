@@ -1,0 +1,348 @@
+"""One HTTP/1.1 connection: bytes in, requests to their endpoints, answers to the outbox.
+
+The way of a request: `data_received` finds its head and the plan for it, reads its body and calls
+the endpoint; all answers to what one read brought leave in one write. No task and no await is
+involved, unless the endpoint returns a promise.
+
+Two things bound what a peer can make us hold. While the outbox is full, the peer is not read
+(`_is_held`). And `deadline`, which the server looks at about once a second, ends a connection that
+takes too long over a head, a body, our answers, or nothing at all.
+
+After its last answer (`_has_ended`) a connection serves nothing more. If the peer may still be
+sending, it is given a moment to read that answer: closing on unread bytes would make its kernel
+throw the answer away.
+"""
+
+import asyncio
+import time
+from math import inf
+from typing import cast
+
+from penstock.webapi.bodies import Body, BodyTooBig
+from penstock.webapi.errors import BadRequest, HttpError
+from penstock.webapi.head import may_become_head
+from penstock.webapi.outbox import Answer, Outbox
+from penstock.webapi.planning import Plan
+from penstock.webapi.requests import Request
+from penstock.webapi.responses import Response
+from penstock.webapi.state import Gate, ServerState
+
+__all__ = ["Connection"]
+
+HEAD_END = b"\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+# How far into a head that is not complete we look for garbage: once is enough, and looking again at
+# all of it with every byte that comes would take a time that grows with its square.
+JUDGED_START_BYTES_MAX = 1024
+
+
+class Connection(asyncio.Protocol):
+    """Serves one peer."""
+
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
+        self._plans = state.planner.plans
+        self._transport: asyncio.Transport
+        self._outbox: Outbox
+        self.deadline = state.now + state.limits.head_seconds
+
+        self._unread = bytearray()  # the start of a head; while held, whatever came
+        self._body: Body | None = None
+        self._plan: Plan | None = None  # of the request whose body is being read
+        self._is_held = False
+
+        self._is_finishing = state.stopping  # the next answer is the last
+        self._has_ended = False
+        self._lingers = False
+
+    # What endpoints see.
+
+    @property
+    def address(self) -> str:
+        """The peer's `host:port`, or `@` on a unix socket."""
+        peer = self._transport.get_extra_info("peername")
+        if not isinstance(peer, tuple):
+            return "@"
+        host, port = peer[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self._transport.get_extra_info("ssl_object") is not None
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._outbox = Outbox(self._transport, self, self._state, self._on_progress)
+        self._state.connections.add(self)
+        self._state.all_gone.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self._has_ended:
+            return
+        if self._is_held:
+            self._unread += data  # A TLS transport may hand over what it had when it was paused.
+            return
+        if self._body is not None or self._unread:
+            data = self._complete(data)
+        if data:
+            self._serve(data)
+        self._outbox.flush()
+        if self._has_ended:
+            self._maybe_close()
+
+    def eof_received(self) -> bool:
+        if not self._has_ended and (self._unread or self._body is not None):
+            self._refuse(BadRequest())
+        self._end()
+        self._lingers = False
+        self._on_progress()
+        return bool(self._outbox.waiting) and not self.is_secure
+
+    def pause_writing(self) -> None:
+        self._outbox.pause()
+        self._reset_deadline()
+        self._hold()
+
+    def resume_writing(self) -> None:
+        self._outbox.resume()
+        self._reset_deadline()
+        self._maybe_release()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        self._outbox.abandon()
+        self._state.connections.discard(self)
+        if not self._state.connections:
+            self._state.all_gone.set()
+
+    # What the server calls.
+
+    def expire(self) -> None:
+        """Ends the connection because its deadline has passed."""
+        if self._has_ended or not self._outbox.is_writable:
+            self.abort()
+            return
+        if self._unread or self._body is not None:
+            self._refuse(BadRequest(408))
+        self._end()
+        self._on_progress()
+
+    def finish(self) -> None:
+        """Ends the connection as soon as what it has asked for is answered."""
+        self._is_finishing = True
+        if self._outbox.waiting or not (self._unread or self._body is not None):
+            self._end()
+            self._on_progress()
+
+    def abort(self) -> None:
+        """Ends the connection now."""
+        self._transport.abort()
+
+    # From bytes to requests.
+
+    def _serve(self, data: bytes) -> None:
+        """Answers the requests in `data`, which begins with a head."""
+        plans, start, size = self._plans, 0, len(data)
+        while start < size:
+            if self._is_held:
+                if not self._has_ended:
+                    self._unread += data[start:]
+                return
+            end = data.find(HEAD_END, start) + 4
+            if end < 4:
+                self._keep_start_of_head(data[start:])
+                return
+            raw_head = data[start:end]
+            plan = plans.get(raw_head)
+            if plan is None:
+                if data.startswith(b"\r\n", start):
+                    start += 2  # Some clients end a body with a line end that is not part of it.
+                    continue
+                try:
+                    plan = self._state.planner.plan(raw_head)
+                except BadRequest as error:
+                    self._refuse(error)
+                    return
+            if plan.is_whole and (after := end + plan.body_size) <= size:
+                self._answer(plan, data[end:after])
+                start = after
+            else:
+                start = self._begin_body(plan, data, end)
+        if self._body is None:
+            self._reset_deadline()
+
+    def _keep_start_of_head(self, start: bytes) -> None:
+        while start.startswith(b"\r\n"):
+            start = start[2:]
+        self._unread += start
+        self.deadline = self._state.now + self._state.limits.head_seconds
+        self._judge_start_of_head()
+
+    def _judge_start_of_head(self) -> None:
+        size = len(self._unread)
+        if size > self._state.limits.head_bytes_max:
+            self._refuse(BadRequest(431))
+        elif 0 < size <= JUDGED_START_BYTES_MAX and not may_become_head(self._unread):
+            self._refuse(BadRequest())
+
+    def _complete(self, data: bytes) -> bytes:
+        """Goes on with what an earlier read began; returns what is left to serve."""
+        if self._body is not None:
+            return data[self._read_body(data, 0) :]
+        searched = max(len(self._unread) - len(HEAD_END) + 1, 0)
+        self._unread += data
+        if self._unread.find(HEAD_END, searched) < 0:
+            self._judge_start_of_head()
+            return b""
+        return self._take_unread()
+
+    def _take_unread(self) -> bytes:
+        data = bytes(self._unread)
+        self._unread.clear()
+        return data
+
+    def _begin_body(self, plan: Plan, data: bytes, start: int) -> int:
+        """Sees to what comes between a head and the end of its body; returns where to go on."""
+        if self._state.gate is not None:
+            plan = self._past_gate(plan, self._state.gate)
+        if plan.at_once is not None:
+            self._leave_unread(plan, plan.at_once)
+            return len(data)
+        if plan.head.expects_continue:
+            self._outbox.put(CONTINUE)
+            self._outbox.flush()
+        self._plan, self._body = plan, plan.new_body()
+        self._reset_deadline()
+        return self._read_body(data, start)
+
+    def _past_gate(self, plan: Plan, gate: Gate) -> Plan:
+        try:
+            response = gate(Request(plan.head, plan.params, b"", self))
+        except Exception:  # noqa: BLE001 (it is logged, with traceback)
+            response = self._outbox.failure(plan)
+        return plan if response is None else plan.answered_by(response)
+
+    def _read_body(self, data: bytes, start: int) -> int:
+        plan, body = self._plan, self._body
+        assert plan is not None
+        assert body is not None
+        try:
+            start = body.feed(data, start)
+        except BodyTooBig:
+            self._leave_unread(plan, plan.endpoint.too_big)
+            return len(data)
+        except BadRequest as error:
+            self._refuse(error)
+            return len(data)
+        if body.done:
+            self._plan = self._body = None
+            self._answer(plan, body.take())
+            self._reset_deadline()
+        return start
+
+    # From requests to answers.
+
+    def _answer(self, plan: Plan, body: bytes) -> None:
+        started_ns = time.perf_counter_ns() if plan.logged else 0
+        if self._is_finishing or not plan.keep_alive:
+            self._end()
+        try:
+            result = plan.handler(Request(plan.head, plan.params, body, self))
+            if type(result) is Response:
+                answer: Answer = result
+            elif isinstance(result, asyncio.Future) or asyncio.iscoroutine(result):
+                self._outbox.promise(plan, result, started_ns)
+                self._maybe_hold()
+                return
+            else:
+                answer = plan.in_envelope(result)
+        except HttpError as error:
+            answer = plan.endpoint.envelope.refuse(error)
+        except Exception:  # noqa: BLE001 (it is logged, with traceback)
+            answer = self._outbox.failure(plan)
+        self._outbox.answer(plan, answer, started_ns)
+        if type(answer) is not Response:
+            self._maybe_hold()
+
+    def _on_progress(self) -> None:
+        self._outbox.flush()
+        if self._has_ended or self._outbox.is_last:
+            self._end()
+            self._maybe_close()
+        else:
+            self._reset_deadline()
+            self._maybe_release()
+
+    # Back-pressure and deadlines.
+
+    def _maybe_hold(self) -> None:
+        if self._outbox.is_full:
+            self._reset_deadline()
+            self._hold()
+
+    def _hold(self) -> None:
+        if not self._is_held:
+            self._is_held = True
+            self._transport.pause_reading()
+
+    def _maybe_release(self) -> None:
+        if self._is_held and not self._has_ended and not self._outbox.is_full:
+            self._is_held = False
+            self._transport.resume_reading()
+            if self._unread:
+                self.data_received(self._take_unread())
+
+    def _reset_deadline(self) -> None:
+        """Gives what the connection is doing now its full time."""
+        state, limits = self._state, self._state.limits
+        if not self._outbox.is_writable:
+            self.deadline = state.now + limits.write_seconds
+        elif self._outbox.waiting:
+            self.deadline = inf  # Ours to answer: no fault of the peer's.
+        elif self._body is not None:
+            self.deadline = state.now + limits.body_seconds
+        else:
+            self.deadline = state.idle_deadline
+
+    # The end.
+
+    def _refuse(self, error: BadRequest) -> None:
+        """Answers what is no request."""
+        self._state.refusals[error.status] += 1
+        self._state.log.debug("HTTP: refused a request of %s: %s", self.address, error)
+        self._end()
+        self._lingers = True
+        self._outbox.put(error.wire())
+
+    def _leave_unread(self, plan: Plan, response: Response) -> None:
+        """Answers a request whose body will not be read."""
+        self._state.refusals[response.status] += 1
+        self._end()
+        self._lingers = True
+        started_ns = time.perf_counter_ns() if plan.logged else 0
+        self._outbox.answer(plan, response, started_ns)
+
+    def _end(self) -> None:
+        """Serves no further request."""
+        self._has_ended = self._outbox.is_last = True
+        self._is_held = True  # which is what the loop over requests looks at
+        self._plan = self._body = None
+        self._unread.clear()
+
+    def _maybe_close(self) -> None:
+        """Closes, once the last answer is on its way; the deadline sees to it that it arrives."""
+        if self._outbox.waiting:
+            return
+        limits = self._state.limits
+        if not self._lingers:
+            self.deadline = self._state.now + limits.write_seconds
+            self._transport.close()
+            return
+        self.deadline = self._state.now + limits.linger_seconds
+        self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()

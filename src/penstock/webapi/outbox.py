@@ -1,0 +1,266 @@
+"""The answers of one connection, on their way out in the order of the requests.
+
+Most answers are there at once and are only collected, to leave in one write with the others of the
+same read. An answer that is a promise holds back those behind it until it is kept. One that is a
+stream goes out piece by piece, at the pace of the peer, as a task of its own.
+
+`is_full` says that the peer should not be read: it does not take what it asked for, or too much of
+it is waiting, or something that has to be finished before the next request is served.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from penstock.durations import format_duration
+from penstock.webapi.errors import HttpError
+from penstock.webapi.planning import Plan
+from penstock.webapi.requests import Peer
+from penstock.webapi.responses import INTERNAL_ERROR, Response, Streaming
+from penstock.webapi.state import ServerState
+
+__all__ = ["Answer", "Outbox"]
+
+# Answers collected before they are written although more requests are at hand. With it, a read full
+# of small requests with large answers ends at the peer's, not at our memory's, capacity.
+COLLECTED_BYTES_MAX = 64 * 1024
+
+Answer = Response | Streaming
+
+
+class _Promise:
+    """The place of an answer that is not there yet, or is a stream, among the others."""
+
+    __slots__ = ("future", "plan", "started_ns", "stream")
+
+    def __init__(self, plan: Plan, started_ns: int) -> None:
+        self.plan = plan
+        self.started_ns = started_ns
+        self.future: asyncio.Future[object] | None = None
+        self.stream: Streaming | None = None
+
+
+class Outbox:
+    """Belongs to one connection, which it tells by `on_progress` that something has left."""
+
+    __slots__ = (
+        "_collected",
+        "_collected_bytes",
+        "_drained",
+        "_is_exclusive",
+        "_on_progress",
+        "_peer",
+        "_state",
+        "_streaming",
+        "_transport",
+        "is_last",
+        "is_writable",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        peer: Peer,
+        state: ServerState,
+        on_progress: Callable[[], None],
+    ) -> None:
+        self._transport = transport
+        self._peer = peer
+        self._state = state
+        self._on_progress = on_progress
+        self._collected: list[bytes] = []
+        self._collected_bytes = 0
+        self._is_exclusive = False
+        self._drained: asyncio.Future[None] | None = None
+        self._streaming: asyncio.Task[None] | None = None
+        self.waiting: deque[bytes | _Promise] = deque()  # a promise, and what is behind it
+        self.is_writable = True
+        self.is_last = False  # after the answers that are here, the connection will be closed
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the peer has to take something before it may ask for more."""
+        return (
+            not self.is_writable
+            or self._is_exclusive
+            or len(self.waiting) >= self._state.limits.pipelined_max
+        )
+
+    def put(self, wire: bytes) -> None:
+        """Sends `wire` after everything that was asked for before."""
+        if self.waiting:
+            self.waiting.append(wire)
+        else:
+            self._collect(wire)
+
+    def answer(self, plan: Plan, answer: Answer, started_ns: int) -> None:
+        """Sends an answer that is there."""
+        if isinstance(answer, Response):
+            if started_ns:
+                self.log(plan, answer.status, started_ns)
+            if plan.is_plain and not self.is_last:
+                self.put(answer.wire(self._state.date))
+            else:
+                self.put(self._special_wire(plan, answer, is_last=self.is_last))
+        else:
+            promise = _Promise(plan, started_ns)
+            promise.stream = answer
+            self._is_exclusive = True
+            self.waiting.append(promise)
+            self._settle()
+
+    def promise(self, plan: Plan, result: Awaitable[object], started_ns: int) -> None:
+        """Keeps the place of an answer that will be what `result` yields."""
+        promise = _Promise(plan, started_ns)
+        self._is_exclusive = not isinstance(result, asyncio.Future)
+        promise.future = asyncio.ensure_future(result)
+        promise.future.add_done_callback(self._on_done)
+        self._state.tasks.add(promise.future)
+        self.waiting.append(promise)
+
+    def flush(self) -> None:
+        """Writes what has been collected."""
+        if self._collected:
+            self._transport.write(b"".join(self._collected))
+            self._collected.clear()
+            self._collected_bytes = 0
+
+    def pause(self) -> None:
+        """The peer has too much of ours to read."""
+        self.is_writable = False
+
+    def resume(self) -> None:
+        """The peer has read it."""
+        self.is_writable = True
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def abandon(self) -> None:
+        """The peer has gone."""
+        self._collected.clear()
+        self.waiting.clear()
+        if self._streaming is not None:
+            self._streaming.cancel()
+
+    def failure(self, plan: Plan) -> Response:
+        """The answer to a request over which our own code has stumbled: to be called from the
+        handler of the exception.
+        """
+        line = plan.head.line
+        self._state.log.exception("HTTP: failure in %s %s", line.method, line.path)  # noqa: LOG004
+        return INTERNAL_ERROR
+
+    def log(self, plan: Plan, status: int, started_ns: int) -> None:
+        """Logs a request, as it is answered."""
+        line = plan.head.line
+        self._state.log.info(
+            "%d %s %s (%s) %s",
+            status,
+            line.method,
+            line.target.decode(),
+            self._peer.address,
+            format_duration(time.perf_counter_ns() - started_ns),
+        )
+
+    def _collect(self, wire: bytes) -> None:
+        self._collected.append(wire)
+        self._collected_bytes += len(wire)
+        if self._collected_bytes > COLLECTED_BYTES_MAX:
+            self.flush()
+
+    def _special_wire(self, plan: Plan, response: Response, *, is_last: bool) -> bytes:
+        line = plan.head.line
+        return response.wire_to(
+            self._state.date,
+            http_11=line.http_11,
+            keep_alive=not is_last,
+            head_only=line.method == "HEAD",
+        )
+
+    def _on_done(self, future: "asyncio.Future[object]") -> None:
+        self._state.tasks.discard(future)
+        if not self.waiting:
+            self._log_unheard_failure(future)
+            return
+        self._settle()
+        self._on_progress()
+
+    def _log_unheard_failure(self, future: "asyncio.Future[object]") -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None and not isinstance(error, HttpError):
+            self._state.log.error("HTTP: failure in a request whose peer has gone: %r", error)
+
+    def _settle(self) -> None:
+        """Collects the answers that have become ready, up to the first that has not."""
+        while self.waiting and self._streaming is None:
+            first = self.waiting[0]
+            if isinstance(first, bytes):
+                self._collect(first)
+            elif first.future is not None and not first.future.done():
+                return
+            else:
+                answer = first.stream or self._outcome(first)
+                if first.started_ns:
+                    self.log(first.plan, answer.status, first.started_ns)
+                if isinstance(answer, Streaming):
+                    self._streaming = asyncio.ensure_future(self._stream(first.plan, answer))
+                    return
+                is_last = self.is_last and len(self.waiting) == 1
+                self._collect(self._special_wire(first.plan, answer, is_last=is_last))
+            self.waiting.popleft()
+        if not self.waiting:
+            self._is_exclusive = False
+
+    def _outcome(self, promise: _Promise) -> Answer:
+        plan, future = promise.plan, promise.future
+        assert future is not None
+        try:
+            return plan.in_envelope(future.result())
+        except HttpError as error:
+            return plan.endpoint.envelope.refuse(error)
+        except (Exception, asyncio.CancelledError):  # noqa: BLE001 (it is logged, with traceback)
+            return self.failure(plan)
+
+    async def _stream(self, plan: Plan, response: Streaming) -> None:
+        try:
+            await self._send(plan, response)
+        except asyncio.CancelledError:
+            return  # The peer has gone.
+        except Exception:  # noqa: BLE001 (it is logged, with traceback)
+            # Too late for another answer: that the body is cut short is all that we can show.
+            self.failure(plan)
+            self._transport.abort()
+            return
+        finally:
+            await response.close()
+        self._streaming = None
+        self.waiting.popleft()
+        self._settle()
+        self._on_progress()
+
+    async def _send(self, plan: Plan, response: Streaming) -> None:
+        line = plan.head.line
+        is_chunked = response.length is None and line.http_11
+        if response.length is None and not is_chunked:
+            self.is_last = True  # Only the end of the connection will tell where the body ends.
+        is_last = self.is_last and len(self.waiting) == 1
+        self._collect(
+            response.head_wire(self._state.date, http_11=line.http_11, keep_alive=not is_last)
+        )
+        if line.method == "HEAD":
+            return
+        async for piece in response.checked_pieces():
+            self._collect(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
+            self.flush()
+            await self._let_others_run()
+        if is_chunked:
+            self._collect(b"0\r\n\r\n")
+
+    async def _let_others_run(self) -> None:
+        if self.is_writable:
+            await asyncio.sleep(0)
+        else:
+            self._drained = asyncio.get_running_loop().create_future()
+            await self._drained

@@ -1,0 +1,54 @@
+"""A request, as an endpoint sees it."""
+
+from typing import Final, Protocol
+
+from penstock.webapi.head import Head
+
+__all__ = ["Peer", "Request"]
+
+
+class Peer(Protocol):
+    """What sent a request."""
+
+    @property
+    def address(self) -> str:
+        """`host:port`, or `@` on a unix socket."""
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether the connection is encrypted."""
+
+
+class Request:
+    """One request with its whole body."""
+
+    __slots__ = ("body", "head", "params", "peer")
+
+    def __init__(self, head: Head, params: dict[str, str], body: bytes, peer: Peer) -> None:
+        self.head: Final = head
+        self.params: Final = params  # of the path: `/config/:opt` has `opt`
+        self.body: Final = body
+        self.peer: Final = peer
+
+    @property
+    def method(self) -> str:
+        """As sent; methods are case-sensitive."""
+        return self.head.line.method
+
+    @property
+    def path(self) -> str:
+        """Decoded, without the query."""
+        return self.head.line.path
+
+    @property
+    def args(self) -> dict[str, str]:
+        """The arguments of the query string; of a repeated one, the first. Not to be changed.
+
+        Raises HttpError 400 INVALID_REQUEST if the query cannot be decoded.
+        """
+        return self.head.line.args
+
+    def header(self, name: str) -> str | None:
+        """The value of the header with this name, in any case; of a repeated one, all of them."""
+        value = self.head.headers.get(name.lower().encode())
+        return None if value is None else value.decode("latin-1")
