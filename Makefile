@@ -13,7 +13,7 @@ help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.up-to-date ## start nsqd, publish, consume, kill it, and lose nothing
-	@$(bin)/python scripts/demo.py
+	@$(bin)/python examples/demo.py
 
 test: .venv/.up-to-date tests/interop/node_modules/.up-to-date ## run all tests; ARGS="-k name" for some
 	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(PYTEST) $(ARGS)

@@ -30,6 +30,7 @@ def skeleton(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy2(PACKAGE / "nsqd" / "options.py", root / "src" / "penstock" / "nsqd")
     write(root / "tests" / "test_nothing.py", '"""Empty."""\n')
     write(root / "bench" / "nothing.py", '"""Empty."""\n')
+    write(root / "examples" / "nothing.py", '"""Empty."""\n')
     return root
 
 

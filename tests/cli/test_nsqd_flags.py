@@ -111,6 +111,6 @@ def test_what_has_no_effect_is_pointed_out() -> None:
         "-verbose", "-worker-id=false", "-tcp-address=256.0.0.1:1", "stray", "-snappy=false"
     )
 
-    assert "WARNING: arguments after the flags have no effect: stray -snappy=false" in done.stderr
+    assert "WARNING: arguments after the flags have no effect: stray -snappy=no" in done.stderr
     assert "WARNING: --verbose is deprecated and has no effect, use --log-level" in done.stderr
     assert "WARNING: --worker-id is deprecated and has no effect, use --node-id" in done.stderr
