@@ -17,11 +17,7 @@ GOLDEN = {
     "PUB": (commands.pub("topic", b"hello"), b"PUB topic\n\x00\x00\x00\x05hello"),
     "MPUB": (
         commands.mpub("topic", [b"one", b"three"]),
-        b"MPUB topic\n"
-        b"\x00\x00\x00\x14"  # body size
-        b"\x00\x00\x00\x02"  # count
-        b"\x00\x00\x00\x03one"
-        b"\x00\x00\x00\x05three",
+        b"MPUB topic\n\x00\x00\x00\x14\x00\x00\x00\x02\x00\x00\x00\x03one\x00\x00\x00\x05three",
     ),
     "DPUB": (commands.dpub("topic", 1500, b"hello"), b"DPUB topic 1500\n\x00\x00\x00\x05hello"),
     "DMPUB": (

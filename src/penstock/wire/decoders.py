@@ -7,7 +7,10 @@ decoder is called, in the reference's order.
 A decoder finds the buffer standing behind the command's line, and has three ways out. It moves the
 buffer past the body, if the command has one, and returns what was asked for. It returns `NeedMore`,
 and the command is decoded anew, from its line, when that much has come. Or it raises a
-ProtocolError. Where many of the same command follow each other, a decoder takes them all.
+ProtocolError.
+
+The two commands that come in thousands are also taken by the run, without the general way:
+`maybe_fin_run`, and a `PublishLine` that is met again.
 """
 
 import re
@@ -37,7 +40,15 @@ from penstock.wire.mpub import MultiBody
 from penstock.wire.state import State
 from penstock.wire.text import quoted, verbatim
 
-__all__ = ["COMMANDS", "Command", "MultiPublish", "NeedMore", "Request"]
+__all__ = [
+    "COMMANDS",
+    "Command",
+    "MultiPublish",
+    "NeedMore",
+    "PublishLine",
+    "Request",
+    "maybe_fin_run",
+]
 
 _INT32 = Struct(">i")
 _INT32_BYTES = 4
@@ -76,7 +87,37 @@ class MultiPublish:
     body: MultiBody
 
 
-Decoder: TypeAlias = Callable[[Request], Event | MultiPublish | NeedMore]
+@dataclass(frozen=True, slots=True)
+class PublishLine:
+    """The line of a PUB or DPUB that has passed every check.
+
+    Producers send the same line over and over. Where it is met again, only the body behind it has
+    to be looked at.
+    """
+
+    line: bytes
+    topic: str
+    word: str
+    defer_ms: int
+
+    def maybe_run(self, buffer: ReceiveBuffer, size_max: int) -> Publish | None:
+        """The messages that come next, as many as are complete and well-formed under this line."""
+        data, end, stop = buffer.data, len(buffer.data), buffer.start
+        line, header_bytes = self.line, len(self.line) + _INT32_BYTES
+        bodies: list[bytes] = []
+        while data.startswith(line, stop) and (start := stop + header_bytes) <= end:
+            size = _INT32.unpack_from(data, start - _INT32_BYTES)[0]
+            if not 0 < size <= size_max or start + size > end:
+                break
+            stop = start + size
+            bodies.append(data[start:stop])
+        if not bodies:
+            return None
+        buffer.start = stop
+        return Publish(self.topic, bodies, len(bodies), self.word, self.defer_ms)
+
+
+Decoder: TypeAlias = Callable[[Request], Event | PublishLine | MultiPublish | NeedMore]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +128,9 @@ class Command:
     syntax: str
     answer: str
     decode: Decoder
-    states: frozenset[State]
+    states: tuple[State, ...]
     moves_to: State | None = None
-    ignored_in: frozenset[State] = frozenset()
+    ignored_in: tuple[State, ...] = ()
     params_min: int = 0
     params_noun: str = "parameters"
     before_tls: bool = False
@@ -99,13 +140,13 @@ class Command:
 # Publishing ---------------------------------------------------------------------------------------
 
 
-def _decode_pub(request: Request) -> Publish | NeedMore:
-    return _read_publish_run(request, _topic(request), defer_ms=0)
+def _decode_pub(request: Request) -> PublishLine | NeedMore:
+    return _publish_line(request, _topic(request), defer_ms=0)
 
 
-def _decode_dpub(request: Request) -> Publish | NeedMore:
+def _decode_dpub(request: Request) -> PublishLine | NeedMore:
     topic = _topic(request)
-    return _read_publish_run(request, topic, _defer_ms(request))
+    return _publish_line(request, topic, _defer_ms(request))
 
 
 def _decode_mpub(request: Request) -> MultiPublish:
@@ -120,41 +161,35 @@ def _decode_dmpub(request: Request) -> MultiPublish:
     return MultiPublish(topic, request.word, defer_ms, MultiBody(request.word, request.limits))
 
 
-def _read_publish_run(request: Request, topic: str, defer_ms: int) -> Publish | NeedMore:
-    """One message, and those that follow it under exactly the same line."""
-    buffer, size_max = request.buffer, request.limits.max_msg_size
-    data, end = buffer.data, len(buffer.data)
-    line = data[request.line_start : buffer.start]
-    header_bytes = len(line) + _INT32_BYTES
-    body = _maybe_body(request, _MESSAGE_BODY, size_max)
+def _publish_line(request: Request, topic: str, defer_ms: int) -> PublishLine | NeedMore:
+    """The line, if there is a message behind it; the buffer is put back to its start."""
+    buffer = request.buffer
+    line = buffer.data[request.line_start : buffer.start]
+    body = _maybe_body(request, _MESSAGE_BODY, request.limits.max_msg_size)
     if isinstance(body, NeedMore):
         return body
-    bodies = [body]
-    stop = buffer.start
-    # Whatever is not a complete, well-formed repetition is left for the next call to judge.
-    while data.startswith(line, stop) and (start := stop + header_bytes) <= end:
-        size = _INT32.unpack_from(data, start - _INT32_BYTES)[0]
-        if not 0 < size <= size_max or start + size > end:
-            break
-        stop = start + size
-        bodies.append(data[start:stop])
-    buffer.start = stop
-    return Publish(topic, bodies, len(bodies), request.word, defer_ms)
+    buffer.start = request.line_start
+    return PublishLine(line, topic, request.word, defer_ms)
 
 
 # Consuming ----------------------------------------------------------------------------------------
 
-# Ids that we give out are lowercase hex, so only a client's mistake goes the slow way.
+# Ids that we give out are lowercase hex, so only a client's mistake goes the general way.
 _FIN_RUN = re.compile(rb"(?:FIN [0-9a-f]{16}+\n)++")
 
 
-def _decode_fin(request: Request) -> Fin:
-    buffer = request.buffer
-    run = _FIN_RUN.match(buffer.data, request.line_start)
+def maybe_fin_run(buffer: ReceiveBuffer) -> Fin | None:
+    """The FINs that come next, as many as there are in a row. Whether FIN is allowed has been
+    checked."""
+    run = _FIN_RUN.match(buffer.data, buffer.start)
     if run is None:
-        return Fin([_message_id(request)])
+        return None
     buffer.start = run.end()
     return Fin(run[0][len(b"FIN ") : -len(b"\n")].split(b"\nFIN "))
+
+
+def _decode_fin(request: Request) -> Fin:
+    return Fin([_message_id(request)])
 
 
 def _decode_req(request: Request) -> Req:
@@ -289,10 +324,11 @@ def _invalid(detail: str) -> ProtocolError:
 
 # The table ----------------------------------------------------------------------------------------
 
-_ANY = frozenset(State)
-_INIT = frozenset({State.INIT})
-_SUBSCRIBED = frozenset({State.SUBSCRIBED})
-_CLOSING = frozenset({State.CLOSING})
+# Tuples, because they find a member by identity, and an enum is slow to hash.
+_ANY = tuple(State)
+_INIT = (State.INIT,)
+_SUBSCRIBED = (State.SUBSCRIBED,)
+_CLOSING = (State.CLOSING,)
 
 COMMANDS = {
     command.word.encode(): command
@@ -367,7 +403,7 @@ COMMANDS = {
             r"FIN <message id>\n",
             answer="",
             decode=_decode_fin,
-            states=_SUBSCRIBED | _CLOSING,
+            states=_SUBSCRIBED + _CLOSING,
             params_min=1,
             params_noun="params",
         ),
@@ -376,7 +412,7 @@ COMMANDS = {
             r"REQ <message id> <delay ms>\n",
             answer="",
             decode=_decode_req,
-            states=_SUBSCRIBED | _CLOSING,
+            states=_SUBSCRIBED + _CLOSING,
             params_min=2,
             params_noun="params",
         ),
@@ -385,7 +421,7 @@ COMMANDS = {
             r"TOUCH <message id>\n",
             answer="",
             decode=_decode_touch,
-            states=_SUBSCRIBED | _CLOSING,
+            states=_SUBSCRIBED + _CLOSING,
             params_min=1,
             params_noun="params",
         ),

@@ -64,8 +64,7 @@ _MESSAGE_HEADER = Struct(
     "i"  # type, FRAME_MESSAGE
     "q"  # timestamp, ns
     "H"  # attempts
-    "13s"  # id: the digits that a batch shares
-    "3s"  # id: the digits that count
+    "16s"  # id
 )
 MESSAGE_HEADER_BYTES = _MESSAGE_HEADER.size
 _BODY_OVERHEAD = MESSAGE_HEADER_BYTES - _SIZE_BYTES
@@ -95,24 +94,33 @@ HEARTBEAT = response(b"_heartbeat_")
 
 # Messages -----------------------------------------------------------------------------------------
 
-# Formatting a number in hex costs more than all the rest of a frame. So the last three digits come
-# from a table, and the other thirteen are formatted once for every run of ids that shares them.
+# Formatting a number in hex costs more than all the rest of a frame. So in a batch the last three
+# digits of an id come from a table, and the others are formatted once for all that share them.
 _COUNTING_DIGITS = [b"%03x" % number for number in range(4096)]
+_BATCH_HEADER = Struct(">iiqH13s3s")
 
 
 def render_messages(bodies: Sequence[bytes], first_id: int, timestamp_ns: int) -> list[bytes]:
     """The frames of new messages, at their first attempt, whose ids count up from `first_id`."""
-    pack = _MESSAGE_HEADER.pack
+    if len(bodies) == 1:
+        return [_render_message(bodies[0], first_id, timestamp_ns)]
+    pack = _BATCH_HEADER.pack
     frames: list[bytes] = []
+    remaining = iter(bodies)
     while len(frames) < len(bodies):
         shared, counting = divmod(first_id + len(frames), len(_COUNTING_DIGITS))
         prefix = b"%013x" % shared
-        run = bodies[len(frames) :] if frames else bodies
+        run = _COUNTING_DIGITS[counting : counting + len(bodies)]
         frames += [
             pack(len(body) + _BODY_OVERHEAD, FRAME_MESSAGE, timestamp_ns, 1, prefix, digits) + body
-            for body, digits in zip(run, _COUNTING_DIGITS[counting:], strict=False)
+            for digits, body in zip(run, remaining, strict=False)
         ]
     return frames
+
+
+def _render_message(body: bytes, id: int, timestamp_ns: int) -> bytes:
+    size = len(body) + _BODY_OVERHEAD
+    return _MESSAGE_HEADER.pack(size, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % id) + body
 
 
 def message_id(frame: bytes) -> bytes:
@@ -219,7 +227,7 @@ class FrameReader:
             return None
         size, kind = _SIZE_AND_TYPE.unpack_from(data, start)
         if not _TYPE_BYTES <= size <= self._size_max:
-            raise _bad_frame(f"size {size} out of range {_TYPE_BYTES}-{self._size_max}")
+            raise _not_a_frame(f"size {size} out of range {_TYPE_BYTES}-{self._size_max}")
         stop = start + _SIZE_BYTES + size
         if stop > len(data):
             buffer.want(stop - start)
@@ -235,7 +243,7 @@ class FrameReader:
 def _parse_frame(kind: int, data: bytes) -> Frame:
     if kind == FRAME_MESSAGE:
         if len(data) < _MESSAGE_DATA.size:
-            raise _bad_frame(f"a message of {len(data)} bytes is too short")
+            raise _not_a_frame(f"message of {len(data)} bytes is too short")
         timestamp, attempt, message_id = _MESSAGE_DATA.unpack_from(data)
         return Message(timestamp, attempt, message_id, data[_MESSAGE_DATA.size :])
     if kind == FRAME_RESPONSE:
@@ -243,8 +251,8 @@ def _parse_frame(kind: int, data: bytes) -> Frame:
     if kind == FRAME_ERROR:
         code, _, detail = verbatim(data).partition(" ")
         return ErrorFrame(code, detail)
-    raise _bad_frame(f"unknown type {kind}")
+    raise _not_a_frame(f"type {kind} is unknown")
 
 
-def _bad_frame(detail: str) -> ProtocolError:
-    return ProtocolError("E_INVALID", f"frame {detail}")
+def _not_a_frame(reason: str) -> ProtocolError:
+    return ProtocolError("E_INVALID", f"not a frame: {reason}")

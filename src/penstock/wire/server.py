@@ -16,7 +16,15 @@ resets its read deadline on every event, since every command is one or part of o
 
 from penstock.errors import LineTooLong, ProtocolError
 from penstock.wire.buffer import ReceiveBuffer
-from penstock.wire.decoders import COMMANDS, Command, MultiPublish, NeedMore, Request
+from penstock.wire.decoders import (
+    COMMANDS,
+    Command,
+    MultiPublish,
+    NeedMore,
+    PublishLine,
+    Request,
+    maybe_fin_run,
+)
 from penstock.wire.events import Event, Nop, Publish, TopicNamed
 from penstock.wire.limits import LINE_BYTES_MAX, Limits
 from penstock.wire.state import State
@@ -25,6 +33,7 @@ from penstock.wire.text import verbatim
 __all__ = ["LINE_BYTES_MAX", "Limits", "LineTooLong", "ServerConnection", "State"]
 
 _MAGIC = b"  V2"
+_FIN_STATES = COMMANDS[b"FIN"].states
 
 
 class ServerConnection:
@@ -40,6 +49,7 @@ class ServerConnection:
         "_failure",
         "_greeted",
         "_multi",
+        "_publish_line",
         "_shortfall",
         "heartbeats_enabled",
         "limits",
@@ -55,6 +65,7 @@ class ServerConnection:
         self._buffer = ReceiveBuffer()
         self._greeted = False
         self._dead = False
+        self._publish_line: PublishLine | None = None
         # A multi-publish whose body is being read, and the error to raise after its TopicNamed.
         self._multi: MultiPublish | None = None
         self._failure: ProtocolError | None = None
@@ -102,7 +113,7 @@ class ServerConnection:
             return self._continue_multi(self._multi)
         if not self._greeted and not self._read_magic():
             return None
-        return self._next_command()
+        return self._maybe_run() or self._next_command()
 
     def _read_magic(self) -> bool:
         buffer = self._buffer
@@ -116,6 +127,14 @@ class ServerConnection:
         self._greeted = True
         return True
 
+    def _maybe_run(self) -> Event | None:
+        """A run of FINs, or of publishes like the last one: most of all traffic."""
+        if self.state in _FIN_STATES and (fins := maybe_fin_run(self._buffer)) is not None:
+            return fins
+        if self._publish_line is not None:
+            return self._publish_line.maybe_run(self._buffer, self.limits.max_msg_size)
+        return None
+
     def _next_command(self) -> Event | None:
         buffer = self._buffer
         data, start = buffer.data, buffer.start
@@ -125,10 +144,9 @@ class ServerConnection:
             return None
         buffer.start = newline + 1
         word, *params = data[start:newline].removesuffix(b"\r").split(b" ")
-        command = self._known_command(word)
-        if self.state in command.ignored_in:
-            return Nop()
-        self._check_prerequisites(command, params)
+        command = COMMANDS.get(word)
+        if command is None or not self._accepts(command, params):
+            return self._refuse(word, command)
         return self._decode(command, Request(command.word, params, start, buffer, self.limits))
 
     def _await_newline(self, size: int) -> None:
@@ -136,21 +154,27 @@ class ServerConnection:
             raise LineTooLong(f"no newline within {LINE_BYTES_MAX} bytes")
         self._buffer.want(size + 1)
 
-    def _known_command(self, word: bytes) -> Command:
-        command = COMMANDS.get(word)
+    def _accepts(self, command: Command, params: list[bytes]) -> bool:
+        return (
+            self.state in command.states
+            and len(params) >= command.params_min
+            and (self.heartbeats_enabled or not command.needs_heartbeats)
+            and (command.before_tls or not self.tls_required)
+        )
+
+    def _refuse(self, word: bytes, command: Command | None) -> Nop:
+        """Raise for the first reason there is, in the reference's order; or ignore the command."""
         if self.tls_required and (command is None or not command.before_tls):
             raise _invalid(f"cannot {verbatim(word)} in current state (TLS required)")
         if command is None:
             raise _invalid(f"invalid command {verbatim(word)}")
-        return command
-
-    def _check_prerequisites(self, command: Command, params: list[bytes]) -> None:
+        if self.state in command.ignored_in:
+            return Nop()
         if self.state not in command.states:
             raise _invalid(f"cannot {command.word} in current state")
         if command.needs_heartbeats and not self.heartbeats_enabled:
             raise _invalid(f"cannot {command.word} with heartbeats disabled")
-        if len(params) < command.params_min:
-            raise _invalid(f"{command.word} insufficient number of {command.params_noun}")
+        raise _invalid(f"{command.word} insufficient number of {command.params_noun}")
 
     def _decode(self, command: Command, request: Request) -> Event | None:
         outcome = command.decode(request)
@@ -159,6 +183,9 @@ class ServerConnection:
             self._buffer.want(outcome.size)
             self._shortfall = outcome.shortfall
             return None
+        if isinstance(outcome, PublishLine):
+            self._publish_line = outcome
+            return outcome.maybe_run(self._buffer, self.limits.max_msg_size)
         if isinstance(outcome, MultiPublish):
             return self._begin_multi(outcome)
         if command.moves_to is not None:
