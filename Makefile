@@ -47,9 +47,8 @@ clean: ## remove everything that the other targets made
 # The Node client is one of the existing clients we test with. Where there is no Node, those tests
 # say that they were left out.
 tests/interop/node_modules/.up-to-date: tests/interop/package.json
-	@mkdir -p $(@D)
 	@if command -v npm >/dev/null; then \
-		echo "installing the Node client for NSQ (once)" >&2; \
-		npm install --prefix tests/interop --no-package-lock --no-audit --no-fund --silent; \
+		echo "installing the Node client for NSQ (once)" >&2 && \
+		npm install --prefix tests/interop --no-package-lock --no-audit --no-fund --silent && \
+		touch $@; \
 	fi
-	@touch $@
