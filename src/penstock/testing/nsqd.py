@@ -1,9 +1,10 @@
 """An nsqd for the length of a test: the real program, in its own process, on free ports.
 
-    with run_nsqd() as nsqd, nsqd.connect() as client:
-        client.call(commands.pub("orders", b"one"))
+    with run_nsqd() as nsqd:
+        nsqd.publish("orders", b"one", b"two")
         nsqd.kill()
         nsqd.restart()
+        message = nsqd.consumer("orders", "billing").message()
 
 It is ready when `run_nsqd` returns, and gone when the block is left: stopped cleanly after a test
 that went well, killed after one that did not. A clean stop that is not clean fails the test, and so
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 import penstock
 from penstock.testing.raw_client import RawClient
 from penstock.testing.waiting import wait_until
+from penstock.wire import commands
 
 __all__ = ["HttpAnswer", "NsqdDidNotStart", "NsqdProcess", "run_nsqd"]
 
@@ -141,6 +143,18 @@ class NsqdProcess:
         self._clients.append(client)
         return client
 
+    def publish(self, topic: str, *bodies: bytes) -> None:
+        """Publishes messages one by one, over a connection of their own."""
+        with RawClient(self.tcp_address) as producer:
+            for body in bodies:
+                producer.call(commands.pub(topic, body))
+
+    def consumer(self, topic: str, channel: str, *, rdy: int = 1) -> RawClient:
+        """A subscribed client. It need not be closed."""
+        client = self.connect()
+        client.subscribe(topic, channel, rdy=rdy)
+        return client
+
     def http(self, method: str, target: str, body: bytes = b"") -> HttpAnswer:
         """Makes one HTTP request."""
         connection = HTTPConnection(self.http_address, timeout=READY_SECONDS)
@@ -160,6 +174,11 @@ class NsqdProcess:
         """What /stats says of a topic, or of one of its channels."""
         stats = self.http("GET", f"/stats?format=json&topic={topic}&channel={channel}").json()
         return stats["topics"][0]["channels"][0] if channel else stats["topics"][0]
+
+    def shows(self, topic: str, channel: str, **figures: int) -> bool:
+        """Whether /stats has these figures for a channel."""
+        stats = self.stats(topic, channel)
+        return figures == {name: stats[name] for name in figures}
 
     # Looking at it.
 

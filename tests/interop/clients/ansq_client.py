@@ -1,0 +1,65 @@
+"""ansq, doing what the interop tests ask of every client: see test_clients.py."""
+
+import asyncio
+import json
+import logging
+import sys
+import time
+
+import ansq
+from ansq.tcp.types import NSQMessage
+
+logging.basicConfig(level=logging.INFO)
+
+
+async def publish(address: str, topic: str) -> None:
+    writer = await ansq.create_writer(nsqd_tcp_addresses=[address])
+    assert "OK" == str(await writer.pub(topic, b"single"))
+    assert "OK" == str(await writer.mpub(topic, b"multi-1", b"multi-2"))
+    assert "OK" == str(await writer.dpub(topic, b"deferred", 500))
+    await writer.close()
+
+
+async def consume(address: str, topic: str, policy: str, count: int) -> None:
+    # It thinks that a message has timed out after what it asks for, whatever nsqd says.
+    features = ansq.ConnectionFeatures(msg_timeout=1000)
+    reader = await ansq.create_reader(
+        topic,
+        "c",
+        nsqd_tcp_addresses=[address],
+        connection_options=ansq.ConnectionOptions(features=features),
+    )
+    for _ in range(count):
+        message = await reader.wait_for_message()
+        assert message is not None
+        report(message)
+        await answer(message, policy)
+    await reader.close()
+
+
+async def answer(message: NSQMessage, policy: str) -> None:
+    first = message.attempts == 1
+    if policy == "requeue" and first:
+        await message.req(0)
+    elif policy == "defer" and first:
+        await message.req(500)
+    elif policy == "touch":
+        for _ in range(2):
+            await asyncio.sleep(0.7)
+            await message.touch()
+        await message.fin()
+    elif policy == "finish" or not first:
+        await message.fin()
+
+
+def report(message: NSQMessage) -> None:
+    delivery = {"body": message.body.decode(), "attempts": message.attempts, "at": time.time()}
+    print(json.dumps(delivery), flush=True)
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case [address, "publish", topic]:
+            asyncio.run(publish(address, topic))
+        case [address, "consume", topic, policy, count]:
+            asyncio.run(consume(address, topic, policy, int(count)))

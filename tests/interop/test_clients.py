@@ -1,0 +1,145 @@
+"""Existing NSQ clients, as they are, with our nsqd.
+
+Each client is driven by a program of its own in `clients/`, since each has its own event loop:
+
+    CLIENT ADDRESS publish TOPIC                  one message, two at once, one deferred by 500 ms
+    CLIENT ADDRESS consume TOPIC POLICY COUNT     COUNT deliveries from channel c
+
+A consuming client prints a line of JSON for each delivery: body, attempts, and when it came. It
+finishes every message, save at its first delivery as the policy says: requeue (at once), defer
+(requeue by 500 ms), time-out (do not answer), touch (after 700 and 1400 ms, then finish).
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.waiting import wait_until
+
+pytestmark = pytest.mark.interop
+
+HERE = Path(__file__).parent
+CLIENTS = ["pynsq", "gnsq", "ansq", "nsqjs"]
+
+# How late a delivery may be seen on a busy machine.
+TOLERANCE_SECONDS = 0.3
+
+CLIENT_SECONDS = 30
+
+
+class Delivery(NamedTuple):
+    """What a client reports."""
+
+    body: str
+    attempts: int
+    at: float
+
+
+@pytest.fixture(scope="module")
+def nsqd() -> Iterator[NsqdProcess]:
+    """Not every client can negotiate a message timeout, so it is short for all."""
+    with run_nsqd("--msg-timeout=1s") as process:
+        yield process
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest) -> list[str]:
+    """The command that runs a client's program."""
+    if request.param != "nsqjs":
+        return [sys.executable, str(HERE / "clients" / f"{request.param}_client.py")]
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("nsqjs needs node, which is not installed")
+    assert (HERE / "node_modules" / "nsqjs").exists(), "run npm install in tests/interop"
+    return [node, str(HERE / "clients" / "nsqjs_client.js")]
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    return str(request.node.name).partition("[")[0][-30:] + f"-{time.time_ns()}"
+
+
+def run(client: list[str], nsqd: NsqdProcess, *args: str) -> list[Delivery]:
+    ran = subprocess.run(
+        [*client, nsqd.tcp_address, *args],
+        capture_output=True,
+        text=True,
+        timeout=CLIENT_SECONDS,
+        check=False,
+    )
+    assert 0 == ran.returncode, ran.stderr
+    return [Delivery(**json.loads(line)) for line in ran.stdout.splitlines()]
+
+
+def leaves_behind(nsqd: NsqdProcess, topic: str, **figures: int) -> bool:
+    """Whether the client has gone, nothing is left, and the figures of its channel are these."""
+    nothing = {"client_count": 0, "depth": 0, "in_flight_count": 0, "deferred_count": 0}
+    expected = {"requeue_count": 0, "timeout_count": 0, **nothing, **figures}
+    wait_until(lambda: nsqd.shows(topic, "c", client_count=0), "the client to leave")
+    shown = nsqd.stats(topic, "c")
+    assert expected == {name: shown[name] for name in expected}
+    return True
+
+
+def test_client_publishes(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+    ours = nsqd.consumer(topic, "c", rdy=10)
+    run(client, nsqd, "publish", topic)
+    received = ours.messages(4)
+    waited = time.time() - received[3].timestamp_ns / 1e9
+
+    assert [b"single", b"multi-1", b"multi-2", b"deferred"] == [each.body for each in received]
+    assert 0.5 <= waited < 0.5 + CLIENT_SECONDS
+
+
+def test_client_finishes(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+    bodies = [f"message {number}" for number in range(100)]
+    nsqd.publish(topic, *(body.encode() for body in bodies))
+    deliveries = run(client, nsqd, "consume", topic, "finish", "100")
+
+    assert [(body, 1) for body in bodies] == [(each.body, each.attempts) for each in deliveries]
+    assert leaves_behind(nsqd, topic, message_count=100)
+
+
+def test_client_requeues(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"one", b"two", b"three")
+    deliveries = run(client, nsqd, "consume", topic, "requeue", "6")
+
+    assert [(body, attempts) for attempts in (1, 2) for body in ("one", "three", "two")] == sorted(
+        ((each.body, each.attempts) for each in deliveries), key=lambda each: (each[1], each[0])
+    )
+    assert leaves_behind(nsqd, topic, requeue_count=3)
+
+
+def test_client_requeues_with_a_delay(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"x")
+    first, second = run(client, nsqd, "consume", topic, "defer", "2")
+
+    assert [("x", 1), ("x", 2)] == [first[:2], second[:2]]
+    assert 0.49 < second.at - first.at < 0.5 + TOLERANCE_SECONDS
+    assert leaves_behind(nsqd, topic, requeue_count=1)
+
+
+def test_client_lets_a_message_time_out(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"x")
+    first, second = run(client, nsqd, "consume", topic, "time-out", "2")
+
+    assert [("x", 1), ("x", 2)] == [first[:2], second[:2]]
+    assert 0.95 < second.at - first.at < 1.0 + TOLERANCE_SECONDS
+    assert leaves_behind(nsqd, topic, timeout_count=1)
+
+
+def test_client_touches(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+    """It takes 1.4 s over a message that would time out after 1 s."""
+    nsqd.publish(topic, b"x")
+    deliveries = run(client, nsqd, "consume", topic, "touch", "1")
+
+    assert [("x", 1)] == [each[:2] for each in deliveries]
+    assert leaves_behind(nsqd, topic)

@@ -1,0 +1,145 @@
+"""Many topics, many channels, many messages, in the running program."""
+
+import time
+from collections.abc import Callable
+from http.client import HTTPConnection
+
+import pytest
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.raw_client import RawClient
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+from penstock.wire.frames import Message
+
+# One at a time: they are heavy, and measure.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("heavy")]
+
+MIB = 1024 * 1024
+
+TOPICS = 1_000
+CHANNELS = 10
+
+# "A few seconds", on a machine that has other things to do.
+USABLE_SECONDS = 8.0
+
+IDLE_SECONDS = 5.0
+
+
+def test_ten_thousand_channels_stay_usable() -> None:
+    with run_nsqd() as nsqd:
+        seconds = {"create": timed(lambda: create_channels(nsqd))}
+        seconds["stats, JSON"] = timed(lambda: check_stats(nsqd))
+        seconds["stats, text"] = timed(lambda: nsqd.http("GET", "/stats"))
+        idle_cpu = idle_share_of_a_core(nsqd)
+        lateness_ms = timer_lateness_ms(nsqd)
+        resident = nsqd.resident_bytes()
+        seconds["stop"] = timed(nsqd.terminate)
+        seconds["start"] = timed(nsqd.start)
+        check_stats(nsqd)
+        seconds["stop again"] = timed(nsqd.terminate)
+    print({name: f"{value:.2f} s" for name, value in seconds.items()})
+    print(f"idle {idle_cpu:.2%} of a core, {resident / MIB:.0f} MiB, timers late by", lateness_ms)
+
+    assert {} == {name: value for name, value in seconds.items() if value > USABLE_SECONDS}
+    assert idle_cpu < 0.01
+    assert sorted(lateness_ms)[len(lateness_ms) // 2] <= 10
+
+
+def timed(action: Callable[[], object]) -> float:
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
+
+
+def create_channels(nsqd: NsqdProcess) -> None:
+    connection = HTTPConnection(nsqd.http_address, timeout=10)
+    for topic in range(TOPICS):
+        post(connection, f"/topic/create?topic=topic-{topic}")
+        for channel in range(CHANNELS):
+            post(connection, f"/channel/create?topic=topic-{topic}&channel=channel-{channel}")
+    connection.close()
+
+
+def post(connection: HTTPConnection, target: str) -> None:
+    connection.request("POST", target)
+    response = connection.getresponse()
+    response.read()
+    assert 200 == response.status, target
+
+
+def check_stats(nsqd: NsqdProcess) -> None:
+    topics = nsqd.http("GET", "/stats?format=json").json()["topics"]
+    assert TOPICS * CHANNELS == sum(len(topic["channels"]) for topic in topics)
+
+
+def idle_share_of_a_core(nsqd: NsqdProcess) -> float:
+    """Once nsqd.dat is written and the rest of the work is done."""
+    time.sleep(1.0)
+    before, began = nsqd.cpu_seconds(), time.monotonic()
+    time.sleep(IDLE_SECONDS)
+    return (nsqd.cpu_seconds() - before) / (time.monotonic() - began)
+
+
+def timer_lateness_ms(nsqd: NsqdProcess) -> list[float]:
+    """Of a few deferred messages, among all those channels."""
+    client = nsqd.consumer("topic-500", "channel-5")
+    lateness = []
+    for _ in range(5):
+        client.call(commands.dpub("topic-500", 100, b"x"))
+        answered = time.monotonic()
+        message = client.message()
+        lateness.append(round((time.monotonic() - answered - 0.1) * 1000, 1))
+        client.send(commands.fin(message.id))
+    return lateness
+
+
+BACKLOG = 1_000_000
+BATCH = 500
+
+
+def test_backlog_of_a_million_is_kept_on_disk_and_delivered_in_order() -> None:
+    with run_nsqd() as nsqd:
+        nsqd.post("/topic/create?topic=t")
+        nsqd.post("/channel/create?topic=t&channel=c")
+        publish_backlog(nsqd)
+        after_publish = nsqd.resident_bytes()
+
+        assert nsqd.shows("t", "c", depth=BACKLOG)
+
+        first_out_of_order = drain_backlog(nsqd.consumer("t", "c", rdy=2500))
+        after_drain = nsqd.resident_bytes()
+        wait_until(lambda: nsqd.shows("t", "c", depth=0, in_flight_count=0), "all to be finished")
+    print(f"{after_publish / MIB:.0f} MiB published, {after_drain / MIB:.0f} MiB drained")
+
+    assert first_out_of_order is None
+    assert after_publish < 120_000_000
+    assert after_drain < 120_000_000
+
+
+def body(number: int) -> bytes:
+    """200 bytes that say which one they are."""
+    return b"%0200d" % number
+
+
+def publish_backlog(nsqd: NsqdProcess) -> None:
+    producer = nsqd.connect()
+    for start in range(0, BACKLOG, BATCH):
+        producer.call(commands.mpub("t", [body(n) for n in range(start, start + BATCH)]))
+
+
+def drain_backlog(client: RawClient) -> int | None:
+    """Finishes all messages; returns the first number that did not come in its place."""
+    misplaced = None
+    number = 0
+    while number < BACKLOG:
+        received = [client.message(), *client.received_frames()]
+        fins = []
+        for message in received:
+            assert isinstance(message, Message)
+            if misplaced is None and message.body != body(number):
+                misplaced = number
+            fins.append(commands.fin(message.id))
+            number += 1
+        client.send(*fins)
+    return misplaced

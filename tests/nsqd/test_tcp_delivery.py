@@ -1,0 +1,279 @@
+"""Who is given which message, and how it is answered, against the running program."""
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.raw_client import Refused
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+from penstock.wire.frames import Message
+
+# How long a client listens to be sure that nothing comes.
+SILENCE_SECONDS = 0.15
+
+
+@pytest.fixture(scope="module")
+def nsqd() -> Iterator[NsqdProcess]:
+    with run_nsqd() as process:
+        yield process
+
+
+def bodies(messages: list[Message]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+# RDY ----------------------------------------------------------------------------------------------
+
+
+def test_message_comes_as_it_was_published(nsqd: NsqdProcess, topic: str) -> None:
+    before_ns = time.time_ns()
+    nsqd.publish(topic, b"\x00body\xff")
+    after_ns = time.time_ns()
+
+    message = nsqd.consumer(topic, "c").message()
+
+    assert (1, b"\x00body\xff") == (message.attempts, message.body)
+    assert before_ns <= message.timestamp_ns <= after_ns
+    assert re.fullmatch(rb"[0-9a-f]{16}", message.id)
+
+
+def test_nothing_comes_before_rdy(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"x")
+    client = nsqd.consumer(topic, "c", rdy=0)
+
+    assert client.is_silent(seconds=SILENCE_SECONDS)
+
+    client.send(commands.rdy(1))
+
+    assert b"x" == client.message().body
+
+
+def test_rdy_is_a_ceiling_on_what_is_in_flight(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, *b"1 2 3 4 5".split())
+    client = nsqd.consumer(topic, "c", rdy=2)
+
+    first, second = client.messages(2)
+
+    assert [b"1", b"2"] == bodies([first, second])
+    assert client.is_silent(seconds=SILENCE_SECONDS)
+
+    client.send(commands.fin(second.id))
+
+    assert b"3" == client.message().body
+    assert client.is_silent(seconds=SILENCE_SECONDS)
+
+    client.send(commands.rdy(1), commands.fin(first.id))  # one is still in flight
+
+    assert client.is_silent(seconds=SILENCE_SECONDS)
+
+
+def test_rdy_without_a_count_is_one(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"1", b"2")
+    client = nsqd.consumer(topic, "c", rdy=0)
+    client.send(b"RDY\n")
+
+    assert b"1" == client.message().body
+    assert client.is_silent(seconds=SILENCE_SECONDS)
+
+
+@pytest.mark.parametrize("rdy_none", [b"RDY 0\n", b"RDY \n"])
+def test_rdy_zero_stops_delivery(nsqd: NsqdProcess, topic: str, rdy_none: bytes) -> None:
+    nsqd.publish(topic, b"1", b"2")
+    client = nsqd.consumer(topic, "c")
+    message = client.message()
+    client.send(rdy_none, commands.fin(message.id))
+
+    assert client.is_silent(seconds=SILENCE_SECONDS)
+
+
+def test_first_deliveries_come_in_publish_order(nsqd: NsqdProcess, topic: str) -> None:
+    count = 12_000  # more than a channel holds in memory
+    numbers = [b"%d" % number for number in range(count)]
+    producer = nsqd.connect()
+    for start in range(0, count, 500):
+        producer.call(commands.mpub(topic, numbers[start : start + 500]))
+    client = nsqd.consumer(topic, "c", rdy=2500)
+    received: list[bytes] = []
+    while len(received) < count:
+        message = client.message()
+        received.append(message.body)
+        client.send(commands.fin(message.id))
+
+    assert numbers == received
+
+
+# Channels -----------------------------------------------------------------------------------------
+
+
+def test_every_channel_gets_every_message(nsqd: NsqdProcess, topic: str) -> None:
+    clients = [nsqd.consumer(topic, channel) for channel in ("a", "b", "c#ephemeral")]
+    nsqd.publish(topic, b"x")
+
+    assert [b"x"] * 3 == [client.message().body for client in clients]
+
+
+def test_first_channel_gets_the_backlog_and_later_ones_what_is_new(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    nsqd.publish(topic, b"old")
+    first = nsqd.consumer(topic, "first", rdy=10)
+    second = nsqd.consumer(topic, "second", rdy=10)
+    nsqd.publish(topic, b"new")
+
+    assert [b"old", b"new"] == bodies(first.messages(2))
+    assert b"new" == second.message().body
+
+
+def test_consumers_of_one_channel_share_its_messages(nsqd: NsqdProcess, topic: str) -> None:
+    clients = [nsqd.consumer(topic, "c", rdy=5) for _ in range(2)]
+    nsqd.publish(topic, *(b"%d" % number for number in range(10)))
+
+    received = [bodies(client.messages(5)) for client in clients]
+
+    assert {b"%d" % number for number in range(10)} == {*received[0], *received[1]}
+
+
+def test_one_connection_may_publish_and_consume(nsqd: NsqdProcess, topic: str) -> None:
+    client = nsqd.consumer(topic, "c")
+    client.call(commands.pub("elsewhere", b"x"))
+    client.send(commands.pub(topic, b"mine"))
+
+    assert {b"OK", b"mine"} == {frame[-1] for frame in (client.next_frame(), client.next_frame())}
+
+
+def test_ephemeral_channel_goes_with_its_last_consumer(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"for the first channel")
+    first = nsqd.consumer(topic, "e#ephemeral", rdy=0)
+    second = nsqd.consumer(topic, "e#ephemeral", rdy=0)
+    first.close()
+    wait_until(lambda: 1 == nsqd.stats(topic)["channels"][0]["client_count"], "the first to leave")
+    second.close()
+
+    wait_until(lambda: [] == nsqd.stats(topic)["channels"], "the channel to be deleted")
+
+
+def test_ephemeral_topic_goes_with_its_last_channel(nsqd: NsqdProcess, topic: str) -> None:
+    name = f"{topic}#ephemeral"
+    client = nsqd.consumer(name, "c#ephemeral")
+    nsqd.publish(name, b"x")
+
+    assert b"x" == client.message().body
+
+    client.close()
+
+    def is_gone() -> bool:
+        stats = nsqd.http("GET", f"/stats?format=json&topic={topic}%23ephemeral").json()
+        return stats["topics"] is None
+
+    wait_until(is_gone, "the topic to be deleted")
+
+
+# FIN, REQ -----------------------------------------------------------------------------------------
+
+
+def test_requeued_message_goes_to_the_tail(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"a", b"b", b"c")
+    client = nsqd.consumer(topic, "c")
+    message = client.message()
+    client.send(commands.req(message.id, 0))
+    received = [message.body]
+    for _ in range(3):
+        message = client.message()
+        client.send(commands.fin(message.id))
+        received.append(message.body)
+
+    assert [b"a", b"b", b"c", b"a"] == received
+    assert 2 == message.attempts
+    assert nsqd.shows(topic, "c", requeue_count=1)
+
+
+def test_timestamp_and_id_stay_and_attempts_count(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"x")
+    client = nsqd.consumer(topic, "c")
+    first = client.message()
+    client.send(commands.req(first.id, 0))
+    second = client.message()
+    client.send(commands.req(second.id, 0))
+
+    assert first._replace(attempts=3) == client.message()
+
+
+def test_message_requeued_with_a_delay_is_counted_as_deferred(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    nsqd.publish(topic, b"x")
+    client = nsqd.consumer(topic, "c")
+    client.send(commands.req(client.message().id, 3_600_000))
+
+    wait_until(lambda: nsqd.shows(topic, "c", deferred_count=1), "it to be deferred")
+    assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, requeue_count=1)
+
+
+def test_second_fin_is_refused_and_harms_nothing(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"1", b"2")
+    client = nsqd.consumer(topic, "c")
+    first = client.message()
+    client.send(commands.fin(first.id), commands.fin(first.id))
+
+    frames = {frame[-1] for frame in (client.next_frame(), client.next_frame())}
+
+    assert {f"FIN {first.id.decode()} failed ID not in flight", b"2"} == frames
+
+
+@pytest.mark.parametrize("word", ["FIN", "REQ", "TOUCH"])
+def test_only_the_consumer_that_has_a_message_may_answer_it(
+    nsqd: NsqdProcess, topic: str, word: str
+) -> None:
+    nsqd.publish(topic, b"x")
+    owner = nsqd.consumer(topic, "c")
+    message = owner.message()
+    other = nsqd.consumer(topic, "c")
+    command = {
+        "FIN": commands.fin(message.id),
+        "REQ": commands.req(message.id, 0),
+        "TOUCH": commands.touch(message.id),
+    }
+    with pytest.raises(Refused) as refusal:
+        other.call(command[word])
+
+    expected = f"{word} {message.id.decode()} failed client does not own message"
+    assert (f"E_{word}_FAILED", expected) == (refusal.value.code, refusal.value.detail)
+    assert b"OK" == other.call(commands.pub("elsewhere", b"still connected"))
+
+
+# Sampling -----------------------------------------------------------------------------------------
+
+
+def test_sample_rate_delivers_that_percentage(topic: str) -> None:
+    """And drops the rest. The reference delivers one percent more than it is asked for, which would
+    be ten standard deviations off."""
+    count, expected, deviation = 100_000, 10_000, 95
+    with run_nsqd(f"--max-rdy-count={count}") as nsqd:
+        client = nsqd.connect()
+        client.identify(sample_rate=10)
+        client.subscribe(topic, "c", rdy=count)
+        producer = nsqd.connect()
+        for _ in range(count // 1000):
+            producer.call(commands.mpub(topic, [b"x"] * 1000))
+        wait_until(lambda: nsqd.shows(topic, "c", depth=0, message_count=count), "all to be gone")
+        received = nsqd.stats(topic, "c")["in_flight_count"]
+
+        assert received == pytest.approx(expected, abs=5 * deviation)
+        assert received == len({message.id for message in client.messages(received)})
+
+
+def test_message_timeout_can_be_negotiated(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"x")
+    client = nsqd.connect()
+    client.identify(msg_timeout=1000)
+    began = time.monotonic()
+    client.subscribe(topic, "c", rdy=1)
+    client.message()
+    delivered = time.monotonic()
+    client.message()
+
+    assert began + 1.0 <= time.monotonic() < delivered + 1.0 + 0.1

@@ -1,0 +1,259 @@
+"""IDENTIFY and heartbeats, against the running program."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.raw_client import Refused
+from penstock.wire import commands
+from penstock.wire.frames import Response
+
+HEARTBEAT = Response(b"_heartbeat_")
+
+# How much later than it should something may be seen to happen on a busy machine.
+TOLERANCE_SECONDS = 0.25
+
+
+@pytest.fixture(scope="module")
+def nsqd() -> Iterator[NsqdProcess]:
+    with run_nsqd() as process:
+        yield process
+
+
+def identify_bytes(body: bytes) -> bytes:
+    return b"IDENTIFY\n" + len(body).to_bytes(4, "big") + body
+
+
+def test_answer_is_the_references_byte_for_byte(nsqd: NsqdProcess) -> None:
+    with nsqd.connect() as client:
+        answer = client.call(identify_bytes(b'{"feature_negotiation":true}'))
+
+    expected = (
+        b'{"max_rdy_count":2500,"version":"1.3.0","max_msg_timeout":900000,"msg_timeout":60000,'
+        b'"tls_v1":false,"deflate":false,"deflate_level":6,"max_deflate_level":6,"snappy":false,'
+        b'"sample_rate":0,"auth_required":false,"output_buffer_size":16384,'
+        b'"output_buffer_timeout":250,"topology_region":"","topology_zone":""}'
+    )
+    assert expected == answer
+
+
+def test_answer_follows_the_flags() -> None:
+    flags = (
+        "--max-rdy-count=7",
+        "--msg-timeout=5s",
+        "--max-msg-timeout=2m",
+        "--output-buffer-timeout=100ms",
+        "--max-deflate-level=3",
+        "--topology-region=<north>",
+        "--topology-zone=z1",
+    )
+    with run_nsqd(*flags) as nsqd:
+        client = nsqd.connect()
+        answer = client.call(
+            identify_bytes(b'{"feature_negotiation":true,"topology_zone":"the client\'s"}')
+        )
+
+    expected = (
+        b'{"max_rdy_count":7,"version":"1.3.0","max_msg_timeout":120000,"msg_timeout":5000,'
+        b'"tls_v1":false,"deflate":false,"deflate_level":3,"max_deflate_level":3,"snappy":false,'
+        b'"sample_rate":0,"auth_required":false,"output_buffer_size":16384,'
+        b'"output_buffer_timeout":100,"topology_region":"\\u003cnorth\\u003e",'
+        b'"topology_zone":"z1"}'
+    )
+    assert expected == answer
+
+
+def test_without_negotiation_the_answer_is_ok(nsqd: NsqdProcess) -> None:
+    with nsqd.connect() as client:
+        assert b"OK" == client.call(identify_bytes(b'{"client_id":"c","heartbeat_interval":1000}'))
+
+
+@pytest.mark.parametrize(
+    ("asked", "agreed"),
+    [
+        ({"msg_timeout": 1000}, {"msg_timeout": 1000}),
+        ({"msg_timeout": 900_000}, {"msg_timeout": 900_000}),
+        ({"msg_timeout": 0}, {"msg_timeout": 60_000}),
+        ({"heartbeat_interval": 1000}, {}),
+        ({"heartbeat_interval": 60_000}, {}),
+        ({"heartbeat_interval": -1}, {}),
+        ({"heartbeat_interval": 0}, {}),
+        ({"output_buffer_size": 64}, {"output_buffer_size": 64}),
+        ({"output_buffer_size": 65_536}, {"output_buffer_size": 65_536}),
+        ({"output_buffer_size": 0}, {"output_buffer_size": 16_384}),
+        ({"output_buffer_size": -1}, {"output_buffer_size": 1, "output_buffer_timeout": 0}),
+        ({"output_buffer_timeout": 25}, {"output_buffer_timeout": 25}),
+        ({"output_buffer_timeout": 30_000}, {"output_buffer_timeout": 30_000}),
+        ({"output_buffer_timeout": 0}, {"output_buffer_timeout": 250}),
+        ({"output_buffer_timeout": -1}, {"output_buffer_timeout": 0}),
+        ({"sample_rate": 0}, {"sample_rate": 0}),
+        ({"sample_rate": 99}, {"sample_rate": 99}),
+        ({"tls_v1": True}, {"tls_v1": False}),
+        ({"SAMPLE_RATE": 5}, {"sample_rate": 5}),
+        ({"unheard_of": [1, {}]}, {}),
+        ({"short_id": "s", "long_id": "l"}, {}),
+    ],
+    ids=json.dumps,
+)
+def test_what_is_asked_for_is_agreed_to(
+    nsqd: NsqdProcess, asked: Mapping[str, object], agreed: Mapping[str, object]
+) -> None:
+    with nsqd.connect() as client:
+        answer = client.identify(**asked)
+
+    assert agreed == {key: answer[key] for key in agreed}
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        ('{"heartbeat_interval":999}', "heartbeat interval (999) is invalid"),
+        ('{"heartbeat_interval":60001}', "heartbeat interval (60001) is invalid"),
+        ('{"heartbeat_interval":-2}', "heartbeat interval (-2) is invalid"),
+        ('{"output_buffer_size":63}', "output buffer size (63) is invalid"),
+        ('{"output_buffer_size":65537}', "output buffer size (65537) is invalid"),
+        ('{"output_buffer_size":-2}', "output buffer size (-2) is invalid"),
+        ('{"output_buffer_timeout":24}', "output buffer timeout (24) is invalid"),
+        ('{"output_buffer_timeout":30001}', "output buffer timeout (30001) is invalid"),
+        ('{"sample_rate":100}', "sample rate (100) is invalid"),
+        ('{"sample_rate":-1}', "sample rate (-1) is invalid"),
+        ('{"msg_timeout":999}', "msg timeout (999) is invalid"),
+        ('{"msg_timeout":900001}', "msg timeout (900001) is invalid"),
+        ('{"msg_timeout":-1}', "msg timeout (-1) is invalid"),
+        ('{"heartbeat_interval":1000.5}', "failed to decode JSON body"),
+        ('{"heartbeat_interval":"1000"}', "failed to decode JSON body"),
+        ('{"heartbeat_interval":true}', "failed to decode JSON body"),
+        ('{"client_id":1}', "failed to decode JSON body"),
+        ('{"snappy":1}', "failed to decode JSON body"),
+        ("[]", "failed to decode JSON body"),
+        ("{", "failed to decode JSON body"),
+        ("\xff", "failed to decode JSON body"),
+    ],
+)
+def test_what_cannot_be_is_refused(nsqd: NsqdProcess, body: str, detail: str) -> None:
+    with nsqd.connect() as client:
+        with pytest.raises(Refused) as refusal:
+            client.call(identify_bytes(body.encode("latin-1")))
+
+        assert ("E_BAD_BODY", f"IDENTIFY {detail}") == (refusal.value.code, refusal.value.detail)
+        assert b"" == client.read_to_end()
+
+
+@pytest.mark.parametrize("body", [b"null", b"{}", b" {} "])
+def test_empty_bodies_are_accepted(nsqd: NsqdProcess, body: bytes) -> None:
+    with nsqd.connect() as client:
+        assert b"OK" == client.call(identify_bytes(body))
+
+
+@pytest.mark.parametrize(
+    ("size", "detail"),
+    [
+        (0, "invalid body size 0"),
+        (-1, "invalid body size -1"),
+        (5_242_881, "body too big 5242881 > 5242880"),
+    ],
+)
+def test_impossible_sizes_are_refused(nsqd: NsqdProcess, size: int, detail: str) -> None:
+    with nsqd.connect() as client:
+        with pytest.raises(Refused, match="E_BAD_BODY") as refusal:
+            client.call(b"IDENTIFY\n" + size.to_bytes(4, "big", signed=True))
+
+        assert f"IDENTIFY {detail}" == refusal.value.detail
+        assert b"" == client.read_to_end()
+
+
+def test_second_identify_is_answered(nsqd: NsqdProcess) -> None:
+    with nsqd.connect() as client:
+        client.identify(msg_timeout=2000)
+
+        assert 3000 == client.identify(msg_timeout=3000)["msg_timeout"]
+
+
+def test_identify_after_sub_is_refused(nsqd: NsqdProcess) -> None:
+    with nsqd.connect() as client:
+        client.subscribe("identify-late", "c")
+        with pytest.raises(Refused, match=r"^E_INVALID cannot IDENTIFY in current state$"):
+            client.identify()
+
+        assert b"" == client.read_to_end()
+
+
+def test_stats_show_who_a_client_says_it_is(nsqd: NsqdProcess) -> None:
+    with nsqd.connect() as client:
+        client.identify(
+            client_id="me", hostname="host.example", user_agent="test/1", sample_rate=5,
+            topology_zone="z", topology_region="r",
+        )  # fmt: skip
+        client.subscribe("identify-stats", "c", rdy=3)
+
+        shown = nsqd.stats("identify-stats", "c")["clients"][0]
+
+    expected = {
+        "client_id": "me",
+        "hostname": "host.example",
+        "user_agent": "test/1",
+        "version": "V2",
+        "state": 3,
+        "ready_count": 3,
+        "sample_rate": 5,
+        "topology_zone": "z",
+        "topology_region": "r",
+    }
+    assert expected == {key: shown[key] for key in expected}
+
+
+# Heartbeats ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("subscribed", [True, False], ids=["consumer", "producer"])
+def test_silent_client_gets_a_heartbeat_and_then_the_end(
+    nsqd: NsqdProcess, *, subscribed: bool
+) -> None:
+    with nsqd.connect() as client:
+        began = time.monotonic()
+        client.identify(heartbeat_interval=1000)
+        if subscribed:
+            client.subscribe("heartbeat", "c")
+
+        assert HEARTBEAT == client.next_frame()
+        heartbeat_after = time.monotonic() - began
+        assert b"" == client.read_to_end()
+        end_after = time.monotonic() - began
+
+    assert heartbeat_after == pytest.approx(1.0, abs=TOLERANCE_SECONDS)
+    assert end_after == pytest.approx(2.0, abs=TOLERANCE_SECONDS)
+
+
+def test_answered_heartbeats_keep_a_connection() -> None:
+    with run_nsqd() as nsqd:
+        client = nsqd.connect()
+        client.identify(heartbeat_interval=1000)
+        for _ in range(3):
+            assert HEARTBEAT == client.next_frame(seconds=1 + TOLERANCE_SECONDS)
+            client.send(commands.nop())
+
+        assert b"OK" == client.call(commands.pub("t", b"x"))
+
+
+def test_client_may_do_without_heartbeats(nsqd: NsqdProcess) -> None:
+    with nsqd.connect() as client, nsqd.connect() as yardstick:
+        client.identify(heartbeat_interval=-1)
+        yardstick.identify(heartbeat_interval=1000)
+        yardstick.next_frame()
+        yardstick.read_to_end()
+
+        assert b"OK" == client.call(commands.pub("heartbeat", b"x"))
+
+
+def test_second_identify_does_not_change_the_heartbeat(nsqd: NsqdProcess) -> None:
+    """As in the reference: the timers of the first one count."""
+    with nsqd.connect() as client:
+        client.identify(heartbeat_interval=1000)
+        client.identify(heartbeat_interval=60_000)
+
+        for _ in range(2):
+            assert HEARTBEAT == client.next_frame(seconds=1 + TOLERANCE_SECONDS)
+            client.send(commands.nop())

@@ -1,0 +1,174 @@
+"""Consumers that leave, and operators that delete, empty and pause, against the running program."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.raw_client import Refused
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+from penstock.wire.frames import Message
+
+# How long a client listens to be sure that nothing comes.
+SILENCE_SECONDS = 0.15
+
+
+@pytest.fixture(scope="module")
+def nsqd() -> Iterator[NsqdProcess]:
+    with run_nsqd() as process:
+        yield process
+
+
+def bodies(messages: list[Message]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+# Consumers that leave -----------------------------------------------------------------------------
+
+
+def test_messages_of_a_lost_consumer_go_to_another_at_once(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"1", b"2", b"3")
+    lost = nsqd.consumer(topic, "c", rdy=3)
+    other = nsqd.consumer(topic, "c", rdy=3)
+    lost.messages(3)
+    lost.close()
+
+    received = other.messages(3, seconds=2)
+
+    assert [(2, b"1"), (2, b"2"), (2, b"3")] == [(each.attempts, each.body) for each in received]
+    assert nsqd.shows(topic, "c", timeout_count=0, client_count=1)
+
+
+def test_messages_of_a_lost_consumer_can_wait_for_their_timeout(topic: str) -> None:
+    with run_nsqd("--requeue-on-disconnect=false", "--msg-timeout=500ms") as nsqd:
+        nsqd.publish(topic, b"x")
+        began = time.monotonic()
+        lost = nsqd.consumer(topic, "c")
+        lost.message()
+        lost.close()
+        wait_until(lambda: nsqd.shows(topic, "c", client_count=0), "it to be lost")
+
+        assert nsqd.shows(topic, "c", in_flight_count=1)
+
+        other = nsqd.consumer(topic, "c")
+
+        assert 2 == other.message().attempts
+        assert time.monotonic() >= began + 0.5
+        assert nsqd.shows(topic, "c", timeout_count=1)
+
+
+def test_connection_is_the_owner_of_its_messages_and_not_the_client(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    nsqd.publish(topic, b"x")
+    old = nsqd.consumer(topic, "c")
+    message = old.message()
+    old.close()
+    new = nsqd.consumer(topic, "c", rdy=0)
+    wait_until(lambda: nsqd.shows(topic, "c", depth=1), "it to come back")
+
+    with pytest.raises(Refused, match="E_FIN_FAILED"):
+        new.call(commands.fin(message.id))
+
+
+def test_cls_ends_deliveries_and_nothing_else(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"1", b"2", b"3", b"4")
+    client = nsqd.consumer(topic, "c", rdy=3)
+    first, second, third = client.messages(3)
+
+    assert b"CLOSE_WAIT" == client.call(commands.cls())
+
+    client.send(
+        commands.rdy(10), commands.fin(first.id), commands.req(second.id, 0),
+        commands.touch(third.id), commands.fin(third.id),
+    )  # fmt: skip
+
+    assert b"OK" == client.call(commands.pub("elsewhere", b"x"))
+    assert client.is_silent(seconds=SILENCE_SECONDS)
+    assert nsqd.shows(topic, "c", depth=2, in_flight_count=0, client_count=1)
+    assert {b"4", b"2"} == set(bodies(nsqd.consumer(topic, "c", rdy=2).messages(2)))
+
+
+# What operators do --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["channel", "topic"])
+def test_deletion_closes_consumers_without_a_word(nsqd: NsqdProcess, topic: str, what: str) -> None:
+    client = nsqd.consumer(topic, "c")
+    producer = nsqd.connect()
+    producer.call(commands.pub(topic, b"x"))
+    client.message()
+    nsqd.post(f"/{what}/delete?topic={topic}&channel=c")
+
+    assert b"" == client.read_to_end()
+    assert b"OK" == producer.call(commands.pub(topic, b"a publisher stays"))
+
+
+def test_deleted_topic_begins_anew(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"old")
+    nsqd.post(f"/topic/delete?topic={topic}")
+    nsqd.publish(topic, b"new")
+    client = nsqd.consumer(topic, "c", rdy=10)
+
+    assert b"new" == client.message().body
+    assert client.is_silent(seconds=SILENCE_SECONDS)
+
+
+def test_emptied_channel_forgets_what_is_in_flight_and_goes_on(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    nsqd.publish(topic, b"1", b"2", b"3")
+    with nsqd.connect() as producer:
+        producer.call(commands.dpub(topic, 60_000, b"deferred"))
+    client = nsqd.consumer(topic, "c", rdy=2)
+    first, _ = client.messages(2)
+    nsqd.post(f"/channel/empty?topic={topic}&channel=c")
+
+    assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, deferred_count=0)
+    with pytest.raises(Refused, match="E_FIN_FAILED"):
+        client.call(commands.fin(first.id))
+
+    nsqd.publish(topic, b"4", b"5")
+
+    assert [b"4", b"5"] == bodies(client.messages(2))
+
+
+def test_paused_channel_delivers_nothing_and_takes_answers(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"1", b"2")
+    client = nsqd.consumer(topic, "c")
+    message = client.message()
+    nsqd.post(f"/channel/pause?topic={topic}&channel=c")
+    client.send(commands.fin(message.id))
+    nsqd.publish(topic, b"3")
+
+    assert client.is_silent(seconds=SILENCE_SECONDS)
+    assert nsqd.shows(topic, "c", depth=2, in_flight_count=0, paused=True)
+
+    nsqd.post(f"/channel/unpause?topic={topic}&channel=c")
+
+    assert b"2" == client.message().body
+
+
+def test_paused_topic_keeps_what_is_published_and_its_channels_go_on(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    nsqd.publish(topic, b"1", b"2")
+    client = nsqd.consumer(topic, "c")
+    message = client.message()
+    nsqd.post(f"/topic/pause?topic={topic}")
+    nsqd.publish(topic, b"3")
+    client.send(commands.fin(message.id))
+    message = client.message()
+
+    assert b"2" == message.body
+
+    client.send(commands.fin(message.id))
+
+    assert client.is_silent(seconds=SILENCE_SECONDS)
+    assert 1 == nsqd.stats(topic)["depth"]
+
+    nsqd.post(f"/topic/unpause?topic={topic}")
+
+    assert b"3" == client.message().body

@@ -1,0 +1,222 @@
+"""Timeouts, deferrals and TOUCH, against the running program.
+
+Times are measured here, at the client: never too early, and no later than the promise allows.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.raw_client import Refused
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+
+# What nsqd promises for its timers.
+LATENESS_SECONDS = 0.010
+
+# Of several timers on a machine that others use too, this many must keep the promise.
+TIMERS = 9
+TIMERS_IN_TIME = 5
+
+# What a single timer may be late on such a machine.
+SLACK_SECONDS = 0.15
+
+# Short, so that the tests are.
+FLAGS = ("--msg-timeout=300ms", "--max-msg-timeout=700ms", "--max-req-timeout=400ms")
+
+
+@pytest.fixture(scope="module")
+def nsqd() -> Iterator[NsqdProcess]:
+    with run_nsqd(*FLAGS) as process:
+        yield process
+
+
+def sleep_until(at: float) -> None:
+    """For tests whose subject is the time that passes."""
+    time.sleep(max(at - time.monotonic(), 0))
+
+
+def in_time(lateness: list[float]) -> bool:
+    """Whether enough of them kept the promise."""
+    print("late by ms:", *(f"{late * 1000:.1f}" for late in lateness))
+    return sorted(lateness)[TIMERS_IN_TIME - 1] <= LATENESS_SECONDS
+
+
+def test_timeout_brings_a_message_back_in_time_on_a_new_channel(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    lateness = []
+    for number in range(TIMERS):
+        name = f"{topic}-{number}"
+        client = nsqd.consumer(name, "c")
+        published = time.monotonic()
+        nsqd.publish(name, b"x")
+        client.message()
+        delivered = time.monotonic()
+        again = client.message()
+        now = time.monotonic()
+
+        assert 2 == again.attempts
+        assert now >= published + 0.3
+        lateness.append(now - delivered - 0.3)
+        assert 1 == nsqd.stats(name, "c")["timeout_count"]
+        client.close()
+
+    assert in_time(lateness)
+
+
+def test_deferred_message_comes_in_time_on_a_new_channel(nsqd: NsqdProcess, topic: str) -> None:
+    lateness = []
+    for number in range(TIMERS):
+        name = f"{topic}-{number}"
+        client = nsqd.consumer(name, "c")
+        published = time.monotonic()
+        with nsqd.connect() as producer:
+            producer.call(commands.dpub(name, 200, b"x"))
+        answered = time.monotonic()
+        message = client.message()
+        now = time.monotonic()
+
+        assert 1 == message.attempts
+        assert now >= published + 0.2
+        lateness.append(now - answered - 0.2)
+        client.close()
+
+    assert in_time(lateness)
+
+
+def test_requeued_message_comes_in_time(nsqd: NsqdProcess, topic: str) -> None:
+    client = nsqd.consumer(topic, "c")
+    nsqd.publish(topic, b"x")
+    message = client.message()
+    lateness = []
+    for _ in range(TIMERS):
+        requeued = time.monotonic()
+        client.send(commands.req(message.id, 150))
+        client.call(commands.pub("elsewhere", b"x"))  # once this is answered, that is done
+        answered = time.monotonic()
+        message = client.message()
+        now = time.monotonic()
+
+        assert now >= requeued + 0.15
+        lateness.append(now - answered - 0.15)
+
+    assert in_time(lateness)
+
+
+def test_deferral_counts_from_the_publish_and_not_from_the_channel(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    published = time.monotonic()
+    with nsqd.connect() as producer:
+        producer.call(commands.dpub(topic, 300, b"x"))
+        producer.call(commands.pub(topic, b"at once"))
+    answered = time.monotonic()
+    sleep_until(answered + 0.15)
+    client = nsqd.consumer(topic, "c", rdy=10)
+
+    assert b"at once" == client.message().body
+    client.message()
+    now = time.monotonic()
+    assert published + 0.3 <= now < answered + 0.3 + SLACK_SECONDS
+
+
+def test_messages_deferred_together_come_together_and_in_order(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    client = nsqd.consumer(topic, "c", rdy=100)
+    published = time.monotonic()
+    numbers = [b"%d" % number for number in range(50)]
+    client.call(commands.dmpub(topic, 200, numbers))
+    wait_until(lambda: nsqd.shows(topic, "c", deferred_count=50, depth=0), "all to be deferred")
+
+    assert numbers == [message.body for message in client.messages(50)]
+    assert time.monotonic() >= published + 0.2
+
+
+def test_touch_gives_more_time_up_to_the_limit(nsqd: NsqdProcess, topic: str) -> None:
+    """300 ms at first, 300 ms from each TOUCH, but 700 ms in all."""
+    nsqd.publish(topic, b"x")
+    client = nsqd.consumer(topic, "c")
+    message = client.message()
+    delivered = time.monotonic()
+    for after in (0.2, 0.4, 0.6):
+        sleep_until(delivered + after)
+        client.send(commands.touch(message.id))
+
+    again = client.message()
+    after = time.monotonic() - delivered
+
+    assert 2 == again.attempts
+    assert 0.65 <= after < 0.7 + SLACK_SECONDS
+
+
+def test_touched_message_times_out_as_late_as_its_last_touch_says(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    nsqd.publish(topic, b"x")
+    client = nsqd.consumer(topic, "c")
+    message = client.message()
+    delivered = time.monotonic()
+    sleep_until(delivered + 0.2)
+    touched = time.monotonic()
+    client.send(commands.touch(message.id))
+    client.message()
+
+    assert touched + 0.3 <= time.monotonic() < touched + 0.3 + SLACK_SECONDS
+
+
+def test_late_fin_is_refused(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"x")
+    client = nsqd.consumer(topic, "c")
+    message = client.message()
+    client.send(commands.rdy(0))
+    wait_until(lambda: nsqd.shows(topic, "c", timeout_count=1), "the timeout")
+
+    with pytest.raises(Refused, match=f"^E_FIN_FAILED FIN {message.id.decode()} failed ID not in"):
+        client.call(commands.fin(message.id))
+
+
+def test_late_fin_counts_if_the_message_has_come_back_to_the_same_consumer(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    nsqd.publish(topic, b"x")
+    client = nsqd.consumer(topic, "c")
+    message = client.message()
+    client.message()
+    client.send(commands.fin(message.id))
+
+    assert client.is_silent(seconds=0.5)
+    assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, timeout_count=1)
+
+
+def test_finished_message_does_not_come_again(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"x")
+    client = nsqd.consumer(topic, "c")
+    client.send(commands.fin(client.message().id))
+
+    assert client.is_silent(seconds=0.5)  # longer than the message timeout
+    assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, timeout_count=0, requeue_count=0)
+
+
+def test_requeue_for_too_long_is_for_the_longest_time(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"x")
+    client = nsqd.consumer(topic, "c")
+    message = client.message()
+    began = time.monotonic()
+    client.send(commands.req(message.id, 3_600_000))
+    client.message()
+
+    assert 0.4 <= time.monotonic() - began < 0.4 + SLACK_SECONDS
+
+
+def test_timers_go_on_in_a_paused_channel(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(topic, b"x")
+    client = nsqd.consumer(topic, "c")
+    client.message()
+    nsqd.post(f"/channel/pause?topic={topic}&channel=c")
+
+    wait_until(lambda: nsqd.shows(topic, "c", timeout_count=1, depth=1), "the timeout")
+    assert client.is_silent(seconds=0.15)
