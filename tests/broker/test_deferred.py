@@ -1,0 +1,106 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.broker.deferred import Deferred, DeferredRun
+
+
+def due_runs(deferred: Deferred, wall_ns: int) -> list[DeferredRun]:
+    runs = []
+    while (run := deferred.maybe_due(wall_ns)) is not None:
+        deferred.pop()
+        runs.append(run)
+    return runs
+
+
+def test_nothing_waits_at_first() -> None:
+    deferred = Deferred(frames_max=None)
+
+    assert 0 == len(deferred)
+    assert deferred.next_due_ns() is None
+    assert deferred.maybe_due(1 << 62) is None
+
+
+def test_a_run_comes_out_whole_when_it_is_due_and_not_before() -> None:
+    deferred = Deferred(frames_max=None)
+    deferred.add(100, 7, [b"a", b"b"])
+
+    assert 2 == len(deferred)
+    assert 100 == deferred.next_due_ns()
+    assert [] == due_runs(deferred, 99)
+    assert [(7, 2, [b"a", b"b"])] == [
+        (run.first_seq, run.length, run.frames) for run in due_runs(deferred, 100)
+    ]
+    assert 0 == len(deferred)
+    assert deferred.next_due_ns() is None
+
+
+def test_runs_come_out_by_due_time_and_equal_times_as_they_came() -> None:
+    deferred = Deferred(frames_max=None)
+    for first_seq, due_ns in enumerate([300, 100, 200, 100]):
+        deferred.add(due_ns, first_seq, [b"x"])
+
+    assert [1, 3, 2] == [run.first_seq for run in due_runs(deferred, 250)]
+    assert 300 == deferred.next_due_ns()
+
+
+def test_a_run_that_is_due_stays_until_it_is_taken_out() -> None:
+    deferred = Deferred(frames_max=None)
+    deferred.add(100, 7, [b"a"])
+
+    assert deferred.maybe_due(100) == deferred.maybe_due(100)
+    assert 1 == len(deferred)
+
+
+def test_beyond_the_limit_only_the_place_in_the_log_is_kept() -> None:
+    deferred = Deferred(frames_max=3)
+    deferred.add(100, 0, [b"a", b"b"])
+    deferred.add(101, 2, [b"c", b"d"])
+    deferred.add(102, 4, [b"e"])
+    deferred.add(103, 5, [b"f"])
+
+    assert 6 == len(deferred)
+    assert [[b"a", b"b"], None, [b"e"], None] == [run.frames for run in due_runs(deferred, 200)]
+
+
+def test_what_came_due_makes_room_for_frames_again() -> None:
+    deferred = Deferred(frames_max=1)
+    deferred.add(100, 0, [b"a"])
+    deferred.add(101, 1, [b"b"])
+    due_runs(deferred, 101)
+    deferred.add(102, 2, [b"c"])
+
+    assert [[b"c"]] == [run.frames for run in due_runs(deferred, 102)]
+
+
+def test_clear_forgets_everything_and_makes_room() -> None:
+    deferred = Deferred(frames_max=1)
+    deferred.add(100, 0, [b"a"])
+    deferred.add(100, 1, [b"b"])
+    deferred.clear()
+
+    assert 0 == len(deferred)
+    assert deferred.next_due_ns() is None
+    deferred.add(100, 2, [b"c"])
+    assert [[b"c"]] == [run.frames for run in due_runs(deferred, 100)]
+
+
+@given(
+    frames_max=st.none() | st.integers(0, 6),
+    runs=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 3)), max_size=12),
+    checks=st.lists(st.integers(0, 20), max_size=4).map(sorted),
+)
+def test_it_is_a_stable_sort_by_due_time(
+    frames_max: int | None, runs: list[tuple[int, int]], checks: list[int]
+) -> None:
+    deferred = Deferred(frames_max)
+    for first_seq, (due_ns, length) in enumerate(runs):
+        deferred.add(due_ns, first_seq, [b"x"] * length)
+    waiting = sorted(enumerate(runs), key=lambda each: each[1][0])
+
+    for wall_ns in [*checks, 20]:
+        expected = [first_seq for first_seq, (due_ns, _) in waiting if due_ns <= wall_ns]
+        waiting = waiting[len(expected) :]
+
+        assert expected == [run.first_seq for run in due_runs(deferred, wall_ns)]
+        assert sum(length for _, (_, length) in waiting) == len(deferred)
+    assert 0 == deferred._frames_held
