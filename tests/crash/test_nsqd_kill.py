@@ -1,0 +1,186 @@
+"""kill -9 under load, again and again: nothing that was acknowledged is lost.
+
+A producer publishes as fast as it is answered; a consumer finishes what it gets, and has each batch
+of FINs followed by a publish, whose answer proves that nsqd has seen them. A second channel, which
+nobody reads until the end, must then hold everything.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from penstock.log.check import check
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.raw_client import Disconnected, RawClient
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+from penstock.wire.frames import Message, Response
+
+pytestmark = [
+    pytest.mark.crash,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("heavy"),
+    pytest.mark.timeout(180),
+]
+
+KILLS = 20
+MESSAGES_BETWEEN_KILLS = 2_000
+
+# What nsqd promises: a crash brings back at most what was finished in this time before it.
+JOURNAL_SECONDS = 0.100
+
+TOPIC = "t"
+DEFER_MS = 400
+REQUEUE_EVERY = 100
+REQUEUE_MS = 50
+
+CONNECTION_LOST = (Disconnected, ConnectionError, TimeoutError)
+
+
+@dataclass
+class Ledger:
+    """What the clients know of each message, which its body names."""
+
+    numbers: Iterator[int] = field(default_factory=count)
+    acknowledged: set[bytes] = field(default_factory=set)
+    due_at: dict[bytes, float] = field(default_factory=dict)
+    received: set[bytes] = field(default_factory=set)
+    finished_at: dict[bytes, float] = field(default_factory=dict)
+    killed_at: float = 0.0
+    redelivered: int = 0
+    too_early: list[bytes] = field(default_factory=list)
+    finished_in_vain: dict[bytes, float] = field(default_factory=dict)
+    """Messages that came again, and how long before the kill nsqd had had their FIN."""
+
+    def next_bodies(self, number: int) -> list[bytes]:
+        return [b"%010d" % next(self.numbers) for _ in range(number)]
+
+    def note_delivery(self, body: bytes) -> None:
+        self.received.add(body)
+        if time.time() < self.due_at.get(body, 0.0):
+            self.too_early.append(body)
+        finished_at = self.finished_at.get(body)
+        if finished_at is not None:
+            self.redelivered += 1
+            before_kill = self.killed_at - finished_at
+            if before_kill > JOURNAL_SECONDS:
+                self.finished_in_vain[body] = before_kill
+
+
+def produce(client: RawClient, ledger: Ledger) -> None:
+    while True:
+        several, (single,), (deferred,) = map(ledger.next_bodies, (40, 1, 1))
+        ledger.due_at[deferred] = time.time() + DEFER_MS / 1000
+        client.send(
+            commands.mpub(TOPIC, several),
+            commands.pub(TOPIC, single),
+            commands.dpub(TOPIC, DEFER_MS, deferred),
+        )
+        for bodies in (several, [single], [deferred]):
+            assert b"OK" == client.response()
+            ledger.acknowledged.update(bodies)
+
+
+def consume(client: RawClient, ledger: Ledger) -> None:
+    client.subscribe(TOPIC, "work", rdy=200)
+    waiting: list[Message] = []
+    while True:
+        batch = waiting or [client.message(), *received_messages(client)]
+        waiting = finish(client, ledger, batch)
+
+
+def finish(client: RawClient, ledger: Ledger, batch: list[Message]) -> list[Message]:
+    """Finishes a batch, some of it by way of a requeue. Returns what came in the meantime."""
+    answers, finished = [], []
+    for message in batch:
+        ledger.note_delivery(message.body)
+        if message.attempts == 1 and int(message.body) % REQUEUE_EVERY == 0:
+            answers.append(commands.req(message.id, REQUEUE_MS))
+        else:
+            answers.append(commands.fin(message.id))
+            finished.append(message.body)
+    client.send(*answers, commands.pub("proof", b"x"))
+    meanwhile = []
+    while isinstance(frame := client.next_frame(), Message):
+        meanwhile.append(frame)
+    assert Response(b"OK") == frame
+    ledger.finished_at.update(dict.fromkeys(finished, time.monotonic()))
+    return meanwhile
+
+
+def received_messages(client: RawClient) -> list[Message]:
+    return [frame for frame in client.received_frames() if isinstance(frame, Message)]
+
+
+def until_lost(
+    work: Callable[[RawClient, Ledger], None], client: RawClient, ledger: Ledger
+) -> None:
+    try:
+        work(client, ledger)
+    except CONNECTION_LOST:
+        client.close()
+
+
+def load_until_killed(nsqd: NsqdProcess, ledger: Ledger, chance: random.Random) -> None:
+    threads = [
+        threading.Thread(target=until_lost, args=(work, RawClient(nsqd.tcp_address), ledger))
+        for work in (produce, consume)
+    ]
+    for thread in threads:
+        thread.start()
+    enough = len(ledger.acknowledged) + MESSAGES_BETWEEN_KILLS
+    wait_until(lambda: len(ledger.acknowledged) >= enough, "enough to be published")
+    time.sleep(chance.uniform(0, 0.2))  # at no moment in particular
+    ledger.killed_at = time.monotonic()
+    nsqd.kill()
+    for thread in threads:
+        thread.join(timeout=20)
+        assert not thread.is_alive()
+
+
+def test_kill_loses_nothing_and_brings_back_little(tmp_path: Path) -> None:
+    ledger = Ledger()
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    print("seed", seed)
+    with run_nsqd(data_path=tmp_path) as nsqd:
+        for channel in ("work", "audit"):
+            nsqd.consumer(TOPIC, channel, rdy=0).close()
+        for _ in range(KILLS):
+            load_until_killed(nsqd, ledger, chance)
+            assert [] == [finding for finding in check(tmp_path) if finding.is_damage]
+            nsqd.restart()
+        drain(nsqd, "work", ledger.acknowledged - ledger.received, ledger.note_delivery)
+        audited: list[bytes] = []
+        drain(nsqd, "audit", ledger.acknowledged, audited.append)
+    print(
+        f"{len(ledger.acknowledged)} acknowledged, {ledger.redelivered} delivered again after "
+        f"their FIN"
+    )
+
+    assert set() == ledger.acknowledged - ledger.received
+    assert {} == ledger.finished_in_vain
+    assert [] == ledger.too_early
+    assert set() == ledger.acknowledged - set(audited)
+    in_order = [body for body in dict.fromkeys(audited) if body not in ledger.due_at]
+    assert sorted(in_order) == in_order
+
+
+def drain(
+    nsqd: NsqdProcess, channel: str, wanted: set[bytes], note: Callable[[bytes], None]
+) -> None:
+    """Reads and finishes a channel until it has given all that is wanted."""
+    client = nsqd.consumer(TOPIC, channel, rdy=2500)
+    missing = set(wanted)
+    while missing:
+        batch = [client.message(), *received_messages(client)]
+        for message in batch:
+            note(message.body)
+            missing.discard(message.body)
+        client.send(*(commands.fin(message.id) for message in batch))
