@@ -53,6 +53,7 @@ class Connection(asyncio.Protocol):
         self._is_held = False
 
         self._is_finishing = state.stopping  # the next answer is the last
+        self._has_peer_ended = False  # it will send no more, but may still be reading
         self._has_ended = False
         self._lingers = False
 
@@ -84,7 +85,9 @@ class Connection(asyncio.Protocol):
         if self._has_ended:
             return
         if self._is_held:
-            self._unread += data  # A TLS transport may hand over what it had when it was paused.
+            # Not before, because only while it is read can we see that a peer has gone.
+            self._transport.pause_reading()
+            self._unread += data
             return
         if self._body is not None or self._unread:
             data = self._complete(data)
@@ -95,17 +98,17 @@ class Connection(asyncio.Protocol):
             self._maybe_close()
 
     def eof_received(self) -> bool:
-        if not self._has_ended and (self._unread or self._body is not None):
-            self._refuse(BadRequest())
-        self._end()
-        self._lingers = False
-        self._on_progress()
-        return bool(self._outbox.waiting) and not self.is_secure
+        self._has_peer_ended = True
+        if self._has_ended or not self._is_held:
+            self._end_with_peer()
+        else:
+            self._reset_deadline()
+        return not self._transport.is_closing() and not self.is_secure
 
     def pause_writing(self) -> None:
         self._outbox.pause()
         self._reset_deadline()
-        self._hold()
+        self._is_held = True
 
     def resume_writing(self) -> None:
         self._outbox.resume()
@@ -176,13 +179,13 @@ class Connection(asyncio.Protocol):
             self._reset_deadline()
 
     def _keep_start_of_head(self, start: bytes) -> None:
-        while start.startswith(b"\r\n"):
-            start = start[2:]
         self._unread += start
         self.deadline = self._state.now + self._state.limits.head_seconds
         self._judge_start_of_head()
 
     def _judge_start_of_head(self) -> None:
+        while self._unread.startswith(b"\r\n"):
+            del self._unread[:2]
         size = len(self._unread)
         if size > self._state.limits.head_bytes_max:
             self._refuse(BadRequest(431))
@@ -270,39 +273,44 @@ class Connection(asyncio.Protocol):
 
     def _on_progress(self) -> None:
         self._outbox.flush()
-        if self._has_ended or self._outbox.is_last:
+        if self._outbox.is_last:
             self._end()
+        self._reset_deadline()
+        if self._has_ended:
             self._maybe_close()
         else:
-            self._reset_deadline()
             self._maybe_release()
 
     # Back-pressure and deadlines.
 
     def _maybe_hold(self) -> None:
         if self._outbox.is_full:
-            self._reset_deadline()
-            self._hold()
-
-    def _hold(self) -> None:
-        if not self._is_held:
             self._is_held = True
-            self._transport.pause_reading()
+            self._reset_deadline()
 
     def _maybe_release(self) -> None:
-        if self._is_held and not self._has_ended and not self._outbox.is_full:
-            self._is_held = False
+        if not self._is_held or self._has_ended or self._outbox.is_full:
+            return
+        self._is_held = False
+        if self._unread:
+            self.data_received(self._take_unread())
+        if self._is_held:
+            return
+        if self._has_peer_ended:
+            self._end_with_peer()
+        else:
             self._transport.resume_reading()
-            if self._unread:
-                self.data_received(self._take_unread())
 
     def _reset_deadline(self) -> None:
         """Gives what the connection is doing now its full time."""
         state, limits = self._state, self._state.limits
         if not self._outbox.is_writable:
             self.deadline = state.now + limits.write_seconds
-        elif self._outbox.waiting:
+        elif self._outbox.waiting and not self._has_peer_ended:
             self.deadline = inf  # Ours to answer: no fault of the peer's.
+        elif self._outbox.waiting:
+            # It may be waiting for us, or be gone: what nothing is heard of for long is gone.
+            self.deadline = state.now + limits.write_seconds
         elif self._body is not None:
             self.deadline = state.now + limits.body_seconds
         else:
@@ -325,6 +333,14 @@ class Connection(asyncio.Protocol):
         self._lingers = True
         started_ns = time.perf_counter_ns() if plan.logged else 0
         self._outbox.answer(plan, response, started_ns)
+
+    def _end_with_peer(self) -> None:
+        """Answers what the peer has asked for before it stopped sending, and closes."""
+        if self._unread or self._body is not None:
+            self._refuse(BadRequest())
+        self._end()
+        self._lingers = False
+        self._on_progress()
 
     def _end(self) -> None:
         """Serves no further request."""

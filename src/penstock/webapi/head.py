@@ -113,7 +113,7 @@ class _Collector:
         self.headers: Headers = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
+        name, value = name.lower(), value.rstrip(b" \t")
         if name in self.headers:
             value = self.headers[name] + b", " + value
         self.headers[name] = value

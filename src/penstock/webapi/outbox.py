@@ -253,7 +253,7 @@ class Outbox:
             return
         async for piece in response.checked_pieces():
             self._collect(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
-            self.flush()
+            self._on_progress()
             await self._let_others_run()
         if is_chunked:
             self._collect(b"0\r\n\r\n")

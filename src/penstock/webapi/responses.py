@@ -51,7 +51,7 @@ class Response:
             length + ((("Content-Type", guessed_type),) if guessed_type else ())
         )
         self._wire = b""
-        self._wire_date = b""
+        self._wire_date: bytes | None = None
 
     def wire(self, date: bytes) -> bytes:
         """The response to an HTTP/1.1 request on a connection that stays. `date` is the line.
