@@ -1,13 +1,15 @@
 """The append-only log under every topic, and the cursors of its channels."""
 
 from penstock.log.cursors import Cursors
-from penstock.log.data_path import DataPath, TopicStore
+from penstock.log.data_path import DataPath
 from penstock.log.files import Files, RealFiles
 from penstock.log.finding import Finding
 from penstock.log.group_commit import GroupCommit
 from penstock.log.progress import Note, Progress
+from penstock.log.segment import Run, SegmentInfo
 from penstock.log.settings import LogSettings
-from penstock.log.topic_log import READ_BYTES, Run, SegmentInfo, TopicLog
+from penstock.log.topic_log import READ_BYTES, TopicLog
+from penstock.log.topic_store import TopicStore
 
 __all__ = [
     "READ_BYTES",

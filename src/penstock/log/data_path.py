@@ -1,41 +1,200 @@
-"""The folder that holds all logs. (Signatures first; the inside is being written.)"""
+"""The folder that holds the logs of all topics.
 
-from penstock.log.cursors import Cursors
-from penstock.log.files import Files, RealFiles
+One process at a time has it: the folder itself is locked. Before anything in it is changed, it is
+made sure that all of it is ours to change; if not, a DataPathError says so in one line.
+"""
+
+import contextlib
+
+from penstock import names
+from penstock.errors import DataPathError
+from penstock.log.files import Files, Lock, RealFiles, storage_error
 from penstock.log.finding import Finding
+from penstock.log.layout import (
+    TOPICS_NAME,
+    is_another_nsqds,
+    is_known_in_topic,
+    is_removed,
+    removed_name,
+)
+from penstock.log.marker import Marker, read_marker, write_marker
+from penstock.log.pool import FilePool
 from penstock.log.settings import LogSettings
-from penstock.log.topic_log import TopicLog
+from penstock.log.topic_store import TopicStore, create_store, load_store
 
-__all__ = ["DataPath", "TopicStore"]
+__all__ = ["REAL_FILES", "DataPath", "lock_data_path", "verify_data_path"]
 
-_REAL_FILES = RealFiles()
-
-
-class TopicStore:
-    """A topic's log and the cursors of its channels."""
-
-    log: TopicLog
-    cursors: Cursors
-
-    def close(self) -> None:
-        raise NotImplementedError
+REAL_FILES = RealFiles()
 
 
 class DataPath:
-    """The folder, locked."""
+    """A data path that this process has to itself. `DataPath.open` makes one."""
+
+    def __init__(
+        self, path: str, settings: LogSettings, files: Files, lock: Lock, *, lost_power: bool
+    ) -> None:
+        self.path = path
+        self._settings = settings
+        self._files = files
+        self._lock = lock
+        self._lost_power = lost_power
+        self._topics_path = f"{path}/{TOPICS_NAME}"
+        self._pool = FilePool(files, settings.open_files_max)
+        self._topics: set[str] = set()
+        self._stores: dict[str, TopicStore] = {}
 
     @classmethod
-    def open(cls, path: str, settings: LogSettings, files: Files = _REAL_FILES) -> "DataPath":
-        raise NotImplementedError
+    def open(cls, path: str, settings: LogSettings, files: Files = REAL_FILES) -> "DataPath":
+        """Takes a folder, which must be there, and makes a data path of it if it is none yet.
+
+        Raises DataPathError, and has touched nothing then.
+        """
+        lock = lock_data_path(path, files)
+        try:
+            marker = verify_data_path(path, files)
+            lost_power = marker is not None and marker.tells_of_power_loss(files.boot_id())
+            data_path = cls(path, settings, files, lock, lost_power=lost_power)
+            data_path._prepare()
+        except BaseException:
+            lock.close()
+            raise
+        return data_path
 
     def topics(self) -> list[str]:
-        raise NotImplementedError
+        """The topics that there are, in the order of their names."""
+        return sorted(self._topics)
 
     def open_topic(self, name: str, *, wall_ns: int) -> tuple[TopicStore, list[Finding]]:
-        raise NotImplementedError
+        """Opens a topic, which is created if there is none of this name; also returns what had to
+        be put right. The first message of a new topic gets the number `wall_ns // 1000`.
+
+        Raises StorageError.
+        """
+        assert name not in self._stores or self._stores[name].is_closed
+        folder = self._folder(name)
+        try:
+            store, findings = self._load_or_create(name, folder, wall_ns)
+        except OSError as error:
+            raise storage_error("open", folder, error) from error
+        self._stores[name] = store
+        return store, findings
 
     def remove_topic(self, name: str) -> None:
-        raise NotImplementedError
+        """Removes a topic and all its messages, also while it is open. Raises StorageError."""
+        store = self._stores.pop(name, None)
+        if store is not None:
+            store.discard()
+        folder = self._folder(name)
+        try:
+            self._remove_folder(removed_name(folder))
+            # From here on the topic is gone; what is left of it goes now or at the next start.
+            self._files.rename(folder, removed_name(folder))
+            self._topics.discard(name)
+            self._files.sync_folder(self._topics_path)
+            self._remove_folder(removed_name(folder))
+        except OSError as error:
+            raise storage_error("remove", folder, error) from error
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Closes every topic that is still open, and gives the folder up. Raises StorageError if a
+        topic could not be brought to disk; the others are all the same."""
+        try:
+            with contextlib.ExitStack() as stack:
+                for store in self._stores.values():
+                    stack.callback(store.close)
+            self._write_marker(is_open=False)
+        except OSError as error:
+            raise storage_error("close", self.path, error) from error
+        finally:
+            self._lock.close()
+
+    def _prepare(self) -> None:
+        try:
+            self._write_marker(is_open=True)
+            if TOPICS_NAME not in self._files.names(self.path):
+                self._files.make_folder(self._topics_path)
+                self._files.sync_folder(self.path)
+            for folder in self._files.names(self._topics_path):
+                if is_removed(folder):
+                    self._remove_folder(f"{self._topics_path}/{folder}")
+                elif (name := names.name_of_file(folder)) is not None:
+                    self._topics.add(name)
+        except OSError as error:
+            raise _refusal("write to", self.path, error) from error
+
+    def _write_marker(self, *, is_open: bool) -> None:
+        write_marker(self._files, self.path, Marker(self._files.boot_id(), is_open=is_open))
+
+    def _folder(self, name: str) -> str:
+        return f"{self._topics_path}/{names.file_name(name)}"
+
+    def _load_or_create(
+        self, name: str, folder: str, wall_ns: int
+    ) -> tuple[TopicStore, list[Finding]]:
+        if name in self._topics:
+            lost_power = self._lost_power
+            return load_store(self._pool, folder, self._settings, wall_ns, lost_power=lost_power)
+        self._files.make_folder(folder)
+        self._topics.add(name)
+        return create_store(self._pool, folder, self._settings, wall_ns), []
+
+    def _remove_folder(self, folder: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            for name in self._files.names(folder):
+                self._files.remove(f"{folder}/{name}")
+            self._files.remove(folder)
+
+
+def lock_data_path(path: str, files: Files, *, shared: bool = False) -> Lock:
+    """Locks the folder; raises DataPathError if it cannot."""
+    try:
+        return files.lock(path, shared=shared)
+    except BlockingIOError as error:
+        # nsq compat: the words of the reference, which operators search their logs for.
+        raise DataPathError(
+            f"failed to lock data-path: cannot flock directory {path} - {error.strerror} "
+            "(possibly in use by another instance of nsqd)"
+        ) from error
+    except OSError as error:
+        raise _refusal("open", path, error) from error
+
+
+def verify_data_path(path: str, files: Files) -> Marker | None:
+    """Makes sure that everything in a data path is ours, and of a format that we know; returns its
+    marker, or None if it is not a data path yet. Raises DataPathError."""
+    try:
+        marker = read_marker(files, path)
+        for name in files.names(path):
+            if is_another_nsqds(name):
+                raise _foreign(path, name, "is a queue of another nsqd, to be drained by that")
+        if TOPICS_NAME not in files.names(path):
+            return marker
+        if marker is None:
+            raise _foreign(path, TOPICS_NAME, "was not made by Penstock")
+        for folder in files.names(f"{path}/{TOPICS_NAME}"):
+            _verify_topic(path, f"{TOPICS_NAME}/{folder}", folder, files)
+    except OSError as error:
+        raise _refusal("read", path, error) from error
+    return marker
+
+
+def _verify_topic(path: str, relative: str, folder: str, files: Files) -> None:
+    if is_removed(folder):
+        return
+    if names.name_of_file(folder) is None:
+        raise _foreign(path, relative, "is not a topic")
+    try:
+        found = files.names(f"{path}/{relative}")
+    except NotADirectoryError as error:
+        raise _foreign(path, relative, "is not a topic") from error
+    for name in found:
+        if not is_known_in_topic(name):
+            raise _foreign(path, f"{relative}/{name}", "is not part of a log")
+
+
+def _foreign(path: str, name: str, why: str) -> DataPathError:
+    return DataPathError(f"data path {path} has foreign files: {name} {why}")
+
+
+def _refusal(doing: str, path: str, error: OSError) -> DataPathError:
+    return DataPathError(f"cannot {doing} data path {path}: {error.strerror or error}")

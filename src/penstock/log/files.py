@@ -1,23 +1,38 @@
 """The few things the log asks of a file system, and the real one.
 
-Everything that the log does to a disk goes through `Files` and `File`; that they are so few is what
-lets a test keep files in memory, pull the plug, or fail the nth write (`penstock.testing`). Both
+Everything that the log does to a disk goes through `Files` and `File`. That they are so few is what
+lets a test keep files in memory, pull the plug, or fail the nth write (`penstock.testing`). They
 raise `OSError`, as the system does; turning that into an `Error` is their caller's work.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
-from typing import Protocol
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, Protocol
 
-__all__ = ["File", "Files", "RealFiles"]
+from penstock.errors import StorageError
+
+__all__ = ["File", "Files", "Lock", "Mode", "RealFiles", "append_to", "storage_error", "write_all"]
+
+
+# To read; to read and write; to do that with a file that must not be there yet.
+Mode = Literal["read", "write", "create"]
+
+_FLAGS: dict[Mode, int] = {
+    "read": os.O_RDONLY,
+    "write": os.O_RDWR,
+    "create": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+}
 
 
 class File(Protocol):
-    """An open file that grows at its end and can be read anywhere."""
+    """An open file."""
 
-    def append(self, *parts: bytes) -> int:
-        """Writes the parts at the end in one go and returns how many bytes were taken."""
+    def write(self, position: int, *parts: bytes) -> int:
+        """Writes the parts one after the other, in one go; returns how many bytes were taken."""
 
     def read(self, position: int, size: int) -> bytes:
         """Up to `size` bytes from `position` on; fewer only where the file ends."""
@@ -36,37 +51,38 @@ class File(Protocol):
 
 
 class Lock(Protocol):
-    """A folder that is ours until `close`."""
+    """A folder that is ours until it is closed."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Gives the folder up."""
 
 
 class Files(Protocol):
     """Folders, and the files in them."""
 
-    def open(self, path: str, *, create: bool = False) -> File:
-        """Opens a file; `create` asks for one that is not there yet."""
+    def open(self, path: str, mode: Mode) -> File:
+        """Opens a file."""
 
     def names(self, folder: str) -> list[str]:
         """What is in a folder, sorted."""
 
-    def make_folder(self, path: str) -> None: ...
+    def make_folder(self, path: str) -> None:
+        """Makes a folder in one that is there."""
 
     def rename(self, path: str, new_path: str) -> None:
-        """Gives a file or folder a new name; a file that has that name is replaced."""
+        """Renames a file, replacing another, or a folder. Both names are in the same folder."""
 
-    def remove(self, path: str) -> None: ...
-
-    def remove_folder(self, path: str) -> None: ...
+    def remove(self, path: str) -> None:
+        """Removes a file, or a folder that is empty."""
 
     def sync_folder(self, path: str) -> None:
-        """Returns once the names in a folder are safe from a power loss."""
+        """Returns once the names in a folder are safe from a power loss. Any thread may call it."""
 
     def lock(self, folder: str, *, shared: bool = False) -> Lock:
         """Takes the folder for this process, or raises BlockingIOError at once."""
 
     def boot_id(self) -> str:
-        """Names the time since the machine started: while it stays, no write can have been lost."""
+        """Stays the same while the machine runs: no write is lost between two equal answers."""
 
 
 class RealFile:
@@ -77,8 +93,8 @@ class RealFile:
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
-    def append(self, *parts: bytes) -> int:
-        return os.writev(self._fd, parts)
+    def write(self, position: int, *parts: bytes) -> int:
+        return os.pwritev(self._fd, parts, position)
 
     def read(self, position: int, size: int) -> bytes:
         return os.pread(self._fd, size, position)
@@ -97,35 +113,32 @@ class RealFile:
 
 
 class RealFiles:
-    """The operating system's files."""
+    """The operating system's files. What it makes is its user's alone, as the reference's is."""
 
-    def open(self, path: str, *, create: bool = False) -> RealFile:
-        flags = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
-        if create:
-            flags |= os.O_CREAT | os.O_EXCL
-        return RealFile(os.open(path, flags, 0o600))
+    def open(self, path: str, mode: Mode) -> RealFile:
+        return RealFile(os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o600))
 
     def names(self, folder: str) -> list[str]:
-        return sorted(os.listdir(folder))
+        return sorted(entry.name for entry in os.scandir(folder))
 
     def make_folder(self, path: str) -> None:
-        os.mkdir(path, 0o700)
+        Path(path).mkdir(0o700)
 
     def rename(self, path: str, new_path: str) -> None:
-        os.rename(path, new_path)
+        Path(path).rename(new_path)
 
     def remove(self, path: str) -> None:
-        os.unlink(path)
-
-    def remove_folder(self, path: str) -> None:
-        os.rmdir(path)
+        if Path(path).is_dir():
+            Path(path).rmdir()
+        else:
+            Path(path).unlink()
 
     def sync_folder(self, path: str) -> None:
-        with contextlib.closing(RealFile(os.open(path, os.O_RDONLY | os.O_DIRECTORY))) as folder:
+        with contextlib.closing(RealFile(_open_folder(path))) as folder:
             folder.sync()
 
     def lock(self, folder: str, *, shared: bool = False) -> RealFile:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = _open_folder(folder)
         try:
             fcntl.flock(fd, fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
         except BaseException:
@@ -135,8 +148,40 @@ class RealFiles:
 
     def boot_id(self) -> str:
         try:
-            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-                return file.read().strip()
+            return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         except OSError:
-            # Not told by this system: no two runs are then known to be of one boot.
+            # A system that does not tell: no two runs are then known to be of one boot.
             return os.urandom(16).hex()
+
+
+def write_all(file: File, position: int, *parts: bytes) -> int:
+    """Writes the parts with one write, and with more only if the system takes fewer bytes than it
+    is given, as it does when a disk fills up. Returns how many bytes that was."""
+    written = file.write(position, *parts)
+    size = sum(map(len, parts))
+    while written < size:
+        taken = file.write(position + written, b"".join(parts)[written:])
+        if taken == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        written += taken
+    return size
+
+
+def append_to(files: Files, path: str, pieces: Iterable[bytes]) -> None:
+    """Adds to a file, which is made if it is not there, and syncs it."""
+    try:
+        file = files.open(path, "write")
+    except FileNotFoundError:
+        file = files.open(path, "create")
+    with contextlib.closing(file):
+        write_all(file, file.size(), *pieces)
+        file.sync()
+
+
+def storage_error(doing: str, path: str, error: OSError) -> StorageError:
+    """What the user is told of a failure of the system's."""
+    return StorageError(f"cannot {doing} {path}: {error.strerror or error}")
+
+
+def _open_folder(path: str) -> int:
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

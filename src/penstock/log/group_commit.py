@@ -1,30 +1,113 @@
-"""One thread that fsyncs. (Signatures first; the inside is being written.)"""
+"""Fsyncs, in one thread of their own, so that their owner never waits for a disk.
 
+All state is the owner's: the thread takes jobs from one queue and puts outcomes into another, and
+that is all it touches. Requests that come in while a round of fsyncs is under way share the next
+round, so the slower the disk is, the more messages each fsync covers.
+
+What could not be synced is tried again every second, asked for or not, until it has healed.
+"""
+
+import queue
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 
 from penstock.errors import StorageError
-from penstock.log.cursors import Cursors
-from penstock.log.topic_log import TopicLog
+from penstock.log.sync import Syncable, SyncJob, run_job
 
-__all__ = ["GroupCommit"]
+__all__ = ["RETRY_SECONDS", "Done", "GroupCommit"]
+
+RETRY_SECONDS = 1.0
+
+Done = Callable[[StorageError | None], None]
 
 
 class GroupCommit:
-    """Fsyncs logs without blocking their owner; a log whose fsync failed is retried every second
-    until it has healed, asked for or not."""
+    """Syncs logs and cursors for their owner. Close it before closing what it syncs."""
 
     def __init__(self, schedule: Callable[[Callable[[], None]], object]) -> None:
-        raise NotImplementedError
+        """`schedule` has a function run in the owner's thread, as `loop.call_soon_threadsafe`."""
+        self._schedule = schedule
+        self._waiting: dict[Syncable, list[Done]] = {}
+        self._running: dict[Syncable, list[Done]] = {}
+        self._failed: set[Syncable] = set()
+        self._jobs: queue.SimpleQueue[tuple[Syncable, SyncJob] | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[Syncable, SyncJob, StorageError | None]]
+        self._outcomes = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="group-commit", daemon=True)
+        self._thread.start()
 
-    def request(
-        self,
-        log: TopicLog | Cursors,
-        done: Callable[[StorageError | None], None] | None = None,
-    ) -> None:
-        """`done` runs in the owner's thread once all that `log` held at the call is safe, or cannot
-        be made so. Asking for `store.cursors` every sync timeout bounds what a power loss
-        delivers again."""
-        raise NotImplementedError
+    def request(self, log: Syncable, done: Done | None = None) -> None:
+        """Has a log, or a topic's cursors, synced. `done` then runs in the owner's thread: with
+        None if all that was written before this call is safe, else with what went wrong."""
+        dones = self._waiting.setdefault(log, [])
+        if done is not None:
+            dones.append(done)
+        if not self._running:
+            self._start_round()
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Finishes what is under way and what is waiting, and ends the thread."""
+        while self._running:
+            self._conclude(*self._outcomes.get())
+        self._jobs.put(None)
+        self._thread.join()
+
+    # In the owner's thread
+
+    def _start_round(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for log, dones in waiting.items():
+            try:
+                job = log.begin_sync()
+            except StorageError as error:
+                self._fail(dones, error)
+            else:
+                self._running[log] = dones
+                self._jobs.put((log, job))
+
+    def _fail(self, dones: list[Done], error: StorageError) -> None:
+        # Not at once: what `done` does may well be another request.
+        for done in dones:
+            self._schedule(partial(done, error))
+
+    def _take_outcomes(self) -> None:
+        while not self._outcomes.empty():
+            self._conclude(*self._outcomes.get())
+
+    def _conclude(self, log: Syncable, job: SyncJob, error: StorageError | None) -> None:
+        log.end_sync(job, error)
+        if log.needs_retry:
+            self._failed.add(log)
+        for done in self._running.pop(log):
+            done(error)
+        if not self._running:
+            self._start_round()
+
+    def _retry_failed(self) -> None:
+        failed, self._failed = self._failed, set()
+        for log in failed:
+            if log.needs_retry:
+                self.request(log)
+
+    # In the thread
+
+    def _work(self) -> None:
+        retry_at: float | None = None
+        while True:
+            timeout = None if retry_at is None else max(0.0, retry_at - time.monotonic())
+            try:
+                item = self._jobs.get(timeout=timeout)
+            except queue.Empty:
+                retry_at = None
+                self._schedule(self._retry_failed)
+                continue
+            if item is None:
+                return
+            log, job = item
+            error = run_job(job)
+            if error is not None and retry_at is None:
+                retry_at = time.monotonic() + RETRY_SECONDS
+            self._outcomes.put((log, job, error))
+            self._schedule(self._take_outcomes)

@@ -1,9 +1,9 @@
 """What one channel has finished of its topic. Pure: it knows no file and no log.
 
-A sequence number below `floor` is finished; above it, one that is in the finished ranges. All
-others are open. Invariants: `floor` itself is open, no finished range begins at or below it, and
-`notes` holds open numbers only. So the memory it takes is bounded by what is open below the highest
-number finished, however long the topic's history is.
+A sequence number is finished if it is below `floor` or in one of the finished ranges above it; all
+others are open. Invariants: `floor` itself is open, and `notes` holds open numbers only. So the
+memory that this takes is bounded by what is open below the highest number finished, however long
+the topic's history is.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,68 +29,74 @@ class Progress:
 
     def __init__(self, floor: int) -> None:
         self.floor = floor
-        """Everything below is finished; it is itself the first open number."""
+        """Everything below is finished; this is the first number that is open."""
         self.notes: dict[int, Note] = {}
         """Of open messages only."""
         self._finished = RangeSet()
 
-    @property
-    def highest(self) -> int:
-        """The lowest number above which nothing has been finished or noted yet."""
-        above = [next for _, next in self._finished] or [self.floor]
-        return max(above[-1], max(self.notes, default=-1) + 1)
+    def reset(self, floor: int) -> None:
+        """Begins again: below `floor` all is finished, above it nothing, and no note is left."""
+        self.floor = floor
+        self.notes.clear()
+        self._finished = RangeSet()
 
-    def finish(self, first: int, next: int) -> None:
-        """Marks `[first, next)` finished; numbers that already are stay so."""
+    def finish(self, first: int, end: int) -> None:
+        """Marks `[first, end)` finished; numbers that already are stay so."""
         if self.notes:
-            self._forget_notes(first, next)
+            self._forget_notes(first, end)
         if first > self.floor:
-            self._finished.add(first, next)
-        elif next > self.floor:
-            self._raise_floor(next)
+            self._finished.add(first, end)
+        elif end > self.floor:
+            self._raise_floor(end)
 
     def finish_many(self, seqs: Sequence[int]) -> None:
         """Marks these finished, in whatever order they come."""
-        for first, next in runs_of(seqs):
-            self.finish(first, next)
+        for first, end in runs_of(seqs):
+            self.finish(first, end)
 
     def note(self, seq: int, note: Note) -> None:
-        """Keeps `note` for `seq` unless that is finished."""
+        """Keeps `note` for `seq`, unless that is finished."""
         if not self.is_finished(seq, seq + 1):
             self.notes[seq] = note
 
-    def is_finished(self, first: int, next: int) -> bool:
-        """Whether all of `[first, next)` is finished."""
-        return next <= self.floor or self._finished.covers(max(first, self.floor), next)
+    def is_finished(self, first: int, end: int) -> bool:
+        """Whether all of `[first, end)` is finished."""
+        return end <= self.floor or self._finished.covers(max(first, self.floor), end)
 
-    def open_ranges(self, first: int, next: int) -> list[tuple[int, int]]:
-        """The parts of `[first, next)` that are not finished, in order."""
-        return self._finished.gaps(max(first, self.floor), next)
+    def open_ranges(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The parts of `[first, end)` that are not finished, in order."""
+        return self._finished.gaps(max(first, self.floor), end)
 
-    def finished_between(self, first: int, next: int) -> int:
-        """How many of `[first, next)` are finished."""
-        below_floor = max(0, min(next, self.floor) - first)
-        return below_floor + self._finished.count(max(first, self.floor), next)
-
-    @property
-    def finished_above_floor(self) -> int:
-        """How many are finished above the floor, known without counting."""
-        return self._finished.total
+    def finished_between(self, first: int, end: int) -> int:
+        """How many of `[first, end)` are finished. Asked for everything from the floor on, which
+        is what a channel's depth needs, it answers without counting."""
+        below_floor = max(0, min(end, self.floor) - first)
+        if first <= self.floor and end >= self._finished.end:
+            return below_floor + self._finished.total
+        return below_floor + self._finished.count(max(first, self.floor), end)
 
     def finished_ranges(self) -> Iterator[tuple[int, int]]:
         """The finished ranges above the floor, in order."""
         return iter(self._finished)
 
-    def _raise_floor(self, floor: int) -> None:
-        self._finished.add(self.floor, floor)
-        (_, self.floor), *_ = self._finished
-        self._finished.drop_below(self.floor)
+    @property
+    def known_end(self) -> int:
+        """Nothing at or above this number has been finished or noted."""
+        return max(self.floor, self._finished.end, max(self.notes, default=-1) + 1)
 
-    def _forget_notes(self, first: int, next: int) -> None:
+    def _raise_floor(self, floor: int) -> None:
+        finished = self._finished
+        if finished:
+            finished.add(self.floor, floor)
+            _, floor = next(iter(finished))
+            finished.drop_below(floor)
+        self.floor = floor
+
+    def _forget_notes(self, first: int, end: int) -> None:
         notes = self.notes
-        if len(notes) < next - first:
-            for seq in [seq for seq in notes if first <= seq < next]:
+        if len(notes) < end - first:
+            for seq in [seq for seq in notes if first <= seq < end]:
                 del notes[seq]
         else:
-            for seq in range(first, next):
+            for seq in range(first, end):
                 notes.pop(seq, None)

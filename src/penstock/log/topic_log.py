@@ -1,86 +1,377 @@
-"""One topic's log. (Signatures first; the inside is being written.)"""
+"""The messages of one topic, in segments. One thread owns a log; only its fsyncs leave that thread.
 
-from collections.abc import Callable
-from typing import NamedTuple
+A sequence number in this interface always means "next to read": `next_seq` is the number that the
+next message gets, and a range `[first, end)` does not include `end`. Numbers never repeat. Within a
+segment they have no gap; between segments there is one where a segment was trimmed or damaged, or
+where numbers were skipped because a power loss may have taken their messages.
 
-__all__ = ["READ_BYTES", "Run", "SegmentInfo", "TopicLog"]
+What `append` has returned for is in the operating system's hands and survives the end of this
+process. What is below `synced_seq` survives a power loss too.
 
+When a write fails the batch is not stored, and the next append tries again. When an fsync fails, no
+append is taken until what it should have covered has been written and fsynced once more, since the
+system may by now believe that those bytes are on disk. The next sync does that.
+"""
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from itertools import islice, takewhile
+
+from penstock.errors import LogClosed, StorageError
+from penstock.log.batch import HEADER_BYTES
+from penstock.log.files import Files, storage_error
+from penstock.log.finding import Finding
+from penstock.log.pool import FilePool
+from penstock.log.segment import Run, Segment, SegmentInfo
+from penstock.log.settings import LogSettings
+from penstock.log.sync import SyncJob, run_sync
+
+__all__ = ["READ_BYTES", "TopicLog"]
+
+# Enough that a read costs little beside splitting what it brought, and little enough to hold.
 READ_BYTES = 256 * 1024
 
-
-class Run(NamedTuple):
-    """A run of consecutive messages as read back."""
-
-    first_seq: int
-    frames: list[bytes]
-    due_ns: int
-    """Wall time before which they must not be delivered; 0 is at once."""
-
-
-class SegmentInfo(NamedTuple):
-    """What `TopicLog.segments` tells of one segment."""
-
-    first_seq: int
-    next_seq: int
-    byte_size: int
-    first_timestamp_ns: int
-    last_timestamp_ns: int
+# What `probe` writes and cuts off again: a block of any common file system.
+_PROBE = bytes(4096)
 
 
 class TopicLog:
-    """The messages of one topic. One thread owns it; sequence numbers are "next to read"."""
+    """The messages of one topic."""
 
-    next_seq: int
-    synced_seq: int
-    error: str | None
+    def __init__(
+        self,
+        pool: FilePool,
+        folder: str,
+        settings: LogSettings,
+        segments: list[Segment],
+        next_seq: int,
+    ) -> None:
+        """Takes loaded segments, and the number that the next message shall have."""
+        self.next_seq = next_seq
+        self.byte_size = sum(segment.end for segment in segments)
+        self.damage: list[Finding] = []
+        """What reading came across and stepped over; whoever reports it empties the list."""
+        self._pool = pool
+        self._folder = folder
+        self._settings = settings
+        self._roll_at = settings.max_bytes_per_file - HEADER_BYTES
+        self._segments = segments
+        is_dense = bool(segments) and segments[-1].next_seq == next_seq
+        self._active = segments[-1] if is_dense else None
+        """The segment that is appended to: the last one, or None if that must be a new one."""
+        unsynced = self._unsynced_segments()
+        self.synced_seq = unsynced[0].first_seq if unsynced else next_seq
+        self._sync_asked_seq = self.synced_seq
+        # Names are synced before an index file is written, so where all have one no name is new.
+        self._new_names = len(unsynced)
+        self._is_syncing = False
+        self._is_closed = False
+        self._write_error: str | None = None
+        self._sync_error: str | None = None
 
     @property
     def first_seq(self) -> int:
         """The oldest message kept; `next_seq` when there is none."""
-        raise NotImplementedError
+        return self._segments[0].first_seq if self._segments else self.next_seq
 
     @property
-    def byte_size(self) -> int:
-        raise NotImplementedError
+    def segments(self) -> list[SegmentInfo]:
+        """Every segment, in order."""
+        return [segment.info for segment in self._segments]
+
+    @property
+    def error(self) -> str | None:
+        """Why the last write or the last fsync failed; None again once one has succeeded."""
+        return self._sync_error or self._write_error
+
+    # Messages
+
+    def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> None:
+        """Stores one batch with one write, or raises StorageError and has stored nothing.
+
+        A frame is opaque but for its first four bytes, the big-endian number of bytes that follow.
+        `due_ns` is the wall time before which none of the messages may be delivered.
+        """
+        if self._is_closed or self._sync_error is not None:
+            raise self._refusal()
+        count = len(frames)
+        joined = b"".join(frames)
+        try:
+            segment = self._active
+            if segment is None or segment.is_broken or segment.end + len(joined) > self._roll_at:
+                segment = self._segment_with_room(len(joined))
+            segment.append(joined, count, timestamp_ns, due_ns)
+        except OSError as error:
+            raise self._write_failed(error) from error
+        self.next_seq += count
+        self.byte_size += HEADER_BYTES + len(joined)
+        self._write_error = None
+
+    def read(self, seq: int, max_bytes: int = READ_BYTES) -> list[Run]:
+        """What is stored from `seq` on: about `max_bytes` of it, but at least one batch.
+
+        Batches that follow on each other and are due at the same time come as one run. Numbers
+        that are not stored are stepped over, so the first run may begin above `seq`. [] when
+        nothing is stored from `seq` on. Raises StorageError if the disk cannot be read.
+        """
+        for segment in self._segments_from(seq):
+            try:
+                runs = segment.read(seq, max_bytes)
+            except OSError as error:
+                raise storage_error("read", segment.handle.path, error) from error
+            finally:
+                self._collect_damage(segment)
+            if runs:
+                return runs
+        return []
+
+    def seq_at_time(self, timestamp_ns: int) -> int:
+        """The first message that was stored at or after this time; `next_seq` when there is none.
+
+        Exact to the batch while the clock goes forward; if it was set back, the first message that
+        matches is meant, though later ones may be older.
+        """
+        for segment in self._segments:
+            if segment.last_timestamp_ns >= timestamp_ns:
+                try:
+                    return segment.seq_at_time(timestamp_ns)
+                except OSError as error:
+                    raise storage_error("read", segment.handle.path, error) from error
+                finally:
+                    self._collect_damage(segment)
+        return self.next_seq
+
+    def gaps(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The parts of `[first, end)` below `next_seq` that are not stored, in order.
+
+        Nobody will ever finish them: a channel that is created, or moved back, should have them
+        finished for it, or they count as its depth.
+        """
+        gaps = []
+        end = min(end, self.next_seq)
+        for segment in self._segments_from(first):
+            if segment.first_seq >= end:
+                break
+            if first < segment.first_seq:
+                gaps.append((first, segment.first_seq))
+            first = segment.next_seq
+        if first < end:
+            gaps.append((first, end))
+        return gaps
+
+    def trim(self, is_needed: Callable[[int, int], bool], wall_ns: int) -> int:
+        """Deletes the segments that `is_needed(first, end)` denies and retention does not keep.
+
+        Any segment but the last may go, also from the middle: one message that is put off for long
+        does not keep all that came after it. Returns how many bytes were freed.
+        """
+        size_before = self.byte_size
+        for segment in self._segments[:-1]:
+            if not self._is_retained(segment, wall_ns) and not is_needed(
+                segment.first_seq, segment.next_seq
+            ):
+                try:
+                    segment.remove()
+                except OSError as error:
+                    raise storage_error("remove", segment.handle.path, error) from error
+                self._segments.remove(segment)
+                self.byte_size -= segment.end
+        return size_before - self.byte_size
+
+    def probe(self) -> None:
+        """Tries whether writing works again after it failed, and clears `error` if so.
+
+        The log does not repeat a failed append, and a node that is known to be ill may be sent no
+        more of them: without this it would stay ill.
+        """
+        if self._write_error is None or self._is_closed or self._sync_error is not None:
+            return
+        with contextlib.suppress(OSError):
+            segment = self._segment_with_room(0)
+            segment.probe(_PROBE)
+            self._write_error = None
+
+    # Syncing
 
     @property
     def unsynced(self) -> int:
         """How many messages were appended since a sync was last asked for."""
-        raise NotImplementedError
+        return self.next_seq - self._sync_asked_seq
 
     @property
-    def segments(self) -> list[SegmentInfo]:
-        raise NotImplementedError
-
-    def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> None:
-        """Stores one batch with one write, or raises StorageError and has stored nothing."""
-        raise NotImplementedError
-
-    def read(self, seq: int, max_bytes: int = READ_BYTES) -> list[Run]:
-        """What is stored from `seq` on, about `max_bytes` of it but at least one batch.
-
-        Consecutive batches without a due time come as one run. Numbers that are not stored are
-        stepped over; [] when there is nothing from `seq` on.
-        """
-        raise NotImplementedError
-
-    def gaps(self, first: int, next: int) -> list[tuple[int, int]]:
-        """The parts of `[first, next)` that are not stored (trimmed, damaged, skipped after a power
-        loss). A channel that is created or reset should finish them, or they count as depth;
-        `DataPath.open_topic` has done so for all channels there are."""
-        raise NotImplementedError
-
-    def seq_at_time(self, timestamp_ns: int) -> int:
-        """The first message stored at or after this time; `next_seq` when there is none."""
-        raise NotImplementedError
-
-    def trim(self, is_needed: Callable[[int, int], bool], wall_ns: int) -> int:
-        """Deletes what neither `is_needed(first, next)` nor retention asks for; returns bytes."""
-        raise NotImplementedError
+    def needs_retry(self) -> bool:
+        """Whether the last sync failed."""
+        return self._sync_error is not None and not self._is_closed
 
     def sync(self) -> None:
-        """Fsyncs in the calling thread. `GroupCommit` does the same without blocking."""
-        raise NotImplementedError
+        """Fsyncs here and now; `GroupCommit` does so without blocking. Raises StorageError."""
+        run_sync(self)
+
+    def begin_sync(self) -> "LogSync":
+        """The fsyncs that make all that is appended now safe; one at a time."""
+        assert not self._is_syncing
+        folders = [self._folder, self._folder.rpartition("/")[0]] if self._new_names else []
+        job = LogSync(
+            self._pool.files,
+            self._folder,
+            self._unsynced_segments(),
+            folders,
+            new_names=self._new_names,
+            next_seq=self.next_seq,
+            is_rewrite=self._sync_error is not None,
+        )
+        self._is_syncing = True
+        self._sync_asked_seq = self.next_seq
+        return job
+
+    def end_sync(self, job: SyncJob, error: StorageError | None) -> None:
+        """Draws the conclusions from how a job of `begin_sync` ended."""
+        assert isinstance(job, LogSync)
+        self._is_syncing = False
+        job.release()
+        if error is not None:
+            self._sync_error = str(error)
+            self._sync_asked_seq = self.synced_seq
+            return
+        self._sync_error = None
+        self._new_names -= job.new_names
+        self.synced_seq = job.next_seq
+        for segment, end in job.parts:
+            segment.synced_end = end
+            if segment is not self._active:
+                self._write_index(segment)
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Syncs, and leaves the log so that the next start need not read it. Raises StorageError if
+        that fails; closed it is all the same. While a sync is under way this leaves it at that."""
+        if self._is_closed:
+            return
+        try:
+            if not self._is_syncing and (self._new_names or self._unsynced_segments()):
+                self.sync()
+            if self._active is not None and self._active.is_synced:
+                self._write_index(self._active)
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Closes the files and leaves everything as it is."""
+        self._is_closed = True
+        for segment in self._segments:
+            segment.handle.close()
+
+    # Inside
+
+    def _segments_from(self, seq: int) -> Iterator[Segment]:
+        """The segments that hold messages from `seq` on."""
+        if seq >= self.next_seq:
+            return iter(())
+        at = bisect_right(self._segments, seq, key=_first_seq)
+        if at and self._segments[at - 1].next_seq > seq:
+            at -= 1
+        return islice(self._segments, at, None)
+
+    def _segment_with_room(self, size: int) -> Segment:
+        """The segment that the next `size` bytes of frames go to; may be a new one."""
+        active = self._active
+        if active is not None and active.is_broken:
+            active.cut_rest()
+        if active is None or active.is_broken or (active.end and active.end + size > self._roll_at):
+            active = self._roll()
+        return active
+
+    def _roll(self) -> Segment:
+        segment = Segment(self._pool, self._folder, self.next_seq)
+        segment.handle.create()
+        self._new_names += 1
+        full, self._active = self._active, segment
+        self._segments.append(segment)
+        if full is not None and full.is_synced:
+            self._write_index(full)
+        return segment
+
+    def _write_index(self, segment: Segment) -> None:
+        # It is a cache: if it cannot be written, the next start reads the segment instead.
+        with contextlib.suppress(OSError):
+            if segment.end and not segment.has_index_file and not segment.is_removed:
+                segment.write_index()
+
+    def _unsynced_segments(self) -> list[Segment]:
+        tail = list(takewhile(lambda segment: not segment.is_synced, reversed(self._segments)))
+        return tail[::-1]
+
+    def _is_retained(self, segment: Segment, wall_ns: int) -> bool:
+        time_ns, size = self._settings.retention_time_ns, self._settings.retention_bytes
+        if time_ns is None and size is None:
+            return False
+        is_young = time_ns is None or segment.last_timestamp_ns + time_ns > wall_ns
+        is_within = size is None or self.byte_size - segment.end < size
+        return is_young and is_within
+
+    def _collect_damage(self, segment: Segment) -> None:
+        if segment.damage:
+            self.damage += segment.damage
+            segment.damage.clear()
+
+    def _write_failed(self, error: OSError) -> StorageError:
+        failure = storage_error("write to", self._folder, error)
+        self._write_error = str(failure)
+        return failure
+
+    def _refusal(self) -> StorageError:
+        if self._is_closed:
+            return LogClosed(f"{self._folder} is closed")
+        return StorageError(self._sync_error)
+
+
+class LogSync:
+    """The fsyncs of one `begin_sync`. While it lasts, its files stay open."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        segments: list[Segment],
+        folders: list[str],
+        *,
+        new_names: int,
+        next_seq: int,
+        is_rewrite: bool,
+    ) -> None:
+        self.path = path
+        self.parts: list[tuple[Segment, int]] = []
+        """Every segment, and where the part of it ends that will be safe."""
+        self.new_names = new_names
+        self.next_seq = next_seq
+        self._files = files
+        self._folders = folders
+        self._is_rewrite = is_rewrite
+        for segment in segments:
+            self._take(segment)
+
+    def run(self) -> None:
+        """Fsyncs the segments, then the folders with their names."""
+        for segment, _ in self.parts:
+            if self._is_rewrite:
+                segment.rewrite_unsynced()
+            segment.handle.open().sync()
+        for folder in self._folders:
+            self._files.sync_folder(folder)
+
+    def release(self) -> None:
+        """Lets go of the files."""
+        for segment, _ in self.parts:
+            segment.handle.unpin()
+
+    def _take(self, segment: Segment) -> None:
+        try:
+            segment.handle.pin()
+        except OSError as error:
+            self.release()
+            raise storage_error("open", segment.handle.path, error) from error
+        self.parts.append((segment, segment.end))
+
+
+def _first_seq(segment: Segment) -> int:
+    return segment.first_seq

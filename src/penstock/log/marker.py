@@ -1,0 +1,77 @@
+"""The file that makes a folder a data path: which format it has, and how the last run ended.
+
+It is text, so that a person can read it:
+
+    penstock data path
+    format 1
+    boot 7e340d32-169b-42a8-8e62-ea3d15afc667
+    closed
+
+`boot` names the time that the machine was up when the data path was last opened; the last line says
+`open` while a process has it open. `open` and another boot than today's: the machine went down with
+the data path open, and writes that nobody synced may be lost without a trace.
+"""
+
+import contextlib
+import re
+from typing import NamedTuple
+
+from penstock.errors import DataPathError
+from penstock.log.files import Files, write_all
+from penstock.log.layout import FORMAT_NAME, NEW_SUFFIX
+
+__all__ = ["FORMAT_VERSION", "Marker", "read_marker", "write_marker"]
+
+FORMAT_VERSION = 1
+
+_TEXT = re.compile(
+    r"penstock data path\nformat (\d+)\n(?:boot (\S*)\n(open|closed)\n)?.*", re.DOTALL
+)
+_SIZE_MAX = 4096
+
+
+class Marker(NamedTuple):
+    """What the file says besides the format, which is ours."""
+
+    boot_id: str
+    is_open: bool
+
+    def tells_of_power_loss(self, boot_id: str) -> bool:
+        """Whether the machine went down with the data path open, `boot_id` being today's."""
+        return self.is_open and self.boot_id != boot_id
+
+
+def read_marker(files: Files, folder: str) -> Marker | None:
+    """What the marker of a data path says, or None if there is none.
+
+    Raises DataPathError if it is not a marker, or one of a format that we do not know.
+    """
+    path = f"{folder}/{FORMAT_NAME}"
+    try:
+        with contextlib.closing(files.open(path, "read")) as file:
+            text = file.read(0, _SIZE_MAX).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise DataPathError(f"{path} is not a Penstock format marker")
+    if int(match[1]) > FORMAT_VERSION:
+        raise DataPathError(
+            f"data path {folder} has format {match[1]}, written by a newer version; "
+            f"this one knows formats up to {FORMAT_VERSION}"
+        )
+    return Marker(match[2] or "", is_open=match[3] != "closed")
+
+
+def write_marker(files: Files, folder: str, marker: Marker) -> None:
+    """Replaces the marker, so that at any moment there is a whole one."""
+    path = f"{folder}/{FORMAT_NAME}"
+    state = "open" if marker.is_open else "closed"
+    text = f"penstock data path\nformat {FORMAT_VERSION}\nboot {marker.boot_id}\n{state}\n"
+    with contextlib.suppress(FileNotFoundError):
+        files.remove(path + NEW_SUFFIX)
+    with contextlib.closing(files.open(path + NEW_SUFFIX, "create")) as file:
+        write_all(file, 0, text.encode())
+        file.sync()
+    files.rename(path + NEW_SUFFIX, path)
+    files.sync_folder(folder)

@@ -1,0 +1,310 @@
+"""One file of a log: batches, one after the other, with sequence numbers that leave no gap.
+
+A segment grows at its end only, and `end` is what this process knows to be batches: bytes beyond it
+are the rest of a write that failed, and are never read. `synced_end` is the part of it that an
+fsync has covered. What is known of the segment besides its batches (index, timestamps, next number)
+is kept beside it in an index file once it is synced; that file is a cache, and an append does not
+touch it: it then speaks of a part of the segment only.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.errors import CorruptBatch
+from penstock.log.batch import (
+    HEADER_BYTES,
+    Batch,
+    decode_header,
+    encode_header,
+    split_frames,
+    verify_frames,
+    whole_batches,
+)
+from penstock.log.files import Files, write_all
+from penstock.log.finding import Finding
+from penstock.log.index import (
+    CHECKPOINT_BYTES,
+    INDEX_SPACING_BYTES,
+    Checkpoint,
+    SparseIndex,
+    encode_index,
+    maybe_checkpoint,
+    maybe_index,
+)
+from penstock.log.layout import index_name, segment_name
+from penstock.log.pool import FilePool
+from penstock.log.scan import BadBytes, FoundBatch, walk
+
+__all__ = ["Run", "Segment", "SegmentInfo", "read_checkpoint"]
+
+# Readers of one segment whose place is remembered, so that they go on without a search.
+_PLACES_MAX = 64
+
+
+class Run(NamedTuple):
+    """A run of consecutive messages as read back."""
+
+    first_seq: int
+    frames: list[bytes]
+    due_ns: int
+    """Wall time before which they must not be delivered; 0 is at once."""
+
+    @property
+    def next_seq(self) -> int:
+        """The number after that of the last message."""
+        return self.first_seq + len(self.frames)
+
+
+class SegmentInfo(NamedTuple):
+    """What there is to tell of a segment."""
+
+    first_seq: int
+    next_seq: int
+    byte_size: int
+    first_timestamp_ns: int
+    last_timestamp_ns: int
+
+
+class Segment:
+    """A segment of a log. One thread owns it."""
+
+    def __init__(self, pool: FilePool, folder: str, first_seq: int) -> None:
+        self.first_seq = first_seq
+        self.next_seq = first_seq
+        self.end = 0
+        self.synced_end = 0
+        self.first_timestamp_ns = 0
+        self.last_timestamp_ns = 0
+        self.is_broken = False
+        """The file has bytes beyond `end` that could not be cut off: nothing may be appended."""
+        self.is_removed = False
+        self.has_index_file = False
+        """An index file speaks of all there is up to `end`."""
+        self.damage: list[Finding] = []
+        """What reading came across; whoever reports it empties the list."""
+        self.handle = pool.handle(f"{folder}/{segment_name(first_seq)}")
+        self._files: Files = pool.files
+        self._index_path = f"{folder}/{index_name(first_seq)}"
+        self._index: SparseIndex | None = SparseIndex()
+        self._places: dict[int, int] = {}
+        self._damaged_at: set[int] = set()
+
+    @property
+    def info(self) -> SegmentInfo:
+        return SegmentInfo(
+            self.first_seq, self.next_seq, self.end, self.first_timestamp_ns, self.last_timestamp_ns
+        )
+
+    @property
+    def is_synced(self) -> bool:
+        return self.synced_end >= self.end
+
+    # Writing
+
+    def append(self, frames: bytes, count: int, timestamp_ns: int, due_ns: int) -> None:
+        """Adds one batch with one write. If that fails it raises OSError and has added nothing."""
+        position = self.end
+        header = encode_header(frames, count, self.next_seq, position, timestamp_ns, due_ns)
+        file = self.handle.file or self.handle.open()
+        try:
+            size = write_all(file, position, header, frames)
+        except OSError:
+            self.cut_rest()
+            raise
+        self._note_batch(position, self.next_seq, timestamp_ns)
+        self.end = position + size
+        self.next_seq += count
+        self.has_index_file = False
+
+    def cut_rest(self) -> None:
+        """Cuts off what a failed write left beyond `end`."""
+        try:
+            self.handle.open().truncate(self.end)
+        except OSError:
+            self.is_broken = True
+        else:
+            self.is_broken = False
+
+    def probe(self, data: bytes) -> None:
+        """Writes `data` beyond the end and cuts it off again; raises OSError if it cannot."""
+        file = self.handle.open()
+        try:
+            write_all(file, self.end, data)
+        finally:
+            self.cut_rest()
+
+    def rewrite_unsynced(self) -> None:
+        """Writes what no fsync has covered once more, so that another fsync means something.
+
+        After a failed fsync the system may hold the bytes for written, and a second fsync then
+        says nothing about them. Raises CorruptBatch if they cannot be read back as they were.
+        """
+        file = self.handle.open()
+        for found in walk(file, self.synced_end, self.end):
+            if isinstance(found, BadBytes):
+                raise CorruptBatch(
+                    f"{self.handle.path}: what was written is gone at byte {found.position}"
+                )
+            batch = found.batch
+            header = file.read(batch.position, HEADER_BYTES)
+            write_all(file, batch.position, header, found.frames)
+
+    def write_index(self) -> None:
+        """Puts what is known beside the segment; only of bytes that are synced may it speak."""
+        assert self.is_synced
+        checkpoint = Checkpoint(
+            self.end, self.next_seq, self.first_timestamp_ns, self.last_timestamp_ns
+        )
+        self._remove_index()
+        with contextlib.closing(self._files.open(self._index_path, "create")) as file:
+            write_all(file, 0, encode_index(checkpoint, self.index))
+        self.has_index_file = True
+
+    def remove(self) -> None:
+        """Deletes the segment."""
+        self.handle.close()
+        self._files.remove(self.handle.path)
+        self.is_removed = True
+        self._remove_index()
+
+    # Reading
+
+    def read(self, seq: int, max_bytes: int) -> list[Run]:
+        """The messages from `seq` on: about `max_bytes`, at least a batch unless there is none."""
+        runs: list[Run] = []
+        start = self._places.pop(seq, -1)
+        if start < 0:
+            start = self.index.position_of_seq(seq)
+        for batch, raw in self.batches(start, max_bytes):
+            if batch.next_seq <= seq:
+                continue
+            frames = split_frames(batch, raw)
+            _add_run(runs, batch, frames[max(0, seq - batch.first_seq) :])
+            # One more of this size would not be in the piece that has been read.
+            if batch.end + batch.frames_size > start + max_bytes:
+                break
+        if runs:
+            self._remember_place(runs[-1].next_seq, batch.end)
+        return runs
+
+    def seq_at_time(self, timestamp_ns: int) -> int:
+        """The first message of the first batch that is not older; `next_seq` if all are."""
+        start = self.index.position_of_time(timestamp_ns)
+        for batch, _ in self.batches(start, INDEX_SPACING_BYTES):
+            if batch.timestamp_ns >= timestamp_ns:
+                return batch.first_seq
+        return self.next_seq
+
+    def batches(self, position: int, read_bytes: int) -> Iterator[tuple[Batch, bytes]]:
+        """Every batch from `position` on with its frames, verified, read in pieces of about
+        `read_bytes`. Damage is stepped over, and kept in `damage`."""
+        while position < self.end:
+            try:
+                for batch, frames in whole_batches(self._piece(position, read_bytes), position):
+                    yield batch, frames
+                    position = batch.end
+            except CorruptBatch:
+                position = self._step_over(position)
+
+    @property
+    def index(self) -> SparseIndex:
+        """The index, read or rebuilt when it is first needed."""
+        if self._index is None:
+            self._index = self._stored_index() or self._rebuilt_index()
+        return self._index
+
+    # What loading a segment needs
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Takes the word of an index file, which speaks of synced bytes only."""
+        self.end = self.synced_end = checkpoint.end
+        self.next_seq = checkpoint.next_seq
+        self.first_timestamp_ns = checkpoint.first_timestamp_ns
+        self.last_timestamp_ns = checkpoint.last_timestamp_ns
+        self.has_index_file = True
+        self._index = None
+
+    def take(self, batch: Batch) -> None:
+        """Counts in a batch that was found at the end."""
+        self._note_batch(batch.position, batch.first_seq, batch.timestamp_ns)
+        self.end = batch.end
+        self.next_seq = batch.next_seq
+        self.has_index_file = False
+
+    def _note_batch(self, position: int, first_seq: int, timestamp_ns: int) -> None:
+        index = self.index
+        if position >= index.next_position:
+            index.add(position, first_seq, self.last_timestamp_ns)
+        if position == 0:
+            self.first_timestamp_ns = timestamp_ns
+        self.last_timestamp_ns = max(self.last_timestamp_ns, timestamp_ns)
+
+    def _piece(self, position: int, read_bytes: int) -> bytes:
+        """About `read_bytes` from `position` on, with at least one whole batch."""
+        file = self.handle.file or self.handle.open()
+        piece = file.read(position, min(max(read_bytes, HEADER_BYTES), self.end - position))
+        batch = decode_header(piece, 0, position)
+        if batch.end > position + len(piece):
+            piece = file.read(position, batch.end - position)
+            verify_frames(batch, piece[HEADER_BYTES:])
+        return piece
+
+    def _step_over(self, position: int) -> int:
+        """Where the next batch after the damage at `position` begins."""
+        for found in walk(self.handle.open(), position, self.end):
+            if isinstance(found, FoundBatch):
+                return found.batch.position
+            self._keep_damage(found)
+        return self.end
+
+    def _keep_damage(self, bad: BadBytes) -> None:
+        if bad.position not in self._damaged_at:
+            self._damaged_at.add(bad.position)
+            self.damage.append(bad.finding(self.handle.path))
+
+    def _remember_place(self, seq: int, position: int) -> None:
+        if len(self._places) >= _PLACES_MAX:
+            self._places.clear()
+        self._places[seq] = position
+
+    def _stored_index(self) -> SparseIndex | None:
+        try:
+            with contextlib.closing(self._files.open(self._index_path, "read")) as file:
+                return maybe_index(file.read(0, file.size()))
+        except OSError:
+            return None
+
+    def _rebuilt_index(self) -> SparseIndex:
+        index = SparseIndex()
+        latest_ns = 0
+        for found in walk(self.handle.open(), 0, self.end):
+            if isinstance(found, FoundBatch):
+                batch = found.batch
+                if batch.position >= index.next_position:
+                    index.add(batch.position, batch.first_seq, latest_ns)
+                latest_ns = max(latest_ns, batch.timestamp_ns)
+        return index
+
+    def _remove_index(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(self._index_path)
+        self.has_index_file = False
+
+
+def read_checkpoint(files: Files, folder: str, first_seq: int) -> Checkpoint | None:
+    """What the index file of a segment says, if there is one that can be trusted."""
+    try:
+        with contextlib.closing(files.open(f"{folder}/{index_name(first_seq)}", "read")) as file:
+            return maybe_checkpoint(file.read(0, CHECKPOINT_BYTES))
+    except FileNotFoundError:
+        return None
+
+
+def _add_run(runs: list[Run], batch: Batch, frames: list[bytes]) -> None:
+    """Adds frames, to the last run if they follow on it and are due when it is."""
+    first_seq = batch.next_seq - len(frames)
+    if runs and runs[-1].next_seq == first_seq and runs[-1].due_ns == batch.due_ns:
+        runs[-1].frames.extend(frames)
+    else:
+        runs.append(Run(first_seq, frames, batch.due_ns))

@@ -1,0 +1,53 @@
+"""What has to be synced, cut in three so that only the slow part leaves the owner's thread."""
+
+from typing import Protocol
+
+from penstock.errors import StorageError
+from penstock.log.files import storage_error
+
+__all__ = ["SyncJob", "Syncable", "run_job", "run_sync"]
+
+
+class SyncJob(Protocol):
+    """The slow part."""
+
+    @property
+    def path(self) -> str:
+        """What is synced, for the error's text."""
+
+    def run(self) -> None:
+        """Fsyncs, in any thread; raises OSError or StorageError."""
+
+
+class Syncable(Protocol):
+    """What can be synced: a log, or the journal of its cursors."""
+
+    def begin_sync(self) -> SyncJob:
+        """Takes down, in the owner's thread, what there is to sync now."""
+
+    def end_sync(self, job: SyncJob, error: StorageError | None) -> None:
+        """Draws, in the owner's thread, the conclusions from how the job ended."""
+
+    @property
+    def needs_retry(self) -> bool:
+        """Whether a sync failed and what it was to cover is still there to be made safe."""
+
+
+def run_job(job: SyncJob) -> StorageError | None:
+    """Runs a job; returns what went wrong."""
+    try:
+        job.run()
+    except OSError as error:
+        return storage_error("sync", job.path, error)
+    except StorageError as error:
+        return error
+    return None
+
+
+def run_sync(target: Syncable) -> None:
+    """Syncs here and now; raises StorageError if it cannot."""
+    job = target.begin_sync()
+    error = run_job(job)
+    target.end_sync(job, error)
+    if error is not None:
+        raise error

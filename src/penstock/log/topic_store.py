@@ -1,0 +1,97 @@
+"""A topic on disk: its log, the cursors of its channels, and what the two must agree on.
+
+Numbers must not be given out twice, and a channel must not wait for a message that is not there. So
+when a topic is loaded, its next number is above all that either of them speaks of, and what the log
+does not have is finished for every channel.
+"""
+
+from penstock.log.cursors import Cursors
+from penstock.log.finding import Finding
+from penstock.log.pool import FilePool
+from penstock.log.recovery import Loaded, load_segments
+from penstock.log.settings import LogSettings
+from penstock.log.topic_log import TopicLog
+
+__all__ = ["TopicStore", "create_store", "load_store"]
+
+
+class TopicStore:
+    """A topic's log and the cursors of its channels."""
+
+    def __init__(self, log: TopicLog, cursors: Cursors) -> None:
+        self.log = log
+        self.cursors = cursors
+        self.is_closed = False
+
+    def close(self) -> None:
+        """Closes both, so that the next start reads no message. Raises StorageError if one could
+        not be brought to disk; both are closed then too."""
+        self.is_closed = True
+        try:
+            self.cursors.close()
+        finally:
+            self.log.close()
+
+    def discard(self) -> None:
+        """Closes both and leaves everything as it is: for a topic that is to be removed."""
+        self.is_closed = True
+        self.cursors.discard()
+        self.log.discard()
+
+
+def create_store(pool: FilePool, folder: str, settings: LogSettings, wall_ns: int) -> TopicStore:
+    """Begins a topic in an empty folder. Its messages are numbered from the time on, in
+    microseconds, so that a topic that is made again uses no number that it had before."""
+    next_seq = _seq_of_time(wall_ns)
+    cursors = Cursors(pool, folder)
+    cursors.begin(next_seq)
+    return TopicStore(TopicLog(pool, folder, settings, [], next_seq), cursors)
+
+
+def load_store(
+    pool: FilePool, folder: str, settings: LogSettings, wall_ns: int, *, lost_power: bool
+) -> tuple[TopicStore, list[Finding]]:
+    """Loads a topic; also returns what had to be put right. Raises OSError or StorageError.
+
+    After a power loss, messages that were handed out may be gone without a trace. Their numbers
+    are then not used again: somebody may remember them.
+    """
+    loaded = load_segments(pool, folder)
+    cursors = Cursors(pool, folder)
+    findings = loaded.findings + cursors.load()
+    if not cursors.has_journal:
+        findings += _begin_again(folder, cursors, loaded, wall_ns)
+    next_seq = max(loaded.next_seq, cursors.known_end)
+    if lost_power or loaded.is_tail_lost:
+        findings += _skip_numbers(folder, cursors, next_seq, _seq_of_time(wall_ns))
+        next_seq = max(next_seq, cursors.known_end)
+    log = TopicLog(pool, folder, settings, loaded.segments, next_seq)
+    if not cursors.progress and any(finding.is_damage for finding in findings):
+        # The channels will be made again: let them have everything rather than miss something.
+        cursors.hold(log.first_seq)
+    for channel, progress in cursors.progress.items():
+        for first, end in log.gaps(progress.floor, next_seq):
+            cursors.finish(channel, first, end)
+    return TopicStore(log, cursors), findings
+
+
+def _begin_again(folder: str, cursors: Cursors, loaded: Loaded, wall_ns: int) -> list[Finding]:
+    """Without a journal the topic was being created, or something took the journal away."""
+    if not loaded.segments:
+        cursors.begin(max(loaded.next_seq, _seq_of_time(wall_ns)))
+        return []
+    cursors.begin(loaded.segments[0].first_seq)
+    problem = "the journal of the channels is missing; all messages are kept for new channels"
+    return [Finding(folder, problem, is_damage=True)]
+
+
+def _skip_numbers(folder: str, cursors: Cursors, first: int, end: int) -> list[Finding]:
+    if end <= first:
+        return []
+    cursors.reserve(end)
+    problem = "message numbers are skipped, since their messages may have been lost"
+    return [Finding(folder, problem, is_damage=False, first_seq=first, end_seq=end)]
+
+
+def _seq_of_time(wall_ns: int) -> int:
+    return wall_ns // 1000
