@@ -5,7 +5,7 @@ finishes it in time. A channel decides who gets what and when; what there is to 
 becomes of it after a restart, is the backlog's concern.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from itertools import chain
 from typing import Literal
@@ -122,8 +122,9 @@ class Channel:
         late = subscriber.in_flight.finish_fresh(ids)
         if late:
             refusals = self._finish_late(subscriber, late)
-            refused = {refusal.message_id for refusal in refusals}
-            ids = [message_id for message_id in ids if message_id not in refused]
+            # Counted, because one that is finished twice over is refused once.
+            refused = Counter(refusal.message_id for refusal in refusals)
+            ids = list((Counter(ids) - refused).elements())
         if ids:
             subscriber.finish_count += len(ids)
             self._backlog.finish(ids)
