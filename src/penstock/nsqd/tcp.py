@@ -106,6 +106,7 @@ class Client(asyncio.Protocol):
         self._identified = False
         self._last_command_at = self._loop.time()
         self._next_heartbeat_at = 0.0
+        self._beat_seconds = 0.0  # nsq compat: as the first IDENTIFY says, though others follow
         self._handlers: dict[type, Callable[..., bytes | None]] = {
             events.Publish: self._on_publish,
             events.Fin: self._on_fin,
@@ -345,7 +346,8 @@ class Client(asyncio.Protocol):
     # Heartbeats and deadlines.
 
     def _start_heartbeats(self) -> None:
-        self._next_heartbeat_at = self._loop.time() + self._heartbeat_seconds()
+        self._beat_seconds = self._heartbeat_seconds()
+        self._next_heartbeat_at = self._loop.time() + self._beat_seconds
         self._schedule()
 
     def _heartbeat_seconds(self) -> float:
@@ -378,7 +380,7 @@ class Client(asyncio.Protocol):
             self._transport.abort()
             return
         if now >= self._next_heartbeat_at:
-            self._next_heartbeat_at = now + self._heartbeat_seconds()
+            self._next_heartbeat_at = now + self._beat_seconds
             self._write(frames.HEARTBEAT)
         self._schedule()
 
