@@ -1,8 +1,8 @@
 """What the broker has to do next, and when: one list for all topics and channels.
 
-Three things, each asked for as often as anybody likes and done once: channels to be pumped, channels
-whose next deadline comes up, topics with progress to be journalled. The driver, which owns the
-event loop, is told when there is something to do; it is never told twice for the same work.
+Three things, each asked for as often as anybody likes and done once: channels to be pumped,
+channels whose next deadline comes up, topics with progress to be journalled. The driver, which owns
+the event loop, is told when there is something to do; it is never told twice for the same work.
 
 A channel has at most one live deadline on the heap, its earliest: later ones are found when that
 one fires. So a delivery costs a comparison, and ten thousand idle channels cost nothing.

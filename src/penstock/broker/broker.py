@@ -148,11 +148,16 @@ class Broker:
                 self._agenda.unsaved(topic)
         return failures
 
-    def close(self) -> None:
-        """Stores everything and sends all subscribers away."""
+    def close(self) -> list[StorageError]:
+        """Stores everything and sends all subscribers away. Returns what could not be stored."""
         self.exiting = True
+        failures = []
         for topic in self.topics.values():
-            topic.close()
+            try:
+                topic.close()
+            except StorageError as failure:
+                failures.append(failure)
+        return failures
 
     def health(self) -> str | None:
         """Why the last write to any log failed, or None if all is well."""

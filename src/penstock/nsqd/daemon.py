@@ -123,7 +123,8 @@ class Nsqd:
         self.broker.exiting = True
         self.save_metadata()
         self.log.info("NSQ: closing topics")
-        self.broker.close()
+        for failure in self.broker.close():
+            self.log.error("failed to store on exit - %s", failure)
         await self.clients.close(STOP_SECONDS)
         for timer in (self._advance_timer, self._metadata_timer, self._housekeeping):
             if timer is not None:
