@@ -109,6 +109,18 @@ class TestSlowPeers:
 
             wait_until(lambda: not server.server.connections, "the connection to be closed")
 
+    def test_one_that_reads_slowly_gets_all_of_its_last_answer(self) -> None:
+        limits = Limits(linger_seconds=HASTE)
+        size = 1 << 24  # more than sockets hold
+        routes = [Route("GET", "/big", lambda _: "x" * size)]
+        with live_server(routes, limits=limits) as server, server.connect() as client:
+            client.send(get("/big", "Connection: close"))
+            client.read(1000)
+            long_after = time.monotonic() + 5 * HASTE
+            wait_until(lambda: time.monotonic() > long_after, "the time to linger to pass")
+
+            assert size - 1000 < len(client.read_all()) < size
+
     def test_one_that_goes_on_sending_after_it_was_refused_is_left(
         self, routes: list[Route]
     ) -> None:

@@ -8,9 +8,9 @@ Two things bound what a peer can make us hold. While the outbox is full, the pee
 (`_is_held`). And `deadline`, which the server looks at about once a second, ends a connection that
 takes too long over a head, a body, our answers, or nothing at all.
 
-After its last answer (`_has_ended`) a connection serves nothing more. If the peer may still be
-sending, it is given a moment to read that answer: closing on unread bytes would make its kernel
-throw the answer away.
+After its last answer (`_has_ended`) a connection serves nothing more, but it is not closed before
+the peer has had a moment to read that answer: closing on bytes that the peer is still sending would
+make its kernel throw the answer away.
 """
 
 import asyncio
@@ -55,7 +55,6 @@ class Connection(asyncio.Protocol):
         self._is_finishing = state.stopping  # the next answer is the last
         self._has_peer_ended = False  # it will send no more, but may still be reading
         self._has_ended = False
-        self._lingers = False
 
     # What endpoints see.
 
@@ -131,15 +130,17 @@ class Connection(asyncio.Protocol):
             return
         if self._unread or self._body is not None:
             self._refuse(BadRequest(408))
-        self._end()
-        self._on_progress()
+            self._on_progress()
+        else:
+            self._close()
 
     def finish(self) -> None:
         """Ends the connection as soon as what it has asked for is answered."""
         self._is_finishing = True
-        if self._outbox.waiting or not (self._unread or self._body is not None):
+        if self._outbox.waiting:
             self._end()
-            self._on_progress()
+        elif not self._unread and self._body is None:
+            self._close()
 
     def abort(self) -> None:
         """Ends the connection now."""
@@ -323,14 +324,12 @@ class Connection(asyncio.Protocol):
         self._state.refusals[error.status] += 1
         self._state.log.debug("HTTP: refused a request of %s: %s", self.address, error)
         self._end()
-        self._lingers = True
         self._outbox.put(error.wire())
 
     def _leave_unread(self, plan: Plan, response: Response) -> None:
         """Answers a request whose body will not be read."""
         self._state.refusals[response.status] += 1
         self._end()
-        self._lingers = True
         started_ns = time.perf_counter_ns() if plan.logged else 0
         self._outbox.answer(plan, response, started_ns)
 
@@ -339,7 +338,6 @@ class Connection(asyncio.Protocol):
         if self._unread or self._body is not None:
             self._refuse(BadRequest())
         self._end()
-        self._lingers = False
         self._on_progress()
 
     def _end(self) -> None:
@@ -350,15 +348,21 @@ class Connection(asyncio.Protocol):
         self._unread.clear()
 
     def _maybe_close(self) -> None:
-        """Closes, once the last answer is on its way; the deadline sees to it that it arrives."""
+        """Closes, once the last answer is on its way."""
         if self._outbox.waiting:
             return
-        limits = self._state.limits
-        if not self._lingers:
-            self.deadline = self._state.now + limits.write_seconds
-            self._transport.close()
+        if self._has_peer_ended:
+            self._close()
             return
-        self.deadline = self._state.now + limits.linger_seconds
+        limits, is_sent = self._state.limits, not self._transport.get_write_buffer_size()
+        seconds = limits.linger_seconds if is_sent else limits.write_seconds
+        self.deadline = self._state.now + seconds
         self._transport.resume_reading()
         if self._transport.can_write_eof():
             self._transport.write_eof()
+
+    def _close(self) -> None:
+        """Closes when everything is sent, and not later than in the time that a peer has for it."""
+        self._end()
+        self.deadline = self._state.now + self._state.limits.write_seconds
+        self._transport.close()
