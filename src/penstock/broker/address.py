@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from penstock.wire import frames as wire
 
-__all__ = ["id_number", "seq_of", "seqs_of"]
+__all__ = ["id_number", "maybe_run", "seq_of", "seqs_of"]
 
 _SEQ_BITS = 54
 _SEQ_MASK = (1 << _SEQ_BITS) - 1
@@ -18,6 +18,15 @@ def id_number(node_id: int, seq: int) -> int:
 def seq_of(message_id: bytes) -> int:
     """The sequence number of one of our own messages."""
     return int(message_id, 16) & _SEQ_MASK
+
+
+def maybe_run(ids: Sequence[bytes]) -> tuple[int, int] | None:
+    """The range that these ids, no two of them the same, fill without a gap; None if they do not.
+
+    Nearly always they do, and then no id but the lowest and the highest has to be read.
+    """
+    first, last = seq_of(min(ids)), seq_of(max(ids))
+    return (first, last + 1) if last - first == len(ids) - 1 else None
 
 
 def seqs_of(ids: Sequence[bytes]) -> list[int]:

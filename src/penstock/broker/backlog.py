@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain
 
-from penstock.broker.address import seq_of, seqs_of
+from penstock.broker.address import maybe_run, seq_of, seqs_of
 from penstock.broker.deferred import Deferred, DeferredRun
 from penstock.log import Cursors, Note, Run, TopicLog
 from penstock.wire import frames as wire
@@ -208,7 +208,11 @@ class LogBacklog(Backlog):
         if self._finished:
             ids = list(chain.from_iterable(self._finished))
             self._finished.clear()
-            self._cursors.finish_many(self._channel, seqs_of(ids))
+            run = maybe_run(ids)
+            if run is not None:
+                self._cursors.finish(self._channel, *run)
+            else:
+                self._cursors.finish_many(self._channel, seqs_of(ids))
 
     def skip(self, first_seq: int, next_seq: int) -> None:
         self._released_seq = next_seq
