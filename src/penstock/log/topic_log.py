@@ -240,7 +240,7 @@ class TopicLog:
         for segment, end in job.parts:
             segment.synced_end = end
             if segment is not self._active:
-                self._write_index(segment)
+                self._settle(segment)
 
     def close(self) -> None:
         """Syncs, and leaves the log so that the next start need not read it. Raises StorageError if
@@ -251,7 +251,7 @@ class TopicLog:
             if not self._is_syncing and (self._new_names or self._unsynced_segments()):
                 self.sync()
             if self._active is not None and self._active.is_synced:
-                self._write_index(self._active)
+                self._settle(self._active)
         finally:
             self.discard()
 
@@ -288,14 +288,14 @@ class TopicLog:
         full, self._active = self._active, segment
         self._segments.append(segment)
         if full is not None and full.is_synced:
-            self._write_index(full)
+            self._settle(full)
         return segment
 
-    def _write_index(self, segment: Segment) -> None:
-        # It is a cache: if it cannot be written, the next start reads the segment instead.
+    def _settle(self, segment: Segment) -> None:
+        # The index file is a cache: without one, the next start reads the segment.
         with contextlib.suppress(OSError):
             if segment.end and not segment.has_index_file and not segment.is_removed:
-                segment.write_index()
+                segment.settle()
 
     def _unsynced_segments(self) -> list[Segment]:
         tail = list(takewhile(lambda segment: not segment.is_synced, reversed(self._segments)))

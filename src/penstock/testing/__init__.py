@@ -1,5 +1,6 @@
 """Supported helpers for tests: a clock set by hand, files in memory, files that fail."""
 
 from penstock.testing.clock import ManualClock
+from penstock.testing.files import FaultyFiles, MemoryFiles, SimulatedCrash
 
-__all__ = ["ManualClock"]
+__all__ = ["FaultyFiles", "ManualClock", "MemoryFiles", "SimulatedCrash"]

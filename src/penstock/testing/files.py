@@ -1,0 +1,398 @@
+"""Files in memory that can lose power, and files that fail when they are told to.
+
+Both are `penstock.log.files.Files`, so that whatever stores something can be put through all that a
+disk may do to it, in microseconds and as often as wanted.
+
+`MemoryFiles` tells what is written from what is safe. `crash` is the end of the process: all that
+was written stays. `lose_power` is the end of the machine: of the writes that were not synced, each
+is kept, lost or torn by itself, in no order, as a disk may do it; of the changes to the names in a
+folder that were not synced, the first few are kept.
+
+`FaultyFiles` wraps other files. `fail` makes operations of one kind fail, after writing part of the
+bytes if wanted; `crash_after` ends the process at the nth change, whatever that is.
+"""
+
+import errno
+import os
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal
+
+from penstock.log.files import File, Files, Lock, Mode
+
+__all__ = ["FaultyFiles", "MemoryFiles", "Operation", "SimulatedCrash"]
+
+Operation = Literal[
+    "write", "truncate", "sync", "create", "rename", "remove", "make_folder", "sync_folder"
+]
+
+
+class SimulatedCrash(BaseException):
+    """The process ends here. No Exception, so that nobody goes on as if nothing had happened."""
+
+
+class MemoryFiles:
+    """A file system in memory. Its root is the empty path; folders are made as on a disk."""
+
+    def __init__(self) -> None:
+        self._root = _Folder()
+        self._boots = 1
+        self.lives = 1
+        """Counts processes: a file that was opened in an earlier one is no longer open."""
+        self._locks: dict[str, list[bool]] = {}
+
+    def crash(self) -> None:
+        """The process ends: its open files and locks are gone, all that it wrote stays."""
+        self.lives += 1
+        self._locks.clear()
+
+    def lose_power(self, random: Random) -> None:
+        """The machine ends: what was not synced is kept or lost as `random` decides."""
+        self.crash()
+        self._boots += 1
+        self._root.lose_power(random)
+
+    def open(self, path: str, mode: Mode) -> "_MemoryFile":
+        folder, name = self._parent(path)
+        if mode == "create":
+            if name in folder.names:
+                raise _os_error(errno.EEXIST)
+            folder.change({name: _Content()})
+        content = folder.names.get(name)
+        if content is None:
+            raise _os_error(errno.ENOENT)
+        if not isinstance(content, _Content):
+            raise _os_error(errno.EISDIR)
+        return _MemoryFile(self, content)
+
+    def names(self, folder: str) -> list[str]:
+        return sorted(self._folder(folder).names)
+
+    def make_folder(self, path: str) -> None:
+        folder, name = self._parent(path)
+        if name in folder.names:
+            raise _os_error(errno.EEXIST)
+        folder.change({name: _Folder()})
+
+    def rename(self, path: str, new_path: str) -> None:
+        folder, name = self._parent(path)
+        new_folder, new_name = self._parent(new_path)
+        assert folder is new_folder
+        if name not in folder.names:
+            raise _os_error(errno.ENOENT)
+        taken = folder.names.get(new_name)
+        if isinstance(taken, _Folder) and taken.names:
+            raise _os_error(errno.ENOTEMPTY)
+        folder.change({name: None, new_name: folder.names[name]})
+
+    def remove(self, path: str) -> None:
+        folder, name = self._parent(path)
+        node = folder.names.get(name)
+        if node is None:
+            raise _os_error(errno.ENOENT)
+        if isinstance(node, _Folder) and node.names:
+            raise _os_error(errno.ENOTEMPTY)
+        folder.change({name: None})
+
+    def sync_folder(self, path: str) -> None:
+        self._folder(path).sync()
+
+    def lock(self, folder: str, *, shared: bool = False) -> Lock:
+        self._folder(folder)
+        held = self._locks.setdefault(folder, [])
+        if held and not (shared and all(held)):
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))
+        held.append(shared)
+        return _MemoryLock(held, shared)
+
+    def boot_id(self) -> str:
+        return f"boot-{self._boots}"
+
+    def _folder(self, path: str) -> "_Folder":
+        folder = self._root
+        for name in filter(None, path.split("/")):
+            node = folder.names.get(name)
+            if node is None:
+                raise _os_error(errno.ENOENT)
+            if not isinstance(node, _Folder):
+                raise _os_error(errno.ENOTDIR)
+            folder = node
+        return folder
+
+    def _parent(self, path: str) -> tuple["_Folder", str]:
+        parent, _, name = path.rpartition("/")
+        return self._folder(parent), name
+
+
+class _MemoryFile:
+    def __init__(self, files: MemoryFiles, content: "_Content") -> None:
+        self._files = files
+        self._life = files.lives
+        self._content: _Content | None = content
+
+    def write(self, position: int, *parts: bytes) -> int:
+        data = b"".join(parts)
+        self._open_content.write(position, data)
+        return len(data)
+
+    def read(self, position: int, size: int) -> bytes:
+        return bytes(self._open_content.seen[position : position + size])
+
+    def size(self) -> int:
+        return len(self._open_content.seen)
+
+    def truncate(self, size: int) -> None:
+        self._open_content.write(size, None)
+
+    def reserve(self, position: int, size: int) -> None:
+        pass
+
+    def sync(self) -> None:
+        self._open_content.sync()
+
+    def sync_in_vain(self) -> None:
+        """What a failed fsync does: what should have been synced will not be by the next either."""
+        self._open_content.unsynced.clear()
+
+    def close(self) -> None:
+        self._content = None
+
+    @property
+    def _open_content(self) -> "_Content":
+        if self._content is None or self._life != self._files.lives:
+            raise _os_error(errno.EBADF)
+        return self._content
+
+
+class _MemoryLock:
+    def __init__(self, held: list[bool], shared: bool) -> None:
+        self._held = held
+        self._shared = shared
+
+    def close(self) -> None:
+        if self._shared in self._held:
+            self._held.remove(self._shared)
+
+
+@dataclass(eq=False)
+class _Content:
+    """A file's bytes: as a process sees them, and as the disk has them."""
+
+    seen: bytearray = field(default_factory=bytearray)
+    safe: bytearray = field(default_factory=bytearray)
+    unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)
+    """Writes since the last sync, in order; None in place of the bytes is a truncation."""
+
+    def write(self, position: int, data: bytes | None) -> None:
+        _write(self.seen, position, data)
+        self.unsynced.append((position, data))
+
+    def sync(self) -> None:
+        for position, data in self.unsynced:
+            _write(self.safe, position, data)
+        self.unsynced.clear()
+
+    def lose_power(self, random: Random) -> None:
+        for position, data in self.unsynced:
+            size = len(data or b"")
+            kept = random.choice([None, size, random.randint(0, size)])
+            if kept is not None:
+                _write(self.safe, position, data if data is None else data[:kept])
+        self.unsynced.clear()
+        self.seen = bytearray(self.safe)
+
+
+def _write(image: bytearray, position: int, data: bytes | None) -> None:
+    if data is None:
+        del image[position:]
+    if data != b"":
+        image.extend(bytes(max(0, position - len(image))))
+    if data:
+        image[position : position + len(data)] = data
+
+
+@dataclass(eq=False)
+class _Folder:
+    """A folder's names: as a process sees them, and as the disk has them."""
+
+    names: "dict[str, _Content | _Folder]" = field(default_factory=dict)
+    safe: "dict[str, _Content | _Folder]" = field(default_factory=dict)
+    unsynced: "list[dict[str, _Content | _Folder | None]]" = field(default_factory=list)
+    """Changes since the last sync, in order: what each name then stands for, or None."""
+
+    def change(self, change: "dict[str, _Content | _Folder | None]") -> None:
+        _rename(self.names, change)
+        self.unsynced.append(change)
+
+    def sync(self) -> None:
+        self.safe = dict(self.names)
+        self.unsynced.clear()
+
+    def lose_power(self, random: Random) -> None:
+        for change in self.unsynced[: random.randint(0, len(self.unsynced))]:
+            _rename(self.safe, change)
+        self.unsynced.clear()
+        self.names = dict(self.safe)
+        for node in self.names.values():
+            node.lose_power(random)
+
+
+def _rename(
+    names: dict[str, _Content | _Folder], change: dict[str, _Content | _Folder | None]
+) -> None:
+    for name, node in change.items():
+        if node is None:
+            names.pop(name, None)
+        else:
+            names[name] = node
+
+
+def _os_error(number: int) -> OSError:
+    # OSError makes FileNotFoundError and its like of these by itself.
+    return OSError(number, os.strerror(number))
+
+
+class FaultyFiles:
+    """Other files, and what shall go wrong with them."""
+
+    def __init__(self, files: Files) -> None:
+        self.changes = 0
+        """How many operations there have been that a crash can come before."""
+        self._files = files
+        self._faults: list[tuple[Operation, _Fault]] = []
+        self._crash: _Fault | None = None
+        self._crash_at = 0
+
+    def fail(
+        self,
+        operation: Operation,
+        *,
+        skip: int = 0,
+        times: int | None = 1,
+        error: int | None = errno.EIO,
+        written: int = 0,
+    ) -> None:
+        """Makes operations of a kind fail: not the next `skip` ones, but then `times` of them, or
+        all for None, with this error. A write first writes `written` bytes; with None for an error
+        that is all that happens to it. A sync that fails has synced nothing, and no later one makes
+        up for it."""
+        self._faults.append((operation, _Fault(skip, times, error, written)))
+
+    def heal(self) -> None:
+        """Nothing goes wrong any more."""
+        self._faults.clear()
+        self._crash = None
+
+    def crash_after(self, changes: int, *, written: int = 0) -> None:
+        """Lets so many more changes pass and then raises SimulatedCrash, at that change and at all
+        that are tried after it. If it is a write, it first writes `written` bytes."""
+        self._crash_at = self.changes + changes
+        self._crash = _Fault(written=written, is_crash=True)
+
+    def open(self, path: str, mode: Mode) -> "_FaultyFile":
+        if mode == "create":
+            self._before("create")
+        return _FaultyFile(self, self._files.open(path, mode))
+
+    def names(self, folder: str) -> list[str]:
+        return self._files.names(folder)
+
+    def make_folder(self, path: str) -> None:
+        self._before("make_folder")
+        self._files.make_folder(path)
+
+    def rename(self, path: str, new_path: str) -> None:
+        self._before("rename")
+        self._files.rename(path, new_path)
+
+    def remove(self, path: str) -> None:
+        self._before("remove")
+        self._files.remove(path)
+
+    def sync_folder(self, path: str) -> None:
+        self._before("sync_folder")
+        self._files.sync_folder(path)
+
+    def lock(self, folder: str, *, shared: bool = False) -> Lock:
+        return self._files.lock(folder, shared=shared)
+
+    def boot_id(self) -> str:
+        return self._files.boot_id()
+
+    def _before(self, operation: Operation) -> None:
+        fault = self.next_fault(operation)
+        if fault is not None:
+            fault.strike()
+
+    def next_fault(self, operation: Operation) -> "_Fault | None":
+        """What goes wrong with an operation that is about to be done, if anything does."""
+        if self._crash is not None and self.changes >= self._crash_at:
+            crash, self._crash = self._crash, _Fault(is_crash=True)
+            return crash
+        self.changes += 1
+        ours = (fault for operation_, fault in self._faults if operation_ == operation)
+        return next((fault for fault in ours if fault.is_next()), None)
+
+
+@dataclass
+class _Fault:
+    skip: int = 0
+    times: int | None = None
+    error: int | None = None
+    written: int = 0
+    is_crash: bool = False
+
+    def is_next(self) -> bool:
+        """Counts an operation; whether the fault falls on it."""
+        if self.skip > 0:
+            self.skip -= 1
+            return False
+        if self.times is not None:
+            self.times -= 1
+        return self.times is None or self.times >= 0
+
+    def strike(self) -> None:
+        if self.is_crash:
+            raise SimulatedCrash
+        if self.error is not None:
+            raise _os_error(self.error)
+
+
+class _FaultyFile:
+    def __init__(self, files: FaultyFiles, file: File) -> None:
+        self._files = files
+        self._file = file
+
+    def write(self, position: int, *parts: bytes) -> int:
+        fault = self._files.next_fault("write")
+        if fault is None:
+            return self._file.write(position, *parts)
+        written = self._file.write(position, b"".join(parts)[: fault.written])
+        fault.strike()
+        return written
+
+    def read(self, position: int, size: int) -> bytes:
+        return self._file.read(position, size)
+
+    def size(self) -> int:
+        return self._file.size()
+
+    def truncate(self, size: int) -> None:
+        fault = self._files.next_fault("truncate")
+        if fault is not None:
+            fault.strike()
+        self._file.truncate(size)
+
+    def reserve(self, position: int, size: int) -> None:
+        self._file.reserve(position, size)
+
+    def sync(self) -> None:
+        fault = self._files.next_fault("sync")
+        if fault is not None:
+            if isinstance(self._file, _MemoryFile) and not fault.is_crash:
+                self._file.sync_in_vain()
+            fault.strike()
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
