@@ -159,11 +159,23 @@ class Broker:
                 failures.append(failure)
         return failures
 
+    def tend_logs(self) -> list[Finding]:
+        """To be called every few seconds: tries whether a log that failed can be written again.
+        Returns the damage that reading has come across and stepped over."""
+        findings: list[Finding] = []
+        for topic in self.topics.values():
+            if topic.store is not None:
+                log = topic.store.log
+                log.probe()
+                findings.extend(log.damage)
+                log.damage.clear()
+        return findings
+
     def health(self) -> str | None:
         """Why the last write to any log failed, or None if all is well."""
         for topic in self.topics.values():
-            if not isinstance(topic.log, MemoryLog) and topic.log.error is not None:
-                return topic.log.error
+            if topic.store is not None and topic.store.log.error is not None:
+                return topic.store.log.error
         return None
 
     def _open_topic(self, name: str) -> Topic:

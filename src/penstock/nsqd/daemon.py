@@ -183,8 +183,11 @@ class Nsqd:
             self.log.error("failed to persist metadata - %s", failure)
 
     def _keep_house(self) -> None:
-        """Every sync timeout: what has not been synced is, and a wall clock set anew is noticed."""
+        """Every sync timeout: what has not been synced is, a disk that works again and a wall clock
+        that was set are noticed."""
         self.durability.sync_what_is_left()
+        for finding in self.broker.tend_logs():
+            self.log.error("%s", finding)
         self._advance()
         self._housekeeping = self._loop.call_later(
             self.options.sync_timeout_ns / SECOND_NS, self._keep_house
