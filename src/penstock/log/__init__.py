@@ -1,5 +1,6 @@
 """The append-only log under every topic, and the cursors of its channels."""
 
+from penstock.log.check import check_data_path
 from penstock.log.cursors import Cursors
 from penstock.log.data_path import DataPath
 from penstock.log.files import Files, RealFiles
@@ -26,4 +27,5 @@ __all__ = [
     "SegmentInfo",
     "TopicLog",
     "TopicStore",
+    "check_data_path",
 ]

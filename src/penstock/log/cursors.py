@@ -39,7 +39,7 @@ from penstock.log.progress import Note, Progress
 from penstock.log.ranges import RangeSet, runs_of
 from penstock.log.sync import SyncJob, run_sync
 
-__all__ = ["Cursors"]
+__all__ = ["Cursors", "current_generation", "read_journals"]
 
 # A journal below this size is not worth compacting: it is read in about a millisecond.
 _COMPACT_BYTES = 64 * 1024
@@ -211,11 +211,11 @@ class Cursors:
         Damage is moved aside and the records after it still count. What was finished in a record
         that is lost will be delivered again.
         """
-        journals = _read_journals(self._pool.files, self._folder)
+        journals = read_journals(self._pool.files, self._folder)
         if not journals:
             return []
         self._generation = max(journals)
-        current = next(filter(lambda at: _has_snapshot(journals[at]), journals), self._generation)
+        current = current_generation(journals)
         for record in journals[current]:
             for change in record.changes if isinstance(record, Record) else ():
                 self._state.apply(change)
@@ -355,7 +355,7 @@ class CursorsSync:
         self._handle.unpin()
 
 
-def _read_journals(files: Files, folder: str) -> dict[int, list[Record | BadRecord]]:
+def read_journals(files: Files, folder: str) -> dict[int, list[Record | BadRecord]]:
     """What every generation holds, the newest first."""
     found = (maybe_generation(name) for name in files.names(folder))
     journals = {}
@@ -365,8 +365,12 @@ def _read_journals(files: Files, folder: str) -> dict[int, list[Record | BadReco
     return journals
 
 
-def _has_snapshot(records: list[Record | BadRecord]) -> bool:
-    return bool(records) and isinstance(records[0], Record)
+def current_generation(journals: dict[int, list[Record | BadRecord]]) -> int:
+    """The newest generation that begins with a snapshot; the newest if none does."""
+    for generation, records in journals.items():
+        if records and isinstance(records[0], Record):
+            return generation
+    return max(journals)
 
 
 def _compact_at(snapshot_bytes: int) -> int:

@@ -101,6 +101,10 @@ class Segment:
         )
 
     @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.end, self.next_seq, self.first_timestamp_ns, self.last_timestamp_ns)
+
+    @property
     def is_synced(self) -> bool:
         return self.synced_end >= self.end
 
@@ -165,12 +169,9 @@ class Segment:
         assert self.is_synced
         if self._reserved_end > self.end:
             self.cut_rest()
-        checkpoint = Checkpoint(
-            self.end, self.next_seq, self.first_timestamp_ns, self.last_timestamp_ns
-        )
         self._remove_index()
         with contextlib.closing(self._files.open(self._index_path, "create")) as file:
-            write_all(file, 0, encode_index(checkpoint, self.index))
+            write_all(file, 0, encode_index(self.checkpoint, self.index))
         self.has_index_file = True
 
     def remove(self) -> None:
@@ -256,11 +257,10 @@ class Segment:
     def _reserve(self, file: File, end: int) -> None:
         """Sets space aside for the next appends, which makes each a sixth cheaper on ext4; but not
         for a topic of few messages."""
+        start = max(self._reserved_end, self.end)
+        self._reserved_end = max(end, start) + _RESERVE_BYTES
         if end > _RESERVE_BYTES:
-            file.reserve(self._reserved_end, end + _RESERVE_BYTES - self._reserved_end)
-            self._reserved_end = end + _RESERVE_BYTES
-        else:
-            self._reserved_end = _RESERVE_BYTES
+            file.reserve(start, self._reserved_end - start)
 
     def _piece(self, position: int, read_bytes: int) -> bytes:
         """About `read_bytes` from `position` on, with at least one whole batch."""
