@@ -17,7 +17,7 @@ from bench.targets import Target
 
 __all__ = ["main"]
 
-WIDTH_MIN = 120
+WIDTH_MIN = 140
 FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 

@@ -17,18 +17,24 @@ from struct import Struct
 
 from bench.figures import percentile
 from bench.load import BODY, Address, LoadError, Outcome, connect, read_some
-from bench.nsq import BODY_AT, FRAME_BYTES, MAGIC, OK, NsqReader, fin_commands, frame_count, pub
+from bench.nsq import (
+    BODY_AT,
+    FRAME_BYTES,
+    MAGIC,
+    OK,
+    SELDOM,
+    NsqReader,
+    fin_commands,
+    frame_count,
+    pub,
+)
 
 __all__ = ["PacedPublisher", "RoundTrips", "TimingConsumer", "percentiles_ms"]
 
 SENT_AT = Struct(">Q")
 PADDING = BODY[SENT_AT.size :]
 
-UNBUFFERED: Mapping[str, int] = {
-    "heartbeat_interval": -1,
-    "output_buffer_size": -1,
-    "output_buffer_timeout": -1,
-}
+UNBUFFERED: Mapping[str, int] = {**SELDOM, "output_buffer_size": -1, "output_buffer_timeout": -1}
 """What a consumer asks for that wants each message at once."""
 
 REPLY_EVERY = 16

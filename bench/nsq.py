@@ -22,6 +22,7 @@ __all__ = [
     "FRAME_BYTES",
     "MAGIC",
     "OK",
+    "SELDOM",
     "Nsq",
     "NsqReader",
     "fin_commands",
@@ -46,8 +47,11 @@ FIN = b"FIN " + b"0" * ID_BYTES + b"\n"
 RDY = 2500
 """The most that nsqd allows by default."""
 
-THROUGHPUT: Mapping[str, int] = {"heartbeat_interval": -1, "output_buffer_timeout": 25}
-"""What a busy consumer asks for: no heartbeats between frames, the shortest wait for a flush."""
+SELDOM: Mapping[str, int] = {"heartbeat_interval": 60_000}
+"""A consumer may not refuse heartbeats, but no run is long enough to see one of these."""
+
+THROUGHPUT: Mapping[str, int] = {**SELDOM, "output_buffer_timeout": 25}
+"""What a busy consumer asks for: of all waits for a flush the shortest."""
 
 
 class Nsq:
@@ -74,7 +78,7 @@ class Nsq:
             connections=connections,
             requests=requests,
             batch=batch,
-            opening=MAGIC + _identify({"heartbeat_interval": -1}),
+            opening=MAGIC + _identify(SELDOM),
             greeting=OK,
         )
 

@@ -94,7 +94,7 @@ def test_a_publisher_waits_for_each_ok(serve: Serve, batch: int) -> None:
     request = {1: b"PUB topic\n" + one, 2: b"MPUB topic\n\0\0\1\x9c\0\0\0\2" + one * 2}
 
     def nsqd(peer: socket.socket) -> None:
-        expect(peer, b'  V2IDENTIFY\n\0\0\0\x1a{"heartbeat_interval": -1}')
+        expect(peer, b'  V2IDENTIFY\n\0\0\0\x1d{"heartbeat_interval": 60000}')
         peer.sendall(OK)
         for _ in range(3):
             expect(peer, request[batch])
@@ -110,7 +110,7 @@ def test_a_publisher_waits_for_each_ok(serve: Serve, batch: int) -> None:
 
 def test_a_publisher_does_not_take_an_error_for_an_ok(serve: Serve) -> None:
     def nsqd(peer: socket.socket) -> None:
-        expect(peer, b'  V2IDENTIFY\n\0\0\0\x1a{"heartbeat_interval": -1}')
+        expect(peer, b'  V2IDENTIFY\n\0\0\0\x1d{"heartbeat_interval": 60000}')
         peer.sendall(OK)
         expect(peer, b"PUB topic\n")
         peer.sendall(b"\0\0\0\x10\0\0\0\1E_PUB_FAILED")
