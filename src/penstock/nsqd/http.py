@@ -1,0 +1,377 @@
+"""nsqd's HTTP API: publishing, stats, and the verbs of an operator.
+
+Paths, arguments, answers, error codes and the order in which a request's faults are found are the
+reference's. Go's /debug endpoints do not exist here. Nothing waits: what an endpoint does is done
+when it returns, but for a publish whose OK has to wait for an fsync.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+
+import msgspec
+
+from penstock import NSQ_VERSION, names
+from penstock.broker.broker import Broker
+from penstock.broker.channel import Channel
+from penstock.broker.topic import Topic
+from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
+from penstock.errors import ProtocolError, StorageError
+from penstock.logs import Logger, LogLevel
+from penstock.nsqd.durability import Durability
+from penstock.nsqd.memory import GcPauses, memory_stats
+from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.stats import ClientView, collect
+from penstock.nsqd.stats_text import as_text
+from penstock.options import option_value
+from penstock.webapi import OK, PLAIN_TEXT, HttpError, Request, Route, Router, json_response
+from penstock.wire.limits import Limits
+from penstock.wire.mpub import parse_mpub_body
+
+__all__ = ["HttpApi", "HttpServices"]
+
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+
+
+@dataclass(slots=True, kw_only=True)
+class HttpServices:
+    """What the endpoints work with."""
+
+    broker: Broker
+    clock: Clock
+    log: Logger
+    limits: Limits
+    options: NsqdOptions  # replaced by PUT /config
+    durability: Durability
+    clients: Iterable[ClientView]
+    gc_pauses: GcPauses
+    save_metadata: Callable[[], None]
+    started_at_ns: int
+    # Where we listen: -1 for a unix socket. To be set when that is known.
+    tcp_port: int = -1
+    http_port: int = -1
+    # How PUT /config changes whom we register with; None where that cannot be changed.
+    set_lookupd_addresses: Callable[[tuple[str, ...]], None] | None = None
+
+
+class HttpApi:
+    """The endpoints, and the table of them."""
+
+    def __init__(self, services: HttpServices) -> None:
+        self._services = services
+        self._broker = services.broker
+        self._clock = services.clock
+
+    def router(self) -> Router:
+        """The table: what a body may be, and what answers."""
+        limits = self._services.limits
+        return Router(
+            [
+                Route("GET", "/ping", self._ping, envelope=PLAIN_TEXT),
+                Route("GET", "/info", self._info),
+                Route("GET", "/stats", self._stats),
+                Route(
+                    "POST",
+                    "/pub",
+                    self._pub,
+                    body_bytes_max=limits.max_msg_size,
+                    too_big="MSG_TOO_BIG",
+                    logged=False,
+                ),
+                Route(
+                    "POST",
+                    "/mpub",
+                    self._mpub,
+                    body_bytes_max=limits.max_body_size,
+                    too_big="BODY_TOO_BIG",
+                    logged=False,
+                ),
+                Route("POST", "/topic/create", self._create_topic),
+                Route("POST", "/topic/delete", self._delete_topic),
+                Route("POST", "/topic/empty", self._empty_topic),
+                Route("POST", "/topic/pause", partial(self._pause_topic, paused=True)),
+                Route("POST", "/topic/unpause", partial(self._pause_topic, paused=False)),
+                Route("POST", "/channel/create", self._create_channel),
+                Route("POST", "/channel/delete", self._delete_channel),
+                Route("POST", "/channel/empty", self._empty_channel),
+                Route("POST", "/channel/pause", partial(self._pause_channel, paused=True)),
+                Route("POST", "/channel/unpause", partial(self._pause_channel, paused=False)),
+                Route("GET", "/config/:opt", self._config),
+                Route(
+                    "PUT",
+                    "/config/:opt",
+                    self._set_config,
+                    body_bytes_max=limits.max_msg_size,
+                    too_big="INVALID_VALUE",
+                ),
+            ]
+        )
+
+    # Looking.
+
+    def _ping(self, _: Request) -> str:
+        failure = self._broker.health()
+        if failure is not None:
+            raise HttpError(500, _not_ok(failure))
+        return "OK"
+
+    def _info(self, _: Request) -> object:
+        services, options = self._services, self._services.options
+        return {
+            "version": NSQ_VERSION,
+            "broadcast_address": options.broadcast_address,
+            "hostname": os.uname().nodename,
+            "http_port": services.http_port,
+            "tcp_port": services.tcp_port,
+            "start_time": services.started_at_ns // SECOND_NS,
+            "max_heartbeat_interval": options.max_heartbeat_interval_ns,
+            "max_output_buffer_size": options.max_output_buffer_size,
+            "max_output_buffer_timeout": options.max_output_buffer_timeout_ns,
+            "max_deflate_level": options.max_deflate_level,
+            "topology_zone": options.topology_zone,
+            "topology_region": options.topology_region,
+        }
+
+    def _stats(self, request: Request) -> object:
+        services, args = self._services, request.args
+        failure = self._broker.health()
+        stats = collect(
+            topics=self._broker.topics,
+            clients=services.clients if _flag(args, "include_clients") else None,
+            health="OK" if failure is None else _not_ok(failure),
+            started_at_ns=services.started_at_ns,
+            memory=memory_stats(services.gc_pauses) if _flag(args, "include_mem") else None,
+            topic=args.get("topic", ""),
+            channel=args.get("channel", ""),
+        )
+        if args.get("format") == "json":
+            return stats
+        wall_ns = self._clock.wall_ns()
+        return as_text(stats, started_at_ns=services.started_at_ns, wall_ns=wall_ns)
+
+    # Publishing.
+
+    def _pub(self, request: Request) -> object:
+        if not request.body:
+            raise HttpError(400, "MSG_EMPTY")
+        args = request.args
+        topic = self._topic_to_publish_to(args)
+        wall_ns = self._clock.wall_ns()
+        # nsq compat: the topic has been made by the time the deferral is found to be wrong.
+        due_ns = wall_ns + self._defer_ns(args["defer"]) if "defer" in args else 0
+        return self._publish(topic, [request.body], wall_ns, due_ns)
+
+    def _mpub(self, request: Request) -> object:
+        topic = self._topic_to_publish_to(request.args)
+        if self._is_binary(request.args):
+            bodies = self._binary_bodies(request.body)
+        else:
+            bodies = self._lines(request.body)
+        return self._publish(topic, bodies, self._clock.wall_ns(), 0) if bodies else OK
+
+    def _topic_to_publish_to(self, args: dict[str, str]) -> Topic:
+        name = args.get("topic")
+        topic = self._broker.topics.get(name) if name else None
+        if topic is not None and not self._broker.exiting:
+            return topic
+        try:
+            return self._broker.topic_for_publish(_topic_name(args, "INVALID_TOPIC"))
+        except StorageError as failure:
+            raise self._unavailable(failure) from failure
+
+    def _publish(self, topic: Topic, bodies: list[bytes], wall_ns: int, due_ns: int) -> object:
+        try:
+            topic.publish(bodies, wall_ns, due_ns)
+        except StorageError as failure:
+            raise self._unavailable(failure) from failure
+        return self._when_safe(topic) if self._services.durability.replies_wait else OK
+
+    def _when_safe(self, topic: Topic) -> "asyncio.Future[object]":
+        """OK, once the fsync that covers what was just published has returned."""
+        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+
+        def done(failure: StorageError | None) -> None:
+            if answer.cancelled():
+                return
+            if failure is None:
+                answer.set_result(OK)
+            else:
+                answer.set_exception(self._unavailable(failure))
+
+        self._services.durability.when_safe(topic, done)
+        return answer
+
+    def _unavailable(self, failure: StorageError) -> HttpError:
+        self._services.log.error("HTTP: failed to publish - %s", failure)
+        return HttpError(503, "EXITING")  # nsq compat: whatever the reason
+
+    def _defer_ns(self, text: str) -> int:
+        if not _INTEGER.fullmatch(text):
+            raise HttpError(400, "INVALID_DEFER")
+        defer_ms = int(text)
+        if not 0 <= defer_ms <= self._services.limits.max_req_timeout_ms:
+            raise HttpError(400, "INVALID_DEFER")
+        return defer_ms * MILLISECOND_NS
+
+    def _is_binary(self, args: dict[str, str]) -> bool:
+        if "binary" not in args:
+            return False
+        value = args["binary"]
+        if value not in _BOOLS:
+            self._services.log.warning("deprecated value '%s' used for /mpub binary param", value)
+        return _BOOLS.get(value, True)
+
+    def _binary_bodies(self, body: bytes) -> list[bytes]:
+        try:
+            return parse_mpub_body(body, self._services.limits)
+        except ProtocolError as error:
+            raise HttpError(413, error.code.removeprefix("E_")) from error
+
+    def _lines(self, body: bytes) -> list[bytes]:
+        bodies = [line for line in body.split(b"\n") if line]
+        if any(len(line) > self._services.limits.max_msg_size for line in bodies):
+            raise HttpError(413, "MSG_TOO_BIG")
+        return bodies
+
+    # Topics.
+
+    def _create_topic(self, request: Request) -> None:
+        name = _topic_name(request.args, "INVALID_TOPIC")
+        with self._failing_with_500(request):
+            self._broker.topic(name)
+
+    def _delete_topic(self, request: Request) -> None:
+        topic = self._topic_of(_required(request.args, "topic"))
+        with self._failing_with_500(request):
+            self._broker.delete_topic(topic.name)
+        self._services.save_metadata()
+
+    def _empty_topic(self, request: Request) -> None:
+        topic = self._topic_of(_topic_name(request.args, "INVALID_TOPIC"))
+        with self._failing_with_500(request):
+            topic.empty()
+
+    def _pause_topic(self, request: Request, *, paused: bool) -> None:
+        topic = self._topic_of(_required(request.args, "topic"))
+        with self._failing_with_500(request):
+            topic.pause(paused)
+        self._services.save_metadata()
+
+    # Channels.
+
+    def _create_channel(self, request: Request) -> None:
+        topic, name = self._topic_and_channel_name(request.args)
+        with self._failing_with_500(request):
+            topic.channel(name)
+
+    def _delete_channel(self, request: Request) -> None:
+        topic, channel = self._topic_and_channel(request.args)
+        with self._failing_with_500(request):
+            self._broker.delete_channel(topic, channel.name)
+        self._services.save_metadata()
+
+    def _empty_channel(self, request: Request) -> None:
+        topic, channel = self._topic_and_channel(request.args)
+        with self._failing_with_500(request):
+            channel.empty(topic.released_seq)
+
+    def _pause_channel(self, request: Request, *, paused: bool) -> None:
+        _, channel = self._topic_and_channel(request.args)
+        channel.pause(paused)
+        self._services.save_metadata()
+
+    def _topic_of(self, name: str) -> Topic:
+        topic = self._broker.topics.get(name)
+        if topic is None:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        return topic
+
+    def _topic_and_channel_name(self, args: dict[str, str]) -> tuple[Topic, str]:
+        topic_name = _topic_name(args, "INVALID_ARG_TOPIC")
+        name = _required(args, "channel")
+        if not names.is_valid(name):
+            raise HttpError(400, "INVALID_ARG_CHANNEL")
+        return self._topic_of(topic_name), name
+
+    def _topic_and_channel(self, args: dict[str, str]) -> tuple[Topic, Channel]:
+        topic, name = self._topic_and_channel_name(args)
+        channel = topic.channels.get(name)
+        if channel is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        return topic, channel
+
+    @contextmanager
+    def _failing_with_500(self, request: Request) -> Iterator[None]:
+        """What an operator is told when the disk does not let us."""
+        try:
+            yield
+        except StorageError as failure:
+            self._services.log.error("failure in %s - %s", request.path, failure)
+            raise HttpError(500, "INTERNAL_ERROR") from failure
+
+    # Options.
+
+    def _config(self, request: Request) -> object:
+        try:
+            value = option_value(self._services.options, request.params["opt"])
+        except KeyError:
+            raise HttpError(400, "INVALID_OPTION") from None
+        # An option may be null, which is not the same as having nothing to say.
+        return json_response(200, b"null") if value is None else value
+
+    def _set_config(self, request: Request) -> object:
+        if not request.body:
+            raise HttpError(413, "INVALID_VALUE")
+        match request.params["opt"]:
+            case "log_level":
+                self._set_log_level(request.body)
+            case "nsqlookupd_tcp_addresses" if self._services.set_lookupd_addresses is not None:
+                self._set_lookupd_addresses(request.body, self._services.set_lookupd_addresses)
+            case _:
+                raise HttpError(400, "INVALID_OPTION")
+        return self._config(request)
+
+    def _set_log_level(self, body: bytes) -> None:
+        services = self._services
+        try:
+            services.log.level = LogLevel.parse(body.decode())
+        except ValueError:
+            raise HttpError(400, "INVALID_VALUE") from None
+        services.options = replace(services.options, log_level=services.log.level)
+
+    def _set_lookupd_addresses(self, body: bytes, apply: Callable[[tuple[str, ...]], None]) -> None:
+        services = self._services
+        try:
+            addresses = tuple(msgspec.json.decode(body, type=list[str]))
+        except msgspec.DecodeError:
+            raise HttpError(400, "INVALID_VALUE") from None
+        apply(addresses)
+        services.options = replace(services.options, lookupd_tcp_addresses=addresses)
+
+
+def _required(args: dict[str, str], name: str) -> str:
+    """An argument that may be empty but not missing."""
+    if name not in args:
+        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+    return args[name]
+
+
+def _topic_name(args: dict[str, str], code_if_invalid: str) -> str:
+    name = _required(args, "topic")
+    if not names.is_valid(name):
+        raise HttpError(400, code_if_invalid)
+    return name
+
+
+def _flag(args: dict[str, str], name: str) -> bool:
+    """On, unless it is clearly turned off."""
+    return _BOOLS.get(args.get(name, ""), True)
+
+
+def _not_ok(failure: str) -> str:
+    return f"NOK - {failure}"

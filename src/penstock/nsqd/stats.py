@@ -1,0 +1,265 @@
+"""/stats: what there is to see of topics, channels and clients, as NSQ shows it.
+
+`collect` gathers it in the shape of NSQ's JSON, the order of keys included. Clients tell null, an
+empty list and a missing key apart, so the differences are kept: no topic of the name asked for is
+null, no channel of that name an empty list.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NotRequired, Protocol, TypedDict
+
+from penstock import NSQ_VERSION
+from penstock.broker.channel import Channel
+from penstock.broker.subscriber import Subscriber
+from penstock.broker.topic import Topic
+from penstock.clock import SECOND_NS
+from penstock.nsqd.memory import MemoryStats
+from penstock.wire.identify import Negotiated
+from penstock.wire.state import State
+
+__all__ = [
+    "ChannelStats",
+    "ClientStats",
+    "ClientView",
+    "Latency",
+    "Stats",
+    "TopicStats",
+    "collect",
+]
+
+_PROTOCOL = "V2"
+
+
+class Latency(TypedDict):
+    """Quantiles of the time from publish to FIN; there are none unless they are asked for."""
+
+    count: int
+    percentiles: list[dict[str, float]] | None
+
+
+class PublishCount(TypedDict):
+    """How much a client has published to one topic."""
+
+    topic: str
+    count: int
+
+
+class ClientStats(TypedDict):
+    """One connection."""
+
+    client_id: str
+    hostname: str
+    version: str
+    remote_address: str
+    state: int
+    ready_count: int
+    in_flight_count: int
+    message_count: int
+    finish_count: int
+    requeue_count: int
+    connect_ts: int
+    sample_rate: int
+    deflate: bool
+    snappy: bool
+    user_agent: str
+    topology_zone: str
+    topology_region: str
+    pub_counts: NotRequired[list[PublishCount]]
+    tls: bool
+    tls_cipher_suite: str
+    tls_version: str
+    tls_negotiated_protocol: str
+    tls_negotiated_protocol_is_mutual: bool
+
+
+class ChannelStats(TypedDict):
+    """One channel. `clients` is null if they were not asked for."""
+
+    channel_name: str
+    depth: int
+    backend_depth: int
+    in_flight_count: int
+    deferred_count: int
+    message_count: int
+    requeue_count: int
+    timeout_count: int
+    client_count: int
+    clients: list[ClientStats] | None
+    paused: bool
+    e2e_processing_latency: Latency
+
+
+class TopicStats(TypedDict):
+    """One topic."""
+
+    topic_name: str
+    channels: list[ChannelStats]
+    depth: int
+    backend_depth: int
+    message_count: int
+    message_bytes: int
+    paused: bool
+    e2e_processing_latency: Latency
+
+
+class Stats(TypedDict):
+    """The whole answer."""
+
+    version: str
+    health: str
+    start_time: int
+    topics: list[TopicStats] | None
+    memory: NotRequired[MemoryStats]
+    producers: list[ClientStats] | None
+
+
+class ClientView(Protocol):
+    """What is shown of a connection."""
+
+    remote_address: str
+    connected_at_ns: int
+    negotiated: Negotiated
+    subscriber: Subscriber | None
+    publish_counts: dict[str, int]
+
+    @property
+    def state(self) -> State:
+        """Where the connection stands in its life."""
+
+
+def collect(
+    *,
+    topics: Mapping[str, Topic],
+    clients: Iterable[ClientView] | None,
+    health: str,
+    started_at_ns: int,
+    memory: MemoryStats | None,
+    topic: str = "",
+    channel: str = "",
+) -> Stats:
+    """All there is, or that of one topic or of the channels of one name.
+
+    `clients` is None if they are not to be shown, `memory` likewise.
+    """
+    found: list[TopicStats] | None = None
+    producers: list[ClientStats] | None = None
+    if not topic or topic in topics:
+        shown = [topics[topic]] if topic else sorted(topics.values(), key=lambda each: each.name)
+        by_subscriber = None if clients is None else _by_subscriber(clients)
+        found = [
+            _topic_stats(each, channel, topic, by_subscriber)
+            for each in shown
+            if not channel or channel in each.channels
+        ]
+        producers = None if clients is None else _producers(clients, topic)
+    start_time = started_at_ns // SECOND_NS
+    if memory is None:
+        return {
+            "version": NSQ_VERSION,
+            "health": health,
+            "start_time": start_time,
+            "topics": found,
+            "producers": producers,
+        }
+    return {
+        "version": NSQ_VERSION,
+        "health": health,
+        "start_time": start_time,
+        "topics": found,
+        "memory": memory,
+        "producers": producers,
+    }
+
+
+_Clients = dict[Subscriber, ClientView]
+
+
+def _by_subscriber(clients: Iterable[ClientView]) -> _Clients:
+    return {each.subscriber: each for each in clients if each.subscriber is not None}
+
+
+def _producers(clients: Iterable[ClientView], topic: str) -> list[ClientStats] | None:
+    """Those that have ever published, null if nobody has."""
+    return [_client_stats(each, topic) for each in clients if each.publish_counts] or None
+
+
+def _topic_stats(
+    topic: Topic, channel: str, publish_topic: str, clients: _Clients | None
+) -> TopicStats:
+    channels = [topic.channels[channel]] if channel else topic.channels.values()
+    return {
+        "topic_name": topic.name,
+        "channels": [
+            _channel_stats(each, publish_topic, clients)
+            for each in sorted(channels, key=lambda each: each.name)
+        ],
+        "depth": topic.depth,
+        "backend_depth": topic.backend_depth,
+        "message_count": topic.message_count,
+        "message_bytes": topic.message_bytes,
+        "paused": topic.paused,
+        "e2e_processing_latency": {"count": 0, "percentiles": None},
+    }
+
+
+def _channel_stats(channel: Channel, publish_topic: str, clients: _Clients | None) -> ChannelStats:
+    return {
+        "channel_name": channel.name,
+        "depth": channel.depth,
+        "backend_depth": channel.backend_depth,
+        "in_flight_count": channel.in_flight_count,
+        "deferred_count": channel.deferred_count,
+        "message_count": channel.message_count,
+        "requeue_count": channel.requeue_count,
+        "timeout_count": channel.timeout_count,
+        "client_count": len(channel.subscribers),
+        "clients": None
+        if clients is None
+        else [
+            _client_stats(clients[each], publish_topic)
+            for each in channel.subscribers
+            if each in clients
+        ],
+        "paused": channel.paused,
+        "e2e_processing_latency": {"count": 0, "percentiles": None},
+    }
+
+
+def _client_stats(client: ClientView, topic: str) -> ClientStats:
+    subscriber, negotiated = client.subscriber, client.negotiated
+    stats: ClientStats = {
+        "client_id": negotiated.client_id,
+        "hostname": negotiated.hostname,
+        "version": _PROTOCOL,
+        "remote_address": client.remote_address,
+        "state": client.state,
+        "ready_count": subscriber.rdy if subscriber else 0,
+        "in_flight_count": len(subscriber.in_flight) if subscriber else 0,
+        "message_count": subscriber.message_count if subscriber else 0,
+        "finish_count": subscriber.finish_count if subscriber else 0,
+        "requeue_count": subscriber.requeue_count if subscriber else 0,
+        "connect_ts": client.connected_at_ns // SECOND_NS,
+        "sample_rate": negotiated.sample_rate,
+        "deflate": negotiated.deflate,
+        "snappy": negotiated.snappy,
+        "user_agent": negotiated.user_agent,
+        "topology_zone": negotiated.topology_zone,
+        "topology_region": negotiated.topology_region,
+        "pub_counts": _publish_counts(client, topic),
+        "tls": negotiated.tls,
+        "tls_cipher_suite": "",
+        "tls_version": "",
+        "tls_negotiated_protocol": "",
+        "tls_negotiated_protocol_is_mutual": False,
+    }
+    if not stats["pub_counts"]:
+        del stats["pub_counts"]
+    return stats
+
+
+def _publish_counts(client: ClientView, topic: str) -> list[PublishCount]:
+    """nsq compat: one topic at most, though the client may have published to several."""
+    for name, count in client.publish_counts.items():
+        if not topic or name == topic:
+            return [{"topic": name, "count": count}]
+    return []

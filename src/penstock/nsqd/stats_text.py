@@ -1,0 +1,108 @@
+"""/stats as a page of text, laid out as NSQ lays it out."""
+
+from datetime import UTC, datetime
+
+from penstock.clock import SECOND_NS
+from penstock.durations import format_duration
+from penstock.nsqd.stats import ChannelStats, ClientStats, Latency, Stats, TopicStats
+from penstock.options import version_line
+
+__all__ = ["as_text"]
+
+
+def as_text(stats: Stats, *, started_at_ns: int, wall_ns: int) -> str:
+    """The page that `GET /stats` shows without `format=json`."""
+    return "".join(
+        (
+            f"{version_line('nsqd')}\n",
+            f"start_time {_rfc3339(started_at_ns)}\n",
+            f"uptime {format_duration(wall_ns - started_at_ns)}\n",
+            f"\nHealth: {stats['health']}\n",
+            _memory_text(stats),
+            _topics_text(stats["topics"] or [], wall_ns),
+            _producers_text(stats["producers"] or [], wall_ns),
+        )
+    )
+
+
+def _memory_text(stats: Stats) -> str:
+    if "memory" not in stats:
+        return ""
+    lines = [f"   {name:<25}\t{value}\n" for name, value in stats["memory"].items()]
+    return "\nMemory:\n" + "".join(lines)
+
+
+def _topics_text(topics: list[TopicStats], wall_ns: int) -> str:
+    if not topics:
+        return "\nTopics: None\n"
+    return "\nTopics:" + "".join(_topic_text(topic, wall_ns) for topic in topics)
+
+
+def _topic_text(topic: TopicStats, wall_ns: int) -> str:
+    line = (
+        f"\n{'*P ' if topic['paused'] else '   '}[{topic['topic_name']:<15}]"
+        f" depth: {topic['depth']:<5}"
+        f" be-depth: {topic['backend_depth']:<5}"
+        f" msgs: {topic['message_count']:<8}"
+        f" e2e%: {_latency_text(topic['e2e_processing_latency'])}\n"
+    )
+    return line + "".join(_channel_text(channel, wall_ns) for channel in topic["channels"])
+
+
+def _channel_text(channel: ChannelStats, wall_ns: int) -> str:
+    line = (
+        f"   {'*P ' if channel['paused'] else '   '}[{channel['channel_name']:<25}]"
+        f" depth: {channel['depth']:<5}"
+        f" be-depth: {channel['backend_depth']:<5}"
+        f" inflt: {channel['in_flight_count']:<4}"
+        f" def: {channel['deferred_count']:<4}"
+        f" re-q: {channel['requeue_count']:<5}"
+        f" timeout: {channel['timeout_count']:<5}"
+        f" msgs: {channel['message_count']:<8}"
+        f" e2e%: {_latency_text(channel['e2e_processing_latency'])}\n"
+    )
+    clients = channel["clients"] or []
+    return line + "".join(f"        {_client_text(client, wall_ns)}\n" for client in clients)
+
+
+def _producers_text(producers: list[ClientStats], wall_ns: int) -> str:
+    if not producers:
+        return "\nProducers: None\n"
+    lines = [f"   {_client_text(client, wall_ns)}\n" for client in producers]
+    return "\nProducers:\n" + "".join(lines)
+
+
+def _client_text(client: ClientStats, wall_ns: int) -> str:
+    port = client["remote_address"].rpartition(":")[2] if ":" in client["remote_address"] else ""
+    name = f"{client['hostname']}:{port} {client['user_agent']}"
+    connected_ns = (wall_ns // SECOND_NS - client["connect_ts"]) * SECOND_NS
+    counts = client.get("pub_counts")
+    if counts:
+        topics = ",".join(f"{each['topic']}={each['count']}" for each in counts)
+        figures = f"msgs: {sum(each['count'] for each in counts):<8} topics: {topics}"
+    else:
+        figures = (
+            f"state: {client['state']}"
+            f" inflt: {client['in_flight_count']:<4}"
+            f" rdy: {client['ready_count']:<4}"
+            f" fin: {client['finish_count']:<8}"
+            f" re-q: {client['requeue_count']:<8}"
+            f" msgs: {client['message_count']:<8}"
+        )
+    return f"[{client['version']} {name:<21}] {figures} connected: {format_duration(connected_ns)}"
+
+
+def _latency_text(latency: Latency) -> str:
+    return ", ".join(_humanised(each["value"]) for each in latency["percentiles"] or [])
+
+
+def _humanised(value_ns: float) -> str:
+    for unit, unit_ns in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if value_ns > unit_ns:
+            return f"{value_ns / unit_ns:.1f}{unit}"
+    return f"{value_ns:.1f}ns"
+
+
+def _rfc3339(at_ns: int) -> str:
+    at = datetime.fromtimestamp(at_ns // SECOND_NS, tz=UTC).astimezone()
+    return at.isoformat().replace("+00:00", "Z")
