@@ -8,7 +8,7 @@
 
 It is ready when `run_nsqd` returns, and gone when the block is left: stopped cleanly after a test
 that went well, killed after one that did not. A clean stop that is not clean fails the test, and so
-does a traceback in the log.
+do a traceback in the log and damage in the data path.
 """
 
 import json
@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import penstock
+from penstock.log import check_data_path
 from penstock.testing.raw_client import RawClient
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
@@ -76,6 +77,7 @@ def run_nsqd(*flags: str, data_path: Path | str | None = None) -> Iterator["Nsqd
         if nsqd.is_running:
             nsqd.terminate()
         assert "Traceback" not in nsqd.log, f"nsqd has a bug:\n{nsqd.log}"
+        nsqd.check_data_path()
 
 
 class NsqdProcess:
@@ -129,6 +131,11 @@ class NsqdProcess:
     def wait(self, *, seconds: float = STOP_SECONDS) -> int:
         """Waits for it to end, and returns its exit code."""
         return self._running().wait(seconds)
+
+    def check_data_path(self) -> None:
+        """Fails if what it has stored is damaged. It must not be running."""
+        damage = [str(finding) for finding in check_data_path(self.data_path) if finding.is_damage]
+        assert not damage, damage
 
     @property
     def is_running(self) -> bool:
