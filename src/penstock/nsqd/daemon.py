@@ -24,10 +24,13 @@ from penstock.log import DataPath, GroupCommit, LogSettings
 from penstock.logs import Logger
 from penstock.nsqd import metadata
 from penstock.nsqd.durability import Durability
+from penstock.nsqd.http import HttpApi, HttpServices
 from penstock.nsqd.listen import Listener, listen
+from penstock.nsqd.memory import GcPauses
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.tcp import Client, Clients, TcpServices
 from penstock.options import version_line
+from penstock.webapi import HttpServer
 from penstock.wire.identify import ServerOffer
 from penstock.wire.limits import Limits
 
@@ -82,6 +85,8 @@ class Nsqd:
         self.clients = Clients()
         self.tcp: Listener | None = None
         self.http: Listener | None = None
+        self._http_server: HttpServer | None = None
+        self._gc_pauses = GcPauses()
         self._loop = asyncio.get_running_loop()
         self._path = Path(options.data_path or os.getcwd())
         self._advance_timer: asyncio.TimerHandle | None = None
@@ -102,6 +107,33 @@ class Nsqd:
     async def start(self) -> None:
         """Opens the sockets."""
         self.save_metadata()
+        await self._serve_tcp()
+        if self.options.http_address:
+            await self._serve_http()
+        self._keep_house()
+
+    async def stop(self) -> None:
+        """Stops accepting, closes connections, stores everything."""
+        for listener in (self.tcp, self.http):
+            if listener is not None:
+                listener.close()
+        self.broker.exiting = True
+        if self._http_server is not None:
+            await self._http_server.stop(STOP_SECONDS)
+        self.save_metadata()
+        self.log.info("NSQ: closing topics")
+        for failure in self.broker.close():
+            self.log.error("failed to store on exit - %s", failure)
+        await self.clients.close(STOP_SECONDS)
+        for timer in (self._advance_timer, self._metadata_timer, self._housekeeping):
+            if timer is not None:
+                timer.cancel()
+        self._commit.close()
+        self._data_path.close()
+        self._gc_pauses.close()
+        self.log.info("NSQ: bye")
+
+    async def _serve_tcp(self) -> None:
         services = TcpServices(
             broker=self.broker,
             clock=self.clock,
@@ -113,25 +145,26 @@ class Nsqd:
         )
         self.tcp = await listen(self.options.tcp_address, lambda: Client(services))
         self.log.info("TCP: listening on %s", self.tcp.address)
-        self._keep_house()
 
-    async def stop(self) -> None:
-        """Stops accepting, closes connections, stores everything."""
-        for listener in (self.tcp, self.http):
-            if listener is not None:
-                await listener.close()
-        self.broker.exiting = True
-        self.save_metadata()
-        self.log.info("NSQ: closing topics")
-        for failure in self.broker.close():
-            self.log.error("failed to store on exit - %s", failure)
-        await self.clients.close(STOP_SECONDS)
-        for timer in (self._advance_timer, self._metadata_timer, self._housekeeping):
-            if timer is not None:
-                timer.cancel()
-        self._commit.close()
-        self._data_path.close()
-        self.log.info("NSQ: bye")
+    async def _serve_http(self) -> None:
+        services = HttpServices(
+            broker=self.broker,
+            clock=self.clock,
+            log=self.log,
+            limits=_limits(self.options),
+            options=self.options,
+            durability=self.durability,
+            clients=self.clients,
+            gc_pauses=self._gc_pauses,
+            save_metadata=self.save_metadata,
+            started_at_ns=self.started_at_ns,
+        )
+        self._http_server = HttpServer(HttpApi(services).router(), log=self.log)
+        self.http = await listen(self.options.http_address, self._http_server.new_connection)
+        services.http_port = self.http.port
+        if self.tcp is not None:
+            services.tcp_port = self.tcp.port
+        self.log.info("HTTP: listening on %s", self.http.address)
 
     # The broker's driver.
 

@@ -25,7 +25,7 @@ class Listener:
         tail = self.address.rpartition(":")[2]
         return int(tail) if tail.isdecimal() else -1
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Stops accepting, and removes a unix socket's file."""
         self._server.close()
         if self.port == -1:
