@@ -17,7 +17,8 @@ from penstock.wire import commands
 from penstock.wire.frames import Message
 
 BATCH = 200
-CONSUMER_RDY = 1000
+SLOW_RDY = 20  # messages a consumer takes at a time, so few that it falls behind
+FAST_RDY = 2500
 UNDER_LOAD_SECONDS = 1.5
 
 console = Console(highlight=False)
@@ -103,7 +104,7 @@ def publish(nsqd: NsqdProcess, acknowledged: set[int]) -> None:
 def consume(nsqd: NsqdProcess, received: set[int]) -> None:
     """Finishes what it gets, and notes the numbers."""
     with RawClient(nsqd.tcp_address) as consumer, suppress(Disconnected, OSError):
-        consumer.subscribe("numbers", "demo", rdy=CONSUMER_RDY)
+        consumer.subscribe("numbers", "demo", rdy=SLOW_RDY)
         while True:
             received.update(take_and_finish(consumer))
 
@@ -112,7 +113,7 @@ def drain(nsqd: NsqdProcess, expected: set[int]) -> set[int]:
     """Consumes until all that is expected has come, or nothing more comes."""
     received: set[int] = set()
     with RawClient(nsqd.tcp_address) as consumer, suppress(TimeoutError):
-        consumer.subscribe("numbers", "demo", rdy=CONSUMER_RDY)
+        consumer.subscribe("numbers", "demo", rdy=FAST_RDY)
         while not expected <= received:
             received.update(take_and_finish(consumer))
     return received

@@ -106,11 +106,13 @@ def test_a_flag_beats_the_config_file_and_the_file_the_default(tmp_path: Path) -
     assert "--max-deflate-level must be from 1 to 9, not 99" in from_flag.stderr
 
 
-def test_what_has_no_effect_is_pointed_out() -> None:
-    done = nsqd(
-        "-verbose", "-worker-id=false", "-tcp-address=256.0.0.1:1", "stray", "-snappy=false"
-    )
+def test_what_has_no_effect_is_pointed_out(tmp_path: Path) -> None:
+    not_a_folder = tmp_path / "file"
+    not_a_folder.touch()
 
+    done = nsqd("-verbose", "-worker-id=false", f"-data-path={not_a_folder}", "stray", "-snappy=no")
+
+    assert 1 == done.returncode
     assert "WARNING: arguments after the flags have no effect: stray -snappy=no" in done.stderr
     assert "WARNING: --verbose is deprecated and has no effect, use --log-level" in done.stderr
     assert "WARNING: --worker-id is deprecated and has no effect, use --node-id" in done.stderr
