@@ -3,7 +3,7 @@
 Each client is driven by a program of its own in `clients/`, since each has its own event loop:
 
     CLIENT ADDRESS publish TOPIC                  one message, two at once, one deferred by 500 ms
-    CLIENT ADDRESS consume TOPIC POLICY COUNT     COUNT deliveries from channel c
+    CLIENT ADDRESS consume TOPIC POLICY COUNT     COUNT deliveries from its channel
 
 A consuming client prints a line of JSON for each delivery: body, attempts, and when it came. It
 finishes every message, save at its first delivery as the policy says: requeue (at once), defer
@@ -83,14 +83,14 @@ def leaves_behind(nsqd: NsqdProcess, topic: str, **figures: int) -> bool:
     """Whether the client has gone, nothing is left, and the figures of its channel are these."""
     nothing = {"client_count": 0, "depth": 0, "in_flight_count": 0, "deferred_count": 0}
     expected = {"requeue_count": 0, "timeout_count": 0, **nothing, **figures}
-    wait_until(lambda: nsqd.shows(topic, "c", client_count=0), "the client to leave")
-    shown = nsqd.stats(topic, "c")
+    wait_until(lambda: nsqd.shows(topic, "channel", client_count=0), "the client to leave")
+    shown = nsqd.stats(topic, "channel")
     assert expected == {name: shown[name] for name in expected}
     return True
 
 
 def test_client_publishes(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
-    ours = nsqd.consumer(topic, "c", rdy=10)
+    ours = nsqd.consumer(topic, "channel", rdy=10)
     run(client, nsqd, "publish", topic)
     received = ours.messages(4)
     waited = time.time() - received[3].timestamp_ns / 1e9

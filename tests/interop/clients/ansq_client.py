@@ -14,9 +14,14 @@ logging.basicConfig(level=logging.INFO)
 
 async def publish(address: str, topic: str) -> None:
     writer = await ansq.create_writer(nsqd_tcp_addresses=[address])
-    assert "OK" == str(await writer.pub(topic, b"single"))
-    assert "OK" == str(await writer.mpub(topic, b"multi-1", b"multi-2"))
-    assert "OK" == str(await writer.dpub(topic, b"deferred", 500))
+    for command in (
+        writer.pub(topic, b"single"),
+        writer.mpub(topic, b"multi-1", b"multi-2"),
+        writer.dpub(topic, b"deferred", 500),
+    ):
+        answer = await command
+        assert answer is not None
+        assert b"OK" == answer.body
     await writer.close()
 
 
@@ -25,7 +30,7 @@ async def consume(address: str, topic: str, policy: str, count: int) -> None:
     features = ansq.ConnectionFeatures(msg_timeout=1000)
     reader = await ansq.create_reader(
         topic,
-        "c",
+        "channel",
         nsqd_tcp_addresses=[address],
         connection_options=ansq.ConnectionOptions(features=features),
     )

@@ -29,7 +29,7 @@ def consume(address: str, topic: str, policy: str, count: int) -> None:
         message.enable_async()
         received.put(message)
 
-    consumer = gnsq.Consumer(topic, "c", address, message_handler=handle, max_in_flight=10)
+    consumer = gnsq.Consumer(topic, "channel", address, message_handler=handle, max_in_flight=10)
     consumer.start(block=False)
     for _ in range(count):
         message = received.get()

@@ -17,7 +17,7 @@ async function publish(address, topic) {
 }
 
 async function consume(address, topic, policy, count) {
-  const reader = new Reader(topic, 'c', {
+  const reader = new Reader(topic, 'channel', {
     nsqdTCPAddresses: [address],
     maxInFlight: 10,
     messageTimeout: 1000,

@@ -34,7 +34,7 @@ async def consume(address: str, topic: str, policy: str, count: int) -> None:
         received.put_nowait(message)
 
     reader = nsq.Reader(
-        topic, "c", message_handler=handle, nsqd_tcp_addresses=[address], max_in_flight=10
+        topic, "channel", message_handler=handle, nsqd_tcp_addresses=[address], max_in_flight=10
     )
     for _ in range(count):
         message = await received.get()
