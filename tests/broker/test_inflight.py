@@ -12,12 +12,20 @@ TIMEOUT_NS = 60 * SECOND_NS
 TIMEOUT_MAX_NS = 900 * SECOND_NS
 
 
+def id_(number: int) -> bytes:
+    return b"%016x" % number
+
+
+def frame(number: int) -> bytes:
+    return b"frame %d" % number
+
+
 def ids(*numbers: int) -> list[bytes]:
-    return [b"%016x" % number for number in numbers]
+    return [id_(number) for number in numbers]
 
 
 def frames(*numbers: int) -> list[bytes]:
-    return [b"frame %d" % number for number in numbers]
+    return [frame(number) for number in numbers]
 
 
 def add_fresh(in_flight: InFlight, *numbers: int, deadline_ns: int) -> None:
@@ -25,7 +33,7 @@ def add_fresh(in_flight: InFlight, *numbers: int, deadline_ns: int) -> None:
 
 
 def add_late(in_flight: InFlight, number: int, *, now_ns: int, deadline_ns: int) -> None:
-    in_flight.add_late(*ids(number), *frames(number), now_ns, deadline_ns)
+    in_flight.add_late(id_(number), frame(number), now_ns, deadline_ns)
 
 
 def test_nothing_is_in_flight_at_first() -> None:
@@ -148,8 +156,8 @@ def test_what_was_answered_does_not_expire() -> None:
     add_fresh(in_flight, 1, 2, 3, deadline_ns=TIMEOUT_NS)
     add_late(in_flight, 4, now_ns=0, deadline_ns=TIMEOUT_NS)
     in_flight.finish_fresh(ids(1))
-    in_flight.pop(*ids(3))
-    in_flight.pop(*ids(4))
+    in_flight.pop(id_(3))
+    in_flight.pop(id_(4))
 
     assert frames(2) == in_flight.pop_expired(2 * TIMEOUT_NS)
 
@@ -161,7 +169,7 @@ def test_a_deadline_goes_with_its_message(late: bool) -> None:
         add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
     else:
         add_fresh(in_flight, 1, deadline_ns=TIMEOUT_NS)
-    in_flight.pop(*ids(1))
+    in_flight.pop(id_(1))
 
     assert in_flight.next_deadline_ns() is None
 
@@ -169,7 +177,7 @@ def test_a_deadline_goes_with_its_message(late: bool) -> None:
 def test_a_message_that_comes_again_has_its_new_deadline_only() -> None:
     in_flight = InFlight()
     add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
-    in_flight.pop(*ids(1))
+    in_flight.pop(id_(1))
     add_late(in_flight, 1, now_ns=SECOND_NS, deadline_ns=TIMEOUT_NS + SECOND_NS)
 
     assert [] == in_flight.pop_expired(TIMEOUT_NS)
@@ -185,7 +193,7 @@ def test_a_touch_starts_the_timeout_again(late: bool) -> None:
         add_fresh(in_flight, 1, deadline_ns=TIMEOUT_NS)
     touched_ns = TIMEOUT_NS - SECOND_NS
 
-    deadline_ns = in_flight.touch(*ids(1), touched_ns, TIMEOUT_NS, TIMEOUT_MAX_NS)
+    deadline_ns = in_flight.touch(id_(1), touched_ns, TIMEOUT_NS, TIMEOUT_MAX_NS)
 
     assert touched_ns + TIMEOUT_NS == deadline_ns == in_flight.next_deadline_ns()
     assert [] == in_flight.pop_expired(deadline_ns - 1)
@@ -195,7 +203,7 @@ def test_a_touch_starts_the_timeout_again(late: bool) -> None:
 def test_a_touch_concerns_one_message_of_a_batch() -> None:
     in_flight = InFlight()
     add_fresh(in_flight, 1, 2, 3, deadline_ns=TIMEOUT_NS)
-    in_flight.touch(*ids(2), SECOND_NS, TIMEOUT_NS, TIMEOUT_MAX_NS)
+    in_flight.touch(id_(2), SECOND_NS, TIMEOUT_NS, TIMEOUT_MAX_NS)
 
     assert frames(1, 3) == in_flight.pop_expired(TIMEOUT_NS + DEADLINE_GRAIN_NS)
     assert frames(2) == list(in_flight.frames())
@@ -211,7 +219,7 @@ def test_no_touch_goes_beyond_the_longest_timeout_since_delivery(late: bool) -> 
         add_fresh(in_flight, 1, deadline_ns=delivered_ns + TIMEOUT_NS)
 
     for seconds in range(30, 1000, 30):
-        in_flight.touch(*ids(1), delivered_ns + seconds * SECOND_NS, TIMEOUT_NS, 15 * TIMEOUT_NS)
+        in_flight.touch(id_(1), delivered_ns + seconds * SECOND_NS, TIMEOUT_NS, 15 * TIMEOUT_NS)
 
     assert delivered_ns + 15 * TIMEOUT_NS == in_flight.next_deadline_ns()
 
@@ -235,14 +243,14 @@ def test_what_is_not_in_flight_cannot_be_touched() -> None:
     in_flight = InFlight()
     add_fresh(in_flight, 1, deadline_ns=TIMEOUT_NS)
 
-    assert in_flight.touch(*ids(2), SECOND_NS, TIMEOUT_NS, TIMEOUT_MAX_NS) is None
+    assert in_flight.touch(id_(2), SECOND_NS, TIMEOUT_NS, TIMEOUT_MAX_NS) is None
 
 
 def test_one_message_kept_long_does_not_pile_up_deadlines_for_those_finished() -> None:
     """The one that is kept was touched, so nothing older stands in the way of pruning."""
     in_flight = InFlight()
     add_fresh(in_flight, 0, deadline_ns=TIMEOUT_NS)
-    in_flight.touch(*ids(0), 0, TIMEOUT_NS, TIMEOUT_MAX_NS)
+    in_flight.touch(id_(0), 0, TIMEOUT_NS, TIMEOUT_MAX_NS)
     for number in range(1, 10_000):
         add_fresh(in_flight, number, deadline_ns=TIMEOUT_NS + number * SECOND_NS)
         in_flight.finish_fresh(ids(number))
@@ -324,7 +332,7 @@ class InFlightAgainstAModel(RuleBasedStateMachine):
 
     @rule()
     def pop_expired(self) -> None:
-        expired = [id_of(frame) for frame in self.in_flight.pop_expired(self.now_ns)]
+        expired = [id_of(each) for each in self.in_flight.pop_expired(self.now_ns)]
         must = {each for each, (_, latest) in self.deadlines.items() if latest <= self.now_ns}
         may = {each for each, (earliest, _) in self.deadlines.items() if earliest <= self.now_ns}
         assert len(expired) == len(set(expired))
@@ -359,11 +367,11 @@ class InFlightAgainstAModel(RuleBasedStateMachine):
 
 
 def frame_of(message_id: bytes) -> bytes:
-    return b"frame %d" % int(message_id, 16)
+    return frame(int(message_id, 16))
 
 
-def id_of(frame: bytes) -> bytes:
-    return b"%016x" % int(frame.removeprefix(b"frame "))
+def id_of(message: bytes) -> bytes:
+    return id_(int(message.removeprefix(b"frame ")))
 
 
 TestInFlightAgainstAModel = InFlightAgainstAModel.TestCase

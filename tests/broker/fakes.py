@@ -1,0 +1,252 @@
+"""What stands around a broker in these tests, all of it in memory.
+
+A `Host` is the event loop and the disk: it does what the broker asks its driver for, when it asks
+for it, on a clock set by hand, and it can crash. A `Consumer` is a connection that records what it
+is sent and names messages by their bodies. That no delivery exceeds RDY is checked in every test,
+with each delivery.
+"""
+
+from collections.abc import Callable
+from itertools import chain
+
+from penstock.broker.broker import Broker
+from penstock.broker.channel import Channel
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.subscriber import Subscriber
+from penstock.broker.topic import Topic
+from penstock.clock import SECOND_NS
+from penstock.log import DataPath, LogSettings
+from penstock.testing import FaultyFiles, ManualClock, MemoryFiles
+from penstock.wire import frames as wire
+
+__all__ = ["MSG_TIMEOUT_NS", "Consumer", "Host", "Recorder", "RecordingDriver"]
+
+MSG_TIMEOUT_NS = 60 * SECOND_NS
+
+# More rounds of pumping than any test has use for: the broker asks to be pumped without end.
+_ROUNDS_MAX = 100_000
+
+
+class RecordingDriver:
+    """A `Driver` that keeps what it was asked for."""
+
+    def __init__(self) -> None:
+        self.pump_wanted = False
+        self.advance_wanted_ns: int | None = None
+        self.pumps_asked = 0
+        self.advances_asked: list[int] = []
+        self.saves_asked = 0
+        self.topology_changes = 0
+        self.appended_to: list[Topic] = []
+
+    def pump_soon(self) -> None:
+        self.pump_wanted = True
+        self.pumps_asked += 1
+
+    def advance_at(self, now_ns: int) -> None:
+        self.advance_wanted_ns = now_ns
+        self.advances_asked.append(now_ns)
+
+    def save_soon(self) -> None:
+        self.saves_asked += 1
+
+    def topology_changed(self) -> None:
+        self.topology_changes += 1
+
+    def appended(self, topic: Topic) -> None:
+        self.appended_to.append(topic)
+
+
+class Recorder:
+    """A `Peer` that keeps what it was sent."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[list[bytes]] = []
+        self.gone = False
+
+    def deliver(self, frames: list[bytes]) -> None:
+        assert frames, "a delivery of nothing"
+        self.deliveries.append(list(frames))
+
+    def channel_gone(self) -> None:
+        self.gone = True
+
+    @property
+    def frames(self) -> list[bytes]:
+        """All that was sent so far."""
+        return list(chain.from_iterable(self.deliveries))
+
+    @property
+    def bodies(self) -> list[str]:
+        """The bodies of all that was sent so far."""
+        return [wire.body(frame).decode() for frame in self.frames]
+
+    @property
+    def attempts(self) -> list[int]:
+        """The attempts of all that was sent so far."""
+        return [wire.attempts(frame) for frame in self.frames]
+
+
+class Consumer(Recorder):
+    """A subscribed connection."""
+
+    def __init__(
+        self,
+        host: "Host",
+        topic: str,
+        channel: str,
+        *,
+        msg_timeout_ns: int = MSG_TIMEOUT_NS,
+        sample_rate: int = 0,
+    ) -> None:
+        super().__init__()
+        self.subscriber = Subscriber(self, msg_timeout_ns, sample_rate)
+        self.channel: Channel = host.broker.subscribe(topic, channel, self.subscriber)
+        self._host = host
+        self._topic = topic
+        self._taken = 0
+
+    def deliver(self, frames: list[bytes]) -> None:
+        super().deliver(frames)
+        self._host.deliveries.append((self, frames))
+        assert len(self.subscriber.in_flight) <= self.subscriber.rdy
+
+    def take(self) -> list[str]:
+        """The bodies of what was sent since this was last called."""
+        start, self._taken = self._taken, len(self.bodies)
+        return self.bodies[start:]
+
+    def id_of(self, body: str) -> bytes:
+        """The id of the message last received with this body."""
+        matching = [frame for frame in self.frames if wire.body(frame) == body.encode()]
+        return wire.message_id(matching[-1])
+
+    def rdy(self, count: int) -> None:
+        self.subscriber.rdy = count
+        self.channel.ready(self.subscriber)
+        self._host.events_done()
+
+    def fin(self, *bodies: str) -> None:
+        """Finishes messages in one go. Raises the first refusal."""
+        refusals = self.channel.finish(self.subscriber, [self.id_of(body) for body in bodies])
+        self._host.events_done()
+        if refusals:
+            raise refusals[0]
+
+    def req(self, body: str, delay_ns: int = 0) -> None:
+        due_ns = self._host.clock.wall_ns() + delay_ns if delay_ns else 0
+        self.channel.requeue(self.subscriber, self.id_of(body), due_ns)
+        self._host.events_done()
+
+    def touch(self, body: str) -> None:
+        self.channel.touch(self.subscriber, self.id_of(body), self._host.clock.now_ns())
+        self._host.events_done()
+
+    def leave(self) -> None:
+        self._host.broker.unsubscribe(self._topic, self.channel, self.subscriber)
+        self._host.events_done()
+
+
+class Host:
+    """A broker with the loop, the clock and the disk that it needs."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings | None = None,
+        *,
+        log_settings: LogSettings | None = None,
+        sample: Callable[[], float] = lambda: 0.0,
+        pumps_by_itself: bool = True,
+    ) -> None:
+        self.settings = settings or BrokerSettings()
+        self.log_settings = log_settings or LogSettings()
+        self.clock = ManualClock()
+        self.deliveries: list[tuple[Consumer, list[bytes]]] = []
+        """All that was delivered to anybody, in order."""
+        self.memory_files = MemoryFiles()
+        self.files = FaultyFiles(self.memory_files)
+        self.memory_files.make_folder("data")
+        self._sample = sample
+        self._pumps_by_itself = pumps_by_itself
+        self.start()
+
+    def start(self) -> None:
+        self.driver = RecordingDriver()
+        self._data_path = DataPath.open("data", self.log_settings, self.files)
+        self.broker = Broker(self.settings, self._data_path, self.driver, self.clock, self._sample)
+
+    def restart(self) -> None:
+        """A clean stop, and a new process."""
+        assert [] == self.broker.close()
+        self._data_path.close()
+        self.start()
+
+    def crash(self) -> None:
+        """The process ends where it is, and there is a new one."""
+        self.memory_files.crash()
+        self.start()
+
+    def publish(self, topic: str, *bodies: str, defer_ns: int = 0) -> None:
+        """Publishes a batch."""
+        wall_ns = self.clock.wall_ns()
+        due_ns = wall_ns + defer_ns if defer_ns else 0
+        encoded = [body.encode() for body in bodies]
+        self.broker.topic_for_publish(topic).publish(encoded, wall_ns, due_ns)
+        self.events_done()
+
+    def consumer(
+        self,
+        topic: str = "t",
+        channel: str = "c",
+        *,
+        rdy: int = 0,
+        msg_timeout_ns: int = MSG_TIMEOUT_NS,
+        sample_rate: int = 0,
+    ) -> Consumer:
+        """A new connection that has subscribed."""
+        consumer = Consumer(
+            self, topic, channel, msg_timeout_ns=msg_timeout_ns, sample_rate=sample_rate
+        )
+        if rdy:
+            consumer.rdy(rdy)
+        return consumer
+
+    def channel(self, topic: str = "t", channel: str = "c") -> Channel:
+        return self.broker.topic(topic).channel(channel)
+
+    def save_progress(self) -> None:
+        assert [] == self.broker.save_progress()
+
+    # The event loop.
+
+    def events_done(self) -> None:
+        """The events at hand have been handled: now the broker is pumped, if it asked for that."""
+        if self._pumps_by_itself:
+            self.pump()
+
+    def pump(self) -> None:
+        """Pumps until there is nothing more to deliver."""
+        for _ in range(_ROUNDS_MAX):
+            if not self.driver.pump_wanted:
+                return
+            self.driver.pump_wanted = False
+            assert [] == self.broker.pump()
+        raise AssertionError("the broker does not come to rest")
+
+    def pass_time(self, duration_ns: int) -> None:
+        """Lets time pass, and calls the broker at the times that it asks for."""
+        end_ns = self.clock.now_ns() + duration_ns
+        for _ in range(_ROUNDS_MAX):
+            at_ns = self.driver.advance_wanted_ns
+            if at_ns is None or at_ns > end_ns:
+                self.clock.advance(end_ns - self.clock.now_ns())
+                return
+            self.clock.advance(max(at_ns - self.clock.now_ns(), 0))
+            self.advance()
+        raise AssertionError("the broker's time does not pass")
+
+    def advance(self) -> None:
+        """What the timer does when it goes off."""
+        assert [] == self.broker.advance()
+        self.driver.advance_wanted_ns = self.broker.next_deadline_ns()
+        self.events_done()

@@ -1,0 +1,458 @@
+import pytest
+
+from penstock.broker.address import id_number
+from penstock.broker.backlog import TAKE_BYTES_MAX, Backlog, LogBacklog
+from penstock.log import READ_BYTES, DataPath, LogSettings, Run, TopicStore
+from penstock.testing import MemoryFiles
+from penstock.wire import frames as wire
+
+WALL_NS = 1_700_000_000_000_000_000
+
+
+def ignore(due_ns: int) -> None:
+    """For tests in which no due time matters."""
+
+
+def frames_of(*bodies: str, first_seq: int = 1) -> list[bytes]:
+    return wire.render_messages(
+        [body.encode() for body in bodies], id_number(0, first_seq), WALL_NS
+    )
+
+
+def bodies_of(frames: list[bytes]) -> list[str]:
+    return [wire.body(frame).decode() for frame in frames]
+
+
+def attempts_of(frames: list[bytes]) -> list[int]:
+    return [wire.attempts(frame) for frame in frames]
+
+
+def ids_of(*seqs: int) -> list[bytes]:
+    return [b"%016x" % id_number(0, seq) for seq in seqs]
+
+
+class TestInMemory:
+    def test_it_gives_out_what_it_was_offered_in_order(self) -> None:
+        backlog = Backlog(10, ignore)
+        backlog.offer(1, frames_of(*"ab"), 0, wanted=0)
+        backlog.offer(3, frames_of("c", first_seq=3), 0, wanted=0)
+
+        assert (3, 0, 0) == (backlog.depth, backlog.log_depth, backlog.deferred_count)
+        assert ["a", "b"] == bodies_of(backlog.take(2))
+        assert ["c"] == bodies_of(backlog.take(5))
+        assert not backlog.load()
+
+    def test_what_finds_no_room_is_dropped(self) -> None:
+        backlog = Backlog(3, ignore)
+        backlog.offer(1, frames_of(*"ab"), 0, wanted=0)
+        backlog.offer(3, frames_of(*"cd", first_seq=3), 0, wanted=0)
+        backlog.offer(5, frames_of("e", first_seq=5), 0, wanted=0)
+
+        assert ["a", "b", "c"] == bodies_of(backlog.take(10))
+
+    def test_what_is_wanted_finds_room_beyond_the_limit(self) -> None:
+        backlog = Backlog(0, ignore)
+        backlog.offer(1, frames_of(*"abc"), 0, wanted=2)
+
+        assert ["a", "b"] == bodies_of(backlog.take(10))
+
+    def test_what_was_put_back_comes_again_at_the_end_with_one_attempt_more(self) -> None:
+        backlog = Backlog(10, ignore)
+        backlog.offer(1, frames_of(*"ab"), 0, wanted=0)
+        backlog.put_back(backlog.take(1))
+
+        assert not backlog.in_sequence
+        again = backlog.take(10)
+        assert ["b", "a"] == bodies_of(again)
+        assert [1, 2] == attempts_of(again)
+
+    def test_what_was_put_back_is_never_dropped(self) -> None:
+        backlog = Backlog(1, ignore)
+        backlog.offer(1, frames_of("a"), 0, wanted=0)
+        taken = backlog.take(1)
+        backlog.offer(2, frames_of("b", first_seq=2), 0, wanted=0)
+        backlog.put_back(taken)
+
+        assert ["b", "a"] == bodies_of(backlog.take(10))
+
+    @pytest.mark.parametrize(("before", "after"), [(1, 2), (65534, 65535), (65535, 0)])
+    def test_attempts_wrap(self, before: int, after: int) -> None:
+        backlog = Backlog(10, ignore)
+        backlog.put_back([wire.with_attempts(frames_of("a")[0], before)])
+
+        assert [after] == attempts_of(backlog.take(1))
+
+    def test_an_empty_window_is_in_sequence_again(self) -> None:
+        backlog = Backlog(10, ignore)
+        backlog.offer(1, frames_of(*"ab"), 0, wanted=0)
+        backlog.put_back(backlog.take(1))
+        backlog.take(1)
+        backlog.settle_sequence()
+        assert not backlog.in_sequence
+
+        backlog.take(1)
+        backlog.settle_sequence()
+        assert backlog.in_sequence
+
+    def test_a_deferred_batch_waits_for_its_time(self) -> None:
+        asked: list[int] = []
+        backlog = Backlog(10, asked.append)
+        backlog.offer(1, frames_of(*"ab"), WALL_NS + 5, wanted=0)
+        assert [WALL_NS + 5] == asked
+        assert WALL_NS + 5 == backlog.next_due_ns()
+        assert (0, 2) == (backlog.depth, backlog.deferred_count)
+
+        backlog.recall_due(WALL_NS + 4)
+        assert not backlog.load()
+        backlog.recall_due(WALL_NS + 5)
+        assert not backlog.in_sequence
+        assert (2, 0) == (backlog.depth, backlog.deferred_count)
+        assert ["a", "b"] == bodies_of(backlog.take(10))
+        assert backlog.next_due_ns() is None
+
+    def test_what_is_put_back_with_a_time_waits_for_it(self) -> None:
+        asked: list[int] = []
+        backlog = Backlog(10, asked.append)
+        backlog.offer(1, frames_of(*"ab"), 0, wanted=0)
+        backlog.put_back(backlog.take(2), due_ns=WALL_NS + 5)
+        assert WALL_NS + 5 in asked
+        assert (0, 2) == (backlog.depth, backlog.deferred_count)
+
+        backlog.recall_due(WALL_NS + 5)
+        again = backlog.take(10)
+        assert ["a", "b"] == bodies_of(again)
+        assert [2, 2] == attempts_of(again)
+
+    def test_it_takes_what_a_topic_had_held(self) -> None:
+        backlog = Backlog(2, ignore)
+        held = [
+            Run(1, frames_of(*"ab"), 0),
+            Run(3, frames_of("later", first_seq=3), WALL_NS + 5),
+            Run(4, frames_of("c", first_seq=4), 0),
+        ]
+        backlog.release(held, next_seq=5)
+
+        assert (2, 1) == (backlog.depth, backlog.deferred_count)
+        assert ["a", "b"] == bodies_of(backlog.take(10))
+
+    def test_clearing_leaves_nothing(self) -> None:
+        backlog = Backlog(10, ignore)
+        backlog.offer(1, frames_of("a"), 0, wanted=0)
+        backlog.put_back(backlog.take(1))
+        backlog.offer(2, frames_of("b", first_seq=2), WALL_NS, wanted=0)
+        backlog.clear(3)
+
+        assert (0, 0) == (backlog.depth, backlog.deferred_count)
+        assert backlog.in_sequence
+        assert backlog.next_due_ns() is None
+
+
+class TestTaking:
+    """The bytes of one take are bounded, so that one turn does not fill a connection's buffer."""
+
+    def test_it_stops_at_about_a_mebibyte(self) -> None:
+        backlog = Backlog(10, ignore)
+        backlog.offer(1, frames_of(*("x" * 300_000 for _ in range(7))), 0, wanted=0)
+
+        taken = backlog.take(7)
+
+        assert 3 == len(taken)
+        assert sum(map(len, taken)) <= TAKE_BYTES_MAX
+        assert 4 == backlog.depth
+
+    def test_it_leaves_the_rest_in_order(self) -> None:
+        backlog = Backlog(10, ignore)
+        bodies = [str(number) * 500_000 for number in range(5)]
+        backlog.offer(1, frames_of(*bodies), 0, wanted=0)
+
+        taken: list[list[bytes]] = []
+        while backlog.load():
+            taken.append(backlog.take(10))
+
+        assert [bodies[:2], bodies[2:4], bodies[4:]] == [bodies_of(batch) for batch in taken]
+
+    def test_a_message_larger_than_that_goes_alone(self) -> None:
+        backlog = Backlog(10, ignore)
+        backlog.offer(1, frames_of("x" * (2 * TAKE_BYTES_MAX), "a", "b"), 0, wanted=0)
+
+        assert [1, 2] == [len(backlog.take(10)), len(backlog.take(10))]
+
+
+class Journal:
+    """A topic's log and cursors on files in memory, and what a backlog asks for."""
+
+    def __init__(self, log_settings: LogSettings | None = None) -> None:
+        self.files = MemoryFiles()
+        self.files.make_folder("data")
+        self.log_settings = log_settings or LogSettings()
+        self.due_asked: list[int] = []
+        self.progress_told = 0
+        self.open()
+
+    def open(self) -> None:
+        self.data_path = DataPath.open("data", self.log_settings, self.files)
+        self.store: TopicStore
+        self.store, _ = self.data_path.open_topic("t", wall_ns=WALL_NS)
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.data_path.close()
+        self.open()
+
+    def append(self, *bodies: str, due_ns: int = 0) -> tuple[int, list[bytes]]:
+        first_seq = self.store.log.next_seq
+        frames = frames_of(*bodies, first_seq=first_seq)
+        self.store.log.append(frames, WALL_NS, due_ns)
+        return first_seq, frames
+
+    def backlog(self, released_seq: int, window_max: int = 10_000) -> LogBacklog:
+        return LogBacklog(
+            "c",
+            self.store.log,
+            self.store.cursors,
+            released_seq,
+            window_max,
+            self.due_asked.append,
+            self.tell_progress,
+        )
+
+    def publish(self, backlog: LogBacklog, *bodies: str, due_ns: int = 0, wanted: int = 0) -> None:
+        first_seq, frames = self.append(*bodies, due_ns=due_ns)
+        backlog.offer(first_seq, frames, due_ns, wanted)
+
+    def tell_progress(self) -> None:
+        self.progress_told += 1
+
+    @property
+    def floor(self) -> int:
+        return self.store.cursors.progress["c"].floor
+
+
+def take_all(backlog: Backlog) -> list[bytes]:
+    taken: list[bytes] = []
+    while backlog.load():
+        taken += backlog.take(3)
+    return taken
+
+
+class TestOnTheLog:
+    @pytest.fixture
+    def journal(self) -> Journal:
+        return Journal()
+
+    def test_at_the_tail_the_window_is_fed_by_what_is_published(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq)
+        journal.publish(backlog, *"ab")
+
+        assert (2, 0) == (backlog.depth, backlog.log_depth)
+        assert ["a", "b"] == bodies_of(backlog.take(10))
+
+    @pytest.mark.parametrize("window_max", [0, 1, 2, 3, 4, 100])
+    @pytest.mark.parametrize("wanted", [0, 2])
+    def test_beyond_the_window_it_is_read_back_in_order(
+        self, journal: Journal, window_max: int, wanted: int
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max)
+        for batch in ("abc", "d", "efg"):
+            journal.publish(backlog, *batch, wanted=wanted)
+        in_memory = min(7, max(window_max, wanted))
+        assert (7, 7 - in_memory) == (backlog.depth, backlog.log_depth)
+
+        assert [*"abcdefg"] == bodies_of(take_all(backlog))
+        assert (0, 0) == (backlog.depth, backlog.log_depth)
+
+    @pytest.mark.parametrize("window_max", [0, 1, 3])
+    def test_it_catches_up_and_is_fed_by_publishes_again(
+        self, journal: Journal, window_max: int
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max)
+        journal.publish(backlog, *"abcde")
+        first = take_all(backlog)
+        journal.publish(backlog, "f", wanted=1)
+
+        assert (1, 0) == (backlog.depth, backlog.log_depth)
+        assert [*"abcdef"] == bodies_of(first + take_all(backlog))
+
+    def test_reading_back_takes_a_bounded_piece_into_memory(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=10)
+        for _ in range(50):
+            journal.publish(backlog, *["x" * 1000] * 50)
+        backlog.take(10)
+        assert backlog.load()
+
+        in_memory = backlog.depth - backlog.log_depth
+        assert 0 < in_memory * 1034 <= READ_BYTES + 50 * 1034
+
+    def test_a_batch_that_is_larger_than_a_piece_is_read_all_the_same(
+        self, journal: Journal
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        journal.publish(backlog, "x" * (2 * READ_BYTES), "a")
+        journal.publish(backlog, "b")
+
+        assert 3 == len(take_all(backlog))
+
+    def test_it_does_not_read_what_the_topic_still_holds(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        journal.publish(backlog, *"ab")
+        journal.append(*"cd")
+        assert [*"ab"] == bodies_of(take_all(backlog))
+
+        backlog.release([], journal.store.log.next_seq)
+        assert [*"cd"] == bodies_of(take_all(backlog))
+
+    def test_deferred_messages_are_set_aside_when_they_are_reached(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        journal.publish(backlog, "a")
+        journal.publish(backlog, "later", due_ns=WALL_NS + 5)
+        journal.publish(backlog, "b")
+
+        assert [*"ab"] == bodies_of(take_all(backlog))
+        assert [WALL_NS + 5] == journal.due_asked
+        assert (0, 1) == (backlog.depth, backlog.deferred_count)
+        backlog.recall_due(WALL_NS + 5)
+        assert ["later"] == bodies_of(take_all(backlog))
+
+    @pytest.mark.parametrize("window_max", [0, 1, 100])
+    def test_deferred_messages_are_the_same_read_back_or_kept(
+        self, journal: Journal, window_max: int
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max)
+        journal.publish(backlog, *"ab", due_ns=WALL_NS + 5)
+        journal.publish(backlog, *"cd", due_ns=WALL_NS + 5)
+        backlog.recall_due(WALL_NS + 5)
+
+        again = take_all(backlog)
+        assert [*"abcd"] == bodies_of(again)
+        assert [1] * 4 == attempts_of(again)
+
+    def test_what_is_finished_reaches_the_cursor_when_it_is_reported(
+        self, journal: Journal
+    ) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq)
+        journal.publish(backlog, *"abc")
+        backlog.take(3)
+        backlog.finish(ids_of(first_seq, first_seq + 1))
+        assert 1 == journal.progress_told
+        assert first_seq == journal.floor
+
+        backlog.report_finished()
+        assert first_seq + 2 == journal.floor
+        assert not backlog.needs(first_seq, first_seq + 2)
+        assert backlog.needs(first_seq + 1, first_seq + 3)
+
+    def test_after_a_restart_only_what_is_open_comes_again(self, journal: Journal) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq)
+        journal.publish(backlog, *"abcdef")
+        taken = backlog.take(6)
+        backlog.finish(ids_of(first_seq, first_seq + 2, first_seq + 5))
+        backlog.put_back([taken[1]])
+        backlog.put_back([taken[3]], due_ns=WALL_NS + 5)
+        backlog.note([taken[4]])
+        backlog.report_finished()
+        journal.reopen()
+
+        again = journal.backlog(journal.store.log.next_seq)
+        assert 3 == again.depth
+        frames = take_all(again)
+        assert [*"be"] == bodies_of(frames)
+        assert [2, 2] == attempts_of(frames)
+        assert (0, 1) == (again.depth, again.deferred_count)
+        again.recall_due(WALL_NS + 5)
+        frames = take_all(again)
+        assert ["d"] == bodies_of(frames)
+        assert [2] == attempts_of(frames)
+
+    def test_the_attempts_of_a_restart_wrap_as_well(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq)
+        journal.publish(backlog, "a")
+        backlog.put_back([wire.with_attempts(backlog.take(1)[0], 65535)])
+        journal.reopen()
+
+        assert [0] == attempts_of(take_all(journal.backlog(journal.store.log.next_seq)))
+
+    def test_clearing_moves_the_cursor(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=2)
+        journal.publish(backlog, *"abcd")
+        backlog.put_back(backlog.take(1), due_ns=WALL_NS)
+        backlog.finish(ids_of(backlog._read_seq - 1))
+        backlog.clear(journal.store.log.next_seq)
+        assert (0, 0) == (backlog.depth, backlog.deferred_count)
+
+        journal.publish(backlog, "e")
+        assert ["e"] == bodies_of(take_all(backlog))
+        journal.reopen()
+        assert ["e"] == bodies_of(take_all(journal.backlog(journal.store.log.next_seq)))
+
+    def test_skipped_messages_are_not_delivered_and_do_not_count(self, journal: Journal) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq, window_max=0)
+        journal.publish(backlog, *"ab")
+        held_seq, _ = journal.append(*"cd")
+        backlog.skip(held_seq, held_seq + 2)
+        journal.publish(backlog, "e")
+
+        assert 3 == backlog.depth
+        assert [*"abe"] == bodies_of(take_all(backlog))
+
+    def test_forgetting_it_removes_the_cursor(self, journal: Journal) -> None:
+        journal.backlog(journal.store.log.next_seq).forget()
+        journal.reopen()
+
+        assert {} == journal.store.cursors.progress
+
+
+class TestOnALogWithHoles:
+    """Segments may be damaged, or removed by hand: what is gone is stepped over."""
+
+    @pytest.fixture
+    def journal(self) -> Journal:
+        return Journal(LogSettings(max_bytes_per_file=300))
+
+    @staticmethod
+    def lose_below(journal: Journal, seq: int) -> None:
+        """Loses the segments below `seq`; each holds one message."""
+        journal.store.log.trim(lambda _, end: end > seq, WALL_NS)
+        assert seq == journal.store.log.first_seq
+
+    def test_the_rest_is_delivered(self, journal: Journal) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq, window_max=0)
+        for body in "abcd":
+            journal.publish(backlog, body * 200)
+        self.lose_below(journal, first_seq + 2)
+
+        assert ["c" * 200, "d" * 200] == bodies_of(take_all(backlog))
+        assert (0, 0) == (backlog.depth, backlog.log_depth)
+        assert first_seq + 2 == journal.floor
+
+    def test_a_deferred_message_that_is_gone_does_not_stop_the_others(
+        self, journal: Journal
+    ) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq, window_max=0)
+        for body in "abcd":
+            journal.publish(backlog, body * 200, due_ns=WALL_NS + 5)
+        self.lose_below(journal, first_seq + 2)
+        backlog.recall_due(WALL_NS + 5)
+
+        assert ["c" * 200, "d" * 200] == bodies_of(take_all(backlog))
+        assert 0 == backlog.deferred_count
+        assert first_seq + 2 == journal.floor
+
+    @pytest.mark.timeout(10)
+    def test_a_hole_up_to_what_the_topic_holds_is_stepped_over(self, journal: Journal) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq, window_max=0)
+        for body in "ab":
+            journal.publish(backlog, body * 200)
+        for body in "cd":
+            journal.append(body * 200)
+        self.lose_below(journal, first_seq + 2)
+
+        assert not backlog.load()
+        assert 0 == backlog.depth
+        backlog.release([], journal.store.log.next_seq)
+        assert ["c" * 200, "d" * 200] == bodies_of(take_all(backlog))

@@ -1,0 +1,217 @@
+"""A full or failing disk: nothing is acknowledged that is not stored, consumers go on being served,
+and all is well again once writes succeed."""
+
+import errno
+
+import pytest
+from tests.broker.fakes import MSG_TIMEOUT_NS, Host
+
+from penstock.broker.settings import BrokerSettings
+from penstock.clock import SECOND_NS
+from penstock.errors import StorageError
+from penstock.log import Run, TopicLog
+from penstock.wire import frames as wire
+
+
+def fill_disk(host: Host) -> None:
+    host.files.fail("write", times=None, error=errno.ENOSPC)
+
+
+class FailingReads:
+    """Makes a log's reads fail until it is told otherwise."""
+
+    def __init__(self, log: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failing = True
+        self._read = log.read
+        monkeypatch.setattr(log, "read", self.read)
+
+    def read(self, seq: int) -> list[Run]:
+        if self.failing:
+            raise StorageError("cannot read")
+        return self._read(seq)
+
+
+def log_of(host: Host, topic: str = "t") -> TopicLog:
+    store = host.broker.topics[topic].store
+    assert store is not None
+    return store.log
+
+
+class TestPublishing:
+    def test_is_refused_and_leaves_nothing_behind(self, host: Host) -> None:
+        consumer = host.consumer(rdy=10)
+        host.publish("t", "a")
+        fill_disk(host)
+
+        with pytest.raises(StorageError, match="No space left on device"):
+            host.publish("t", "b")
+        topic = host.broker.topics["t"]
+        assert ["a"] == consumer.take()
+        assert (1, 1, 1) == (
+            topic.message_count,
+            topic.message_bytes,
+            topic.channels["c"].message_count,
+        )
+        assert [topic] == host.driver.appended_to
+
+    def test_works_again_when_the_disk_does(self, host: Host) -> None:
+        consumer = host.consumer(rdy=10)
+        fill_disk(host)
+        with pytest.raises(StorageError):
+            host.publish("t", "lost")
+        host.files.heal()
+        host.publish("t", *"ab")
+
+        assert ["a", "b"] == consumer.take()
+        numbers = wire.ids_to_ints(wire.message_ids(consumer.frames))
+        assert numbers[1] == numbers[0] + 1
+        host.crash()
+        assert ["a", "b"] == host.consumer(rdy=10).take()
+
+    def test_the_brokers_health_tells(self, host: Host) -> None:
+        host.publish("t", "a")
+        fill_disk(host)
+        with pytest.raises(StorageError):
+            host.publish("t", "b")
+        assert "No space left on device" in (host.broker.health() or "")
+
+        host.files.heal()
+        host.publish("t", "c")
+        assert host.broker.health() is None
+
+    def test_to_an_ephemeral_topic_needs_no_disk(self, host: Host) -> None:
+        consumer = host.consumer("t#ephemeral", rdy=10)
+        fill_disk(host)
+        host.publish("t#ephemeral", "a")
+
+        assert ["a"] == consumer.take()
+
+
+class TestConsuming:
+    @pytest.mark.parametrize("mem_queue_size", [0, 10_000])
+    def test_goes_on(self, mem_queue_size: int) -> None:
+        host = Host(BrokerSettings(mem_queue_size=mem_queue_size))
+        consumer = host.consumer(rdy=1)
+        host.publish("t", *"abc")
+        fill_disk(host)
+        consumer.fin("a")
+        consumer.req("b")
+        consumer.fin("c")
+        host.pass_time(MSG_TIMEOUT_NS + SECOND_NS)
+
+        assert ["a", "b", "c", "b", "b"] == consumer.take()
+
+    def test_progress_is_saved_when_the_disk_works_again(self, host: Host) -> None:
+        consumer = host.consumer(rdy=10)
+        host.publish("t", *"ab")
+        fill_disk(host)
+        consumer.fin("a")
+        host.driver.saves_asked = 0
+        failures = host.broker.save_progress()
+        assert ["No space left on device"] == [str(each).rpartition(": ")[2] for each in failures]
+        assert 1 == host.driver.saves_asked
+
+        host.files.heal()
+        host.save_progress()
+        host.crash()
+        assert ["b"] == host.consumer(rdy=10).take()
+
+    def test_one_topics_failure_does_not_keep_others_from_being_saved(self, host: Host) -> None:
+        consumers = [host.consumer(topic, rdy=1) for topic in ("t", "u")]
+        for topic, consumer in zip(("t", "u"), consumers, strict=True):
+            host.publish(topic, "a")
+            consumer.fin("a")
+        host.files.fail("write", times=1)
+
+        assert 1 == len(host.broker.save_progress())
+        host.save_progress()
+        host.crash()
+        assert [0, 0] == [host.channel(topic).depth for topic in ("t", "u")]
+
+    def test_stopping_tells_what_could_not_be_stored(self, host: Host) -> None:
+        consumer = host.consumer(rdy=1)
+        host.publish("t", "a")
+        consumer.fin("a")
+        fill_disk(host)
+
+        assert 1 == len(host.broker.close())
+        assert consumer.gone
+
+    def test_subscribing_to_a_channel_that_cannot_be_stored_can_be_tried_again(
+        self, host: Host
+    ) -> None:
+        host.publish("t", "a")
+        fill_disk(host)
+        with pytest.raises(StorageError):
+            host.consumer(rdy=1)
+        host.files.heal()
+
+        assert ["a"] == host.consumer(rdy=1).take()
+        host.crash()
+        assert ["a"] == host.consumer(rdy=1).take()
+
+
+class TestReading:
+    """Backlogs are read from the disk; what cannot be read now is tried again."""
+
+    @pytest.fixture
+    def host(self) -> Host:
+        return Host(BrokerSettings(mem_queue_size=0))
+
+    def test_what_could_not_be_read_is_read_later(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        consumer = host.consumer()
+        host.publish("t", *"abc")
+        reads = FailingReads(log_of(host), monkeypatch)
+        consumer.subscriber.rdy = 10
+        consumer.channel.ready(consumer.subscriber)
+
+        assert ["cannot read"] == [str(failure) for failure in host.broker.pump()]
+        host.driver.pump_wanted = False
+        assert 3 == consumer.channel.depth
+        reads.failing = False
+        host.pass_time(SECOND_NS)
+        assert ["a", "b", "c"] == consumer.take()
+
+    def test_a_deferred_message_that_could_not_be_read_is_read_later(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        consumer = host.consumer(rdy=10)
+        host.publish("t", *"ab", defer_ns=SECOND_NS)
+        reads = FailingReads(log_of(host), monkeypatch)
+        host.clock.advance(SECOND_NS)
+
+        assert ["cannot read"] == [str(failure) for failure in host.broker.advance()]
+        assert 2 == consumer.channel.deferred_count
+        host.driver.advance_wanted_ns = host.broker.next_deadline_ns()
+        reads.failing = False
+        host.pass_time(SECOND_NS)
+        assert ["a", "b"] == consumer.take()
+
+    def test_one_topics_failure_does_not_hold_up_the_others(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ill, well = host.consumer("ill"), host.consumer("well")
+        host.publish("ill", "a")
+        host.publish("well", "a")
+        FailingReads(log_of(host, "ill"), monkeypatch)
+        for consumer in (ill, well):
+            consumer.subscriber.rdy = 1
+            consumer.channel.ready(consumer.subscriber)
+
+        assert 1 == len(host.broker.pump())
+        assert ([], ["a"]) == (ill.take(), well.take())
+
+    def test_timeouts_go_on_while_reads_fail(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        consumer = host.consumer(rdy=1)
+        host.publish("t", "a")
+        host.publish("t", "later", defer_ns=MSG_TIMEOUT_NS)
+        FailingReads(log_of(host), monkeypatch)
+        consumer.subscriber.rdy = 0
+        host.clock.advance(MSG_TIMEOUT_NS + SECOND_NS)
+        host.broker.advance()
+
+        assert 1 == consumer.channel.timeout_count
