@@ -1,4 +1,4 @@
-"""What the README tells people to type does what it says."""
+"""What the README and the docs say is so."""
 
 import re
 import shlex
@@ -64,3 +64,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     local = [target for target in targets if "://" not in target]
 
     assert [] == [target for target in local if not (page.parent / target).exists()]
+
+
+def test_every_difference_is_shown_by_tests_that_are_there() -> None:
+    page = (ROOT / "docs" / "differences.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("| ") and "shown by" not in line]
+    shown_by = [re.findall(r"`(tests/[^`]+)`", row.rsplit("|", 2)[1]) for row in rows]
+
+    assert rows
+    assert all(shown_by)
+    assert [] == [test for tests in shown_by for test in tests if not (ROOT / test).exists()]
