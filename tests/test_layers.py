@@ -17,7 +17,7 @@ pytestmark = pytest.mark.xdist_group("lint")
 
 @pytest.fixture(scope="module")
 def skeleton(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our settings and our packages, with nothing in them."""
+    """Our settings and our modules, with next to nothing in them."""
     root = tmp_path_factory.mktemp("skeleton")
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy2(ROOT / name, root)
@@ -25,8 +25,8 @@ def skeleton(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / ".venv").symlink_to(ROOT / ".venv")
     for module in PACKAGE.glob("*.py"):
         write(root / "src" / "penstock" / module.name, module.read_text())
-    for package in PACKAGE.glob("*/__init__.py"):
-        write(root / "src" / "penstock" / package.parent.name / "__init__.py", '"""Empty."""\n')
+    for module in PACKAGE.glob("*/*.py"):
+        write(root / "src" / "penstock" / module.relative_to(PACKAGE), '"""Empty."""\n')
     shutil.copy2(PACKAGE / "nsqd" / "options.py", root / "src" / "penstock" / "nsqd")
     write(root / "tests" / "test_nothing.py", '"""Empty."""\n')
     write(root / "bench" / "nothing.py", '"""Empty."""\n')
@@ -78,50 +78,50 @@ def exporting(name: str, import_line: str) -> str:
     ("module", "text", "complaint"),
     [
         pytest.param(
-            "wire/frames.py",
+            "wire/defect.py",
             exporting("log", "from penstock import log"),
             "penstock.wire is not allowed to import penstock.log",
             id="wire imports log",
         ),
         pytest.param(
-            "log/segment.py",
+            "log/defect.py",
             exporting("broker", "from penstock import broker"),
             "penstock.log is not allowed to import penstock.broker",
             id="log imports broker",
         ),
         pytest.param(
-            "broker/topic.py",
+            "broker/defect.py",
             exporting("asyncio", "import asyncio"),
             "penstock.broker is not allowed to import asyncio",
             id="broker imports asyncio",
         ),
         pytest.param(
-            "nsqd/spark.py",
+            "nsqd/defect.py",
             exporting("pyspark", "import pyspark"),
             "penstock.nsqd is not allowed to import pyspark",
             id="nsqd imports Spark",
         ),
         pytest.param(
-            "nsqd/fake.py",
+            "nsqd/defect.py",
             exporting("testing", "from penstock import testing"),
-            "penstock.nsqd.fake -> penstock.testing",
+            "penstock.nsqd.defect -> penstock.testing",
             id="nsqd imports testing",
         ),
         pytest.param(
             "helpers.py", "", "every child of every container", id="a module without a place"
         ),
         pytest.param(
-            "wire/frames.py",
+            "wire/defect.py",
             'size: int = "four"\n',
             "Incompatible types in assignment",
             id="a type error",
         ),
         pytest.param(
-            "wire/frames.py", "def size(): ...\n", "ANN201", id="a function without types"
+            "wire/defect.py", "def size(): ...\n", "ANN201", id="a function without types"
         ),
-        pytest.param("wire/frames.py", "import struct\n", "F401", id="an unused import"),
+        pytest.param("wire/defect.py", "import struct\n", "F401", id="an unused import"),
         pytest.param(
-            "wire/frames.py",
+            "wire/defect.py",
             "size  =  4\n",
             "1 file would be reformatted",
             id="unformatted code",
