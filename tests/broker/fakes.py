@@ -19,7 +19,7 @@ from penstock.log import DataPath, LogSettings
 from penstock.testing import FaultyFiles, ManualClock, MemoryFiles
 from penstock.wire import frames as wire
 
-__all__ = ["MSG_TIMEOUT_NS", "Consumer", "Host", "Recorder", "RecordingDriver"]
+__all__ = ["MSG_TIMEOUT_NS", "Consumer", "Host", "Recorder", "RecordingDriver", "damage"]
 
 MSG_TIMEOUT_NS = 60 * SECOND_NS
 
@@ -145,6 +145,18 @@ class Consumer(Recorder):
     def leave(self) -> None:
         self._host.broker.unsubscribe(self._topic, self.channel, self.subscriber)
         self._host.events_done()
+
+
+def damage(files: MemoryFiles, body: str, topic: str = "t") -> None:
+    """Changes a byte of a message on the disk."""
+    folder = f"data/topics/{topic}"
+    for name in files.names(folder):
+        file = files.open(f"{folder}/{name}", "write")
+        position = file.read(0, file.size()).find(body.encode())
+        if position >= 0:
+            file.write(position, b"~")
+            return
+    raise AssertionError(f"{body} is not stored")
 
 
 class Host:

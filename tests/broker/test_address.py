@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.address import id_number, seq_of, seqs_of
+from penstock.broker.address import id_number, maybe_run, seq_of, seqs_of
 from penstock.wire import frames as wire
 
 nodes = st.integers(0, 1023)
@@ -41,3 +41,27 @@ def test_many_are_read_back_in_their_order(node_id: int, many: list[int]) -> Non
 @given(nodes, seqs, seqs)
 def test_ids_of_a_node_sort_as_their_sequence_numbers(node_id: int, one: int, other: int) -> None:
     assert (one < other) == (id_of(node_id, one) < id_of(node_id, other))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "expected"),
+    [
+        ([5], (5, 6)),
+        ([5, 6, 7], (5, 8)),
+        ([7, 5, 6], (5, 8)),
+        ([5, 7], None),
+        ([7, 5, 8], None),
+    ],
+)
+def test_numbers_without_a_gap_are_a_run_in_any_order(
+    numbers: list[int], expected: tuple[int, int] | None
+) -> None:
+    assert expected == maybe_run([id_of(3, seq) for seq in numbers])
+
+
+@given(nodes, st.sets(st.integers(0, 30), min_size=1))
+def test_a_run_holds_the_numbers_given_and_no_other(node_id: int, numbers: set[int]) -> None:
+    run = maybe_run([id_of(node_id, seq) for seq in numbers])
+
+    assert (run is not None) == (len(numbers) == max(numbers) - min(numbers) + 1)
+    assert run is None or numbers == set(range(*run))

@@ -1,4 +1,5 @@
 import pytest
+from tests.broker.fakes import damage
 
 from penstock.broker.address import id_number
 from penstock.broker.backlog import TAKE_BYTES_MAX, Backlog, LogBacklog
@@ -441,6 +442,38 @@ class TestOnALogWithHoles:
         assert ["c" * 200, "d" * 200] == bodies_of(take_all(backlog))
         assert 0 == backlog.deferred_count
         assert first_seq + 2 == journal.floor
+
+    def test_nothing_is_waited_for_where_nothing_is_left(self, journal: Journal) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq, window_max=0)
+        journal.publish(backlog, "first")
+        journal.publish(backlog, "second")
+        damage(journal.files, "first")
+        damage(journal.files, "second")
+
+        assert not backlog.load()
+        assert 0 == backlog.depth
+        assert first_seq + 2 == journal.floor
+        journal.publish(backlog, "third")
+        assert ["third"] == bodies_of(take_all(backlog))
+
+    @pytest.mark.parametrize("gone", ["first", "second", "third"])
+    def test_of_messages_due_together_those_that_are_there_are_delivered(self, gone: str) -> None:
+        """They were read as one run, and each was stored by itself."""
+        journal = Journal()
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        bodies = ["first", "second", "third"]
+        journal.publish(backlog, "a")
+        for body in bodies:
+            journal.publish(backlog, body, due_ns=WALL_NS + 5)
+        assert ["a"] == bodies_of(take_all(backlog))
+        assert 3 == backlog.deferred_count
+        damage(journal.files, gone)
+        backlog.recall_due(WALL_NS + 5)
+
+        bodies.remove(gone)
+        assert bodies == bodies_of(take_all(backlog))
+        assert (0, 0) == (backlog.depth, backlog.deferred_count)
 
     @pytest.mark.timeout(10)
     def test_a_hole_up_to_what_the_topic_holds_is_stepped_over(self, journal: Journal) -> None:

@@ -665,6 +665,17 @@ class TestSampling:
         host.restart()
         assert 0 == host.channel().depth
 
+    def test_progress_can_be_saved_when_nothing_was_left_out(self) -> None:
+        host = Host(sample=lambda: 0.0)
+        consumer = host.consumer(rdy=10, sample_rate=50)
+        host.publish("t", *"ab")
+        host.save_progress()
+
+        consumer.fin("a")
+        host.save_progress()
+        host.crash()
+        assert 1 == host.channel().depth
+
     def test_those_left_out_take_no_room_under_rdy(self) -> None:
         draws = cycle([0.9, 0.9, 0.0])
         host = Host(sample=lambda: next(draws))

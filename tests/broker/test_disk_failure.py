@@ -2,9 +2,10 @@
 and all is well again once writes succeed."""
 
 import errno
+from collections.abc import Callable
 
 import pytest
-from tests.broker.fakes import MSG_TIMEOUT_NS, Host
+from tests.broker.fakes import MSG_TIMEOUT_NS, Host, damage
 
 from penstock.broker.settings import BrokerSettings
 from penstock.clock import SECOND_NS
@@ -78,6 +79,21 @@ class TestPublishing:
         host.files.heal()
         host.publish("t", "c")
         assert host.broker.health() is None
+
+    def test_health_comes_back_without_another_publish(self, host: Host) -> None:
+        """A load balancer sends none to a node that is ill."""
+        host.publish("t", "a")
+        fill_disk(host)
+        with pytest.raises(StorageError):
+            host.publish("t", "b")
+        host.broker.tend_logs()
+        assert host.broker.health() is not None
+
+        host.files.heal()
+        assert [] == host.broker.tend_logs()
+        assert host.broker.health() is None
+        host.publish("t", "c")
+        assert ["a", "c"] == host.consumer(rdy=10).take()
 
     def test_to_an_ephemeral_topic_needs_no_disk(self, host: Host) -> None:
         consumer = host.consumer("t#ephemeral", rdy=10)
@@ -215,3 +231,40 @@ class TestReading:
         host.broker.advance()
 
         assert 1 == consumer.channel.timeout_count
+
+
+class TestDamage:
+    """What can no longer be read is stepped over, and told once."""
+
+    @pytest.fixture
+    def host(self) -> Host:
+        return Host(BrokerSettings(mem_queue_size=0))
+
+    @pytest.mark.parametrize("gone", ["first", "second", "third"])
+    def test_the_rest_is_delivered(self, host: Host, gone: str) -> None:
+        consumer = host.consumer()
+        bodies = ["first", "second", "third"]
+        for body in bodies:
+            host.publish("t", body)
+        damage(host.memory_files, gone)
+        consumer.rdy(10)
+
+        bodies.remove(gone)
+        assert bodies == consumer.take()
+        assert 0 == consumer.channel.depth
+        findings = host.broker.tend_logs()
+        assert [True] == [finding.is_damage for finding in findings]
+        assert [] == host.broker.tend_logs()
+
+    @pytest.mark.parametrize("end", [Host.restart, Host.crash], ids=["stop", "crash"])
+    def test_found_at_the_start_it_is_no_depth(
+        self, host: Host, end: Callable[[Host], None]
+    ) -> None:
+        host.consumer()
+        for body in ("first", "second", "third"):
+            host.publish("t", body)
+        damage(host.memory_files, "second")
+        end(host)
+
+        assert ["first", "third"] == host.consumer(rdy=10).take()
+        assert 0 == host.channel().depth
