@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.errors import StorageError
 
@@ -11,14 +12,14 @@ __all__ = ["Replies"]
 
 @dataclass(slots=True)
 class _Held:
-    data: bytes
+    action: Callable[[], None]
     waits: int
 
 
 class Replies:
     """The replies of one connection."""
 
-    __slots__ = ("_held", "_on_failure", "_write")
+    __slots__ = ("_failed", "_held", "_on_failure", "_write")
 
     def __init__(
         self, write: Callable[[bytes], None], on_failure: Callable[[StorageError], None]
@@ -26,21 +27,35 @@ class Replies:
         self._write = write
         self._on_failure = on_failure
         self._held: deque[_Held] = deque()
+        self._failed = False
+
+    @property
+    def are_waiting(self) -> bool:
+        """Whether there is something that has not been written yet."""
+        return bool(self._held)
 
     def send(self, data: bytes) -> None:
         """Writes at once, or after all that is still waiting."""
+        self.then(partial(self._write, data))
+
+    def then(self, action: Callable[[], None]) -> None:
+        """Does this at once, or after all that is still waiting has been written."""
         if self._held:
-            self._held.append(_Held(data, waits=0))
+            self._held.append(_Held(action, waits=0))
         else:
-            self._write(data)
+            action()
 
     def hold(self, data: bytes, waits: int) -> Callable[[StorageError | None], None]:
-        """Writes once the returned function has been called `waits` times without a failure."""
-        held = _Held(data, waits)
+        """Writes once the returned function has been called `waits` times without a failure. With
+        the first failure all that waits is void."""
+        held = _Held(partial(self._write, data), waits)
         self._held.append(held)
 
         def done(failure: StorageError | None) -> None:
+            if self._failed:
+                return
             if failure is not None:
+                self._failed = True
                 self._held.clear()
                 self._on_failure(failure)
             else:
@@ -51,4 +66,4 @@ class Replies:
 
     def _release(self) -> None:
         while self._held and self._held[0].waits == 0:
-            self._write(self._held.popleft().data)
+            self._held.popleft().action()

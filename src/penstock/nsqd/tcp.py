@@ -91,7 +91,9 @@ class Client(asyncio.Protocol):
         self._wire = ServerConnection(services.limits)
         self._replies = Replies(self._write, self._publish_failed)
         self._unsafe: dict[Topic, None] = {}  # topics whose fsync the current replies wait for
-        self._dead = False
+        self._dead = False  # takes no more commands
+        self._ended = False  # has nothing more to say
+        self._peer_ended = False
         self._blocked_since: float | None = None
         # What /stats shows.
         self.remote_address = ""
@@ -159,11 +161,15 @@ class Client(asyncio.Protocol):
             self._send(replies)
 
     def eof_received(self) -> bool:
-        try:
-            self._wire.receive_eof()
-        except ProtocolError as error:
-            self._refuse(error, [])
-        return False
+        self._peer_ended = True
+        if not self._dead:
+            try:
+                self._wire.receive_eof()
+            except ProtocolError as error:
+                self._refuse(error, [])
+            else:
+                self._close()
+        return self._replies.are_waiting  # it may still be waiting for them
 
     def pause_writing(self) -> None:
         self._blocked_since = self._loop.time()
@@ -183,8 +189,7 @@ class Client(asyncio.Protocol):
         self._services.clients.discard(self)
         if self._timer is not None:
             self._timer.cancel()
-        if self.subscriber is not None and self.channel is not None:
-            self._services.broker.unsubscribe(self.topic_name, self.channel, self.subscriber)
+        self._leave_channel()
         self._services.log.info("PROTOCOL(V2): [%s] exiting ioloop", self.remote_address)
 
     # What the broker calls.
@@ -315,7 +320,7 @@ class Client(asyncio.Protocol):
             self._replies.send(b"".join(replies))
 
     def _write(self, data: bytes) -> None:
-        if self._transport.is_closing():
+        if self._ended or self._transport.is_closing():
             return
         self._transport.write(data)
         if self._blocked_since is not None:
@@ -323,8 +328,7 @@ class Client(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _publish_failed(self, failure: StorageError) -> None:
-        if not self._dead:
-            self._refuse(_failed("PUB", failure), [])
+        self._refuse(_failed("PUB", failure), [])
 
     def _refuse(self, error: ProtocolError, replies: list[bytes]) -> None:
         """Answers what came before, then the error, then ends the connection."""
@@ -333,15 +337,28 @@ class Client(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        """Sends what is still to be sent and closes."""
-        if self._dead or self._transport.is_closing():
-            return
+        """Takes no more commands, and closes once everything has been answered."""
         self._dead = True
-        if self._transport.can_write_eof():
+        self._leave_channel()
+        self._replies.then(self._end)
+
+    def _end(self) -> None:
+        if self._ended or self._transport.is_closing():
+            return
+        self._ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._peer_ended or not self._transport.can_write_eof():
+            self._transport.close()
+        else:
             self._transport.write_eof()
             self._loop.call_later(LINGER_SECONDS, self._transport.abort)
-        else:
-            self._transport.close()
+
+    def _leave_channel(self) -> None:
+        """At once, so that others need not wait for what was in flight here."""
+        if self.subscriber is not None and self.channel is not None:
+            channel, self.channel = self.channel, None
+            self._services.broker.unsubscribe(self.topic_name, channel, self.subscriber)
 
     # Heartbeats and deadlines.
 
