@@ -19,7 +19,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock, SystemClock
-from penstock.errors import StorageError
+from penstock.errors import DataPathError, StorageError
 from penstock.log import DataPath, GroupCommit, LogSettings
 from penstock.logs import Logger
 from penstock.nsqd import metadata
@@ -61,7 +61,10 @@ def run(options: NsqdOptions, log: Logger) -> int:
 async def _serve(options: NsqdOptions, log: Logger) -> int:
     stop = asyncio.Event()
     _stop_on_signals(stop, log)
-    nsqd = Nsqd(options, log)
+    try:
+        nsqd = Nsqd(options, log)
+    except DataPathError as error:
+        raise DataPathError(f"failed to instantiate nsqd - {error}") from error
     try:
         await nsqd.start()
         gc.collect()

@@ -41,7 +41,8 @@ async def listen(address: str, factory: Callable[[], asyncio.BaseProtocol]) -> L
             return await _listen_unix(address, factory)
         return await _listen_tcp(host.strip("[]") or "0.0.0.0", int(port), factory)
     except (OSError, OverflowError) as failure:
-        reason = failure.strerror if isinstance(failure, OSError) else str(failure)
+        text = failure.strerror if isinstance(failure, OSError) else str(failure)
+        reason = str(text).rpartition(": ")[2]  # the loop puts words of its own before it
         raise ConfigError(f"listen ({address}) failed - {reason}") from failure
 
 

@@ -69,10 +69,14 @@ def save(data_path: Path, topics: Iterable[Topic]) -> None:
         with NamedTemporaryFile(
             dir=data_path, prefix=f"{FILE_NAME}.", suffix=".tmp", delete=False
         ) as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, data_path / FILE_NAME)
+            try:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, data_path / FILE_NAME)
+            except OSError:
+                os.unlink(file.name)
+                raise
     except OSError as failure:
         raise StorageError(f"cannot write {FILE_NAME}: {failure.strerror}") from failure
 
