@@ -25,6 +25,13 @@ def nsqd() -> Iterator[NsqdProcess]:
         yield process
 
 
+@pytest.fixture(scope="module")
+def careful_nsqd() -> Iterator[NsqdProcess]:
+    """Answers a publish only when it is safe from a power loss."""
+    with run_nsqd(*FLAGS, "--sync-every=1") as process:
+        yield process
+
+
 @dataclass(frozen=True)
 class Case:
     """`sent` is answered with `answer`, and then the connection is as it says."""
@@ -382,16 +389,28 @@ def test_other_client_goes_on_when_one_breaks_the_protocol(nsqd: NsqdProcess) ->
         assert OK == good.read(len(OK))
 
 
-def test_publishes_are_answered_in_order_when_each_waits_for_its_fsync() -> None:
+def test_publishes_are_answered_in_order_when_each_waits_for_its_fsync(
+    careful_nsqd: NsqdProcess,
+) -> None:
     rounds = 200
     publish = b"PUB a\n" + sized(b"x") + b"MPUB b\n" + multi(b"x", b"y")
-    with run_nsqd("--sync-every=1") as nsqd:
-        client = nsqd.connect()
+    with careful_nsqd.connect() as client:
         client.send(publish * rounds + b"BAD\n")
 
         expected = OK * 2 * rounds + error(b"E_INVALID invalid command BAD")
         assert expected == client.read_to_end()
-        assert 2 * rounds == nsqd.stats("b")["message_count"]
+        assert 2 * rounds == careful_nsqd.stats("b")["message_count"]
+
+
+@pytest.mark.parametrize("case", BROKEN_OFF, ids=str)
+def test_stream_that_ends_is_answered_when_answers_wait_for_an_fsync(
+    careful_nsqd: NsqdProcess, case: Case
+) -> None:
+    with careful_nsqd.connect() as client:
+        client.send(case.sent)
+        client.end_sending()
+
+        assert case.answer == client.read_to_end()
 
 
 def test_unix_socket_is_served(tmp_path: Path) -> None:

@@ -41,6 +41,19 @@ def test_messages_of_a_lost_consumer_go_to_another_at_once(nsqd: NsqdProcess, to
     assert nsqd.shows(topic, "c", timeout_count=0, client_count=1)
 
 
+def test_consumer_that_breaks_the_protocol_leaves_at_once(nsqd: NsqdProcess, topic: str) -> None:
+    """Though nsqd still listens to it for a while, lest it miss its error."""
+    nsqd.publish(topic, b"1")
+    bad = nsqd.consumer(topic, "c", rdy=10)
+    other = nsqd.consumer(topic, "c", rdy=10)
+    bad.message()
+    with pytest.raises(Refused, match="E_INVALID"):
+        bad.call(b"NONSENSE\n")
+    nsqd.publish(topic, b"2")
+
+    assert [b"1", b"2"] == bodies(other.messages(2, seconds=0.5))
+
+
 def test_messages_of_a_lost_consumer_can_wait_for_their_timeout(topic: str) -> None:
     with run_nsqd("--requeue-on-disconnect=false", "--msg-timeout=500ms") as nsqd:
         nsqd.publish(topic, b"x")

@@ -1,11 +1,12 @@
 """The helper that runs nsqd: what it promises to those who test with it."""
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from penstock.testing.nsqd import NsqdDidNotStart, run_nsqd
+from penstock.testing.nsqd import NsqdDidNotStart, NsqdProcess, run_nsqd
 
 
 def exists(pid: int) -> bool:
@@ -71,8 +72,20 @@ def test_kill_is_not_a_clean_stop() -> None:
 
 
 def test_traceback_in_the_log_fails_the_test() -> None:
-    with pytest.raises(AssertionError, match="nsqd has a bug"), run_nsqd() as nsqd:
-        os.write(nsqd._log_fd, b"Traceback (most recent call last):\n")
+    with tempfile.TemporaryFile() as log_file:
+        log_file.write(b"Traceback (most recent call last):\n")
+        log_file.flush()
+        nsqd = NsqdProcess(Path(), [], log_file.fileno())
+
+        with pytest.raises(AssertionError, match="nsqd has a bug"):
+            nsqd.check_log()
+
+
+def test_log_can_be_read_afterwards() -> None:
+    with run_nsqd() as nsqd:
+        pass
+
+    assert nsqd.log.rstrip().endswith("bye")
 
 
 def test_figures_of_the_process_are_plausible() -> None:

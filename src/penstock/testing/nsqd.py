@@ -71,12 +71,12 @@ def run_nsqd(*flags: str, data_path: Path | str | None = None) -> Iterator["Nsqd
             data_path = stack.enter_context(tempfile.TemporaryDirectory(prefix="nsqd-"))
         log_file = stack.enter_context(tempfile.TemporaryFile())
         nsqd = NsqdProcess(Path(data_path), flags, log_file.fileno())
-        stack.callback(nsqd.kill)
+        stack.callback(nsqd.release)
         nsqd.start()
         yield nsqd
         if nsqd.is_running:
             nsqd.terminate()
-        assert "Traceback" not in nsqd.log, f"nsqd has a bug:\n{nsqd.log}"
+        nsqd.check_log()
         nsqd.check_data_path()
 
 
@@ -88,8 +88,9 @@ class NsqdProcess:
         self.tcp_address = ""
         self.http_address = ""
         self._flags = flags
-        self._log_fd = log_fd
+        self._log_fd: int | None = log_fd
         self._log_start = 0  # where the log of the present process begins
+        self._last_log = ""  # all of it, once the file is gone
         self._process: subprocess.Popen[bytes] | None = None
         self._clients: list[RawClient] = []
 
@@ -98,6 +99,7 @@ class NsqdProcess:
     def start(self) -> None:
         """Starts the program and returns once it serves. Raises NsqdDidNotStart."""
         assert not self.is_running, "it is running already"
+        assert self._log_fd is not None, "its block has been left"
         self._log_start = os.fstat(self._log_fd).st_size
         self._process = subprocess.Popen(  # noqa: S603 (our own program)
             self._command(), stdout=self._log_fd, stderr=self._log_fd, env=_environment()
@@ -110,6 +112,12 @@ class NsqdProcess:
             self._process.kill()
             self._process.wait()
         self._close_clients()
+
+    def release(self) -> None:
+        """Ends it, and lets go of its log file; what was in there can still be read."""
+        self.kill()
+        self._last_log = self.log
+        self._log_fd = None
 
     def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Stops it cleanly, and fails unless it ends with exit code 0."""
@@ -131,6 +139,10 @@ class NsqdProcess:
     def wait(self, *, seconds: float = STOP_SECONDS) -> int:
         """Waits for it to end, and returns its exit code."""
         return self._running().wait(seconds)
+
+    def check_log(self) -> None:
+        """Fails if something happened that it did not expect."""
+        assert "Traceback" not in self.log, f"nsqd has a bug:\n{self.log}"
 
     def check_data_path(self) -> None:
         """Fails if what it has stored is damaged. It must not be running."""
@@ -197,6 +209,8 @@ class NsqdProcess:
     @property
     def log(self) -> str:
         """What the present process, or the last one, has logged."""
+        if self._log_fd is None:
+            return self._last_log
         size = os.fstat(self._log_fd).st_size - self._log_start
         return os.pread(self._log_fd, size, self._log_start).decode(errors="replace")
 
