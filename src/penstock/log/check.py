@@ -8,6 +8,7 @@ segments, and a journal that can be read.
 
 import contextlib
 import os
+from itertools import zip_longest
 
 from penstock.errors import CorruptBatch, DataPathError
 from penstock.log.batch import Batch, split_frames
@@ -67,7 +68,7 @@ def _check_topic(files: Files, folder: str) -> list[Finding]:
         if name.endswith(BAD_SUFFIX)
     ]
     seqs = [seq for name in found if (seq := maybe_segment_seq(name)) is not None]
-    for first_seq, limit_seq in zip(seqs, [*seqs[1:], None], strict=True):
+    for first_seq, limit_seq in zip_longest(seqs, seqs[1:]):
         findings += _SegmentCheck(files, folder, first_seq, limit_seq).run()
     return findings + _check_journal(files, folder, has_segments=bool(seqs))
 

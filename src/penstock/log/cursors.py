@@ -88,8 +88,8 @@ class Cursors:
 
     @property
     def has_journal(self) -> bool:
-        """Whether `load` or `begin` has found or made one."""
-        return self._generation > 0
+        """Whether `load` has found one, or `begin` made one."""
+        return self._handle is not None
 
     @property
     def dirty(self) -> bool:
@@ -205,43 +205,51 @@ class Cursors:
         self._state.apply(Hold(next_seq))
         self._write([])
 
-    def load(self) -> list[Finding]:
+    def load(self, *, is_synced: bool) -> list[Finding]:
         """Reads the newest generation that has a whole snapshot; raises OSError if it cannot.
+        Unless `is_synced`, what is found may not be, and a new generation is begun.
 
         Damage is moved aside and the records after it still count. What was finished in a record
-        that is lost will be delivered again.
+        that is lost will be delivered again. If not one record is found, `begin` is next.
         """
         journals = read_journals(self._pool.files, self._folder)
         if not journals:
             return []
         self._generation = max(journals)
         current = current_generation(journals)
-        for record in journals[current]:
-            for change in record.changes if isinstance(record, Record) else ():
-                self._state.apply(change)
         self._stale = [self._path(generation) for generation in journals if generation != current]
-        return self._adopt(current, journals[current])
-
-    def _adopt(self, generation: int, records: list[Record | BadRecord]) -> list[Finding]:
-        """Goes on with a generation, or if it has bad bytes begins another."""
-        path = self._path(generation)
-        bad = [record for record in records if isinstance(record, BadRecord)]
-        if not bad and generation == self._generation:
-            self._handle = self._pool.handle(path)
-            self._end = records[-1].end
-            self._compact_at = _compact_at(records[0].end)
+        records = [found for found in journals[current] if isinstance(found, Record)]
+        bad = [found for found in journals[current] if isinstance(found, BadRecord)]
+        for record in records:
+            for change in record.changes:
+                self._state.apply(change)
+        if records and not bad and current == self._generation and is_synced:
+            self._adopt(current, records)
             return []
+        return self._replace(current, bad, has_records=bool(records))
+
+    def _adopt(self, generation: int, records: list[Record]) -> None:
+        self._handle = self._pool.handle(self._path(generation))
+        self._end = records[-1].end
+        self._compact_at = _compact_at(records[0].end)
+
+    def _replace(
+        self, generation: int, bad: list[BadRecord], *, has_records: bool
+    ) -> list[Finding]:
+        """Goes on from a generation that cannot be appended to."""
+        path = self._path(generation)
+        self._stale.append(path)
+        findings = [record.finding(path) for record in bad]
         damaged = [record for record in bad if not record.is_leftover]
         if damaged:
             with contextlib.closing(self._pool.files.open(path, "read")) as file:
                 pieces = [file.read(bad.position, bad.end - bad.position) for bad in damaged]
             append_to(self._pool.files, f"{self._folder}/{CURSORS_BAD_NAME}", pieces)
-        findings = [record.finding(path) for record in bad]
         if generation != self._generation:
             problem = f"its snapshot was not written to its end; {cursors_name(generation)} is used"
             findings.append(Finding(self._path(self._generation), problem, is_damage=False))
-        self._stale.append(path)
-        self._begin_generation([])
+        if has_records:
+            self._begin_generation([])
         return findings
 
     # Inside

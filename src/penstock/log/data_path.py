@@ -17,7 +17,7 @@ from penstock.log.layout import (
     is_removed,
     removed_name,
 )
-from penstock.log.marker import Marker, read_marker, write_marker
+from penstock.log.marker import LastEnd, Marker, read_marker, write_marker
 from penstock.log.pool import FilePool
 from penstock.log.settings import LogSettings
 from penstock.log.topic_store import TopicStore, create_store, load_store
@@ -31,16 +31,19 @@ class DataPath:
     """A data path that this process has to itself. `DataPath.open` makes one."""
 
     def __init__(
-        self, path: str, settings: LogSettings, files: Files, lock: Lock, *, lost_power: bool
+        self, path: str, settings: LogSettings, files: Files, lock: Lock, last_end: LastEnd
     ) -> None:
         self.path = path
         self._settings = settings
         self._files = files
         self._lock = lock
-        self._lost_power = lost_power
+        self._last_end = last_end
         self._topics_path = f"{path}/{TOPICS_NAME}"
         self._pool = FilePool(files, settings.open_files_max)
         self._topics: set[str] = set()
+        self._unrecovered: set[str] = set()
+        """Topics that were not opened yet although the last run did not end cleanly. While there is
+        one, the marker goes on to say how that run ended."""
         self._stores: dict[str, TopicStore] = {}
 
     @classmethod
@@ -52,8 +55,8 @@ class DataPath:
         lock = lock_data_path(path, files)
         try:
             marker = verify_data_path(path, files)
-            lost_power = marker is not None and marker.tells_of_power_loss(files.boot_id())
-            data_path = cls(path, settings, files, lock, lost_power=lost_power)
+            last_end = marker.last_end(files.boot_id()) if marker else LastEnd.CLEAN
+            data_path = cls(path, settings, files, lock, last_end)
             data_path._prepare()
         except BaseException:
             lock.close()
@@ -77,6 +80,7 @@ class DataPath:
         except OSError as error:
             raise storage_error("open", folder, error) from error
         self._stores[name] = store
+        self._set_recovered(name)
         return store, findings
 
     def remove_topic(self, name: str) -> None:
@@ -91,6 +95,7 @@ class DataPath:
             self._files.rename(folder, removed_name(folder))
             self._topics.discard(name)
             self._files.sync_folder(self._topics_path)
+            self._set_recovered(name)
             self._remove_folder(removed_name(folder))
         except OSError as error:
             raise storage_error("remove", folder, error) from error
@@ -102,7 +107,8 @@ class DataPath:
             with contextlib.ExitStack() as stack:
                 for store in self._stores.values():
                     stack.callback(store.close)
-            self._write_marker(is_open=False)
+            if not self._unrecovered:
+                self._write_marker(is_open=False)
         except OSError as error:
             raise storage_error("close", self.path, error) from error
         finally:
@@ -110,7 +116,8 @@ class DataPath:
 
     def _prepare(self) -> None:
         try:
-            self._write_marker(is_open=True)
+            if self._last_end is LastEnd.CLEAN:
+                self._write_marker(is_open=True)
             if TOPICS_NAME not in self._files.names(self.path):
                 self._files.make_folder(self._topics_path)
                 self._files.sync_folder(self.path)
@@ -121,6 +128,21 @@ class DataPath:
                     self._topics.add(name)
         except OSError as error:
             raise _refusal("write to", self.path, error) from error
+        if self._last_end is not LastEnd.CLEAN:
+            self._unrecovered = set(self._topics)
+            self._end_recovery()
+
+    def _set_recovered(self, name: str) -> None:
+        if name in self._unrecovered:
+            self._unrecovered.remove(name)
+            self._end_recovery()
+
+    def _end_recovery(self) -> None:
+        """If every topic has been recovered, the last run is history."""
+        if not self._unrecovered:
+            # A marker that stays as it is only makes the next start more careful than it need be.
+            with contextlib.suppress(OSError):
+                self._write_marker(is_open=True)
 
     def _write_marker(self, *, is_open: bool) -> None:
         write_marker(self._files, self.path, Marker(self._files.boot_id(), is_open=is_open))
@@ -132,8 +154,7 @@ class DataPath:
         self, name: str, folder: str, wall_ns: int
     ) -> tuple[TopicStore, list[Finding]]:
         if name in self._topics:
-            lost_power = self._lost_power
-            return load_store(self._pool, folder, self._settings, wall_ns, lost_power=lost_power)
+            return load_store(self._pool, folder, self._settings, wall_ns, self._last_end)
         self._files.make_folder(folder)
         self._topics.add(name)
         return create_store(self._pool, folder, self._settings, wall_ns), []

@@ -14,13 +14,14 @@ the data path open, and writes that nobody synced may be lost without a trace.
 
 import contextlib
 import re
+from enum import Enum, auto
 from typing import NamedTuple
 
 from penstock.errors import DataPathError
 from penstock.log.files import Files, write_all
 from penstock.log.layout import FORMAT_NAME, NEW_SUFFIX
 
-__all__ = ["FORMAT_VERSION", "Marker", "read_marker", "write_marker"]
+__all__ = ["FORMAT_VERSION", "LastEnd", "Marker", "read_marker", "write_marker"]
 
 FORMAT_VERSION = 1
 
@@ -30,15 +31,25 @@ _TEXT = re.compile(
 _SIZE_MAX = 4096
 
 
+class LastEnd(Enum):
+    """How the last run that had the data path open came to its end."""
+
+    CLEAN = auto()  # all is synced
+    CRASH = auto()  # all that was written is there, but may not be synced
+    POWER_LOSS = auto()  # what was not synced may be lost
+
+
 class Marker(NamedTuple):
     """What the file says besides the format, which is ours."""
 
     boot_id: str
     is_open: bool
 
-    def tells_of_power_loss(self, boot_id: str) -> bool:
-        """Whether the machine went down with the data path open, `boot_id` being today's."""
-        return self.is_open and self.boot_id != boot_id
+    def last_end(self, boot_id: str) -> "LastEnd":
+        """How the last run ended, `boot_id` being today's."""
+        if not self.is_open:
+            return LastEnd.CLEAN
+        return LastEnd.CRASH if self.boot_id == boot_id else LastEnd.POWER_LOSS
 
 
 def read_marker(files: Files, folder: str) -> Marker | None:

@@ -12,6 +12,7 @@ A step that is interrupted is taken again at the next start. What is done is ret
 """
 
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ def load_segments(pool: FilePool, folder: str) -> Loaded:
     findings: list[Finding] = []
     next_seq = 0
     is_tail_lost = False
-    for first_seq, limit_seq in zip(seqs, [*seqs[1:], None], strict=True):
+    for first_seq, limit_seq in zip_longest(seqs, seqs[1:]):
         recovery = _Recovery(pool, folder, first_seq, limit_seq)
         recovery.run()
         segments += _without_empty([recovery.segment, *recovery.split_off])

@@ -111,7 +111,7 @@ def _look(window: Window, position: int) -> FoundBatch | BadBytes:
         reason = str(error)
     if batch is None:
         end = _next_header(window, position)
-        is_leftover = end == window.end and _is_start_of_header(window, position)
+        is_leftover = end == window.end and _is_unwritten(window, position)
     else:
         # The header is sound, so it can be relied on for where the batch ends.
         end = min(batch.end, window.end)
@@ -119,9 +119,16 @@ def _look(window: Window, position: int) -> FoundBatch | BadBytes:
     return BadBytes(position, end, _TORN if is_leftover else reason, is_leftover, batch)
 
 
-def _is_start_of_header(window: Window, position: int) -> bool:
+def _is_unwritten(window: Window, position: int) -> bool:
+    """Whether all that follows is the start of a header, or space that was never written to."""
     rest = window.bytes_at(position, HEADER_BYTES)
-    return len(rest) < HEADER_BYTES and rest[:4] == MAGIC[: len(rest)]
+    if len(rest) < HEADER_BYTES and rest[:4] == MAGIC[: len(rest)]:
+        return True
+    while piece := window.bytes_at(position, SCAN_BYTES):
+        if piece.strip(b"\0"):
+            return False
+        position += len(piece)
+    return True
 
 
 def _next_header(window: Window, position: int) -> int:

@@ -147,21 +147,19 @@ class Segment:
         finally:
             self.cut_rest()
 
-    def rewrite_unsynced(self) -> None:
-        """Writes what no fsync has covered once more, so that another fsync means something.
+    def rewrite_unsynced(self, end: int) -> None:
+        """Writes what no fsync has covered, up to `end`, once more; any thread may do so.
 
-        After a failed fsync the system may hold the bytes for written, and a second fsync then
-        says nothing about them. Raises CorruptBatch if they cannot be read back as they were.
+        Raises CorruptBatch if it cannot be read back as it was.
         """
         file = self.handle.open()
-        for found in walk(file, self.synced_end, self.end):
+        for found in walk(file, self.synced_end, end):
             if isinstance(found, BadBytes):
                 raise CorruptBatch(
                     f"{self.handle.path}: what was written is gone at byte {found.position}"
                 )
-            batch = found.batch
-            header = file.read(batch.position, HEADER_BYTES)
-            write_all(file, batch.position, header, found.frames)
+            header = file.read(found.batch.position, HEADER_BYTES)
+            write_all(file, found.batch.position, header, found.frames)
 
     def settle(self) -> None:
         """Gives back space that was set aside in vain, and writes the index file, which may only

@@ -8,9 +8,10 @@ where numbers were skipped because a power loss may have taken their messages.
 What `append` has returned for is in the operating system's hands and survives the end of this
 process. What is below `synced_seq` survives a power loss too.
 
-When a write fails the batch is not stored, and the next append tries again. When an fsync fails, no
-append is taken until what it should have covered has been written and fsynced once more, since the
-system may by now believe that those bytes are on disk. The next sync does that.
+When a write fails, the batch is not stored and the next append tries again. When an fsync fails, the
+system may believe from then on that those bytes are on disk, and another fsync means nothing. So no
+append is taken until what it should have covered has been written and fsynced once more. The next
+sync does that; also for what a run that crashed left unsynced, since its last fsync may have failed.
 """
 
 import contextlib
@@ -65,6 +66,8 @@ class TopicLog:
         self._sync_asked_seq = self.synced_seq
         # Names are synced before an index file is written, so where all have one no name is new.
         self._new_names = len(unsynced)
+        # What the last run could not sync looks as if it were: see the module's docstring.
+        self._must_rewrite = bool(unsynced)
         self._is_syncing = False
         self._is_closed = False
         self._write_error: str | None = None
@@ -219,7 +222,7 @@ class TopicLog:
             folders,
             new_names=self._new_names,
             next_seq=self.next_seq,
-            is_rewrite=self._sync_error is not None,
+            is_rewrite=self._must_rewrite,
         )
         self._is_syncing = True
         self._sync_asked_seq = self.next_seq
@@ -230,6 +233,7 @@ class TopicLog:
         assert isinstance(job, LogSync)
         self._is_syncing = False
         job.release()
+        self._must_rewrite = error is not None
         if error is not None:
             self._sync_error = str(error)
             self._sync_asked_seq = self.synced_seq
@@ -352,9 +356,9 @@ class LogSync:
 
     def run(self) -> None:
         """Fsyncs the segments, then the folders with their names."""
-        for segment, _ in self.parts:
+        for segment, end in self.parts:
             if self._is_rewrite:
-                segment.rewrite_unsynced()
+                segment.rewrite_unsynced(end)
             segment.handle.open().sync()
         for folder in self._folders:
             self._files.sync_folder(folder)

@@ -7,6 +7,7 @@ does not have is finished for every channel.
 
 from penstock.log.cursors import Cursors
 from penstock.log.finding import Finding
+from penstock.log.marker import LastEnd
 from penstock.log.pool import FilePool
 from penstock.log.recovery import Loaded, load_segments
 from penstock.log.settings import LogSettings
@@ -49,18 +50,19 @@ def create_store(pool: FilePool, folder: str, settings: LogSettings, wall_ns: in
 
 
 def load_store(
-    pool: FilePool, folder: str, settings: LogSettings, wall_ns: int, *, lost_power: bool
+    pool: FilePool, folder: str, settings: LogSettings, wall_ns: int, last_end: LastEnd
 ) -> tuple[TopicStore, list[Finding]]:
     """Loads a topic; also returns what had to be put right. Raises OSError or StorageError.
 
     After a power loss, messages that were handed out may be gone without a trace. Their numbers
     are then not used again: somebody may remember them.
     """
+    lost_power = last_end is LastEnd.POWER_LOSS
     loaded = load_segments(pool, folder)
     cursors = Cursors(pool, folder)
-    findings = loaded.findings + cursors.load()
+    findings = loaded.findings + cursors.load(is_synced=last_end is LastEnd.CLEAN)
     if not cursors.has_journal:
-        findings += _begin_again(folder, cursors, loaded, wall_ns)
+        findings += _begin_again(folder, cursors, loaded, wall_ns, lost_power=lost_power)
     next_seq = max(loaded.next_seq, cursors.known_end)
     if lost_power or loaded.is_tail_lost:
         findings += _skip_numbers(folder, cursors, next_seq, _seq_of_time(wall_ns))
@@ -75,14 +77,16 @@ def load_store(
     return TopicStore(log, cursors), findings
 
 
-def _begin_again(folder: str, cursors: Cursors, loaded: Loaded, wall_ns: int) -> list[Finding]:
+def _begin_again(
+    folder: str, cursors: Cursors, loaded: Loaded, wall_ns: int, *, lost_power: bool
+) -> list[Finding]:
     """Without a journal the topic was being created, or something took the journal away."""
     if not loaded.segments:
         cursors.begin(max(loaded.next_seq, _seq_of_time(wall_ns)))
         return []
     cursors.begin(loaded.segments[0].first_seq)
     problem = "the journal of the channels is missing; all messages are kept for new channels"
-    return [Finding(folder, problem, is_damage=True)]
+    return [Finding(folder, problem, is_damage=not lost_power)]
 
 
 def _skip_numbers(folder: str, cursors: Cursors, first: int, end: int) -> list[Finding]:

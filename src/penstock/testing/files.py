@@ -258,7 +258,7 @@ class FaultyFiles:
     def __init__(self, files: Files) -> None:
         self.changes = 0
         """How many operations there have been that a crash can come before."""
-        self._files = files
+        self.files = files
         self._faults: list[tuple[Operation, _Fault]] = []
         self._crash: _Fault | None = None
         self._crash_at = 0
@@ -292,32 +292,32 @@ class FaultyFiles:
     def open(self, path: str, mode: Mode) -> "_FaultyFile":
         if mode == "create":
             self._before("create")
-        return _FaultyFile(self, self._files.open(path, mode))
+        return _FaultyFile(self, self.files.open(path, mode))
 
     def names(self, folder: str) -> list[str]:
-        return self._files.names(folder)
+        return self.files.names(folder)
 
     def make_folder(self, path: str) -> None:
         self._before("make_folder")
-        self._files.make_folder(path)
+        self.files.make_folder(path)
 
     def rename(self, path: str, new_path: str) -> None:
         self._before("rename")
-        self._files.rename(path, new_path)
+        self.files.rename(path, new_path)
 
     def remove(self, path: str) -> None:
         self._before("remove")
-        self._files.remove(path)
+        self.files.remove(path)
 
     def sync_folder(self, path: str) -> None:
         self._before("sync_folder")
-        self._files.sync_folder(path)
+        self.files.sync_folder(path)
 
     def lock(self, folder: str, *, shared: bool = False) -> Lock:
-        return self._files.lock(folder, shared=shared)
+        return self.files.lock(folder, shared=shared)
 
     def boot_id(self) -> str:
-        return self._files.boot_id()
+        return self.files.boot_id()
 
     def _before(self, operation: Operation) -> None:
         fault = self.next_fault(operation)

@@ -1,0 +1,66 @@
+"""Pytest fixtures for tests that store something. Import what is wanted into a conftest.py.
+
+`logs_stay_sound` is for every test: whichever data paths are opened while it runs, they are checked
+once it is over. A test that damages one on purpose says so by asking for `damaged_on_purpose`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.log import DataPath, Files, Finding, LogSettings, RealFiles, check_data_path
+from penstock.testing.files import FaultyFiles, MemoryFiles
+
+__all__ = ["damage_in", "damaged_on_purpose", "data_path", "logs_stay_sound", "memory_files"]
+
+
+@pytest.fixture(autouse=True)
+def logs_stay_sound(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Checks, after the test, every data path that was opened in this process during it."""
+    opened: dict[tuple[str, int], tuple[str, Files]] = {}
+    real_open = DataPath.open
+
+    def recording_open(path: str, settings: LogSettings, files: Files | None = None) -> DataPath:
+        files = files or RealFiles()
+        data_path = real_open(path, settings, files)
+        opened[path, id(files)] = path, files
+        return data_path
+
+    monkeypatch.setattr(DataPath, "open", recording_open)
+    yield
+    if "damaged_on_purpose" not in request.fixturenames:
+        assert [] == [damage for path, files in opened.values() for damage in damage_in(path, files)]
+
+
+def damage_in(path: str, files: Files | None = None) -> list[Finding]:
+    """What is damaged in a data path. One that is in memory may still be open; it is no longer."""
+    if isinstance(files, FaultyFiles):
+        files = files.files
+    if isinstance(files, MemoryFiles):
+        files.crash()
+    findings = check_data_path(path, files or RealFiles())
+    return [finding for finding in findings if finding.is_damage]
+
+
+@pytest.fixture
+def damaged_on_purpose() -> None:
+    """Tells `logs_stay_sound` that this test's data paths are meant to be damaged at its end."""
+
+
+@pytest.fixture
+def data_path(tmp_path: Path) -> str:
+    """An empty folder on the real disk."""
+    (tmp_path / "data").mkdir()
+    return str(tmp_path / "data")
+
+
+@pytest.fixture
+def memory_files() -> MemoryFiles:
+    """Files in memory with an empty folder called `data`."""
+    files = MemoryFiles()
+    files.make_folder("data")
+    files.sync_folder("")
+    return files
