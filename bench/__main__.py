@@ -1,5 +1,6 @@
 """python -m bench: run the scenarios at every target, in turn, and print how they compare."""
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -64,6 +65,7 @@ def main(
     and how many times better ours is: below 1 it is worse.
     """
     chosen = _targets(ours=ours, trial=trial, redis=redis, against=against)
+    _warn_if_busy()
     scenarios = [scenario for scenario in SCENARIOS if not only or scenario.name in only]
     results, failures = _run(scenarios, chosen, repeat or (1 if quick else 3), quick=quick)
     report = Report(results, [target.name for target in chosen], row_titles(), failures)
@@ -93,6 +95,16 @@ def _targets(*, ours: bool, trial: Path | None, redis: bool, against: str | None
     if not chosen:
         raise click.UsageError("nothing to measure")
     return chosen
+
+
+def _warn_if_busy() -> None:
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if load > cores / 2:
+        click.echo(
+            f"this machine is busy (load {load:.1f} on {cores} cores): msgs/s and latencies will be"
+            " poor; ratios and msgs per CPU-second hold better",
+            err=True,
+        )
 
 
 def _run(

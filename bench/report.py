@@ -108,6 +108,7 @@ def as_json(report: Report) -> str:
             "platform": platform.platform(),
             "python": platform.python_version(),
             "cores": os.cpu_count(),
+            "load": os.getloadavg(),
         },
         "targets": list(report.targets),
         "samples": [
