@@ -169,6 +169,17 @@ def test_frames_are_read_however_they_are_cut(size: int) -> None:
     assert STREAM_FRAMES == received
 
 
+def test_a_frame_is_given_out_as_soon_as_it_is_here() -> None:
+    reader = FrameReader()
+    reader.receive_data(frames.OK * 2 + frames.OK[:9])
+
+    assert [Response(b"OK")] * 2 == read_all(reader)
+
+    reader.receive_data(frames.OK[9:])
+
+    assert [Response(b"OK")] == read_all(reader)
+
+
 def test_an_unfinished_frame_can_be_taken_out() -> None:
     reader = FrameReader()
     reader.receive_data(frames.OK + frames.OK[:5])

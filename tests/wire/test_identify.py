@@ -280,6 +280,7 @@ IN_RANGE = [
     ("msg_timeout", 0, "msg_timeout_ms", 60_000),
     ("msg_timeout", 1000, "msg_timeout_ms", 1000),
     ("msg_timeout", 900_000, "msg_timeout_ms", 900_000),
+    ("deflate", True, "deflate_level", 6),
     ("deflate_level", -5, "deflate_level", 6),
     ("deflate_level", 0, "deflate_level", 6),
 ]
@@ -398,6 +399,8 @@ def test_before_any_identify_the_servers_defaults_hold() -> None:
         msg_timeout_ms=7000,
         output_buffer_size=99,
         output_buffer_timeout_ms=250,
+        sample_rate=0,
+        deflate_level=6,
     )
     assert expected == offer.unasked()
 

@@ -70,6 +70,17 @@ def test_a_bad_body_is_refused(body: bytes, error: str) -> None:
     assert error == str(caught.value)
 
 
+def test_a_body_as_large_as_allowed_may_come_in_pieces() -> None:
+    messages = [b"x" * 100, b"y" * 100, b"z" * 34]
+    body = body_of(*messages)
+    multi = MultiBody("MPUB", LIMITS, sized=False)
+    unread = body[multi.read(body[:-1], 0) :]
+
+    assert 4 + 34 == multi.missing == len(unread)
+    multi.read(unread, 0)
+    assert messages == multi.bodies
+
+
 def test_the_errors_name_the_command() -> None:
     with pytest.raises(ProtocolError, match="E_BAD_BODY DMPUB invalid body size 0"):
         MultiBody("DMPUB", LIMITS).read(b"\x00\x00\x00\x00", 0)
