@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.wire import commands
-from penstock.wire.decoders import COMMANDS
+from penstock.wire.command_table import COMMANDS
 
 ID = b"0123456789abcdef"
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import LineTooLong, ProtocolError
 from penstock.wire import commands
-from penstock.wire.decoders import COMMANDS
+from penstock.wire.command_table import COMMANDS
 from penstock.wire.events import (
     Auth,
     Cls,

@@ -1,16 +1,17 @@
 """The NSQ V2 protocol, pure: bytes in, events and frames out. No socket, no clock, no task.
 
-    frames      what a server sends: rendered, and read by a client
-    commands    what a client sends, one function a command
-    server      ServerConnection: a client's bytes become events
-    events      those events
-    decoders    the table of commands, and how each is read
-    mpub        the body of a multi-publish, read as it arrives
-    identify    IDENTIFY: its JSON, and what is negotiated
-    buffer      received bytes that wait to be parsed
-    text        a peer's bytes inside our error texts
-    limits      how much a peer may ask for
-    state       a connection's life
+    frames          what a server sends: rendered, and read by a client
+    commands        what a client sends, one function a command
+    server          ServerConnection: a client's bytes become events
+    events          those events
+    command_table   which command is allowed when, where it leads, what reads it
+    decoders        what reads it
+    mpub            the body of a multi-publish, read as it arrives
+    identify        IDENTIFY: its JSON, and what is negotiated
+    buffer          received bytes that wait to be parsed
+    text            a peer's bytes inside our error texts
+    limits          how much a peer may ask for
+    state           a connection's life
 
 Bad input ends in a `penstock.errors.ProtocolError`, or in `LineTooLong` where the reference closes
 without a word. Any other exception is a bug here.

@@ -1,23 +1,19 @@
-"""Every command a client may send: when it is allowed, and how its bytes become an event.
-
-`COMMANDS` is the one place that knows the commands; dispatch, documentation and tests read it. The
-checks that all commands share (TLS, state, number of parameters) are made from the table before a
-decoder is called, in the reference's order.
+"""How the bytes of each command become an event.
 
 A decoder finds the buffer standing behind the command's line, and has three ways out. It moves the
 buffer past the body, if the command has one, and returns what was asked for. It returns `NeedMore`,
 and the command is decoded anew, from its line, when that much has come. Or it raises a
-ProtocolError.
+ProtocolError. The checks that all commands share have been made before: see
+`penstock.wire.command_table`.
 
 The two commands that come in thousands are also taken by the run, without the general way:
 `maybe_fin_run`, and a `PublishLine` that is met again.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from penstock.errors import ProtocolError
 from penstock.names import maybe_name
@@ -25,7 +21,6 @@ from penstock.wire.buffer import ReceiveBuffer
 from penstock.wire.events import (
     Auth,
     Cls,
-    Event,
     Fin,
     Identify,
     Nop,
@@ -37,16 +32,26 @@ from penstock.wire.events import (
 )
 from penstock.wire.limits import Limits
 from penstock.wire.mpub import MultiBody
-from penstock.wire.state import State
 from penstock.wire.text import quoted, verbatim
 
 __all__ = [
-    "COMMANDS",
-    "Command",
     "MultiPublish",
     "NeedMore",
     "PublishLine",
     "Request",
+    "decode_auth",
+    "decode_cls",
+    "decode_dmpub",
+    "decode_dpub",
+    "decode_fin",
+    "decode_identify",
+    "decode_mpub",
+    "decode_nop",
+    "decode_pub",
+    "decode_rdy",
+    "decode_req",
+    "decode_sub",
+    "decode_touch",
     "maybe_fin_run",
 ]
 
@@ -117,45 +122,25 @@ class PublishLine:
         return Publish(self.topic, bodies, len(bodies), self.word, self.defer_ms)
 
 
-Decoder: TypeAlias = Callable[[Request], Event | PublishLine | MultiPublish | NeedMore]
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """What is known of a command before its bytes are looked at."""
-
-    word: str
-    syntax: str
-    answer: str
-    decode: Decoder
-    states: tuple[State, ...]
-    moves_to: State | None = None
-    ignored_in: tuple[State, ...] = ()
-    params_min: int = 0
-    params_noun: str = "parameters"
-    before_tls: bool = False
-    needs_heartbeats: bool = False
-
-
 # Publishing ---------------------------------------------------------------------------------------
 
 
-def _decode_pub(request: Request) -> PublishLine | NeedMore:
+def decode_pub(request: Request) -> PublishLine | NeedMore:
     return _publish_line(request, _topic(request), defer_ms=0)
 
 
-def _decode_dpub(request: Request) -> PublishLine | NeedMore:
+def decode_dpub(request: Request) -> PublishLine | NeedMore:
     topic = _topic(request)
     return _publish_line(request, topic, _defer_ms(request))
 
 
-def _decode_mpub(request: Request) -> MultiPublish:
+def decode_mpub(request: Request) -> MultiPublish:
     # nsq compat: this one error repeats its code in the text.
     topic = _topic(request, prefix="E_BAD_TOPIC ")
     return MultiPublish(topic, request.word, 0, MultiBody(request.word, request.limits))
 
 
-def _decode_dmpub(request: Request) -> MultiPublish:
+def decode_dmpub(request: Request) -> MultiPublish:
     topic = _topic(request)
     defer_ms = _defer_ms(request)
     return MultiPublish(topic, request.word, defer_ms, MultiBody(request.word, request.limits))
@@ -188,22 +173,22 @@ def maybe_fin_run(buffer: ReceiveBuffer) -> Fin | None:
     return Fin(run[0][len(b"FIN ") : -len(b"\n")].split(b"\nFIN "))
 
 
-def _decode_fin(request: Request) -> Fin:
+def decode_fin(request: Request) -> Fin:
     return Fin([_message_id(request)])
 
 
-def _decode_req(request: Request) -> Req:
+def decode_req(request: Request) -> Req:
     message_id = _message_id(request)
     asked_ms = _number(request, 1, "timeout")
     delay_ms = min(asked_ms, request.limits.max_req_timeout_ms)
     return Req(message_id, delay_ms, clamped=delay_ms < asked_ms)
 
 
-def _decode_touch(request: Request) -> Touch:
+def decode_touch(request: Request) -> Touch:
     return Touch(_message_id(request))
 
 
-def _decode_rdy(request: Request) -> Rdy:
+def decode_rdy(request: Request) -> Rdy:
     count = _number(request, 0, "count") if request.params else 1
     count_max = request.limits.max_rdy_count
     if count > count_max:
@@ -213,7 +198,7 @@ def _decode_rdy(request: Request) -> Rdy:
     return Rdy(count)
 
 
-def _decode_sub(request: Request) -> Sub:
+def decode_sub(request: Request) -> Sub:
     topic = _topic(request)
     channel = maybe_name(request.params[1])
     if channel is None:
@@ -222,23 +207,23 @@ def _decode_sub(request: Request) -> Sub:
     return Sub(topic, channel)
 
 
-def _decode_cls(_request: Request) -> Cls:
+def decode_cls(_request: Request) -> Cls:
     return Cls()
 
 
 # The connection -----------------------------------------------------------------------------------
 
 
-def _decode_nop(_request: Request) -> Nop:
+def decode_nop(_request: Request) -> Nop:
     return Nop()
 
 
-def _decode_identify(request: Request) -> Identify | NeedMore:
+def decode_identify(request: Request) -> Identify | NeedMore:
     body = _maybe_body(request, _PLAIN_BODY, request.limits.max_body_size)
     return body if isinstance(body, NeedMore) else Identify(body)
 
 
-def _decode_auth(request: Request) -> Auth | NeedMore:
+def decode_auth(request: Request) -> Auth | NeedMore:
     if request.params:
         raise _invalid("AUTH invalid number of parameters")
     body = _maybe_body(request, _PLAIN_BODY, request.limits.max_body_size)
@@ -320,125 +305,3 @@ def _number(request: Request, index: int, noun: str) -> int:
 
 def _invalid(detail: str) -> ProtocolError:
     return ProtocolError("E_INVALID", detail)
-
-
-# The table ----------------------------------------------------------------------------------------
-
-# Tuples, because they find a member by identity, and an enum is slow to hash.
-_ANY = tuple(State)
-_INIT = (State.INIT,)
-_SUBSCRIBED = (State.SUBSCRIBED,)
-_CLOSING = (State.CLOSING,)
-
-COMMANDS = {
-    command.word.encode(): command
-    for command in (
-        Command(
-            "IDENTIFY",
-            r"IDENTIFY\n[size][JSON]",
-            answer="JSON, or OK",
-            decode=_decode_identify,
-            states=_INIT,
-            before_tls=True,
-        ),
-        Command(
-            "AUTH",
-            r"AUTH\n[size][secret]",
-            answer="JSON",
-            decode=_decode_auth,
-            states=_INIT,
-        ),
-        Command(
-            "SUB",
-            r"SUB <topic> <channel>\n",
-            answer="OK",
-            decode=_decode_sub,
-            states=_INIT,
-            moves_to=State.SUBSCRIBED,
-            params_min=2,
-            needs_heartbeats=True,
-        ),
-        Command(
-            "PUB",
-            r"PUB <topic>\n[size][message]",
-            answer="OK",
-            decode=_decode_pub,
-            states=_ANY,
-            params_min=1,
-        ),
-        Command(
-            "MPUB",
-            r"MPUB <topic>\n[body size][count]([size][message])*",
-            answer="OK",
-            decode=_decode_mpub,
-            states=_ANY,
-            params_min=1,
-        ),
-        Command(
-            "DPUB",
-            r"DPUB <topic> <defer ms>\n[size][message]",
-            answer="OK",
-            decode=_decode_dpub,
-            states=_ANY,
-            params_min=2,
-        ),
-        Command(
-            "DMPUB",
-            r"DMPUB <topic> <defer ms>\n[body size][count]([size][message])*",
-            answer="OK",
-            decode=_decode_dmpub,
-            states=_ANY,
-            params_min=2,
-        ),
-        Command(
-            "RDY",
-            r"RDY [count]\n",
-            answer="",
-            decode=_decode_rdy,
-            states=_SUBSCRIBED,
-            ignored_in=_CLOSING,
-        ),
-        Command(
-            "FIN",
-            r"FIN <message id>\n",
-            answer="",
-            decode=_decode_fin,
-            states=_SUBSCRIBED + _CLOSING,
-            params_min=1,
-            params_noun="params",
-        ),
-        Command(
-            "REQ",
-            r"REQ <message id> <delay ms>\n",
-            answer="",
-            decode=_decode_req,
-            states=_SUBSCRIBED + _CLOSING,
-            params_min=2,
-            params_noun="params",
-        ),
-        Command(
-            "TOUCH",
-            r"TOUCH <message id>\n",
-            answer="",
-            decode=_decode_touch,
-            states=_SUBSCRIBED + _CLOSING,
-            params_min=1,
-            params_noun="params",
-        ),
-        Command(
-            "CLS",
-            r"CLS\n",
-            answer="CLOSE_WAIT",
-            decode=_decode_cls,
-            states=_SUBSCRIBED,
-            moves_to=State.CLOSING,
-        ),
-        Command(
-            "NOP",
-            r"NOP\n",
-            answer="",
-            decode=_decode_nop,
-            states=_ANY,
-        ),
-    )
-}

@@ -16,15 +16,8 @@ resets its read deadline on every event, since every command is one or part of o
 
 from penstock.errors import LineTooLong, ProtocolError
 from penstock.wire.buffer import ReceiveBuffer
-from penstock.wire.decoders import (
-    COMMANDS,
-    Command,
-    MultiPublish,
-    NeedMore,
-    PublishLine,
-    Request,
-    maybe_fin_run,
-)
+from penstock.wire.command_table import COMMANDS, Command
+from penstock.wire.decoders import MultiPublish, NeedMore, PublishLine, Request, maybe_fin_run
 from penstock.wire.events import Event, Nop, Publish, TopicNamed
 from penstock.wire.limits import LINE_BYTES_MAX, Limits
 from penstock.wire.state import State

@@ -3,7 +3,7 @@
     INIT --SUB--> SUBSCRIBED --CLS--> CLOSING
 
 A producer stays in INIT for good: IDENTIFY, AUTH and publishing move nothing. Which command is
-allowed in which state, and where it leads, is in the table of `penstock.wire.decoders`.
+allowed in which state, and where it leads, is in `penstock.wire.command_table`.
 """
 
 from enum import IntEnum

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.wire.decoders import COMMANDS, Command
+from penstock.wire.command_table import COMMANDS, Command
 from penstock.wire.state import State
 
 PAGE = Path(__file__).parents[2] / "docs" / "wire.md"
