@@ -360,3 +360,64 @@ class TestCrash:
 
         assert [] == host.consumer(rdy=10).take()
         assert 0 == host.channel().depth
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 900), (900, 3)])
+class TestWithAnotherNodeId:
+    """The node's id may be derived from a host name, and a container gets a new one every time. The
+    ids of what was stored before then sort below or above those of what comes."""
+
+    @pytest.fixture
+    def host(self, before: int, after: int) -> Host:
+        host = Host(BrokerSettings(node_id=before))
+        host.consumer()
+        host.publish("t", *"ab")
+        host.settings = BrokerSettings(node_id=after)
+        host.restart()
+        return host
+
+    def test_first_deliveries_are_in_order(self, host: Host) -> None:
+        consumer = host.consumer(rdy=10)
+        host.publish("t", *"cd")
+
+        assert ["a", "b", "c", "d"] == consumer.take()
+
+    def test_messages_are_found_by_their_ids(self, host: Host) -> None:
+        consumer = host.consumer(rdy=10)
+        host.publish("t", *"cdef")
+        consumer.touch("a")
+        consumer.touch("d")
+        consumer.req("c", 3600 * SECOND_NS)
+        consumer.fin("a", "b", "d", "e")
+        host.restart()
+
+        again = host.consumer(rdy=10)
+        host.pass_time(3600 * SECOND_NS)
+        assert {"c", "f"} == set(again.take())
+
+    def test_each_times_out_at_its_own_time(self, host: Host) -> None:
+        consumer = host.consumer(rdy=10)
+        host.pass_time(10 * SECOND_NS)
+        host.publish("t", *"cd")
+        consumer.take()
+        consumer.rdy(0)
+        host.pass_time(MSG_TIMEOUT_NS - 9 * SECOND_NS)
+        assert 2 == consumer.channel.timeout_count
+
+        host.pass_time(8 * SECOND_NS)
+        assert 2 == consumer.channel.timeout_count
+        host.pass_time(2 * SECOND_NS)
+        assert 4 == consumer.channel.timeout_count
+
+    def test_touches_are_counted_from_the_messages_own_delivery(self, host: Host) -> None:
+        consumer = host.consumer(rdy=10)
+        host.pass_time(10 * SECOND_NS)
+        host.publish("t", *"cd")
+        for _ in range(40):
+            host.pass_time(MSG_TIMEOUT_NS // 2)
+            for body in "abcd":
+                if consumer.id_of(body) in consumer.subscriber.in_flight:
+                    consumer.touch(body)
+
+        # Each was given its 15 minutes, and then delivered once more.
+        assert sorted("aabbccdd") == sorted(consumer.take())
