@@ -44,6 +44,7 @@ class Topic:
         self._settings = settings
         self._agenda = agenda
         self._sample = sample
+        self._id_base = id_number(settings.node_id, 0)
         self.released_seq = self.log.next_seq
         if self.store is not None:
             self._resume(self.store)
@@ -52,7 +53,7 @@ class Topic:
         """Stores a batch and passes it on. Raises StorageError, and then nothing is stored."""
         log = self.log
         first_seq = log.next_seq
-        frames = wire.render_messages(bodies, id_number(self._settings.node_id, first_seq), wall_ns)
+        frames = wire.render_messages(bodies, self._id_base + first_seq, wall_ns)
         log.append(frames, wall_ns, due_ns)
         self.message_count += len(frames)
         self.message_bytes += sum(map(len, bodies))

@@ -36,7 +36,10 @@ class Replies:
 
     def send(self, data: bytes) -> None:
         """Writes at once, or after all that is still waiting."""
-        self.then(partial(self._write, data))
+        if self._held:
+            self._held.append(_Held(partial(self._write, data), waits=0))
+        else:
+            self._write(data)
 
     def then(self, action: Callable[[], None]) -> None:
         """Does this at once, or after all that is still waiting has been written."""
