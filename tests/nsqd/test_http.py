@@ -1,5 +1,7 @@
 """The HTTP API of the running program: every endpoint, every answer, every order of faults."""
 
+import re
+import socket
 import struct
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -353,6 +355,31 @@ class TestPublishing:
 
         assert f"200 GET /stats?topic={topic}&format=json (127.0.0.1:" in nsqd.log
         assert f"POST /pub?topic={topic}" not in nsqd.log
+
+    def test_requests_on_one_connection_take_effect_in_their_order(
+        self, nsqd: NsqdProcess, topic: str
+    ) -> None:
+        def request(line: str, body: str = "") -> str:
+            return f"{line} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+
+        host, _, port = nsqd.http_address.rpartition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            requests = [
+                request(f"POST /pub?topic={topic}", "1"),
+                request(f"POST /pub?topic={topic}&defer=60000", "2"),
+                request(f"POST /mpub?topic={topic}", "3\n4"),
+                request(f"GET /stats?format=json&topic={topic}"),
+                request(f"POST /pub?topic={topic}", "5"),
+                request(f"POST /topic/delete?topic={topic}"),
+                request(f"GET /stats?format=json&topic={topic}"),
+            ]
+            connection.sendall("".join(requests).encode())
+            connection.shutdown(socket.SHUT_WR)
+            answers = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+        assert 7 == answers.count("HTTP/1.1 200 OK")
+        assert ["4"] == re.findall(r'"message_count":(\d+)', answers)
+        assert '"topics":null' in answers
 
     def test_an_ok_may_wait_for_the_disk(self, topic: str) -> None:
         with run_nsqd("--sync-every=1") as nsqd:

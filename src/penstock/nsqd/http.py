@@ -1,11 +1,10 @@
 """nsqd's HTTP API: publishing, stats, and the verbs of an operator.
 
 Paths, arguments, answers, error codes and the order in which a request's faults are found are the
-reference's. Go's /debug endpoints do not exist here. Nothing waits: what an endpoint does is done
-when it returns, but for a publish whose OK has to wait for an fsync.
+reference's. Go's /debug endpoints do not exist here. What an endpoint does is done when it returns,
+but for publishing, which is answered when the message is stored.
 """
 
-import asyncio
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -23,12 +22,22 @@ from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
 from penstock.errors import ProtocolError, StorageError
 from penstock.logs import Logger, LogLevel
 from penstock.nsqd.durability import Durability
+from penstock.nsqd.http_publisher import HttpPublisher
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.stats import ClientView, collect
 from penstock.nsqd.stats_text import as_text
 from penstock.options import option_value
-from penstock.webapi import OK, PLAIN_TEXT, HttpError, Request, Route, Router, json_response
+from penstock.webapi import (
+    OK,
+    PLAIN_TEXT,
+    Handler,
+    HttpError,
+    Request,
+    Route,
+    Router,
+    json_response,
+)
 from penstock.wire.limits import Limits
 from penstock.wire.mpub import parse_mpub_body
 
@@ -65,52 +74,67 @@ class HttpApi:
     def __init__(self, services: HttpServices) -> None:
         self._services = services
         self._broker = services.broker
-        self._clock = services.clock
+        self._publisher = HttpPublisher(services.clock, services.durability, services.log)
 
     def router(self) -> Router:
         """The table: what a body may be, and what answers."""
+        return Router([*self._publish_routes(), *self._operator_routes()])
+
+    def _publish_routes(self) -> list[Route]:
         limits = self._services.limits
-        return Router(
-            [
-                Route("GET", "/ping", self._ping, envelope=PLAIN_TEXT),
-                Route("GET", "/info", self._info),
-                Route("GET", "/stats", self._stats),
-                Route(
-                    "POST",
-                    "/pub",
-                    self._pub,
-                    body_bytes_max=limits.max_msg_size,
-                    too_big="MSG_TOO_BIG",
-                    logged=False,
-                ),
-                Route(
-                    "POST",
-                    "/mpub",
-                    self._mpub,
-                    body_bytes_max=limits.max_body_size,
-                    too_big="BODY_TOO_BIG",
-                    logged=False,
-                ),
-                Route("POST", "/topic/create", self._create_topic),
-                Route("POST", "/topic/delete", self._delete_topic),
-                Route("POST", "/topic/empty", self._empty_topic),
-                Route("POST", "/topic/pause", partial(self._pause_topic, paused=True)),
-                Route("POST", "/topic/unpause", partial(self._pause_topic, paused=False)),
-                Route("POST", "/channel/create", self._create_channel),
-                Route("POST", "/channel/delete", self._delete_channel),
-                Route("POST", "/channel/empty", self._empty_channel),
-                Route("POST", "/channel/pause", partial(self._pause_channel, paused=True)),
-                Route("POST", "/channel/unpause", partial(self._pause_channel, paused=False)),
-                Route("GET", "/config/:opt", self._config),
-                Route(
-                    "PUT",
-                    "/config/:opt",
-                    self._set_config,
-                    body_bytes_max=limits.max_msg_size,
-                    too_big="INVALID_VALUE",
-                ),
-            ]
-        )
+        return [
+            Route(
+                "POST",
+                "/pub",
+                self._pub,
+                body_bytes_max=limits.max_msg_size,
+                too_big="MSG_TOO_BIG",
+                logged=False,
+            ),
+            Route(
+                "POST",
+                "/mpub",
+                self._mpub,
+                body_bytes_max=limits.max_body_size,
+                too_big="BODY_TOO_BIG",
+                logged=False,
+            ),
+        ]
+
+    def _operator_routes(self) -> list[Route]:
+        settled = self._when_publishes_are_settled
+        return [
+            Route("GET", "/ping", settled(self._ping), envelope=PLAIN_TEXT),
+            Route("GET", "/info", self._info),
+            Route("GET", "/stats", settled(self._stats)),
+            Route("POST", "/topic/create", settled(self._create_topic)),
+            Route("POST", "/topic/delete", settled(self._delete_topic)),
+            Route("POST", "/topic/empty", settled(self._empty_topic)),
+            Route("POST", "/topic/pause", settled(partial(self._pause_topic, paused=True))),
+            Route("POST", "/topic/unpause", settled(partial(self._pause_topic, paused=False))),
+            Route("POST", "/channel/create", settled(self._create_channel)),
+            Route("POST", "/channel/delete", settled(self._delete_channel)),
+            Route("POST", "/channel/empty", settled(self._empty_channel)),
+            Route("POST", "/channel/pause", settled(partial(self._pause_channel, paused=True))),
+            Route("POST", "/channel/unpause", settled(partial(self._pause_channel, paused=False))),
+            Route("GET", "/config/:opt", self._config),
+            Route(
+                "PUT",
+                "/config/:opt",
+                self._set_config,
+                body_bytes_max=self._services.limits.max_msg_size,
+                too_big="INVALID_VALUE",
+            ),
+        ]
+
+    def _when_publishes_are_settled(self, handler: Handler) -> Handler:
+        """An operator sees, and changes, topics with all that was published to them before."""
+
+        def handle(request: Request) -> object:
+            self._publisher.flush()
+            return handler(request)
+
+        return handle
 
     # Looking.
 
@@ -151,20 +175,21 @@ class HttpApi:
         )
         if args.get("format") == "json":
             return stats
-        wall_ns = self._clock.wall_ns()
+        wall_ns = services.clock.wall_ns()
         return as_text(stats, started_at_ns=services.started_at_ns, wall_ns=wall_ns)
 
     # Publishing.
 
     def _pub(self, request: Request) -> object:
-        if not request.body:
+        body = request.body
+        if not body:
             raise HttpError(400, "MSG_EMPTY")
         args = request.args
         topic = self._topic_to_publish_to(args)
-        wall_ns = self._clock.wall_ns()
         # nsq compat: the topic has been made by the time the deferral is found to be wrong.
-        due_ns = wall_ns + self._defer_ns(args["defer"]) if "defer" in args else 0
-        return self._publish(topic, [request.body], wall_ns, due_ns)
+        if "defer" in args and (defer_ns := self._defer_ns(args["defer"])):
+            return self._publisher.publish_deferred(topic, body, defer_ns)
+        return self._publisher.publish(topic, [body])
 
     def _mpub(self, request: Request) -> object:
         topic = self._topic_to_publish_to(request.args)
@@ -172,7 +197,7 @@ class HttpApi:
             bodies = self._binary_bodies(request.body)
         else:
             bodies = self._lines(request.body)
-        return self._publish(topic, bodies, self._clock.wall_ns(), 0) if bodies else OK
+        return self._publisher.publish(topic, bodies) if bodies else OK
 
     def _topic_to_publish_to(self, args: dict[str, str]) -> Topic:
         name = args.get("topic")
@@ -182,33 +207,8 @@ class HttpApi:
         try:
             return self._broker.topic_for_publish(_topic_name(args, "INVALID_TOPIC"))
         except StorageError as failure:
-            raise self._unavailable(failure) from failure
-
-    def _publish(self, topic: Topic, bodies: list[bytes], wall_ns: int, due_ns: int) -> object:
-        try:
-            topic.publish(bodies, wall_ns, due_ns)
-        except StorageError as failure:
-            raise self._unavailable(failure) from failure
-        return self._when_safe(topic) if self._services.durability.replies_wait else OK
-
-    def _when_safe(self, topic: Topic) -> "asyncio.Future[object]":
-        """OK, once the fsync that covers what was just published has returned."""
-        answer: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-
-        def done(failure: StorageError | None) -> None:
-            if answer.cancelled():
-                return
-            if failure is None:
-                answer.set_result(OK)
-            else:
-                answer.set_exception(self._unavailable(failure))
-
-        self._services.durability.when_safe(topic, done)
-        return answer
-
-    def _unavailable(self, failure: StorageError) -> HttpError:
-        self._services.log.error("HTTP: failed to publish - %s", failure)
-        return HttpError(503, "EXITING")  # nsq compat: whatever the reason
+            self._services.log.error("HTTP: failed to publish - %s", failure)
+            raise HttpError(503, "EXITING") from failure
 
     def _defer_ns(self, text: str) -> int:
         if not _INTEGER.fullmatch(text):

@@ -4,7 +4,7 @@ from penstock.webapi.errors import HttpError
 from penstock.webapi.go_json import to_json
 from penstock.webapi.requests import Request
 from penstock.webapi.responses import OK, PLAIN_TEXT, V1, Response, Streaming, json_response
-from penstock.webapi.routing import Route, Router
+from penstock.webapi.routing import Handler, Route, Router
 from penstock.webapi.server import HttpServer
 from penstock.webapi.state import Gate, Limits
 
@@ -13,6 +13,7 @@ __all__ = [
     "PLAIN_TEXT",
     "V1",
     "Gate",
+    "Handler",
     "HttpError",
     "HttpServer",
     "Limits",

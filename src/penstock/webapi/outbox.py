@@ -49,6 +49,7 @@ class Outbox:
         "_collected_bytes",
         "_drained",
         "_is_exclusive",
+        "_last_promised",
         "_on_progress",
         "_peer",
         "_state",
@@ -73,6 +74,7 @@ class Outbox:
         self._collected: list[bytes] = []
         self._collected_bytes = 0
         self._is_exclusive = False
+        self._last_promised: asyncio.Future[object] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._streaming: asyncio.Task[None] | None = None
         self.waiting: deque[bytes | _Promise] = deque()  # a promise, and what is behind it
@@ -100,10 +102,7 @@ class Outbox:
         if isinstance(answer, Response):
             if started_ns:
                 self.log(plan, answer.status, started_ns)
-            if plan.is_plain and not self.is_last:
-                self.put(answer.wire(self._state.date))
-            else:
-                self.put(self._special_wire(plan, answer, is_last=self.is_last))
+            self.put(self._wire(plan, answer, is_last=self.is_last))
         else:
             promise = _Promise(plan, started_ns)
             promise.stream = answer
@@ -114,10 +113,16 @@ class Outbox:
     def promise(self, plan: Plan, result: Awaitable[object], started_ns: int) -> None:
         """Keeps the place of an answer that will be what `result` yields."""
         promise = _Promise(plan, started_ns)
-        self._is_exclusive = not isinstance(result, asyncio.Future)
-        promise.future = asyncio.ensure_future(result)
-        promise.future.add_done_callback(self._on_done)
-        self._state.tasks.add(promise.future)
+        if isinstance(result, asyncio.Future):
+            promise.future = result
+        else:
+            promise.future = asyncio.ensure_future(result)
+            self._state.tasks.add(promise.future)
+            self._is_exclusive = True
+        # One promise may answer many requests; to be told of it once is enough.
+        if self._last_promised is not promise.future:
+            self._last_promised = promise.future
+            promise.future.add_done_callback(self._on_done)
         self.waiting.append(promise)
 
     def flush(self) -> None:
@@ -170,7 +175,9 @@ class Outbox:
         if self._collected_bytes > COLLECTED_BYTES_MAX:
             self.flush()
 
-    def _special_wire(self, plan: Plan, response: Response, *, is_last: bool) -> bytes:
+    def _wire(self, plan: Plan, response: Response, *, is_last: bool) -> bytes:
+        if plan.is_plain and not is_last:
+            return response.wire(self._state.date)
         line = plan.head.line
         return response.wire_to(
             self._state.date,
@@ -181,6 +188,7 @@ class Outbox:
 
     def _on_done(self, future: "asyncio.Future[object]") -> None:
         self._state.tasks.discard(future)
+        self._last_promised = None
         if not self.waiting:
             self._log_unheard_failure(future)
             return
@@ -208,7 +216,7 @@ class Outbox:
                     self._streaming = asyncio.ensure_future(self._stream(first.plan, answer))
                     return
                 is_last = self.is_last and len(self.waiting) == 1
-                self._collect(self._special_wire(first.plan, answer, is_last=is_last))
+                self._collect(self._wire(first.plan, answer, is_last=is_last))
             self.waiting.popleft()
         if not self.waiting:
             self._is_exclusive = False
