@@ -4,6 +4,7 @@ Each client is driven by a program of its own in `clients/`, since each has its 
 
     CLIENT ADDRESS publish TOPIC                  one message, two at once, one deferred by 500 ms
     CLIENT ADDRESS consume TOPIC POLICY COUNT     COUNT deliveries from its channel
+    CLIENT HTTP-ADDRESS operate TOPIC             what its HTTP client can do, if it has one
 
 A consuming client prints a line of JSON for each delivery: body, attempts, and when it came. It
 finishes every message, save at its first delivery as the policy says: requeue (at once), defer
@@ -51,15 +52,8 @@ def nsqd() -> Iterator[NsqdProcess]:
 
 
 @pytest.fixture(params=CLIENTS)
-def client(request: pytest.FixtureRequest) -> list[str]:
-    """The command that runs a client's program."""
-    if request.param != "nsqjs":
-        return [sys.executable, str(HERE / "clients" / f"{request.param}_client.py")]
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("nsqjs needs node, which is not installed")
-    assert (HERE / "node_modules" / "nsqjs").exists(), "run npm install in tests/interop"
-    return [node, str(HERE / "clients" / "nsqjs_client.js")]
+def client(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
@@ -67,16 +61,32 @@ def topic(request: pytest.FixtureRequest) -> str:
     return str(request.node.name).partition("[")[0][-30:] + f"-{time.time_ns()}"
 
 
-def run(client: list[str], nsqd: NsqdProcess, *args: str) -> list[Delivery]:
+def command_of(client: str) -> list[str]:
+    """What runs a client's program."""
+    if client != "nsqjs":
+        return [sys.executable, str(HERE / "clients" / f"{client}_client.py")]
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("nsqjs needs node, which is not installed")
+    assert (HERE / "node_modules" / "nsqjs").exists(), "run npm install in tests/interop"
+    return [node, str(HERE / "clients" / "nsqjs_client.js")]
+
+
+def printed_by(client: str, *args: str) -> str:
     ran = subprocess.run(
-        [*client, nsqd.tcp_address, *args],
+        [*command_of(client), *args],
         capture_output=True,
         text=True,
         timeout=CLIENT_SECONDS,
         check=False,
     )
     assert 0 == ran.returncode, ran.stderr
-    return [Delivery(**json.loads(line)) for line in ran.stdout.splitlines()]
+    return ran.stdout
+
+
+def consume(client: str, nsqd: NsqdProcess, topic: str, policy: str, count: int) -> list[Delivery]:
+    lines = printed_by(client, nsqd.tcp_address, "consume", topic, policy, str(count))
+    return [Delivery(**json.loads(line)) for line in lines.splitlines()]
 
 
 def leaves_behind(nsqd: NsqdProcess, topic: str, **figures: int) -> bool:
@@ -89,9 +99,9 @@ def leaves_behind(nsqd: NsqdProcess, topic: str, **figures: int) -> bool:
     return True
 
 
-def test_client_publishes(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+def test_client_publishes(client: str, nsqd: NsqdProcess, topic: str) -> None:
     ours = nsqd.consumer(topic, "channel", rdy=10)
-    run(client, nsqd, "publish", topic)
+    printed_by(client, nsqd.tcp_address, "publish", topic)
     received = ours.messages(4)
     waited = time.time() - received[3].timestamp_ns / 1e9
 
@@ -99,18 +109,18 @@ def test_client_publishes(client: list[str], nsqd: NsqdProcess, topic: str) -> N
     assert 0.5 <= waited < 0.5 + CLIENT_SECONDS
 
 
-def test_client_finishes(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+def test_client_finishes(client: str, nsqd: NsqdProcess, topic: str) -> None:
     bodies = [f"message {number}" for number in range(100)]
     nsqd.publish(topic, *(body.encode() for body in bodies))
-    deliveries = run(client, nsqd, "consume", topic, "finish", "100")
+    deliveries = consume(client, nsqd, topic, "finish", 100)
 
     assert [(body, 1) for body in bodies] == [(each.body, each.attempts) for each in deliveries]
     assert leaves_behind(nsqd, topic, message_count=100)
 
 
-def test_client_requeues(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+def test_client_requeues(client: str, nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, b"one", b"two", b"three")
-    deliveries = run(client, nsqd, "consume", topic, "requeue", "6")
+    deliveries = consume(client, nsqd, topic, "requeue", 6)
 
     assert [(body, attempts) for attempts in (1, 2) for body in ("one", "three", "two")] == sorted(
         ((each.body, each.attempts) for each in deliveries), key=lambda each: (each[1], each[0])
@@ -118,28 +128,45 @@ def test_client_requeues(client: list[str], nsqd: NsqdProcess, topic: str) -> No
     assert leaves_behind(nsqd, topic, requeue_count=3)
 
 
-def test_client_requeues_with_a_delay(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+def test_client_requeues_with_a_delay(client: str, nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, b"x")
-    first, second = run(client, nsqd, "consume", topic, "defer", "2")
+    first, second = consume(client, nsqd, topic, "defer", 2)
 
     assert [("x", 1), ("x", 2)] == [first[:2], second[:2]]
     assert 0.49 < second.at - first.at < 0.5 + TOLERANCE_SECONDS
     assert leaves_behind(nsqd, topic, requeue_count=1)
 
 
-def test_client_lets_a_message_time_out(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+def test_client_lets_a_message_time_out(client: str, nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(topic, b"x")
-    first, second = run(client, nsqd, "consume", topic, "time-out", "2")
+    first, second = consume(client, nsqd, topic, "time-out", 2)
 
     assert [("x", 1), ("x", 2)] == [first[:2], second[:2]]
     assert 0.95 < second.at - first.at < 1.0 + TOLERANCE_SECONDS
     assert leaves_behind(nsqd, topic, timeout_count=1)
 
 
-def test_client_touches(client: list[str], nsqd: NsqdProcess, topic: str) -> None:
+def test_client_touches(client: str, nsqd: NsqdProcess, topic: str) -> None:
     """It takes 1.4 s over a message that would time out after 1 s."""
     nsqd.publish(topic, b"x")
-    deliveries = run(client, nsqd, "consume", topic, "touch", "1")
+    deliveries = consume(client, nsqd, topic, "touch", 1)
 
     assert [("x", 1)] == [each[:2] for each in deliveries]
     assert leaves_behind(nsqd, topic)
+
+
+def test_gnsq_operates_over_http(nsqd: NsqdProcess, topic: str) -> None:
+    shown = json.loads(printed_by("gnsq", nsqd.http_address, "operate", topic))
+
+    assert {"version": "1.3.0", "message_count": 7, "text": "nsqd v"} == shown
+    received = nsqd.consumer(topic, "channel", rdy=10).messages(6)
+    expected = [b"single", b"multi-1", b"multi-2", b"binary\n1", b"binary\n2", b"deferred"]
+    assert expected == [message.body for message in received]
+
+
+def test_ansq_operates_over_http(nsqd: NsqdProcess, topic: str) -> None:
+    shown = json.loads(printed_by("ansq", nsqd.http_address, "operate", topic))
+
+    assert {"version": "1.3.0", "message_count": 3} == shown
+    received = nsqd.consumer(topic, "channel", rdy=10).messages(3)
+    assert [b"single", b"multi-1", b"multi-2"] == [message.body for message in received]

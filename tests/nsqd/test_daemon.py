@@ -192,7 +192,8 @@ def test_socket_file_that_a_kill_left_behind_is_taken_over(tmp_path: Path) -> No
 
 
 def test_first_answer_comes_within_350_ms_of_the_start() -> None:
-    """Once in ten starts is enough: what a busy machine adds is not nsqd's."""
+    """Once in ten starts is enough, and time in which nsqd had no core to run on is not counted:
+    what a busy machine adds is not nsqd's."""
     with run_nsqd() as nsqd:
         nsqd.terminate()
         times = [seconds_to_first_answer(nsqd)]
@@ -207,7 +208,7 @@ def seconds_to_first_answer(nsqd: NsqdProcess) -> float:
     began = time.monotonic()
     nsqd.start()
     assert b"OK" == nsqd.http("GET", "/ping").body
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - began - nsqd.starved_seconds()
     nsqd.terminate()
     return seconds
 

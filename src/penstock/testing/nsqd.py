@@ -138,7 +138,10 @@ class NsqdProcess:
 
     def wait(self, *, seconds: float = STOP_SECONDS) -> int:
         """Waits for it to end, and returns its exit code."""
-        return self._running().wait(seconds)
+        try:
+            return self._running().wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"nsqd did not end within {seconds:g} s:\n{self.log}") from None
 
     def check_log(self) -> None:
         """Fails if something happened that it did not expect."""
@@ -223,6 +226,10 @@ class NsqdProcess:
         """The CPU time it has used so far, all threads together. Linux only."""
         tasks = Path(f"/proc/{self.pid}/task").iterdir()
         return sum(int((task / "schedstat").read_bytes().split()[0]) for task in tasks) / 1e9
+
+    def starved_seconds(self) -> float:
+        """How long it could have run so far and had no core to run on. Linux only."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_bytes().split()[1]) / 1e9
 
     # Within.
 

@@ -206,6 +206,9 @@ def _connect(
             # Before connecting, because the window is agreed on then.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         connection.connect((host, int(port)) if colon else address)
+        if colon:
+            # Or the kernel would hold back a small command until the one before is acknowledged.
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:
         connection.close()
         raise

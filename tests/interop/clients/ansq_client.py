@@ -7,6 +7,7 @@ import sys
 import time
 
 import ansq
+from ansq.http import NSQDHTTPWriter
 from ansq.tcp.types import NSQMessage
 
 logging.basicConfig(level=logging.INFO)
@@ -42,6 +43,27 @@ async def consume(address: str, topic: str, policy: str, count: int) -> None:
     await reader.close()
 
 
+async def operate(address: str, topic: str) -> None:
+    """What its HTTP client can do."""
+    host, port = address.split(":")
+    nsqd = NSQDHTTPWriter(host, int(port))
+    assert "OK" == await nsqd.ping()
+    await nsqd.create_topic(topic)
+    await nsqd.create_channel(topic, "channel")
+    await nsqd.topic_pause(topic)
+    await nsqd.topic_unpause(topic)
+    await nsqd.pause_channel("channel", topic)
+    await nsqd.unpause_channel("channel", topic)
+    await nsqd.pub(topic, "single")
+    await nsqd.mpub(topic, "multi-1", "multi-2")
+    info, stats = await nsqd.info(), await nsqd.stats()
+    assert isinstance(info, dict)
+    assert isinstance(stats, dict)
+    counts = {each["topic_name"]: each["message_count"] for each in stats["topics"]}
+    print(json.dumps({"version": info["version"], "message_count": counts[topic]}))
+    await nsqd.close()
+
+
 async def answer(message: NSQMessage, policy: str) -> None:
     first = message.attempts == 1
     if policy == "requeue" and first:
@@ -64,6 +86,8 @@ def report(message: NSQMessage) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
+        case [address, "operate", topic]:
+            asyncio.run(operate(address, topic))
         case [address, "publish", topic]:
             asyncio.run(publish(address, topic))
         case [address, "consume", topic, policy, count]:

@@ -39,6 +39,31 @@ def consume(address: str, topic: str, policy: str, count: int) -> None:
     consumer.join(timeout=10)
 
 
+def operate(address: str, topic: str) -> None:
+    """Everything that its HTTP client can do."""
+    host, port = address.split(":")
+    nsqd = gnsq.NsqdHTTPClient(host, int(port))
+    assert b"OK" == nsqd.ping()
+    nsqd.create_topic(topic)
+    nsqd.create_channel(topic, "channel")
+    nsqd.pause_topic(topic)
+    nsqd.unpause_topic(topic)
+    nsqd.pause_channel(topic, "channel")
+    nsqd.unpause_channel(topic, "channel")
+    nsqd.publish(topic, b"dropped")
+    nsqd.empty_channel(topic, "channel")
+    nsqd.publish(topic, b"single")
+    nsqd.multipublish(topic, [b"multi-1", b"multi-2"])
+    nsqd.multipublish(topic, [b"binary\n1", b"binary\n2"], binary=True)
+    nsqd.publish(topic, b"deferred", defer=500)
+    shown = {
+        "version": nsqd.info()["version"],
+        "message_count": nsqd.stats(topic)["topics"][0]["message_count"],
+        "text": nsqd.stats(text=True)[:6].decode(),
+    }
+    print(json.dumps(shown))
+
+
 def answer(message: gnsq.Message, policy: str) -> None:
     first = message.attempts == 1
     if policy == "requeue" and first:
@@ -61,6 +86,8 @@ def report(message: gnsq.Message) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
+        case [address, "operate", topic]:
+            operate(address, topic)
         case [address, "publish", topic]:
             publish(address, topic)
         case [address, "consume", topic, policy, count]:
