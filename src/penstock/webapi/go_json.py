@@ -25,16 +25,20 @@ _ESCAPED = (
 _ANY_ESCAPE = re.compile(rb"\\(.)")
 _LONG_ESCAPES = {b"b": rb"\u0008", b"f": rb"\u000c"}
 
+_CONTAINERS = frozenset((dict, list, tuple))
+
 # Go writes floats in these bounds without an exponent.
 _PLAIN_FLOAT_MIN, _PLAIN_FLOAT_END = 1e-6, 1e21
 
 
 def to_json(value: object) -> bytes:
     """`value`, of dicts, lists, tuples, strings, numbers, bools and None, as Go would write it."""
+    if _has_float(value):
+        value = _without_floats(value)
     try:
-        text = msgspec.json.encode(_without_floats(value))
+        text = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        text = msgspec.json.encode(_without_surrogates(_without_floats(value)))
+        text = msgspec.json.encode(_without_surrogates(value))
     if b"\\" in text:
         text = _ANY_ESCAPE.sub(_escape, text)
     for plain, escaped in _ESCAPED:
@@ -46,15 +50,27 @@ def _escape(match: re.Match[bytes]) -> bytes:
     return _LONG_ESCAPES.get(match[1], match[0])
 
 
+def _has_float(value: object) -> bool:
+    """Looks before `_without_floats` copies: most answers are large and have none."""
+    if not isinstance(value, dict | list | tuple):
+        return isinstance(value, float)
+    for item in value.values() if isinstance(value, dict) else value:
+        kind = type(item)
+        if kind is float or (kind in _CONTAINERS and _has_float(item)):
+            return True
+    return False
+
+
 def _without_floats(value: object) -> object:
-    kind = type(value)
-    if kind is dict:
-        assert isinstance(value, dict)
-        return {key: _without_floats(item) for key, item in value.items()}
-    if kind is list or kind is tuple:
-        assert isinstance(value, list | tuple)
-        return [_without_floats(item) for item in value]
-    return msgspec.Raw(_float(value)) if isinstance(value, float) else value
+    match value:
+        case float():
+            return msgspec.Raw(_float(value))
+        case dict():
+            return {key: _without_floats(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_without_floats(item) for item in value]
+        case _:
+            return value
 
 
 def _float(value: float) -> bytes:
@@ -74,7 +90,7 @@ def _without_surrogates(value: object) -> object:
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         case dict():
             return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
-        case list():
+        case list() | tuple():
             return [_without_surrogates(item) for item in value]
         case _:
             return value
