@@ -8,7 +8,14 @@ name as it is: see `file_name`.
 import re
 from functools import lru_cache
 
-__all__ = ["EPHEMERAL_SUFFIX", "file_name", "is_ephemeral", "is_valid", "maybe_name", "name_of_file"]
+__all__ = [
+    "EPHEMERAL_SUFFIX",
+    "file_name",
+    "is_ephemeral",
+    "is_valid",
+    "maybe_name",
+    "name_of_file",
+]
 
 EPHEMERAL_SUFFIX = "#ephemeral"
 
