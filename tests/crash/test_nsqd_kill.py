@@ -29,7 +29,6 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 
-KILLS = 20
 MESSAGES_BETWEEN_KILLS = 2_000
 
 # What nsqd promises: a crash brings back at most what was finished in this time before it.
@@ -145,16 +144,28 @@ def load_until_killed(nsqd: NsqdProcess, ledger: Ledger, chance: random.Random) 
     ledger.life += 1
 
 
-def test_kill_loses_nothing_and_brings_back_little(tmp_path: Path) -> None:
+# Small files, so that they are begun, finished and deleted under the load, too.
+SMALL_FILES = "--max-bytes-per-file=1000000"
+
+
+@pytest.mark.parametrize(
+    ("kills", "flags"),
+    [(20, [SMALL_FILES]), (5, [SMALL_FILES, "--sync-every=1", "--mem-queue-size=100"])],
+    ids=["as it comes", "each publish synced"],
+)
+def test_kill_loses_nothing_and_brings_back_little(
+    tmp_path: Path, kills: int, flags: list[str]
+) -> None:
     ledger = Ledger()
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     print("seed", seed)
-    with run_nsqd(data_path=tmp_path) as nsqd:
+    with run_nsqd(*flags, data_path=tmp_path) as nsqd:
         for channel in ("work", "audit"):
             nsqd.consumer(TOPIC, channel, rdy=0).close()
-        for _ in range(KILLS):
+        for _ in range(kills):
             load_until_killed(nsqd, ledger, chance)
+            nsqd.check_log()
             nsqd.check_data_path()
             nsqd.restart()
         drain(nsqd, "work", ledger.acknowledged - ledger.received, ledger.note_delivery)
