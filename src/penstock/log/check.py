@@ -148,14 +148,14 @@ class _SegmentCheck:
         return checkpoint, index
 
     def _compare(self, checkpoint: Checkpoint, index: SparseIndex) -> None:
-        if any(finding.is_damage for finding in self._findings):
-            return
         known = self._segment.checkpoint, self._segment.index.entries()
-        if known != (checkpoint, index.entries()):
+        if known != (checkpoint, index.entries()) and not self._has_damage():
             problem = "the index file does not agree with its segment"
             self._findings.append(Finding(self._index_path, problem, is_damage=True))
 
     def _report_unmatched(self, checkpoint: Checkpoint, size: int) -> None:
+        if size >= checkpoint.end and self._has_damage():
+            return
         problem = "the segment does not have the end that its index file speaks of"
         self._findings.append(
             Finding(
@@ -168,6 +168,10 @@ class _SegmentCheck:
                 end_seq=checkpoint.next_seq,
             )
         )
+
+    def _has_damage(self) -> bool:
+        """Whether it has been said already why the index file cannot agree."""
+        return any(finding.is_damage for finding in self._findings)
 
 
 def _leftover(path: str, problem: str) -> Finding:

@@ -147,7 +147,7 @@ class Cursors:
         """Writes what has been counted since the last flush. Raises StorageError if that fails; it
         is then still there for the next flush."""
         if self.dirty:
-            self._write(self._unflushed_changes())
+            self._write(self._unflushed_changes(), unapplied=[])
             self._unflushed.clear()
             self._unflushed_notes.clear()
 
@@ -161,7 +161,7 @@ class Cursors:
         """The fsyncs that make all that is written now safe; one at a time."""
         assert not self._is_syncing
         if self._handle is None:
-            self._write([])
+            self._write([], unapplied=[])
         assert self._handle is not None
         job = CursorsSync(self._pool.files, self._folder, self._handle, tuple(self._stale))
         self._is_syncing = self._is_synced = True
@@ -203,7 +203,7 @@ class Cursors:
         """Starts the journal of a new topic, which holds what comes for the first channel."""
         self._state.apply(Reserve(next_seq))
         self._state.apply(Hold(next_seq))
-        self._write([])
+        self._write([], unapplied=[])
 
     def load(self, *, is_synced: bool) -> list[Finding]:
         """Reads the newest generation that has a whole snapshot; raises OSError if it cannot.
@@ -255,16 +255,18 @@ class Cursors:
     # Inside
 
     def _change(self, change: Change) -> None:
-        self._write([change])
+        self._write([change], unapplied=[change])
         self._state.apply(change)
 
-    def _write(self, changes: list[Change]) -> None:
+    def _write(self, changes: list[Change], *, unapplied: list[Change]) -> None:
+        """Writes one record: the changes or, in a new generation, a snapshot and those of them that
+        are not in the state yet."""
         if self._is_closed:
             raise LogClosed(f"{self._folder} is closed")
         record = encode_record(changes)
         try:
             if self._handle is None or self._end + len(record) > self._compact_at:
-                self._begin_generation(changes)
+                self._begin_generation(unapplied)
             else:
                 self._append(self._handle, record)
         except OSError as error:
@@ -282,8 +284,8 @@ class Cursors:
                 self._leave_generation()
             raise
 
-    def _begin_generation(self, changes: list[Change]) -> None:
-        record = encode_record([*self._state.snapshot(), *changes])
+    def _begin_generation(self, unapplied: list[Change]) -> None:
+        record = encode_record([*self._state.snapshot(), *unapplied])
         self._generation += 1
         handle = self._pool.handle(self._path(self._generation))
         try:

@@ -69,7 +69,7 @@ def read_marker(files: Files, folder: str) -> Marker | None:
     if int(match[1]) > FORMAT_VERSION:
         raise DataPathError(
             f"data path {folder} has format {match[1]}, written by a newer version; "
-            f"this one knows formats up to {FORMAT_VERSION}"
+            f"this one knows up to {FORMAT_VERSION}"
         )
     return Marker(match[2] or "", is_open=match[3] != "closed")
 

@@ -79,6 +79,8 @@ class RangeSet:
         return gaps
 
     def _clipped(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        if first >= end:
+            return
         low = bisect_right(self._ends, first)
         high = bisect_left(self._firsts, end)
         for start, stop in zip(self._firsts[low:high], self._ends[low:high], strict=True):

@@ -8,10 +8,11 @@ where numbers were skipped because a power loss may have taken their messages.
 What `append` has returned for is in the operating system's hands and survives the end of this
 process. What is below `synced_seq` survives a power loss too.
 
-When a write fails, the batch is not stored and the next append tries again. When an fsync fails, the
-system may believe from then on that those bytes are on disk, and another fsync means nothing. So no
-append is taken until what it should have covered has been written and fsynced once more. The next
-sync does that; also for what a run that crashed left unsynced, since its last fsync may have failed.
+When a write fails, the batch is not stored and the next append tries again. When an fsync fails,
+the system may believe from then on that those bytes are on disk, and another fsync means nothing.
+So no append is taken until what it should have covered has been written and fsynced once more. The
+next sync does that, and so it does for what a run that crashed left unsynced, whose last fsync may
+have failed.
 """
 
 import contextlib

@@ -1,0 +1,395 @@
+"""What channels have finished survives, in a journal that stays small."""
+
+import errno
+from random import Random
+
+import pytest
+from tests.log.frames import WALL_NS, open_topic
+
+from penstock.errors import LogClosed, StorageError
+from penstock.log import Cursors, Finding, Note
+from penstock.log.pool import FilePool
+from penstock.testing import FaultyFiles, MemoryFiles
+
+NEXT_SEQ = WALL_NS // 1000
+FLOOR = NEXT_SEQ
+
+
+@pytest.fixture
+def files(memory_files: MemoryFiles) -> FaultyFiles:
+    return FaultyFiles(memory_files)
+
+
+@pytest.fixture
+def cursors(files: FaultyFiles) -> Cursors:
+    cursors = new_cursors(files)
+    cursors.begin(NEXT_SEQ)
+    return cursors
+
+
+def new_cursors(files: FaultyFiles | MemoryFiles) -> Cursors:
+    return Cursors(FilePool(files, 8), "data")
+
+
+def reloaded(
+    files: FaultyFiles | MemoryFiles, *, is_synced: bool = True
+) -> tuple[Cursors, list[Finding]]:
+    """What another process finds."""
+    cursors = new_cursors(files)
+    return cursors, cursors.load(is_synced=is_synced)
+
+
+def journal_names(files: FaultyFiles) -> list[str]:
+    return files.names("data")
+
+
+class TestWrittenAtOnce:
+    def test_a_new_topic_holds_what_comes_for_the_first_channel(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        assert NEXT_SEQ == cursors.held_from == reloaded(files)[0].held_from
+        assert NEXT_SEQ == reloaded(files)[0].known_end
+
+    def test_channels_come_and_go(self, cursors: Cursors, files: FaultyFiles) -> None:
+        progress = cursors.create("a", FLOOR)
+        cursors.create("b", FLOOR + 5)
+        cursors.remove("b")
+
+        assert progress is cursors.progress["a"]
+        assert ["a"] == list(reloaded(files)[0].progress)
+        assert FLOOR == reloaded(files)[0].progress["a"].floor
+
+    def test_a_channel_is_moved(self, cursors: Cursors, files: FaultyFiles) -> None:
+        progress = cursors.create("a", FLOOR)
+        cursors.finish("a", FLOOR + 10, FLOOR + 20)
+        cursors.note("a", FLOOR + 3, Note(2, 0))
+        cursors.flush()
+        cursors.finish("a", FLOOR + 30, FLOOR + 40)
+        cursors.reset("a", FLOOR + 2)
+        cursors.flush()
+        found = reloaded(files)[0].progress["a"]
+
+        assert progress is cursors.progress["a"]
+        for each in (progress, found):
+            assert (FLOOR + 2, {}) == (each.floor, each.notes)
+            assert [(FLOOR + 2, FLOOR + 50)] == each.open_ranges(FLOOR, FLOOR + 50)
+
+    def test_what_is_held_is_remembered(self, cursors: Cursors, files: FaultyFiles) -> None:
+        cursors.hold(None)
+        assert None is reloaded(files)[0].held_from
+
+        cursors.hold(FLOOR + 7)
+        assert FLOOR + 7 == reloaded(files)[0].held_from
+
+    def test_holding_what_is_held_writes_nothing(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        changes = files.changes
+        cursors.hold(NEXT_SEQ)
+
+        assert changes == files.changes
+
+    def test_a_reserved_number_is_known(self, cursors: Cursors, files: FaultyFiles) -> None:
+        cursors.reserve(NEXT_SEQ + 1000)
+
+        assert NEXT_SEQ + 1000 == cursors.known_end == reloaded(files)[0].known_end
+
+    def test_what_cannot_be_written_does_not_happen(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        files.fail("write", times=4, error=errno.ENOSPC)
+        for change in (
+            lambda: cursors.create("b", FLOOR),
+            lambda: cursors.remove("a"),
+            lambda: cursors.reset("a", FLOOR + 9),
+            lambda: cursors.hold(None),
+        ):
+            with pytest.raises(StorageError, match="cannot write to data: No space left on device"):
+                change()
+        found = reloaded(files)[0]
+
+        for each in (cursors, found):
+            assert ["a"] == list(each.progress)
+            assert FLOOR == each.progress["a"].floor
+            assert NEXT_SEQ == each.held_from
+
+    def test_nothing_can_be_written_once_they_are_closed(self, cursors: Cursors) -> None:
+        cursors.close()
+        cursors.close()
+
+        with pytest.raises(LogClosed):
+            cursors.create("a", FLOOR)
+
+
+class TestFlushing:
+    def test_it_is_one_write_for_all_channels(self, cursors: Cursors, files: FaultyFiles) -> None:
+        for channel in "abc":
+            cursors.create(channel, FLOOR)
+            cursors.finish_many(channel, [FLOOR + 3, FLOOR + 1, FLOOR + 2])
+            cursors.note(channel, FLOOR + 5, Note(2, 77))
+        changes = files.changes
+        assert cursors.dirty
+        cursors.flush()
+
+        assert changes + 1 == files.changes
+        assert not cursors.dirty
+        found = reloaded(files)[0]
+        for channel in "abc":
+            assert [(FLOOR + 1, FLOOR + 4)] == list(found.progress[channel].finished_ranges())
+            assert {FLOOR + 5: Note(2, 77)} == found.progress[channel].notes
+
+    def test_nothing_new_is_not_written(self, cursors: Cursors, files: FaultyFiles) -> None:
+        changes = files.changes
+        cursors.flush()
+
+        assert changes == files.changes
+
+    def test_what_was_not_flushed_is_lost_with_the_process(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors.finish("a", FLOOR, FLOOR + 5)
+
+        assert FLOOR + 5 == cursors.progress["a"].floor
+        assert FLOOR == reloaded(files)[0].progress["a"].floor
+
+    def test_a_note_of_a_message_that_is_finished_by_then_is_not_written(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors.note("a", FLOOR + 5, Note(2, 77))
+        cursors.finish("a", FLOOR + 5, FLOOR + 6)
+        cursors.flush()
+
+        assert {} == reloaded(files)[0].progress["a"].notes
+
+    def test_what_cannot_be_written_is_kept_for_the_next_time(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors.finish("a", FLOOR, FLOOR + 5)
+        files.fail("write", written=9)
+        with pytest.raises(StorageError):
+            cursors.flush()
+        assert cursors.dirty
+        cursors.finish("a", FLOOR + 5, FLOOR + 6)
+        cursors.flush()
+
+        assert FLOOR + 6 == reloaded(files)[0].progress["a"].floor
+        assert ([], []) == (reloaded(files)[1], [*reloaded(files)[0].progress["a"].notes])
+
+    def test_a_rest_that_cannot_be_cut_off_begins_a_generation(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors.finish("a", FLOOR, FLOOR + 5)
+        files.fail("write", written=9)
+        files.fail("truncate")
+        with pytest.raises(StorageError):
+            cursors.flush()
+        cursors.flush()
+
+        assert ["cursors.1", "cursors.2"] == journal_names(files)
+        assert FLOOR + 5 == reloaded(files)[0].progress["a"].floor
+
+
+class TestGenerations:
+    def test_the_journal_stays_small(self, cursors: Cursors, files: FaultyFiles) -> None:
+        cursors.create("a", FLOOR)
+        sizes = []
+        for at in range(5000):
+            cursors.finish("a", FLOOR + 10 * at, FLOOR + 10 * at + 10)
+            cursors.flush()
+            if at % 100 == 0:
+                cursors.sync()
+                (name,) = journal_names(files)
+                sizes.append(files.open(f"data/{name}", "read").size())
+
+        assert max(sizes) <= 64 * 1024
+        assert FLOOR + 50_000 == reloaded(files)[0].progress["a"].floor
+        assert "cursors.1" not in journal_names(files)
+
+    def test_what_is_open_bounds_it(self, cursors: Cursors, files: FaultyFiles) -> None:
+        """Every other message is put off for long, many times over."""
+        cursors.create("a", FLOOR)
+        for attempt in range(1, 20):
+            for seq in range(FLOOR, FLOOR + 2000, 2):
+                cursors.note("a", seq, Note(attempt, WALL_NS))
+                cursors.finish("a", seq + 1, seq + 2)
+            cursors.flush()
+            cursors.sync()
+        (name,) = journal_names(files)
+        snapshot_bytes = 1000 * (16 + 20)
+
+        assert files.open(f"data/{name}", "read").size() < 5 * snapshot_bytes
+        assert 1000 == len(reloaded(files)[0].progress["a"].notes)
+
+    def begin_another(self, cursors: Cursors) -> None:
+        cursors._leave_generation()
+        cursors.hold(None)
+
+    def test_the_old_one_goes_when_the_new_one_is_synced(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        self.begin_another(cursors)
+        assert ["cursors.1", "cursors.2"] == journal_names(files)
+
+        cursors.sync()
+        assert ["cursors.2"] == journal_names(files)
+        assert ["a"] == list(reloaded(files)[0].progress)
+
+    def test_until_then_a_power_loss_falls_back_on_it(
+        self, memory_files: MemoryFiles, cursors: Cursors
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors.sync()
+        self.begin_another(cursors)
+        for seed in range(30):
+            memory_files.lose_power(Random(seed))
+            found, _ = reloaded(memory_files, is_synced=False)
+
+            assert ["a"] == list(found.progress)
+
+    def test_one_without_a_whole_snapshot_does_not_count(
+        self, memory_files: MemoryFiles, cursors: Cursors
+    ) -> None:
+        cursors.create("a", FLOOR)
+        memory_files.open("data/cursors.2", "create").write(0, b"\x9ePSJ....")
+        found, findings = reloaded(memory_files)
+
+        assert ["a"] == list(found.progress)
+        assert [
+            "data/cursors.2: its snapshot was not written to its end; cursors.1 is used"
+        ] == list(map(str, findings))
+        found.sync()
+        assert ["cursors.3"] == memory_files.names("data")
+
+    def test_one_that_cannot_be_begun_leaves_the_old_one_in_use(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors._compact_at = 0
+        files.fail("write", written=20)
+        with pytest.raises(StorageError):
+            cursors.hold(None)
+        cursors._compact_at = 10_000
+        cursors.hold(None)
+
+        assert ["cursors.1"] == journal_names(files)
+        assert None is reloaded(files)[0].held_from
+
+    def test_if_it_cannot_even_be_removed_a_newer_one_is_begun(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors._compact_at = 0
+        files.fail("write", written=10_000)
+        files.fail("remove")
+        with pytest.raises(StorageError):
+            cursors.create("b", FLOOR)
+        cursors.hold(None)
+        found = reloaded(files)[0]
+
+        assert ["a"] == list(found.progress)
+        assert None is found.held_from
+        cursors.sync()
+        assert ["cursors.3"] == journal_names(files)
+
+    def test_what_a_crashed_run_may_not_have_synced_is_written_anew(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        found, findings = reloaded(files, is_synced=False)
+
+        assert [] == findings
+        assert ["cursors.1", "cursors.2"] == journal_names(files)
+        found.sync()
+        assert ["cursors.2"] == journal_names(files)
+
+
+class TestDamage:
+    def test_it_is_moved_aside_and_later_records_count(
+        self, memory_files: MemoryFiles, cursors: Cursors
+    ) -> None:
+        cursors.create("a", FLOOR)
+        at = memory_files.open("data/cursors.1", "read").size()
+        cursors.finish("a", FLOOR, FLOOR + 5)
+        cursors.flush()
+        cursors.create("b", FLOOR)
+        memory_files.open("data/cursors.1", "write").write(at + 20, b"?")
+        found, findings = reloaded(memory_files)
+
+        assert ["a", "b"] == list(found.progress)
+        assert FLOOR == found.progress["a"].floor
+        assert [True] == [finding.is_damage for finding in findings]
+        assert "cursors.bad" in memory_files.names("data")
+        found.close()
+        assert [] == reloaded(memory_files)[1]
+
+    def test_a_torn_record_is_forgotten(self, memory_files: MemoryFiles, cursors: Cursors) -> None:
+        cursors.create("a", FLOOR)
+        size = memory_files.open("data/cursors.1", "read").size()
+        cursors.create("b", FLOOR)
+        memory_files.open("data/cursors.1", "write").truncate(size + 5)
+        found, findings = reloaded(memory_files)
+
+        assert ["a"] == list(found.progress)
+        assert [False] == [finding.is_damage for finding in findings]
+        assert "cursors.bad" not in memory_files.names("data")
+
+    @pytest.mark.parametrize("content", [b"", b"\x9ePS", b"?" * 100])
+    def test_a_journal_without_a_record_is_no_journal(
+        self, memory_files: MemoryFiles, content: bytes
+    ) -> None:
+        memory_files.open("data/cursors.1", "create").write(0, content)
+        found, findings = reloaded(memory_files)
+
+        assert not found.has_journal
+        assert [content[:1] == b"?"] * bool(content) == [finding.is_damage for finding in findings]
+        found.begin(NEXT_SEQ)
+        found.sync()
+        assert "cursors.2" in memory_files.names("data")
+        assert "cursors.1" not in memory_files.names("data")
+
+
+class TestSyncing:
+    def test_what_was_flushed_before_is_safe(
+        self, memory_files: MemoryFiles, cursors: Cursors
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors.finish("a", FLOOR, FLOOR + 5)
+        cursors.flush()
+        cursors.sync()
+        cursors.finish("a", FLOOR + 5, FLOOR + 9)
+        cursors.flush()
+        floors = set()
+        for seed in range(30):
+            memory_files.lose_power(Random(seed))
+            floors.add(reloaded(memory_files, is_synced=False)[0].progress["a"].floor)
+
+        assert floors <= {FLOOR + 5, FLOOR + 9}
+
+    def test_after_a_failed_sync_all_is_written_anew(
+        self, memory_files: MemoryFiles, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        files.fail("sync")
+        with pytest.raises(StorageError, match=r"cannot sync data/cursors.1: Input/output error"):
+            cursors.sync()
+        assert cursors.needs_retry
+
+        cursors.sync()
+        assert not cursors.needs_retry
+        memory_files.lose_power(Random(0))
+        assert ["a"] == list(reloaded(memory_files)[0].progress)
+
+    def test_closing_flushes_and_syncs(self, memory_files: MemoryFiles) -> None:
+        data_path, store = open_topic(memory_files)
+        store.cursors.create("a", FLOOR)
+        store.cursors.finish("a", FLOOR, FLOOR + 5)
+        data_path.close()
+        memory_files.lose_power(Random(0))
+
+        assert FLOOR + 5 == open_topic(memory_files)[1].cursors.progress["a"].floor

@@ -1,0 +1,161 @@
+"""A topic's log and its cursors agree when it is loaded, whatever either has been through."""
+
+import pytest
+from tests.log.frames import WALL_NS, frames, open_topic, read_all
+
+from penstock.log import DataPath, Finding, LogSettings, TopicStore
+from penstock.testing import MemoryFiles
+
+FIRST_SEQ = WALL_NS // 1000
+SECOND_NS = 1_000_000_000
+FOLDER = "data/topics/t"
+SEGMENT = f"{FOLDER}/{FIRST_SEQ:020}.log"
+# Room for one batch of one short message.
+SMALL = LogSettings(max_bytes_per_file=70)
+
+
+def reopened(
+    files: MemoryFiles, *, wall_ns: int = WALL_NS + SECOND_NS
+) -> tuple[TopicStore, list[Finding]]:
+    data_path = DataPath.open("data", SMALL, files)
+    return data_path.open_topic("t", wall_ns=wall_ns)
+
+
+@pytest.fixture
+def store(memory_files: MemoryFiles) -> TopicStore:
+    """Four messages in as many segments, and a channel that has finished none."""
+    store = open_topic(memory_files, SMALL)[1]
+    for body in "abcd":
+        store.log.append(frames(body), WALL_NS)
+    store.cursors.create("c", FIRST_SEQ)
+    return store
+
+
+def flip_byte(files: MemoryFiles, path: str, position: int) -> None:
+    file = files.open(path, "write")
+    file.write(position, bytes([file.read(position, 1)[0] ^ 1]))
+
+
+def test_after_a_crash_numbers_go_on(store: TopicStore, memory_files: MemoryFiles) -> None:
+    memory_files.crash()
+    found, findings = reopened(memory_files)
+
+    assert [] == findings
+    assert FIRST_SEQ + 4 == found.log.next_seq == store.log.next_seq
+
+
+def test_after_a_power_loss_numbers_that_may_have_been_used_are_skipped(
+    store: TopicStore, memory_files: MemoryFiles
+) -> None:
+    store.log.sync()
+    store.cursors.sync()
+    memory_files._boots += 1
+    memory_files.crash()
+    found, findings = reopened(memory_files)
+    skipped = (FIRST_SEQ + 4, FIRST_SEQ + 1_000_000)
+
+    assert skipped[1] == found.log.next_seq
+    assert [skipped] == [(finding.first_seq, finding.end_seq) for finding in findings]
+    assert [skipped] == found.log.gaps(FIRST_SEQ, FIRST_SEQ + 2_000_000)
+    assert 4 == 1_000_000 - found.cursors.progress["c"].finished_between(FIRST_SEQ, skipped[1])
+    found.log.append(frames("e"), WALL_NS)
+    assert list("abcde") == read_all(found.log)
+
+
+def test_skipped_numbers_stay_skipped(store: TopicStore, memory_files: MemoryFiles) -> None:
+    store.log.sync()
+    store.cursors.sync()
+    memory_files._boots += 1
+    memory_files.crash()
+    reopened(memory_files)
+    memory_files.crash()
+    found, findings = reopened(memory_files, wall_ns=WALL_NS)
+
+    assert FIRST_SEQ + 1_000_000 == found.log.next_seq
+    assert [] == findings
+
+
+def test_numbers_that_a_channel_speaks_of_are_not_used_again(
+    store: TopicStore, memory_files: MemoryFiles
+) -> None:
+    """As when the log's end is lost and the journal is not."""
+    store.cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 4)
+    store.cursors.flush()
+    memory_files.crash()
+    memory_files.remove(f"{FOLDER}/{FIRST_SEQ + 3:020}.log")
+    found, _ = reopened(memory_files)
+
+    assert FIRST_SEQ + 4 == found.log.next_seq
+
+
+def test_what_the_log_does_not_have_is_finished_for_every_channel(
+    store: TopicStore, memory_files: MemoryFiles
+) -> None:
+    store.close()
+    memory_files.remove(f"{FOLDER}/{FIRST_SEQ:020}.log")
+    memory_files.remove(f"{FOLDER}/{FIRST_SEQ + 2:020}.log")
+    memory_files.crash()
+    progress = reopened(memory_files)[0].cursors.progress["c"]
+
+    assert [(FIRST_SEQ + 1, FIRST_SEQ + 2), (FIRST_SEQ + 3, FIRST_SEQ + 4)] == (
+        progress.open_ranges(FIRST_SEQ, FIRST_SEQ + 4)
+    )
+
+
+def test_a_damaged_end_of_unknown_length_is_skipped(
+    store: TopicStore, memory_files: MemoryFiles
+) -> None:
+    memory_files.crash()
+    flip_byte(memory_files, f"{FOLDER}/{FIRST_SEQ + 3:020}.log", 0)
+    found, _ = reopened(memory_files)
+
+    assert list("abc") == read_all(found.log)
+    assert FIRST_SEQ + 1_000_000 == found.log.next_seq
+    assert store.log.next_seq < found.log.next_seq
+
+
+class TestWithoutAJournal:
+    def test_all_messages_are_kept_for_new_channels(
+        self, store: TopicStore, memory_files: MemoryFiles
+    ) -> None:
+        store.close()
+        memory_files.crash()
+        memory_files.remove(f"{FOLDER}/cursors.1")
+        found, findings = reopened(memory_files)
+
+        assert FIRST_SEQ == found.cursors.held_from
+        assert {} == found.cursors.progress
+        assert FIRST_SEQ + 4 == found.log.next_seq
+        assert [
+            "the journal of the channels is missing; all messages are kept for new channels"
+        ] == [finding.problem for finding in findings]
+
+    def test_a_damaged_one_does_the_same(
+        self, store: TopicStore, memory_files: MemoryFiles
+    ) -> None:
+        store.close()
+        memory_files.crash()
+        journal = memory_files.open(f"{FOLDER}/cursors.1", "write")
+        journal.write(0, b"?" * journal.size())
+        found, findings = reopened(memory_files)
+
+        assert FIRST_SEQ == found.cursors.held_from
+        assert all(finding.is_damage for finding in findings)
+        assert 2 == len(findings)
+
+    def test_without_messages_the_topic_was_being_created(self, memory_files: MemoryFiles) -> None:
+        DataPath.open("data", SMALL, memory_files).close()
+        memory_files.make_folder(FOLDER)
+        found, findings = reopened(memory_files)
+
+        assert [] == findings
+        assert FIRST_SEQ + 1_000_000 == found.log.next_seq == found.cursors.held_from
+
+
+def test_closing_closes_both(store: TopicStore) -> None:
+    store.cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 1)
+    store.close()
+
+    assert store.is_closed
+    assert not store.cursors.dirty
+    assert store.log.next_seq == store.log.synced_seq
