@@ -43,6 +43,7 @@ def live_server(
         live.loop.call_soon_threadsafe(live.over.set)
         live.thread.join(PATIENCE_SECONDS)
         assert not live.thread.is_alive()
+        assert [] == live.loop_errors
 
 
 class LiveServer:
@@ -56,6 +57,7 @@ class LiveServer:
         unix_path: Path | None,
     ) -> None:
         self.log_lines: list[str] = []
+        self.loop_errors: list[dict[str, Any]] = []  # what no code of ours has caught
         self.address: tuple[str, int] | str = ""
         self.server: HttpServer
         self.loop: asyncio.AbstractEventLoop
@@ -69,6 +71,7 @@ class LiveServer:
 
     async def _run(self) -> None:
         self.loop, self.over = asyncio.get_running_loop(), asyncio.Event()
+        self.loop.set_exception_handler(lambda _, context: self.loop_errors.append(context))
         log = Logger("", LogLevel.DEBUG, write=self.log_lines.append)
         self.server = HttpServer(
             Router(self._routes), log=log, limits=self._limits, gate=self._gate

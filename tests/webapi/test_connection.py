@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.webapi.live_server import DATE, LiveServer, RawHttp, crlf, live_server
 
 from penstock.webapi import OK, PLAIN_TEXT, HttpError, Limits, Request, Route
@@ -628,3 +630,32 @@ def test_a_peer_that_is_still_sending_can_read_why_it_was_refused(server: LiveSe
 
         expected = v1_error("413 Request Entity Too Large", "MSG_TOO_BIG", "Connection: close")
         client.expect(expected)
+
+
+PIECES = st.sampled_from(
+    [
+        *(PING, GET, POST, CHUNKED, CONTINUE, b"\r\n", b"\r\n\r\n", b"\n", b"\r", b"\0"),
+        *(b"GET ", b"/ping", b"/pub?topic=%", b" HTTP/1.1\r\n", b" HTTP/1.0\r\n", b"Host: a\r\n"),
+        *(b"Content-Length: 3\r\n", b"Content-Length: 99\r\n", b"Transfer-Encoding: chunked\r\n"),
+        *(
+            b"Expect: 100-continue\r\n",
+            b"Connection: close\r\n",
+            b"abc",
+            b"3\r\nabc\r\n",
+            b"0\r\n\r\n",
+        ),
+    ]
+)
+
+
+@given(st.lists(PIECES | st.binary(max_size=8), max_size=20))
+def test_anything_is_answered_or_left(server: LiveServer, pieces: list[bytes]) -> None:
+    """In pieces that are nearly requests: what is said to them is HTTP, and the end comes."""
+    with server.connect() as client:
+        for piece in pieces:
+            client.send(piece)
+        client.end()
+        answers = client.read_all()
+
+    assert not answers or answers.startswith(b"HTTP/1.")
+    assert not [line for line in server.log_lines if "ERROR" in line and "/fail" not in line]
