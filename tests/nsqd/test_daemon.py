@@ -2,13 +2,15 @@
 
 import signal
 import socket
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from penstock.testing.nsqd import NsqdDidNotStart, NsqdProcess, run_nsqd
-from penstock.testing.raw_client import RawClient
+from penstock.testing.raw_client import Disconnected, RawClient
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
 
@@ -78,6 +80,33 @@ def test_what_was_published_and_not_finished_comes_back_after_a_stop() -> None:
             (message.attempts, message.body) for message in received
         }
         assert nsqd.shows("t", "c", depth=0, deferred_count=1, in_flight_count=2)
+
+
+@pytest.mark.parametrize("flags", [(), ("--sync-every=1",)], ids=["written", "synced"])
+def test_stop_under_load_keeps_all_that_was_acknowledged(flags: tuple[str, ...]) -> None:
+    with run_nsqd(*flags) as nsqd:
+        acknowledged = [0, 0]
+        producers = [
+            threading.Thread(target=publish_until_closed, args=(nsqd.tcp_address, acknowledged, at))
+            for at in range(2)
+        ]
+        for producer in producers:
+            producer.start()
+        wait_until(lambda: min(acknowledged) > 50, "both to be at work")
+        nsqd.send_signal(signal.SIGTERM)
+        for producer in producers:
+            producer.join()
+
+        assert 0 == nsqd.wait()
+        nsqd.start()
+        assert nsqd.stats("t")["depth"] >= sum(acknowledged)
+
+
+def publish_until_closed(address: str, acknowledged: list[int], at: int) -> None:
+    with RawClient(address) as client, suppress(Disconnected, ConnectionError):
+        while True:
+            client.call(commands.mpub("t", [b"x", b"y"]))
+            acknowledged[at] += 2
 
 
 def test_messages_of_a_topic_without_channels_come_back() -> None:

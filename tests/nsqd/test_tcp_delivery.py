@@ -106,6 +106,23 @@ def test_first_deliveries_come_in_publish_order(nsqd: NsqdProcess, topic: str) -
     assert numbers == received
 
 
+def test_nothing_need_be_held_in_memory(topic: str) -> None:
+    with run_nsqd("--mem-queue-size=0") as nsqd:
+        nsqd.publish(topic, *b"1 2 3".split())
+        client = nsqd.consumer(topic, "c")
+        received = []
+        for _ in range(3):
+            message = client.message()
+            received.append(message.body)
+            client.send(commands.fin(message.id))
+        client.call(commands.dpub(topic, 10, b"deferred"))
+        message = client.message()
+        client.send(commands.req(message.id, 0))
+
+        assert [b"1", b"2", b"3"] == received
+        assert (2, b"deferred") == (client.message().attempts, message.body)
+
+
 # Channels -----------------------------------------------------------------------------------------
 
 

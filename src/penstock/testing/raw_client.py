@@ -198,8 +198,9 @@ def _connect(
     address: str, receive_buffer_bytes: int | None, timeout_seconds: float
 ) -> socket.socket:
     host, colon, port = address.rpartition(":")
-    family = socket.AF_INET if colon else socket.AF_UNIX
-    connection = socket.socket(family, socket.SOCK_STREAM)
+    host = host.strip("[]")
+    internet = socket.AF_INET6 if ":" in host else socket.AF_INET
+    connection = socket.socket(internet if colon else socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout_seconds)
         if receive_buffer_bytes is not None:

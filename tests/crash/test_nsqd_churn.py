@@ -1,0 +1,82 @@
+"""Topics and channels deleted, emptied and paused while others publish to them and consume them."""
+
+import random
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.raw_client import Disconnected, RawClient, Refused
+from penstock.wire import commands
+
+pytestmark = pytest.mark.crash
+
+OPERATIONS = [
+    "/topic/delete?topic=t",
+    "/topic/empty?topic=t",
+    "/topic/pause?topic=t",
+    "/topic/unpause?topic=t",
+    "/channel/delete?topic=t&channel=c",
+    "/channel/empty?topic=t&channel=c",
+    "/channel/pause?topic=t&channel=c",
+    "/channel/unpause?topic=t&channel=c",
+    "/stats?format=json",
+]
+ROUNDS = 150
+
+
+def publish(client: RawClient, stop: threading.Event) -> None:
+    while not stop.is_set():
+        assert b"OK" == client.call(commands.mpub("t", [b"x"] * 50))
+
+
+def consume(client: RawClient, stop: threading.Event) -> None:
+    client.subscribe("t", "c", rdy=100)
+    while not stop.is_set():
+        with suppress(TimeoutError):  # the topic is paused
+            client.send(commands.fin(client.message(seconds=0.1).id))
+
+
+def keep_at(
+    work: Callable[[RawClient, threading.Event], None],
+    nsqd: NsqdProcess,
+    stop: threading.Event,
+    surprises: list[str],
+) -> None:
+    """A consumer is sent away when its channel is deleted, and a FIN refused once it is emptied."""
+    while not stop.is_set():
+        with RawClient(nsqd.tcp_address) as client:
+            try:
+                work(client, stop)
+            except (Disconnected, ConnectionError) as lost:
+                if work is publish:
+                    surprises.append(repr(lost))
+            except Refused as refusal:
+                if refusal.code != "E_FIN_FAILED":
+                    surprises.append(str(refusal))
+
+
+def test_operators_harm_neither_clients_nor_data() -> None:
+    stop = threading.Event()
+    surprises: list[str] = []
+    chance = random.Random(4150)
+    with run_nsqd("--max-bytes-per-file=100000") as nsqd:
+        threads = [
+            threading.Thread(target=keep_at, args=(work, nsqd, stop, surprises))
+            for work in (publish, publish, consume, consume)
+        ]
+        for thread in threads:
+            thread.start()
+        statuses = set()
+        for _ in range(ROUNDS):
+            target = chance.choice(OPERATIONS)
+            statuses.add(nsqd.http("GET" if "stats" in target else "POST", target).status)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        nsqd.restart()
+
+    assert [] == surprises
+    assert statuses <= {200, 404}
