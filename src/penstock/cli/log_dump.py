@@ -59,10 +59,11 @@ def _segment_lines(file: File, *, messages: bool) -> Iterator[str]:
 
 
 def _batch_line(batch: Batch) -> str:
+    plural = "s" if batch.message_count > 1 else ""
     due = f"  due {_time(batch.due_ns)}" if batch.due_ns else ""
     return (
         f"{batch.position:>12}  {batch.first_seq} to {batch.next_seq - 1}"
-        f"  {batch.message_count} messages, {batch.frames_size} bytes"
+        f"  {batch.message_count} message{plural}, {batch.frames_size} bytes"
         f"  {_time(batch.timestamp_ns)}{due}"
     )
 

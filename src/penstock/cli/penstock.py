@@ -3,6 +3,7 @@
 A command's module is imported when the command is used, so that each starts as fast as it can.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -52,8 +53,11 @@ def main(args: Sequence[str] | None = None) -> int:
     except Error as error:
         click.echo(f"penstock: {error}", err=True)
         return 1
-    except (click.Abort, BrokenPipeError):
-        # Interrupted, or whoever read our output has seen enough: there is nobody left to tell.
+    except click.Abort:
+        return 1
+    except BrokenPipeError:
+        # Whoever read our output has seen enough. Python would complain once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 

@@ -1,0 +1,77 @@
+"""`penstock check` says whether a data path is sound, and exits accordingly."""
+
+from pathlib import Path
+
+import pytest
+from tests.log.frames import WALL_NS, frames
+
+from penstock.cli.penstock import main
+from penstock.log import DataPath, LogSettings, RealFiles
+
+SEGMENT = f"topics/t/{WALL_NS // 1000:020}.log"
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    data_path = DataPath.open(str(tmp_path), LogSettings())
+    store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
+    for body in "abc":
+        store.log.append(frames(body), WALL_NS)
+    data_path.close()
+    return tmp_path
+
+
+def test_a_sound_data_path(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == main(["check", str(filled)])
+    assert f"{filled} is sound\n" == capsys.readouterr().out
+
+
+def test_a_damaged_one(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = bytearray((filled / SEGMENT).read_bytes())
+    size = len(data) // 3
+    data[size + 60] ^= 1
+    (filled / SEGMENT).write_bytes(data)
+    seq = WALL_NS // 1000 + 1
+
+    where = f"bytes {size} to {2 * size - 1}, messages {seq} to {seq}"
+    problem = f"{filled / SEGMENT}: the frames do not match their checksum ({where})"
+    assert 1 == main(["check", str(filled)])
+    assert [f"DAMAGE: {problem}", f"{filled} is damaged: 1 finding"] == (
+        capsys.readouterr().out.splitlines()
+    )
+
+
+def test_what_a_crash_left_is_a_note(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (filled / SEGMENT).with_suffix(".index").unlink()
+    with (filled / SEGMENT).open("r+b") as file:
+        file.truncate((filled / SEGMENT).stat().st_size - 1)
+
+    assert 0 == main(["check", str(filled)])
+    note, verdict = capsys.readouterr().out.splitlines()
+    assert note.startswith(f"note: {filled / SEGMENT}: a batch was not written to its end (bytes ")
+    assert f"{filled} is sound" == verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("none", "penstock: cannot open data path {path}: No such file or directory"),
+        ("empty", "penstock: {path} is not a data path: it has no penstock.format"),
+    ],
+)
+def test_what_is_no_data_path(
+    tmp_path: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    path = tmp_path / name
+
+    assert 1 == main(["check", str(path)])
+    assert ("", message.format(path=path) + "\n") == capsys.readouterr()
+
+
+def test_one_that_is_in_use(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lock = RealFiles().lock(str(filled))
+
+    assert 1 == main(["check", str(filled)])
+    assert capsys.readouterr().err.startswith("penstock: failed to lock data-path: ")
+    lock.close()

@@ -1,0 +1,150 @@
+"""`penstock log dump` shows what is in a file of a log, damaged or not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.log.frames import frames
+
+from penstock.cli.penstock import main
+from penstock.log import DataPath, LogSettings, Note
+from penstock.log.index import Checkpoint
+from penstock.wire.frames import render_messages
+
+SEQ = 1_700_000_000_000_000
+WALL_NS = 1000 * SEQ
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Path:
+    """Two messages at once, and a deferred one."""
+    data_path = DataPath.open(str(tmp_path), LogSettings())
+    store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
+    store.log.append(render_messages([b"one", b"\xfftwo"], 0xABC, WALL_NS), WALL_NS)
+    store.log.append(render_messages([b"three"], 0xABE, WALL_NS + 5), WALL_NS + 5, WALL_NS + 10**9)
+    store.cursors.create("c", SEQ)
+    store.cursors.finish("c", SEQ, SEQ + 1)
+    store.cursors.note("c", SEQ + 2, Note(2, 0))
+    data_path.close()
+    return tmp_path / "topics" / "t"
+
+
+def dumped(capsys: pytest.CaptureFixture[str], *args: object) -> list[str]:
+    assert 0 == main(["log", "dump", *map(str, args)])
+    return capsys.readouterr().out.splitlines()
+
+
+TIME = "2023-11-14T22:13:20.000000000Z"
+DEFERRED = "2023-11-14T22:13:20.000000005Z  due 2023-11-14T22:13:21.000000000Z"
+BATCHES = [
+    f"           0  {SEQ} to {SEQ + 1}  2 messages, 75 bytes  {TIME}",
+    f"         131  {SEQ + 2} to {SEQ + 2}  1 message, 39 bytes  {DEFERRED}",
+]
+
+
+def test_the_batches_of_a_segment(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert BATCHES == dumped(capsys, topic / f"{SEQ:020}.log")
+
+
+def test_its_messages(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [
+        BATCHES[0],
+        f"              {SEQ}  0000000000000abc  {TIME}  b'one'",
+        f"              {SEQ + 1}  0000000000000abd  {TIME}  b'\\xfftwo'",
+    ] == dumped(capsys, topic / f"{SEQ:020}.log", "--messages", "--limit", 3)
+
+
+def test_damage_is_named_in_its_place(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = topic / f"{SEQ:020}.log"
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(data)
+
+    assert ["           0  BAD  131 bytes: no batch begins here", BATCHES[1]] == dumped(
+        capsys, path
+    )
+
+
+def test_frames_that_are_no_messages_are_shown_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data_path = DataPath.open(str(tmp_path), LogSettings())
+    store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
+    store.log.append(frames("short"), WALL_NS)
+    data_path.close()
+    path = tmp_path / "topics" / "t" / f"{SEQ:020}.log"
+
+    assert (
+        f"              {SEQ}  not a message: b'\\x00\\x00\\x00\\x05short'"
+        == dumped(capsys, path, "--messages")[1]
+    )
+
+
+def test_the_changes_in_a_journal(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line.split(maxsplit=1)[1] for line in dumped(capsys, topic / "cursors.1")]
+
+    assert [
+        f"Reserve(seq={SEQ})",
+        f"Hold(seq={SEQ})",
+        f"Place(channel='c', floor={SEQ})",
+        f"Finish(channel='c', ranges=[({SEQ}, {SEQ + 1})])",
+        f"Notes(channel='c', notes=[({SEQ + 2}, Note(attempts=2, due_ns=0))])",
+    ] == lines
+
+
+def test_damage_in_a_journal(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = topic / "cursors.1"
+    data = bytearray(path.read_bytes())
+    data[20] ^= 1
+    path.write_bytes(data)
+
+    assert "BAD" in dumped(capsys, path)[0]
+    assert "Place" in dumped(capsys, path)[1]
+
+
+def test_the_entries_of_an_index(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    checkpoint = Checkpoint(226, SEQ + 3, WALL_NS, WALL_NS + 5)
+
+    assert [
+        str(checkpoint),
+        f"           0  {SEQ}  before it up to 1970-01-01T00:00:00.000000000Z",
+    ] == dumped(capsys, topic / f"{SEQ:020}.index")
+
+
+def test_a_damaged_index(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = topic / f"{SEQ:020}.index"
+    path.write_bytes(b"?")
+
+    assert 1 == main(["log", "dump", str(path)])
+    assert f"penstock: {path.name} is damaged; the next start makes it again\n" == (
+        capsys.readouterr().err
+    )
+
+
+def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "none.log"
+
+    assert 1 == main(["log", "dump", str(path)])
+    assert f"penstock: cannot read {path}: No such file or directory\n" == capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+    data_path = DataPath.open(str(tmp_path), LogSettings())
+    store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
+    for _ in range(5000):
+        store.log.append(frames("x"), WALL_NS)
+    data_path.close()
+    segment = tmp_path / "topics" / "t" / f"{SEQ:020}.log"
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.penstock", "log", "dump", str(segment)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as dump:
+        assert dump.stdout is not None
+        assert dump.stderr is not None
+        assert dump.stdout.readline().startswith("           0  ")
+        dump.stdout.close()
+
+        assert "" == dump.stderr.read()

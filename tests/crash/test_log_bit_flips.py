@@ -1,0 +1,70 @@
+"""Any single bit of a segment flipped: a check finds it, and no wrong body is ever delivered."""
+
+import pytest
+from tests.log.frames import WALL_NS, frames, read_all
+
+from penstock.log import DataPath, LogSettings, check_data_path
+from penstock.testing import MemoryFiles
+
+pytestmark = pytest.mark.crash
+
+SEQ = WALL_NS // 1000
+SEGMENT = f"data/topics/t/{SEQ:020}.log"
+BATCHES = [["one", "two"], ["three"], ["four", "five", "six"]]
+BODIES = [body for batch in BATCHES for body in batch]
+
+
+def closed_log() -> MemoryFiles:
+    files = MemoryFiles()
+    files.make_folder("data")
+    data_path = DataPath.open("data", LogSettings(), files)
+    store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
+    for batch in BATCHES:
+        store.log.append(frames(*batch), WALL_NS)
+    data_path.close()
+    return files
+
+
+def flip(files: MemoryFiles, bit: int) -> None:
+    file = files.open(SEGMENT, "write")
+    file.write(bit // 8, bytes([file.read(bit // 8, 1)[0] ^ 1 << bit % 8]))
+
+
+def delivered(files: MemoryFiles) -> tuple[list[str], int]:
+    """What another process delivers, and how many damages it tells of."""
+    files.crash()
+    data_path = DataPath.open("data", LogSettings(), files)
+    store, findings = data_path.open_topic("t", wall_ns=WALL_NS)
+    bodies = read_all(store.log)
+    damage = [finding for finding in [*findings, *store.log.damage] if finding.is_damage]
+    return bodies, len(damage)
+
+
+def without_batch(lost: int) -> list[str]:
+    return [body for at, batch in enumerate(BATCHES) if at != lost for body in batch]
+
+
+SIZE = closed_log().open(SEGMENT, "read").size()
+
+
+@pytest.mark.usefixtures("damaged_on_purpose")
+@pytest.mark.parametrize("byte", range(SIZE))
+def test_a_flipped_bit(byte: int) -> None:
+    for bit in range(8 * byte, 8 * byte + 8):
+        files = closed_log()
+        flip(files, bit)
+
+        assert [True] == [found.is_damage for found in check_data_path("data", files)]
+
+        # A segment that was closed cleanly is not read at the start: the reader steps over it.
+        bodies, damage = delivered(files)
+        assert bodies in [without_batch(lost) for lost in range(len(BATCHES))]
+        assert 1 == damage
+
+        # Without its index file it is read at the start, and recovery takes the damage out.
+        files.crash()
+        files.remove(SEGMENT.replace(".log", ".index"))
+        assert (bodies, 1) == delivered(files)
+        assert (bodies, 0) == delivered(files)
+        files.crash()
+        assert not any(found.is_damage for found in check_data_path("data", files))
