@@ -29,7 +29,7 @@ def frames(*numbers: int) -> list[bytes]:
 
 
 def add_fresh(in_flight: InFlight, *numbers: int, deadline_ns: int) -> None:
-    in_flight.add_fresh(ids(*numbers), frames(*numbers), deadline_ns)
+    in_flight.add_fresh(ids(*numbers), frames(*numbers), numbers[-1], deadline_ns)
 
 
 def add_late(in_flight: InFlight, number: int, *, now_ns: int, deadline_ns: int) -> None:

@@ -29,6 +29,10 @@ __all__ = ["Backlog", "LogBacklog"]
 # The most bytes that one `take` hands out, unless a single message is larger.
 TAKE_BYTES_MAX = 1 << 20
 
+# A window that redeliveries keep from ever becoming empty is filled from the log below this size,
+# or a message that is requeued again and again would hold up all that wait in the log.
+REFILL_BELOW = 256
+
 
 class Backlog:
     """In memory only: see the module's docstring."""
@@ -180,8 +184,10 @@ class LogBacklog(Backlog):
 
     def load(self) -> bool:
         """Fills an empty window from the log. Returns whether there is anything to take."""
-        while not self._window and self._read_seq < self._released_seq:
-            runs = self._log.read(self._read_seq)
+        enough = 1 if self.in_sequence else REFILL_BELOW
+        while len(self._window) < enough and self._read_seq < self._released_seq:
+            stored = self._log.read(self._read_seq)
+            runs = [run for run in stored if run.first_seq < self._released_seq]
             for run in runs:
                 self._load_run(run)
             if not runs:
@@ -244,8 +250,6 @@ class LogBacklog(Backlog):
     def _load_run(self, run: Run) -> None:
         first_seq = run.first_seq
         next_seq = min(first_seq + len(run.frames), self._released_seq)
-        if first_seq >= self._released_seq:
-            return  # the topic still holds these
         if first_seq > self._read_seq:
             self._lose(self._read_seq, first_seq)
         self._read_seq = next_seq

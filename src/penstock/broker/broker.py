@@ -45,7 +45,8 @@ class Broker:
         self._data_path = data_path
         self._clock = clock
         self._sample = sample
-        self._agenda = Agenda(driver, clock.wall_ns() - clock.now_ns())
+        self._armed_by_offset_ns = clock.wall_ns() - clock.now_ns()
+        self._agenda = Agenda(driver, self._armed_by_offset_ns)
         for name in data_path.topics():
             self._open_topic(name)
 
@@ -192,9 +193,10 @@ class Broker:
 
     def _follow_wall_clock(self, offset_ns: int) -> None:
         """Finds the deferred messages a new steady deadline when somebody has set the clock."""
-        if abs(offset_ns - self._agenda.wall_offset_ns) <= _CLOCK_STEP_NS:
-            return
         self._agenda.wall_offset_ns = offset_ns
+        if abs(offset_ns - self._armed_by_offset_ns) <= _CLOCK_STEP_NS:
+            return
+        self._armed_by_offset_ns = offset_ns
         for topic in self.topics.values():
             for channel in topic.channels.values():
                 channel.arm()

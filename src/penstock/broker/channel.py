@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Literal
 
 from penstock import names
+from penstock.broker.address import seq_of
 from penstock.broker.agenda import NEVER_NS, Agenda
 from penstock.broker.backlog import Backlog, LogBacklog
 from penstock.broker.settings import BrokerSettings
@@ -62,7 +63,7 @@ class Channel:
         self._sample = sample
         self._ready: deque[Subscriber] = deque()  # those that can take more, in turn
         self._departed: list[Subscriber] = []  # gone, with messages that wait for their timeout
-        self._last_id = b""  # the highest id handed out in sequence
+        self._last_seq = -1  # the highest number handed out in sequence
         self._backlog = make_backlog(self)
 
     # What the topic does.
@@ -178,7 +179,8 @@ class Channel:
             if expired:
                 self.timeout_count += len(expired)
                 self._put_back(expired)
-                self.ready(subscriber)
+        for subscriber in self.subscribers:
+            self.ready(subscriber)
         self._departed = [gone for gone in self._departed if gone.in_flight]
         self._backlog.recall_due(wall_ns)
         self._agenda.wake(self)
@@ -270,8 +272,8 @@ class Channel:
         deadline_ns = now_ns + subscriber.msg_timeout_ns
         if self._backlog.in_sequence:
             ids = wire.message_ids(frames)
-            subscriber.in_flight.add_fresh(ids, frames, deadline_ns)
-            self._last_id = ids[-1]
+            self._last_seq = seq_of(ids[-1])
+            subscriber.in_flight.add_fresh(ids, frames, self._last_seq, deadline_ns)
         else:
             self._add_by_sequence(subscriber, frames, now_ns, deadline_ns)
             self._backlog.settle_sequence()
@@ -288,14 +290,14 @@ class Channel:
         in_sequence: dict[bytes, bytes] = {}
         for frame in frames:
             message_id = wire.message_id(frame)
-            if message_id > self._last_id:
-                self._last_id = message_id
+            if (seq := seq_of(message_id)) > self._last_seq:
+                self._last_seq = seq
                 in_sequence[message_id] = frame
             else:
                 subscriber.in_flight.add_late(message_id, frame, now_ns, deadline_ns)
         if in_sequence:
-            ids = list(in_sequence)
-            subscriber.in_flight.add_fresh(ids, list(in_sequence.values()), deadline_ns)
+            ids, first_deliveries = list(in_sequence), list(in_sequence.values())
+            subscriber.in_flight.add_fresh(ids, first_deliveries, self._last_seq, deadline_ns)
 
     def _sampled(self, frames: list[bytes], percent: int) -> list[bytes]:
         """Those of the frames that a sampling subscriber is given; the others are finished."""
@@ -303,7 +305,8 @@ class Channel:
         dropped: list[bytes] = []
         for frame in frames:
             (kept if self._sample() * 100 < percent else dropped).append(frame)
-        self._backlog.finish(wire.message_ids(dropped))
+        if dropped:
+            self._backlog.finish(wire.message_ids(dropped))
         return kept
 
     def _finish_late(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlight]:

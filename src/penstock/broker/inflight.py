@@ -4,8 +4,8 @@ A message is in exactly one of two places:
 
 * `fresh`: first deliveries that came in sequence. Sent in batches and nearly always finished in
   batches, so they cost one dict entry each and share one deadline per batch. Because they are sent
-  in sequence, the dict's order is also the order of ids: a batch is known by its last id, and what
-  has expired is a prefix of the dict.
+  in sequence, the dict's order is also the order of sequence numbers: a batch is known by its last
+  number, and what has expired is a prefix of the dict.
 * `late`: redelivered, touched, or delivered out of sequence (a deferral that came due). Each has a
   deadline of its own, on a heap whose stale entries are skipped when they surface.
 
@@ -16,8 +16,10 @@ import heapq
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
+from penstock.broker.address import seq_of
 from penstock.clock import MILLISECOND_NS
 
 __all__ = ["DEADLINE_GRAIN_NS", "InFlight", "Late"]
@@ -39,7 +41,7 @@ class Late(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    last_id: bytes
+    last_seq: int
     deadline_ns: int
 
 
@@ -66,16 +68,18 @@ class InFlight:
         for late in self.late.values():
             yield late.frame
 
-    def add_fresh(self, ids: list[bytes], frames: list[bytes], deadline_ns: int) -> None:
-        """Takes a batch whose ids ascend, the first above every id added before."""
+    def add_fresh(
+        self, ids: list[bytes], frames: list[bytes], last_seq: int, deadline_ns: int
+    ) -> None:
+        """Takes a batch in sequence, up to `last_seq`, all of it above every batch before."""
         self.fresh.update(zip(ids, frames, strict=True))
         batches = self._batches
         if batches and deadline_ns <= batches[-1].deadline_ns:
-            batches[-1] = _Batch(ids[-1], batches[-1].deadline_ns)
+            batches[-1] = _Batch(last_seq, batches[-1].deadline_ns)
             return
         if len(batches) >= _BATCHES_BEFORE_PRUNING:
             self._drop_finished_batches()
-        batches.append(_Batch(ids[-1], deadline_ns + DEADLINE_GRAIN_NS))
+        batches.append(_Batch(last_seq, deadline_ns + DEADLINE_GRAIN_NS))
 
     def add_late(self, message_id: bytes, frame: bytes, now_ns: int, deadline_ns: int) -> None:
         """Takes one message with its own deadline."""
@@ -147,18 +151,24 @@ class InFlight:
         return min(heads, default=None)
 
     def _pop_expired_fresh(self, now_ns: int) -> list[bytes]:
-        batches, last_id = self._batches, b""
+        batches, last_seq = self._batches, -1
         while batches and batches[0].deadline_ns <= now_ns:
-            last_id = batches.popleft().last_id
-        return [self.fresh.pop(message_id) for message_id in list(_up_to(last_id, self.fresh))]
+            last_seq = batches.popleft().last_seq
+        if last_seq < 0:
+            return []
+        return [self.fresh.pop(message_id) for message_id in list(_up_to(last_seq, self.fresh))]
 
     def _batch_of(self, message_id: bytes) -> _Batch:
-        return self._batches[bisect_left(self._batches, (message_id,))]
+        return self._batches[bisect_left(self._batches, (seq_of(message_id),))]
 
     def _drop_finished_batches(self) -> None:
         batches = self._batches
         oldest_id = next(iter(self.fresh), None)
-        while batches and (oldest_id is None or batches[0].last_id < oldest_id):
+        if oldest_id is None:
+            batches.clear()
+            return
+        oldest_seq = seq_of(oldest_id)
+        while batches and batches[0].last_seq < oldest_seq:
             batches.popleft()
 
     def _drop_stale_deadlines(self) -> None:
@@ -171,8 +181,5 @@ class InFlight:
             heapq.heappop(deadlines)
 
 
-def _up_to(last_id: bytes, ids: Iterable[bytes]) -> Iterator[bytes]:
-    for message_id in ids:
-        if message_id > last_id:
-            return
-        yield message_id
+def _up_to(last_seq: int, ids: Iterable[bytes]) -> Iterator[bytes]:
+    return takewhile(lambda message_id: seq_of(message_id) <= last_seq, ids)

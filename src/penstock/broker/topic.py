@@ -100,6 +100,8 @@ class Topic:
             channel.skip(first_seq, self.released_seq)
         if isinstance(self.log, MemoryLog):
             self.log.forget()
+        if self.store is not None:
+            self.store.cursors.flush()  # what an operator has been told is done stays done
         self._note_hold()
 
     def save_progress(self, wall_ns: int) -> None:
