@@ -260,6 +260,37 @@ class TestSyncing:
 
         assert list("abcdefgh") == read_all(log)
 
+    def test_a_segment_that_fills_up_during_a_sync_is_synced_by_the_next(
+        self, files: FaultyFiles, memory_files: MemoryFiles
+    ) -> None:
+        log = open_topic(files, SMALL)[1].log
+        log.append(frames("a"), 1)
+        job = log.begin_sync()
+        for body in "bc":
+            log.append(frames(body), 1)
+        job.run()
+        log.end_sync(job, None)
+        assert FIRST_SEQ + 1 == log.synced_seq
+        log.sync()
+        memory_files.lose_power(Random(1))
+
+        assert list("abc") == read_all(open_topic(memory_files, SMALL)[1].log)
+
+    def test_a_new_segment_that_could_not_be_written_does_not_hide_the_one_before(
+        self, files: FaultyFiles, memory_files: MemoryFiles
+    ) -> None:
+        log = open_topic(files, SMALL)[1].log
+        for body in "ab":
+            log.append(frames(body), 1)
+        files.fail("write")
+        with pytest.raises(StorageError):
+            log.append(frames("c"), 1)
+        log.sync()
+        assert FIRST_SEQ + 2 == log.synced_seq
+        memory_files.lose_power(Random(1))
+
+        assert list("ab") == read_all(open_topic(memory_files, SMALL)[1].log)
+
     def test_when_nothing_is_new_nothing_is_synced(self, log: TopicLog, files: FaultyFiles) -> None:
         log.append(frames("a"), 1)
         log.sync()

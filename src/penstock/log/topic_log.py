@@ -18,7 +18,7 @@ have failed.
 import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from itertools import islice, takewhile
+from itertools import islice
 
 from penstock.errors import LogClosed, StorageError
 from penstock.log.batch import HEADER_BYTES
@@ -244,7 +244,8 @@ class TopicLog:
         self.synced_seq = job.next_seq
         for segment, end in job.parts:
             segment.synced_end = end
-            if segment is not self._active:
+            # It may have grown, and been left for a new one, while the fsync ran.
+            if segment is not self._active and segment.is_synced:
                 self._settle(segment)
 
     def close(self) -> None:
@@ -303,8 +304,7 @@ class TopicLog:
                 segment.settle()
 
     def _unsynced_segments(self) -> list[Segment]:
-        tail = list(takewhile(lambda segment: not segment.is_synced, reversed(self._segments)))
-        return tail[::-1]
+        return [segment for segment in self._segments if not segment.is_synced]
 
     def _is_retained(self, segment: Segment, wall_ns: int) -> bool:
         time_ns, size = self._settings.retention_time_ns, self._settings.retention_bytes
