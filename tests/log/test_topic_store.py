@@ -1,10 +1,12 @@
 """A topic's log and its cursors agree when it is loaded, whatever either has been through."""
 
+from random import Random
+
 import pytest
 from tests.log.frames import WALL_NS, frames, open_topic, read_all
 
-from penstock.log import DataPath, Finding, LogSettings, TopicStore
-from penstock.testing import MemoryFiles
+from penstock.log import DataPath, Files, Finding, LogSettings, TopicStore, close_stores
+from penstock.testing import FaultyFiles, MemoryFiles
 
 FIRST_SEQ = WALL_NS // 1000
 SECOND_NS = 1_000_000_000
@@ -159,3 +161,39 @@ def test_closing_closes_both(store: TopicStore) -> None:
     assert store.is_closed
     assert not store.cursors.dirty
     assert store.log.next_seq == store.log.synced_seq
+
+
+class TestClosingMany:
+    TOPICS = tuple(f"t{number}" for number in range(200))
+
+    def opened(self, files: Files) -> tuple[DataPath, list[TopicStore]]:
+        data_path = DataPath.open("data", LogSettings(), files)
+        return data_path, [data_path.open_topic(name, wall_ns=WALL_NS)[0] for name in self.TOPICS]
+
+    def test_all_of_them_are_safe(self, memory_files: MemoryFiles) -> None:
+        _, stores = self.opened(memory_files)
+        for store in stores:
+            store.log.append(frames("a"), WALL_NS)
+            store.cursors.create("c", FIRST_SEQ)
+            store.cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 1)
+        assert [] == close_stores(stores)
+        memory_files.lose_power(Random(1))
+        _, stores = self.opened(memory_files)
+
+        assert [["a"]] * 200 == [read_all(store.log) for store in stores]
+        assert {FIRST_SEQ + 1} == {store.cursors.progress["c"].floor for store in stores}
+
+    def test_one_that_cannot_be_stored_is_told_and_keeps_none_of_the_others(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        files = FaultyFiles(memory_files)
+        data_path, stores = self.opened(files)
+        stores[7].cursors.create("c", FIRST_SEQ)
+        stores[7].cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 1)
+        files.fail("write", times=None)
+        failures = close_stores(stores)
+
+        assert ["cannot write to data/topics/t7: Input/output error"] == list(map(str, failures))
+        assert all(store.is_closed for store in stores)
+        files.heal()
+        data_path.close()

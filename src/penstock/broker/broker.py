@@ -15,7 +15,7 @@ from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
 from penstock.errors import ProtocolError, StorageError
-from penstock.log import DataPath, Finding, TopicStore
+from penstock.log import DataPath, Finding, TopicStore, close_stores
 
 __all__ = ["Broker"]
 
@@ -152,13 +152,10 @@ class Broker:
     def close(self) -> list[StorageError]:
         """Stores everything and sends all subscribers away. Returns what could not be stored."""
         self.exiting = True
-        failures = []
         for topic in self.topics.values():
-            try:
-                topic.close()
-            except StorageError as failure:
-                failures.append(failure)
-        return failures
+            topic.close()
+        stores = [topic.store for topic in self.topics.values()]
+        return close_stores([store for store in stores if store is not None])
 
     def tend_logs(self) -> list[Finding]:
         """To be called every few seconds: tries whether a log that failed can be written again.

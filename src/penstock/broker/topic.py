@@ -114,12 +114,10 @@ class Topic:
         self.store.log.trim(self._is_needed, wall_ns)
 
     def close(self) -> None:
-        """Stores what the channels know, and sends their subscribers away."""
+        """Leaves what the channels know to the cursors, and sends their subscribers away."""
         self.closed = True
         for channel in self.channels.values():
             channel.close()
-        if self.store is not None:
-            self.store.close()
 
     def discard(self) -> None:
         """Sends all subscribers away; the topic is being deleted."""

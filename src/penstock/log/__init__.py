@@ -10,7 +10,7 @@ from penstock.log.progress import Note, Progress
 from penstock.log.segment import Run, SegmentInfo
 from penstock.log.settings import LogSettings
 from penstock.log.topic_log import READ_BYTES, TopicLog
-from penstock.log.topic_store import TopicStore
+from penstock.log.topic_store import TopicStore, close_stores
 
 __all__ = [
     "READ_BYTES",
@@ -28,4 +28,5 @@ __all__ = [
     "TopicLog",
     "TopicStore",
     "check_data_path",
+    "close_stores",
 ]

@@ -153,6 +153,11 @@ class Cursors:
 
     # Syncing
 
+    @property
+    def needs_sync(self) -> bool:
+        """Whether there is anything written that no fsync has covered."""
+        return not self._is_synced
+
     def sync(self) -> None:
         """Fsyncs here and now; `GroupCommit` does so without blocking. Raises StorageError."""
         run_sync(self)
@@ -185,7 +190,7 @@ class Cursors:
             return
         try:
             self.flush()
-            if not self._is_synced and not self._is_syncing:
+            if self.needs_sync and not self._is_syncing:
                 self.sync()
         finally:
             self.discard()

@@ -1,11 +1,19 @@
 """What has to be synced, cut in three so that only the slow part leaves the owner's thread."""
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Protocol
 
 from penstock.errors import StorageError
 from penstock.log.files import storage_error
 
-__all__ = ["SyncJob", "Syncable", "run_job", "run_sync"]
+__all__ = ["SyncJob", "Syncable", "run_job", "run_sync", "try_syncs"]
+
+# A file system puts the fsyncs that it is given at the same time together. Each of these keeps its
+# files open meanwhile, so there is a limit to how many that can be.
+_SYNCS_AT_ONCE = 64
+_THREADS = 16
 
 
 class SyncJob(Protocol):
@@ -27,6 +35,10 @@ class Syncable(Protocol):
 
     def end_sync(self, job: SyncJob, error: StorageError | None) -> None:
         """Draws, in the owner's thread, the conclusions from how the job ended."""
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether there is anything that a sync would make safe."""
 
     @property
     def needs_retry(self) -> bool:
@@ -51,3 +63,16 @@ def run_sync(target: Syncable) -> None:
     target.end_sync(job, error)
     if error is not None:
         raise error
+
+
+def try_syncs(targets: Sequence[Syncable]) -> None:
+    """Syncs many, here and now, many at a time. One that fails is left as one that needs it."""
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="sync") as threads:
+        for at in range(0, len(targets), _SYNCS_AT_ONCE):
+            begun: list[tuple[Syncable, SyncJob]] = []
+            for target in targets[at : at + _SYNCS_AT_ONCE]:
+                with suppress(StorageError):
+                    begun.append((target, target.begin_sync()))
+            outcomes = threads.map(run_job, [job for _, job in begun])
+            for (target, job), outcome in zip(begun, outcomes, strict=True):
+                target.end_sync(job, outcome)

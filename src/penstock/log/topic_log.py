@@ -29,10 +29,13 @@ from penstock.log.segment import Run, Segment, SegmentInfo
 from penstock.log.settings import LogSettings
 from penstock.log.sync import SyncJob, run_sync
 
-__all__ = ["READ_BYTES", "TopicLog"]
+__all__ = ["CHECKPOINT_BYTES", "READ_BYTES", "TopicLog"]
 
 # Enough that a read costs little beside splitting what it brought, and little enough to hold.
 READ_BYTES = 256 * 1024
+
+# After a crash, so much is read of the last segment, and what was not synced.
+CHECKPOINT_BYTES = 16 * 1024 * 1024
 
 # What `probe` writes and cuts off again: a block of any common file system.
 _PROBE = bytes(4096)
@@ -204,6 +207,11 @@ class TopicLog:
         return self.next_seq - self._sync_asked_seq
 
     @property
+    def needs_sync(self) -> bool:
+        """Whether there is anything that no fsync has covered."""
+        return bool(self._new_names or self._unsynced_segments())
+
+    @property
     def needs_retry(self) -> bool:
         """Whether the last sync failed."""
         return self._sync_error is not None and not self._is_closed
@@ -245,8 +253,8 @@ class TopicLog:
         for segment, end in job.parts:
             segment.synced_end = end
             # It may have grown, and been left for a new one, while the fsync ran.
-            if segment is not self._active and segment.is_synced:
-                self._settle(segment)
+            if segment.is_synced:
+                self._spare_reading(segment)
 
     def close(self) -> None:
         """Syncs, and leaves the log so that the next start need not read it. Raises StorageError if
@@ -254,7 +262,7 @@ class TopicLog:
         if self._is_closed:
             return
         try:
-            if not self._is_syncing and (self._new_names or self._unsynced_segments()):
+            if self.needs_sync and not self._is_syncing:
                 self.sync()
             if self._active is not None and self._active.is_synced:
                 self._settle(self._active)
@@ -297,10 +305,19 @@ class TopicLog:
             self._settle(full)
         return segment
 
+    def _spare_reading(self, segment: Segment) -> None:
+        """Sees to it that the next start need not read a segment that is complete, nor much of the
+        one that still grows."""
+        if segment is not self._active:
+            self._settle(segment)
+        elif segment.end - segment.indexed_end >= CHECKPOINT_BYTES:
+            with contextlib.suppress(OSError):
+                segment.write_index()
+
     def _settle(self, segment: Segment) -> None:
         # The index file is a cache: without one, the next start reads the segment.
         with contextlib.suppress(OSError):
-            if segment.end and not segment.has_index_file and not segment.is_removed:
+            if segment.indexed_end < segment.end and not segment.is_removed:
                 segment.settle()
 
     def _unsynced_segments(self) -> list[Segment]:

@@ -123,16 +123,19 @@ class Nsqd:
         self.broker.exiting = True
         if self._http_server is not None:
             await self._http_server.stop(STOP_SECONDS)
+        for timer in (self._advance_timer, self._housekeeping):
+            if timer is not None:
+                timer.cancel()
         self.save_metadata()
         self.log.info("NSQ: closing topics")
+        self._commit.close()
         for failure in self.broker.close():
             self.log.error("failed to store on exit - %s", failure)
         await self.clients.close(STOP_SECONDS)
-        for timer in (self._advance_timer, self._metadata_timer, self._housekeeping):
-            if timer is not None:
-                timer.cancel()
-        self._commit.close()
-        self._data_path.close()
+        try:
+            self._data_path.close()
+        except StorageError as failure:
+            self.log.error("failed to store on exit - %s", failure)
         self._gc_pauses.close()
         self.log.info("NSQ: bye")
 
