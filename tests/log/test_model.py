@@ -13,7 +13,7 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -26,16 +26,19 @@ from hypothesis.stateful import (
 from penstock.errors import StorageError
 from penstock.log import DataPath, LogSettings, Note, Progress, check_data_path
 from penstock.log import index as index_module
+from penstock.log import topic_log as topic_log_module
+from penstock.log.sync import SyncJob, run_job
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 from penstock.testing.files import Operation
 
-EXAMPLES = 200
+EXAMPLES = 2_000
 SHARDS = 4
 STEPS = 30
 
 # Small enough that a handful of batches makes several segments, and several index entries in each.
 LOG_SETTINGS = LogSettings(max_bytes_per_file=700)
 INDEX_SPACING_BYTES = 150
+CHECKPOINT_BYTES = 200
 
 FIRST_WALL_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000
@@ -100,6 +103,9 @@ class LogMachine(RuleBasedStateMachine):
         self.channels: dict[str, ChannelModel] = {}
         self.uncertain: set[str] = set()
         """Channels whose creation, move or removal failed or never returned."""
+        self.log_sync: tuple[SyncJob, int] | None = None
+        """A sync under way, and what it will have made safe."""
+        self.cursors_sync: tuple[SyncJob, list[tuple[ChannelModel, set[int]]]] | None = None
         self.is_power_lost_next = False
         self.random = Random(0)
         self.serial = 0
@@ -144,6 +150,7 @@ class LogMachine(RuleBasedStateMachine):
 
         assert expected == self.store.log.seq_at_time(timestamp_ns)
 
+    @precondition(lambda self: self.log_sync is None)
     @rule()
     def sync(self) -> None:
         next_seq = self.store.log.next_seq
@@ -151,6 +158,44 @@ class LogMachine(RuleBasedStateMachine):
             self.store.log.sync()
             assert next_seq == self.store.log.synced_seq
             self.synced_seq = next_seq
+
+    @precondition(lambda self: self.log_sync is None)
+    @rule()
+    def begin_sync(self) -> None:
+        with self.disk_may_fail():
+            self.log_sync = self.store.log.begin_sync(), self.store.log.next_seq
+
+    @precondition(lambda self: self.log_sync is not None)
+    @rule()
+    def end_sync(self) -> None:
+        assert self.log_sync is not None
+        (job, next_seq), self.log_sync = self.log_sync, None
+        with self.disk_may_fail():
+            error = run_job(job)
+            self.store.log.end_sync(job, error)
+            if error is None:
+                assert next_seq == self.store.log.synced_seq
+                self.synced_seq = next_seq
+
+    @precondition(lambda self: self.cursors_sync is None)
+    @rule()
+    def begin_cursors_sync(self) -> None:
+        with self.disk_may_fail():
+            job = self.store.cursors.begin_sync()
+            channels = [(channel, set(channel.flushed)) for channel in self.channels.values()]
+            self.cursors_sync = job, channels
+
+    @precondition(lambda self: self.cursors_sync is not None)
+    @rule()
+    def end_cursors_sync(self) -> None:
+        assert self.cursors_sync is not None
+        (job, channels), self.cursors_sync = self.cursors_sync, None
+        with self.disk_may_fail():
+            error = run_job(job)
+            self.store.cursors.end_sync(job, error)
+            for channel, flushed in channels if error is None else ():
+                channel.is_synced = True
+                channel.synced = flushed
 
     @rule(channel=channels, back=st.integers(0, 20))
     def create_or_move_channel(self, channel: str, back: int) -> None:
@@ -205,6 +250,7 @@ class LogMachine(RuleBasedStateMachine):
                 channel.flushed = set(channel.finished)
                 channel.flushed_notes = set(channel.notes)
 
+    @precondition(lambda self: self.cursors_sync is None)
     @rule()
     def sync_cursors(self) -> None:
         with self.disk_may_fail():
@@ -257,6 +303,7 @@ class LogMachine(RuleBasedStateMachine):
     def crash(self, again: list[int], power: bool) -> None:
         self.end_process(power=power, crash_again=again)
 
+    @precondition(lambda self: self.log_sync is None and self.cursors_sync is None)
     @rule()
     def restart(self) -> None:
         with self.disk_may_fail():
@@ -273,6 +320,7 @@ class LogMachine(RuleBasedStateMachine):
 
         assert [] == self.damage()
         self.open()
+        assert [] == self.findings
         self.compare(power=False)
 
     # Crashes, and what must hold after them
@@ -307,6 +355,7 @@ class LogMachine(RuleBasedStateMachine):
             assert [] == self.damage()
 
     def open(self) -> None:
+        self.log_sync = self.cursors_sync = None
         self.wall_ns += STEP_NS
         self.data_path = DataPath.open("data", LOG_SETTINGS, self.files)
         self.store, self.findings = self.data_path.open_topic(TOPIC, wall_ns=self.wall_ns)
@@ -403,6 +452,7 @@ class LogMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("_shard", range(SHARDS))
 def test_the_log_and_the_model_agree(_shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "INDEX_SPACING_BYTES", INDEX_SPACING_BYTES)
+    monkeypatch.setattr(topic_log_module, "CHECKPOINT_BYTES", CHECKPOINT_BYTES)
     number = int(os.environ.get("PENSTOCK_SEED") or Random().getrandbits(32))
     print(f"PENSTOCK_SEED={number} repeats this run")
 
@@ -411,6 +461,8 @@ def test_the_log_and_the_model_agree(_shard: int, monkeypatch: pytest.MonkeyPatc
         settings=settings(
             max_examples=EXAMPLES // SHARDS,
             stateful_step_count=STEPS,
+            # Explaining a failure traces every line, which takes longer than finding it.
+            phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
             database=None,
         ),

@@ -3,9 +3,9 @@
 import pytest
 from tests.log.frames import frame
 
-from penstock.log.batch import MAGIC, encode_header
+from penstock.log.batch import MAGIC, FoundBatch, encode_header
 from penstock.log.files import File
-from penstock.log.scan import SCAN_BYTES, BadBytes, FoundBatch, walk
+from penstock.log.scan import SCAN_BYTES, BadBytes, walk
 from penstock.testing import MemoryFiles
 
 

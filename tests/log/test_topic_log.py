@@ -399,10 +399,10 @@ class TestClosing:
         with pytest.raises(LogClosed):
             log.append(frames("b"), 1)
 
-    def test_while_a_sync_is_under_way_it_is_left_to_that(self, log: TopicLog) -> None:
+    def test_a_sync_under_way_does_not_disturb_a_log_that_is_given_up(self, log: TopicLog) -> None:
         log.append(frames("a"), 1)
         job = log.begin_sync()
-        log.close()
+        log.discard()
         job.run()
         log.end_sync(job, None)
 

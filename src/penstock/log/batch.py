@@ -37,6 +37,7 @@ __all__ = [
     "MAGIC",
     "VERSION",
     "Batch",
+    "FoundBatch",
     "decode_header",
     "encode_header",
     "split_frames",
@@ -94,6 +95,13 @@ class Batch(NamedTuple):
         return self.position + HEADER_BYTES + self.frames_size
 
 
+class FoundBatch(NamedTuple):
+    """A batch, verified."""
+
+    batch: Batch
+    frames: bytes
+
+
 def encode_header(
     frames: bytes, count: int, first_seq: int, position: int, timestamp_ns: int, due_ns: int
 ) -> bytes:
@@ -109,14 +117,14 @@ def decode_header(data: bytes, at: int, position: int) -> Batch:
 
     Raises CorruptBatch if that is not a whole, undamaged header.
     """
-    fields = data[at + _CHECKED_AT : at + HEADER_BYTES]
-    if data[at : at + 4] != MAGIC:
+    if not data.startswith(MAGIC, at):
         raise CorruptBatch("no batch begins here")
-    if len(fields) < _FIELDS.size:
+    checked = data[at + _CHECKED_AT : at + HEADER_BYTES]
+    if len(checked) < _FIELDS.size:
         raise CorruptBatch("the header is cut short")
-    if _CRC.unpack_from(data, at + 4)[0] != crc32c(fields):
+    if crc32c(checked) != _CRC.unpack_from(data, at + 4)[0]:
         raise CorruptBatch("the header does not match its checksum")
-    version, flags, count, size, crc, seq, said_position, timestamp, due = _FIELDS.unpack(fields)
+    version, flags, count, size, crc, seq, said_position, timestamp, due = _FIELDS.unpack(checked)
     if version != VERSION or flags:
         raise CorruptBatch(f"the batch is of an unknown kind: version {version}, flags {flags}")
     if said_position != position:
@@ -132,8 +140,8 @@ def verify_frames(batch: Batch, frames: bytes) -> None:
         raise CorruptBatch("the frames do not match their checksum")
 
 
-def whole_batches(data: bytes, position: int) -> Iterator[tuple[Batch, bytes]]:
-    """The batches that `data`, from `position` of a segment, holds whole, with their frames.
+def whole_batches(data: bytes, position: int) -> Iterator[FoundBatch]:
+    """The batches that `data`, from `position` of a segment, holds whole.
 
     Raises CorruptBatch where one is damaged.
     """
@@ -145,7 +153,7 @@ def whole_batches(data: bytes, position: int) -> Iterator[tuple[Batch, bytes]]:
             return
         frames = data[at + HEADER_BYTES : end]
         verify_frames(batch, frames)
-        yield batch, frames
+        yield FoundBatch(batch, frames)
         at = end
 
 

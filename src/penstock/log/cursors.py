@@ -185,12 +185,14 @@ class Cursors:
             self._leave_generation()
 
     def close(self) -> None:
-        """Flushes and syncs. Raises StorageError if that fails; closed it is all the same."""
+        """Flushes and syncs. Raises StorageError if that fails; closed it is all the same. No sync
+        may be under way."""
         if self._is_closed:
             return
+        assert not self._is_syncing
         try:
             self.flush()
-            if self.needs_sync and not self._is_syncing:
+            if self.needs_sync:
                 self.sync()
         finally:
             self.discard()

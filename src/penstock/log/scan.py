@@ -4,6 +4,7 @@ Nothing is taken for a batch unless its checksums say so. After bytes that are n
 goes on at the next one that is found, so that one bad sector costs what it held and no more.
 """
 
+import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,25 +13,20 @@ from penstock.log.batch import (
     HEADER_BYTES,
     MAGIC,
     Batch,
+    FoundBatch,
     decode_header,
     verify_frames,
+    whole_batches,
 )
 from penstock.log.files import File
 from penstock.log.finding import Finding
 
-__all__ = ["SCAN_BYTES", "BadBytes", "FoundBatch", "Window", "walk"]
+__all__ = ["SCAN_BYTES", "BadBytes", "Window", "walk"]
 
 # Large enough that reading costs little beside checking, small beside any segment.
 SCAN_BYTES = 1024 * 1024
 
 _TORN = "a batch was not written to its end"
-
-
-class FoundBatch(NamedTuple):
-    """A batch, verified."""
-
-    batch: Batch
-    frames: bytes
 
 
 class BadBytes(NamedTuple):
@@ -97,9 +93,15 @@ def walk(file: File, position: int, end: int) -> Iterator[FoundBatch | BadBytes]
     """Every batch between two positions and every stretch that is none, in order."""
     window = Window(file, end)
     while position < end:
-        found = _look(window, position)
-        yield found
-        position = found.end if isinstance(found, BadBytes) else found.batch.end
+        # The common case by the piece; what is damaged, cut short or larger than that, with care.
+        with contextlib.suppress(CorruptBatch):
+            for found in whole_batches(window.bytes_at(position, SCAN_BYTES), position):
+                yield found
+                position = found.batch.end
+        if position < end:
+            looked = _look(window, position)
+            yield looked
+            position = looked.end if isinstance(looked, BadBytes) else looked.batch.end
 
 
 def _look(window: Window, position: int) -> FoundBatch | BadBytes:

@@ -3,8 +3,8 @@
 A segment grows at its end only, and `end` is what this process knows to be batches: bytes beyond it
 are the rest of a write that failed, and are never read. `synced_end` is the part of it that an
 fsync has covered. What is known of the segment besides its batches (index, timestamps, next number)
-is kept beside it in an index file once it is synced; that file is a cache, and an append does not
-touch it: it then speaks of a part of the segment only.
+is kept beside it in an index file, which only speaks of what is synced. That file is a cache. An
+append does not touch it: it then speaks of the first part of the segment.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ from penstock.errors import CorruptBatch
 from penstock.log.batch import (
     HEADER_BYTES,
     Batch,
+    FoundBatch,
     decode_header,
     encode_header,
     split_frames,
@@ -34,7 +35,7 @@ from penstock.log.index import (
 )
 from penstock.log.layout import index_name, segment_name
 from penstock.log.pool import FilePool
-from penstock.log.scan import BadBytes, FoundBatch, walk
+from penstock.log.scan import BadBytes, walk
 
 __all__ = ["Run", "Segment", "SegmentInfo", "read_checkpoint"]
 
@@ -82,8 +83,8 @@ class Segment:
         self.is_broken = False
         """The file has bytes beyond `end` that could not be cut off: nothing may be appended."""
         self.is_removed = False
-        self.has_index_file = False
-        """An index file speaks of all there is up to `end`."""
+        self.indexed_end = 0
+        """An index file speaks of all there is up to here."""
         self.damage: list[Finding] = []
         """What reading came across; whoever reports it empties the list."""
         self.handle = pool.handle(f"{folder}/{segment_name(first_seq)}")
@@ -127,7 +128,6 @@ class Segment:
         self._enter(position, first_seq, timestamp_ns)
         self.end = end
         self.next_seq = first_seq + count
-        self.has_index_file = False
 
     def cut_rest(self) -> None:
         """Cuts off what a failed write left beyond `end`."""
@@ -162,15 +162,18 @@ class Segment:
             write_all(file, found.batch.position, header, found.frames)
 
     def settle(self) -> None:
-        """Gives back space that was set aside in vain, and writes the index file, which may only
-        speak of bytes that are synced."""
-        assert self.is_synced
+        """Gives back space that was set aside in vain, and writes the index file."""
         if self._reserved_end > self.end:
             self.cut_rest()
+        self.write_index()
+
+    def write_index(self) -> None:
+        """Writes the index file, which may only speak of bytes that are synced."""
+        assert self.is_synced
         self._remove_index()
         with contextlib.closing(self._files.open(self._index_path, "create")) as file:
             write_all(file, 0, encode_index(self.checkpoint, self.index))
-        self.has_index_file = True
+        self.indexed_end = self.end
 
     def remove(self) -> None:
         """Deletes the segment."""
@@ -207,14 +210,14 @@ class Segment:
                 return batch.first_seq
         return self.next_seq
 
-    def batches(self, position: int, read_bytes: int) -> Iterator[tuple[Batch, bytes]]:
-        """Every batch from `position` on with its frames, verified, read in pieces of about
-        `read_bytes`. Damage is stepped over, and kept in `damage`."""
+    def batches(self, position: int, read_bytes: int) -> Iterator[FoundBatch]:
+        """Every batch from `position` on, read in pieces of about `read_bytes`. Damage is stepped
+        over, and kept in `damage`."""
         while position < self.end:
             try:
-                for batch, frames in whole_batches(self._piece(position, read_bytes), position):
-                    yield batch, frames
-                    position = batch.end
+                for found in whole_batches(self._piece(position, read_bytes), position):
+                    yield found
+                    position = found.batch.end
             except CorruptBatch:
                 position = self._step_over(position)
 
@@ -229,11 +232,10 @@ class Segment:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Takes the word of an index file, which speaks of synced bytes only."""
-        self.end = self.synced_end = checkpoint.end
+        self.end = self.synced_end = self.indexed_end = checkpoint.end
         self.next_seq = checkpoint.next_seq
         self.first_timestamp_ns = checkpoint.first_timestamp_ns
         self.last_timestamp_ns = checkpoint.last_timestamp_ns
-        self.has_index_file = True
         self._index = None
 
     def take(self, batch: Batch) -> None:
@@ -241,7 +243,6 @@ class Segment:
         self._enter(batch.position, batch.first_seq, batch.timestamp_ns)
         self.end = batch.end
         self.next_seq = batch.next_seq
-        self.has_index_file = False
 
     def _enter(self, position: int, first_seq: int, timestamp_ns: int) -> None:
         """Enters a batch into what is known of all batches."""
@@ -309,7 +310,7 @@ class Segment:
     def _remove_index(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._files.remove(self._index_path)
-        self.has_index_file = False
+        self.indexed_end = 0
 
 
 def read_checkpoint(files: Files, folder: str, first_seq: int) -> Checkpoint | None:

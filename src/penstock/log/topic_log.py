@@ -258,13 +258,14 @@ class TopicLog:
 
     def close(self) -> None:
         """Syncs, and leaves the log so that the next start need not read it. Raises StorageError if
-        that fails; closed it is all the same. While a sync is under way this leaves it at that."""
+        that fails; closed it is all the same. No sync may be under way."""
         if self._is_closed:
             return
+        assert not self._is_syncing
         try:
-            if self.needs_sync and not self._is_syncing:
+            if self.needs_sync:
                 self.sync()
-            if self._active is not None and self._active.is_synced:
+            if self._active is not None:
                 self._settle(self._active)
         finally:
             self.discard()
