@@ -68,7 +68,7 @@ def test_consumer_that_never_reads_is_closed_after_the_write_deadline(
         wait_until(is_closed, "it to be closed", seconds=5)
         seconds = time.monotonic() - began
 
-        assert 1.0 <= seconds < 1.75
+        assert 0.99 <= seconds < 1.9  # at 2.0 it would be closed for its silence
         assert nsqd.shows("t", "c", depth=500, in_flight_count=0)
 
 

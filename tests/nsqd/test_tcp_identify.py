@@ -14,7 +14,7 @@ from penstock.wire.frames import Response
 HEARTBEAT = Response(b"_heartbeat_")
 
 # How much later than it should something may be seen to happen on a busy machine.
-TOLERANCE_SECONDS = 0.25
+TOLERANCE_SECONDS = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -224,8 +224,9 @@ def test_silent_client_gets_a_heartbeat_and_then_the_end(
         assert client.read_to_end() in (b"", frames.HEARTBEAT)
         end_after = time.monotonic() - began
 
-    assert heartbeat_after == pytest.approx(1.0, abs=TOLERANCE_SECONDS)
-    assert end_after == pytest.approx(2.0, abs=TOLERANCE_SECONDS)
+    # The loop's clock has milliseconds.
+    assert 0.99 <= heartbeat_after < 1.0 + TOLERANCE_SECONDS
+    assert 1.99 <= end_after < 2.0 + TOLERANCE_SECONDS
 
 
 def test_answered_heartbeats_keep_a_connection() -> None:

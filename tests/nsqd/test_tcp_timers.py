@@ -20,11 +20,11 @@ LATENESS_SECONDS = 0.010
 TIMERS = 9
 TIMERS_IN_TIME = 5
 
-# What a single timer may be late on such a machine.
-SLACK_SECONDS = 0.15
+# What a single timer may be late on such a machine, where lateness is not the point.
+SLACK_SECONDS = 1.0
 
 # Short, so that the tests are.
-FLAGS = ("--msg-timeout=300ms", "--max-msg-timeout=700ms", "--max-req-timeout=400ms")
+FLAGS = ("--msg-timeout=300ms", "--max-req-timeout=400ms")
 
 
 @pytest.fixture(scope="module")
@@ -111,16 +111,15 @@ def test_deferral_counts_from_the_publish_and_not_from_the_channel(
 ) -> None:
     published = time.monotonic()
     with nsqd.connect() as producer:
-        producer.call(commands.dpub(topic, 300, b"x"))
+        producer.call(commands.dpub(topic, 400, b"x"))
         producer.call(commands.pub(topic, b"at once"))
-    answered = time.monotonic()
-    sleep_until(answered + 0.15)
+    sleep_until(published + 0.3)
+    subscribed = time.monotonic()
     client = nsqd.consumer(topic, "c", rdy=10)
 
     assert b"at once" == client.message().body
     client.message()
-    now = time.monotonic()
-    assert published + 0.3 <= now < answered + 0.3 + SLACK_SECONDS
+    assert published + 0.4 <= time.monotonic() < subscribed + 0.4
 
 
 def test_messages_deferred_together_come_together_and_in_order(
@@ -136,21 +135,22 @@ def test_messages_deferred_together_come_together_and_in_order(
     assert time.monotonic() >= published + 0.2
 
 
-def test_touch_gives_more_time_up_to_the_limit(nsqd: NsqdProcess, topic: str) -> None:
-    """300 ms at first, 300 ms from each TOUCH, but 700 ms in all."""
-    nsqd.publish(topic, b"x")
-    client = nsqd.consumer(topic, "c")
-    message = client.message()
-    delivered = time.monotonic()
-    for after in (0.2, 0.4, 0.6):
-        sleep_until(delivered + after)
-        client.send(commands.touch(message.id))
+def test_touch_gives_more_time_up_to_the_limit(topic: str) -> None:
+    """600 ms at first, 600 ms from each TOUCH, but 1 s in all."""
+    with run_nsqd("--msg-timeout=600ms", "--max-msg-timeout=1s") as nsqd:
+        nsqd.publish(topic, b"x")
+        began = time.monotonic()
+        client = nsqd.consumer(topic, "c")
+        message = client.message()
+        for after in (0.35, 0.7):
+            sleep_until(began + after)
+            touched = time.monotonic()
+            client.send(commands.touch(message.id))
+        again = client.message()
+        now = time.monotonic()
 
-    again = client.message()
-    after = time.monotonic() - delivered
-
-    assert 2 == again.attempts
-    assert 0.65 <= after < 0.7 + SLACK_SECONDS
+        assert 2 == again.attempts
+        assert began + 1.0 <= now < touched + 0.6
 
 
 def test_touched_message_times_out_as_late_as_its_last_touch_says(
