@@ -3,7 +3,7 @@
     DATA_PATH/
       penstock.format                      the format's version, and whether the last run ended well
       topics/
-        orders/                            names.file_name of the topic
+        orders/                            the folder of the topic `orders`
           00001763240000000000.log         a segment, named for its first sequence number
           00001763240000000000.index       what is known of the segment: a cache
           00001763240000000000.log.bad     damaged bytes that recovery took out of the segment
