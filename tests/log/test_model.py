@@ -38,7 +38,7 @@ STEPS = 30
 # Small enough that a handful of batches makes several segments, and several index entries in each.
 LOG_SETTINGS = LogSettings(max_bytes_per_file=700)
 INDEX_SPACING_BYTES = 150
-CHECKPOINT_BYTES = 200
+CHECKPOINT_SPACING_BYTES = 200
 
 FIRST_WALL_NS = 1_700_000_000_000_000_000
 STEP_NS = 1_000_000
@@ -452,7 +452,7 @@ class LogMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("_shard", range(SHARDS))
 def test_the_log_and_the_model_agree(_shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "INDEX_SPACING_BYTES", INDEX_SPACING_BYTES)
-    monkeypatch.setattr(topic_log_module, "CHECKPOINT_BYTES", CHECKPOINT_BYTES)
+    monkeypatch.setattr(topic_log_module, "CHECKPOINT_SPACING_BYTES", CHECKPOINT_SPACING_BYTES)
     number = int(os.environ.get("PENSTOCK_SEED") or Random().getrandbits(32))
     print(f"PENSTOCK_SEED={number} repeats this run")
 

@@ -154,7 +154,7 @@ class TestDamage:
         bench.memory.open(bench.segment.handle.path, "write").truncate(bench.segment.end - 1)
 
         assert ["a", "b"] == bench.read(100)
-        assert 1 == len(bench.segment.damage)
+        assert [True] == [finding.is_damage for finding in bench.segment.damage]
 
 
 class TestFailingWrites:

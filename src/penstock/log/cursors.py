@@ -163,8 +163,9 @@ class Cursors:
         run_sync(self)
 
     def begin_sync(self) -> "CursorsSync":
-        """The fsyncs that make all that is written now safe; one at a time."""
+        """The fsyncs that make all that is written now safe; one at a time. Raises StorageError."""
         assert not self._is_syncing
+        self._refuse_if_closed()
         if self._handle is None:
             self._write([], unapplied=[])
         assert self._handle is not None
@@ -176,8 +177,10 @@ class Cursors:
         """Draws the conclusions from how a job of `begin_sync` ended."""
         assert isinstance(job, CursorsSync)
         self._is_syncing = False
-        self.needs_retry = error is not None and not self._is_closed
         job.release()
+        if self._is_closed:
+            return
+        self.needs_retry = error is not None
         if error is None:
             self._remove_stale(job.stale)
         else:
@@ -268,8 +271,7 @@ class Cursors:
     def _write(self, changes: list[Change], *, unapplied: list[Change]) -> None:
         """Writes one record: the changes or, in a new generation, a snapshot and those of them that
         are not in the state yet."""
-        if self._is_closed:
-            raise LogClosed(f"{self._folder} is closed")
+        self._refuse_if_closed()
         record = encode_record(changes)
         try:
             if self._handle is None or self._end + len(record) > self._compact_at:
@@ -279,6 +281,10 @@ class Cursors:
         except OSError as error:
             raise storage_error("write to", self._folder, error) from error
         self._is_synced = False
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise LogClosed(f"{self._folder} is closed")
 
     def _append(self, handle: Handle, record: bytes) -> None:
         file = handle.file or handle.open()
@@ -326,7 +332,8 @@ class Cursors:
         for path in paths:
             # One that stays in the list is tried again after the next sync.
             with contextlib.suppress(OSError):
-                self._pool.files.remove(path)
+                with contextlib.suppress(FileNotFoundError):
+                    self._pool.files.remove(path)
                 self._stale.remove(path)
 
     def _unflushed_changes(self) -> list[Change]:
@@ -335,7 +342,8 @@ class Cursors:
         ]
         for channel, seqs in self._unflushed_notes.items():
             notes = self.progress[channel].notes
-            changes.append(Notes(channel, [(seq, notes[seq]) for seq in seqs if seq in notes]))
+            if still_open := [(seq, notes[seq]) for seq in seqs if seq in notes]:
+                changes.append(Notes(channel, still_open))
         return changes
 
     def _forget_unflushed(self, channel: str) -> None:

@@ -113,6 +113,8 @@ class Segment:
 
     def append(self, frames: bytes, count: int, timestamp_ns: int, due_ns: int) -> None:
         """Adds one batch with one write. If that fails it raises OSError and has added nothing."""
+        # Before the write, since it may have to be read.
+        index = self.index
         position = self.end
         first_seq = self.next_seq
         end = position + HEADER_BYTES + len(frames)
@@ -125,7 +127,7 @@ class Segment:
         except OSError:
             self.cut_rest()
             raise
-        self._enter(position, first_seq, timestamp_ns)
+        self._enter(index, position, first_seq, timestamp_ns)
         self.end = end
         self.next_seq = first_seq + count
 
@@ -163,7 +165,7 @@ class Segment:
 
     def settle(self) -> None:
         """Gives back space that was set aside in vain, and writes the index file."""
-        if self._reserved_end > self.end:
+        if self._reserved_end > self.end > _RESERVE_BYTES:
             self.cut_rest()
         self.write_index()
 
@@ -240,13 +242,12 @@ class Segment:
 
     def take(self, batch: Batch) -> None:
         """Counts in a batch that was found at the end."""
-        self._enter(batch.position, batch.first_seq, batch.timestamp_ns)
+        self._enter(self.index, batch.position, batch.first_seq, batch.timestamp_ns)
         self.end = batch.end
         self.next_seq = batch.next_seq
 
-    def _enter(self, position: int, first_seq: int, timestamp_ns: int) -> None:
+    def _enter(self, index: SparseIndex, position: int, first_seq: int, timestamp_ns: int) -> None:
         """Enters a batch into what is known of all batches."""
-        index = self.index
         if position >= index.next_position:
             index.add(position, first_seq, self.last_timestamp_ns)
         if position == 0:
@@ -282,7 +283,8 @@ class Segment:
     def _keep_damage(self, bad: BadBytes) -> None:
         if bad.position not in self._damaged_at:
             self._damaged_at.add(bad.position)
-            self.damage.append(bad.finding(self.handle.path))
+            # Up to `end` all was whole once: whatever it looks like, it is no leftover.
+            self.damage.append(bad._replace(is_leftover=False).finding(self.handle.path))
 
     def _remember_place(self, seq: int, position: int) -> None:
         if len(self._places) >= _PLACES_MAX:

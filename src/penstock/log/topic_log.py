@@ -29,13 +29,13 @@ from penstock.log.segment import Run, Segment, SegmentInfo
 from penstock.log.settings import LogSettings
 from penstock.log.sync import SyncJob, run_sync
 
-__all__ = ["CHECKPOINT_BYTES", "READ_BYTES", "TopicLog"]
+__all__ = ["CHECKPOINT_SPACING_BYTES", "READ_BYTES", "TopicLog"]
 
 # Enough that a read costs little beside splitting what it brought, and little enough to hold.
 READ_BYTES = 256 * 1024
 
-# After a crash, so much is read of the last segment, and what was not synced.
-CHECKPOINT_BYTES = 16 * 1024 * 1024
+# After a crash, at most so much of what was synced has to be read.
+CHECKPOINT_SPACING_BYTES = 16 * 1024 * 1024
 
 # What `probe` writes and cuts off again: a block of any common file system.
 _PROBE = bytes(4096)
@@ -103,6 +103,7 @@ class TopicLog:
         if self._is_closed or self._sync_error is not None:
             raise self._refusal()
         count = len(frames)
+        assert count
         joined = b"".join(frames)
         try:
             segment = self._active
@@ -221,8 +222,10 @@ class TopicLog:
         run_sync(self)
 
     def begin_sync(self) -> "LogSync":
-        """The fsyncs that make all that is appended now safe; one at a time."""
+        """The fsyncs that make all that is stored now safe; one at a time. Raises StorageError."""
         assert not self._is_syncing
+        if self._is_closed:
+            raise self._refusal()
         folders = [self._folder, self._folder.rpartition("/")[0]] if self._new_names else []
         job = LogSync(
             self._pool.files,
@@ -242,6 +245,8 @@ class TopicLog:
         assert isinstance(job, LogSync)
         self._is_syncing = False
         job.release()
+        if self._is_closed:
+            return
         self._must_rewrite = error is not None
         if error is not None:
             self._sync_error = str(error)
@@ -311,7 +316,7 @@ class TopicLog:
         one that still grows."""
         if segment is not self._active:
             self._settle(segment)
-        elif segment.end - segment.indexed_end >= CHECKPOINT_BYTES:
+        elif segment.end - segment.indexed_end >= CHECKPOINT_SPACING_BYTES:
             with contextlib.suppress(OSError):
                 segment.write_index()
 
