@@ -15,12 +15,12 @@ message released to the channel is then in exactly one of these places:
     finished     told to the cursor journal, at the latest with the next `report_finished`
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import chain
 
 from penstock.broker.address import maybe_run, seq_of, seqs_of
 from penstock.broker.deferred import Deferred, DeferredRun
+from penstock.broker.window import Window
 from penstock.log import Cursors, Note, Run, TopicLog
 from penstock.wire import frames as wire
 
@@ -40,7 +40,7 @@ class Backlog:
     def __init__(self, window_max: int, on_due: Callable[[int], None]) -> None:
         """`on_due` is told the wall time at which `recall_due` will have something to do."""
         self.in_sequence = True  # no redelivery or deferral stands in the window
-        self._window: deque[bytes] = deque()
+        self._window = Window()
         self._window_max = window_max
         self._on_due = on_due
         self._deferred = Deferred(frames_max=None)
@@ -63,18 +63,7 @@ class Backlog:
 
     def take(self, count: int) -> list[bytes]:
         """The next frames of the window: at most `count`, and at most about a mebibyte."""
-        window = self._window
-        if count >= len(window):
-            frames = list(window)
-            window.clear()
-        else:
-            pop = window.popleft
-            frames = [pop() for _ in range(count)]
-        if sum(map(len, frames)) > TAKE_BYTES_MAX:
-            fitting = _count_within(frames, TAKE_BYTES_MAX)
-            window.extendleft(reversed(frames[fitting:]))
-            del frames[fitting:]
-        return frames
+        return self._window.take(count, TAKE_BYTES_MAX)
 
     def settle_sequence(self) -> None:
         """Called once what was taken has been handed out: an empty window is in sequence again."""
@@ -273,7 +262,7 @@ class LogBacklog(Backlog):
                 if due_next_ns:
                     self._defer(due_next_ns, seq, [frame])
                 else:
-                    self._window.append(frame)
+                    self._window.extend([frame])
 
     def _read_back(self, run: DeferredRun) -> list[bytes]:
         """The frames of a deferred run that waits in the log, as they are to be delivered next."""
@@ -303,14 +292,3 @@ class LogBacklog(Backlog):
         self._cursors.finish(self._channel, first_seq, next_seq)
         self._revisited_below = max(self._revisited_below, next_seq)
         self._on_progress()
-
-
-def _count_within(frames: list[bytes], bytes_max: int) -> int:
-    """How many of the frames fit into `bytes_max`; at least one."""
-    count = total = 0
-    for frame in frames:
-        total += len(frame)
-        if total > bytes_max:
-            break
-        count += 1
-    return max(count, 1)

@@ -16,7 +16,7 @@ import heapq
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import takewhile
+from itertools import repeat, takewhile
 from typing import NamedTuple
 
 from penstock.broker.address import seq_of
@@ -88,9 +88,10 @@ class InFlight:
 
     def finish_fresh(self, ids: list[bytes]) -> list[bytes]:
         """Takes out those of `ids` that are first deliveries; returns the others."""
-        pop = self.fresh.pop
-        found = [pop(message_id, None) for message_id in ids]
-        if None not in found:
+        fresh = self.fresh
+        count_before = len(fresh)
+        found = list(map(fresh.pop, ids, repeat(None)))
+        if count_before - len(fresh) == len(ids):
             return []
         return [message_id for message_id, frame in zip(ids, found, strict=True) if frame is None]
 

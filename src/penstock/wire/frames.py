@@ -13,6 +13,7 @@ place. They trust the frame: it is one that was rendered here.
 
 import struct
 from collections.abc import Sequence
+from operator import itemgetter
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
@@ -128,9 +129,12 @@ def message_id(frame: bytes) -> bytes:
     return frame[18:34]
 
 
+_id_of = itemgetter(slice(18, 34))
+
+
 def message_ids(frames: Sequence[bytes]) -> list[bytes]:
     """The ids of message frames."""
-    return [frame[18:34] for frame in frames]
+    return list(map(_id_of, frames))
 
 
 def ids_to_ints(ids: Sequence[bytes]) -> tuple[int, ...]:

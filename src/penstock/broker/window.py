@@ -1,0 +1,60 @@
+"""The frames that a channel has in memory, next to be delivered.
+
+A queue that is filled and emptied in batches: a list, and how much of it has been taken. Putting in
+and taking out are then list operations, which cost next to nothing per frame; what was taken is let
+go of now and then.
+"""
+
+from collections.abc import Sequence
+
+__all__ = ["Window"]
+
+# What was taken may be kept alive until there are so many of them.
+_TAKEN_MAX = 1024
+
+
+class Window:
+    """First in, first out."""
+
+    __slots__ = ("_frames", "_taken")
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return len(self._frames) - self._taken
+
+    def extend(self, frames: Sequence[bytes]) -> None:
+        """Adds frames at the end."""
+        self._frames += frames
+
+    def take(self, count: int, bytes_max: int) -> list[bytes]:
+        """Takes out the first frames: at most `count`, and no more than fit into `bytes_max`, but
+        at least one."""
+        frames = self._frames[self._taken : self._taken + count]
+        if sum(map(len, frames)) > bytes_max:
+            del frames[_count_within(frames, bytes_max) :]
+        self._taken += len(frames)
+        if self._taken == len(self._frames):
+            self.clear()
+        elif self._taken >= _TAKEN_MAX:
+            del self._frames[: self._taken]
+            self._taken = 0
+        return frames
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self._frames = []
+        self._taken = 0
+
+
+def _count_within(frames: list[bytes], bytes_max: int) -> int:
+    """How many of the frames fit into `bytes_max`; at least one."""
+    count = total = 0
+    for frame in frames:
+        total += len(frame)
+        if total > bytes_max:
+            break
+        count += 1
+    return max(count, 1)
