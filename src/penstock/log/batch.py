@@ -162,11 +162,14 @@ def split_frames(batch: Batch, frames: bytes) -> list[bytes]:
     count, total = batch.message_count, len(frames)
     prefix = frames[:4]
     size = 4 + int.from_bytes(prefix)
-    # Messages of one size are common, and cut at a fixed stride they cost a third of the loop.
+    if count == 1 and size == total:
+        return [frames]
+    # Messages of one size are common, and cut by one call they cost a fifth of the loop. The format
+    # is made anew each time because `struct.unpack` would keep it, and it can be a large one.
     if size * count == total and all(
         frames[offset::size] == prefix[offset : offset + 1] * count for offset in range(4)
     ):
-        return [frames[at : at + size] for at in range(0, total, size)]
+        return list(struct.Struct(f"{size}s" * count).unpack(frames))
     return _split_unequal_frames(count, frames)
 
 
