@@ -317,6 +317,14 @@ def test_other_protocol_is_refused(nsqd: NsqdProcess, opening: bytes) -> None:
         assert error(b"E_BAD_PROTOCOL") == client.read_to_end()
 
 
+def test_error_can_be_read_though_the_client_sends_on(nsqd: NsqdProcess) -> None:
+    """A connection closed with bytes unread is reset, and the error lost with it."""
+    with nsqd.connect() as client:
+        client.send(b"PUB t\n" + int32(1_000_000) + b"x" * 1_000_000)
+
+        assert error(b"E_BAD_MESSAGE PUB message too big 1000000 > 1000") == client.read_to_end()
+
+
 def test_magic_may_come_in_pieces(nsqd: NsqdProcess) -> None:
     with nsqd.connect(opening=b" ") as client:
         for piece in (b" ", b"V", b"2" + ALIVE):
