@@ -428,6 +428,7 @@ class TestOnALogWithHoles:
         assert ["c" * 200, "d" * 200] == bodies_of(take_all(backlog))
         assert (0, 0) == (backlog.depth, backlog.log_depth)
         assert first_seq + 2 == journal.floor
+        assert journal.progress_told
 
     def test_a_deferred_message_that_is_gone_does_not_stop_the_others(
         self, journal: Journal

@@ -36,10 +36,10 @@ def test_a_run_comes_out_whole_when_it_is_due_and_not_before() -> None:
 
 def test_runs_come_out_by_due_time_and_equal_times_as_they_came() -> None:
     deferred = Deferred(frames_max=None)
-    for first_seq, due_ns in enumerate([300, 100, 200, 100]):
+    for due_ns, first_seq in [(300, 1), (100, 9), (200, 2), (100, 5)]:
         deferred.add(due_ns, first_seq, [b"x"])
 
-    assert [1, 3, 2] == [run.first_seq for run in due_runs(deferred, 250)]
+    assert [9, 5, 2] == [run.first_seq for run in due_runs(deferred, 250)]
     assert 300 == deferred.next_due_ns()
 
 
@@ -93,14 +93,15 @@ def test_it_is_a_stable_sort_by_due_time(
     frames_max: int | None, runs: list[tuple[int, int]], checks: list[int]
 ) -> None:
     deferred = Deferred(frames_max)
-    for first_seq, (due_ns, length) in enumerate(runs):
+    numbered = [(-number, *run) for number, run in enumerate(runs)]
+    for first_seq, due_ns, length in numbered:
         deferred.add(due_ns, first_seq, [b"x"] * length)
-    waiting = sorted(enumerate(runs), key=lambda each: each[1][0])
+    waiting = sorted(numbered, key=lambda run: run[1])
 
     for wall_ns in [*checks, 20]:
-        expected = [first_seq for first_seq, (due_ns, _) in waiting if due_ns <= wall_ns]
+        expected = [first_seq for first_seq, due_ns, _ in waiting if due_ns <= wall_ns]
         waiting = waiting[len(expected) :]
 
         assert expected == [run.first_seq for run in due_runs(deferred, wall_ns)]
-        assert sum(length for _, (_, length) in waiting) == len(deferred)
+        assert sum(length for _, _, length in waiting) == len(deferred)
     assert 0 == deferred._frames_held

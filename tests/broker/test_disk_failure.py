@@ -186,6 +186,7 @@ class TestReading:
         assert ["cannot read"] == [str(failure) for failure in host.broker.pump()]
         host.driver.pump_wanted = False
         assert 3 == consumer.channel.depth
+        assert host.clock.now_ns() + SECOND_NS == host.broker.next_deadline_ns()
         reads.failing = False
         host.pass_time(SECOND_NS)
         assert ["a", "b", "c"] == consumer.take()
@@ -200,6 +201,7 @@ class TestReading:
 
         assert ["cannot read"] == [str(failure) for failure in host.broker.advance()]
         assert 2 == consumer.channel.deferred_count
+        assert host.clock.now_ns() + SECOND_NS == host.broker.next_deadline_ns()
         host.driver.advance_wanted_ns = host.broker.next_deadline_ns()
         reads.failing = False
         host.pass_time(SECOND_NS)
@@ -268,3 +270,17 @@ class TestDamage:
 
         assert ["first", "third"] == host.consumer(rdy=10).take()
         assert 0 == host.channel().depth
+
+    def test_without_its_journal_a_topic_keeps_all_its_messages(self, host: Host) -> None:
+        """Nobody knows any more what was finished: better again than never."""
+        consumer = host.consumer(rdy=10)
+        host.publish("t", *"abc")
+        consumer.fin("a")
+        host.save_progress()
+        for name in host.memory_files.names("data/topics/t"):
+            if not name.endswith(".log"):
+                host.memory_files.remove(f"data/topics/t/{name}")
+        host.crash()
+
+        assert {} == host.broker.topics["t"].channels
+        assert ["a", "b", "c"] == host.consumer(rdy=10).take()

@@ -4,7 +4,7 @@ from tests.broker.fakes import MSG_TIMEOUT_NS, Host
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.clock import SECOND_NS
-from penstock.log import LogSettings
+from penstock.log import READ_BYTES, LogSettings
 from penstock.wire import frames as wire
 
 
@@ -411,6 +411,15 @@ class TestEphemeralChannelOnALastingTopic:
         assert ["0", "1", "2", "next"] == consumer.take()
         assert 0 == host.broker.topics["t"].depth
 
+    def test_what_waited_is_read_piece_by_piece(self, host: Host) -> None:
+        bodies = [f"{number:<1000}" for number in range(2000)]
+        for start in range(0, 2000, 100):
+            host.publish("t", *bodies[start : start + 100])
+        assert sum(map(len, bodies)) > 4 * READ_BYTES
+
+        consumer = host.consumer(channel="c#ephemeral", rdy=2500)
+        assert bodies == consumer.take()
+
     def test_it_is_not_there_after_a_restart_and_keeps_nothing_from_others(
         self, host: Host
     ) -> None:
@@ -471,6 +480,14 @@ class TestTrimming:
         topic.pause(False)
         host.pump()
         assert numbered(20) == consumer.take()
+
+    def test_what_waits_for_the_first_channel_stays(self, small_segments: Host) -> None:
+        host = small_segments
+        for body in numbered(20):
+            host.publish("t", body)
+        host.broker.topics["t"].save_progress(host.clock.wall_ns())
+
+        assert numbered(20) == host.consumer(rdy=100).take()
 
     def test_what_is_in_flight_deferred_or_queued_stays(self, small_segments: Host) -> None:
         host = small_segments
