@@ -1,6 +1,8 @@
 """What a crash or a bad disk has done to the segments is put right, told, and costs no more than it
 must."""
 
+from random import Random
+
 import pytest
 from tests.log.frames import bodies_in, frames
 
@@ -276,5 +278,27 @@ def test_a_recovery_that_is_interrupted_anywhere_ends_the_same() -> None:
             assert expected == stored(load(memory))
         else:
             assert changes > 10
+            return
+    pytest.fail("recovery does not end")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_so_does_one_that_a_power_loss_interrupts(seed: int) -> None:
+    expected = {100: "a", 102: "c", 104: "e"}
+    for changes in range(100):
+        memory = damaged_files()
+        memory.open(PATH, "write").sync()
+        memory.sync_folder("data")
+        memory.sync_folder("")
+        files = FaultyFiles(memory)
+        files.crash_after(changes)
+        try:
+            load(files)
+        except SimulatedCrash:
+            memory.lose_power(Random(100 * seed + changes))
+            assert expected == stored(load(memory))
+        else:
+            memory.lose_power(Random(seed))
+            assert expected == stored(load(memory))
             return
     pytest.fail("recovery does not end")

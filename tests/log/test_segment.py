@@ -120,11 +120,15 @@ class TestReading:
         ]
 
     def test_with_a_clock_that_was_set_back_the_first_match_is_found(self, bench: Bench) -> None:
-        for time in (10, 50, 20, 60):
+        for time in (10, 50, 20, 60, 30):
             bench.append("x", timestamp_ns=time)
 
         assert 101 == bench.segment.seq_at_time(15)
         assert 103 == bench.segment.seq_at_time(55)
+        assert (10, 60) == (
+            bench.segment.info.first_timestamp_ns,
+            bench.segment.info.last_timestamp_ns,
+        )
 
 
 class TestDamage:
