@@ -4,6 +4,8 @@ Run it by `make demo`. The broker is the real program, in a process and a tempor
 own; everything is said to it over TCP and HTTP.
 """
 
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -47,8 +49,14 @@ def main() -> None:
         after = drain(nsqd, load.acknowledged - before)
         lost = load.acknowledged - before - after
         tell(f"{len(after - before):,} more were delivered, {len(after & before):,} again")
-        console.print(f"\n  [bold]acknowledged messages lost: {len(lost)}[/bold]\n", style="green")
+        console.print(f"\n  acknowledged messages lost: {len(lost)}", style="bold green")
         assert not lost
+
+        scene("Stop it cleanly, and check what is on disk")
+        nsqd.terminate()
+        subprocess.run(
+            [sys.executable, "-m", "penstock.cli.penstock", "check", nsqd.data_path], check=True
+        )
 
 
 def hello(nsqd: NsqdProcess) -> None:
