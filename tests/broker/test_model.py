@@ -6,6 +6,7 @@ before its time, attempts are right, and a timeout is neither early nor late.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -23,6 +24,8 @@ from penstock.wire import frames as wire
 TIMEOUT_NS = 4 * SECOND_NS
 TIMEOUT_MAX_NS = 10 * SECOND_NS
 CHANNELS = ["c", "d"]
+NODE_IDS = [0, 7, 900]
+MEM_QUEUE_SIZES = [0, 1, 3, 100]
 
 # How often each thing happens, in a hundred steps. One rule for all of them, because as rules of
 # their own they would be equally likely, and hardly a message would live to be delivered.
@@ -47,7 +50,7 @@ STEPS = [
 
 class BrokerAgainstAModel(RuleBasedStateMachine):
     @initialize(
-        mem_queue_size=st.sampled_from([0, 1, 3, 100]),
+        mem_queue_size=st.sampled_from(MEM_QUEUE_SIZES),
         requeue_on_disconnect=st.booleans(),
         max_bytes_per_file=st.sampled_from([200, 100_000]),
         pumps_by_itself=st.booleans(),
@@ -274,10 +277,12 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
     def restart(self, data: st.DataObject) -> None:
         for channel in self.channels.values():
             channel.stop()
+        self.host.settings = self.draw_settings(data)
         self.host.restart()
         self.come_back()
 
     def crash(self, data: st.DataObject) -> None:
+        self.host.settings = self.draw_settings(data)
         self.host.crash()
         self.come_back()
 
@@ -371,6 +376,14 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
             for body in self.held:
                 channel.release(body, self.published_due_ns[body])
         self.held = []
+
+    def draw_settings(self, data: st.DataObject) -> BrokerSettings:
+        """Those of a new process may differ from those of the last."""
+        return replace(
+            self.host.settings,
+            node_id=data.draw(st.sampled_from(NODE_IDS)),
+            mem_queue_size=data.draw(st.sampled_from(MEM_QUEUE_SIZES)),
+        )
 
     def draw_consumer(
         self, data: st.DataObject, suits: Callable[[ModelConsumer], bool] = lambda _: True
