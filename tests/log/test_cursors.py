@@ -389,6 +389,20 @@ class TestSyncing:
         memory_files.lose_power(Random(0))
         assert ["a"] == list(reloaded(memory_files)[0].progress)
 
+    def test_one_that_ends_after_the_topic_was_made_again_leaves_that_alone(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        data_path, store = open_topic(memory_files)
+        store.cursors._leave_generation()
+        store.cursors.hold(None)
+        job = store.cursors.begin_sync()
+        job.run()
+        data_path.remove_topic("t")
+        data_path.open_topic("t", wall_ns=WALL_NS)
+        store.cursors.end_sync(job, None)
+
+        assert ["cursors.1"] == memory_files.names("data/topics/t")
+
     def test_closing_flushes_and_syncs(self, memory_files: MemoryFiles) -> None:
         data_path, store = open_topic(memory_files)
         store.cursors.create("a", FLOOR)

@@ -409,6 +409,39 @@ class TestClosing:
         assert not log.needs_retry
 
 
+def test_a_segment_begun_during_a_sync_is_safe_after_the_next() -> None:
+    for seed in range(20):
+        files = MemoryFiles()
+        files.make_folder("data")
+        files.sync_folder("")
+        log = open_topic(files, SMALL)[1].log
+        log.append(frames("a"), 1)
+        log.append(frames("b"), 1)
+        job = log.begin_sync()
+        log.append(frames("c"), 1)
+        job.run()
+        log.end_sync(job, None)
+        log.sync()
+        files.lose_power(Random(seed))
+
+        assert list("abc") == read_all(open_topic(files, SMALL)[1].log)
+
+
+def test_a_sync_that_ends_after_the_topic_was_made_again_leaves_that_alone(
+    memory_files: MemoryFiles,
+) -> None:
+    data_path, store = open_topic(memory_files, SMALL)
+    for body in "abc":
+        store.log.append(frames(body), 1)
+    job = store.log.begin_sync()
+    job.run()
+    data_path.remove_topic("t")
+    data_path.open_topic("t", wall_ns=WALL_NS)
+    store.log.end_sync(job, None)
+
+    assert ["cursors.1"] == memory_files.names("data/topics/t")
+
+
 def test_a_trim_during_a_sync_does_not_disturb_it(small_log: TopicLog, files: FaultyFiles) -> None:
     job = small_log.begin_sync()
     small_log.trim(never, 0)

@@ -142,23 +142,21 @@ class _Recovery:
         self.is_tail_lost = False
 
     def _put_right(self) -> None:
-        files, path = self._pool.files, self.segment.handle.path
         damaged = [bad for bad, _ in self._bad if not bad.is_leftover]
         if damaged:
             self._keep_aside(damaged)
         # From the last to the first: a segment that is there always ends the one before it.
         for stretch in reversed(self._strays):
             self.split_off.insert(0, self._split_off(stretch))
-        if damaged or self._strays:
-            files.sync_folder(self._folder)
         if self._bad or self._strays:
             self.segment.handle.open().truncate(self.segment.end)
-        self.findings += [self._finding(path, bad, seq) for bad, seq in self._bad]
+        self.findings += [self._finding(bad, seq) for bad, seq in self._bad]
 
     def _keep_aside(self, damaged: list[BadBytes]) -> None:
         file = self.segment.handle.open()
         pieces = [file.read(bad.position, bad.end - bad.position) for bad in damaged]
         append_to(self._pool.files, self.segment.handle.path + BAD_SUFFIX, pieces)
+        self._pool.files.sync_folder(self._folder)
 
     def _split_off(self, stretch: list[Batch]) -> Segment:
         segment = Segment(self._pool, self._folder, stretch[0].first_seq)
@@ -172,10 +170,12 @@ class _Recovery:
         segment.handle.open().sync()
         segment.synced_end = segment.end
         self._pool.files.rename(segment.handle.path, path)
+        self._pool.files.sync_folder(self._folder)
         segment.handle.path = path
         return segment
 
-    def _finding(self, path: str, bad: BadBytes, first_seq: int) -> Finding:
+    def _finding(self, bad: BadBytes, first_seq: int) -> Finding:
+        path = self.segment.handle.path
         if bad.is_leftover:
             return replace(bad.finding(path), problem=f"{bad.reason}; cut off")
         after = (stretch[0] for stretch in self._strays if stretch[0].position >= bad.end)
