@@ -19,6 +19,9 @@ from bench.targets import Target
 __all__ = ["main"]
 
 WIDTH_MIN = 140
+LOG = "log"
+"""A scenario without targets: our log by itself, in this process."""
+
 FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
 
@@ -40,7 +43,7 @@ FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.option(
     "--only",
     multiple=True,
-    type=click.Choice([scenario.name for scenario in SCENARIOS]),
+    type=click.Choice([*(scenario.name for scenario in SCENARIOS), LOG]),
     help="Run this scenario only; may be repeated.",
 )
 @click.option("--repeat", type=click.IntRange(min=1), help="Repetitions of each. [default: 3]")
@@ -65,13 +68,16 @@ def main(
     and how many times better ours is: below 1 it is worse.
     """
     chosen = _targets(ours=ours, trial=trial, redis=redis, against=against)
-    _warn_if_busy()
     scenarios = [scenario for scenario in SCENARIOS if not only or scenario.name in only]
+    _warn_if_busy()
     results, failures = _run(scenarios, chosen, repeat or (1 if quick else 3), quick=quick)
     report = Report(results, [target.name for target in chosen], row_titles(), failures)
     console = Console()
     console.width = max(console.width, WIDTH_MIN)
-    print_report(report, console)
+    if scenarios:
+        print_report(report, console)
+    if LOG in only or (ours and not only and not quick):
+        _measure_log()
     if json_file:
         json_file.write_text(as_json(report))
     if markdown_file:
@@ -95,6 +101,12 @@ def _targets(*, ours: bool, trial: Path | None, redis: bool, against: str | None
     if not chosen:
         raise click.UsageError("nothing to measure")
     return chosen
+
+
+def _measure_log() -> None:
+    from bench import log_bench  # noqa: PLC0415 - the only part that needs penstock in this process
+
+    log_bench.main()
 
 
 def _warn_if_busy() -> None:

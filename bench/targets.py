@@ -108,8 +108,11 @@ def running(target: Target) -> Iterator[Server]:
         command = _filled_in(target.command, at, data)
         started = time.perf_counter()
         with output.open("wb") as log, _process(target, command, log.fileno()) as process:
-            _wait_until_ready(target, at, process, output)
-            yield Server(target.wire, at, process.pid, time.perf_counter() - started)
+            try:
+                _wait_until_ready(target, at, process)
+                yield Server(target.wire, at, process.pid, time.perf_counter() - started)
+            except LoadError as error:
+                raise LoadError(f"{error}; {_last_words(output)}") from None
 
 
 @contextmanager
@@ -133,17 +136,19 @@ def _process(
             process.wait()
 
 
-def _wait_until_ready(
-    target: Target, at: Endpoint, process: subprocess.Popen[bytes], output: Path
-) -> None:
+def _wait_until_ready(target: Target, at: Endpoint, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_SECONDS_MAX
     while not target.wire.is_ready(at):
         if process.poll() is not None:
-            last = output.read_text(errors="replace").strip().splitlines()[-1:]
-            raise LoadError(f"{target.name} does not start: {last[0] if last else 'no output'}")
+            raise LoadError(f"{target.name} does not start: exit code {process.returncode}")
         if time.monotonic() > deadline:
             raise LoadError(f"{target.name} does not answer after {START_SECONDS_MAX:.0f} s")
         time.sleep(0.002)
+
+
+def _last_words(output: Path) -> str:
+    lines = output.read_text(errors="replace").strip().splitlines()
+    return f"its last output: {lines[-1]}" if lines else "it printed nothing"
 
 
 def _filled_in(command: Sequence[str], at: Endpoint, data: Path) -> list[str]:

@@ -54,7 +54,7 @@ def test_a_target_that_fails_is_reported_and_fails_the_run() -> None:
     run = bench("--quick", "--no-ours", "--no-redis", "--only=mpub", "--against=false")
 
     assert run.returncode == 1
-    assert "mpub, against: against does not start: no output" in run.stdout
+    assert "mpub, against: against does not start: exit code 1; it printed nothing" in run.stdout
     assert "Traceback" not in run.stderr
 
 

@@ -46,8 +46,11 @@ def test_the_data_path_exists_while_the_target_runs_and_no_longer() -> None:
     ("command", "error"),
     [
         ("no-such-program-anywhere", "against does not start: [Errno 2]"),
-        ("sh -c 'echo port is taken; exit 1'", "against does not start: port is taken"),
-        ("false", "against does not start: no output"),
+        (
+            "sh -c 'echo port is taken; exit 1'",
+            "against does not start: exit code 1; its last output: port is taken",
+        ),
+        ("false", "against does not start: exit code 1; it printed nothing"),
         ("sh -c 'exit 1' {port}", "a command may contain {tcp} {http}"),
         ("sh -c 'exit 1' {", "a command may contain {tcp} {http}"),
     ],
@@ -55,6 +58,16 @@ def test_the_data_path_exists_while_the_target_runs_and_no_longer() -> None:
 def test_a_target_that_does_not_start_says_why(command: str, error: str) -> None:
     with pytest.raises(LoadError, match=re.escape(error)), running(nsqd(command)):
         pass
+
+
+def test_a_run_that_fails_tells_what_the_server_said_last() -> None:
+    target = Target("pinger", (sys.executable, "-c", PING, "{http_port}"), Nsq())
+
+    with (
+        pytest.raises(LoadError, match=r"got 3 of 4 messages; its last output: .*/ping"),
+        running(target),
+    ):
+        raise LoadError("got 3 of 4 messages")
 
 
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
