@@ -245,7 +245,7 @@ class TestClosing:
         files = FaultyFiles(memory_files)
         opened = DataPath.open("data", SETTINGS, files)
         stores = [opened.open_topic(name, wall_ns=WALL_NS)[0] for name in "abc"]
-        files.fail("sync")
+        files.fail("sync", times=None)
         with pytest.raises(StorageError, match="cannot sync"):
             opened.close()
 

@@ -20,7 +20,7 @@ from penstock.log.layout import (
 from penstock.log.marker import LastEnd, Marker, read_marker, write_marker
 from penstock.log.pool import FilePool
 from penstock.log.settings import LogSettings
-from penstock.log.topic_store import TopicStore, create_store, load_store
+from penstock.log.topic_store import TopicStore, close_stores, create_store, load_store
 
 __all__ = ["REAL_FILES", "DataPath", "lock_data_path", "verify_data_path"]
 
@@ -102,11 +102,11 @@ class DataPath:
 
     def close(self) -> None:
         """Closes every topic that is still open, and gives the folder up. Raises StorageError if a
-        topic could not be brought to disk; the others are all the same."""
+        topic could not be brought to disk; the others were."""
         try:
-            with contextlib.ExitStack() as stack:
-                for store in self._stores.values():
-                    stack.callback(store.close)
+            still_open = [store for store in self._stores.values() if not store.is_closed]
+            for failure in close_stores(still_open):
+                raise failure
             if not self._unrecovered:
                 self._write_marker(is_open=False)
         except OSError as error:

@@ -138,6 +138,8 @@ def _next_header(window: Window, position: int) -> int:
     position += 1
     while position < window.end:
         piece = window.bytes_at(position, SCAN_BYTES)
+        if not piece:
+            break
         at = piece.find(MAGIC)
         while at >= 0:
             if _is_header(window, position + at):

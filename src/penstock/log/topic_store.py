@@ -50,11 +50,8 @@ def close_stores(stores: Sequence[TopicStore]) -> list[StorageError]:
 
     No sync may be under way.
     """
-    for store in stores:
-        with suppress(StorageError):
-            store.cursors.flush()
-    parts: list[Syncable] = [part for store in stores for part in (store.log, store.cursors)]
-    try_syncs([part for part in parts if part.needs_sync])
+    if len(stores) > 1:
+        _try_to_sync(stores)
     # What has failed until here is tried once more by `close`, which tells if it fails again.
     failures = []
     for store in stores:
@@ -63,6 +60,14 @@ def close_stores(stores: Sequence[TopicStore]) -> list[StorageError]:
         except StorageError as failure:
             failures.append(failure)
     return failures
+
+
+def _try_to_sync(stores: Sequence[TopicStore]) -> None:
+    for store in stores:
+        with suppress(StorageError):
+            store.cursors.flush()
+    parts: list[Syncable] = [part for store in stores for part in (store.log, store.cursors)]
+    try_syncs([part for part in parts if part.needs_sync])
 
 
 def create_store(pool: FilePool, folder: str, settings: LogSettings, wall_ns: int) -> TopicStore:
