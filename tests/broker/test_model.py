@@ -8,6 +8,7 @@ before its time, attempts are right, and a timeout is neither early nor late.
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -397,5 +398,6 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
         return suitable[data.draw(st.integers(0, len(suitable) - 1))] if suitable else None
 
 
-TestBrokerAgainstAModel = BrokerAgainstAModel.TestCase
+# Passing takes some seconds. Failing may take minutes, to find a short example, and is worth them.
+TestBrokerAgainstAModel = pytest.mark.timeout(600)(BrokerAgainstAModel.TestCase)
 TestBrokerAgainstAModel.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -474,7 +474,7 @@ class TestTrimming:
         for body in numbered(20):
             host.publish("t", body)
         segments = segment_count(topic)
-        topic.save_progress(host.clock.wall_ns())
+        topic.trim(host.clock.wall_ns())
         assert segments == segment_count(topic)
 
         topic.pause(False)
@@ -485,7 +485,7 @@ class TestTrimming:
         host = small_segments
         for body in numbered(20):
             host.publish("t", body)
-        host.broker.topics["t"].save_progress(host.clock.wall_ns())
+        host.broker.topics["t"].trim(host.clock.wall_ns())
 
         assert numbered(20) == host.consumer(rdy=100).take()
 

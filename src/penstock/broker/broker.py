@@ -4,7 +4,7 @@ Pure: it is handed the time and a data path, and calls back a `Driver` that owns
 verbs that change what lasts write it before they return.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from penstock import names
 from penstock.broker.agenda import Agenda, Driver
@@ -140,14 +140,12 @@ class Broker:
 
     def save_progress(self) -> list[StorageError]:
         """Journals what has been finished. Returns what went wrong; that is tried again."""
-        failures = []
-        for topic in self._agenda.take_unsaved():
-            try:
-                topic.save_progress(self._clock.wall_ns())
-            except StorageError as failure:
-                failures.append(failure)
-                self._agenda.unsaved(topic)
-        return failures
+        topics, wall_ns = self._agenda.take_unsaved(), self._clock.wall_ns()
+        # Deleting files can take its time, so all progress is written before.
+        return [
+            *self._try_on_each(topics, Topic.save_progress),
+            *self._try_on_each(topics, lambda topic: topic.trim(wall_ns)),
+        ]
 
     def close(self) -> list[StorageError]:
         """Stores everything and sends all subscribers away. Returns what could not be stored."""
@@ -187,6 +185,17 @@ class Broker:
         topic = Topic(name, store, self._settings, self._agenda, self._sample)
         self.topics[name] = topic
         return topic
+
+    def _try_on_each(
+        self, topics: list[Topic], step: Callable[[Topic], None]
+    ) -> Iterator[StorageError]:
+        """Yields what went wrong; those topics count as unsaved again."""
+        for topic in topics:
+            try:
+                step(topic)
+            except StorageError as failure:
+                self._agenda.unsaved(topic)
+                yield failure
 
     def _follow_wall_clock(self, offset_ns: int) -> None:
         """Finds the deferred messages a new steady deadline when somebody has set the clock."""

@@ -104,14 +104,17 @@ class Topic:
             self.store.cursors.flush()  # what an operator has been told is done stays done
         self._note_hold()
 
-    def save_progress(self, wall_ns: int) -> None:
-        """Journals what the channels have finished, and deletes what no channel needs any more."""
-        if self.store is None or self.closed:
-            return
-        for channel in self.channels.values():
-            channel.report_finished()
-        self.store.cursors.flush()
-        self.store.log.trim(self._is_needed, wall_ns)
+    def save_progress(self) -> None:
+        """Journals what the channels have finished."""
+        if self.store is not None and not self.closed:
+            for channel in self.channels.values():
+                channel.report_finished()
+            self.store.cursors.flush()
+
+    def trim(self, wall_ns: int) -> None:
+        """Deletes from the log what no channel needs any more."""
+        if self.store is not None and not self.closed:
+            self.store.log.trim(self._is_needed, wall_ns)
 
     def close(self) -> None:
         """Leaves what the channels know to the cursors, and sends their subscribers away."""

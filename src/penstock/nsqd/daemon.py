@@ -10,6 +10,7 @@ import os
 import random
 import resource
 import signal
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -36,9 +37,13 @@ from penstock.wire.limits import Limits
 
 __all__ = ["Nsqd", "run"]
 
-# Finished messages are journalled this soon: half of what a crash may deliver again, so that a busy
-# loop still keeps the promise of 100 ms.
-SAVE_SECONDS = 0.05
+# Finished messages are journalled this soon, or in ten times as long as it took the last time: well
+# within the 100 ms whose work a crash may bring back, and never for more than a tenth of the time
+# unless the upper limit demands it.
+SAVE_SECONDS = (0.01, 0.05)
+
+# How soon journalling is tried again when the disk has refused it.
+SAVE_RETRY_SECONDS = 1.0
 
 # New topics and channels are named in nsqd.dat this soon. They are on disk already; the delay makes
 # one write of a thousand creations.
@@ -94,6 +99,8 @@ class Nsqd:
         self._path = Path(options.data_path or os.getcwd())
         self._advance_timer: asyncio.TimerHandle | None = None
         self._metadata_timer: asyncio.TimerHandle | None = None
+        self._metadata_writer = ThreadPoolExecutor(1, thread_name_prefix="metadata")
+        self._save_seconds = SAVE_SECONDS[0]
         self._housekeeping: asyncio.TimerHandle | None = None
         log.info("%s", version_line("nsqd"))
         log.info("ID: %d", options.node_id)
@@ -136,6 +143,7 @@ class Nsqd:
             self._data_path.close()
         except StorageError as failure:
             self.log.error("failed to store on exit - %s", failure)
+        self._metadata_writer.shutdown()
         self._gc_pauses.close()
         self.log.info("NSQ: bye")
 
@@ -184,11 +192,11 @@ class Nsqd:
         self._advance_timer = self._loop.call_later(delay_ns / SECOND_NS, self._advance)
 
     def save_soon(self) -> None:
-        self._loop.call_later(SAVE_SECONDS, self._save_progress)
+        self._loop.call_later(self._save_seconds, self._save_progress)
 
     def topology_changed(self) -> None:
         if self._metadata_timer is None:
-            self._metadata_timer = self._loop.call_later(METADATA_SECONDS, self.save_metadata)
+            self._metadata_timer = self._loop.call_later(METADATA_SECONDS, self._write_metadata)
 
     def appended(self, topic: Topic) -> None:
         self.durability.appended(topic)
@@ -208,16 +216,30 @@ class Nsqd:
             self.advance_at(next_ns)
 
     def _save_progress(self) -> None:
-        for failure in self.broker.save_progress():
+        started_ns = self.clock.now_ns()
+        failures = self.broker.save_progress()
+        took_seconds = (self.clock.now_ns() - started_ns) / SECOND_NS
+        soonest, latest = SAVE_SECONDS
+        self._save_seconds = min(max(soonest, 10 * took_seconds), latest)
+        for failure in failures:
             self.log.error("failed to journal progress - %s", failure)
+            self._save_seconds = SAVE_RETRY_SECONDS
 
     def save_metadata(self) -> None:
         """Writes nsqd.dat now: at once where the answer to an operator promises it."""
+        self._write_metadata().result()
+
+    def _write_metadata(self) -> Future[None]:
+        """Writes nsqd.dat in a thread of its own, one write after the other."""
         if self._metadata_timer is not None:
             self._metadata_timer.cancel()
             self._metadata_timer = None
+        content = metadata.render(self.broker.topics.values())
+        return self._metadata_writer.submit(self._try_write_metadata, content)
+
+    def _try_write_metadata(self, content: bytes) -> None:
         try:
-            metadata.save(self._path, self.broker.topics.values())
+            metadata.write(self._path, content)
         except StorageError as failure:
             self.log.error("failed to persist metadata - %s", failure)
 

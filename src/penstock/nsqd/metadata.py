@@ -21,7 +21,7 @@ from penstock.broker.topic import Topic
 from penstock.errors import DataPathError, StorageError
 from penstock.logs import Logger
 
-__all__ = ["FILE_NAME", "restore", "save"]
+__all__ = ["FILE_NAME", "render", "restore", "write"]
 
 FILE_NAME = "nsqd.dat"
 
@@ -61,10 +61,14 @@ def restore(data_path: Path, broker: Broker, log: Logger) -> None:
         topic.pause(False)  # made just before a crash; had it been paused, the file would say so
 
 
-def save(data_path: Path, topics: Iterable[Topic]) -> None:
-    """Writes the file anew: a crash leaves the old one or the new one, whole."""
+def render(topics: Iterable[Topic]) -> bytes:
+    """The file's content."""
     lasting = [_describe(topic) for topic in topics if not topic.ephemeral]
-    content = msgspec.json.encode(_Metadata(topics=lasting or None, version=NSQ_VERSION))
+    return msgspec.json.encode(_Metadata(topics=lasting or None, version=NSQ_VERSION))
+
+
+def write(data_path: Path, content: bytes) -> None:
+    """Writes the file anew: a crash leaves the old one or the new one, whole."""
     try:
         with NamedTemporaryFile(
             dir=data_path, prefix=f"{FILE_NAME}.", suffix=".tmp", delete=False

@@ -30,7 +30,7 @@ from penstock.testing.raw_client import RawClient
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
 
-__all__ = ["HttpAnswer", "NsqdDidNotStart", "NsqdProcess", "run_nsqd"]
+__all__ = ["HttpAnswer", "NsqdDidNotStart", "NsqdProcess", "run_nsqd", "starved_seconds"]
 
 READY_SECONDS = 20.0
 STOP_SECONDS = 20.0
@@ -229,7 +229,7 @@ class NsqdProcess:
 
     def starved_seconds(self) -> float:
         """How long it could have run so far and had no core to run on. Linux only."""
-        return int(Path(f"/proc/{self.pid}/schedstat").read_bytes().split()[1]) / 1e9
+        return starved_seconds(self.pid)
 
     # Within.
 
@@ -269,3 +269,8 @@ def _environment() -> dict[str, str]:
     source = str(Path(penstock.__file__).parents[1])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def starved_seconds(pid: int) -> float:
+    """How long a process could have run so far and had no core to run on. Linux only."""
+    return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
