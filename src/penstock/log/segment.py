@@ -123,7 +123,9 @@ class Segment:
         if end > self._reserved_end:
             self._reserve(file, end)
         try:
-            write_all(file, position, header, frames)
+            written = file.write(position, header, frames)
+            if position + written < end:
+                write_all(file, position + written, (header + frames)[written:])
         except OSError:
             self.cut_rest()
             raise
