@@ -63,5 +63,7 @@ def write_until_killed(path: Path, number: int, *, after_lines: int) -> tuple[in
         lines = [writer.stdout.readline() for _ in range(after_lines)]
         writer.kill()
         lines += writer.stdout.readlines()
-    said, next_seq = map(int, lines[-1].split())
+    # It may have been killed in the middle of a line.
+    *_, last = [line for line in lines if line.endswith("\n")]
+    said, next_seq = map(int, last.split())
     return said, next_seq

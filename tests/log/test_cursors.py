@@ -226,7 +226,7 @@ class TestGenerations:
         assert 1000 == len(reloaded(files)[0].progress["a"].notes)
 
     def begin_another(self, cursors: Cursors) -> None:
-        cursors._leave_generation()
+        cursors._files.leave_current()
         cursors.hold(None)
 
     def test_the_old_one_goes_when_the_new_one_is_synced(
@@ -270,11 +270,11 @@ class TestGenerations:
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
-        cursors._compact_at = 0
+        cursors._files._compact_at = 0
         files.fail("write", written=20)
         with pytest.raises(StorageError):
             cursors.hold(None)
-        cursors._compact_at = 10_000
+        cursors._files._compact_at = 10_000
         cursors.hold(None)
 
         assert ["cursors.1"] == journal_names(files)
@@ -284,12 +284,12 @@ class TestGenerations:
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
-        cursors._compact_at = 0
+        cursors._files._compact_at = 0
         files.fail("write", written=10_000)
         files.fail("remove")
         with pytest.raises(StorageError):
             cursors.create("b", FLOOR)
-        cursors._compact_at = 10_000
+        cursors._files._compact_at = 10_000
         cursors.hold(None)
         found = reloaded(files)[0]
 
@@ -393,7 +393,7 @@ class TestSyncing:
         self, memory_files: MemoryFiles
     ) -> None:
         data_path, store = open_topic(memory_files)
-        store.cursors._leave_generation()
+        store.cursors._files.leave_current()
         store.cursors.hold(None)
         job = store.cursors.begin_sync()
         job.run()

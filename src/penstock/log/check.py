@@ -12,12 +12,12 @@ from itertools import zip_longest
 
 from penstock.errors import CorruptBatch, DataPathError
 from penstock.log.batch import Batch, split_frames
-from penstock.log.cursors import current_generation, read_journals
 from penstock.log.data_path import REAL_FILES, lock_data_path, verify_data_path
 from penstock.log.files import Files, storage_error
 from penstock.log.finding import Finding
 from penstock.log.index import Checkpoint, SparseIndex, maybe_checkpoint, maybe_index
 from penstock.log.journal import BadRecord
+from penstock.log.journal_files import current_generation, read_journals
 from penstock.log.layout import (
     BAD_SUFFIX,
     FORMAT_NAME,

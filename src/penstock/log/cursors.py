@@ -1,50 +1,37 @@
 """What the channels of one topic have finished, kept in a journal. One thread owns it.
 
 Creating, removing or moving a channel is written at once; what a channel finishes is counted in
-memory and appended to the journal by `flush`, all of it as one record with one write.
-
-When the journal has outgrown what it says, a new generation of it is begun: another file, whose
-first record is a snapshot. The old generation is removed once the new one is synced; until then it
-is there to fall back on, so that nobody has to wait for a disk. A write that fails and cannot be
-undone, and an fsync that fails, are put right in the same way: by a new generation.
+memory and appended to the journal by `flush`, all of it as one record with one write. A write that
+fails and cannot be undone, and an fsync that fails, are put right by writing all there is anew.
 
 A power loss can take back progress that was not synced. Messages are then delivered again; none is
 lost.
 """
 
-import contextlib
 from collections.abc import Sequence
 
 from penstock.errors import LogClosed, StorageError
-from penstock.log.files import Files, append_to, storage_error, write_all
+from penstock.log.files import storage_error
 from penstock.log.finding import Finding
 from penstock.log.journal import (
-    BadRecord,
     Change,
     CursorState,
     Finish,
     Hold,
     Notes,
     Place,
-    Record,
     Release,
     Remove,
     Reserve,
     encode_record,
-    walk_journal,
 )
-from penstock.log.layout import CURSORS_BAD_NAME, cursors_name, maybe_generation
-from penstock.log.pool import FilePool, Handle
+from penstock.log.journal_files import JournalFiles, JournalSync
+from penstock.log.pool import FilePool
 from penstock.log.progress import Note, Progress
 from penstock.log.ranges import RangeSet, runs_of
 from penstock.log.sync import SyncJob, run_sync
 
-__all__ = ["Cursors", "current_generation", "read_journals"]
-
-# A journal below this size is not worth compacting: it is read in about a millisecond.
-_COMPACT_BYTES = 64 * 1024
-# How many times the size of its snapshot a journal may grow to.
-_COMPACT_RATIO = 4
+__all__ = ["Cursors"]
 
 
 class Cursors:
@@ -52,18 +39,11 @@ class Cursors:
 
     def __init__(self, pool: FilePool, folder: str) -> None:
         """Knows of nothing yet: `begin` or `load` is next."""
-        self._pool = pool
         self._folder = folder
+        self._files = JournalFiles(pool, folder)
         self._state = CursorState()
         self._unflushed: dict[str, RangeSet] = {}
         self._unflushed_notes: dict[str, set[int]] = {}
-        self._generation = 0
-        self._handle: Handle | None = None
-        """The current generation; None if there is none that can be appended to."""
-        self._end = 0
-        self._compact_at = 0
-        self._stale: list[str] = []
-        """What can be removed once the current generation is synced."""
         self._is_synced = True
         self._is_syncing = False
         self._is_closed = False
@@ -89,7 +69,7 @@ class Cursors:
     @property
     def has_journal(self) -> bool:
         """Whether `load` has found one, or `begin` made one."""
-        return self._handle is not None
+        return self._files.has_current
 
     @property
     def dirty(self) -> bool:
@@ -162,30 +142,29 @@ class Cursors:
         """Fsyncs here and now; `GroupCommit` does so without blocking. Raises StorageError."""
         run_sync(self)
 
-    def begin_sync(self) -> "CursorsSync":
+    def begin_sync(self) -> JournalSync:
         """The fsyncs that make all that is written now safe; one at a time. Raises StorageError."""
         assert not self._is_syncing
         self._refuse_if_closed()
-        if self._handle is None:
+        if not self._files.has_current:
             self._write([], unapplied=[])
-        assert self._handle is not None
-        job = CursorsSync(self._pool.files, self._folder, self._handle, tuple(self._stale))
+        job = self._files.begin_sync()
         self._is_syncing = self._is_synced = True
         return job
 
     def end_sync(self, job: SyncJob, error: StorageError | None) -> None:
         """Draws the conclusions from how a job of `begin_sync` ended."""
-        assert isinstance(job, CursorsSync)
+        assert isinstance(job, JournalSync)
         self._is_syncing = False
         job.release()
         if self._is_closed:
             return
         self.needs_retry = error is not None
         if error is None:
-            self._remove_stale(job.stale)
+            self._files.remove_stale(job.stale)
         else:
             self._is_synced = False
-            self._leave_generation()
+            self._files.leave_current()
 
     def close(self) -> None:
         """Flushes and syncs. Raises StorageError if that fails; closed it is all the same. No sync
@@ -204,8 +183,7 @@ class Cursors:
         """Closes the file and leaves everything as it is."""
         self._is_closed = True
         self.needs_retry = False
-        if self._handle is not None:
-            self._handle.close()
+        self._files.close()
 
     # Beginning
 
@@ -216,49 +194,17 @@ class Cursors:
         self._write([], unapplied=[])
 
     def load(self, *, is_synced: bool) -> list[Finding]:
-        """Reads the newest generation that has a whole snapshot; raises OSError if it cannot.
-        Unless `is_synced`, what is found may not be, and a new generation is begun.
+        """Reads the journal; returns what is wrong with it. Raises OSError.
 
-        Damage is moved aside and the records after it still count. What was finished in a record
-        that is lost will be delivered again. If not one record is found, `begin` is next.
+        What was finished in a record that is lost will be delivered again. If something is wrong,
+        or not all of it `is_synced`, it is written anew. If not one record is found, `begin` is
+        next.
         """
-        journals = read_journals(self._pool.files, self._folder)
-        if not journals:
-            return []
-        self._generation = max(journals)
-        current = current_generation(journals)
-        self._stale = [self._path(generation) for generation in journals if generation != current]
-        records = [found for found in journals[current] if isinstance(found, Record)]
-        bad = [found for found in journals[current] if isinstance(found, BadRecord)]
+        records, findings = self._files.load(is_synced=is_synced)
         for record in records:
             for change in record.changes:
                 self._state.apply(change)
-        if records and not bad and current == self._generation and is_synced:
-            self._adopt(current, records)
-            return []
-        return self._replace(current, bad, has_records=bool(records))
-
-    def _adopt(self, generation: int, records: list[Record]) -> None:
-        self._handle = self._pool.handle(self._path(generation))
-        self._end = records[-1].end
-        self._compact_at = _compact_at(records[0].end)
-
-    def _replace(
-        self, generation: int, bad: list[BadRecord], *, has_records: bool
-    ) -> list[Finding]:
-        """Goes on from a generation that cannot be appended to."""
-        path = self._path(generation)
-        self._stale.append(path)
-        findings = [record.finding(path) for record in bad]
-        damaged = [record for record in bad if not record.is_leftover]
-        if damaged:
-            with contextlib.closing(self._pool.files.open(path, "read")) as file:
-                pieces = [file.read(bad.position, bad.end - bad.position) for bad in damaged]
-            append_to(self._pool.files, f"{self._folder}/{CURSORS_BAD_NAME}", pieces)
-        if generation != self._generation:
-            problem = f"its snapshot was not written to its end; {cursors_name(generation)} is used"
-            findings.append(Finding(self._path(self._generation), problem, is_damage=False))
-        if has_records:
+        if records and not self._files.has_current:
             self._begin_generation([])
         return findings
 
@@ -274,67 +220,21 @@ class Cursors:
         self._refuse_if_closed()
         record = encode_record(changes)
         try:
-            if self._handle is None or self._end + len(record) > self._compact_at:
-                self._begin_generation(unapplied)
+            if self._files.has_room(record):
+                self._files.append(record)
+                self._is_synced = False
             else:
-                self._append(self._handle, record)
+                self._begin_generation(unapplied)
         except OSError as error:
             raise storage_error("write to", self._folder, error) from error
+
+    def _begin_generation(self, unapplied: list[Change]) -> None:
+        self._files.begin(encode_record([*self._state.snapshot(), *unapplied]))
         self._is_synced = False
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
             raise LogClosed(f"{self._folder} is closed")
-
-    def _append(self, handle: Handle, record: bytes) -> None:
-        file = handle.file or handle.open()
-        try:
-            self._end += write_all(file, self._end, record)
-        except OSError:
-            try:
-                file.truncate(self._end)
-            except OSError:
-                self._leave_generation()
-            raise
-
-    def _begin_generation(self, unapplied: list[Change]) -> None:
-        record = encode_record([*self._state.snapshot(), *unapplied])
-        self._generation += 1
-        handle = self._pool.handle(self._path(self._generation))
-        try:
-            write_all(handle.create(), 0, record)
-        except OSError:
-            self._undo_generation(handle)
-            raise
-        self._leave_generation()
-        self._handle = handle
-        self._end = len(record)
-        self._compact_at = _compact_at(len(record))
-        self._is_synced = False
-
-    def _undo_generation(self, handle: Handle) -> None:
-        """After a failed beginning. The old generation is good for more only while it is newest."""
-        handle.close()
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                self._pool.files.remove(handle.path)
-        except OSError:
-            self._stale.append(handle.path)
-            self._leave_generation()
-
-    def _leave_generation(self) -> None:
-        if self._handle is not None:
-            self._handle.close()
-            self._stale.append(self._handle.path)
-            self._handle = None
-
-    def _remove_stale(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            # One that stays in the list is tried again after the next sync.
-            with contextlib.suppress(OSError):
-                with contextlib.suppress(FileNotFoundError):
-                    self._pool.files.remove(path)
-                self._stale.remove(path)
 
     def _unflushed_changes(self) -> list[Change]:
         changes: list[Change] = [
@@ -349,54 +249,3 @@ class Cursors:
     def _forget_unflushed(self, channel: str) -> None:
         self._unflushed.pop(channel, None)
         self._unflushed_notes.pop(channel, None)
-
-    def _path(self, generation: int) -> str:
-        return f"{self._folder}/{cursors_name(generation)}"
-
-
-class CursorsSync:
-    """The fsyncs of one `begin_sync`. While it lasts, the journal stays open."""
-
-    def __init__(self, files: Files, folder: str, handle: Handle, stale: tuple[str, ...]) -> None:
-        self.stale = stale
-        """Older generations that are not needed once this has run."""
-        self.path = handle.path
-        self._files = files
-        self._folder = folder
-        self._handle = handle
-        try:
-            handle.pin()
-        except OSError as error:
-            raise storage_error("open", handle.path, error) from error
-
-    def run(self) -> None:
-        """Fsyncs the journal, then the folders with its name and the topic's."""
-        self._handle.open().sync()
-        self._files.sync_folder(self._folder)
-        self._files.sync_folder(self._folder.rpartition("/")[0])
-
-    def release(self) -> None:
-        """Lets go of the file."""
-        self._handle.unpin()
-
-
-def read_journals(files: Files, folder: str) -> dict[int, list[Record | BadRecord]]:
-    """What every generation holds, the newest first."""
-    found = (maybe_generation(name) for name in files.names(folder))
-    journals = {}
-    for generation in sorted(filter(None, found), reverse=True):
-        with contextlib.closing(files.open(f"{folder}/{cursors_name(generation)}", "read")) as file:
-            journals[generation] = list(walk_journal(file.read(0, file.size())))
-    return journals
-
-
-def current_generation(journals: dict[int, list[Record | BadRecord]]) -> int:
-    """The newest generation that begins with a snapshot; the newest if none does."""
-    for generation, records in journals.items():
-        if records and isinstance(records[0], Record):
-            return generation
-    return max(journals)
-
-
-def _compact_at(snapshot_bytes: int) -> int:
-    return max(_COMPACT_BYTES, _COMPACT_RATIO * snapshot_bytes)

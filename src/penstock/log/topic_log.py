@@ -22,8 +22,9 @@ from itertools import islice
 
 from penstock.errors import LogClosed, StorageError
 from penstock.log.batch import HEADER_BYTES
-from penstock.log.files import Files, storage_error
+from penstock.log.files import storage_error
 from penstock.log.finding import Finding
+from penstock.log.log_sync import LogSync
 from penstock.log.pool import FilePool
 from penstock.log.segment import Run, Segment, SegmentInfo
 from penstock.log.settings import LogSettings
@@ -221,7 +222,7 @@ class TopicLog:
         """Fsyncs here and now; `GroupCommit` does so without blocking. Raises StorageError."""
         run_sync(self)
 
-    def begin_sync(self) -> "LogSync":
+    def begin_sync(self) -> LogSync:
         """The fsyncs that make all that is stored now safe; one at a time. Raises StorageError."""
         assert not self._is_syncing
         if self._is_closed:
@@ -351,54 +352,6 @@ class TopicLog:
         if self._is_closed:
             return LogClosed(f"{self._folder} is closed")
         return StorageError(self._sync_error)
-
-
-class LogSync:
-    """The fsyncs of one `begin_sync`. While it lasts, its files stay open."""
-
-    def __init__(
-        self,
-        files: Files,
-        path: str,
-        segments: list[Segment],
-        folders: list[str],
-        *,
-        new_names: int,
-        next_seq: int,
-        is_rewrite: bool,
-    ) -> None:
-        self.path = path
-        self.parts: list[tuple[Segment, int]] = []
-        """Every segment, and where the part of it ends that will be safe."""
-        self.new_names = new_names
-        self.next_seq = next_seq
-        self._files = files
-        self._folders = folders
-        self._is_rewrite = is_rewrite
-        for segment in segments:
-            self._take(segment)
-
-    def run(self) -> None:
-        """Fsyncs the segments, then the folders with their names."""
-        for segment, end in self.parts:
-            if self._is_rewrite:
-                segment.rewrite_unsynced(end)
-            segment.handle.open().sync()
-        for folder in self._folders:
-            self._files.sync_folder(folder)
-
-    def release(self) -> None:
-        """Lets go of the files."""
-        for segment, _ in self.parts:
-            segment.handle.unpin()
-
-    def _take(self, segment: Segment) -> None:
-        try:
-            segment.handle.pin()
-        except OSError as error:
-            self.release()
-            raise storage_error("open", segment.handle.path, error) from error
-        self.parts.append((segment, segment.end))
 
 
 def _first_seq(segment: Segment) -> int:

@@ -90,7 +90,8 @@ def load_store(
     lost_power = last_end is LastEnd.POWER_LOSS
     loaded = load_segments(pool, folder)
     cursors = Cursors(pool, folder)
-    findings = loaded.findings + cursors.load(is_synced=last_end is LastEnd.CLEAN)
+    journal_findings = cursors.load(is_synced=last_end is LastEnd.CLEAN)
+    findings = loaded.findings + journal_findings
     if not cursors.has_journal:
         findings += _begin_again(folder, cursors, loaded, wall_ns, lost_power=lost_power)
     next_seq = max(loaded.next_seq, cursors.known_end)
@@ -98,7 +99,7 @@ def load_store(
         findings += _skip_numbers(folder, cursors, next_seq, _seq_of_time(wall_ns))
         next_seq = max(next_seq, cursors.known_end)
     log = TopicLog(pool, folder, settings, loaded.segments, next_seq)
-    if not cursors.progress and any(finding.is_damage for finding in findings):
+    if not cursors.progress and any(finding.is_damage for finding in journal_findings):
         # The channels will be made again: let them have everything rather than miss something.
         cursors.hold(log.first_seq)
     for channel, progress in cursors.progress.items():

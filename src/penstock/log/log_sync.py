@@ -1,0 +1,54 @@
+"""The part of a log's sync that may run in any thread."""
+
+from penstock.log.files import Files, storage_error
+from penstock.log.segment import Segment
+
+__all__ = ["LogSync"]
+
+
+class LogSync:
+    """The fsyncs of one `begin_sync`. While it lasts, its files stay open."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: str,
+        segments: list[Segment],
+        folders: list[str],
+        *,
+        new_names: int,
+        next_seq: int,
+        is_rewrite: bool,
+    ) -> None:
+        self.path = path
+        self.parts: list[tuple[Segment, int]] = []
+        """Every segment, and where the part of it ends that will be safe."""
+        self.new_names = new_names
+        self.next_seq = next_seq
+        self._files = files
+        self._folders = folders
+        self._is_rewrite = is_rewrite
+        for segment in segments:
+            self._take(segment)
+
+    def run(self) -> None:
+        """Fsyncs the segments, then the folders with their names."""
+        for segment, end in self.parts:
+            if self._is_rewrite:
+                segment.rewrite_unsynced(end)
+            segment.handle.open().sync()
+        for folder in self._folders:
+            self._files.sync_folder(folder)
+
+    def release(self) -> None:
+        """Lets go of the files."""
+        for segment, _ in self.parts:
+            segment.handle.unpin()
+
+    def _take(self, segment: Segment) -> None:
+        try:
+            segment.handle.pin()
+        except OSError as error:
+            self.release()
+            raise storage_error("open", segment.handle.path, error) from error
+        self.parts.append((segment, segment.end))
