@@ -154,6 +154,19 @@ class TestWithoutAJournal:
         assert FIRST_SEQ + 1_000_000 == found.log.next_seq == found.cursors.held_from
 
 
+def test_damaged_messages_do_not_move_what_a_topic_without_channels_holds(
+    store: TopicStore, memory_files: MemoryFiles
+) -> None:
+    store.cursors.remove("c")
+    store.cursors.hold(FIRST_SEQ + 3)
+    memory_files.crash()
+    flip_byte(memory_files, SEGMENT, 60)
+    found, findings = reopened(memory_files)
+
+    assert [True] == [finding.is_damage for finding in findings]
+    assert FIRST_SEQ + 3 == found.cursors.held_from
+
+
 def test_closing_closes_both(store: TopicStore) -> None:
     store.cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 1)
     store.close()
