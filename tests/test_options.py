@@ -16,6 +16,7 @@ from penstock.options import (
     option_value,
     options_of,
     parse_flags,
+    unknown_keys,
     usage,
     version_line,
 )
@@ -114,6 +115,16 @@ def test_a_file_gives_values_by_key_and_may_hold_more(tmp_path: Path) -> None:
     expected = {"size": 5, "wait_ns": 60 * SECOND_NS, "peers": ("a",)}
 
     assert expected == load_config(Options, path)
+
+
+def test_what_no_option_is_called_is_told_with_what_may_have_been_meant(tmp_path: Path) -> None:
+    path = write(tmp_path, 'size = 5\nsizze = 5\nall-peers = ["a"]\n[elsewhere]\nsize = 1')
+
+    assert [
+        "sizze (did you mean size?)",
+        "all-peers (did you mean all_peers?)",
+        "elsewhere",
+    ] == unknown_keys(Options, path)
 
 
 def test_an_option_without_a_key_is_not_read_from_a_file(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "option_value",
     "options_of",
     "parse_flags",
+    "unknown_keys",
     "usage",
     "version_line",
 ]
@@ -173,21 +174,40 @@ def _parse_flag(declared: Option[T], text: str) -> T:
 def load_config(cls: type[Options], path: str) -> dict[str, Any]:
     """The values, by field name, in the TOML file at `path`. Raises ConfigError.
 
-    A key that is no option's is left alone: one file may serve several programs.
+    A key that is no option's is left alone, since one file may serve several programs: see
+    `unknown_keys`.
     """
-    import tomllib  # noqa: PLC0415 (most daemons start without a file)
-
-    try:
-        with open(path, "rb") as file:
-            table = tomllib.load(file)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"failed to load config file {path} - {reason}") from error
+    table = _read_toml(path)
     return {
         declared.name: _config_value(declared, table[declared.key], path)
         for declared in options_of(cls)
         if declared.key in table
     }
+
+
+def unknown_keys(cls: type[Options], path: str) -> list[str]:
+    """The keys in the TOML file at `path` that are no option's, each with the one that may have
+    been meant. Raises ConfigError."""
+    from difflib import get_close_matches  # noqa: PLC0415 (most daemons start without a file)
+
+    known = [declared.key for declared in options_of(cls) if declared.key is not None]
+    unknown = []
+    for key in _read_toml(path):
+        if key not in known:
+            meant = get_close_matches(key.replace("-", "_"), known, n=1)
+            unknown.append(f"{key} (did you mean {meant[0]}?)" if meant else key)
+    return unknown
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 (most daemons start without a file)
+
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"failed to load config file {path} - {reason}") from error
 
 
 def _config_value(declared: Option[T], value: object, path: str) -> T:

@@ -110,10 +110,17 @@ def test_a_flag_beats_the_config_file_and_the_file_the_default(tmp_path: Path) -
 def test_what_has_no_effect_is_pointed_out(tmp_path: Path) -> None:
     not_a_folder = tmp_path / "file"
     not_a_folder.touch()
+    config = tmp_path / "nsqd.cfg"
+    config.write_text("mem_queue_sizze = 5\n")
 
-    done = nsqd("-verbose", "-worker-id=false", f"-data-path={not_a_folder}", "stray", "-snappy=no")
+    flags = ("-verbose", "-worker-id=false", f"-data-path={not_a_folder}", f"-config={config}")
+    done = nsqd(*flags, "stray", "-snappy=no")
 
     assert 1 == done.returncode
     assert "WARNING: arguments after the flags have no effect: stray -snappy=no" in done.stderr
+    assert (
+        f"WARNING: config file {config}: no option of that name: "
+        "mem_queue_sizze (did you mean mem_queue_size?)" in done.stderr
+    )
     assert "WARNING: --verbose is deprecated and has no effect, use --log-level" in done.stderr
     assert "WARNING: --worker-id is deprecated and has no effect, use --node-id" in done.stderr

@@ -181,6 +181,14 @@ def test_port_in_use_is_one_line(tmp_path: Path, flag: str) -> None:
     assert "Traceback" not in failure.log
 
 
+@pytest.mark.parametrize("port", ["99999", "abc", "-5", ""])
+def test_what_is_no_port_is_one_line(tmp_path: Path, port: str) -> None:
+    failure = failure_to_start(f"--tcp-address=127.0.0.1:{port}", data_path=tmp_path)
+
+    assert 1 == failure.exit_code
+    assert f"listen (127.0.0.1:{port}) failed - {port} is no port" == last_line(failure.log)
+
+
 @pytest.mark.parametrize("kind", ["missing", "a file"])
 def test_data_path_that_cannot_be_used_is_one_line(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "data"

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 from penstock.errors import Error, UsageError
 from penstock.logs import Logger
 from penstock.nsqd.options import NsqdOptions, check
-from penstock.options import CommandLine, load_config, parse_flags, usage, version_line
+from penstock.options import (
+    CommandLine,
+    load_config,
+    parse_flags,
+    unknown_keys,
+    usage,
+    version_line,
+)
 
 __all__ = ["main"]
 
@@ -38,7 +45,7 @@ def _run(line: CommandLine) -> int:
         options = _options(line)
         log = Logger(options.log_prefix, options.log_level, json=options.log_format == "json")
         check(options)
-        _warn_of_what_has_no_effect(line, log)
+        _warn_of_what_has_no_effect(line, options.config, log)
 
         # Last, so that a mistake in the flags is answered at once.
         from penstock.nsqd.daemon import run  # noqa: PLC0415
@@ -57,7 +64,9 @@ def _options(line: CommandLine) -> NsqdOptions:
     return NsqdOptions(**{**from_file, **line.values})
 
 
-def _warn_of_what_has_no_effect(line: CommandLine, log: Logger) -> None:
+def _warn_of_what_has_no_effect(line: CommandLine, config: str, log: Logger) -> None:
+    for key in unknown_keys(NsqdOptions, config) if config else ():
+        log.warning("config file %s: no option of that name: %s", config, key)
     if line.rest:
         log.warning("arguments after the flags have no effect: %s", " ".join(line.rest))
     for deprecated, instead in (("verbose", "--log-level"), ("worker_id", "--node-id")):

@@ -78,6 +78,7 @@ async def _serve(options: NsqdOptions, log: Logger) -> int:
         await stop.wait()
     finally:
         await nsqd.stop()
+        _ignore_signals()
     return 0
 
 
@@ -268,6 +269,13 @@ def _stop_on_signals(stop: asyncio.Event, log: Logger) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number.name)
+
+
+def _ignore_signals() -> None:
+    """All is stored: a signal that comes now must not call that an unclean stop."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: None)
 
 
 def _raise_open_files_limit() -> None:

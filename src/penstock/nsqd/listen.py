@@ -11,6 +11,8 @@ from penstock.errors import ConfigError
 
 __all__ = ["Listener", "listen"]
 
+PORT_MAX = 65535
+
 
 class Listener:
     """A listening socket; `address` is where it really listens, its port chosen by now."""
@@ -37,12 +39,14 @@ async def listen(address: str, factory: Callable[[], asyncio.BaseProtocol]) -> L
     """Listens at host:port, or at the path of a unix socket."""
     host, colon, port = address.rpartition(":")
     try:
-        if not colon or not port.isdecimal():
+        if not colon or "/" in address:
             return await _listen_unix(address, factory)
+        if not port.isdecimal() or int(port) > PORT_MAX:
+            raise ConfigError(f"listen ({address}) failed - {port} is no port")
         return await _listen_tcp(host.strip("[]") or "0.0.0.0", int(port), factory)
-    except (OSError, OverflowError) as failure:
-        text = failure.strerror if isinstance(failure, OSError) else str(failure)
-        reason = str(text).rpartition(": ")[2]  # the loop puts words of its own before it
+    except OSError as failure:
+        # The loop puts words of its own before the reason.
+        reason = str(failure.strerror or failure).rpartition(": ")[2]
         raise ConfigError(f"listen ({address}) failed - {reason}") from failure
 
 
