@@ -284,3 +284,48 @@ class TestDamage:
 
         assert {} == host.broker.topics["t"].channels
         assert ["a", "b", "c"] == host.consumer(rdy=10).take()
+
+
+class TestOperators:
+    """What could not be written down has not been done."""
+
+    def test_a_channel_that_cannot_be_deleted_is_still_there(self, host: Host) -> None:
+        consumer = host.consumer(rdy=1)
+        host.publish("t", *"ab")
+        topic = host.broker.topics["t"]
+        fill_disk(host)
+        with pytest.raises(StorageError):
+            host.broker.delete_channel(topic, "c")
+        host.files.heal()
+
+        assert ["c"] == list(topic.channels)
+        consumer.req("a")
+        host.broker.delete_channel(topic, "c")
+        assert {} == topic.channels
+
+    def test_a_channel_that_cannot_be_emptied_keeps_everything(self, host: Host) -> None:
+        channel = host.consumer().channel
+        host.publish("t", *"ab")
+        fill_disk(host)
+        with pytest.raises(StorageError):
+            channel.empty(host.broker.topics["t"].released_seq)
+        host.files.heal()
+
+        assert 2 == channel.depth
+        assert ["a", "b"] == host.consumer(rdy=10).take()
+
+    @pytest.mark.parametrize("paused", [True, False])
+    def test_a_topic_that_cannot_be_paused_or_unpaused_is_as_it_was(
+        self, host: Host, paused: bool
+    ) -> None:
+        host.consumer()
+        topic = host.broker.topics["t"]
+        topic.pause(not paused)
+        fill_disk(host)
+        with pytest.raises(StorageError):
+            topic.pause(paused)
+        host.files.heal()
+
+        assert topic.paused is not paused
+        topic.pause(paused)
+        assert topic.paused is paused

@@ -239,6 +239,17 @@ def test_a_touch_finds_the_delivery_time_of_any_batch() -> None:
             )
 
 
+def test_touching_over_and_over_does_not_pile_up_deadlines() -> None:
+    in_flight = InFlight()
+    add_fresh(in_flight, 1, deadline_ns=TIMEOUT_NS)
+    for now_ns in range(10_000):
+        in_flight.touch(id_(1), now_ns, TIMEOUT_NS, TIMEOUT_MAX_NS)
+
+    assert len(in_flight._late_deadlines) < 100
+    assert 9_999 + TIMEOUT_NS == in_flight.next_deadline_ns()
+    assert frames(1) == in_flight.pop_expired(9_999 + TIMEOUT_NS)
+
+
 def test_what_is_not_in_flight_cannot_be_touched() -> None:
     in_flight = InFlight()
     add_fresh(in_flight, 1, deadline_ns=TIMEOUT_NS)

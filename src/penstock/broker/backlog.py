@@ -214,11 +214,11 @@ class LogBacklog(Backlog):
         self._finish_range(first_seq, next_seq)
 
     def clear(self, next_seq: int) -> None:
+        self._cursors.reset(self._channel, next_seq)
+        self._progress = self._cursors.progress[self._channel]
         super().clear(next_seq)
         self._finished.clear()
         self._read_seq = self._released_seq = next_seq
-        self._cursors.reset(self._channel, next_seq)
-        self._progress = self._cursors.progress[self._channel]
 
     def forget(self) -> None:
         """Deletes the cursor: the channel is no more."""
@@ -231,10 +231,11 @@ class LogBacklog(Backlog):
     @property
     def log_depth(self) -> int:
         first_seq, next_seq = self._read_seq, self._released_seq
-        count = next_seq - first_seq
-        if count > 0 and first_seq < self._revisited_below:
-            count -= self._progress.finished_between(first_seq, next_seq)
-        return count
+        if first_seq >= next_seq:
+            return 0
+        if first_seq >= self._revisited_below:
+            return next_seq - first_seq
+        return next_seq - first_seq - self._progress.finished_between(first_seq, next_seq)
 
     def _load_run(self, run: Run) -> None:
         first_seq = run.first_seq

@@ -28,8 +28,10 @@ __all__ = ["DEADLINE_GRAIN_NS", "InFlight", "Late"]
 # message for a minute while thousands of batches pass then holds a bounded list of deadlines.
 DEADLINE_GRAIN_NS = 5 * MILLISECOND_NS
 
-# How many deadlines may pile up before those of finished batches are dropped.
+# How many deadlines may pile up before those of finished batches, or of messages that have another
+# deadline by now, are dropped.
 _BATCHES_BEFORE_PRUNING = 64
+_STALE_DEADLINES_MAX = 64
 
 
 class Late(NamedTuple):
@@ -83,8 +85,7 @@ class InFlight:
 
     def add_late(self, message_id: bytes, frame: bytes, now_ns: int, deadline_ns: int) -> None:
         """Takes one message with its own deadline."""
-        self.late[message_id] = Late(frame, now_ns, deadline_ns)
-        heapq.heappush(self._late_deadlines, (deadline_ns, message_id))
+        self._set_late(message_id, Late(frame, now_ns, deadline_ns))
 
     def finish_fresh(self, ids: list[bytes]) -> list[bytes]:
         """Takes out those of `ids` that are first deliveries; returns the others."""
@@ -115,8 +116,7 @@ class InFlight:
         else:
             return None
         deadline_ns = min(now_ns + timeout_ns, delivered_ns + timeout_max_ns)
-        self.late[message_id] = Late(frame, delivered_ns, deadline_ns)
-        heapq.heappush(self._late_deadlines, (deadline_ns, message_id))
+        self._set_late(message_id, Late(frame, delivered_ns, deadline_ns))
         return deadline_ns
 
     def pop_expired(self, now_ns: int) -> list[bytes]:
@@ -150,6 +150,16 @@ class InFlight:
         if self._late_deadlines:
             heads.append(self._late_deadlines[0][0])
         return min(heads, default=None)
+
+    def _set_late(self, message_id: bytes, late: Late) -> None:
+        self.late[message_id] = late
+        deadlines = self._late_deadlines
+        if len(deadlines) < 2 * len(self.late) + _STALE_DEADLINES_MAX:
+            heapq.heappush(deadlines, (late.deadline_ns, message_id))
+        else:
+            # Touched or requeued over and over: most of what is here has been superseded.
+            deadlines[:] = [(each.deadline_ns, name) for name, each in self.late.items()]
+            heapq.heapify(deadlines)
 
     def _pop_expired_fresh(self, now_ns: int) -> list[bytes]:
         batches, last_seq = self._batches, -1

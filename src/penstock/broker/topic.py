@@ -14,6 +14,7 @@ from penstock.broker.backlog import Backlog, LogBacklog
 from penstock.broker.channel import Channel
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.settings import BrokerSettings
+from penstock.errors import StorageError
 from penstock.log import Run, TopicLog, TopicStore
 from penstock.wire import frames as wire
 
@@ -79,19 +80,22 @@ class Topic:
 
     def delete_channel(self, name: str) -> None:
         """Forgets a channel and all that it had not finished."""
-        channel = self.channels.pop(name)
+        channel = self.channels[name]
         channel.delete()
+        del self.channels[name]
         self._note_hold()
         if not channel.ephemeral and not self.ephemeral:
             self._agenda.topology_changed()
 
     def pause(self, paused: bool) -> None:
         """A paused topic keeps what is published; its channels go on with what they have."""
-        self.paused = paused
-        if paused:
+        was_paused, self.paused = self.paused, paused
+        try:
             self._note_hold()
-        else:
-            self._release()
+        except StorageError:
+            self.paused = was_paused
+            raise
+        self._release()
 
     def empty(self) -> None:
         """Drops what waits in the topic; the channels keep what they have."""

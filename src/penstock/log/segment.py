@@ -182,7 +182,8 @@ class Segment:
     def remove(self) -> None:
         """Deletes the segment."""
         self.handle.close()
-        self._files.remove(self.handle.path)
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(self.handle.path)
         self.is_removed = True
         self._remove_index()
 

@@ -42,7 +42,7 @@ __all__ = ["Nsqd", "run"]
 # unless the upper limit demands it.
 SAVE_SECONDS = (0.01, 0.05)
 
-# How soon journalling is tried again when the disk has refused it.
+# How soon journalling, or writing nsqd.dat, is tried again when the disk has refused it.
 SAVE_RETRY_SECONDS = 1.0
 
 # New topics and channels are named in nsqd.dat this soon. They are on disk already; the delay makes
@@ -117,7 +117,7 @@ class Nsqd:
 
     async def start(self) -> None:
         """Opens the sockets."""
-        self.save_metadata()
+        self._write_metadata().result()
         await self._serve_tcp()
         if self.options.http_address:
             await self._serve_http()
@@ -134,7 +134,7 @@ class Nsqd:
         for timer in (self._advance_timer, self._housekeeping):
             if timer is not None:
                 timer.cancel()
-        self.save_metadata()
+        self._write_metadata().result()
         self.log.info("NSQ: closing topics")
         self._commit.close()
         for failure in self.broker.close():
@@ -196,8 +196,7 @@ class Nsqd:
         self._loop.call_later(self._save_seconds, self._save_progress)
 
     def topology_changed(self) -> None:
-        if self._metadata_timer is None:
-            self._metadata_timer = self._loop.call_later(METADATA_SECONDS, self._write_metadata)
+        self._write_metadata_later(METADATA_SECONDS)
 
     def appended(self, topic: Topic) -> None:
         self.durability.appended(topic)
@@ -227,27 +226,37 @@ class Nsqd:
             self._save_seconds = SAVE_RETRY_SECONDS
 
     def save_metadata(self) -> None:
-        """Writes nsqd.dat now: at once where the answer to an operator promises it."""
-        self._write_metadata().result()
+        """Writes nsqd.dat now, because the answer to an operator promises it. Raises StorageError;
+        it is then tried again."""
+        failure = self._write_metadata().result()
+        if failure is not None:
+            raise failure
 
-    def _write_metadata(self) -> Future[None]:
+    def _write_metadata(self) -> Future[StorageError | None]:
         """Writes nsqd.dat in a thread of its own, one write after the other."""
         if self._metadata_timer is not None:
             self._metadata_timer.cancel()
             self._metadata_timer = None
         content = metadata.render(self.broker.topics.values())
-        return self._metadata_writer.submit(self._try_write_metadata, content)
+        return self._metadata_writer.submit(self._try_to_write_metadata, content)
 
-    def _try_write_metadata(self, content: bytes) -> None:
+    def _try_to_write_metadata(self, content: bytes) -> StorageError | None:
         try:
             metadata.write(self._path, content)
         except StorageError as failure:
             self.log.error("failed to persist metadata - %s", failure)
+            self._loop.call_soon_threadsafe(self._write_metadata_later, SAVE_RETRY_SECONDS)
+            return failure
+        return None
+
+    def _write_metadata_later(self, seconds: float) -> None:
+        if self._metadata_timer is None and not self.broker.exiting:
+            self._metadata_timer = self._loop.call_later(seconds, self._write_metadata)
 
     def _keep_house(self) -> None:
         """Every sync timeout: what has not been synced is, a disk that works again and a wall clock
         that was set are noticed."""
-        self.durability.sync_what_is_left()
+        self.durability.sync_what_is_left(self.broker.topics.values())
         for finding in self.broker.tend_logs():
             self.log.error("%s", finding)
         self._advance()

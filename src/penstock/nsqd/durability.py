@@ -5,7 +5,7 @@ A log is fsynced after every `sync_every` messages, and every sync timeout if it
 covers everybody who is waiting at the time.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from penstock.broker.topic import Topic
 from penstock.errors import StorageError
@@ -20,7 +20,6 @@ class Durability:
     def __init__(self, commit: GroupCommit, sync_every: int) -> None:
         self._commit = commit
         self._sync_every = sync_every
-        self._unsynced: dict[Topic, None] = {}
 
     @property
     def replies_wait(self) -> bool:
@@ -28,8 +27,7 @@ class Durability:
         return self._sync_every == 1
 
     def appended(self, topic: Topic) -> None:
-        """Takes note of an append, and asks for an fsync when enough has come together."""
-        self._unsynced[topic] = None
+        """Asks for an fsync when enough has come together."""
         store = topic.store
         if store is not None and store.log.unsynced >= self._sync_every > 1:
             self._commit.request(store.log)
@@ -41,10 +39,10 @@ class Durability:
         else:
             self._commit.request(topic.store.log, done)
 
-    def sync_what_is_left(self) -> None:
+    def sync_what_is_left(self, topics: Iterable[Topic]) -> None:
         """To be called every sync timeout."""
-        unsynced, self._unsynced = self._unsynced, {}
-        for topic in unsynced:
-            if topic.store is not None and not topic.closed:
-                self._commit.request(topic.store.log)
-                self._commit.request(topic.store.cursors)
+        for topic in topics:
+            if topic.store is not None:
+                for part in (topic.store.log, topic.store.cursors):
+                    if part.needs_sync:
+                        self._commit.request(part)

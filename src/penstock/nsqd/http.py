@@ -249,7 +249,7 @@ class HttpApi:
         topic = self._topic_of(_required(request.args, "topic"))
         with self._failing_with_500(request):
             self._broker.delete_topic(topic.name)
-        self._services.save_metadata()
+            self._services.save_metadata()
 
     def _empty_topic(self, request: Request) -> None:
         topic = self._topic_of(_topic_name(request.args, "INVALID_TOPIC"))
@@ -260,7 +260,7 @@ class HttpApi:
         topic = self._topic_of(_required(request.args, "topic"))
         with self._failing_with_500(request):
             topic.pause(paused)
-        self._services.save_metadata()
+            self._services.save_metadata()
 
     # Channels.
 
@@ -273,7 +273,7 @@ class HttpApi:
         topic, channel = self._topic_and_channel(request.args)
         with self._failing_with_500(request):
             self._broker.delete_channel(topic, channel.name)
-        self._services.save_metadata()
+            self._services.save_metadata()
 
     def _empty_channel(self, request: Request) -> None:
         topic, channel = self._topic_and_channel(request.args)
@@ -282,8 +282,9 @@ class HttpApi:
 
     def _pause_channel(self, request: Request, *, paused: bool) -> None:
         _, channel = self._topic_and_channel(request.args)
-        channel.pause(paused)
-        self._services.save_metadata()
+        with self._failing_with_500(request):
+            channel.pause(paused)
+            self._services.save_metadata()
 
     def _topic_of(self, name: str) -> Topic:
         topic = self._broker.topics.get(name)
