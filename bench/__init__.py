@@ -9,6 +9,7 @@
     figures    samples, medians, ratios within a run
     goals      what our figures have to reach
     report     tables, Markdown, JSON
+    log_bench  the log by itself, without a server
 
 `python -m bench --help` lists the options. The load shares the machine with the servers, so wall
 rates mean little by themselves: compare within one run, and look at messages per server CPU-second.

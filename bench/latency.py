@@ -29,7 +29,14 @@ from bench.nsq import (
     pub,
 )
 
-__all__ = ["PacedPublisher", "RoundTrips", "TimingConsumer", "percentiles_ms"]
+__all__ = [
+    "UNBUFFERED",
+    "PacedPublisher",
+    "RoundTrips",
+    "TimedReader",
+    "TimingConsumer",
+    "percentiles_ms",
+]
 
 SENT_AT = Struct(">Q")
 PADDING = BODY[SENT_AT.size :]
@@ -59,7 +66,7 @@ class PacedPublisher:
         started_ns = due_ns = time.monotonic_ns()
         for i in range(self._messages):
             _sleep_until(due_ns)
-            self._socket.sendall(self._head + stamped_body())
+            self._socket.sendall(self._head + _stamped_body())
             due_ns += self._interval_ns
             if i % REPLY_EVERY == 0:
                 with suppress(BlockingIOError):
@@ -121,7 +128,7 @@ class RoundTrips:
         return Outcome(len(latencies_ns), started_ns, now_ns, latencies_ns)
 
     def _once(self) -> int:
-        self._socket.sendall(self._head + stamped_body())
+        self._socket.sendall(self._head + _stamped_body())
         latencies_ns: list[int] = []
         while not latencies_ns:
             latencies_ns = self._reader.receive()
@@ -157,7 +164,7 @@ class TimedReader:
         return [now_ns - sent_ns(frames, at)[0] for at in range(BODY_AT, end, FRAME_BYTES)]
 
 
-def stamped_body() -> bytes:
+def _stamped_body() -> bytes:
     return SENT_AT.pack(time.monotonic_ns()) + PADDING
 
 
