@@ -405,6 +405,7 @@ class TestOnTheLog:
         assert {} == journal.store.cursors.progress
 
 
+@pytest.mark.usefixtures("damaged_on_purpose")
 class TestOnALogWithHoles:
     """Segments may be damaged, or removed by hand: what is gone is stepped over."""
 

@@ -235,6 +235,7 @@ class TestReading:
         assert 1 == consumer.channel.timeout_count
 
 
+@pytest.mark.usefixtures("damaged_on_purpose")
 class TestDamage:
     """What can no longer be read is stepped over, and told once."""
 
