@@ -26,6 +26,7 @@ def test_a_sound_data_path(filled: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert f"{filled} is sound\n" == capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("damaged_on_purpose")
 def test_a_damaged_one(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = bytearray((filled / SEGMENT).read_bytes())
     size = len(data) // 3

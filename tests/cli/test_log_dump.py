@@ -55,6 +55,7 @@ def test_its_messages(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ] == dumped(capsys, topic / f"{SEQ:020}.log", "--messages", "--limit", 3)
 
 
+@pytest.mark.usefixtures("damaged_on_purpose")
 def test_damage_is_named_in_its_place(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = topic / f"{SEQ:020}.log"
     data = bytearray(path.read_bytes())
@@ -93,6 +94,7 @@ def test_the_changes_in_a_journal(topic: Path, capsys: pytest.CaptureFixture[str
     ] == lines
 
 
+@pytest.mark.usefixtures("damaged_on_purpose")
 def test_damage_in_a_journal(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = topic / "cursors.1"
     data = bytearray(path.read_bytes())
