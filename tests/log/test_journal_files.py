@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 from tests.log.frames import WALL_NS
+from tests.log.journals import journal_names, new_cursors, reloaded
 
 from penstock.errors import StorageError
-from penstock.log import Cursors, Finding, Note
-from penstock.log.pool import FilePool
+from penstock.log import Cursors, Note
 from penstock.testing import FaultyFiles, MemoryFiles
 
 NEXT_SEQ = WALL_NS // 1000
@@ -24,22 +24,6 @@ def cursors(files: FaultyFiles) -> Cursors:
     cursors = new_cursors(files)
     cursors.begin(NEXT_SEQ)
     return cursors
-
-
-def new_cursors(files: FaultyFiles | MemoryFiles) -> Cursors:
-    return Cursors(FilePool(files, 8), "data")
-
-
-def reloaded(
-    files: FaultyFiles | MemoryFiles, *, is_synced: bool = True
-) -> tuple[Cursors, list[Finding]]:
-    """What another process finds."""
-    cursors = new_cursors(files)
-    return cursors, cursors.load(is_synced=is_synced)
-
-
-def journal_names(files: FaultyFiles) -> list[str]:
-    return files.names("data")
 
 
 class TestGenerations:
