@@ -5,13 +5,9 @@ deliver, when a deadline has come, when progress is to be journalled and when a 
 """
 
 import asyncio
-import gc
 import os
 import random
-import resource
-import signal
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import uvloop
@@ -21,16 +17,22 @@ from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock, SystemClock
 from penstock.errors import DataPathError, StorageError
+from penstock.listening import Listener, listen
 from penstock.log import DataPath, GroupCommit, LogSettings
 from penstock.logs import Logger
 from penstock.nsqd import metadata
 from penstock.nsqd.durability import Durability
 from penstock.nsqd.http import HttpApi, HttpServices
-from penstock.nsqd.listen import Listener, listen
 from penstock.nsqd.memory import GcPauses
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.tcp import Client, Clients, TcpServices
 from penstock.options import version_line
+from penstock.process import (
+    ignore_signals,
+    raise_open_files_limit,
+    settle_memory,
+    stop_on_signals,
+)
 from penstock.webapi import HttpServer
 from penstock.wire.identify import ServerOffer
 from penstock.wire.limits import Limits
@@ -52,33 +54,27 @@ METADATA_SECONDS = 0.05
 # How long a clean stop waits for clients to take what was written to them.
 STOP_SECONDS = 1.0
 
-# A collection of the young generation after so many allocations; far more than the default, because
-# a broker's objects are few and long-lived, and its messages are not containers.
-GC_THRESHOLDS = (50_000, 50, 100)
-
 
 def run(options: NsqdOptions, log: Logger) -> int:
     """Runs nsqd until it is told to stop; returns the exit code."""
-    _raise_open_files_limit()
+    raise_open_files_limit()
     return uvloop.run(_serve(options, log))
 
 
 async def _serve(options: NsqdOptions, log: Logger) -> int:
     stop = asyncio.Event()
-    _stop_on_signals(stop, log)
+    stop_on_signals(stop, log)
     try:
         nsqd = Nsqd(options, log)
     except DataPathError as error:
         raise DataPathError(f"failed to instantiate nsqd - {error}") from error
     try:
         await nsqd.start()
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
+        settle_memory()
         await stop.wait()
     finally:
         await nsqd.stop()
-        _ignore_signals()
+        ignore_signals()
     return 0
 
 
@@ -263,35 +259,6 @@ class Nsqd:
         self._housekeeping = self._loop.call_later(
             self.options.sync_timeout_ns / SECOND_NS, self._keep_house
         )
-
-
-def _stop_on_signals(stop: asyncio.Event, log: Logger) -> None:
-    """The first signal stops cleanly, the second at once."""
-
-    def on_signal(name: str) -> None:
-        if stop.is_set():
-            log.fatal("%s again, exiting without a clean stop", name)
-            os._exit(1)
-        log.info("%s, stopping", name)
-        stop.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number.name)
-
-
-def _ignore_signals() -> None:
-    """All is stored: a signal that comes now must not call that an unclean stop."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: None)
-
-
-def _raise_open_files_limit() -> None:
-    """Each connection is a file: take as many as the system lets us have."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _log_settings(options: NsqdOptions) -> LogSettings:

@@ -1,4 +1,4 @@
-"""Opening the sockets that the daemon serves on."""
+"""Opening the sockets that a daemon serves on."""
 
 import asyncio
 import os
