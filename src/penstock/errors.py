@@ -5,6 +5,16 @@
         UsageError         the command line itself is wrong: show how it is used, exit 2
       ProtocolError        a peer broke the protocol, or asked for what it may not have
       LineTooLong          a peer's line never ends; it is told nothing
+      StreamCorrupt        what a peer has compressed cannot be read
+        TlsFailed          TLS with a peer cannot begin, or cannot go on
+      HttpRequestError     a server that we asked did not answer, or not as it should
+      AuthFailed           no auth server said who a client is
+      ClientError          a producer or a consumer could not do what it was asked
+        NotConnected       no nsqd can be reached, or the connection to one is lost
+        NotConfirmed       no nsqd confirmed a publish in time; one may have stored it all the same
+        Refused            an nsqd said no
+        QueueFull          as many publishes are waiting as may wait
+        ClientClosed       it was used after it was closed
       StorageError         the disk or the data path let us down
         DataPathError      the data path cannot be used (locked, foreign, newer, unwritable)
         CorruptBatch       bytes on disk are not what was written
@@ -14,14 +24,24 @@ The text of an `Error` is written for the person who reads it, and is shown alon
 """
 
 __all__ = [
+    "AuthFailed",
+    "ClientClosed",
+    "ClientError",
     "ConfigError",
     "CorruptBatch",
     "DataPathError",
     "Error",
+    "HttpRequestError",
     "LineTooLong",
     "LogClosed",
+    "NotConfirmed",
+    "NotConnected",
     "ProtocolError",
+    "QueueFull",
+    "Refused",
     "StorageError",
+    "StreamCorrupt",
+    "TlsFailed",
     "UsageError",
 ]
 
@@ -57,6 +77,67 @@ class ProtocolError(Error):
 
 class LineTooLong(Error):
     """A TCP peer's line exceeds the limit: the connection is closed, and no error frame sent."""
+
+
+class StreamCorrupt(Error):
+    """A layer between the transport and the protocol cannot read what a peer sent: it is over."""
+
+
+class TlsFailed(StreamCorrupt):
+    """A handshake failed, or a peer broke TLS later on."""
+
+
+class HttpRequestError(Error):
+    """An HTTP request of ours failed. `url` is shown, so it is without query and password.
+
+    `status` is that of an answer that came and was not the one wanted.
+    """
+
+    def __init__(self, url: str, reason: str, *, status: int | None = None) -> None:
+        super().__init__(url, reason)
+        self.url = url
+        self.reason = reason
+        self.status = status
+
+    def __str__(self) -> str:
+        return f"{self.url}: {self.reason}"
+
+
+class AuthFailed(Error):
+    """No auth server gave a good answer. The text is for our log: the client is not told why."""
+
+
+class ClientError(Error):
+    """What a user of `penstock.client` has to expect."""
+
+
+class NotConnected(ClientError):
+    """The text names every address that was tried, and what is wrong with it."""
+
+
+class NotConfirmed(ClientError):
+    """Publishing it again may store it twice; not doing so may lose it."""
+
+
+class Refused(ClientError):
+    """An nsqd refused a command: `code` is the wire's (`E_BAD_TOPIC`, ...), `detail` its words."""
+
+    def __init__(self, address: str, code: str, detail: str = "") -> None:
+        super().__init__(address, code, detail)
+        self.address = address
+        self.code = code
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.code} {self.detail}".rstrip()
+
+
+class QueueFull(ClientError):
+    """A publish that may not wait would have had to."""
+
+
+class ClientClosed(ClientError):
+    """There is nothing left to do it with."""
 
 
 class StorageError(Error):

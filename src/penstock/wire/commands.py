@@ -15,6 +15,7 @@ __all__ = [
     "dmpub",
     "dpub",
     "fin",
+    "fins",
     "identify",
     "mpub",
     "nop",
@@ -74,6 +75,11 @@ def rdy(count: int) -> bytes:
 def fin(message_id: bytes) -> bytes:
     """The message is done with."""
     return b"FIN %b\n" % message_id
+
+
+def fins(message_ids: Sequence[bytes]) -> bytes:
+    """These messages, one at least, are done with: a FIN for each."""
+    return b"FIN " + b"\nFIN ".join(message_ids) + b"\n"
 
 
 def req(message_id: bytes, delay_ms: int) -> bytes:

@@ -12,10 +12,11 @@ place. They trust the frame: it is one that was rendered here.
 """
 
 import struct
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from penstock.errors import ProtocolError
 from penstock.wire.buffer import ReceiveBuffer
@@ -43,6 +44,7 @@ __all__ = [
     "message_ids",
     "render_messages",
     "response",
+    "timestamp_counts",
     "timestamp_ns",
     "with_attempts",
 ]
@@ -169,6 +171,15 @@ def timestamp_ns(frame: bytes) -> int:
     return number
 
 
+_timestamp_of = itemgetter(slice(8, 16))
+
+
+def timestamp_counts(frames: Iterable[bytes]) -> list[tuple[int, int]]:
+    """At which times how many of the messages were published: the same for a batch of them."""
+    counts = Counter(map(_timestamp_of, frames))
+    return [(_TIMESTAMP.unpack(timestamp)[0], count) for timestamp, count in counts.items()]
+
+
 def body(frame: bytes) -> bytes:
     """What the producer sent."""
     return frame[MESSAGE_HEADER_BYTES:]
@@ -201,6 +212,8 @@ class Message(NamedTuple):
 
 
 Frame: TypeAlias = Response | ErrorFrame | Message
+
+_Made = TypeVar("_Made")
 
 
 class FrameReader:
@@ -238,6 +251,42 @@ class FrameReader:
             return None
         buffer.start = stop
         return _parse_frame(kind, data[data_at:stop])
+
+    def next_messages(self, make: Callable[[int, int, bytes, bytes], _Made]) -> list[_Made]:
+        """The deliveries that come next, each as `make(timestamp_ns, attempts, id, body)`.
+
+        The run ends before a frame of another kind, and before one that is not all here or not
+        sound: those are for `next_frame`.
+        """
+        buffer = self._buffer
+        if not buffer.is_ready():
+            return []
+        data, start = buffer.data, buffer.start
+        header_stop_max, size_max = len(data) - MESSAGE_HEADER_BYTES, self._size_max
+        unpack = _MESSAGE_HEADER.unpack_from
+        made: list[_Made] = []
+        while start <= header_stop_max:
+            size, kind, timestamp_ns, attempts, id = unpack(data, start)
+            stop = start + _SIZE_BYTES + size
+            if kind != FRAME_MESSAGE or stop > len(data) or not _BODY_OVERHEAD <= size <= size_max:
+                break
+            body = data[start + MESSAGE_HEADER_BYTES : stop]
+            made.append(make(timestamp_ns, attempts, id, body))
+            start = stop
+        buffer.start = start
+        return made
+
+    def take_oks(self, count_max: int) -> int:
+        """How many OKs come next, one after the other; they are taken."""
+        buffer = self._buffer
+        if not buffer.is_ready():
+            return 0
+        count, data, start = 0, buffer.data, buffer.start
+        while count < count_max and data.startswith(OK, start):
+            start += len(OK)
+            count += 1
+        buffer.start = start
+        return count
 
     def take_unread(self) -> bytes:
         """Hand over what was received and not parsed, when TLS or compression begins."""
