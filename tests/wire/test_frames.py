@@ -67,6 +67,14 @@ def test_a_message_frame_can_be_looked_into() -> None:
     assert b"hi" == frames.body(MESSAGE)
 
 
+def test_messages_are_counted_by_the_time_of_their_publish() -> None:
+    early = frames.render_messages([b"a", b"b"], 1, TIMESTAMP_NS)
+    late = frames.render_messages([b"c"], 3, TIMESTAMP_NS + 1)
+
+    expected = [(TIMESTAMP_NS, 2), (TIMESTAMP_NS + 1, 1)]
+    assert expected == frames.timestamp_counts([early[0], *late, early[1]])
+
+
 @pytest.mark.parametrize(
     ("count", "on_the_wire"), [(2, 2), (65535, 65535), (65536, 0), (65537, 1), (0, 0)]
 )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from penstock import names
 from penstock.broker.agenda import Agenda, Driver
 from penstock.broker.channel import Channel
+from penstock.broker.latency import LatencyWindow
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
@@ -167,6 +168,17 @@ class Broker:
                 log.damage.clear()
         return findings
 
+    def trim_logs(self) -> list[StorageError]:
+        """To be called every few seconds: what was kept for a time is deleted when that is over.
+        Returns what went wrong; that is tried again."""
+        topics = [
+            topic
+            for topic in self.topics.values()
+            if topic.store is not None and topic.store.log.retention.is_set
+        ]
+        wall_ns = self._clock.wall_ns()
+        return list(self._try_on_each(topics, lambda topic: topic.trim(wall_ns)))
+
     def health(self) -> str | None:
         """Why the last write to any log failed, or None if all is well."""
         for topic in self.topics.values():
@@ -182,9 +194,13 @@ class Broker:
         else:
             store, findings = self._data_path.open_topic(name, wall_ns=wall_ns)
             self.findings.extend(findings)
-        topic = Topic(name, store, self._settings, self._agenda, self._sample)
+        topic = Topic(name, store, self._settings, self._agenda, self._sample, self._new_latency)
         self.topics[name] = topic
         return topic
+
+    def _new_latency(self) -> LatencyWindow | None:
+        window_ns = self._settings.latency_window_ns
+        return LatencyWindow(window_ns, self._clock) if window_ns else None
 
     def _try_on_each(
         self, topics: list[Topic], step: Callable[[Topic], None]

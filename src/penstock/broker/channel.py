@@ -14,6 +14,7 @@ from penstock import names
 from penstock.broker.address import seq_of
 from penstock.broker.agenda import NEVER_NS, Agenda
 from penstock.broker.backlog import Backlog, LogBacklog
+from penstock.broker.latency import LatencyWindow
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.errors import ProtocolError
@@ -46,8 +47,10 @@ class Channel:
         settings: BrokerSettings,
         agenda: Agenda,
         sample: Callable[[], float],
+        latency: LatencyWindow | None = None,
     ) -> None:
-        """`sample` draws uniformly from [0, 1) for subscribers that want only a share."""
+        """`sample` draws uniformly from [0, 1) for subscribers that want only a share. `latency`
+        is told what is finished."""
         self.name = name
         self.ephemeral = names.is_ephemeral(name)
         self.paused = False
@@ -56,6 +59,7 @@ class Channel:
         self.delivered_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
+        self.latency = latency
         self.awake = False  # the agenda's: to be pumped
         self.armed_ns = NEVER_NS  # the agenda's: the deadline it will be called for
         self._settings = settings
@@ -120,6 +124,8 @@ class Channel:
         """Closes messages for good. Returns a refusal for each that the subscriber does not have
         in flight."""
         refusals: list[NotInFlight] = []
+        if self.latency is not None:
+            self.latency.finished(subscriber.in_flight.frames_of(ids))
         late = subscriber.in_flight.finish_fresh(ids)
         if late:
             refusals = self._finish_late(subscriber, late)

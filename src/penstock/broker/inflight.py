@@ -70,6 +70,15 @@ class InFlight:
         for late in self.late.values():
             yield late.frame
 
+    def frames_of(self, ids: Iterable[bytes]) -> list[bytes]:
+        """The frames of those of `ids` that are in flight here, each once."""
+        wanted = dict.fromkeys(ids)
+        frames = list(filter(None, map(self.fresh.get, wanted)))
+        if len(frames) < len(wanted):
+            late = filter(None, map(self.late.get, wanted))
+            frames.extend(each.frame for each in late)
+        return frames
+
     def add_fresh(
         self, ids: list[bytes], frames: list[bytes], last_seq: int, deadline_ns: int
     ) -> None:

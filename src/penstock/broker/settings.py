@@ -16,3 +16,4 @@ class BrokerSettings:
     max_msg_timeout_ns: int = 15 * 60 * SECOND_NS
     max_channel_consumers: int = 0
     requeue_on_disconnect: bool = True
+    latency_window_ns: int = 0  # how far back latencies are known; 0 for not at all

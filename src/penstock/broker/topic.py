@@ -12,10 +12,11 @@ from penstock.broker.address import id_number
 from penstock.broker.agenda import Agenda
 from penstock.broker.backlog import Backlog, LogBacklog
 from penstock.broker.channel import Channel
+from penstock.broker.latency import LatencyWindow
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import StorageError
-from penstock.log import Run, TopicLog, TopicStore
+from penstock.log import Retention, Run, TopicLog, TopicStore
 from penstock.wire import frames as wire
 
 __all__ = ["Topic"]
@@ -31,20 +32,24 @@ class Topic:
         settings: BrokerSettings,
         agenda: Agenda,
         sample: Callable[[], float],
+        new_latency: Callable[[], LatencyWindow | None] = lambda: None,
     ) -> None:
-        """`store` is a `MemoryLog` for a topic that lives in memory only."""
+        """`store` is a `MemoryLog` for a topic that lives in memory only. `new_latency` makes what
+        a channel's latencies are counted in."""
         self.name = name
         self.ephemeral = names.is_ephemeral(name)
         self.paused = False
         self.channels: dict[str, Channel] = {}
         self.message_count = 0
         self.message_bytes = 0
+        self.retention: Retention | None = None  # its own; None for that of all topics
         self.log: TopicLog | MemoryLog = store if isinstance(store, MemoryLog) else store.log
         self.store = None if isinstance(store, MemoryLog) else store
         self.closed = False
         self._settings = settings
         self._agenda = agenda
         self._sample = sample
+        self._new_latency = new_latency
         self._id_base = id_number(settings.node_id, 0)
         self.released_seq = self.log.next_seq
         if self.store is not None:
@@ -115,8 +120,15 @@ class Topic:
                 channel.report_finished()
             self.store.cursors.flush()
 
+    def retain(self, retention: Retention | None) -> None:
+        """Sets how long the log keeps what no channel needs; None for what holds for all topics."""
+        assert self.store is not None
+        self.retention = retention
+        self.store.log.retention = retention
+        self._agenda.unsaved(self)  # there may be something to trim
+
     def trim(self, wall_ns: int) -> None:
-        """Deletes from the log what no channel needs any more."""
+        """Deletes from the log what no channel needs any more and no retention keeps."""
         if self.store is not None and not self.closed:
             self.store.log.trim(self._is_needed, wall_ns)
 
@@ -158,7 +170,14 @@ class Topic:
         self._note_hold()
 
     def _add_channel(self, name: str) -> Channel:
-        channel = Channel(name, self._backlog_for, self._settings, self._agenda, self._sample)
+        channel = Channel(
+            name,
+            self._backlog_for,
+            self._settings,
+            self._agenda,
+            self._sample,
+            self._new_latency(),
+        )
         self.channels[name] = channel
         return channel
 

@@ -1,0 +1,105 @@
+"""How long messages take from publish to FIN: the quantiles of a channel's last minutes.
+
+Latencies are counted in buckets whose bounds grow by a constant factor, so that a quantile is
+known to within `ACCURACY` of its value, whatever its size. A sketch has a few hundred buckets, two
+thousand if latencies range from a nanosecond to a year, and no more with more messages. Sketches of
+several channels add up to that of their topic.
+
+A window is two sketches of half its length: the newer one is filled, the older one forgotten when
+the newer has had its time. So the quantiles look back at least half a window and at most a whole.
+
+Latencies are wall time, which is what messages carry. If somebody sets the clock, a window starts
+over once it notices: what it would count across the step means nothing.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from penstock.clock import Clock
+from penstock.wire import frames as wire
+
+__all__ = ["ACCURACY", "LatencySketch", "LatencyWindow"]
+
+# A quantile is wrong by this share of itself at most.
+ACCURACY = 0.01
+
+_GROWTH = (1 + ACCURACY) / (1 - ACCURACY)
+_BUCKETS_PER_E = 1 / math.log(_GROWTH)
+
+
+class LatencySketch:
+    """Latencies, counted by size."""
+
+    __slots__ = ("_buckets", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._buckets: dict[int, int] = {}
+
+    def add(self, latency_ns: int, count: int) -> None:
+        """Counts `count` messages that took `latency_ns`."""
+        # Below a nanosecond is a clock that was set back a little.
+        bucket = math.ceil(math.log(max(latency_ns, 1)) * _BUCKETS_PER_E)
+        self.count += count
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + count
+
+    def merge(self, other: "LatencySketch") -> None:
+        """Counts what `other` has counted as well."""
+        buckets = self._buckets
+        for bucket, count in other._buckets.items():  # noqa: SLF001 (a sketch too)
+            buckets[bucket] = buckets.get(bucket, 0) + count
+        self.count += other.count
+
+    def quantiles_ns(self, quantiles: Sequence[float]) -> list[int]:
+        """For each the latency that so large a share of the messages did not exceed; 0 without any
+        messages. `quantiles` are in (0, 1], in descending order."""
+        values = [0] * len(quantiles)
+        buckets = sorted(self._buckets.items(), reverse=True)
+        at, below = -1, self.count  # how many messages are in lower buckets than the one at `at`
+        for index, quantile in enumerate(quantiles):
+            while below >= max(math.ceil(quantile * self.count), 1):
+                at += 1
+                below -= buckets[at][1]
+            if at >= 0:
+                values[index] = _middle_ns(buckets[at][0])
+        return values
+
+
+class LatencyWindow:
+    """The latencies of one channel's recent past."""
+
+    __slots__ = ("_clock", "_half_ns", "_newer", "_older", "_since_ns")
+
+    def __init__(self, window_ns: int, clock: Clock) -> None:
+        self._clock = clock
+        self._half_ns = max(window_ns // 2, 1)
+        self._since_ns = clock.wall_ns()  # when the newer half began
+        self._older = LatencySketch()
+        self._newer = LatencySketch()
+
+    def finished(self, frames: Iterable[bytes]) -> None:
+        """These messages have been finished just now."""
+        wall_ns = self._clock.wall_ns()
+        self._move_to(wall_ns)
+        add = self._newer.add
+        for published_ns, count in wire.timestamp_counts(frames):
+            add(wall_ns - published_ns, count)
+
+    def add_to(self, sketch: LatencySketch) -> None:
+        """Adds what the window has counted."""
+        self._move_to(self._clock.wall_ns())
+        sketch.merge(self._older)
+        sketch.merge(self._newer)
+
+    def _move_to(self, wall_ns: int) -> None:
+        halves = (wall_ns - self._since_ns) // self._half_ns
+        if halves in (0, -1):  # a clock that was slewed back a little will catch up
+            return
+        self._older = self._newer if halves == 1 else LatencySketch()
+        self._newer = LatencySketch()
+        self._since_ns += halves * self._half_ns
+
+
+def _middle_ns(bucket: int) -> int:
+    """The latency that is nearest, relatively, to all that are counted in a bucket."""
+    return round(2 * _GROWTH**bucket / (_GROWTH + 1))
