@@ -8,10 +8,13 @@
     decoders        what reads it
     mpub            the body of a multi-publish, read as it arrives
     identify        IDENTIFY: its JSON, and what is negotiated
+    go_struct       JSON as Go reads and writes it
     buffer          received bytes that wait to be parsed
     text            a peer's bytes inside our error texts
     limits          how much a peer may ask for
     state           a connection's life
+    lookup_v1       nsqlookupd's own protocol, V1: what nsqd sends, and how it is answered
+    lookup_server   the other side of that
 
 Bad input ends in a `penstock.errors.ProtocolError`, or in `LineTooLong` where the reference closes
 without a word. Any other exception is a bug here.

@@ -1,22 +1,23 @@
 """IDENTIFY: what a client says of itself, and what the two sides agree on.
 
-The JSON is read as Go's decoder reads it into a struct, because clients have come to depend on it:
-names match in any case, of two with the same name the later counts, null says nothing, an unknown
-name may hold anything, and a value of the wrong type spoils the whole, even where a later one would
-have replaced it.
-
 `negotiate` decides, and changes nothing: the TLS and the compression it grants are for the driver
 to put in place, once the answer has gone out in clear.
 """
 
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 from penstock import NSQ_VERSION
 from penstock.errors import ProtocolError
+from penstock.wire.go_struct import (
+    Convert,
+    as_bool,
+    as_int32,
+    as_int64,
+    as_string,
+    read_fields,
+    write_fields,
+)
 
 __all__ = ["IdentifyRequest", "Negotiated", "ServerOffer", "negotiate", "parse_identify"]
 
@@ -214,7 +215,7 @@ def _with_features(agreed: Negotiated, request: IdentifyRequest, offer: ServerOf
 
 def _response(agreed: Negotiated, offer: ServerOffer) -> bytes:
     # The order of the keys is the reference's.
-    return _go_json(
+    return write_fields(
         {
             "max_rdy_count": offer.max_rdy_count,
             "version": offer.version,
@@ -235,15 +236,6 @@ def _response(agreed: Negotiated, offer: ServerOffer) -> bytes:
     )
 
 
-# Go escapes these so that JSON may stand inside HTML and JavaScript.
-_GO_ESCAPES = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
-
-
-def _go_json(value: Mapping[str, object]) -> bytes:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.translate(_GO_ESCAPES).encode("utf-8", "replace")
-
-
 def _invalid(noun: str, value: int) -> ProtocolError:
     return ProtocolError("E_BAD_BODY", f"IDENTIFY {noun} ({value}) is invalid")
 
@@ -251,101 +243,28 @@ def _invalid(noun: str, value: int) -> ProtocolError:
 # Parsing ------------------------------------------------------------------------------------------
 
 
-class _Number:
-    """A JSON number as it was written, since what it may be depends on the field."""
-
-    __slots__ = ("literal",)
-
-    def __init__(self, literal: str) -> None:
-        self.literal = literal
-
-
 def parse_identify(body: bytes) -> IdentifyRequest:
     """The request in an IDENTIFY's body. Raises ProtocolError if it is not one."""
-    # ValueError is what is not JSON or not of a field's type; RecursionError is nested too deep.
     try:
-        return IdentifyRequest(**_fields(_parse_json(body)))  # type: ignore[arg-type]
-    except (ValueError, RecursionError):
+        return IdentifyRequest(**read_fields(body, _FIELDS))
+    except ValueError:
         raise ProtocolError("E_BAD_BODY", "IDENTIFY failed to decode JSON body") from None
 
 
-def _parse_json(body: bytes) -> object:
-    """Objects become tuples of pairs, so that repeated names are seen, and arrays become lists."""
-    return json.loads(
-        # Bytes that are not UTF-8 are allowed in strings: see `_string`.
-        body.decode("utf-8", "surrogateescape"),
-        object_pairs_hook=tuple,
-        parse_int=_Number,
-        parse_float=_Number,
-        parse_constant=_refuse,
-    )
-
-
-def _refuse(_constant: str) -> NoReturn:
-    raise ValueError("NaN and Infinity are not JSON")
-
-
-def _fields(value: object) -> dict[str, object]:
-    if value is None:
-        return {}
-    if not isinstance(value, tuple):
-        raise ValueError("not an object")
-    return dict(_known_fields(value))
-
-
-def _known_fields(pairs: Iterable[tuple[str, object]]) -> Iterable[tuple[str, object]]:
-    for name, value in pairs:
-        # Beside A to Z, Go folds two more letters: the Kelvin sign, and the long s.
-        folded = name.lower().replace("\u017f", "s")
-        convert = _CONVERTERS.get(folded)
-        if convert is not None and value is not None:
-            yield folded, convert(value)
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("not a string")
-    # What UTF-8 cannot hold, raw or escaped, is replaced as Go does: one mark for each byte.
-    return re.sub("[\ud800-\udfff]", "\ufffd", value)
-
-
-def _bool(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("not a bool")
-    return value
-
-
-def _int64(value: object) -> int:
-    return _int(value, bits=64)
-
-
-def _int32(value: object) -> int:
-    return _int(value, bits=32)
-
-
-def _int(value: object, bits: int) -> int:
-    if not isinstance(value, _Number) or not re.fullmatch(r"-?[0-9]{1,19}", value.literal):
-        raise ValueError("not an integer")
-    number = int(value.literal)
-    if not -(2 ** (bits - 1)) <= number < 2 ** (bits - 1):
-        raise ValueError(f"more than {bits} bits")
-    return number
-
-
-_CONVERTERS: Mapping[str, Callable[[object], object]] = {
-    "client_id": _string,
-    "hostname": _string,
-    "user_agent": _string,
-    "feature_negotiation": _bool,
-    "heartbeat_interval": _int64,
-    "output_buffer_size": _int64,
-    "output_buffer_timeout": _int64,
-    "sample_rate": _int32,
-    "msg_timeout": _int64,
-    "tls_v1": _bool,
-    "snappy": _bool,
-    "deflate": _bool,
-    "deflate_level": _int64,
-    "topology_region": _string,
-    "topology_zone": _string,
+_FIELDS: Mapping[str, Convert] = {
+    "client_id": as_string,
+    "hostname": as_string,
+    "user_agent": as_string,
+    "feature_negotiation": as_bool,
+    "heartbeat_interval": as_int64,
+    "output_buffer_size": as_int64,
+    "output_buffer_timeout": as_int64,
+    "sample_rate": as_int32,
+    "msg_timeout": as_int64,
+    "tls_v1": as_bool,
+    "snappy": as_bool,
+    "deflate": as_bool,
+    "deflate_level": as_int64,
+    "topology_region": as_string,
+    "topology_zone": as_string,
 }
