@@ -8,7 +8,7 @@ from penstock.log.finding import Finding
 from penstock.log.group_commit import GroupCommit
 from penstock.log.progress import Note, Progress
 from penstock.log.segment import Run, SegmentInfo
-from penstock.log.settings import LogSettings
+from penstock.log.settings import LogSettings, Retention
 from penstock.log.topic_log import READ_BYTES, TopicLog
 from penstock.log.topic_store import TopicStore, close_stores
 
@@ -23,6 +23,7 @@ __all__ = [
     "Note",
     "Progress",
     "RealFiles",
+    "Retention",
     "Run",
     "SegmentInfo",
     "TopicLog",

@@ -27,7 +27,7 @@ from penstock.log.finding import Finding
 from penstock.log.log_sync import LogSync
 from penstock.log.pool import FilePool
 from penstock.log.segment import Run, Segment, SegmentInfo
-from penstock.log.settings import LogSettings
+from penstock.log.settings import LogSettings, Retention
 from penstock.log.sync import SyncJob, run_sync
 
 __all__ = ["CHECKPOINT_SPACING_BYTES", "READ_BYTES", "TopicLog"]
@@ -37,6 +37,12 @@ READ_BYTES = 256 * 1024
 
 # After a crash, at most so much of what was synced has to be read.
 CHECKPOINT_SPACING_BYTES = 16 * 1024 * 1024
+
+# Files are deleted whole. So that little is kept beyond its retention, a file takes no more than a
+# quarter of what is kept; but not less than this, or there would be too many files.
+_ROLL_SHARE = 4
+_ROLL_BYTES_MIN = 1024 * 1024
+_ROLL_TIME_MIN_NS = 60 * 1_000_000_000
 
 # What `probe` writes and cuts off again: a block of any common file system.
 _PROBE = bytes(4096)
@@ -61,7 +67,8 @@ class TopicLog:
         self._pool = pool
         self._folder = folder
         self._settings = settings
-        self._roll_at = settings.max_bytes_per_file - HEADER_BYTES
+        self._retention = settings.retention
+        self._roll_at = self._roll_position()
         self._segments = segments
         is_dense = bool(segments) and segments[-1].next_seq == next_seq
         self._active = segments[-1] if is_dense else None
@@ -92,6 +99,17 @@ class TopicLog:
     def error(self) -> str | None:
         """Why the last write or the last fsync failed; None again once one has succeeded."""
         return self._sync_error or self._write_error
+
+    @property
+    def retention(self) -> Retention:
+        """How long what is no longer needed is kept."""
+        return self._retention
+
+    @retention.setter
+    def retention(self, retention: Retention | None) -> None:
+        """None for that of the data path."""
+        self._retention = self._settings.retention if retention is None else retention
+        self._roll_at = self._roll_position()
 
     # Messages
 
@@ -176,10 +194,15 @@ class TopicLog:
         does not keep all that came after it. Returns how many bytes were freed.
         """
         size_before = self.byte_size
+        if self._is_overdue(wall_ns):
+            try:
+                self._roll()
+            except OSError as error:
+                raise storage_error("write to", self._folder, error) from error
         for segment in self._segments[:-1]:
-            if not self._is_retained(segment, wall_ns) and not is_needed(
-                segment.first_seq, segment.next_seq
-            ):
+            if self._is_retained(segment, wall_ns):
+                break  # and so are those that come after it
+            if not is_needed(segment.first_seq, segment.next_seq):
                 try:
                     segment.remove()
                 except OSError as error:
@@ -331,12 +354,28 @@ class TopicLog:
         return [segment for segment in self._segments if not segment.is_synced]
 
     def _is_retained(self, segment: Segment, wall_ns: int) -> bool:
-        time_ns, size = self._settings.retention_time_ns, self._settings.retention_bytes
-        if time_ns is None and size is None:
+        time_ns, size_bytes = self._retention
+        if time_ns is None and size_bytes is None:
             return False
         is_young = time_ns is None or segment.last_timestamp_ns + time_ns > wall_ns
-        is_within = size is None or self.byte_size - segment.end < size
+        is_within = size_bytes is None or self.byte_size - segment.end < size_bytes
         return is_young and is_within
+
+    def _is_overdue(self, wall_ns: int) -> bool:
+        """Whether the last segment has been appended to for so long that it keeps what it began
+        with for longer than was asked for."""
+        active, time_ns = self._active, self._retention.time_ns
+        if active is None or not active.end or time_ns is None:
+            return False
+        share_ns = max(time_ns // _ROLL_SHARE, _ROLL_TIME_MIN_NS)
+        return active.first_timestamp_ns + share_ns <= wall_ns
+
+    def _roll_position(self) -> int:
+        """The size at which a new segment is begun."""
+        size_max, kept = self._settings.max_bytes_per_file, self._retention.size_bytes
+        if kept is not None:
+            size_max = min(size_max, max(kept // _ROLL_SHARE, _ROLL_BYTES_MIN))
+        return size_max - HEADER_BYTES
 
     def _collect_damage(self, segment: Segment) -> None:
         if segment.damage:

@@ -2,6 +2,10 @@
 
     {"topics":[{"name":"t","paused":false,"channels":[{"name":"c","paused":false}]}],"version":"1.3.0"}
 
+What NSQ knows nothing of has keys of its own, which are left out unless they are needed and which
+NSQ's nsqd skips: `"retention":{"time_ns":...,"bytes":...}` of a topic that has its own, null for a
+limit that is not set.
+
 A lasting topic or channel is on disk already, in its folder or its topic's journal, before this
 file names it, so after a crash the file may lag behind what was made; it is never behind on what
 was deleted or paused, because those are written at once.
@@ -14,11 +18,13 @@ from tempfile import NamedTemporaryFile
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from penstock import NSQ_VERSION, names
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
 from penstock.errors import DataPathError, StorageError
+from penstock.log import Retention
 from penstock.logs import Logger
 
 __all__ = ["FILE_NAME", "render", "restore", "write"]
@@ -31,10 +37,16 @@ class _Channel(msgspec.Struct):
     paused: bool = False
 
 
+class _Retention(msgspec.Struct):
+    time_ns: int | None = None
+    bytes: int | None = None
+
+
 class _Topic(msgspec.Struct):
     name: str
     paused: bool = False
     channels: list[_Channel] | None = None
+    retention: _Retention | UnsetType = UNSET
 
 
 _Named = TypeVar("_Named", _Topic, _Channel)
@@ -46,7 +58,7 @@ class _Metadata(msgspec.Struct):
 
 
 def restore(data_path: Path, broker: Broker, log: Logger) -> None:
-    """Makes the topics and channels that the file names, and pauses what it says was paused."""
+    """Makes the topics and channels that the file names, and has them as it says they were."""
     metadata = _read(data_path / FILE_NAME)
     unnamed = dict(broker.topics)
     for stored_topic in _with_valid_names(metadata.topics, "topic", log):
@@ -57,6 +69,9 @@ def restore(data_path: Path, broker: Broker, log: Logger) -> None:
             if stored_channel.paused:
                 channel.pause(True)
         topic.pause(stored_topic.paused)
+        if stored_topic.retention is not UNSET and topic.store is not None:
+            kept = stored_topic.retention
+            topic.retain(Retention(kept.time_ns, kept.bytes))
     for topic in unnamed.values():
         topic.pause(False)  # made just before a crash; had it been paused, the file would say so
 
@@ -91,7 +106,10 @@ def _describe(topic: Topic) -> _Topic:
         for channel in topic.channels.values()
         if not channel.ephemeral
     ]
-    return _Topic(topic.name, topic.paused, channels or None)
+    described = _Topic(topic.name, topic.paused, channels or None)
+    if topic.retention is not None:
+        described.retention = _Retention(topic.retention.time_ns, topic.retention.size_bytes)
+    return described
 
 
 def _read(file: Path) -> _Metadata:

@@ -1,4 +1,4 @@
-"""Everything nsqd can be told. Flags, keys and defaults are NSQ's; the last two are our own.
+"""Everything nsqd can be told. Flags, keys and defaults are NSQ's; those at the end are our own.
 
 `check` refuses what would not work, so that the daemon need not ask again. What NSQ can do and we
 cannot yet is refused by name, rather than accepted and ignored: `NOT_YET` is the whole list.
@@ -292,6 +292,18 @@ class NsqdOptions:
         True,
         BOOL,
         "give a lost consumer's messages to others at once; false waits for their timeout, as NSQ",
+    )
+    retention_time_ns: int = option(
+        0,
+        DURATION,
+        "how long to keep what every channel has finished, to be read again; 0 sets no such limit",
+        at_least=0,
+    )
+    retention_bytes: int = option(
+        0,
+        INT,
+        "how much of a topic to keep that every channel has finished; 0 sets no such limit",
+        at_least=0,
     )
 
 
