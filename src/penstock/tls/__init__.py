@@ -1,0 +1,13 @@
+"""TLS, for both ends of a connection, without a socket.
+
+    layer       TlsLayer: a connection's TLS, between its transport and its protocol
+    contexts    what a server or a client needs for it, from the files it is told
+    suites      the names of cipher suites
+
+What a peer breaks raises penstock.errors.TlsFailed, what is wrong with our files ConfigError.
+"""
+
+from penstock.tls.contexts import ReloadableContext, client_context, server_context
+from penstock.tls.layer import TlsInfo, TlsLayer
+
+__all__ = ["ReloadableContext", "TlsInfo", "TlsLayer", "client_context", "server_context"]

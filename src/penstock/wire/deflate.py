@@ -1,0 +1,47 @@
+"""Deflate, as NSQ uses it: one raw stream (RFC 1951, no zlib header) each way, flushed per write.
+
+A flush ends on a byte, and leaves what was said before in both sides' windows: the frames of one
+connection are much alike, so even a small one is sent as little more than what is new in it.
+"""
+
+import zlib
+
+from penstock.errors import StreamCorrupt
+from penstock.wire.layer import PIECE_BYTES_MAX
+
+__all__ = ["Deflate"]
+
+_RAW = -zlib.MAX_WBITS
+
+
+class Deflate:
+    """A `Layer`: both streams of a connection that negotiated deflate."""
+
+    __slots__ = ("_compressor", "_decompressor", "_received")
+
+    def __init__(self, level: int = 6) -> None:
+        self._compressor = zlib.compressobj(level, zlib.DEFLATED, _RAW)
+        self._decompressor = zlib.decompressobj(_RAW)
+        self._received = b""
+
+    def encode(self, data: bytes) -> bytes:
+        if not data:
+            return b""
+        compressor = self._compressor
+        return compressor.compress(data) + compressor.flush(zlib.Z_SYNC_FLUSH)
+
+    def receive(self, data: bytes) -> None:
+        self._received = self._received + data if self._received else data
+
+    def read(self) -> bytes:
+        # Also without input: the last call may have stopped at the limit with everything consumed.
+        decompressor = self._decompressor
+        try:
+            piece = decompressor.decompress(self._received, PIECE_BYTES_MAX)
+        except zlib.error as failure:
+            reason = str(failure).rpartition(": ")[2]
+            raise StreamCorrupt(f"deflate: {reason}") from None
+        if decompressor.unused_data:
+            raise StreamCorrupt("deflate: bytes after the end of the stream")
+        self._received = decompressor.unconsumed_tail
+        return piece
