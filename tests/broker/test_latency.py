@@ -20,8 +20,7 @@ WINDOW_NS = 10 * SECOND_NS
 
 def sketch_of(latencies_ns: list[int]) -> LatencySketch:
     sketch = LatencySketch()
-    for latency_ns in latencies_ns:
-        sketch.add(latency_ns, 1)
+    sketch.add([(-latency_ns, 1) for latency_ns in latencies_ns], 0)
     return sketch
 
 

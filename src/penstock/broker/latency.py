@@ -12,8 +12,8 @@ Latencies are wall time, which is what messages carry. If somebody sets the cloc
 over once it notices: what it would count across the step means nothing.
 """
 
-import math
 from collections.abc import Iterable, Sequence
+from math import ceil, log
 
 from penstock.clock import Clock
 from penstock.wire import frames as wire
@@ -24,7 +24,7 @@ __all__ = ["ACCURACY", "LatencySketch", "LatencyWindow"]
 ACCURACY = 0.01
 
 _GROWTH = (1 + ACCURACY) / (1 - ACCURACY)
-_BUCKETS_PER_E = 1 / math.log(_GROWTH)
+_BUCKETS_PER_E = 1 / log(_GROWTH)
 
 
 class LatencySketch:
@@ -36,12 +36,18 @@ class LatencySketch:
         self.count = 0
         self._buckets: dict[int, int] = {}
 
-    def add(self, latency_ns: int, count: int) -> None:
-        """Counts `count` messages that took `latency_ns`."""
-        # Below a nanosecond is a clock that was set back a little.
-        bucket = math.ceil(math.log(max(latency_ns, 1)) * _BUCKETS_PER_E)
-        self.count += count
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + count
+    def add(self, published: Iterable[tuple[int, int]], finished_ns: int) -> None:
+        """Counts messages that were finished at one time, given when and how many were published.
+
+        One that took less than no time, because a clock was set, took a nanosecond.
+        """
+        buckets, total = self._buckets, 0
+        for published_ns, count in published:
+            latency_ns = finished_ns - published_ns
+            bucket = ceil(log(latency_ns) * _BUCKETS_PER_E) if latency_ns > 1 else 0
+            buckets[bucket] = buckets.get(bucket, 0) + count
+            total += count
+        self.count += total
 
     def merge(self, other: "LatencySketch") -> None:
         """Counts what `other` has counted as well."""
@@ -57,7 +63,7 @@ class LatencySketch:
         buckets = sorted(self._buckets.items(), reverse=True)
         at, below = -1, self.count  # how many messages are in lower buckets than the one at `at`
         for index, quantile in enumerate(quantiles):
-            while below >= max(math.ceil(quantile * self.count), 1):
+            while below >= max(ceil(quantile * self.count), 1):
                 at += 1
                 below -= buckets[at][1]
             if at >= 0:
@@ -81,9 +87,7 @@ class LatencyWindow:
         """These messages have been finished just now."""
         wall_ns = self._clock.wall_ns()
         self._move_to(wall_ns)
-        add = self._newer.add
-        for published_ns, count in wire.timestamp_counts(frames):
-            add(wall_ns - published_ns, count)
+        self._newer.add(wire.timestamp_counts(frames), wall_ns)
 
     def add_to(self, sketch: LatencySketch) -> None:
         """Adds what the window has counted."""
