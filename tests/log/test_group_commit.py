@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -21,7 +22,8 @@ class Owner:
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.commit = GroupCommit(self._calls.put)
+        self.sync_seconds: list[float] = []
+        self.commit = GroupCommit(self._calls.put, self.sync_seconds.append)
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
         """Runs what is scheduled, here, until that is so."""
@@ -120,6 +122,19 @@ def test_requests_during_an_fsync_share_the_next_one(
     assert ["first", "second", "third", "fourth"] == order
     assert store.log.next_seq == store.log.synced_seq
     assert synced <= disk.syncs <= synced + 2
+
+
+def test_tells_how_long_each_sync_took(owner: Owner, disk: HeldDisk, store: TopicStore) -> None:
+    store.log.append(frames("a"), WALL_NS)
+    with disk.held():
+        started_at = time.monotonic()
+        owner.commit.request(store.log)
+        assert disk.has_begun.wait(PATIENCE_SECONDS)
+        time.sleep(0.01)
+    owner.run_until(lambda: bool(owner.sync_seconds))
+
+    (seconds,) = owner.sync_seconds
+    assert 0.01 <= seconds <= time.monotonic() - started_at
 
 
 def test_logs_and_cursors_are_synced_beside_each_other(owner: Owner, disk: HeldDisk) -> None:

@@ -16,24 +16,31 @@ from functools import partial
 from penstock.errors import StorageError
 from penstock.log.sync import Syncable, SyncJob, run_job
 
-__all__ = ["RETRY_SECONDS", "Done", "GroupCommit"]
+__all__ = ["RETRY_SECONDS", "Done", "GroupCommit", "Watch"]
 
 RETRY_SECONDS = 1.0
 
 Done = Callable[[StorageError | None], None]
+Watch = Callable[[float], None]
 
 
 class GroupCommit:
     """Syncs logs and cursors for their owner. Close it before closing what it syncs."""
 
-    def __init__(self, schedule: Callable[[Callable[[], None]], object]) -> None:
-        """`schedule` has a function run in the owner's thread, as `loop.call_soon_threadsafe`."""
+    def __init__(
+        self,
+        schedule: Callable[[Callable[[], None]], object],
+        watch: Watch = lambda _seconds: None,
+    ) -> None:
+        """`schedule` has a function run in the owner's thread, as `loop.call_soon_threadsafe`.
+        `watch` is told there how long each sync took."""
         self._schedule = schedule
+        self._watch = watch
         self._waiting: dict[Syncable, list[Done]] = {}
         self._running: dict[Syncable, list[Done]] = {}
         self._failed: set[Syncable] = set()
         self._jobs: queue.SimpleQueue[tuple[Syncable, SyncJob] | None] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[tuple[Syncable, SyncJob, StorageError | None]]
+        self._outcomes: queue.SimpleQueue[tuple[Syncable, SyncJob, StorageError | None, float]]
         self._outcomes = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="group-commit", daemon=True)
         self._thread.start()
@@ -76,7 +83,10 @@ class GroupCommit:
         while not self._outcomes.empty():
             self._conclude(*self._outcomes.get())
 
-    def _conclude(self, log: Syncable, job: SyncJob, error: StorageError | None) -> None:
+    def _conclude(
+        self, log: Syncable, job: SyncJob, error: StorageError | None, seconds: float
+    ) -> None:
+        self._watch(seconds)
         log.end_sync(job, error)
         if log.needs_retry:
             self._failed.add(log)
@@ -106,8 +116,10 @@ class GroupCommit:
             if item is None:
                 return
             log, job = item
+            started_at = time.monotonic()
             error = run_job(job)
+            seconds = time.monotonic() - started_at
             if error is not None and retry_at is None:
                 retry_at = time.monotonic() + RETRY_SECONDS
-            self._outcomes.put((log, job, error))
+            self._outcomes.put((log, job, error, seconds))
             self._schedule(self._take_outcomes)

@@ -21,12 +21,14 @@ from typing import Final, Literal
 
 from penstock.webapi.responses import Streaming
 
-__all__ = ["CONTENT_TYPE", "Family", "Histogram", "Sample", "exposition", "labels"]
+__all__ = ["CONTENT_TYPE", "Family", "Histogram", "Kind", "Sample", "exposition", "labels"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 # As many lines are rendered without letting others run: about a millisecond's worth.
 PIECE_LINES = 512
+
+Kind = Literal["counter", "gauge", "histogram"]
 
 # What follows the name, and the value.
 Sample = tuple[str, float]
@@ -41,7 +43,7 @@ class Family:
     """All samples of one name. A counter's name ends in `_total`, as Prometheus wants it."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Kind
     help: str
     labels: tuple[str, ...] = ()
 

@@ -1,0 +1,343 @@
+"""GET /metrics: all that /stats tells of topics, channels and the process, and what it does not.
+
+Each metric is one row of a table: what it is, and the function that reads it. What /stats tells of
+single connections is left out: there may be thousands, each here for a moment, and every one would
+be a time series for as long as Prometheus remembers.
+"""
+
+import resource
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+from penstock import NSQ_VERSION, __version__
+from penstock.broker.broker import Broker
+from penstock.broker.channel import Channel
+from penstock.broker.latency import LatencySketch
+from penstock.broker.topic import Topic
+from penstock.clock import SECOND_NS
+from penstock.nsqd.memory import GcPauses, memory_stats
+from penstock.nsqd.refusals import Refusals
+from penstock.nsqd.stats import ClientView
+from penstock.webapi import HttpServer
+from penstock.webapi.prometheus import Family, Histogram, Kind, Sample, labels
+
+__all__ = ["FAMILIES", "SYNC_BOUNDS_SECONDS", "MetricsSource", "metrics"]
+
+# From a disk that only pretends to one that is about to fail.
+SYNC_BOUNDS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+
+@dataclass(slots=True, kw_only=True)
+class MetricsSource:
+    """What the figures are read from."""
+
+    broker: Broker
+    clients: Iterable[ClientView]
+    gc_pauses: GcPauses
+    refusals: Refusals
+    loop_lag: Histogram
+    sync_seconds: Histogram
+    quantiles: Sequence[float]  # of latencies, in descending order; none if not tracked
+    started_at_ns: int
+    http_server: HttpServer | None = None  # to be set when there is one
+
+
+def metrics(source: MetricsSource) -> Iterator[tuple[Family, Iterable[Sample]]]:
+    """Every family with its samples, which are read as they are drawn."""
+    for family, process_samples in _PROCESS:
+        yield family, process_samples(source)
+    topics = [(labels(topic=name), topic) for name, topic in source.broker.topics.items()]
+    for family, topic_value in _TOPIC:
+        yield family, ((labelled, topic_value(topic)) for labelled, topic in topics)
+    stored = [(labelled, topic) for labelled, topic in topics if topic.store is not None]
+    for family, log_value in _TOPIC_LOG:
+        yield family, ((labelled, log_value(topic)) for labelled, topic in stored)
+    channels = [
+        (labels(topic=topic.name, channel=name), channel)
+        for _, topic in topics
+        for name, channel in topic.channels.items()
+    ]
+    for family, channel_value in _CHANNEL:
+        yield family, ((labelled, channel_value(channel)) for labelled, channel in channels)
+    yield (
+        _TOPIC_LATENCY,
+        _latencies(
+            ((labelled, list(topic.channels.values())) for labelled, topic in topics),
+            source.quantiles,
+        ),
+    )
+    yield (
+        _CHANNEL_LATENCY,
+        _latencies(((labelled, [channel]) for labelled, channel in channels), source.quantiles),
+    )
+
+
+# The process --------------------------------------------------------------------------------------
+
+
+def _build_info(_: MetricsSource) -> Iterator[Sample]:
+    yield labels(version=__version__, nsq_version=NSQ_VERSION), 1
+
+
+def _memory(source: MetricsSource) -> tuple[int, int]:
+    """What the process takes now, and at most."""
+    stats = memory_stats(source.gc_pauses)
+    resident = stats["heap_in_use_bytes"]
+    return resident, resident + stats["heap_released_bytes"]
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _gc_pauses(source: MetricsSource) -> Iterator[Sample]:
+    for quantile, percent in (("1", 100), ("0.99", 99), ("0.95", 95)):
+        yield labels(quantile=quantile), source.gc_pauses.percentile_us(percent) / 1_000_000
+
+
+def _http_connections(source: MetricsSource) -> int:
+    return 0 if source.http_server is None else source.http_server.connections
+
+
+def _http_refusals(source: MetricsSource) -> Iterator[Sample]:
+    if source.http_server is not None:
+        for status, count in sorted(source.http_server.refusals.items()):
+            yield labels(code=str(status)), count
+
+
+def _refusals(source: MetricsSource) -> Iterator[Sample]:
+    for reason, count in sorted(source.refusals.counts.items()):
+        yield labels(reason=reason), count
+
+
+_SamplesOf = Callable[[MetricsSource], Iterable[Sample]]
+
+
+def _one(value: Callable[[MetricsSource], float]) -> _SamplesOf:
+    return lambda source: [("", value(source))]
+
+
+_PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
+    (
+        Family(
+            "nsqd_build_info",
+            "gauge",
+            "1, with the version of nsqd and of the NSQ that it is compatible with.",
+            ("version", "nsq_version"),
+        ),
+        _build_info,
+    ),
+    (
+        Family("process_start_time_seconds", "gauge", "When nsqd was started, since the epoch."),
+        _one(lambda source: source.started_at_ns / SECOND_NS),
+    ),
+    (
+        Family("process_cpu_seconds_total", "counter", "CPU time used, all threads."),
+        _one(lambda _: _cpu_seconds()),
+    ),
+    (
+        Family("process_resident_memory_bytes", "gauge", "Memory that the process takes."),
+        _one(lambda source: _memory(source)[0]),
+    ),
+    (
+        Family("nsqd_resident_memory_max_bytes", "gauge", "The most that it has ever taken."),
+        _one(lambda source: _memory(source)[1]),
+    ),
+    (
+        Family("nsqd_memory_blocks", "gauge", "Blocks of memory that Python has allocated."),
+        _one(lambda source: memory_stats(source.gc_pauses)["heap_objects"]),
+    ),
+    (
+        Family("nsqd_gc_runs_total", "counter", "Garbage collections."),
+        _one(lambda source: memory_stats(source.gc_pauses)["gc_total_runs"]),
+    ),
+    (
+        Family(
+            "nsqd_gc_pause_seconds",
+            "gauge",
+            "Quantiles of how long the latest 256 garbage collections took.",
+            ("quantile",),
+        ),
+        _gc_pauses,
+    ),
+    (
+        Family("nsqd_healthy", "gauge", "1, or 0 if the last write to any log has failed."),
+        _one(lambda source: source.broker.health() is None),
+    ),
+    (
+        Family("nsqd_connections", "gauge", "TCP connections that are open."),
+        _one(lambda source: sum(1 for _ in source.clients)),
+    ),
+    (
+        Family("nsqd_producers", "gauge", "Those of them that have published anything."),
+        _one(lambda source: sum(1 for each in source.clients if each.publish_counts)),
+    ),
+    (
+        Family("nsqd_http_connections", "gauge", "HTTP connections that are open."),
+        _one(_http_connections),
+    ),
+    (
+        Family(
+            "nsqd_http_refusals_total",
+            "counter",
+            "Requests that were not HTTP, or that took too much time or room, by status.",
+            ("code",),
+        ),
+        _http_refusals,
+    ),
+    (
+        Family("nsqd_refusals_total", "counter", "What a limit has refused.", ("reason",)),
+        _refusals,
+    ),
+    (
+        Family(
+            "nsqd_loop_lag_seconds",
+            "histogram",
+            "How late the event loop was, sampled ten times a second.",
+        ),
+        lambda source: source.loop_lag.samples(),
+    ),
+    (
+        Family("nsqd_fsync_seconds", "histogram", "How long the fsyncs of logs and cursors took."),
+        lambda source: source.sync_seconds.samples(),
+    ),
+]
+
+
+# Topics and channels ------------------------------------------------------------------------------
+
+
+def _topic(name: str, kind: Kind, help: str, *more_labels: str) -> Family:
+    return Family(f"nsqd_topic_{name}", kind, help, ("topic", *more_labels))
+
+
+def _channel(name: str, kind: Kind, help: str, *more_labels: str) -> Family:
+    return Family(f"nsqd_channel_{name}", kind, help, ("topic", "channel", *more_labels))
+
+
+def _log_bytes(topic: Topic) -> int:
+    assert topic.store is not None
+    return topic.store.log.byte_size
+
+
+def _log_segments(topic: Topic) -> int:
+    assert topic.store is not None
+    return len(topic.store.log.segments)
+
+
+_TOPIC: Final[list[tuple[Family, Callable[[Topic], float]]]] = [
+    (
+        _topic("depth", "gauge", "Messages that wait in the topic, for want of a channel."),
+        attrgetter("depth"),
+    ),
+    (
+        _topic("backend_depth", "gauge", "How many of them are beyond --mem-queue-size."),
+        attrgetter("backend_depth"),
+    ),
+    (
+        _topic("messages_total", "counter", "Messages published."),
+        attrgetter("message_count"),
+    ),
+    (
+        _topic("message_bytes_total", "counter", "Bytes published, of messages' bodies."),
+        attrgetter("message_bytes"),
+    ),
+    (
+        _topic("paused", "gauge", "1 if the topic is paused."),
+        attrgetter("paused"),
+    ),
+    (
+        _topic("channels", "gauge", "Channels of the topic."),
+        lambda topic: len(topic.channels),
+    ),
+]
+
+# Those of topics that are stored: an ephemeral one has no log.
+_TOPIC_LOG: Final[list[tuple[Family, Callable[[Topic], float]]]] = [
+    (
+        _topic("log_bytes", "gauge", "Size of the topic's log."),
+        _log_bytes,
+    ),
+    (
+        _topic("log_segments", "gauge", "Files that the log consists of."),
+        _log_segments,
+    ),
+]
+
+_CHANNEL: Final[list[tuple[Family, Callable[[Channel], float]]]] = [
+    (
+        _channel("depth", "gauge", "Messages queued, not counting those in flight or deferred."),
+        attrgetter("depth"),
+    ),
+    (
+        _channel("backend_depth", "gauge", "How many of them are in the log only."),
+        attrgetter("backend_depth"),
+    ),
+    (
+        _channel("in_flight", "gauge", "Messages that a consumer has and has not answered."),
+        attrgetter("in_flight_count"),
+    ),
+    (
+        _channel("deferred", "gauge", "Messages that wait for a time."),
+        attrgetter("deferred_count"),
+    ),
+    (
+        _channel("messages_total", "counter", "Messages that came to the channel."),
+        attrgetter("message_count"),
+    ),
+    (
+        _channel("requeues_total", "counter", "Messages that consumers put back, or left behind."),
+        attrgetter("requeue_count"),
+    ),
+    (
+        _channel("timeouts_total", "counter", "Messages that were not answered in time."),
+        attrgetter("timeout_count"),
+    ),
+    (
+        _channel("clients", "gauge", "Consumers of the channel."),
+        lambda channel: len(channel.subscribers),
+    ),
+    (
+        _channel("paused", "gauge", "1 if the channel is paused."),
+        attrgetter("paused"),
+    ),
+]
+
+_TOPIC_LATENCY: Final = _topic(
+    "latency_seconds",
+    "gauge",
+    "Time from publish to FIN, all channels, by --e2e-processing-latency-percentile.",
+    "quantile",
+)
+_CHANNEL_LATENCY: Final = _channel(
+    "latency_seconds",
+    "gauge",
+    "Time from publish to FIN, by --e2e-processing-latency-percentile.",
+    "quantile",
+)
+
+
+def _latencies(
+    channels: Iterable[tuple[str, Sequence[Channel]]], quantiles: Sequence[float]
+) -> Iterator[Sample]:
+    """The quantiles of groups of channels; none where nothing has been finished of late."""
+    for labelled, group in channels if quantiles else ():
+        sketch = LatencySketch()
+        for channel in group:
+            if channel.latency is not None:
+                channel.latency.add_to(sketch)
+        if sketch.count:
+            for quantile, value_ns in zip(quantiles, sketch.quantiles_ns(quantiles), strict=True):
+                yield f'{labelled[:-1]},quantile="{quantile}"}}', value_ns / SECOND_NS
+
+
+FAMILIES: Final = (
+    *(family for family, _ in _PROCESS),
+    *(family for family, _ in (*_TOPIC, *_TOPIC_LOG)),
+    *(family for family, _ in _CHANNEL),
+    _TOPIC_LATENCY,
+    _CHANNEL_LATENCY,
+)
