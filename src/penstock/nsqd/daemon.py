@@ -25,6 +25,9 @@ from penstock.nsqd.durability import Durability
 from penstock.nsqd.http import HttpApi, HttpServices
 from penstock.nsqd.memory import GcPauses
 from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.publisher import Publisher
+from penstock.nsqd.pulse import Patience
+from penstock.nsqd.session import SessionServices
 from penstock.nsqd.tcp import Client, Clients, TcpServices
 from penstock.options import version_line
 from penstock.process import (
@@ -97,6 +100,7 @@ class Nsqd:
         self._advance_timer: asyncio.TimerHandle | None = None
         self._metadata_timer: asyncio.TimerHandle | None = None
         self._metadata_writer = ThreadPoolExecutor(1, thread_name_prefix="metadata")
+        self._turn_is_ending = False
         self._save_seconds = SAVE_SECONDS[0]
         self._housekeeping: asyncio.TimerHandle | None = None
         log.info("%s", version_line("nsqd"))
@@ -104,6 +108,7 @@ class Nsqd:
         self._data_path = DataPath.open(str(self._path), _log_settings(options))
         self._commit = GroupCommit(self._loop.call_soon_threadsafe)
         self.durability = Durability(self._commit, options.sync_every)
+        self._publisher = Publisher(self.clock, self.durability, self._end_turn_soon)
         self.broker = Broker(
             _broker_settings(options), self._data_path, self, self.clock, random.random
         )
@@ -130,6 +135,7 @@ class Nsqd:
         for timer in (self._advance_timer, self._housekeeping):
             if timer is not None:
                 timer.cancel()
+        self._publisher.flush()
         self._write_metadata().result()
         self.log.info("NSQ: closing topics")
         self._commit.close()
@@ -145,13 +151,17 @@ class Nsqd:
         self.log.info("NSQ: bye")
 
     async def _serve_tcp(self) -> None:
-        services = TcpServices(
+        session = SessionServices(
             broker=self.broker,
+            publisher=self._publisher,
             clock=self.clock,
             log=self.log,
-            limits=_limits(self.options),
             offer=_offer(self.options),
-            durability=self.durability,
+        )
+        services = TcpServices(
+            session=session,
+            limits=_limits(self.options),
+            patience=Patience(greeting_seconds=30, command_seconds=60),
             clients=self.clients,
         )
         self.tcp = await listen(self.options.tcp_address, lambda: Client(services))
@@ -164,7 +174,7 @@ class Nsqd:
             log=self.log,
             limits=_limits(self.options),
             options=self.options,
-            durability=self.durability,
+            publisher=self._publisher,
             clients=self.clients,
             gc_pauses=self._gc_pauses,
             save_metadata=self.save_metadata,
@@ -180,7 +190,7 @@ class Nsqd:
     # The broker's driver.
 
     def pump_soon(self) -> None:
-        self._loop.call_soon(self._pump)
+        self._end_turn_soon()
 
     def advance_at(self, now_ns: int) -> None:
         if self._advance_timer is not None:
@@ -199,7 +209,15 @@ class Nsqd:
 
     # What happens in time.
 
-    def _pump(self) -> None:
+    def _end_turn_soon(self) -> None:
+        if not self._turn_is_ending:
+            self._turn_is_ending = True
+            self._loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        """All that one turn of the loop brought has been taken in: stores it, then hands out."""
+        self._publisher.flush()
+        self._turn_is_ending = False
         for failure in self.broker.pump():
             self.log.error("failed to read a log - %s", failure)
 
@@ -250,11 +268,13 @@ class Nsqd:
             self._metadata_timer = self._loop.call_later(seconds, self._write_metadata)
 
     def _keep_house(self) -> None:
-        """Every sync timeout: what has not been synced is, a disk that works again and a wall clock
-        that was set are noticed."""
+        """Every sync timeout: what has not been synced is, what was kept long enough goes, a disk
+        that works again and a wall clock that was set are noticed."""
         self.durability.sync_what_is_left(self.broker.topics.values())
         for finding in self.broker.tend_logs():
             self.log.error("%s", finding)
+        for failure in self.broker.trim_logs():
+            self.log.error("failed to trim a log - %s", failure)
         self._advance()
         self._housekeeping = self._loop.call_later(
             self.options.sync_timeout_ns / SECOND_NS, self._keep_house
@@ -266,6 +286,8 @@ def _log_settings(options: NsqdOptions) -> LogSettings:
         max_bytes_per_file=options.max_bytes_per_file,
         sync_every=options.sync_every,
         sync_timeout_ns=options.sync_timeout_ns,
+        retention_time_ns=options.retention_time_ns or None,
+        retention_bytes=options.retention_bytes or None,
     )
 
 

@@ -5,26 +5,32 @@ reference's. Go's /debug endpoints do not exist here. What an endpoint does is d
 but for publishing, which is answered when the message is stored.
 """
 
+import asyncio
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
 import msgspec
 
-from penstock import NSQ_VERSION, names
+from penstock import NSQ_VERSION
 from penstock.broker.broker import Broker
-from penstock.broker.channel import Channel
 from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
 from penstock.errors import ProtocolError, StorageError
 from penstock.logs import Logger, LogLevel
-from penstock.nsqd.durability import Durability
-from penstock.nsqd.http_publisher import HttpPublisher
+from penstock.nsqd.http_args import (
+    failing_with_500,
+    required,
+    topic_and_channel,
+    topic_and_channel_name,
+    topic_name,
+    topic_of,
+)
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.publisher import Publisher
 from penstock.nsqd.stats import ClientView, collect
 from penstock.nsqd.stats_text import as_text
 from penstock.options import option_value
@@ -56,7 +62,7 @@ class HttpServices:
     log: Logger
     limits: Limits
     options: NsqdOptions  # replaced by PUT /config
-    durability: Durability
+    publisher: Publisher
     clients: Iterable[ClientView]
     gc_pauses: GcPauses
     save_metadata: Callable[[], None]
@@ -74,7 +80,8 @@ class HttpApi:
     def __init__(self, services: HttpServices) -> None:
         self._services = services
         self._broker = services.broker
-        self._publisher = HttpPublisher(services.clock, services.durability, services.log)
+        self._publisher = services.publisher
+        self._loop = asyncio.get_running_loop()
 
     def router(self) -> Router:
         """The table: what a body may be, and what answers."""
@@ -188,8 +195,8 @@ class HttpApi:
         topic = self._topic_to_publish_to(args)
         # nsq compat: the topic has been made by the time the deferral is found to be wrong.
         if "defer" in args and (defer_ns := self._defer_ns(args["defer"])):
-            return self._publisher.publish_deferred(topic, body, defer_ns)
-        return self._publisher.publish(topic, [body])
+            return self._publish(topic, [body], defer_ns)
+        return self._publish(topic, [body])
 
     def _mpub(self, request: Request) -> object:
         topic = self._topic_to_publish_to(request.args)
@@ -197,7 +204,27 @@ class HttpApi:
             bodies = self._binary_bodies(request.body)
         else:
             bodies = self._lines(request.body)
-        return self._publisher.publish(topic, bodies) if bodies else OK
+        return self._publish(topic, bodies) if bodies else OK
+
+    def _publish(
+        self, topic: Topic, bodies: list[bytes], defer_ns: int = 0
+    ) -> "asyncio.Future[object]":
+        """The future becomes OK when the messages are stored, or else an HttpError."""
+        answer = self._loop.create_future()
+
+        def done(failure: StorageError | None) -> None:
+            if failure is None:
+                answer.set_result(OK)
+            else:
+                self._services.log.error("HTTP: failed to publish to %s - %s", topic.name, failure)
+                # nsq compat: the same, whatever the reason.
+                answer.set_exception(HttpError(503, "EXITING"))
+
+        if defer_ns:
+            self._publisher.publish_deferred(topic, bodies, defer_ns, done)
+        else:
+            self._publisher.publish(topic, bodies, done)
+        return answer
 
     def _topic_to_publish_to(self, args: dict[str, str]) -> Topic:
         name = args.get("topic")
@@ -205,7 +232,7 @@ class HttpApi:
         if topic is not None and not self._broker.exiting:
             return topic
         try:
-            return self._broker.topic_for_publish(_topic_name(args, "INVALID_TOPIC"))
+            return self._broker.topic_for_publish(topic_name(args, "INVALID_TOPIC"))
         except StorageError as failure:
             self._services.log.error("HTTP: failed to publish - %s", failure)
             raise HttpError(503, "EXITING") from failure
@@ -241,79 +268,50 @@ class HttpApi:
     # Topics.
 
     def _create_topic(self, request: Request) -> None:
-        name = _topic_name(request.args, "INVALID_TOPIC")
-        with self._failing_with_500(request):
+        name = topic_name(request.args, "INVALID_TOPIC")
+        with failing_with_500(self._services.log, request):
             self._broker.topic(name)
 
     def _delete_topic(self, request: Request) -> None:
-        topic = self._topic_of(_required(request.args, "topic"))
-        with self._failing_with_500(request):
+        topic = topic_of(self._broker, required(request.args, "topic"))
+        with failing_with_500(self._services.log, request):
             self._broker.delete_topic(topic.name)
             self._services.save_metadata()
 
     def _empty_topic(self, request: Request) -> None:
-        topic = self._topic_of(_topic_name(request.args, "INVALID_TOPIC"))
-        with self._failing_with_500(request):
+        topic = topic_of(self._broker, topic_name(request.args, "INVALID_TOPIC"))
+        with failing_with_500(self._services.log, request):
             topic.empty()
 
     def _pause_topic(self, request: Request, *, paused: bool) -> None:
-        topic = self._topic_of(_required(request.args, "topic"))
-        with self._failing_with_500(request):
+        topic = topic_of(self._broker, required(request.args, "topic"))
+        with failing_with_500(self._services.log, request):
             topic.pause(paused)
             self._services.save_metadata()
 
     # Channels.
 
     def _create_channel(self, request: Request) -> None:
-        topic, name = self._topic_and_channel_name(request.args)
-        with self._failing_with_500(request):
+        topic, name = topic_and_channel_name(self._broker, request.args)
+        with failing_with_500(self._services.log, request):
             topic.channel(name)
 
     def _delete_channel(self, request: Request) -> None:
-        topic, channel = self._topic_and_channel(request.args)
-        with self._failing_with_500(request):
+        topic, channel = topic_and_channel(self._broker, request.args)
+        with failing_with_500(self._services.log, request):
             self._broker.delete_channel(topic, channel.name)
             self._services.save_metadata()
 
     def _empty_channel(self, request: Request) -> None:
-        topic, channel = self._topic_and_channel(request.args)
-        with self._failing_with_500(request):
+        topic, channel = topic_and_channel(self._broker, request.args)
+        with failing_with_500(self._services.log, request):
             channel.empty(topic.released_seq)
 
     def _pause_channel(self, request: Request, *, paused: bool) -> None:
-        _, channel = self._topic_and_channel(request.args)
-        with self._failing_with_500(request):
+        _, channel = topic_and_channel(self._broker, request.args)
+        with failing_with_500(self._services.log, request):
             channel.pause(paused)
             self._services.save_metadata()
-
-    def _topic_of(self, name: str) -> Topic:
-        topic = self._broker.topics.get(name)
-        if topic is None:
-            raise HttpError(404, "TOPIC_NOT_FOUND")
-        return topic
-
-    def _topic_and_channel_name(self, args: dict[str, str]) -> tuple[Topic, str]:
-        topic_name = _topic_name(args, "INVALID_ARG_TOPIC")
-        name = _required(args, "channel")
-        if not names.is_valid(name):
-            raise HttpError(400, "INVALID_ARG_CHANNEL")
-        return self._topic_of(topic_name), name
-
-    def _topic_and_channel(self, args: dict[str, str]) -> tuple[Topic, Channel]:
-        topic, name = self._topic_and_channel_name(args)
-        channel = topic.channels.get(name)
-        if channel is None:
-            raise HttpError(404, "CHANNEL_NOT_FOUND")
-        return topic, channel
-
-    @contextmanager
-    def _failing_with_500(self, request: Request) -> Iterator[None]:
-        """What an operator is told when the disk does not let us."""
-        try:
-            yield
-        except StorageError as failure:
-            self._services.log.error("failure in %s - %s", request.path, failure)
-            raise HttpError(500, "INTERNAL_ERROR") from failure
 
     # Options.
 
@@ -353,20 +351,6 @@ class HttpApi:
             raise HttpError(400, "INVALID_VALUE") from None
         apply(addresses)
         services.options = replace(services.options, lookupd_tcp_addresses=addresses)
-
-
-def _required(args: dict[str, str], name: str) -> str:
-    """An argument that may be empty but not missing."""
-    if name not in args:
-        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
-    return args[name]
-
-
-def _topic_name(args: dict[str, str], code_if_invalid: str) -> str:
-    name = _required(args, "topic")
-    if not names.is_valid(name):
-        raise HttpError(400, code_if_invalid)
-    return name
 
 
 def _flag(args: dict[str, str], name: str) -> bool:

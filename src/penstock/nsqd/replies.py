@@ -1,19 +1,38 @@
-"""Replies that go out in the order of their commands, though some wait for an fsync."""
+"""Replies that go out in the order of their commands, though some wait for a message to be safe."""
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
 
 from penstock.errors import StorageError
 
-__all__ = ["Replies"]
+__all__ = ["Held", "Replies"]
 
 
-@dataclass(slots=True)
-class _Held:
-    action: Callable[[], None]
-    waits: int
+class Held:
+    """Replies that wait. What they wait for calls `done`; and there is one wait more, which ends
+    with `complete`: until then commands may follow whose replies belong here too."""
+
+    __slots__ = ("_replies", "action", "waits", "word")
+
+    def __init__(self, replies: "Replies") -> None:
+        self._replies = replies
+        self.action: Callable[[], None] | bytes = b""
+        self.waits = 1
+        self.word = ""  # the command that is to blame if it fails
+
+    def done(self, failure: StorageError | None) -> None:
+        """One thing less to wait for. With the first failure all that waits is void."""
+        if failure is not None:
+            self._replies.fail(self.word, failure)
+        else:
+            self.waits -= 1
+            if not self.waits:
+                self._replies.release()
+
+    def complete(self, data: bytes) -> None:
+        """This is what is to be written when there is nothing more to wait for."""
+        self.action = data
+        self.done(None)
 
 
 class Replies:
@@ -22,11 +41,11 @@ class Replies:
     __slots__ = ("_failed", "_held", "_on_failure", "_write")
 
     def __init__(
-        self, write: Callable[[bytes], None], on_failure: Callable[[StorageError], None]
+        self, write: Callable[[bytes], None], on_failure: Callable[[str, StorageError], None]
     ) -> None:
         self._write = write
         self._on_failure = on_failure
-        self._held: deque[_Held] = deque()
+        self._held: deque[Held] = deque()
         self._failed = False
 
     @property
@@ -34,39 +53,41 @@ class Replies:
         """Whether there is something that has not been written yet."""
         return bool(self._held)
 
+    def hold(self) -> Held:
+        """Begins replies that have to wait, and that all later ones wait for."""
+        held = Held(self)
+        self._held.append(held)
+        return held
+
     def send(self, data: bytes) -> None:
         """Writes at once, or after all that is still waiting."""
         if self._held:
-            self._held.append(_Held(partial(self._write, data), waits=0))
+            self.hold().complete(data)
         else:
             self._write(data)
 
     def then(self, action: Callable[[], None]) -> None:
         """Does this at once, or after all that is still waiting has been written."""
         if self._held:
-            self._held.append(_Held(action, waits=0))
+            held = self.hold()
+            held.action = action
+            held.waits = 0
         else:
             action()
 
-    def hold(self, data: bytes, waits: int) -> Callable[[StorageError | None], None]:
-        """Writes once the returned function has been called `waits` times without a failure. With
-        the first failure all that waits is void."""
-        held = _Held(partial(self._write, data), waits)
-        self._held.append(held)
-
-        def done(failure: StorageError | None) -> None:
-            if self._failed:
-                return
-            if failure is not None:
-                self._failed = True
-                self._held.clear()
-                self._on_failure(failure)
+    def release(self) -> None:
+        """Writes what need not wait any longer."""
+        held = self._held
+        while held and not held[0].waits:
+            action = held.popleft().action
+            if isinstance(action, bytes):
+                self._write(action)
             else:
-                held.waits -= 1
-                self._release()
+                action()
 
-        return done
-
-    def _release(self) -> None:
-        while self._held and self._held[0].waits == 0:
-            self._held.popleft().action()
+    def fail(self, word: str, failure: StorageError) -> None:
+        """Nothing of what waits will be written."""
+        if not self._failed:
+            self._failed = True
+            self._held.clear()
+            self._on_failure(word, failure)

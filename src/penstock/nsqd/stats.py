@@ -89,8 +89,15 @@ class ChannelStats(TypedDict):
     e2e_processing_latency: Latency
 
 
+class RetentionStats(TypedDict):
+    """What is kept of what every channel has finished; null for a limit that is not set."""
+
+    time_ns: int | None
+    bytes: int | None
+
+
 class TopicStats(TypedDict):
-    """One topic."""
+    """One topic. `retention` is our own, and there only if anything is kept."""
 
     topic_name: str
     channels: list[ChannelStats]
@@ -100,6 +107,7 @@ class TopicStats(TypedDict):
     message_bytes: int
     paused: bool
     e2e_processing_latency: Latency
+    retention: NotRequired[RetentionStats]
 
 
 class Stats(TypedDict):
@@ -118,13 +126,22 @@ class ClientView(Protocol):
 
     remote_address: str
     connected_at_ns: int
-    negotiated: Negotiated
-    subscriber: Subscriber | None
-    publish_counts: dict[str, int]
 
     @property
     def state(self) -> State:
         """Where the connection stands in its life."""
+
+    @property
+    def negotiated(self) -> Negotiated:
+        """What holds on the connection."""
+
+    @property
+    def subscriber(self) -> Subscriber | None:
+        """What its channel knows of it, once it has one."""
+
+    @property
+    def publish_counts(self) -> dict[str, int]:
+        """How many messages it has published, by topic."""
 
 
 def collect(
@@ -187,7 +204,7 @@ def _topic_stats(
     topic: Topic, channel: str, publish_topic: str, clients: _Clients | None
 ) -> TopicStats:
     channels = [topic.channels[channel]] if channel else topic.channels.values()
-    return {
+    stats: TopicStats = {
         "topic_name": topic.name,
         "channels": [
             _channel_stats(each, publish_topic, clients)
@@ -200,6 +217,10 @@ def _topic_stats(
         "paused": topic.paused,
         "e2e_processing_latency": {"count": 0, "percentiles": None},
     }
+    if topic.store is not None and topic.store.log.retention.is_set:
+        time_ns, size_bytes = topic.store.log.retention
+        stats["retention"] = {"time_ns": time_ns, "bytes": size_bytes}
+    return stats
 
 
 def _channel_stats(channel: Channel, publish_topic: str, clients: _Clients | None) -> ChannelStats:

@@ -38,6 +38,10 @@ class ReceiveBuffer:
             self._join()
         return self.start < len(self.data)
 
+    def is_empty(self) -> bool:
+        """Whether all that was received has been parsed."""
+        return self.start == len(self.data) and not self._later
+
     def want(self, size: int) -> None:
         """Not to be ready before there are `size` bytes from `start` on."""
         self._missing = size - (len(self.data) - self.start)

@@ -91,6 +91,17 @@ class ServerConnection:
         if shortfall is not None:
             raise shortfall
 
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the client has said that it speaks this protocol."""
+        return self._greeted
+
+    @property
+    def is_inside_command(self) -> bool:
+        """Whether a command has begun, and is not all here; asked when `next_event` has returned
+        None."""
+        return self._multi is not None or not self._buffer.is_empty()
+
     def take_unread(self) -> bytes:
         """Hand over what was received and not parsed: it belongs to the TLS or compression layer
         that has just been put underneath."""

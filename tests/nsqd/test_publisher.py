@@ -2,22 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
-
-import pytest
+from typing import Any, TypeAlias
 
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.clock import SECOND_NS
+from penstock.errors import StorageError
 from penstock.log import DataPath, GroupCommit, LogSettings
-from penstock.logs import Logger
 from penstock.nsqd.durability import Durability
-from penstock.nsqd.http_publisher import BATCH_BYTES, HttpPublisher
+from penstock.nsqd.publisher import BATCH_BYTES, Publisher
 from penstock.testing import ManualClock
 from penstock.testing.files import FaultyFiles, MemoryFiles
-from penstock.webapi import OK, HttpError
 from penstock.wire import frames
+
+STORED = "stored"
+
+Answer: TypeAlias = "asyncio.Future[str]"
 
 
 class Appends:
@@ -45,14 +46,30 @@ class Bench:
         self.files = FaultyFiles(MemoryFiles())
         self.clock = ManualClock()
         self.appends = Appends()
-        self.log_lines: list[str] = []
         self.commit = GroupCommit(asyncio.get_running_loop().call_soon_threadsafe)
         self.data_path = DataPath.open("", LogSettings(), self.files)
         self.broker = Broker(
             BrokerSettings(), self.data_path, self.appends, self.clock, lambda: 0.0
         )
-        log = Logger("", write=self.log_lines.append)
-        self.publisher = HttpPublisher(self.clock, Durability(self.commit, sync_every), log)
+        self.publisher = Publisher(
+            self.clock, Durability(self.commit, sync_every), self._flush_at_end_of_turn
+        )
+
+    def _flush_at_end_of_turn(self) -> None:
+        asyncio.get_running_loop().call_soon(self.publisher.flush)
+
+    def publish(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> Answer:
+        """A future that becomes "stored", or the failure's text."""
+        answer: Answer = asyncio.get_running_loop().create_future()
+
+        def done(failure: StorageError | None) -> None:
+            answer.set_result(STORED if failure is None else str(failure))
+
+        if defer_ns:
+            self.publisher.publish_deferred(topic, bodies, defer_ns, done)
+        else:
+            self.publisher.publish(topic, bodies, done)
+        return answer
 
     def close(self) -> None:
         self.files.heal()
@@ -81,13 +98,13 @@ def test_one_turn_is_one_batch_per_topic() -> None:
     async def test(bench: Bench) -> None:
         a, b = bench.broker.topic("a"), bench.broker.topic("b")
         answers = [
-            bench.publisher.publish(a, [b"1"]),
-            bench.publisher.publish(b, [b"x"]),
-            bench.publisher.publish(a, [b"2", b"3"]),
+            bench.publish(a, [b"1"]),
+            bench.publish(b, [b"x"]),
+            bench.publish(a, [b"2", b"3"]),
         ]
         assert [] == bench.appends.topics
 
-        assert [OK, OK, OK] == await asyncio.gather(*answers)
+        assert [STORED] * 3 == await asyncio.gather(*answers)
         assert ["a", "b"] == bench.appends.topics
         assert [(0, b"1"), (0, b"2"), (0, b"3")] == bench.stored(a)
 
@@ -97,8 +114,8 @@ def test_one_turn_is_one_batch_per_topic() -> None:
 def test_the_next_turn_is_the_next_batch() -> None:
     async def test(bench: Bench) -> None:
         topic = bench.broker.topic("a")
-        await bench.publisher.publish(topic, [b"1"])
-        await bench.publisher.publish(topic, [b"2"])
+        await bench.publish(topic, [b"1"])
+        await bench.publish(topic, [b"2"])
 
         assert ["a", "a"] == bench.appends.topics
 
@@ -108,11 +125,11 @@ def test_the_next_turn_is_the_next_batch() -> None:
 def test_a_flush_stores_what_was_taken() -> None:
     async def test(bench: Bench) -> None:
         topic = bench.broker.topic("a")
-        answer = bench.publisher.publish(topic, [b"1"])
+        answer = bench.publish(topic, [b"1"])
         bench.publisher.flush()
 
         assert [(0, b"1")] == bench.stored(topic)
-        assert OK is await answer
+        assert STORED == await answer
 
     on_loop(test)
 
@@ -122,9 +139,9 @@ def test_a_deferred_message_keeps_its_place() -> None:
         topic = bench.broker.topic("a")
         due_ns = bench.clock.wall_ns() + SECOND_NS
         await asyncio.gather(
-            bench.publisher.publish(topic, [b"1"]),
-            bench.publisher.publish_deferred(topic, b"2", SECOND_NS),
-            bench.publisher.publish(topic, [b"3"]),
+            bench.publish(topic, [b"1"]),
+            bench.publish(topic, [b"2"], SECOND_NS),
+            bench.publish(topic, [b"3"]),
         )
 
         assert [(0, b"1"), (due_ns, b"2"), (0, b"3")] == bench.stored(topic)
@@ -135,7 +152,7 @@ def test_a_deferred_message_keeps_its_place() -> None:
 def test_a_large_batch_does_not_wait() -> None:
     async def test(bench: Bench) -> None:
         topic = bench.broker.topic("a")
-        answer = bench.publisher.publish(topic, [b"x" * BATCH_BYTES])
+        answer = bench.publish(topic, [b"x" * BATCH_BYTES])
 
         assert answer.done()
         assert ["a"] == bench.appends.topics
@@ -148,21 +165,19 @@ def test_when_the_disk_fails_nobody_is_told_ok() -> None:
         good, bad = bench.broker.topic("good#ephemeral"), bench.broker.topic("bad")
         bench.files.fail("write", times=None)
         answers = [
-            bench.publisher.publish(bad, [b"1"]),
-            bench.publisher.publish(good, [b"x"]),
-            bench.publisher.publish(bad, [b"2"]),
-            bench.publisher.publish_deferred(bad, b"3", SECOND_NS),
+            bench.publish(bad, [b"1"]),
+            bench.publish(good, [b"x"]),
+            bench.publish(bad, [b"2"]),
+            bench.publish(bad, [b"3"], SECOND_NS),
         ]
-        outcomes = await asyncio.gather(*answers, return_exceptions=True)
+        outcomes = await asyncio.gather(*answers)
 
-        assert [503, OK, 503, 503] == [
-            each.status if isinstance(each, HttpError) else each for each in outcomes
-        ]
+        assert [False, True, False, False] == [each == STORED for each in outcomes]
+        assert all("cannot write to" in each for each in outcomes if each != STORED)
         assert [] == bench.stored(bad)
-        assert all("ERROR: HTTP: failed to publish to bad - " in line for line in bench.log_lines)
 
         bench.files.heal()
-        assert OK is await bench.publisher.publish(bad, [b"4"])
+        assert STORED == await bench.publish(bad, [b"4"])
         assert [(0, b"4")] == bench.stored(bad)
 
     on_loop(test)
@@ -171,12 +186,12 @@ def test_when_the_disk_fails_nobody_is_told_ok() -> None:
 def test_an_ok_may_wait_for_the_fsync() -> None:
     async def test(bench: Bench) -> None:
         topic, ephemeral = bench.broker.topic("a"), bench.broker.topic("b#ephemeral")
-        waiting = bench.publisher.publish(topic, [b"1"])
-        at_once = bench.publisher.publish(ephemeral, [b"2"])
+        waiting = bench.publish(topic, [b"1"])
+        at_once = bench.publish(ephemeral, [b"2"])
         bench.publisher.flush()
 
         assert (False, True) == (waiting.done(), at_once.done())
-        assert OK is await waiting
+        assert STORED == await waiting
 
     on_loop(test, sync_every=1)
 
@@ -186,7 +201,6 @@ def test_an_fsync_that_fails_is_told() -> None:
         topic = bench.broker.topic("a")
         bench.files.fail("sync", times=None)
 
-        with pytest.raises(HttpError, match="503 EXITING"):
-            await bench.publisher.publish(topic, [b"1"])
+        assert "cannot sync" in await bench.publish(topic, [b"1"])
 
     on_loop(test, sync_every=1)

@@ -1,0 +1,136 @@
+"""A connection's heartbeats and deadlines, on the loop's clock: one timer for all of them.
+
+A client that sends no command for two heartbeat intervals is given up, and so is one that for an
+interval takes nothing of what is waiting for it. That is the reference's rule; a client that has
+turned heartbeats off escapes it, and one that never says a word was never under it. So there are
+two more: the time to say which protocol it speaks, and the time to end a command it has begun.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+__all__ = ["Patience", "Pulse", "Vital"]
+
+_NEVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long nsqd waits for what a client has no reason to delay."""
+
+    greeting_seconds: float
+    command_seconds: float
+
+
+class Vital(Protocol):
+    """The connection, as far as its pulse is concerned."""
+
+    @property
+    def is_greeted(self) -> bool:
+        """Whether the client has said which protocol it speaks."""
+
+    @property
+    def is_inside_command(self) -> bool:
+        """Whether a command has begun to arrive, and is not all here."""
+
+    def beat(self) -> None:
+        """Sends a heartbeat."""
+
+    def give_up(self, reason: str) -> None:
+        """Closes at once."""
+
+
+class Pulse:
+    """See the module's docstring."""
+
+    __slots__ = (
+        "_beat_seconds",
+        "_begun_at",
+        "_connection",
+        "_interval",
+        "_loop",
+        "_next_beat_at",
+        "_next_look_at",
+        "_patience",
+        "_seen_inside_at",
+        "_timer",
+        "blocked_since",
+        "last_command_at",
+    )
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        connection: Vital,
+        patience: Patience,
+        interval: Callable[[], float | None],
+    ) -> None:
+        """`interval` tells the heartbeat interval in seconds; None when there are no heartbeats."""
+        self._loop = loop
+        self._connection = connection
+        self._patience = patience
+        self._interval = interval
+        self._begun_at = loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._beat_seconds = _NEVER
+        self._next_beat_at = _NEVER
+        self._next_look_at = self._begun_at + patience.greeting_seconds
+        self._seen_inside_at = _NEVER  # the last command's time, when a look found another begun
+        self.last_command_at = self._begun_at
+        self.blocked_since: float | None = None
+
+    def start(self) -> None:
+        """Beats from now on, at the interval of now; later changes move only the deadlines."""
+        self._beat_seconds = self._interval() or _NEVER
+        self._next_beat_at = self._loop.time() + self._beat_seconds
+        self.schedule()
+
+    def stop(self) -> None:
+        """It is over."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def schedule(self) -> None:
+        """Sets the one timer to whatever comes first."""
+        self.stop()
+        at = min(self._next_beat_at, self._next_look_at, self._deadline())
+        if at != _NEVER:
+            self._timer = self._loop.call_at(at, self._tick)
+
+    def _deadline(self) -> float:
+        interval = self._interval() or _NEVER
+        deadline = self.last_command_at + 2 * interval
+        if self.blocked_since is not None:
+            deadline = min(deadline, self.blocked_since + interval)
+        return deadline
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        if now >= self._deadline():
+            self._connection.give_up("i/o timeout")
+            return
+        if now >= self._next_look_at and (reason := self._look(now)):
+            self._connection.give_up(reason)
+            return
+        if now >= self._next_beat_at:
+            self._next_beat_at = now + self._beat_seconds
+            if self._connection.is_greeted:
+                self._connection.beat()
+        self.schedule()
+
+    def _look(self, now: float) -> str | None:
+        """Why the connection is to be given up, if it is. A command that two looks in a row find
+        begun has had at least the time that it may take."""
+        if not self._connection.is_greeted:
+            return "no protocol magic in time"
+        self._next_look_at = now + self._patience.command_seconds
+        if not self._connection.is_inside_command:
+            self._seen_inside_at = _NEVER
+        elif self._seen_inside_at == self.last_command_at:
+            return "a command took too long to arrive"
+        else:
+            self._seen_inside_at = self.last_command_at
+        return None

@@ -1,0 +1,202 @@
+"""What one client is to the broker: each command it sends, and what becomes of it.
+
+The connection underneath brings events and takes replies. Most events are answered on the spot,
+with bytes or with nothing. What cannot be, because somebody else has to be asked first or the
+transport has to change, is answered by a coroutine: the connection handles nothing more of this
+client until it has ended.
+"""
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+from penstock.broker.broker import Broker
+from penstock.broker.channel import Channel
+from penstock.broker.subscriber import Peer, Subscriber
+from penstock.clock import MILLISECOND_NS, Clock
+from penstock.errors import ProtocolError, StorageError
+from penstock.logs import Logger
+from penstock.nsqd.publisher import Done, Publisher
+from penstock.wire import events, frames
+from penstock.wire.identify import Negotiated, ServerOffer, negotiate, parse_identify
+
+__all__ = ["Link", "Reply", "Session", "SessionServices", "failed"]
+
+Reply: TypeAlias = bytes | Coroutine[Any, Any, bytes] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionServices:
+    """What every session works with."""
+
+    broker: Broker
+    publisher: Publisher
+    clock: Clock
+    log: Logger
+    offer: ServerOffer
+
+
+class Link(Peer, Protocol):
+    """The connection, as the session sees it."""
+
+    remote_address: str
+
+    def hold_replies(self, word: str) -> Done:
+        """The replies of this read wait until the returned function has been called."""
+
+    def identified(self, negotiated: Negotiated) -> None:
+        """These settings hold from now on."""
+
+    async def upgrade(self, negotiated: Negotiated) -> bytes:
+        """Puts the negotiated TLS and compression under the protocol; returns the last OK."""
+
+
+class Session:
+    """See the module's docstring."""
+
+    def __init__(self, services: SessionServices, link: Link) -> None:
+        self._broker = services.broker
+        self._publisher = services.publisher
+        self._services = services
+        self._link = link
+        self.negotiated = services.offer.unasked()
+        self.topic_name = ""
+        self.subscriber: Subscriber | None = None
+        self.publish_counts: dict[str, int] = {}
+        self._channel: Channel | None = None
+        self.handlers: dict[type, Callable[..., Reply]] = {
+            events.Publish: self._on_publish,
+            events.Fin: self._on_fin,
+            events.Nop: self._on_nop,
+            events.Rdy: self._on_rdy,
+            events.Req: self._on_req,
+            events.Touch: self._on_touch,
+            events.Sub: self._on_sub,
+            events.Cls: self._on_cls,
+            events.Identify: self._on_identify,
+            events.Auth: self._on_auth,
+            events.TopicNamed: self._on_topic_named,
+        }
+
+    def called(self, host: str) -> None:
+        """What the client is called until it says so itself."""
+        self.negotiated = replace(self.negotiated, client_id=host, hostname=host)
+
+    def may_deliver(self, allowed: bool) -> None:
+        """Whether the transport takes messages."""
+        if self.subscriber is not None and self._channel is not None:
+            self.subscriber.blocked = not allowed
+            if allowed:
+                self._channel.ready(self.subscriber)
+
+    def leave_channel(self) -> None:
+        """The client is going. At once, so that others need not wait for what it has in flight."""
+        if self.subscriber is not None and self._channel is not None:
+            channel, self._channel = self._channel, None
+            self._broker.unsubscribe(self.topic_name, channel, self.subscriber)
+
+    # Publishing.
+
+    def _on_publish(self, event: events.Publish) -> bytes:
+        try:
+            topic = self._broker.topic_for_publish(event.topic)
+        except StorageError as failure:
+            raise failed(event.word, failure) from failure
+        counts = self.publish_counts
+        counts[event.topic] = counts.get(event.topic, 0) + len(event.bodies)
+        done = self._link.hold_replies(event.word)
+        if event.defer_ms:
+            defer_ns = event.defer_ms * MILLISECOND_NS
+            self._publisher.publish_deferred(topic, event.bodies, defer_ns, done)
+        else:
+            self._publisher.publish(topic, event.bodies, done)
+        return frames.OK * event.oks
+
+    def _on_topic_named(self, event: events.TopicNamed) -> None:
+        try:
+            self._broker.topic_for_publish(event.topic)
+        except StorageError as failure:
+            raise failed(event.word, failure) from failure
+
+    # Consuming.
+
+    def _on_sub(self, event: events.Sub) -> bytes:
+        self._publisher.flush()  # what was published before comes before
+        negotiated = self.negotiated
+        subscriber = Subscriber(
+            self._link, negotiated.msg_timeout_ms * MILLISECOND_NS, negotiated.sample_rate
+        )
+        try:
+            self._channel = self._broker.subscribe(event.topic, event.channel, subscriber)
+        except StorageError as failure:
+            raise failed("SUB", failure) from failure
+        self.subscriber = subscriber
+        self.topic_name = event.topic
+        return frames.OK
+
+    def _on_fin(self, event: events.Fin) -> bytes | None:
+        channel, subscriber = self._subscription()
+        refusals = channel.finish(subscriber, event.ids)
+        return b"".join(map(frames.error, refusals)) if refusals else None
+
+    def _on_rdy(self, event: events.Rdy) -> None:
+        channel, subscriber = self._subscription()
+        subscriber.rdy = event.count
+        channel.ready(subscriber)
+
+    def _on_req(self, event: events.Req) -> bytes | None:
+        channel, subscriber = self._subscription()
+        services = self._services
+        if event.clamped:
+            services.log.info(
+                "PROTOCOL(V2): [%s] REQ timeout out of range, clamped to %d ms",
+                self._link.remote_address,
+                event.delay_ms,
+            )
+        delay_ns = event.delay_ms * MILLISECOND_NS
+        due_ns = services.clock.wall_ns() + delay_ns if delay_ns else 0
+        try:
+            channel.requeue(subscriber, event.id, due_ns)
+        except ProtocolError as refusal:
+            return frames.error(refusal)
+        return None
+
+    def _on_touch(self, event: events.Touch) -> bytes | None:
+        channel, subscriber = self._subscription()
+        try:
+            channel.touch(subscriber, event.id, self._services.clock.now_ns())
+        except ProtocolError as refusal:
+            return frames.error(refusal)
+        return None
+
+    def _on_cls(self, event: events.Cls) -> bytes:
+        _, subscriber = self._subscription()
+        subscriber.rdy = 0
+        return frames.CLOSE_WAIT
+
+    def _subscription(self) -> tuple[Channel, Subscriber]:
+        """The wire lets only a subscribed client come here."""
+        assert self._channel is not None
+        assert self.subscriber is not None
+        return self._channel, self.subscriber
+
+    # The connection.
+
+    def _on_nop(self, event: events.Nop) -> None:
+        """A sign of life is all it is."""
+
+    def _on_identify(self, event: events.Identify) -> Reply:
+        agreed, response = negotiate(
+            parse_identify(event.body), self._services.offer, self.negotiated
+        )
+        self.negotiated = agreed
+        self._link.identified(agreed)
+        return frames.response(response)
+
+    def _on_auth(self, event: events.Auth) -> bytes:
+        raise ProtocolError("E_AUTH_DISABLED", "AUTH disabled")
+
+
+def failed(word: str, failure: StorageError) -> ProtocolError:
+    """What a client is told when its command could not be carried out."""
+    return ProtocolError(f"E_{word}_FAILED", f"{word} failed {failure}")
