@@ -18,7 +18,7 @@ from math import ceil, log
 from penstock.clock import Clock
 from penstock.wire import frames as wire
 
-__all__ = ["ACCURACY", "LatencySketch", "LatencyWindow"]
+__all__ = ["ACCURACY", "LatencySketch", "LatencyWindow", "merged"]
 
 # A quantile is wrong by this share of itself at most.
 ACCURACY = 0.01
@@ -102,6 +102,16 @@ class LatencyWindow:
         self._older = self._newer if halves == 1 else LatencySketch()
         self._newer = LatencySketch()
         self._since_ns += halves * self._half_ns
+
+
+def merged(windows: Iterable[LatencyWindow | None]) -> LatencySketch | None:
+    """All that these windows have counted; None if there are none."""
+    sketch: LatencySketch | None = None
+    for window in windows:
+        if window is not None:
+            sketch = sketch or LatencySketch()
+            window.add_to(sketch)
+    return sketch
 
 
 def _middle_ns(bucket: int) -> int:

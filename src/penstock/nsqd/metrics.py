@@ -14,7 +14,7 @@ from typing import Final
 from penstock import NSQ_VERSION, __version__
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
-from penstock.broker.latency import LatencySketch
+from penstock.broker.latency import merged
 from penstock.broker.topic import Topic
 from penstock.clock import SECOND_NS
 from penstock.nsqd.memory import GcPauses, memory_stats
@@ -321,15 +321,12 @@ _CHANNEL_LATENCY: Final = _channel(
 
 
 def _latencies(
-    channels: Iterable[tuple[str, Sequence[Channel]]], quantiles: Sequence[float]
+    channels: Iterable[tuple[str, Iterable[Channel]]], quantiles: Sequence[float]
 ) -> Iterator[Sample]:
     """The quantiles of groups of channels; none where nothing has been finished of late."""
     for labelled, group in channels if quantiles else ():
-        sketch = LatencySketch()
-        for channel in group:
-            if channel.latency is not None:
-                channel.latency.add_to(sketch)
-        if sketch.count:
+        sketch = merged(channel.latency for channel in group)
+        if sketch is not None and sketch.count:
             for quantile, value_ns in zip(quantiles, sketch.quantiles_ns(quantiles), strict=True):
                 yield f'{labelled[:-1]},quantile="{quantile}"}}', value_ns / SECOND_NS
 

@@ -5,11 +5,12 @@ empty list and a missing key apart, so the differences are kept: no topic of the
 null, no channel of that name an empty list.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NotRequired, Protocol, TypedDict
 
 from penstock import NSQ_VERSION
 from penstock.broker.channel import Channel
+from penstock.broker.latency import merged
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
 from penstock.clock import SECOND_NS
@@ -25,6 +26,7 @@ __all__ = [
     "Stats",
     "TopicStats",
     "collect",
+    "latency_of",
 ]
 
 _PROTOCOL = "V2"
@@ -151,12 +153,14 @@ def collect(
     health: str,
     started_at_ns: int,
     memory: MemoryStats | None,
+    quantiles: Sequence[float] = (),
     topic: str = "",
     channel: str = "",
 ) -> Stats:
     """All there is, or that of one topic or of the channels of one name.
 
-    `clients` is None if they are not to be shown, `memory` likewise.
+    `clients` is None if they are not to be shown, `memory` likewise. `quantiles` are those of the
+    latencies that the broker tracks, in descending order.
     """
     found: list[TopicStats] | None = None
     producers: list[ClientStats] | None = None
@@ -164,7 +168,7 @@ def collect(
         shown = [topics[topic]] if topic else sorted(topics.values(), key=lambda each: each.name)
         by_subscriber = None if clients is None else _by_subscriber(clients)
         found = [
-            _topic_stats(each, channel, topic, by_subscriber)
+            _topic_stats(each, channel, topic, by_subscriber, quantiles)
             for each in shown
             if not channel or channel in each.channels
         ]
@@ -200,14 +204,36 @@ def _producers(clients: Iterable[ClientView], topic: str) -> list[ClientStats] |
     return [_client_stats(each, topic) for each in clients if each.publish_counts] or None
 
 
+def latency_of(channels: Iterable[Channel], quantiles: Sequence[float]) -> Latency:
+    """The latencies of these channels taken together.
+
+    nsq compat: no channels have null, as if nothing were tracked; idle ones have zeros.
+    """
+    sketch = merged(channel.latency for channel in channels)
+    if sketch is None:
+        return {"count": 0, "percentiles": None}
+    values_ns = sketch.quantiles_ns(quantiles)
+    return {
+        "count": sketch.count,
+        "percentiles": [
+            {"quantile": quantile, "value": value_ns}
+            for quantile, value_ns in zip(quantiles, values_ns, strict=True)
+        ],
+    }
+
+
 def _topic_stats(
-    topic: Topic, channel: str, publish_topic: str, clients: _Clients | None
+    topic: Topic,
+    channel: str,
+    publish_topic: str,
+    clients: _Clients | None,
+    quantiles: Sequence[float],
 ) -> TopicStats:
     channels = [topic.channels[channel]] if channel else topic.channels.values()
     stats: TopicStats = {
         "topic_name": topic.name,
         "channels": [
-            _channel_stats(each, publish_topic, clients)
+            _channel_stats(each, publish_topic, clients, quantiles)
             for each in sorted(channels, key=lambda each: each.name)
         ],
         "depth": topic.depth,
@@ -215,7 +241,7 @@ def _topic_stats(
         "message_count": topic.message_count,
         "message_bytes": topic.message_bytes,
         "paused": topic.paused,
-        "e2e_processing_latency": {"count": 0, "percentiles": None},
+        "e2e_processing_latency": latency_of(topic.channels.values(), quantiles),
     }
     if topic.store is not None and topic.store.log.retention.is_set:
         time_ns, size_bytes = topic.store.log.retention
@@ -223,7 +249,9 @@ def _topic_stats(
     return stats
 
 
-def _channel_stats(channel: Channel, publish_topic: str, clients: _Clients | None) -> ChannelStats:
+def _channel_stats(
+    channel: Channel, publish_topic: str, clients: _Clients | None, quantiles: Sequence[float]
+) -> ChannelStats:
     return {
         "channel_name": channel.name,
         "depth": channel.depth,
@@ -242,7 +270,7 @@ def _channel_stats(channel: Channel, publish_topic: str, clients: _Clients | Non
             if each in clients
         ],
         "paused": channel.paused,
-        "e2e_processing_latency": {"count": 0, "percentiles": None},
+        "e2e_processing_latency": latency_of([channel], quantiles),
     }
 
 
