@@ -140,20 +140,30 @@ class LogBacklog(Backlog):
         window_max: int,
         on_due: Callable[[int], None],
         on_progress: Callable[[], None],
+        *,
+        first_seq: int | None = None,
     ) -> None:
-        """`on_progress` is told when there is something to journal."""
+        """`on_progress` is told when there is something to journal. `first_seq` is where a cursor
+        that has to be made begins, if not at what the topic releases next."""
         super().__init__(window_max, on_due)
         self._deferred = Deferred(frames_max=window_max)
         self._channel = channel
         self._log = log
         self._cursors = cursors
         self._on_progress = on_progress
-        self._progress = cursors.progress.get(channel) or cursors.create(channel, released_seq)
         self._finished: list[list[bytes]] = []  # ids that the cursor has not been told of yet
         self._released_seq = released_seq
-        self._read_seq = self._progress.floor
         # Below this the cursor may know of single messages: finished, or delivered before.
         self._revisited_below = released_seq
+        known = cursors.progress.get(channel)
+        if known is not None:
+            self._progress = known
+        else:
+            self._progress = cursors.create(
+                channel, released_seq if first_seq is None else first_seq
+            )
+            self._revisited_below = self._finish_gaps()
+        self._read_seq = self._progress.floor
 
     def offer(self, first_seq: int, frames: list[bytes], due_ns: int, wanted: int) -> None:
         self._released_seq = first_seq + len(frames)
@@ -220,6 +230,26 @@ class LogBacklog(Backlog):
         self._finished.clear()
         self._read_seq = self._released_seq = next_seq
 
+    def seek(self, seq: int) -> None:
+        """Moves the cursor: all from `seq` on is open again, and all below it finished."""
+        self._cursors.reset(self._channel, seq)
+        self._revisited_below = self._finish_gaps()
+        self._read_again()
+
+    def commit(self, seq: int) -> None:
+        """Finishes everything below `seq`."""
+        self.report_finished()
+        if seq > self._progress.floor:
+            self._cursors.finish(self._channel, self._progress.floor, seq)
+            self._cursors.flush()
+        self._revisited_below = self._released_seq
+        self._read_again()
+
+    @property
+    def floor(self) -> int:
+        """The first message that the cursor knows to be open."""
+        return self._progress.floor
+
     def forget(self) -> None:
         """Deletes the cursor: the channel is no more."""
         self._cursors.remove(self._channel)
@@ -283,6 +313,25 @@ class LogBacklog(Backlog):
                 frames.append(wire.with_attempts(frame, attempts))
             seq += 1
         return frames
+
+    def _read_again(self) -> None:
+        """Forgets what is in memory: it will be read from the log, from the cursor on."""
+        self._progress = self._cursors.progress[self._channel]
+        super().clear(self._progress.floor)
+        self._finished.clear()
+        self._read_seq = self._progress.floor
+
+    def _finish_gaps(self) -> int:
+        """Finishes what the log does not have, since nobody else will. Returns where the last of it
+        ends, beyond which nothing is finished."""
+        floor = self._progress.floor
+        gaps = self._log.gaps(floor, self._log.next_seq)
+        for first_seq, end in gaps:
+            self._cursors.finish(self._channel, first_seq, end)
+        if not gaps:
+            return floor
+        self._on_progress()
+        return gaps[-1][1]
 
     def _lose(self, first_seq: int, next_seq: int) -> None:
         """The log no longer has these (damaged, or removed by hand): the cursor steps over them."""

@@ -89,6 +89,11 @@ class Broker:
         if self.exiting:
             raise ProtocolError("E_SUB_FAILED", "SUB failed exiting")
         channel = self.topic(topic_name).channel(channel_name)
+        if channel.committing:
+            raise ProtocolError(
+                "E_SUB_FAILED",
+                f"SUB failed channel {topic_name}:{channel_name} is moved by commits",
+            )
         limit = self._settings.max_channel_consumers
         if limit and len(channel.subscribers) >= limit:
             raise ProtocolError(

@@ -54,6 +54,7 @@ class Channel:
         self.name = name
         self.ephemeral = names.is_ephemeral(name)
         self.paused = False
+        self.committing = False  # moved by commits, and so without subscribers
         self.subscribers: list[Subscriber] = []
         self.message_count = 0
         self.delivered_count = 0
@@ -215,10 +216,23 @@ class Channel:
     def empty(self, next_seq: int) -> None:
         """Drops everything below `next_seq`: queued, in flight, deferred."""
         self._backlog.clear(next_seq)
+        self._forget_handed_out()
+
+    def seek(self, seq: int) -> None:
+        """Delivers everything from `seq` on once more and nothing below it, whatever was finished,
+        in flight or deferred before. Raises StorageError, and has moved nothing then."""
+        self._log_backlog().seek(seq)
+        self._last_seq = -1
+        self._forget_handed_out()
+
+    def commit(self, seq: int) -> int:
+        """Finishes everything below `seq`; what was finished before stays so. Returns the first
+        number that is not finished. Raises StorageError."""
+        assert not self.subscribers
+        backlog = self._log_backlog()
+        backlog.commit(seq)
         self._departed.clear()
-        for subscriber in self.subscribers:
-            subscriber.in_flight.pop_all()
-            self.ready(subscriber)
+        return backlog.floor
 
     def delete(self) -> None:
         """Forgets all that was not finished, and sends the subscribers away."""
@@ -269,6 +283,17 @@ class Channel:
         return isinstance(self._backlog, LogBacklog) and self._backlog.needs(first_seq, next_seq)
 
     # Within.
+
+    def _log_backlog(self) -> LogBacklog:
+        assert isinstance(self._backlog, LogBacklog), "a channel without a place in a log"
+        return self._backlog
+
+    def _forget_handed_out(self) -> None:
+        """No answer to what is in flight will count any more."""
+        self._departed.clear()
+        for subscriber in self.subscribers:
+            subscriber.in_flight.pop_all()
+            self.ready(subscriber)
 
     def _hand_out(self, subscriber: Subscriber, frames: list[bytes], now_ns: int) -> None:
         if subscriber.sample_rate:

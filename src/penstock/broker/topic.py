@@ -6,6 +6,7 @@ first channel gets all that waited, and a later one only what comes after it.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from penstock import names
 from penstock.broker.address import id_number
@@ -73,11 +74,14 @@ class Topic:
         if self.store is not None:
             self._agenda.appended(self)
 
-    def channel(self, name: str) -> Channel:
-        """The channel of that name, made if there is none."""
+    def channel(self, name: str, first_seq: int | None = None) -> Channel:
+        """The channel of that name, made if there is none.
+
+        A new one begins at `first_seq`; without that, with what the topic holds or will be given.
+        """
         channel = self.channels.get(name)
         if channel is None:
-            channel = self._add_channel(name)
+            channel = self._add_channel(name, first_seq)
             self._release()
             if not channel.ephemeral and not self.ephemeral:
                 self._agenda.topology_changed()
@@ -169,10 +173,10 @@ class Topic:
         self._release()
         self._note_hold()
 
-    def _add_channel(self, name: str) -> Channel:
+    def _add_channel(self, name: str, first_seq: int | None = None) -> Channel:
         channel = Channel(
             name,
-            self._backlog_for,
+            partial(self._backlog_for, first_seq),
             self._settings,
             self._agenda,
             self._sample,
@@ -181,7 +185,7 @@ class Topic:
         self.channels[name] = channel
         return channel
 
-    def _backlog_for(self, channel: Channel) -> Backlog:
+    def _backlog_for(self, first_seq: int | None, channel: Channel) -> Backlog:
         def on_due(due_ns: int) -> None:
             self._agenda.arm_at_wall(channel, due_ns)
 
@@ -199,6 +203,7 @@ class Topic:
             window_max,
             on_due,
             on_progress,
+            first_seq=first_seq,
         )
 
     def _is_holding(self) -> bool:

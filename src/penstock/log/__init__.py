@@ -1,5 +1,6 @@
 """The append-only log under every topic, and the cursors of its channels."""
 
+from penstock.log.batch import FoundBatch, split_frames
 from penstock.log.check import check_data_path
 from penstock.log.cursors import Cursors
 from penstock.log.data_path import DataPath
@@ -7,6 +8,7 @@ from penstock.log.files import Files, RealFiles
 from penstock.log.finding import Finding
 from penstock.log.group_commit import GroupCommit
 from penstock.log.progress import Note, Progress
+from penstock.log.reader import LogReader, Read, Trimmed
 from penstock.log.segment import Run, SegmentInfo
 from penstock.log.settings import LogSettings, Retention
 from penstock.log.topic_log import READ_BYTES, TopicLog
@@ -18,16 +20,21 @@ __all__ = [
     "DataPath",
     "Files",
     "Finding",
+    "FoundBatch",
     "GroupCommit",
+    "LogReader",
     "LogSettings",
     "Note",
     "Progress",
+    "Read",
     "RealFiles",
     "Retention",
     "Run",
     "SegmentInfo",
     "TopicLog",
     "TopicStore",
+    "Trimmed",
     "check_data_path",
     "close_stores",
+    "split_frames",
 ]

@@ -111,6 +111,11 @@ class TopicLog:
         self._retention = self._settings.retention if retention is None else retention
         self._roll_at = self._roll_position()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has been closed or discarded."""
+        return self._is_closed
+
     # Messages
 
     def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> None:
@@ -148,7 +153,7 @@ class TopicLog:
             except OSError as error:
                 raise storage_error("read", segment.handle.path, error) from error
             finally:
-                self._collect_damage(segment)
+                self.collect_damage(segment)
             if runs:
                 return runs
         return []
@@ -166,8 +171,22 @@ class TopicLog:
                 except OSError as error:
                     raise storage_error("read", segment.handle.path, error) from error
                 finally:
-                    self._collect_damage(segment)
+                    self.collect_damage(segment)
         return self.next_seq
+
+    def seq_after(self, seq: int, count: int) -> int:
+        """Where the next `count` messages from `seq` on end, those not yet stored included."""
+        for segment in self._segments_from(seq):
+            seq = max(seq, segment.first_seq)
+            if count <= segment.next_seq - seq:
+                return seq + count
+            count -= segment.next_seq - seq
+            seq = segment.next_seq
+        return max(seq, self.next_seq) + count
+
+    def maybe_segment_from(self, seq: int) -> Segment | None:
+        """The segment that holds the first message stored from `seq` on."""
+        return next(self._segments_from(seq), None)
 
     def gaps(self, first: int, end: int) -> list[tuple[int, int]]:
         """The parts of `[first, end)` below `next_seq` that are not stored, in order.
@@ -377,7 +396,8 @@ class TopicLog:
             size_max = min(size_max, max(kept // _ROLL_SHARE, _ROLL_BYTES_MIN))
         return size_max - HEADER_BYTES
 
-    def _collect_damage(self, segment: Segment) -> None:
+    def collect_damage(self, segment: Segment) -> None:
+        """Takes over what a segment came across."""
         if segment.damage:
             self.damage += segment.damage
             segment.damage.clear()

@@ -1,0 +1,114 @@
+"""Places in a topic's log, as users write them: a number, a time, or a word. Pure but for the log.
+
+    earliest                        the oldest message that is stored
+    latest                          after the newest one
+    1763240000123456                the message with this number
+    1763240000123456789             the first message stored at or after this time, in nanoseconds
+    2026-11-15T10:00:00.5+01:00     the same, as RFC 3339 writes it
+
+A sequence number has at most 54 bits, because the rest of a message's id names its node. So a
+number below 2**54 is a sequence number, and a larger one a time: as nanoseconds, 2**54 is in July
+1970, and no message is that old.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Literal, NamedTuple
+
+from penstock.clock import SECOND_NS
+from penstock.log import TopicLog
+
+__all__ = ["EARLIEST", "LATEST", "Gone", "NotYet", "Position", "find_seq", "parse_position"]
+
+_SEQ_LIMIT = 1 << 54
+_TIME_LIMIT_NS = 1 << 63
+
+_NUMBER = re.compile(r"[0-9]{1,19}")
+# The `+` of an offset is a blank by the time that a query has been decoded, unless it was escaped.
+_RFC_3339 = re.compile(
+    r"(?P<date>\d{4}-\d\d-\d\d)[Tt ](?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{1,9})\d*)?"
+    r"(?:[Zz]|(?P<sign>[-+ ])(?P<hours>\d\d):(?P<minutes>\d\d))",
+    re.ASCII,
+)
+
+
+class Position(NamedTuple):
+    """A place; `value` is the number or the time, in nanoseconds."""
+
+    kind: Literal["earliest", "latest", "seq", "time"]
+    value: int = 0
+
+
+EARLIEST = Position("earliest")
+LATEST = Position("latest")
+
+
+class Gone(Exception):
+    """There is no such message any more; `first_seq` is the next one that there is."""
+
+    def __init__(self, first_seq: int) -> None:
+        super().__init__(first_seq)
+        self.first_seq = first_seq
+
+
+class NotYet(Exception):
+    """There is no such message yet; `next_seq` is the number that the next one will get."""
+
+    def __init__(self, next_seq: int) -> None:
+        super().__init__(next_seq)
+        self.next_seq = next_seq
+
+
+def parse_position(text: str) -> Position:
+    """The place that `text` means. Raises ValueError if it means none."""
+    if text in ("earliest", "latest"):
+        return EARLIEST if text == "earliest" else LATEST
+    if _NUMBER.fullmatch(text):
+        number = int(text)
+        if number < _SEQ_LIMIT:
+            return Position("seq", number)
+        time_ns = number
+    else:
+        time_ns = _parse_rfc_3339(text)
+    if not 0 <= time_ns < _TIME_LIMIT_NS:
+        raise ValueError("a time that no message can have")
+    return Position("time", time_ns)
+
+
+def find_seq(log: TopicLog, position: Position) -> int:
+    """The message at a place, or `next_seq`. Raises Gone, NotYet, or StorageError.
+
+    A number must be that of a message that is stored, or the next one. A time may be any.
+    """
+    match position.kind:
+        case "earliest":
+            return log.first_seq
+        case "latest":
+            return log.next_seq
+        case "time":
+            return log.seq_at_time(position.value)
+    seq = position.value
+    if seq > log.next_seq:
+        raise NotYet(log.next_seq)
+    segment = log.maybe_segment_from(seq)
+    if segment is not None and segment.first_seq > seq:
+        raise Gone(segment.first_seq)
+    if segment is None and seq < log.next_seq:
+        raise Gone(log.next_seq)
+    return seq
+
+
+def _parse_rfc_3339(text: str) -> int:
+    match = _RFC_3339.fullmatch(text)
+    if match is None:
+        raise ValueError("neither a number nor a time")
+    zone: timezone = UTC
+    if match["sign"]:
+        if int(match["hours"]) > 23 or int(match["minutes"]) > 59:
+            raise ValueError("no such offset")
+        offset = timedelta(hours=int(match["hours"]), minutes=int(match["minutes"]))
+        zone = timezone(-offset if match["sign"] == "-" else offset)
+    moment = datetime.fromisoformat(f"{match['date']}T{match['time']}").replace(tzinfo=zone)
+    since_epoch = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    seconds = since_epoch.days * 86400 + since_epoch.seconds
+    return seconds * SECOND_NS + int((match["fraction"] or "0").ljust(9, "0"))

@@ -1,0 +1,117 @@
+"""Messages from a topic's log on their way to an HTTP client, without anybody else noticing.
+
+The disk is read in a few threads of our own, a piece at a time for each client, and only when the
+client has taken the piece before. So a request costs the loop a fraction of a millisecond between
+other events, and memory for a piece or two, however much is asked for; and only so many may be
+under way at once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.broker.topic import Topic
+from penstock.log import FoundBatch, LogReader, split_frames
+from penstock.nsqd.message_json import json_line
+
+__all__ = ["READERS_MAX", "HistoryStreams"]
+
+# With a piece in each one's hands, and one more at the kernel's, some 50 MB at the most.
+READERS_MAX = 64
+PIECE_BYTES = 256 * 1024
+
+# More would not read a page cache faster, and would let more pieces come between two live messages.
+_THREADS = 2
+
+# Rendering JSON costs some microseconds a message: so much of it is done at once.
+_JSON_BYTES = 32 * 1024
+
+# A client that follows the end of a log is sent what has come in such a time, so that a busy topic
+# does not cost a read for each publish.
+_FOLLOW_SECONDS = 0.01
+
+
+class HistoryStreams:
+    """All that are under way."""
+
+    def __init__(self) -> None:
+        self._open = 0
+        self._is_closing = False
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="history")
+        self._grown: dict[Topic, asyncio.Event] = {}
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more can be begun for now."""
+        return self._open >= READERS_MAX
+
+    def appended(self, topic: Topic) -> None:
+        """Tells those who follow the topic that there is more."""
+        if self._grown and (event := self._grown.pop(topic, None)) is not None:
+            event.set()
+
+    def close(self) -> None:
+        """Ends those who would wait for more, and lets the others come to their end."""
+        self._is_closing = True
+        for event in self._grown.values():
+            event.set()
+        self._threads.shutdown(wait=False)
+
+    async def frames(
+        self, topic: Topic, reader: LogReader, *, follow: bool
+    ) -> AsyncIterator[bytes]:
+        """The frames as they are in the log, in large pieces."""
+        async for batches in self._batches(topic, reader, follow=follow):
+            yield b"".join([found.frames for found in batches])
+
+    async def lines(self, topic: Topic, reader: LogReader, *, follow: bool) -> AsyncIterator[bytes]:
+        """A line of JSON for each message."""
+        async for batches in self._batches(topic, reader, follow=follow):
+            for found in batches:
+                for lines in _lines_of(found):
+                    yield lines
+
+    async def _batches(
+        self, topic: Topic, reader: LogReader, *, follow: bool
+    ) -> AsyncIterator[list[FoundBatch]]:
+        loop = asyncio.get_running_loop()
+        running: asyncio.Future[list[FoundBatch]] | None = None
+        self._open += 1
+        try:
+            while True:
+                read = reader.next_read(PIECE_BYTES)
+                if read is not None:
+                    running = loop.run_in_executor(self._threads, read.run)
+                    found = await asyncio.shield(running)
+                    running = None
+                    yield reader.take(read, found)
+                elif reader.is_done or not follow or self._is_closing:
+                    return
+                else:
+                    await self._wait_for_more(topic)
+        finally:
+            self._open -= 1
+            # The client may have gone while a thread was reading: the file stays open for that.
+            if running is None:
+                reader.close()
+            else:
+                running.add_done_callback(lambda _: reader.close())
+
+    async def _wait_for_more(self, topic: Topic) -> None:
+        await self._grown.setdefault(topic, asyncio.Event()).wait()
+        await asyncio.sleep(_FOLLOW_SECONDS)
+
+
+def _lines_of(found: FoundBatch) -> Iterator[bytes]:
+    """The lines of one batch, some at a time."""
+    batch = found.batch
+    frames = split_frames(batch, found.frames)
+    lines: list[bytes] = []
+    size = 0
+    for seq, frame in enumerate(frames, batch.first_seq):
+        lines.append(json_line(seq, frame, due_ns=batch.due_ns))
+        size += len(frame)
+        if size >= _JSON_BYTES:
+            yield b"".join(lines)
+            lines, size = [], 0
+    yield b"".join(lines)
