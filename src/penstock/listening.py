@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from penstock.errors import ConfigError
 
-__all__ = ["Listener", "listen"]
+__all__ = ["Listener", "listen", "peer_address"]
 
 PORT_MAX = 65535
 
@@ -48,6 +48,15 @@ async def listen(address: str, factory: Callable[[], asyncio.BaseProtocol]) -> L
         # The loop puts words of its own before the reason.
         reason = str(failure.strerror or failure).rpartition(": ")[2]
         raise ConfigError(f"listen ({address}) failed - {reason}") from failure
+
+
+def peer_address(transport: asyncio.BaseTransport) -> str:
+    """The other end's host:port, as Go prints it; `@` on a unix socket, where it has no name."""
+    match transport.get_extra_info("peername"):
+        case (str(host), int(port), *_):
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        case _:
+            return "@"
 
 
 async def _listen_tcp(

@@ -152,16 +152,15 @@ def _lines(headers: Headers) -> bytes:
     return "".join(f"{name}: {value}\r\n" for name, value in headers).encode()
 
 
-def json_response(status: int, body: bytes) -> Response:
+def json_response(status: int, body: bytes, *, extra_headers: Headers = ()) -> Response:
     """A response of V1 with JSON that is already written."""
-    return Response(status, body, headers=_V1_JSON_HEADERS)
+    headers = tuple(sorted(extra_headers + _V1_JSON_HEADERS)) if extra_headers else _V1_JSON_HEADERS
+    return Response(status, body, headers=headers)
 
 
 def error_response(status: int, code: str, *, extra_headers: Headers = ()) -> Response:
     """V1's answer to what went wrong."""
-    return Response(
-        status, to_json({"message": code}), headers=tuple(sorted(extra_headers + _V1_JSON_HEADERS))
-    )
+    return json_response(status, to_json({"message": code}), extra_headers=extra_headers)
 
 
 class Envelope(Protocol):

@@ -1,0 +1,78 @@
+"""What the commands of all daemons have in common: from a command line to a running daemon, and
+back to an exit code.
+
+Exit codes are NSQ's: 0 after a clean stop, 1 when it cannot run, 2 when the command line is wrong.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import Error, UsageError
+from penstock.logs import Logger
+from penstock.options import (
+    CommandLine,
+    load_config,
+    parse_flags,
+    unknown_keys,
+    usage,
+    version_line,
+)
+
+__all__ = ["DaemonCommand"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonCommand:
+    """A daemon's command. Its options have `config`, `log_prefix`, `log_level`, `log_format`."""
+
+    name: str
+    options: type[Any]
+    check: Callable[[Any], None]
+    run: Callable[[Any, Logger], int]  # to import the daemon itself only when it is called
+    deprecated: Mapping[str, str] = field(default_factory=dict)  # field to what replaces it
+
+    def main(self, args: Sequence[str] | None) -> int:
+        """Runs the daemon until it is told to stop."""
+        try:
+            line = parse_flags(self.options, sys.argv[1:] if args is None else args)
+        except UsageError as error:
+            sys.stderr.write(f"{error}\n{usage(self.options, self.name)}")
+            return 2
+        if line.help_wanted:
+            sys.stderr.write(usage(self.options, self.name))
+            return 0
+        if line.values.get("version"):
+            sys.stdout.write(version_line(self.name) + "\n")
+            return 0
+        return self._run(line)
+
+    def _run(self, line: CommandLine) -> int:
+        log = Logger(f"[{self.name}] ")
+        try:
+            options = self._options(line)
+            log = Logger(options.log_prefix, options.log_level, json=options.log_format == "json")
+            self.check(options)
+            self._warn_of_what_has_no_effect(line, options.config, log)
+            return self.run(options, log)
+        except Error as error:
+            log.fatal("%s", error)
+            return 1
+        except KeyboardInterrupt:
+            return 0
+
+    def _options(self, line: CommandLine) -> Any:
+        config = line.values.get("config", "")
+        from_file = load_config(self.options, config) if config else {}
+        return self.options(**{**from_file, **line.values})
+
+    def _warn_of_what_has_no_effect(self, line: CommandLine, config: str, log: Logger) -> None:
+        for key in unknown_keys(self.options, config) if config else ():
+            log.warning("config file %s: no option of that name: %s", config, key)
+        if line.rest:
+            log.warning("arguments after the flags have no effect: %s", " ".join(line.rest))
+        for name, instead in self.deprecated.items():
+            if name in line.values:
+                flag = name.replace("_", "-")
+                log.warning("--%s is deprecated and has no effect, use %s", flag, instead)

@@ -1,0 +1,35 @@
+"""The `nsqlookupd` command."""
+
+import sys
+from collections.abc import Sequence
+
+from penstock.cli.daemon_command import DaemonCommand
+from penstock.logs import Logger
+from penstock.nsqlookupd.options import NsqlookupdOptions, check
+
+__all__ = ["main"]
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs nsqlookupd until it is told to stop."""
+    return COMMAND.main(args)
+
+
+def _run(options: NsqlookupdOptions, log: Logger) -> int:
+    # Last, so that a mistake in the flags is answered at once.
+    from penstock.nsqlookupd.daemon import run  # noqa: PLC0415
+
+    return run(options, log)
+
+
+COMMAND = DaemonCommand(
+    name="nsqlookupd",
+    options=NsqlookupdOptions,
+    check=check,
+    run=_run,
+    deprecated={"verbose": "--log-level"},
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The nsqlookupd daemon: which nsqd has which topics and channels."""

@@ -1,0 +1,153 @@
+"""The nsqlookupd process: listen, serve, stop.
+
+All state is in memory: every nsqd registers itself anew with an nsqlookupd that has started.
+"""
+
+import asyncio
+import os
+
+import uvloop
+
+from penstock import NSQ_VERSION
+from penstock.clock import SECOND_NS, Clock, SystemClock
+from penstock.listening import Listener, listen
+from penstock.logs import Logger
+from penstock.nsqlookupd.http import HttpApi, HttpServices
+from penstock.nsqlookupd.metrics import Metrics
+from penstock.nsqlookupd.options import NsqlookupdOptions
+from penstock.nsqlookupd.registry import Registry
+from penstock.nsqlookupd.tcp import Peer, TcpServices
+from penstock.nsqlookupd.waiting import WaitingLookups
+from penstock.options import version_line
+from penstock.process import (
+    ignore_signals,
+    raise_open_files_limit,
+    settle_memory,
+    stop_on_signals,
+)
+from penstock.webapi import HttpServer, Router, to_json
+
+__all__ = ["Nsqlookupd", "run"]
+
+# How long a clean stop waits for clients to take what was written to them.
+STOP_SECONDS = 1.0
+
+
+def run(options: NsqlookupdOptions, log: Logger) -> int:
+    """Runs nsqlookupd until it is told to stop; returns the exit code."""
+    raise_open_files_limit()
+    return uvloop.run(_serve(options, log))
+
+
+async def _serve(options: NsqlookupdOptions, log: Logger) -> int:
+    stop = asyncio.Event()
+    stop_on_signals(stop, log)
+    nsqlookupd = Nsqlookupd(options, log)
+    try:
+        await nsqlookupd.start()
+        settle_memory()
+        await stop.wait()
+    finally:
+        await nsqlookupd.stop()
+        ignore_signals()
+    return 0
+
+
+class Nsqlookupd:
+    """One nsqlookupd; also its registry's `Driver`."""
+
+    def __init__(self, options: NsqlookupdOptions, log: Logger, clock: Clock | None = None) -> None:
+        self.options = options
+        self.log = log
+        self.clock = clock or SystemClock()
+        self.tcp: Listener | None = None
+        self.http: Listener | None = None
+        self._loop = asyncio.get_running_loop()
+        self._advance_timer: asyncio.TimerHandle | None = None
+        self._waiting = WaitingLookups(limit=options.max_waiting_lookups)
+        self.registry = Registry(
+            self.clock,
+            self,
+            inactive_producer_timeout_ns=options.inactive_producer_timeout_ns,
+            tombstone_lifetime_ns=options.tombstone_lifetime_ns,
+        )
+        self._tcp_services = TcpServices(
+            registry=self.registry,
+            log=log,
+            max_connections=options.max_connections,
+            peer_timeout_seconds=options.peer_timeout_ns / SECOND_NS,
+        )
+        self._http_server = self._new_http_server()
+        log.info("%s", version_line("nsqlookupd"))
+
+    async def start(self) -> None:
+        """Opens the sockets; HTTP's first, because nsqd is told its port."""
+        options = self.options
+        self.http = await listen(options.http_address, self._http_server.new_connection)
+        self.log.info("HTTP: listening on %s", self.http.address)
+        self.tcp = await listen(options.tcp_address, self._new_peer)
+        self.log.info("TCP: listening on %s", self.tcp.address)
+
+    async def stop(self) -> None:
+        """Stops accepting, answers what has been asked, closes connections."""
+        for listener in (self.tcp, self.http):
+            if listener is not None:
+                listener.close()
+        self._waiting.wake_all()
+        for peer in self._tcp_services.peers:
+            peer.close()
+        await self._http_server.stop(STOP_SECONDS)
+        if self._advance_timer is not None:
+            self._advance_timer.cancel()
+        self.log.info("NSQLOOKUPD: bye")
+
+    # The registry's driver.
+
+    def changed(self, topic: str) -> None:
+        self._waiting.changed(topic)
+
+    def advance_at(self, now_ns: int) -> None:
+        if self._advance_timer is not None:
+            self._advance_timer.cancel()
+        delay_ns = max(now_ns - self.clock.now_ns(), 0)
+        self._advance_timer = self._loop.call_later(delay_ns / SECOND_NS, self._advance)
+
+    def _advance(self) -> None:
+        self._advance_timer = None
+        self.registry.advance()
+
+    # Within.
+
+    def _new_http_server(self) -> HttpServer:
+        services = self._tcp_services
+        api = HttpApi(
+            HttpServices(
+                registry=self.registry,
+                waiting=self._waiting,
+                log=self.log,
+                max_lookup_wait_ns=self.options.max_lookup_wait_ns,
+            )
+        )
+        metrics = Metrics(
+            registry=self.registry,
+            peers=services.peers,
+            waiting=self._waiting,
+            tcp_refusals=services.refusals,
+        )
+        server = metrics.http = HttpServer(Router([*api.routes(), metrics.route()]), log=self.log)
+        return server
+
+    def _new_peer(self) -> Peer:
+        return Peer(self._tcp_services, self._about_us)
+
+    def _about_us(self) -> bytes:
+        """The answer to IDENTIFY, in the order of its keys."""
+        return to_json(
+            {
+                "broadcast_address": self.options.broadcast_address,
+                "hostname": os.uname().nodename,
+                "http_port": self.http.port if self.http is not None else -1,
+                "tcp_port": self.tcp.port if self.tcp is not None else -1,
+                "version": NSQ_VERSION,
+            }
+        )

@@ -1,0 +1,279 @@
+"""nsqlookupd's HTTP API: where a topic is, what there is, and the verbs of an operator.
+
+Paths, arguments, answers and error codes are the reference's, byte for byte. Ours alone are, and
+they change no answer to those who do not ask:
+
+- `GET /lookup?topic=T&wait=30s&index=N` waits until the answer is another one than at index N;
+- `for=producer`, of /lookup and /nodes, leaves out nodes that are draining, and a draining node is
+  marked as such wherever it is shown;
+- `GET /metrics`.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock import NSQ_VERSION, names
+from penstock.clock import SECOND_NS
+from penstock.durations import parse_duration
+from penstock.logs import Logger
+from penstock.nsqlookupd.registry import UNKNOWN_INDEX, Producer, Registration, Registry, Tombstone
+from penstock.nsqlookupd.waiting import WaitingLookups
+from penstock.webapi import (
+    PLAIN_TEXT,
+    HttpError,
+    Request,
+    Response,
+    Route,
+    json_response,
+    to_json,
+)
+from penstock.webapi.responses import error_response
+
+__all__ = ["HttpApi", "HttpServices"]
+
+INDEX_HEADER = "X-Penstock-Index"
+
+# nsq compat: what Go makes of the time of a tombstone that was never set.
+_NEVER_NS = -6795364578871345152
+
+_INDEX = re.compile(r"[0-9]{1,19}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpServices:
+    """What the endpoints work with."""
+
+    registry: Registry
+    waiting: WaitingLookups
+    log: Logger
+    max_lookup_wait_ns: int
+
+
+class HttpApi:
+    """The endpoints, and the table of them."""
+
+    def __init__(self, services: HttpServices) -> None:
+        self._registry = services.registry
+        self._waiting = services.waiting
+        self._log = services.log
+        self._wait_ns_max = services.max_lookup_wait_ns
+
+    def routes(self) -> list[Route]:
+        """The table."""
+        return [
+            Route("GET", "/ping", lambda _: "OK", envelope=PLAIN_TEXT),
+            Route("GET", "/info", lambda _: {"version": NSQ_VERSION}),
+            Route("GET", "/topics", self._topics),
+            Route("GET", "/channels", self._channels),
+            Route("GET", "/lookup", self._lookup),
+            Route("GET", "/nodes", self._nodes),
+            Route("GET", "/debug", self._debug),
+            Route("POST", "/topic/create", self._create_topic),
+            Route("POST", "/topic/delete", self._delete_topic),
+            Route("POST", "/topic/tombstone", self._tombstone),
+            Route("POST", "/channel/create", self._create_channel),
+            Route("POST", "/channel/delete", self._delete_channel),
+        ]
+
+    # Looking.
+
+    def _topics(self, _: Request) -> Response:
+        return json_response(200, b'{"topics":%b}' % _names(self._registry.topics()))
+
+    def _channels(self, request: Request) -> Response:
+        topic = _required(request.args, "topic")
+        return json_response(200, b'{"channels":%b}' % _names(self._registry.channels(topic)))
+
+    def _lookup(self, request: Request) -> "Response | asyncio.Future[Response]":
+        args = request.args
+        topic = _required(args, "topic")
+        for_producer = _is_for_producer(args)
+        if "wait" not in args and "index" not in args:
+            return self._answer(topic, for_producer=for_producer)
+        index, wait_ns = _index(args), min(_wait_ns(args), self._wait_ns_max)
+        if self._registry.index(topic) != index or not wait_ns or self._waiting.is_full:
+            return self._answer(topic, for_producer=for_producer, with_index=True)
+        return self._answer_later(topic, wait_ns / SECOND_NS, for_producer=for_producer)
+
+    def _answer_later(
+        self, topic: str, seconds: float, *, for_producer: bool
+    ) -> "asyncio.Future[Response]":
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+
+        def on_change(_: object) -> None:
+            answer.set_result(self._answer(topic, for_producer=for_producer, with_index=True))
+
+        self._waiting.wait(topic, seconds).add_done_callback(on_change)
+        return answer
+
+    def _answer(self, topic: str, *, for_producer: bool, with_index: bool = False) -> Response:
+        found = self._registry.lookup(topic)
+        index = UNKNOWN_INDEX if found is None else found.index
+        headers = ((INDEX_HEADER, str(index)),) if with_index else ()
+        if found is None:
+            return error_response(404, "TOPIC_NOT_FOUND", extra_headers=headers)
+        producers = _chosen(found.producers, for_producer=for_producer)
+        body = b'{"channels":%b,"producers":[%b]}' % (
+            _names(found.channels),
+            b",".join(map(_found, producers)),
+        )
+        return json_response(200, body, extra_headers=headers)
+
+    def _nodes(self, request: Request) -> Response:
+        producers = self._registry.active_producers()
+        chosen = _chosen(producers, for_producer=_is_for_producer(request.args))
+        return json_response(200, b'{"producers":[%b]}' % b",".join(map(self._node, chosen)))
+
+    def _node(self, producer: Producer) -> bytes:
+        tombstones = list(self._registry.tombstones_of(producer))
+        return b'%b,"tombstones":[%b],"topics":%b%b}' % (
+            _rendered(producer),
+            ",".join(["true" if is_hidden else "false" for _, is_hidden in tombstones]).encode(),
+            _names([topic for topic, _ in tombstones]),
+            _drain_mark(producer),
+        )
+
+    def _debug(self, _: Request) -> object:
+        # Go writes a map with its keys in order, and such are these, inside and outside.
+        registrations = sorted(self._registry.registrations(), key=_key)
+        return {
+            _key(registration): [
+                _debug_entry(producer, stone) for producer, stone in registration.producers.items()
+            ]
+            for registration in registrations
+            if registration.producers
+        }
+
+    # Topics and channels.
+
+    def _create_topic(self, request: Request) -> None:
+        topic = _name(request.args, "topic")
+        self._log.info("DB: adding topic(%s)", topic)
+        self._registry.create(topic)
+
+    def _delete_topic(self, request: Request) -> None:
+        topic = _required(request.args, "topic")
+        for deleted in self._registry.delete_topic(topic):
+            if deleted.channel:
+                self._log.info("DB: removing channel(%s) from topic(%s)", deleted.channel, topic)
+            else:
+                self._log.info("DB: removing topic(%s)", topic)
+
+    def _tombstone(self, request: Request) -> None:
+        topic = _required(request.args, "topic")
+        node = _required(request.args, "node")
+        self._log.info("DB: setting tombstone for producer@%s of topic(%s)", node, topic)
+        self._registry.tombstone(topic, node)
+
+    def _create_channel(self, request: Request) -> None:
+        topic, channel = _name(request.args, "topic"), _name(request.args, "channel")
+        self._log.info("DB: adding channel(%s) in topic(%s)", channel, topic)
+        self._registry.create(topic, channel)
+
+    def _delete_channel(self, request: Request) -> None:
+        topic, channel = _name(request.args, "topic"), _name(request.args, "channel")
+        if not self._registry.delete_channel(topic, channel):
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        self._log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
+
+
+# Arguments ----------------------------------------------------------------------------------------
+
+
+def _required(args: dict[str, str], name: str) -> str:
+    """An argument that may be empty but not missing."""
+    if name not in args:
+        raise HttpError(400, f"MISSING_ARG_{name.upper()}")
+    return args[name]
+
+
+def _name(args: dict[str, str], which: str) -> str:
+    name = _required(args, which)
+    if not names.is_valid(name):
+        raise HttpError(400, f"INVALID_ARG_{which.upper()}")
+    return name
+
+
+def _is_for_producer(args: dict[str, str]) -> bool:
+    asker = args.get("for", "consumer")
+    if asker not in ("consumer", "producer"):
+        raise HttpError(400, "INVALID_ARG_FOR")
+    return asker == "producer"
+
+
+def _wait_ns(args: dict[str, str]) -> int:
+    try:
+        wait_ns = parse_duration(args.get("wait", "0"))
+    except ValueError:
+        raise HttpError(400, "INVALID_ARG_WAIT") from None
+    if wait_ns < 0:
+        raise HttpError(400, "INVALID_ARG_WAIT")
+    return wait_ns
+
+
+def _index(args: dict[str, str]) -> int:
+    text = args.get("index", str(UNKNOWN_INDEX))
+    if not _INDEX.fullmatch(text):
+        raise HttpError(400, "INVALID_ARG_INDEX")
+    return int(text)
+
+
+# Answers ------------------------------------------------------------------------------------------
+
+
+def _names(valid_names: Iterable[str]) -> bytes:
+    """A JSON list. Nothing that a valid name can hold needs an escape."""
+    joined = '","'.join(valid_names)
+    return f'["{joined}"]'.encode() if joined else b"[]"
+
+
+def _chosen(producers: list[Producer], *, for_producer: bool) -> list[Producer]:
+    """A draining node is to be emptied by consumers, and to be left alone by producers."""
+    return [node for node in producers if not node.draining] if for_producer else producers
+
+
+def _rendered(producer: Producer) -> bytes:
+    """The start of a producer's object, rendered once: it is shown often and never changes."""
+    if not producer.rendered:
+        producer.rendered = to_json(_fields(producer)).removesuffix(b"}")
+    return producer.rendered
+
+
+def _drain_mark(producer: Producer) -> bytes:
+    return b',"draining":true' if producer.draining else b""
+
+
+def _found(producer: Producer) -> bytes:
+    """A producer as /lookup shows it."""
+    return b"%b%b}" % (_rendered(producer), _drain_mark(producer))
+
+
+def _fields(producer: Producer) -> dict[str, object]:
+    info = producer.info
+    return {
+        "remote_address": producer.remote_address,
+        "hostname": info.hostname,
+        "broadcast_address": info.broadcast_address,
+        "tcp_port": info.tcp_port,
+        "http_port": info.http_port,
+        "version": info.version,
+        "topology_zone": info.topology_zone,
+        "topology_region": info.topology_region,
+    }
+
+
+def _key(registration: Registration) -> str:
+    return f"{registration.category}:{registration.topic}:{registration.channel}"
+
+
+def _debug_entry(producer: Producer, stone: Tombstone | None) -> dict[str, object]:
+    entry = _fields(producer)
+    entry["id"] = entry.pop("remote_address")
+    entry["last_update"] = producer.seen_wall_ns
+    entry["tombstoned"] = stone is not None
+    entry["tombstoned_at"] = _NEVER_NS if stone is None else stone.at_wall_ns
+    if producer.draining:
+        entry["draining"] = True
+    return dict(sorted(entry.items()))

@@ -1,0 +1,77 @@
+"""Everything nsqlookupd can be told. Flags, keys and defaults are NSQ's; the limits are our own."""
+
+import os
+from dataclasses import dataclass
+
+from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.errors import ConfigError
+from penstock.logs import LogLevel
+from penstock.option_kinds import BOOL, DURATION, INT, LOG_LEVEL, STRING
+from penstock.options import check_values, option
+
+__all__ = ["NsqlookupdOptions", "check"]
+
+
+def _hostname() -> str:
+    return os.uname().nodename
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NsqlookupdOptions:
+    """The options of one nsqlookupd."""
+
+    version: bool = option(False, BOOL, "print the version and exit", key=None)
+    config: str = option("", STRING, "path of a TOML file of options", key=None)
+    log_level: LogLevel = option(
+        LogLevel.INFO, LOG_LEVEL, "least severe log lines to write: debug, info, warn, error, fatal"
+    )
+    log_prefix: str = option("[nsqlookupd] ", STRING, "what every log line starts with")
+    log_format: str = option(
+        "text", STRING, "log lines in NSQ's format, or a JSON object each", choices=("text", "json")
+    )
+    verbose: bool = option(False, BOOL, "deprecated, no effect: see -log-level", key=None)
+
+    tcp_address: str = option(
+        "0.0.0.0:4160", STRING, "where nsqd connects: address:port, or a unix socket's path"
+    )
+    http_address: str = option(
+        "0.0.0.0:4161", STRING, "where HTTP is served: address:port, or a unix socket's path"
+    )
+    broadcast_address: str = option(
+        _hostname, STRING, "the name that nsqd is told for us", default_text="the hostname"
+    )
+
+    inactive_producer_timeout_ns: int = option(
+        300 * SECOND_NS,
+        DURATION,
+        "how long an nsqd stays in the answers after its last PING",
+        at_least=0,
+    )
+    tombstone_lifetime_ns: int = option(
+        45 * SECOND_NS, DURATION, "how long a tombstoned nsqd stays out of lookups", at_least=0
+    )
+
+    max_connections: int = option(
+        10_000, INT, "most TCP connections at a time; more are closed at once", at_least=1
+    )
+    peer_timeout_ns: int = option(
+        60 * SECOND_NS,
+        DURATION,
+        "how long a TCP peer may take to send its magic, to identify itself, to end a command it"
+        " has begun, or to read our answers",
+        at_least=MILLISECOND_NS,
+    )
+    max_lookup_wait_ns: int = option(
+        60 * SECOND_NS, DURATION, "longest time that /lookup?wait= waits for a change", at_least=0
+    )
+    max_waiting_lookups: int = option(
+        10_000, INT, "most lookups that wait at a time; more are answered at once", at_least=0
+    )
+
+
+def check(options: NsqlookupdOptions) -> None:
+    """Raises ConfigError if nsqlookupd cannot do as these options say."""
+    check_values(options)
+    for flag, address in (("tcp", options.tcp_address), ("http", options.http_address)):
+        if not address:
+            raise ConfigError(f"--{flag}-address must not be empty")

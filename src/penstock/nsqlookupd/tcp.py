@@ -1,0 +1,240 @@
+"""A TCP peer, which is an nsqd: its bytes to the wire, events from there to the registry, answers
+back.
+
+All that one read brings is answered with one write. A peer that has identified itself may be silent
+for as long as it likes, as the reference lets it; whatever else it may keep us waiting for, it has
+a limited time. Peers that vanished without a word are found out by TCP keep-alive.
+"""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import cast
+
+from penstock.errors import ProtocolError
+from penstock.listening import peer_address
+from penstock.logs import Logger
+from penstock.nsqlookupd.registry import Producer, Registration, Registry
+from penstock.wire import lookup_v1
+from penstock.wire.lookup_server import (
+    Event,
+    Identify,
+    LookupServerConnection,
+    Ping,
+    Register,
+    Unregister,
+)
+
+__all__ = ["Peer", "Peers", "TcpServices"]
+
+# A peer that has been told its error may still be sending: reading on for this long keeps the
+# kernel from resetting the connection, and so from taking the error out of the peer's hands.
+LINGER_SECONDS = 1.0
+
+# As Go's servers have it: a peer whose kernel does not answer our probes is given up in minutes.
+KEEPALIVE_SECONDS = 15
+KEEPALIVE_PROBES = 9
+
+
+class Peers:
+    """The connections there are."""
+
+    def __init__(self) -> None:
+        self._peers: set[Peer] = set()
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def __iter__(self) -> Iterator["Peer"]:
+        return iter(tuple(self._peers))
+
+    def add(self, peer: "Peer") -> None:
+        """A peer has connected."""
+        self._peers.add(peer)
+
+    def discard(self, peer: "Peer") -> None:
+        """A peer has gone."""
+        self._peers.discard(peer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TcpServices:
+    """What every connection works with."""
+
+    registry: Registry
+    log: Logger
+    max_connections: int
+    peer_timeout_seconds: float
+    peers: Peers = field(default_factory=Peers)
+    refusals: Counter[str] = field(default_factory=Counter)  # by reason
+
+
+class Peer(asyncio.Protocol):
+    """One connection. `about_us` makes the data of the answer to IDENTIFY."""
+
+    def __init__(self, services: TcpServices, about_us: Callable[[], bytes]) -> None:
+        self._services = services
+        self._registry = services.registry
+        self._log = services.log
+        self._about_us = about_us
+        self._wire = LookupServerConnection()
+        self._producer: Producer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_blocked = False  # has not read our answers
+        self._has_ended = False  # is told nothing more
+        self._address = ""
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._address = peer_address(transport)
+        services = self._services
+        if len(services.peers) >= services.max_connections:
+            services.refusals["connections"] += 1
+            self._log.error("TCP: refused client(%s): too many connections", self._address)
+            self._has_ended = True
+            self._transport.abort()
+            return
+        services.peers.add(self)
+        self._log.info("TCP: new client(%s)", self._address)
+        _keep_alive(transport)
+        self._watch(progressed=True)
+
+    def data_received(self, data: bytes) -> None:
+        if self._has_ended:
+            return
+        self._wire.receive_data(data)
+        answers: list[bytes] = []
+        try:
+            while (event := self._wire.next_event()) is not None:
+                answers.append(self._answer(event))
+        except ProtocolError as error:
+            self._refuse(error, answers)
+            return
+        if answers:
+            self._transport.write(b"".join(answers))
+        self._watch(progressed=bool(answers))
+
+    def eof_received(self) -> None:
+        if not self._has_ended:
+            try:
+                self._wire.receive_eof()
+            except ProtocolError as error:
+                self._services.refusals["protocol"] += 1
+                self._log.error("[%s] - %s", self._address, error)
+                self._transport.write(lookup_v1.error(error))
+        self._transport.close()
+
+    def pause_writing(self) -> None:
+        self._is_blocked = True
+        self._transport.pause_reading()
+        self._watch(progressed=False)
+
+    def resume_writing(self) -> None:
+        self._is_blocked = False
+        self._transport.resume_reading()
+        self._watch(progressed=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._has_ended = True
+        self._services.peers.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._log.info("PROTOCOL(V1): [%s] exiting ioloop", self._address)
+        self._leave()
+
+    def close(self) -> None:
+        """Closes: nsqlookupd is stopping."""
+        self._has_ended = True
+        self._transport.close()
+
+    # Commands.
+
+    def _answer(self, event: Event) -> bytes:
+        match event:
+            case Ping():
+                if self._producer is not None:
+                    self._registry.ping(self._producer, draining=event.draining)
+                return lookup_v1.OK
+            case Register():
+                made = self._registry.register(self._known(), event.topic, event.channel)
+                self._log_registrations("REGISTER", made)
+                return lookup_v1.OK
+            case Unregister():
+                lost = self._registry.unregister(self._known(), event.topic, event.channel)
+                self._log_registrations("UNREGISTER", lost)
+                return lookup_v1.OK
+            case Identify():
+                return self._on_identify(event)
+
+    def _on_identify(self, event: Identify) -> bytes:
+        info = event.peer
+        self._log.info(
+            "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
+            self._address,
+            info.broadcast_address,
+            info.tcp_port,
+            info.http_port,
+            info.version,
+        )
+        self._producer = self._registry.identify(self._address, info)
+        return lookup_v1.response(self._about_us())
+
+    def _known(self) -> Producer:
+        """The wire lets only a peer that has identified itself come here."""
+        assert self._producer is not None
+        return self._producer
+
+    def _leave(self) -> None:
+        if self._producer is not None:
+            producer, self._producer = self._producer, None
+            self._log_registrations("UNREGISTER", self._registry.leave(producer))
+
+    def _log_registrations(self, verb: str, registrations: list[Registration]) -> None:
+        for registration in registrations:
+            self._log.info("DB: client(%s) %s %s", self._address, verb, registration)
+
+    # The end.
+
+    def _refuse(self, error: ProtocolError, answers: list[bytes]) -> None:
+        """Answers what came before, then the error, then ends the connection."""
+        self._services.refusals["protocol"] += 1
+        self._log.error("[%s] - %s", self._address, error)
+        self._has_ended = True
+        self._leave()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport.write(b"".join((*answers, lookup_v1.error(error))))
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
+
+    def _watch(self, *, progressed: bool) -> None:
+        """Gives the peer its time for what it owes us: from the last command it has ended, however
+        many bytes of the next one it sends meanwhile."""
+        if progressed and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        owes = self._is_blocked or self._producer is None or self._wire.is_within_command
+        if owes and self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._services.peer_timeout_seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        self._services.refusals["timeout"] += 1
+        self._log.error("[%s] - i/o timeout", self._address)
+        self._transport.abort()
+
+
+def _keep_alive(transport: asyncio.BaseTransport) -> None:
+    connection = transport.get_extra_info("socket")
+    if connection.family == socket.AF_UNIX:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_KEEPIDLE"):  # elsewhere the system's own times have to do
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
