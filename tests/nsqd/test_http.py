@@ -175,7 +175,6 @@ CONFIG = [
     ok("GET", "/config/log_level", answer=b"2"),
     ok("GET", "/config/tls_min_version", answer=b"769"),
     ok("GET", "/config/deflate", answer=b"true"),
-    ok("GET", "/config/statsd_prefix", answer=b"nsq.%s"),
     ok("GET", "/config/broadcast_address", answer=b"broadcast.example"),
     ok("GET", "/config/nsqlookupd_tcp_addresses", answer=b"[]"),
     ok("GET", "/config/e2e_processing_latency_percentiles", answer=b"null"),

@@ -8,6 +8,8 @@ import asyncio
 import os
 import random
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -23,11 +25,15 @@ from penstock.logs import Logger
 from penstock.nsqd import metadata
 from penstock.nsqd.durability import Durability
 from penstock.nsqd.http import HttpApi, HttpServices
-from penstock.nsqd.memory import GcPauses
+from penstock.nsqd.loop_lag import LoopLag
+from penstock.nsqd.memory import GcPauses, memory_stats
+from penstock.nsqd.metrics import SYNC_BOUNDS_SECONDS, MetricsSource
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.publisher import Publisher
 from penstock.nsqd.pulse import Patience
+from penstock.nsqd.refusals import Refusals
 from penstock.nsqd.session import SessionServices
+from penstock.nsqd.statsd import Statsd, StatsdSettings, statsd_prefix
 from penstock.nsqd.tcp import Client, Clients, TcpServices
 from penstock.options import version_line
 from penstock.process import (
@@ -37,6 +43,7 @@ from penstock.process import (
     stop_on_signals,
 )
 from penstock.webapi import HttpServer
+from penstock.webapi.prometheus import Histogram
 from penstock.wire.identify import ServerOffer
 from penstock.wire.limits import Limits
 
@@ -91,10 +98,14 @@ class Nsqd:
         self.clock = clock or SystemClock()
         self.started_at_ns = self.clock.wall_ns()
         self.clients = Clients()
+        self.refusals = Refusals()
         self.tcp: Listener | None = None
         self.http: Listener | None = None
         self._http_server: HttpServer | None = None
+        self._statsd: Statsd | None = None
         self._gc_pauses = GcPauses()
+        self._loop_lag = LoopLag(self.clock)
+        self._sync_seconds = Histogram(SYNC_BOUNDS_SECONDS)
         self._loop = asyncio.get_running_loop()
         self._path = Path(options.data_path or os.getcwd())
         self._advance_timer: asyncio.TimerHandle | None = None
@@ -106,7 +117,7 @@ class Nsqd:
         log.info("%s", version_line("nsqd"))
         log.info("ID: %d", options.node_id)
         self._data_path = DataPath.open(str(self._path), _log_settings(options))
-        self._commit = GroupCommit(self._loop.call_soon_threadsafe)
+        self._commit = GroupCommit(self._loop.call_soon_threadsafe, self._sync_seconds.observe)
         self.durability = Durability(self._commit, options.sync_every)
         self._publisher = Publisher(self.clock, self.durability, self._end_turn_soon)
         self.broker = Broker(
@@ -122,6 +133,9 @@ class Nsqd:
         await self._serve_tcp()
         if self.options.http_address:
             await self._serve_http()
+        if self.options.statsd_address:
+            self._report_to_statsd()
+        self._loop_lag.start()
         self._keep_house()
 
     async def stop(self) -> None:
@@ -130,6 +144,9 @@ class Nsqd:
             if listener is not None:
                 listener.close()
         self.broker.exiting = True
+        self._loop_lag.stop()
+        if self._statsd is not None:
+            await self._statsd.stop()
         if self._http_server is not None:
             await self._http_server.stop(STOP_SECONDS)
         for timer in (self._advance_timer, self._housekeeping):
@@ -177,15 +194,45 @@ class Nsqd:
             publisher=self._publisher,
             clients=self.clients,
             gc_pauses=self._gc_pauses,
+            metrics=self._metrics_source(),
             save_metadata=self.save_metadata,
             started_at_ns=self.started_at_ns,
         )
         self._http_server = HttpServer(HttpApi(services).router(), log=self.log)
+        services.metrics.http_server = self._http_server
         self.http = await listen(self.options.http_address, self._http_server.new_connection)
         services.http_port = self.http.port
+        # nsq compat: what /config shows is the prefix as it is used.
+        services.options = replace(self.options, statsd_prefix=self._statsd_prefix())
         if self.tcp is not None:
             services.tcp_port = self.tcp.port
         self.log.info("HTTP: listening on %s", self.http.address)
+
+    def _report_to_statsd(self) -> None:
+        self._statsd = Statsd(
+            _statsd_settings(self.options, self._statsd_prefix()),
+            self.broker.topics,
+            partial(memory_stats, self._gc_pauses),
+            self.log,
+        )
+        self._statsd.start()
+
+    def _statsd_prefix(self) -> str:
+        options = self.options
+        port = options.broadcast_http_port or max(self.http.port if self.http else 0, 0)
+        return statsd_prefix(options.statsd_prefix, options.broadcast_address, port)
+
+    def _metrics_source(self) -> MetricsSource:
+        return MetricsSource(
+            broker=self.broker,
+            clients=self.clients,
+            gc_pauses=self._gc_pauses,
+            refusals=self.refusals,
+            loop_lag=self._loop_lag.histogram,
+            sync_seconds=self._sync_seconds,
+            quantiles=self.options.e2e_processing_latency_percentiles,
+            started_at_ns=self.started_at_ns,
+        )
 
     # The broker's driver.
 
@@ -298,6 +345,9 @@ def _broker_settings(options: NsqdOptions) -> BrokerSettings:
         max_msg_timeout_ns=options.max_msg_timeout_ns,
         max_channel_consumers=options.max_channel_consumers,
         requeue_on_disconnect=options.requeue_on_disconnect,
+        latency_window_ns=options.e2e_processing_latency_window_time_ns
+        if options.e2e_processing_latency_percentiles
+        else 0,
     )
 
 
@@ -307,6 +357,18 @@ def _limits(options: NsqdOptions) -> Limits:
         max_body_size=options.max_body_size,
         max_rdy_count=options.max_rdy_count,
         max_req_timeout_ms=options.max_req_timeout_ns // MILLISECOND_NS,
+    )
+
+
+def _statsd_settings(options: NsqdOptions, prefix: str) -> StatsdSettings:
+    return StatsdSettings(
+        address=options.statsd_address,
+        prefix=prefix,
+        interval_seconds=options.statsd_interval_ns / SECOND_NS,
+        packet_bytes_max=options.statsd_udp_packet_size,
+        with_memory=options.statsd_mem_stats,
+        with_ephemeral=not options.statsd_exclude_ephemeral,
+        quantiles=options.e2e_processing_latency_percentiles,
     )
 
 

@@ -29,6 +29,7 @@ from penstock.nsqd.http_args import (
     topic_of,
 )
 from penstock.nsqd.memory import GcPauses, memory_stats
+from penstock.nsqd.metrics import MetricsSource, metrics
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.publisher import Publisher
 from penstock.nsqd.stats import ClientView, collect
@@ -42,8 +43,10 @@ from penstock.webapi import (
     Request,
     Route,
     Router,
+    Streaming,
     json_response,
 )
+from penstock.webapi.prometheus import exposition
 from penstock.wire.limits import Limits
 from penstock.wire.mpub import parse_mpub_body
 
@@ -65,6 +68,7 @@ class HttpServices:
     publisher: Publisher
     clients: Iterable[ClientView]
     gc_pauses: GcPauses
+    metrics: MetricsSource
     save_metadata: Callable[[], None]
     started_at_ns: int
     # Where we listen: -1 for a unix socket. To be set when that is known.
@@ -114,6 +118,7 @@ class HttpApi:
             Route("GET", "/ping", settled(self._ping), envelope=PLAIN_TEXT),
             Route("GET", "/info", self._info),
             Route("GET", "/stats", settled(self._stats)),
+            Route("GET", "/metrics", settled(self._metrics), logged=False),
             Route("POST", "/topic/create", settled(self._create_topic)),
             Route("POST", "/topic/delete", settled(self._delete_topic)),
             Route("POST", "/topic/empty", settled(self._empty_topic)),
@@ -177,6 +182,7 @@ class HttpApi:
             health="OK" if failure is None else _not_ok(failure),
             started_at_ns=services.started_at_ns,
             memory=memory_stats(services.gc_pauses) if _flag(args, "include_mem") else None,
+            quantiles=services.options.e2e_processing_latency_percentiles,
             topic=args.get("topic", ""),
             channel=args.get("channel", ""),
         )
@@ -184,6 +190,9 @@ class HttpApi:
             return stats
         wall_ns = services.clock.wall_ns()
         return as_text(stats, started_at_ns=services.started_at_ns, wall_ns=wall_ns)
+
+    def _metrics(self, _: Request) -> Streaming:
+        return exposition(metrics(self._services.metrics))
 
     # Publishing.
 

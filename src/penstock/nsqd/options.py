@@ -58,6 +58,8 @@ TLS_VERSION = word_of(
     }
 )
 
+PORT_MAX = 65535
+
 NODE_IDS = 1024  # a message id has 10 bits for its node
 
 TOPOLOGY_AWARE_CONSUMPTION = "topology-aware-consumption"
@@ -311,8 +313,6 @@ class NsqdOptions:
 NOT_YET: Final[dict[str, str]] = {
     "lookupd_tcp_addresses": "registering with nsqlookupd",
     "auth_http_addresses": "authentication",
-    "statsd_address": "statsd",
-    "e2e_processing_latency_percentiles": "latency tracking",
     "tls_cert": "TLS",
     "tls_key": "TLS",
     "tls_root_ca_file": "TLS",
@@ -331,9 +331,16 @@ def check(options: NsqdOptions) -> None:
             raise ConfigError(
                 f"--e2e-processing-latency-percentile must be in (0, 1], not {quantile}"
             )
+    if options.statsd_address and not _has_port(options.statsd_address):
+        raise ConfigError(f"--statsd-address must be address:port, not {options.statsd_address}")
     if options.tls_required and not (options.tls_cert and options.tls_key):
         raise ConfigError("--tls-required needs --tls-cert and --tls-key")
     _refuse_what_is_not_built(options)
+
+
+def _has_port(address: str) -> bool:
+    _, colon, port = address.rpartition(":")
+    return bool(colon) and port.isdecimal() and int(port) <= PORT_MAX
 
 
 def _refuse_what_is_not_built(options: NsqdOptions) -> None:
