@@ -1,0 +1,43 @@
+"""Where nsqds and lookupds are: `host:port`, or the path of a unix socket."""
+
+from collections.abc import Iterable
+
+from penstock.errors import ConfigError
+
+__all__ = ["Addresses", "host_and_port", "parse_addresses", "parse_lookupds"]
+
+Addresses = str | Iterable[str]
+"""One, or several."""
+
+_PORT_MAX = 65535
+
+
+def parse_addresses(addresses: Addresses) -> list[str]:
+    """Each once, in the order given. Raises ConfigError if one is not an address."""
+    listed = [addresses] if isinstance(addresses, str) else list(addresses)
+    for address in listed:
+        host_and_port(address)
+    return list(dict.fromkeys(listed))
+
+
+def host_and_port(address: str) -> tuple[str, int] | None:
+    """None for a unix socket. Raises ConfigError if it is neither."""
+    if address.startswith(("/", "./")):
+        return None
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
+        raise ConfigError(f"not an address (host:port): {address!r}")
+    return host.strip("[]"), int(port)
+
+
+def parse_lookupds(addresses: Addresses) -> list[str]:
+    """The base URLs of lookupds, given as URLs or as host:port. Raises ConfigError."""
+    listed = [addresses] if isinstance(addresses, str) else list(addresses)
+    return list(dict.fromkeys(map(_lookupd_url, listed)))
+
+
+def _lookupd_url(address: str) -> str:
+    if "://" in address:
+        return address.rstrip("/")
+    host_and_port(address)
+    return f"http://{address}"

@@ -1,0 +1,155 @@
+"""All that a client can be told, in one value that can be pickled and compared.
+
+Names and defaults are those of NSQ's Go client, so that `--consumer-opt` means the same here; times
+are seconds. Where another default serves better, the field says so.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from penstock import __version__
+from penstock.durations import parse_duration
+from penstock.errors import ConfigError
+
+__all__ = ["ClientConfig"]
+
+_TRUE, _FALSE = frozenset({"true", "t", "1", ""}), frozenset({"false", "f", "0"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What holds for every connection of a producer or a consumer. Raises ConfigError if a value
+    makes no sense."""
+
+    # Connecting.
+    dial_timeout: float = 1.0
+    """For the TCP connection."""
+    read_timeout: float = 60.0
+    """Silence after which a connection counts as lost. Heartbeats come more often than that."""
+    write_timeout: float = 10.0
+    """How long nsqd may leave what we send unread. (Go client: 1 s, for a single write.)"""
+    response_timeout: float = 10.0
+    """How long nsqd may take to answer a command. (Go client: for ever.)"""
+    reconnect_delay_max: float = 15.0
+    """A lost nsqd is tried again after 0.1 s, then after twice as long each time, up to this."""
+    local_addr: str = ""
+    """The address to connect from."""
+
+    # Who we are.
+    client_id: str = ""
+    """Empty: the first part of the host's name."""
+    hostname: str = ""
+    """Empty: the host's name."""
+    user_agent: str = f"penstock/{__version__}"
+    heartbeat_interval: float = 30.0
+    auth_secret: str = ""
+
+    # Finding nsqds.
+    lookupd_poll_interval: float = 60.0
+    lookupd_poll_jitter: float = 0.3
+    lookupd_poll_timeout: float = 60.0
+    skip_lookupd_authorization: bool = False
+    """Unless set, lookupds are sent `auth_secret` as a bearer token."""
+
+    # The transport.
+    tls_v1: bool = False
+    tls_root_ca_file: str = ""
+    tls_insecure_skip_verify: bool = False
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_min_version: str = ""
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = 6
+
+    # Consuming.
+    max_in_flight: int = 200
+    """Over all connections. (Go client: 1; its tools: 200.)"""
+    msg_timeout: float = 0.0
+    """0: as nsqd sets it."""
+    sample_rate: int = 0
+    """Percentage of messages to be sent; 0 for all. The others are gone from the channel."""
+    output_buffer_size: int = 16 * 1024
+    output_buffer_timeout: float = 0.25
+    max_attempts: int = 5
+    """0: no limit."""
+    default_requeue_delay: float = 90.0
+    """Of a message that failed; times the number of its attempts."""
+    max_requeue_delay: float = 15 * 60.0
+    backoff_strategy: str = "exponential"
+    """Or `full_jitter`."""
+    backoff_multiplier: float = 1.0
+    max_backoff_duration: float = 2 * 60.0
+    """0: no backoff."""
+    low_rdy_idle_timeout: float = 10.0
+    low_rdy_timeout: float = 30.0
+    rdy_redistribute_interval: float = 5.0
+    close_timeout: float = 30.0
+    """How long a consumer that was stopped waits for its handlers."""
+
+    # Publishing.
+    publish_timeout: float = 30.0
+    """For a publish, all attempts at all nsqds together."""
+    max_msg_size: int = 1024 * 1024
+    """As nsqd's option. A larger message is sent by itself, for nsqd to decide."""
+    max_body_size: int = 5 * 1024 * 1024
+    """As nsqd's option. No multi-publish will be larger."""
+    max_batch_size: int = 256 * 1024
+    """Bytes after which publishes go out in a new multi-publish."""
+    max_batches_in_flight: int = 8
+    """How many commands may wait for their answer on one connection."""
+    max_queued_bytes: int = 64 * 1024 * 1024
+    """What may wait to be confirmed before `publish` waits for room."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int | float) and value < 0:
+                raise ConfigError(f"{field.name} must not be negative: {value}")
+        for name in ("max_in_flight", "max_batches_in_flight", "max_queued_bytes", "read_timeout"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{name} must be positive")
+        if self.snappy and self.deflate:
+            raise ConfigError("snappy and deflate exclude each other")
+        if self.sample_rate > 99:
+            raise ConfigError(f"sample_rate is a percentage below 100: {self.sample_rate}")
+        if self.backoff_strategy not in ("exponential", "full_jitter"):
+            raise ConfigError("backoff_strategy is exponential or full_jitter")
+        if self.read_timeout <= self.heartbeat_interval:
+            raise ConfigError("read_timeout must be longer than heartbeat_interval")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ConfigError("tls_cert and tls_key go together")
+
+    def with_options(self, options: Iterable[str]) -> "ClientConfig":
+        """Changed as `--consumer-opt` would have it: each `name,value`, or `name` for true.
+
+        `-` may stand for `_`; times are written as Go writes them (`1m30s`). Raises ConfigError.
+        """
+        changes: dict[str, Any] = dict(map(_parse_option, options))
+        return replace(self, **changes)
+
+
+_FIELD_TYPES = {field.name: type(field.default) for field in fields(ClientConfig)}
+
+
+def _parse_option(option: str) -> tuple[str, object]:
+    key, _, text = option.partition(",")
+    name = key.strip().replace("-", "_")
+    kind = _FIELD_TYPES.get(name)
+    if kind is None:
+        raise ConfigError(f"unknown option {key!r}")
+    try:
+        return name, _parse_value(name, kind, text.strip())
+    except ValueError:
+        raise ConfigError(f"option {name} cannot be {text!r}") from None
+
+
+def _parse_value(name: str, kind: type, text: str) -> object:
+    if kind is bool:
+        if text.lower() not in _TRUE | _FALSE:
+            raise ValueError(text)
+        return text.lower() in _TRUE
+    if kind is float and name != "lookupd_poll_jitter":
+        return parse_duration(text) / 1e9
+    return kind(text)

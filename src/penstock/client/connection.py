@@ -1,0 +1,318 @@
+"""One connection to an nsqd, on asyncio: bytes from the socket to the wire, events to the owner.
+
+What a consumer's messages are answered with is collected and leaves in one write per turn of the
+loop. Time is watched by one timer: silence, an answer that does not come, and a peer that does not
+read each end the connection. However it ends, `lost` is the last that its owner hears of it.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, cast
+
+from penstock.client.addresses import host_and_port
+from penstock.client.batches import Batch
+from penstock.client.config import ClientConfig
+from penstock.client.message import Message
+from penstock.errors import ClientError, NotConnected, ProtocolError, Refused, StreamCorrupt
+from penstock.wire import client as wire
+from penstock.wire import commands
+
+__all__ = ["Connection", "Owner", "Publishes", "connect"]
+
+log = logging.getLogger("penstock.client")
+
+Publishes = Batch[asyncio.Future[None]]
+
+# How often deadlines are looked at, as a part of the shortest of them.
+CHECKS_PER_TIMEOUT = 4
+
+# A write buffer beyond this means that nsqd does not keep up: nothing more is handed over.
+WRITE_BUFFER_BYTES = 1024 * 1024
+
+
+class Owner(Protocol):
+    """What a producer or a consumer is told by its connections."""
+
+    def delivered(self, connection: "Connection", messages: list[Message]) -> None:
+        """Messages have come."""
+
+    def confirmed(self, connection: "Connection", batches: list[Publishes]) -> None:
+        """Batches are stored."""
+
+    def refused(self, connection: "Connection", error: ProtocolError, batch: Publishes) -> None:
+        """A batch is not stored; the connection will be lost."""
+
+    def writable(self, connection: "Connection") -> None:
+        """It takes more, after it did not for a while."""
+
+    def lost(self, connection: "Connection", unconfirmed: list[Publishes]) -> None:
+        """It has ended; these batches may be stored or not."""
+
+
+async def connect(
+    address: str, opening: wire.Opening, config: ClientConfig, owner: Owner
+) -> "Connection":
+    """Raises NotConnected, or Refused if nsqd says no to something in `opening`."""
+    connection = Connection(address, opening, config, owner)
+    try:
+        async with asyncio.timeout(config.dial_timeout):
+            await _create_connection(address, config, lambda: connection)
+    except TimeoutError:
+        raise _not_connected(address, f"no connection within {config.dial_timeout:g} s") from None
+    except (OSError, UnicodeError) as failure:
+        raise _not_connected(address, _reason(failure)) from None
+    try:
+        async with asyncio.timeout(config.response_timeout):
+            await connection.opened
+    except TimeoutError:
+        connection.abort()
+        reason = f"no answer to IDENTIFY within {config.response_timeout:g} s"
+        raise _not_connected(address, reason) from None
+    except asyncio.CancelledError:
+        connection.abort()
+        raise
+    return connection
+
+
+async def _create_connection(
+    address: str, config: ClientConfig, factory: Callable[[], "Connection"]
+) -> None:
+    loop = asyncio.get_running_loop()
+    target = host_and_port(address)
+    if target is None:
+        await loop.create_unix_connection(factory, address)
+        return
+    local = (config.local_addr, 0) if config.local_addr else None
+    await loop.create_connection(factory, *target, local_addr=local)
+
+
+class Connection(asyncio.Protocol):
+    """Made by `connect`. A message's `Answers`."""
+
+    def __init__(
+        self, address: str, opening: wire.Opening, config: ClientConfig, owner: Owner
+    ) -> None:
+        self.address = address
+        self.in_flight = 0
+        """Messages that have been delivered and not answered."""
+        self.is_blocked = False
+        """Whether nsqd is behind with reading."""
+        self._config = config
+        self._owner = owner
+        self._loop = loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[wire.Agreed] = loop.create_future()
+        self.ended: asyncio.Future[ClientError] = loop.create_future()
+        """Done when the connection is over, with the reason."""
+        self._wire: wire.ClientConnection[Message, Publishes] = wire.ClientConnection(
+            opening, partial(Message, self)
+        )
+        self._finished: list[bytes] = []
+        self._answers: list[bytes] = []
+        self._flush_is_due = False
+        self._is_ending = False
+        self._failure: ClientError | None = None
+        self._received_at = self._blocked_at = loop.time()
+        self._oldest_sent_at: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._handlers: dict[type, Callable[..., None]] = {
+            wire.Opened: self._on_opened,
+            wire.Delivered: self._on_delivered,
+            wire.Confirmed: self._on_confirmed,
+            wire.Refused: self._on_refused,
+            wire.CloseWait: self._on_close_wait,
+        }
+
+    @property
+    def agreed(self) -> wire.Agreed:
+        """What nsqd has agreed to."""
+        return self._wire.agreed
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another batch may be published now."""
+        return (
+            self._wire.unconfirmed < self._config.max_batches_in_flight
+            and not self.is_blocked
+            and not self._is_ending
+        )
+
+    # Sending.
+
+    def send(self, rendered: bytes) -> None:
+        """Sends commands that are not answered."""
+        self._wire.send(rendered)
+        self._write()
+
+    def publish(self, batch: Publishes) -> None:
+        """Sends a batch; `Owner.confirmed`, `refused` or `lost` says what becomes of it."""
+        batch.sent_at = self._loop.time()
+        if self._oldest_sent_at is None:
+            self._oldest_sent_at = batch.sent_at
+        self._wire.publish(batch.render(), batch)
+        self._write()
+
+    def finish(self, message_id: bytes) -> None:
+        self.in_flight -= 1
+        self._finished.append(message_id)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self.flush)
+
+    def requeue(self, message_id: bytes, delay_ms: int) -> None:
+        self.in_flight -= 1
+        self._answer(commands.req(message_id, delay_ms))
+
+    def touch(self, message_id: bytes) -> None:
+        self._answer(commands.touch(message_id))
+
+    def flush(self) -> None:
+        """Sends the answers that were collected."""
+        self._flush_is_due = False
+        self._collect_finished()
+        if self._answers:
+            rendered = b"".join(self._answers)
+            self._answers.clear()
+            self.send(rendered)
+
+    def close(self) -> None:
+        """Ends the connection once everything has been sent."""
+        if not self.ended.done():
+            self.flush()
+            self._is_ending = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Ends the connection at once."""
+        self._is_ending = True
+        self._transport.abort()
+
+    def _answer(self, rendered: bytes) -> None:
+        self._collect_finished()  # so that answers leave in the order in which they were given
+        self._answers.append(rendered)
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            self._loop.call_soon(self.flush)
+
+    def _collect_finished(self) -> None:
+        if self._finished:
+            self._answers.append(commands.fins(self._finished))
+            self._finished.clear()
+
+    def _write(self) -> None:
+        data = self._wire.data_to_send()
+        if data and not self.ended.done():
+            self._transport.write(data)
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._check_deadlines()
+        self._write()
+
+    def data_received(self, data: bytes) -> None:
+        self._received_at = self._loop.time()
+        wire_connection, handlers = self._wire, self._handlers
+        try:
+            wire_connection.receive_data(data)
+            while (event := wire_connection.next_event()) is not None:
+                handlers[type(event)](event)
+        except (ProtocolError, StreamCorrupt) as failure:
+            self._fail(self._not_understood(failure))
+        else:
+            self._write()
+
+    def pause_writing(self) -> None:
+        self.is_blocked = True
+        self._blocked_at = self._loop.time()
+
+    def resume_writing(self) -> None:
+        self.is_blocked = False
+        self._owner.writable(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        reason = _reason(exc) if exc is not None else "the connection was closed"
+        failure = self._failure or _not_connected(self.address, reason)
+        self.ended.set_result(failure)
+        if not self.opened.done():
+            self.opened.set_exception(failure)
+        self._owner.lost(self, self._wire.take_unconfirmed())
+
+    # Events.
+
+    def _on_opened(self, event: wire.Opened) -> None:
+        if not self.opened.done():
+            self.opened.set_result(event.agreed)
+
+    def _on_delivered(self, event: wire.Delivered[Message]) -> None:
+        self.in_flight += len(event.messages)
+        self._owner.delivered(self, event.messages)
+
+    def _on_confirmed(self, event: wire.Confirmed[Publishes]) -> None:
+        self._note_oldest()
+        self._owner.confirmed(self, event.receipts)
+
+    def _on_refused(self, event: wire.Refused[Publishes]) -> None:
+        if not event.error.fatal:
+            # A FIN, REQ or TOUCH that came too late: the message is on its way to somebody else.
+            log.info("%s: %s", self.address, event.error)
+            return
+        self._failure = Refused(self.address, event.error.code, event.error.detail)
+        if event.receipt is not None:
+            self._owner.refused(self, event.error, event.receipt)
+        self.close()
+
+    def _on_close_wait(self, event: wire.CloseWait) -> None:
+        """Nothing more will be delivered, which is all that CLS was for."""
+
+    # Within.
+
+    def _note_oldest(self) -> None:
+        oldest = self._wire.oldest_unconfirmed
+        self._oldest_sent_at = None if oldest is None else oldest.sent_at
+
+    def _check_deadlines(self) -> None:
+        now, config = self._loop.time(), self._config
+        oldest = self._oldest_sent_at
+        if now - self._received_at >= config.read_timeout:
+            self._fail(self._lost(f"silent for {config.read_timeout:g} s"))
+        elif oldest is not None and now - oldest >= config.response_timeout:
+            self._fail(self._lost(f"no answer within {config.response_timeout:g} s"))
+        elif self.is_blocked and now - self._blocked_at >= config.write_timeout:
+            self._fail(self._lost(f"has not read for {config.write_timeout:g} s"))
+        else:
+            shortest = min(config.read_timeout, config.response_timeout, config.write_timeout)
+            self._timer = self._loop.call_later(
+                shortest / CHECKS_PER_TIMEOUT, self._check_deadlines
+            )
+
+    def _fail(self, failure: ClientError) -> None:
+        self._failure = failure
+        self.abort()
+
+    def _lost(self, reason: str) -> ClientError:
+        return _not_connected(self.address, reason)
+
+    def _not_understood(self, failure: ProtocolError | StreamCorrupt) -> ClientError:
+        detail = failure.detail if isinstance(failure, ProtocolError) else str(failure)
+        return _not_connected(self.address, detail)
+
+
+def _not_connected(address: str, reason: str) -> NotConnected:
+    return NotConnected(f"{address}: {reason}")
+
+
+def _reason(failure: Exception) -> str:
+    """Python's words for it, without the address and the number that the loop puts around them."""
+    if isinstance(failure, OSError) and failure.strerror:
+        return failure.strerror.rpartition("] ")[2].partition(": ")[2] or failure.strerror
+    return str(failure) or type(failure).__name__

@@ -1,0 +1,136 @@
+"""Asking lookupds where nsqds are: again and again, each lookupd at its own pace.
+
+A lookupd that answers with an `X-Penstock-Index` is asked to hold its answer until something has
+changed since that index, so that news arrives at once; any other is polled. What a lookupd said
+last stays valid while it cannot be asked.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from urllib.parse import quote
+
+import msgspec
+
+from penstock.client.config import ClientConfig
+from penstock.errors import HttpRequestError, NotConnected
+from penstock.webapi.client import ACCEPT_V1, HttpClient, HttpReply
+
+__all__ = ["ALL_NODES", "Discovery", "producers_of"]
+
+log = logging.getLogger("penstock.client")
+
+ALL_NODES = "/nodes"
+"""For a producer: any nsqd will do, since publishing creates the topic."""
+
+INDEX_HEADER = "x-penstock-index"
+
+
+def producers_of(topic: str) -> str:
+    """For a consumer: the nsqds that have the topic."""
+    return f"/lookup?topic={quote(topic)}"
+
+
+class _Producer(msgspec.Struct):
+    broadcast_address: str
+    tcp_port: int
+
+
+class _Answer(msgspec.Struct):
+    producers: list[_Producer] | None = None
+
+
+class Discovery:
+    """Asks `path` of each lookupd; what they know together is what is found."""
+
+    def __init__(self, lookupds: Sequence[str], path: str, config: ClientConfig) -> None:
+        """`lookupds` are base URLs."""
+        self._pollers = [_Poller(each, path, config) for each in lookupds]
+
+    async def first(self) -> set[str]:
+        """The first answers. Raises NotConnected if there is none at all."""
+        outcomes = await asyncio.gather(*map(_failure_of, self._pollers))
+        failures = [failure for failure in outcomes if failure is not None]
+        if len(failures) == len(self._pollers):
+            raise NotConnected("no lookupd can be asked: " + "; ".join(map(str, failures)))
+        for failure in failures:
+            log.warning("%s", failure)
+        return self._found()
+
+    async def run(self, found: Callable[[set[str]], None]) -> None:
+        """Goes on asking, and calls `found` after every answer."""
+        async with asyncio.TaskGroup() as tasks:
+            for poller in self._pollers:
+                tasks.create_task(poller.run(lambda: found(self._found())))
+
+    def _found(self) -> set[str]:
+        return set().union(*(poller.addresses for poller in self._pollers))
+
+
+class _Poller:
+    """One lookupd."""
+
+    def __init__(self, base_url: str, path: str, config: ClientConfig) -> None:
+        self.addresses: frozenset[str] = frozenset()
+        self._url = base_url + path
+        self._config = config
+        self._index = ""
+        self._http = HttpClient(
+            connect_timeout_seconds=config.dial_timeout,
+            request_timeout_seconds=config.lookupd_poll_timeout,
+        )
+
+    async def run(self, answered: Callable[[], None]) -> None:
+        while True:
+            held = bool(self._index)
+            if not held:
+                await asyncio.sleep(self._pause_seconds())
+            try:
+                await self.ask()
+            except HttpRequestError as failure:
+                log.warning("%s", failure)
+                self._index = ""
+            else:
+                answered()
+
+    async def ask(self) -> None:
+        """Raises HttpRequestError."""
+        headers = [ACCEPT_V1]
+        if self._config.auth_secret and not self._config.skip_lookupd_authorization:
+            headers.append(("Authorization", f"Bearer {self._config.auth_secret}"))
+        url = self._url
+        if self._index:
+            wait_seconds = max(1, int(self._config.lookupd_poll_timeout / 2))
+            url += f"{'&' if '?' in url else '?'}wait={wait_seconds}s&index={quote(self._index)}"
+        reply = await self._http.fetch("GET", url, headers=headers)
+        self.addresses = frozenset(self._parse(reply))
+        self._index = reply.headers.get(INDEX_HEADER, "")
+
+    def _parse(self, reply: HttpReply) -> Iterable[str]:
+        if reply.status == 404:  # nobody has published to the topic yet
+            return []
+        if reply.status != 200:
+            raise HttpRequestError(self._url, f"got status {reply.status}", status=reply.status)
+        try:
+            answer = msgspec.json.decode(reply.body, type=_Answer)
+        except (msgspec.DecodeError, RecursionError) as failure:
+            raise HttpRequestError(self._url, f"unexpected answer: {failure}") from None
+        return [_tcp_address(producer) for producer in answer.producers or []]
+
+    def _pause_seconds(self) -> float:
+        jitter = self._config.lookupd_poll_jitter * random.random()  # noqa: S311 (no secret)
+        return self._config.lookupd_poll_interval * (1 + jitter)
+
+
+async def _failure_of(poller: _Poller) -> HttpRequestError | None:
+    try:
+        await poller.ask()
+    except HttpRequestError as failure:
+        return failure
+    return None
+
+
+def _tcp_address(producer: _Producer) -> str:
+    host = producer.broadcast_address
+    return f"[{host}]:{producer.tcp_port}" if ":" in host else f"{host}:{producer.tcp_port}"

@@ -1,0 +1,57 @@
+"""How `max_in_flight` is shared out over connections. Pure: the time is handed in.
+
+With enough for all, every connection has an equal share, the remainder spread over the first. With
+fewer than there are connections, as many as possible have one each, and it goes round: a connection
+that has brought nothing for a while, or has had its turn for long, gives its place to the one that
+has waited longest.
+"""
+
+from collections.abc import Sequence
+
+from penstock.client.config import ClientConfig
+
+__all__ = ["Share", "share_out"]
+
+
+class Share:
+    """A connection's part: what it may have in flight, since when, and when it last brought
+    something."""
+
+    __slots__ = ("changed_at", "delivered_at", "rdy", "rdy_max")
+
+    def __init__(self, now: float, rdy_max: int) -> None:
+        self.rdy = 0
+        self.rdy_max = rdy_max
+        self.changed_at = now
+        self.delivered_at = now
+
+
+def share_out(shares: Sequence[Share], config: ClientConfig, total: int, now: float) -> list[int]:
+    """What each should have, of `total` for all."""
+    if total >= len(shares):
+        return _equal_parts(shares, total)
+    return _take_turns(shares, config, total, now)
+
+
+def _equal_parts(shares: Sequence[Share], total: int) -> list[int]:
+    if not shares:
+        return []
+    part, remainder = divmod(total, len(shares))
+    return [min(part + (index < remainder), share.rdy_max) for index, share in enumerate(shares)]
+
+
+def _take_turns(shares: Sequence[Share], config: ClientConfig, total: int, now: float) -> list[int]:
+    def precedence(share: Share) -> tuple[bool, float]:
+        """Those whose turn it is stay first; then whoever has waited longest."""
+        return not (share.rdy and not _has_had_its_turn(share, config, now)), share.changed_at
+
+    chosen = {id(share) for share in sorted(shares, key=precedence)[:total]}
+    return [int(id(share) in chosen) for share in shares]
+
+
+def _has_had_its_turn(share: Share, config: ClientConfig, now: float) -> bool:
+    since = max(share.changed_at, share.delivered_at)
+    return (
+        now - since >= config.low_rdy_idle_timeout
+        or now - share.changed_at >= config.low_rdy_timeout
+    )
