@@ -25,6 +25,9 @@ _LEGACY_CIPHERS: Final = "DEFAULT:@SECLEVEL=0"
 # A certificate that is accepted unseen is accepted with its dates as well.
 _VERIFY_IGNORING_DATES: Final = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which ssl has no name for
 
+# What OpenSSL says of a key that is another certificate's: of the same kind, or of another.
+_MISMATCHES: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
+
 # How many bytes of strangers' certificates a context keeps before it is made anew.
 STRANGERS_BYTES_MAX: Final = 4 * 1024 * 1024
 
@@ -194,7 +197,7 @@ def _load_identity(context: ssl.SSLContext, cert: str, key: str) -> None:
     try:
         context.load_cert_chain(cert, key, refuse_password)
     except ssl.SSLError as failure:
-        if failure.reason == "KEY_VALUES_MISMATCH":
+        if failure.reason in _MISMATCHES:
             raise ConfigError(f"TLS key {key}: it does not belong to certificate {cert}") from None
         reason = (failure.reason or "unreadable").replace("_", " ").lower()
         raise ConfigError(f"TLS certificate {cert} with key {key}: {reason}") from None
