@@ -113,13 +113,12 @@ class Channel:
         self._put_back(frames)
 
     def ready(self, subscriber: Subscriber) -> None:
-        """The subscriber may have become able to take more."""
-        if not subscriber.waiting:
-            if subscriber.capacity() <= 0:
-                return
+        """The subscriber may have become able to take more. One that is waiting was before: then
+        either the channel is awake already, or there is nothing to hand out."""
+        if not subscriber.waiting and subscriber.capacity() > 0:
             subscriber.waiting = True
             self._ready.append(subscriber)
-        self._agenda.wake(self)
+            self._agenda.wake(self)
 
     def finish(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlight]:
         """Closes messages for good. Returns a refusal for each that the subscriber does not have
