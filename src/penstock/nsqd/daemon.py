@@ -24,6 +24,7 @@ from penstock.log import DataPath, GroupCommit, LogSettings
 from penstock.logs import Logger
 from penstock.nsqd import metadata
 from penstock.nsqd.durability import Durability
+from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http import HttpApi, HttpServices
 from penstock.nsqd.loop_lag import LoopLag
 from penstock.nsqd.memory import GcPauses, memory_stats
@@ -104,6 +105,7 @@ class Nsqd:
         self._http_server: HttpServer | None = None
         self._statsd: Statsd | None = None
         self._gc_pauses = GcPauses()
+        self._history = HistoryStreams()
         self._loop_lag = LoopLag(self.clock)
         self._sync_seconds = Histogram(SYNC_BOUNDS_SECONDS)
         self._loop = asyncio.get_running_loop()
@@ -144,6 +146,7 @@ class Nsqd:
             if listener is not None:
                 listener.close()
         self.broker.exiting = True
+        self._history.close()
         self._loop_lag.stop()
         if self._statsd is not None:
             await self._statsd.stop()
@@ -196,6 +199,7 @@ class Nsqd:
             gc_pauses=self._gc_pauses,
             metrics=self._metrics_source(),
             save_metadata=self.save_metadata,
+            history=self._history,
             started_at_ns=self.started_at_ns,
         )
         self._http_server = HttpServer(HttpApi(services).router(), log=self.log)
@@ -253,6 +257,7 @@ class Nsqd:
 
     def appended(self, topic: Topic) -> None:
         self.durability.appended(topic)
+        self._history.appended(topic)
 
     # What happens in time.
 

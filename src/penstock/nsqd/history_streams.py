@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.broker.topic import Topic
+from penstock.errors import StorageError
 from penstock.log import FoundBatch, LogReader, split_frames
 from penstock.nsqd.message_json import json_line
+from penstock.webapi import CutShort
 
 __all__ = ["READERS_MAX", "HistoryStreams"]
 
@@ -89,6 +91,8 @@ class HistoryStreams:
                     return
                 else:
                     await self._wait_for_more(topic)
+        except StorageError as failure:
+            raise CutShort(str(failure)) from failure
         finally:
             self._open -= 1
             # The client may have gone while a thread was reading: the file stays open for that.

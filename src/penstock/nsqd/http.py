@@ -20,11 +20,13 @@ from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
 from penstock.errors import ProtocolError, StorageError
 from penstock.logs import Logger, LogLevel
+from penstock.nsqd.history import HistoryServices, TopicHistory
+from penstock.nsqd.history_channels import ChannelHistory
+from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http_args import (
     failing_with_500,
     required,
     topic_and_channel,
-    topic_and_channel_name,
     topic_name,
     topic_of,
 )
@@ -70,6 +72,7 @@ class HttpServices:
     gc_pauses: GcPauses
     metrics: MetricsSource
     save_metadata: Callable[[], None]
+    history: HistoryStreams
     started_at_ns: int
     # Where we listen: -1 for a unix socket. To be set when that is known.
     tcp_port: int = -1
@@ -89,7 +92,7 @@ class HttpApi:
 
     def router(self) -> Router:
         """The table: what a body may be, and what answers."""
-        return Router([*self._publish_routes(), *self._operator_routes()])
+        return Router([*self._publish_routes(), *self._operator_routes(), *self._history_routes()])
 
     def _publish_routes(self) -> list[Route]:
         limits = self._services.limits
@@ -124,7 +127,6 @@ class HttpApi:
             Route("POST", "/topic/empty", settled(self._empty_topic)),
             Route("POST", "/topic/pause", settled(partial(self._pause_topic, paused=True))),
             Route("POST", "/topic/unpause", settled(partial(self._pause_topic, paused=False))),
-            Route("POST", "/channel/create", settled(self._create_channel)),
             Route("POST", "/channel/delete", settled(self._delete_channel)),
             Route("POST", "/channel/empty", settled(self._empty_channel)),
             Route("POST", "/channel/pause", settled(partial(self._pause_channel, paused=True))),
@@ -138,6 +140,21 @@ class HttpApi:
                 too_big="INVALID_VALUE",
             ),
         ]
+
+    def _history_routes(self) -> list[Route]:
+        services = self._services
+        history = HistoryServices(
+            broker=services.broker,
+            clock=services.clock,
+            log=services.log,
+            node_id=services.options.node_id,
+            clients=services.clients,
+            streams=services.history,
+            save_metadata=services.save_metadata,
+        )
+        settled = self._when_publishes_are_settled
+        routes = [*TopicHistory(history).routes(), *ChannelHistory(history).routes()]
+        return [replace(route, handler=settled(route.handler)) for route in routes]
 
     def _when_publishes_are_settled(self, handler: Handler) -> Handler:
         """An operator sees, and changes, topics with all that was published to them before."""
@@ -299,11 +316,6 @@ class HttpApi:
             self._services.save_metadata()
 
     # Channels.
-
-    def _create_channel(self, request: Request) -> None:
-        topic, name = topic_and_channel_name(self._broker, request.args)
-        with failing_with_500(self._services.log, request):
-            topic.channel(name)
 
     def _delete_channel(self, request: Request) -> None:
         topic, channel = topic_and_channel(self._broker, request.args)

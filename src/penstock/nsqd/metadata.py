@@ -4,7 +4,7 @@
 
 What NSQ knows nothing of has keys of its own, which are left out unless they are needed and which
 NSQ's nsqd skips: `"retention":{"time_ns":...,"bytes":...}` of a topic that has its own, null for a
-limit that is not set.
+limit that is not set, and `"mode":"commit"` of a channel that is moved by commits.
 
 A lasting topic or channel is on disk already, in its folder or its topic's journal, before this
 file names it, so after a crash the file may lag behind what was made; it is never behind on what
@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -35,6 +35,7 @@ FILE_NAME = "nsqd.dat"
 class _Channel(msgspec.Struct):
     name: str
     paused: bool = False
+    mode: Literal["commit"] | UnsetType = UNSET
 
 
 class _Retention(msgspec.Struct):
@@ -68,6 +69,7 @@ def restore(data_path: Path, broker: Broker, log: Logger) -> None:
             channel = topic.channel(stored_channel.name)
             if stored_channel.paused:
                 channel.pause(True)
+            channel.committing = stored_channel.mode == "commit"
         topic.pause(stored_topic.paused)
         if stored_topic.retention is not UNSET and topic.store is not None:
             kept = stored_topic.retention
@@ -102,7 +104,7 @@ def write(data_path: Path, content: bytes) -> None:
 
 def _describe(topic: Topic) -> _Topic:
     channels = [
-        _Channel(channel.name, channel.paused)
+        _Channel(channel.name, channel.paused, "commit" if channel.committing else UNSET)
         for channel in topic.channels.values()
         if not channel.ephemeral
     ]

@@ -75,7 +75,8 @@ class ClientStats(TypedDict):
 
 
 class ChannelStats(TypedDict):
-    """One channel. `clients` is null if they were not asked for."""
+    """One channel. `clients` is null if they were not asked for. `mode` is our own, and there only
+    if the channel is moved by commits."""
 
     channel_name: str
     depth: int
@@ -89,6 +90,7 @@ class ChannelStats(TypedDict):
     clients: list[ClientStats] | None
     paused: bool
     e2e_processing_latency: Latency
+    mode: NotRequired[str]
 
 
 class RetentionStats(TypedDict):
@@ -252,7 +254,7 @@ def _topic_stats(
 def _channel_stats(
     channel: Channel, publish_topic: str, clients: _Clients | None, quantiles: Sequence[float]
 ) -> ChannelStats:
-    return {
+    stats: ChannelStats = {
         "channel_name": channel.name,
         "depth": channel.depth,
         "backend_depth": channel.backend_depth,
@@ -272,6 +274,9 @@ def _channel_stats(
         "paused": channel.paused,
         "e2e_processing_latency": latency_of([channel], quantiles),
     }
+    if channel.committing:
+        stats["mode"] = "commit"
+    return stats
 
 
 def _client_stats(client: ClientView, topic: str) -> ClientStats:

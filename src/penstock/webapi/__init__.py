@@ -1,6 +1,6 @@
 """What the HTTP APIs of the daemons share: a small HTTP/1.1 server, its routes and envelopes."""
 
-from penstock.webapi.errors import HttpError
+from penstock.webapi.errors import CutShort, HttpError
 from penstock.webapi.go_json import to_json
 from penstock.webapi.requests import Request
 from penstock.webapi.responses import OK, PLAIN_TEXT, V1, Response, Streaming, json_response
@@ -12,6 +12,7 @@ __all__ = [
     "OK",
     "PLAIN_TEXT",
     "V1",
+    "CutShort",
     "Gate",
     "Handler",
     "HttpError",

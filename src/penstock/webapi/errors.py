@@ -1,15 +1,16 @@
-"""The two ways in which a request goes wrong.
+"""The ways in which a request goes wrong.
 
 An `HttpError` is an answer of the API: an endpoint found fault with a request, the envelope of its
 route words the answer, the connection lives on. A `BadRequest` is an answer of the server: what
-came is no HTTP that we could safely go on reading, so the connection is closed after it.
+came is no HTTP that we could safely go on reading, so the connection is closed after it. A
+`CutShort` comes too late to be an answer: the body of one is on its way, and ends where it is.
 """
 
 from http import HTTPStatus
 
 from penstock.errors import Error
 
-__all__ = ["BadRequest", "HttpError", "reason_phrase"]
+__all__ = ["BadRequest", "CutShort", "HttpError", "reason_phrase"]
 
 # Go's words, where those of `http` differ between versions of Python.
 _REASONS = {413: "Request Entity Too Large"}
@@ -30,6 +31,11 @@ class HttpError(Error):
 
     def __str__(self) -> str:
         return f"{self.status} {self.code}"
+
+
+class CutShort(Error):
+    """What the source of a streamed body raises when it cannot go on, with the reason to log. The
+    connection is closed without the body's end, so that the peer does not take it for whole."""
 
 
 class BadRequest(Error):

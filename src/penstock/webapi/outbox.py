@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from penstock.durations import format_duration
-from penstock.webapi.errors import HttpError
+from penstock.webapi.errors import CutShort, HttpError
 from penstock.webapi.planning import Plan
 from penstock.webapi.requests import Peer
 from penstock.webapi.responses import INTERNAL_ERROR, Response, Streaming
@@ -236,6 +236,11 @@ class Outbox:
             await self._send(plan, response)
         except asyncio.CancelledError:
             return  # The peer has gone.
+        except CutShort as reason:
+            line = plan.head.line
+            self._state.log.error("HTTP: %s %s is cut short - %s", line.method, line.path, reason)
+            self._transport.abort()
+            return
         except Exception:  # noqa: BLE001 (it is logged, with traceback)
             # Too late for another answer: that the body is cut short is all that we can show.
             self.failure(plan)
