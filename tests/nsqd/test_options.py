@@ -206,7 +206,6 @@ def test_what_cannot_work_is_refused_in_one_line(values: dict[str, Any], expecte
     ("values", "expected"),
     [
         ({"tls_cert": "x.pem"}, "--tls-cert: TLS is not in this version yet"),
-        ({"auth_http_addresses": ("a:80",)}, "--auth-http-address: authentication is not in"),
         (
             {"lookupd_tcp_addresses": ("a:4160",)},
             "--lookupd-tcp-address: registering with nsqlookupd is not in this version yet",

@@ -153,10 +153,16 @@ class NsqdOptions:
         "get", STRING, "how the auth server is asked", choices=("get", "post")
     )
     http_client_connect_timeout_ns: int = option(
-        2 * SECOND_NS, DURATION, "limit on connecting to an auth server or nsqlookupd", at_least=0
+        2 * SECOND_NS,
+        DURATION,
+        "limit on connecting to an auth server or nsqlookupd",
+        at_least=MILLISECOND_NS,
     )
     http_client_request_timeout_ns: int = option(
-        5 * SECOND_NS, DURATION, "limit on a request to an auth server or nsqlookupd", at_least=0
+        5 * SECOND_NS,
+        DURATION,
+        "limit on a request to an auth server or nsqlookupd, connecting included",
+        at_least=MILLISECOND_NS,
     )
 
     data_path: str = option(
@@ -312,7 +318,6 @@ class NsqdOptions:
 # What each option needs that is not built yet, by field.
 NOT_YET: Final[dict[str, str]] = {
     "lookupd_tcp_addresses": "registering with nsqlookupd",
-    "auth_http_addresses": "authentication",
     "tls_cert": "TLS",
     "tls_key": "TLS",
     "tls_root_ca_file": "TLS",
