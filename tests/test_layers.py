@@ -27,7 +27,8 @@ def skeleton(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write(root / "src" / "penstock" / module.name, module.read_text())
     for module in PACKAGE.glob("*/*.py"):
         write(root / "src" / "penstock" / module.relative_to(PACKAGE), '"""Empty."""\n')
-    shutil.copy2(PACKAGE / "nsqd" / "options.py", root / "src" / "penstock" / "nsqd")
+    for daemon in ("nsqd", "nsqlookupd"):
+        shutil.copy2(PACKAGE / daemon / "options.py", root / "src" / "penstock" / daemon)
     write(root / "tests" / "test_nothing.py", '"""Empty."""\n')
     write(root / "bench" / "nothing.py", '"""Empty."""\n')
     write(root / "examples" / "nothing.py", '"""Empty."""\n')

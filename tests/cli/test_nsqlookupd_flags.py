@@ -1,0 +1,65 @@
+"""The nsqlookupd command as a shell sees it, up to the point where the daemon would start."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def nsqlookupd(*args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock.cli.nsqlookupd", *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+
+
+def test_the_version_is_printed_on_one_line() -> None:
+    done = nsqlookupd("-version")
+
+    assert (0, "nsqlookupd v1.3.0 (built w/penstock0.1.0)\n") == (done.returncode, done.stdout)
+
+
+def test_help_is_no_error() -> None:
+    done = nsqlookupd("-h")
+
+    assert 0 == done.returncode
+    assert done.stderr.startswith("Usage of nsqlookupd:\n")
+
+
+def test_a_wrong_command_line_shows_the_usage_and_exits_2() -> None:
+    done = nsqlookupd("-data-path=x")
+    first, second, *_ = done.stderr.splitlines()
+
+    expected = (2, "flag provided but not defined: -data-path", "Usage of nsqlookupd:")
+    assert expected == (done.returncode, first, second)
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["-tcp-address="], "FATAL: --tcp-address must not be empty"),
+        (["-http-address="], "FATAL: --http-address must not be empty"),
+        (["-max-connections=0"], "FATAL: --max-connections must be 1 or more, not 0"),
+        (["-tombstone-lifetime=-1s"], "FATAL: --tombstone-lifetime must be 0s or more, not -1s"),
+        (["-config=none.cfg"], "FATAL: failed to load config file none.cfg - No such file"),
+        (["-http-address=127.0.0.1:70000"], "FATAL: listen (127.0.0.1:70000) failed - 70000 is"),
+    ],
+)
+def test_what_cannot_run_says_so_and_exits_1(args: list[str], expected: str) -> None:
+    done = nsqlookupd(*args)
+
+    assert 1 == done.returncode
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_flag_beats_the_config_file_and_what_has_no_effect_is_pointed_out(tmp_path: Path) -> None:
+    config = tmp_path / "nsqlookupd.cfg"
+    config.write_text('tcp_address = "127.0.0.1:99999"\nhttp_adress = ""\n')
+
+    done = nsqlookupd(f"-config={config}", "-http-address=127.0.0.1:0", "-verbose", "stray")
+
+    assert 1 == done.returncode
+    assert "FATAL: listen (127.0.0.1:99999) failed - 99999 is no port" in done.stderr
+    assert "no option of that name: http_adress (did you mean http_address?)" in done.stderr
+    assert "WARNING: arguments after the flags have no effect: stray" in done.stderr
+    assert "WARNING: --verbose is deprecated and has no effect, use --log-level" in done.stderr

@@ -1,0 +1,374 @@
+"""The registry by itself: its rules, its clock, and when its answers change."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    rule,
+)
+
+from penstock.clock import SECOND_NS
+from penstock.nsqlookupd.registry import UNKNOWN_INDEX, Producer, Registration, Registry
+from penstock.testing.clock import ManualClock
+from penstock.wire.lookup_server import PeerInfo
+
+INACTIVE_NS = 300 * SECOND_NS
+TOMBSTONE_NS = 45 * SECOND_NS
+LIFETIMES = {"inactive_producer_timeout_ns": INACTIVE_NS, "tombstone_lifetime_ns": TOMBSTONE_NS}
+
+
+class Wishes:
+    """A driver that writes down what it is asked for."""
+
+    def __init__(self) -> None:
+        self.changes: list[str] = []
+        self.advance_ns = 0
+
+    def changed(self, topic: str) -> None:
+        self.changes.append(topic)
+
+    def advance_at(self, now_ns: int) -> None:
+        self.advance_ns = now_ns
+
+
+class Setup:
+    """A registry, and all that is around it."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.wishes = Wishes()
+        self.registry = Registry(self.clock, self.wishes, **LIFETIMES)
+
+    def producer(self, name: str) -> Producer:
+        info = PeerInfo(broadcast_address=name, tcp_port=4150, http_port=4151, version="1.3.0")
+        return self.registry.identify(f"{name}:50000", info)
+
+    def found(self, topic: str) -> list[str] | None:
+        found = self.registry.lookup(topic)
+        return None if found is None else [node.info.broadcast_address for node in found.producers]
+
+
+@pytest.fixture
+def setup() -> Setup:
+    return Setup()
+
+
+def shown(registrations: list[Registration]) -> list[str]:
+    return [str(registration) for registration in registrations]
+
+
+def test_a_channel_is_registered_together_with_its_topic(setup: Setup) -> None:
+    made = setup.registry.register(setup.producer("a"), "t", "c")
+
+    assert ["category:channel key:t subkey:c", "category:topic key:t subkey:"] == shown(made)
+    assert (["t"], ["c"]) == (setup.registry.topics(), setup.registry.channels("t"))
+    assert ["a"] == setup.found("t")
+
+
+def test_registering_again_changes_nothing(setup: Setup) -> None:
+    producer = setup.producer("a")
+    setup.registry.register(producer, "t", "c")
+    index = setup.registry.index("t")
+
+    assert [] == setup.registry.register(producer, "t", "c")
+    assert index == setup.registry.index("t")
+
+
+def test_what_is_not_known_is_not_found(setup: Setup) -> None:
+    assert None is setup.registry.lookup("t")
+    assert [] == setup.registry.channels("t")
+    assert not setup.registry.delete_channel("t", "c")
+    assert [] == setup.registry.delete_topic("t")
+    assert [] == setup.registry.unregister(setup.producer("a"), "t", "c")
+    setup.registry.tombstone("t", "a:4151")
+    assert [] == setup.registry.topics()
+
+
+# What is left of topic `t` and channel `c` after a producer that had both has done something.
+Left = tuple[list[str], list[str]]
+
+
+def taking_back(topic: str, channel: str = "") -> Callable[[Setup, Producer], object]:
+    return lambda setup, producer: setup.registry.unregister(producer, topic, channel)
+
+
+def leaving(setup: Setup, producer: Producer) -> object:
+    return setup.registry.leave(producer)
+
+
+@pytest.mark.parametrize(
+    ("topic", "channel", "action", "left"),
+    [
+        ("t", "c", taking_back("t", "c"), (["t"], ["c"])),
+        ("t", "c", taking_back("t"), (["t"], ["c"])),
+        ("t", "c", leaving, (["t"], ["c"])),
+        ("t", "c#ephemeral", taking_back("t", "c#ephemeral"), (["t"], [])),
+        ("t", "c#ephemeral", taking_back("t"), (["t"], ["c#ephemeral"])),
+        ("t", "c#ephemeral", leaving, (["t"], ["c#ephemeral"])),
+        ("t#ephemeral", "c", taking_back("t#ephemeral", "c"), (["t#ephemeral"], ["c"])),
+        ("t#ephemeral", "c", taking_back("t#ephemeral"), ([], ["c"])),
+        ("t#ephemeral", "c", leaving, (["t#ephemeral"], ["c"])),
+    ],
+)
+def test_which_keys_outlive_their_producers(
+    setup: Setup,
+    topic: str,
+    channel: str,
+    action: Callable[[Setup, Producer], object],
+    left: Left,
+) -> None:
+    producer = setup.producer("a")
+    setup.registry.register(producer, topic, channel)
+
+    action(setup, producer)
+
+    assert left == (setup.registry.topics(), setup.registry.channels(topic))
+
+
+def test_an_ephemeral_key_stays_while_another_producer_has_it(setup: Setup) -> None:
+    first, second = setup.producer("a"), setup.producer("b")
+    for producer in (first, second):
+        setup.registry.register(producer, "t#ephemeral", "c#ephemeral")
+
+    setup.registry.unregister(first, "t#ephemeral", "c#ephemeral")
+    setup.registry.unregister(first, "t#ephemeral")
+
+    assert ["b"] == setup.found("t#ephemeral")
+    assert ["c#ephemeral"] == setup.registry.channels("t#ephemeral")
+
+
+def test_a_topic_is_taken_back_with_its_channels(setup: Setup) -> None:
+    producer = setup.producer("a")
+    setup.registry.register(producer, "t", "c")
+    setup.registry.register(producer, "other", "c")
+
+    lost = setup.registry.unregister(producer, "t")
+
+    assert ["category:channel key:t subkey:c", "category:topic key:t subkey:"] == shown(lost)
+    assert ([], ["a"]) == (setup.found("t"), setup.found("other"))
+
+
+def test_one_who_leaves_is_gone_from_everywhere(setup: Setup) -> None:
+    producer, other = setup.producer("a"), setup.producer("b")
+    for topic in ("t", "u"):
+        setup.registry.register(producer, topic, "c")
+        setup.registry.register(other, topic, "c")
+
+    lost = setup.registry.leave(producer)
+
+    assert 5 == len(lost)
+    assert "category:client key: subkey:" == str(lost[-1])
+    assert all(producer not in each.producers for each in setup.registry.registrations())
+    assert ["b"] == setup.found("t")
+    assert [other] == setup.registry.active_producers()
+
+
+def test_a_deleted_topic_takes_its_channels_and_comes_back_with_its_producer(setup: Setup) -> None:
+    producer = setup.producer("a")
+    setup.registry.register(producer, "t", "c")
+
+    deleted = setup.registry.delete_topic("t")
+    gone = setup.found("t"), setup.registry.channels("t")
+    made = setup.registry.register(producer, "t")
+
+    assert 2 == len(deleted)
+    assert (None, []) == gone
+    assert 1 == len(made)
+    assert ["a"] == setup.found("t")
+    assert 2 == len(setup.registry.leave(producer))
+
+
+def test_an_operator_makes_keys_without_producers(setup: Setup) -> None:
+    setup.registry.create("t", "c")
+
+    assert [] == setup.found("t")
+    assert ["c"] == setup.registry.channels("t")
+    assert setup.registry.delete_channel("t", "c")
+    assert (["t"], []) == (setup.registry.topics(), setup.registry.channels("t"))
+
+
+# Time.
+
+
+def test_a_producer_is_inactive_when_it_was_not_heard_of_for_long(setup: Setup) -> None:
+    producer = setup.producer("a")
+    setup.registry.register(producer, "t")
+
+    setup.clock.advance(INACTIVE_NS)
+    at_the_limit = setup.found("t")
+    setup.clock.advance(1)
+    after_it = setup.found("t"), setup.registry.active_producers()
+    setup.registry.ping(producer, draining=False)
+
+    assert (["a"], ([], [])) == (at_the_limit, after_it)
+    assert (["a"], [producer]) == (setup.found("t"), setup.registry.active_producers())
+
+
+def test_a_ping_puts_inactivity_off(setup: Setup) -> None:
+    producer, silent = setup.producer("a"), setup.producer("b")
+    for each in (producer, silent):
+        setup.registry.register(each, "t")
+
+    for _ in range(3):
+        setup.clock.advance(INACTIVE_NS // 2)
+        setup.registry.ping(producer, draining=False)
+
+    assert ["a"] == setup.found("t")
+
+
+def test_a_tombstone_hides_a_producer_from_one_topic_for_a_while(setup: Setup) -> None:
+    producer = setup.producer("a")
+    for topic in ("t", "u"):
+        setup.registry.register(producer, topic)
+
+    setup.registry.tombstone("t", "a:4151")
+    setup.clock.advance(TOMBSTONE_NS - 1)
+    during = setup.found("t"), setup.found("u"), dict(setup.registry.tombstones_of(producer))
+    setup.clock.advance(1)
+    after = setup.found("t"), dict(setup.registry.tombstones_of(producer))
+
+    assert ([], ["a"], {"t": True, "u": False}) == during
+    assert (["a"], {"t": False, "u": False}) == after
+
+
+@pytest.mark.parametrize("node", ["a", "a:4150", "b:4151", ""])
+def test_a_tombstone_for_another_node_hides_nobody(setup: Setup, node: str) -> None:
+    setup.registry.register(setup.producer("a"), "t")
+    setup.registry.tombstone("t", node)
+
+    assert ["a"] == setup.found("t")
+
+
+def test_only_taking_back_the_topic_lifts_a_tombstone(setup: Setup) -> None:
+    producer = setup.producer("a")
+    setup.registry.register(producer, "t")
+    setup.registry.tombstone("t", "a:4151")
+
+    setup.registry.register(producer, "t", "c")
+    after_registering = setup.found("t")
+    setup.registry.unregister(producer, "t")
+    setup.registry.register(producer, "t")
+
+    assert ([], ["a"]) == (after_registering, setup.found("t"))
+
+
+# Changes.
+
+
+def test_an_index_is_never_used_twice_not_even_after_a_restart(setup: Setup) -> None:
+    setup.registry.create("t")
+    first = setup.registry.index("t")
+    setup.registry.delete_topic("t")
+    setup.registry.create("t")
+    restarted = Setup()
+    restarted.clock.set_wall(setup.clock.wall_ns() + SECOND_NS)
+    later = Registry(restarted.clock, Wishes(), **LIFETIMES)
+    later.create("t")
+
+    assert UNKNOWN_INDEX < first < setup.registry.index("t") < later.index("t")
+
+
+def test_the_driver_is_asked_to_advance_when_an_answer_changes_by_time_alone(setup: Setup) -> None:
+    producer = setup.producer("a")
+    setup.registry.register(producer, "t")
+    setup.registry.tombstone("t", "a:4151")
+
+    asked_ns = []
+    for _ in range(2):
+        asked_ns.append(setup.wishes.advance_ns)
+        setup.clock.advance(setup.wishes.advance_ns - setup.clock.now_ns())
+        setup.wishes.changes.clear()
+        setup.registry.advance()
+        assert ["t"] == setup.wishes.changes
+
+    assert [TOMBSTONE_NS, INACTIVE_NS + 1] == asked_ns
+
+
+TOPICS = st.sampled_from(["t", "u", "t#ephemeral"])
+CHANNELS = st.sampled_from(["", "c", "d", "c#ephemeral"])
+
+
+class RegistryMachine(RuleBasedStateMachine):
+    """Whatever happens, the index tells of every change, and no reference is left dangling."""
+
+    nodes = Bundle("nodes")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setup = Setup()
+        self.seen: dict[str, tuple[int, object]] = {}
+
+    @initialize(target=nodes)
+    def begin(self) -> Producer:
+        return self.setup.producer("a")
+
+    @rule(target=nodes, name=st.sampled_from(["a", "b"]))
+    def come(self, name: str) -> Producer:
+        return self.setup.producer(name)
+
+    @rule(node=nodes, topic=TOPICS, channel=CHANNELS)
+    def register(self, node: Producer, topic: str, channel: str) -> None:
+        self.setup.registry.register(node, topic, channel)
+
+    @rule(node=nodes, topic=TOPICS, channel=CHANNELS)
+    def unregister(self, node: Producer, topic: str, channel: str) -> None:
+        self.setup.registry.unregister(node, topic, channel)
+
+    @rule(node=nodes, draining=st.booleans())
+    def ping(self, node: Producer, draining: bool) -> None:
+        self.setup.registry.ping(node, draining=draining)
+
+    @rule(node=consumes(nodes))
+    def leave(self, node: Producer) -> None:
+        self.setup.registry.leave(node)
+
+    @rule(topic=TOPICS, channel=CHANNELS)
+    def create(self, topic: str, channel: str) -> None:
+        self.setup.registry.create(topic, channel)
+
+    @rule(topic=TOPICS)
+    def delete_topic(self, topic: str) -> None:
+        self.setup.registry.delete_topic(topic)
+
+    @rule(topic=TOPICS, channel=CHANNELS)
+    def delete_channel(self, topic: str, channel: str) -> None:
+        self.setup.registry.delete_channel(topic, channel)
+
+    @rule(topic=TOPICS, name=st.sampled_from(["a", "b"]))
+    def tombstone(self, topic: str, name: str) -> None:
+        self.setup.registry.tombstone(topic, f"{name}:4151")
+
+    @rule(duration_ns=st.sampled_from([SECOND_NS, TOMBSTONE_NS, INACTIVE_NS // 2, INACTIVE_NS + 1]))
+    def wait(self, duration_ns: int) -> None:
+        self.setup.clock.advance(duration_ns)
+
+    @invariant()
+    def an_index_stands_for_one_answer(self) -> None:
+        for topic in ("t", "u", "t#ephemeral"):
+            found = self.setup.registry.lookup(topic)
+            answer = found and (found.channels, [(id(n), n.draining) for n in found.producers])
+            index = self.setup.registry.index(topic)
+            before_index, before = self.seen.get(topic, (UNKNOWN_INDEX, None))
+            assert answer == before or index != before_index
+            assert (index == UNKNOWN_INDEX) == (found is None)
+            self.seen[topic] = index, answer
+
+    @invariant()
+    def a_producer_and_its_registrations_know_each_other(self) -> None:
+        registry = self.setup.registry
+        known = set(registry.registrations())
+        for producer in registry.producers:
+            for registration in (*producer.topics, *producer.channels):
+                assert registration in known
+                assert producer in registration.producers
+        for registration in known:
+            assert set(registration.producers) <= set(registry.producers)
+
+
+TestRegistryMachine = RegistryMachine.TestCase
