@@ -18,6 +18,7 @@ from penstock.webapi.prometheus import (
     Sample,
     exposition,
     labels,
+    with_label,
 )
 
 DEPTH = Family("depth", "gauge", "Queued.", ("topic",))
@@ -52,11 +53,16 @@ def test_a_page_is_written_family_by_family() -> None:
 def test_any_text_may_be_a_label_or_a_help() -> None:
     text = 'a "quoted" \\ back\nslash, {brace} é'
     (family,) = text_string_to_metric_families(
-        rendered((Family("odd", "gauge", text), [(labels(one=text, two=""), 1)]))
+        rendered(
+            (
+                Family("odd", "gauge", text),
+                [(with_label(labels(one=text, two=""), "three", text), 1)],
+            )
+        )
     )
 
     assert text == family.documentation
-    assert {"one": text, "two": ""} == family.samples[0].labels
+    assert {"one": text, "two": "", "three": text} == family.samples[0].labels
 
 
 @pytest.mark.parametrize(

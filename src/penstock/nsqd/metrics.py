@@ -21,7 +21,7 @@ from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.refusals import Refusals
 from penstock.nsqd.stats import ClientView
 from penstock.webapi import HttpServer
-from penstock.webapi.prometheus import Family, Histogram, Kind, Sample, labels
+from penstock.webapi.prometheus import Family, Histogram, Kind, Sample, labels, with_label
 
 __all__ = ["FAMILIES", "SYNC_BOUNDS_SECONDS", "MetricsSource", "metrics"]
 
@@ -55,8 +55,8 @@ def metrics(source: MetricsSource) -> Iterator[tuple[Family, Iterable[Sample]]]:
     for family, log_value in _TOPIC_LOG:
         yield family, ((labelled, log_value(topic)) for labelled, topic in stored)
     channels = [
-        (labels(topic=topic.name, channel=name), channel)
-        for _, topic in topics
+        (with_label(labelled, "channel", name), channel)
+        for labelled, topic in topics
         for name, channel in topic.channels.items()
     ]
     for family, channel_value in _CHANNEL:
@@ -77,7 +77,7 @@ def metrics(source: MetricsSource) -> Iterator[tuple[Family, Iterable[Sample]]]:
 # The process --------------------------------------------------------------------------------------
 
 
-def _build_info(_: MetricsSource) -> Iterator[Sample]:
+def _info(_: MetricsSource) -> Iterator[Sample]:
     yield labels(version=__version__, nsq_version=NSQ_VERSION), 1
 
 
@@ -123,12 +123,12 @@ def _one(value: Callable[[MetricsSource], float]) -> _SamplesOf:
 _PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
     (
         Family(
-            "nsqd_build_info",
+            "nsqd_info",
             "gauge",
             "1, with the version of nsqd and of the NSQ that it is compatible with.",
             ("version", "nsq_version"),
         ),
-        _build_info,
+        _info,
     ),
     (
         Family("process_start_time_seconds", "gauge", "When nsqd was started, since the epoch."),
@@ -328,7 +328,7 @@ def _latencies(
         sketch = merged(channel.latency for channel in group)
         if sketch is not None and sketch.count:
             for quantile, value_ns in zip(quantiles, sketch.quantiles_ns(quantiles), strict=True):
-                yield f'{labelled[:-1]},quantile="{quantile}"}}', value_ns / SECOND_NS
+                yield with_label(labelled, "quantile", str(quantile)), value_ns / SECOND_NS
 
 
 FAMILIES: Final = (
