@@ -21,8 +21,8 @@ from penstock.clock import SECOND_NS, Clock
 from penstock.errors import AuthFailed, ConfigError, HttpRequestError, ProtocolError
 from penstock.logs import Logger
 from penstock.nsqd.options import NsqdOptions
-from penstock.nsqd.re2 import BadPattern, Pattern, compile_pattern
-from penstock.webapi.client import HttpClient
+from penstock.nsqd.re2 import Pattern, compile_pattern
+from penstock.webapi.client import HttpClient, without_secrets
 from penstock.webapi.go_json import to_json
 
 __all__ = [
@@ -169,22 +169,22 @@ class Authorizations:
 
 
 def parse_reply(body: bytes, now_ns: int) -> Authorizations:
-    """An auth server's answer, received at `now_ns`. Raises AuthFailed if it is not a good one."""
+    """An auth server's answer, received at `now_ns`. Raises ValueError if it is not a good one."""
     try:
         reply = msgspec.json.decode(body, type=_Reply)
-        rules = tuple(_rule(entry) for entry in reply.authorizations or ())
-    except (msgspec.DecodeError, RecursionError, BadPattern) as error:
-        raise AuthFailed(f"unexpected answer: {error}") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(error) from None
     return Authorizations(
         identity=reply.identity or "",
         identity_url=reply.identity_url or "",
         ttl_seconds=reply.ttl,
         expires_at_ns=now_ns + reply.ttl * SECOND_NS,
-        _rules=rules,
+        _rules=tuple(map(_rule, reply.authorizations or ())),
     )
 
 
 def _rule(entry: _Entry) -> _Rule:
+    """Raises ValueError if an expression is none."""
     return _Rule(
         compile_pattern(entry.topic or ""),
         tuple(compile_pattern(channel or "") for channel in entry.channels or ()),
@@ -233,8 +233,8 @@ class Authenticator:
         for server in (*self._servers[start:], *self._servers[:start]):
             try:
                 return await self._ask(server, arguments)
-            except (HttpRequestError, AuthFailed) as error:
-                self._log.error("failed auth against %s - %s", server, error)
+            except HttpRequestError as error:
+                self._log.error("failed auth against %s", error)
         raise AuthFailed("no auth server gave a good answer")
 
     async def _ask(self, server: str, arguments: dict[str, bytes]) -> Authorizations:
@@ -246,7 +246,10 @@ class Authenticator:
             query = "&".join(f"{name}={quote_plus(value)}" for name, value in arguments.items())
             body = await self._client.call("GET", f"{server}{'&' if '?' in server else '?'}{query}")
         # In a thread: nobody can say how long another's expressions take to read.
-        return await asyncio.to_thread(parse_reply, body, self._clock.now_ns())
+        try:
+            return await asyncio.to_thread(parse_reply, body, self._clock.now_ns())
+        except ValueError as error:
+            raise HttpRequestError(without_secrets(server), f"unexpected answer: {error}") from None
 
 
 def _url(address: str) -> str:

@@ -22,7 +22,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from penstock.errors import HttpRequestError
 
-__all__ = ["ACCEPT_V1", "HttpClient", "HttpReply"]
+__all__ = ["ACCEPT_V1", "HttpClient", "HttpReply", "without_secrets"]
 
 ACCEPT_V1 = ("Accept", "application/vnd.nsq; version=1.0")
 
@@ -126,6 +126,11 @@ class HttpClient:
         return self.ssl_context
 
 
+def without_secrets(url: str) -> str:
+    """`url` as it may be shown: its password and query are nobody's business."""
+    return _SECRETS.sub("", url)
+
+
 def _https_url(url: str, refusal: bytes) -> str | None:
     parts = urlsplit(url)
     if parts.scheme != "http":
@@ -153,7 +158,7 @@ class _Target:
 
     def __init__(self, url: str) -> None:
         """Raises HttpRequestError if `url` is no URL of HTTP's."""
-        self._shown_url = _SECRETS.sub("", url)
+        self._shown_url = without_secrets(url)
         try:
             self._parts = urlsplit(url)
             self.host = self._parts.hostname or ""

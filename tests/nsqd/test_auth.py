@@ -1,0 +1,360 @@
+"""What auth servers are asked, what becomes of their answers, and that nobody waits meanwhile."""
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import uvloop
+from tests.nsqd.auth_server import AuthServer, auth_server
+
+from penstock.clock import SECOND_NS
+from penstock.errors import AuthFailed, ConfigError, ProtocolError
+from penstock.logs import Logger, LogLevel
+from penstock.nsqd import auth
+from penstock.nsqd.auth import Authenticator, Authorizations, parse_reply
+from penstock.nsqd.options import NsqdOptions
+from penstock.testing.clock import ManualClock
+from penstock.testing.nsqd import starved_seconds
+
+ALLOWS_ALL = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"]}
+GOOD = {
+    "ttl": 60,
+    "identity": "bob",
+    "identity_url": "http://x?a&b",
+    "authorizations": [ALLOWS_ALL],
+}
+
+# Other connections must not be held up for longer than this.
+GAP_SECONDS_MAX = 0.05
+
+
+def authorizations(*entries: Mapping[str, object]) -> Authorizations:
+    return parse_reply(json.dumps({"ttl": 1, "authorizations": entries}).encode(), 0)
+
+
+class TestReplies:
+    def test_what_is_kept_of_a_good_one(self) -> None:
+        kept = parse_reply(json.dumps(GOOD).encode(), now_ns=5)
+
+        assert ("bob", "http://x?a&b", 60, 1) == (
+            kept.identity,
+            kept.identity_url,
+            kept.ttl_seconds,
+            kept.count,
+        )
+        assert not kept.is_expired(4 + 60 * SECOND_NS)
+        assert kept.is_expired(5 + 60 * SECOND_NS)
+
+    def test_what_the_client_is_told_is_in_the_order_and_the_spelling_of_the_reference(
+        self,
+    ) -> None:
+        expected = rb'{"identity":"bob","identity_url":"http://x?a\u0026b","permission_count":1}'
+
+        assert expected == parse_reply(json.dumps(GOOD).encode(), 0).response()
+
+    @pytest.mark.parametrize("reply", ['{"ttl":1}', '{"ttl":1,"authorizations":null,"more":0}'])
+    def test_one_without_authorizations_is_good_and_allows_nothing(self, reply: str) -> None:
+        kept = parse_reply(reply.encode(), 0)
+
+        assert 0 == kept.count
+        assert not kept.allows_publish("t")
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            b"",
+            b"null",
+            b"[]",
+            b"<html>",
+            b"[" * 100_000,
+            b'{"ttl":"60"}',
+            b"{}",
+            b'{"ttl":0}',
+            b'{"ttl":-1}',
+            b'{"ttl":1.5}',
+            b'{"ttl":60.0}',
+            b'{"ttl":true}',
+            b'{"ttl":null}',
+            b'{"ttl":9223372036854775808}',
+            b'{"ttl":1' + b"0" * 5000 + b"}",
+            b'{"ttl":1,"identity":5}',
+            b'{"ttl":1,"authorizations":{}}',
+            b'{"ttl":1,"authorizations":[null]}',
+            b'{"ttl":1,"authorizations":[{"permissions":["destroy"]}]}',
+            b'{"ttl":1,"authorizations":[{"permissions":"publish"}]}',
+            b'{"ttl":1,"authorizations":[{"topic":"("}]}',
+            b'{"ttl":1,"authorizations":[{"channels":["[z-a]"]}]}',
+            b'{"ttl":1,"authorizations":[{"topic":"(?=lookahead)"}]}',
+        ],
+    )
+    def test_any_other_is_a_failure(self, reply: bytes) -> None:
+        with pytest.raises(ValueError, match=r".+"):
+            parse_reply(reply, 0)
+
+    def test_the_longest_ttl_does_not_overflow(self) -> None:
+        assert not parse_reply(b'{"ttl":9223372036854775807}', 0).is_expired(1 << 63)
+
+
+class TestPermissions:
+    def test_expressions_match_anywhere_in_a_name(self) -> None:
+        kept = authorizations({**ALLOWS_ALL, "topic": "orders", "channels": ["", "x"]})
+
+        assert kept.allows_publish("my-orders-2")
+        assert kept.allows_subscribe("my-orders-2", "any")
+        assert not kept.allows_publish("order")
+
+    def test_a_dollar_is_the_end(self) -> None:
+        kept = authorizations({**ALLOWS_ALL, "topic": "^orders$"})
+
+        assert [True, False] == [kept.allows_publish(name) for name in ("orders", "orders2")]
+
+    @pytest.mark.parametrize(
+        ("channels", "allowed"), [([".*"], True), (["^$"], True), ([], False), (["^x$"], False)]
+    )
+    def test_publishing_needs_a_channel_that_matches_nothing_at_all(
+        self, channels: list[str], allowed: bool
+    ) -> None:
+        assert allowed == authorizations({**ALLOWS_ALL, "channels": channels}).allows_publish("t")
+
+    @pytest.mark.parametrize("permission", ["publish", "subscribe"])
+    def test_one_permission_is_not_the_other(self, permission: str) -> None:
+        kept = authorizations({**ALLOWS_ALL, "permissions": [permission]})
+
+        assert (permission == "publish") == kept.allows_publish("t")
+        assert (permission == "subscribe") == kept.allows_subscribe("t", "c")
+
+    def test_one_authorization_has_to_allow_all_of_it(self) -> None:
+        kept = authorizations(
+            {"topic": "^a$", "channels": ["^b$"], "permissions": ["subscribe"]},
+            {"topic": "^c$", "channels": ["^d$"], "permissions": ["subscribe"]},
+        )
+
+        asked = [("a", "b"), ("c", "d"), ("a", "d"), ("c", "b")]
+        assert [True, True, False, False] == [kept.allows_subscribe(*names) for names in asked]
+
+    def test_the_same_answer_is_given_again(self) -> None:
+        kept = authorizations({**ALLOWS_ALL, "topic": "^a"})
+
+        for _ in range(2):
+            assert kept.allows_publish("a")
+            assert not kept.allows_publish("b")
+            assert kept.allows_subscribe("a", "c")
+            assert not kept.allows_subscribe("b", "c")
+
+    def test_what_is_remembered_is_bounded(self) -> None:
+        kept = authorizations(ALLOWS_ALL)
+
+        for number in range(auth.REMEMBERED_MAX + 1):
+            kept.allows_publish(f"t{number}")
+
+        assert len(kept._remembered) <= auth.REMEMBERED_MAX
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (auth.auth_disabled(), "E_AUTH_DISABLED AUTH disabled"),
+        (auth.auth_already_set(), "E_INVALID AUTH already set"),
+        (auth.auth_failed(), "E_AUTH_FAILED AUTH failed"),
+        (auth.no_authorizations(), "E_UNAUTHORIZED AUTH no authorizations found"),
+        (auth.auth_first("PUB"), "E_AUTH_FIRST AUTH required before PUB"),
+        (auth.unauthorized("PUB", "t"), 'E_UNAUTHORIZED AUTH failed for PUB on "t" ""'),
+        (auth.unauthorized("SUB", "t", "c"), 'E_UNAUTHORIZED AUTH failed for SUB on "t" "c"'),
+    ],
+)
+def test_what_refused_clients_are_told(error: ProtocolError, text: str) -> None:
+    assert text == str(error)
+    assert error.fatal
+
+
+class Query:
+    """One query, with the log lines and the longest gap between two turns of the loop meanwhile."""
+
+    def __init__(self, *addresses: str, **options: Any) -> None:
+        self.options = NsqdOptions(auth_http_addresses=addresses, **options)
+        self.log_lines: list[str] = []
+        self.longest_gap_seconds = 0.0
+        self.seconds = 0.0
+
+    def run(self, secret: bytes = b"sec", **client: Any) -> Authorizations:
+        """Raises AuthFailed."""
+        return uvloop.run(self._scene(secret, {"remote_ip": "1.2.3.4", "tls": False, **client}))
+
+    async def _scene(self, secret: bytes, client: dict[str, Any]) -> Authorizations:
+        log = Logger("", LogLevel.INFO, write=self.log_lines.append)
+        authenticator = Authenticator(self.options, ManualClock(), log)
+        ticker = asyncio.ensure_future(self._tick())
+        await asyncio.sleep(0)
+        started = time.monotonic()
+        try:
+            return await authenticator.query(secret, **client)
+        finally:
+            self.seconds = time.monotonic() - started
+            await asyncio.sleep(0.002)
+            ticker.cancel()
+
+    async def _tick(self) -> None:
+        last = _own_time()
+        while True:
+            await asyncio.sleep(0.001)
+            now = _own_time()
+            self.longest_gap_seconds = max(self.longest_gap_seconds, now - last)
+            last = now
+
+
+def _own_time() -> float:
+    """The time, without what others on the machine have taken of it."""
+    return time.monotonic() - starved_seconds(os.getpid())
+
+
+class TestQuestions:
+    def test_by_get(self) -> None:
+        with auth_server(GOOD) as server:
+            kept = Query(server.address).run(
+                b"s e&c\xff", remote_ip="::1", tls=True, common_name="a b"
+            )
+
+        (asked,) = server.asked
+        assert "bob" == kept.identity
+        assert "GET" == asked.method
+        assert "/auth?common_name=a+b&remote_ip=%3A%3A1&secret=s+e%26c%FF&tls=true" == asked.target
+        assert "application/vnd.nsq; version=1.0" == asked.headers["Accept"]
+
+    def test_by_post(self) -> None:
+        with auth_server(GOOD) as server:
+            kept = Query(server.address, auth_http_request_method="post").run(remote_ip="")
+
+        (asked,) = server.asked
+        assert "bob" == kept.identity
+        assert ("POST", "/auth") == (asked.method, asked.target)
+        assert "application/json" == asked.headers["Content-Type"]
+        assert (
+            b'{"common_name":[""],"remote_ip":[""],"secret":["sec"],"tls":["false"]}' == asked.body
+        )
+
+    @pytest.mark.parametrize(
+        ("path", "expected"), [("/who?x=y", "/who?x=y&common_name="), ("", "/?common_name=")]
+    )
+    def test_a_url_is_asked_as_it_is(self, path: str, expected: str) -> None:
+        with auth_server(GOOD) as server:
+            Query(f"http://{server.address}{path}").run()
+
+        assert server.asked[0].target.startswith(expected)
+
+    def test_over_tls_by_the_ca_file(self, tmp_path: Path) -> None:
+        authority = trustme.CA()
+        authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        authority.issue_cert("127.0.0.1").configure_cert(context)
+
+        with auth_server(GOOD, context=context) as server:
+            address = f"https://{server.address}/auth"
+            kept = Query(address, tls_root_ca_file=str(tmp_path / "ca.pem")).run()
+            unverified = Query(address)
+            with pytest.raises(AuthFailed):
+                unverified.run()
+
+        assert "bob" == kept.identity
+        assert "CERTIFICATE_VERIFY_FAILED" in unverified.log_lines[0]
+
+    def test_a_ca_file_that_cannot_be_used_is_told_at_start(self, tmp_path: Path) -> None:
+        (tmp_path / "empty.pem").touch()
+        for name in ("missing.pem", "empty.pem"):
+            options = NsqdOptions(auth_http_addresses=("a",), tls_root_ca_file=str(tmp_path / name))
+            with pytest.raises(ConfigError, match="--tls-root-ca-file: "):
+                Authenticator(options, ManualClock(), Logger("", LogLevel.INFO))
+
+    def test_without_a_server_nobody_has_to_auth(self) -> None:
+        log = Logger("", LogLevel.INFO)
+        one = NsqdOptions(auth_http_addresses=("a",))
+
+        assert not Authenticator(NsqdOptions(), ManualClock(), log).enabled
+        assert Authenticator(one, ManualClock(), log).enabled
+
+
+def fails(server: AuthServer) -> Query:
+    """A query that no server answers well, and the reason that is logged for it."""
+    query = Query(
+        server.address,
+        http_client_connect_timeout_ns=SECOND_NS // 2,
+        http_client_request_timeout_ns=SECOND_NS // 2,
+    )
+    with pytest.raises(AuthFailed, match="no auth server gave a good answer"):
+        query.run()
+    return query
+
+
+class TestBadServers:
+    @pytest.mark.parametrize(
+        ("status", "answer", "reason"),
+        [
+            (403, b"no", "got response 403 'no'"),
+            (500, GOOD, "got response 500"),
+            (200, b"nonsense", "unexpected answer: "),
+            (200, {**GOOD, "ttl": 0}, "unexpected answer: "),
+            (200, b" " * 1_000_000, "answer longer than 262144 bytes"),
+        ],
+    )
+    def test_one_that_does_not_answer_well_fails_the_client_and_holds_up_nobody(
+        self, status: int, answer: object, reason: str
+    ) -> None:
+        with auth_server(answer) as server:
+            server.status = status
+            query = fails(server)
+
+        (line,) = query.log_lines
+        assert f"failed auth against http://{server.address}/auth: " in line
+        assert reason in line
+        assert "secret" not in line
+        assert query.longest_gap_seconds < GAP_SECONDS_MAX
+
+    def test_one_that_hangs_is_given_up_in_time(self) -> None:
+        with auth_server(GOOD) as server:
+            server.is_silent = True
+            query = fails(server)
+
+        assert "timed out" in query.log_lines[0]
+        assert 0.4 < query.seconds < 2
+        assert query.longest_gap_seconds < GAP_SECONDS_MAX
+
+    def test_one_that_is_dead_is_given_up_at_once(self) -> None:
+        with auth_server(GOOD) as server:
+            pass
+
+        assert fails(server).seconds < 0.4
+
+    def test_thousands_of_expressions_hold_up_nobody(self) -> None:
+        entries = [{**ALLOWS_ALL, "topic": f"^(a+)+{n}$"} for n in range(2500)]
+
+        with auth_server({**GOOD, "authorizations": entries}) as server:
+            query = Query(server.address)
+            kept = query.run()
+
+        assert len(entries) == kept.count
+        assert query.longest_gap_seconds < GAP_SECONDS_MAX
+
+    def test_the_first_good_answer_wins_whichever_is_asked_first(self) -> None:
+        with socket.socket() as dead, auth_server(b"nonsense") as bad, auth_server(GOOD) as good:
+            dead.bind(("127.0.0.1", 0))
+            addresses = (f"127.0.0.1:{dead.getsockname()[1]}", bad.address, good.address)
+            options = NsqdOptions(auth_http_addresses=addresses)
+
+            async def scene() -> list[Authorizations]:
+                silent = Logger("", LogLevel.FATAL)
+                authenticator = Authenticator(options, ManualClock(), silent)
+                query = authenticator.query
+                return [await query(b"", remote_ip="", tls=False) for _ in range(60)]
+
+            assert ["bob"] * 60 == [kept.identity for kept in uvloop.run(scene())]
+
+        # Whoever starts with the good one asks nobody else; two in three do not.
+        assert 60 == len(good.asked)
+        assert 0 < len(bad.asked) < 60
