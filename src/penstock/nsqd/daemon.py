@@ -23,13 +23,15 @@ from penstock.listening import Listener, listen
 from penstock.log import DataPath, GroupCommit, LogSettings
 from penstock.logs import Logger
 from penstock.nsqd import metadata
+from penstock.nsqd.auth import Authenticator
 from penstock.nsqd.durability import Durability
+from penstock.nsqd.encryption import ClearTextGate, reload_on_hangup, tls_of
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http import HttpApi, HttpServices
 from penstock.nsqd.loop_lag import LoopLag
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.metrics import SYNC_BOUNDS_SECONDS, MetricsSource
-from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.options import NsqdOptions, TlsRequired, in_effect
 from penstock.nsqd.publisher import Publisher
 from penstock.nsqd.pulse import Patience
 from penstock.nsqd.refusals import Refusals
@@ -94,14 +96,16 @@ class Nsqd:
 
     def __init__(self, options: NsqdOptions, log: Logger, clock: Clock | None = None) -> None:
         """Opens the data path and recovers what is there. Raises penstock.errors.Error."""
-        self.options = options
+        self.options = options = in_effect(options)
         self.log = log
+        self.tls = tls_of(options)
         self.clock = clock or SystemClock()
         self.started_at_ns = self.clock.wall_ns()
         self.clients = Clients()
         self.refusals = Refusals()
         self.tcp: Listener | None = None
         self.http: Listener | None = None
+        self.https: Listener | None = None
         self._http_server: HttpServer | None = None
         self._statsd: Statsd | None = None
         self._gc_pauses = GcPauses()
@@ -133,8 +137,9 @@ class Nsqd:
         """Opens the sockets."""
         self._write_metadata().result()
         await self._serve_tcp()
-        if self.options.http_address:
-            await self._serve_http()
+        await self._serve_http()
+        if self.tls is not None:
+            reload_on_hangup(self.tls, self.log)
         if self.options.statsd_address:
             self._report_to_statsd()
         self._loop_lag.start()
@@ -142,7 +147,7 @@ class Nsqd:
 
     async def stop(self) -> None:
         """Stops accepting, closes connections, stores everything."""
-        for listener in (self.tcp, self.http):
+        for listener in (self.tcp, self.http, self.https):
             if listener is not None:
                 listener.close()
         self.broker.exiting = True
@@ -177,12 +182,15 @@ class Nsqd:
             clock=self.clock,
             log=self.log,
             offer=_offer(self.options),
+            authenticator=Authenticator(self.options, self.clock, self.log),
         )
         services = TcpServices(
             session=session,
             limits=_limits(self.options),
             patience=Patience(greeting_seconds=30, command_seconds=60),
             clients=self.clients,
+            tls=self.tls,
+            tls_required=self.options.tls_required is not TlsRequired.NOBODY,
         )
         self.tcp = await listen(self.options.tcp_address, lambda: Client(services))
         self.log.info("TCP: listening on %s", self.tcp.address)
@@ -202,15 +210,23 @@ class Nsqd:
             history=self._history,
             started_at_ns=self.started_at_ns,
         )
-        self._http_server = HttpServer(HttpApi(services).router(), log=self.log)
-        services.metrics.http_server = self._http_server
-        self.http = await listen(self.options.http_address, self._http_server.new_connection)
-        services.http_port = self.http.port
+        gate = ClearTextGate() if self.options.tls_required is TlsRequired.EVERYBODY else None
+        server = HttpServer(HttpApi(services).router(), log=self.log, gate=gate)
+        self._http_server = services.metrics.http_server = server
+        if self.tls is not None and self.options.https_address:
+            https_address, tls = self.options.https_address, self.tls.listening
+            self.https = await listen(https_address, server.new_connection, tls=tls)
+            self.log.info("HTTPS: listening on %s", self.https.address)
+            if gate is not None:
+                gate.https_port = self.https.port
+        if self.options.http_address:
+            self.http = await listen(self.options.http_address, server.new_connection)
+            self.log.info("HTTP: listening on %s", self.http.address)
+            services.http_port = self.http.port
         # nsq compat: what /config shows is the prefix as it is used.
         services.options = replace(self.options, statsd_prefix=self._statsd_prefix())
         if self.tcp is not None:
             services.tcp_port = self.tcp.port
-        self.log.info("HTTP: listening on %s", self.http.address)
 
     def _report_to_statsd(self) -> None:
         self._statsd = Statsd(
@@ -387,7 +403,11 @@ def _offer(options: NsqdOptions) -> ServerOffer:
         output_buffer_timeout_ms=options.output_buffer_timeout_ns // MILLISECOND_NS,
         min_output_buffer_timeout_ms=options.min_output_buffer_timeout_ns // MILLISECOND_NS,
         max_output_buffer_timeout_ms=options.max_output_buffer_timeout_ns // MILLISECOND_NS,
+        tls=bool(options.tls_cert),
+        snappy=options.snappy,
+        deflate=options.deflate,
         max_deflate_level=options.max_deflate_level,
+        auth_required=bool(options.auth_http_addresses),
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,
     )

@@ -14,9 +14,12 @@ from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.subscriber import Peer, Subscriber
 from penstock.clock import MILLISECOND_NS, Clock
-from penstock.errors import ProtocolError, StorageError
+from penstock.errors import AuthFailed, ProtocolError, StorageError
 from penstock.logs import Logger
+from penstock.nsqd import auth
+from penstock.nsqd.auth import Authenticator, Authorizations
 from penstock.nsqd.publisher import Done, Publisher
+from penstock.tls import TlsInfo
 from penstock.wire import events, frames
 from penstock.wire.identify import Negotiated, ServerOffer, negotiate, parse_identify
 
@@ -34,6 +37,7 @@ class SessionServices:
     clock: Clock
     log: Logger
     offer: ServerOffer
+    authenticator: Authenticator
 
 
 class Link(Peer, Protocol):
@@ -41,14 +45,23 @@ class Link(Peer, Protocol):
 
     remote_address: str
 
+    @property
+    def remote_ip(self) -> str:
+        """Empty on a unix socket."""
+
+    @property
+    def tls(self) -> TlsInfo | None:
+        """What TLS the connection has, if it has any."""
+
     def hold_replies(self, word: str) -> Done:
         """The replies of this read wait until the returned function has been called."""
 
     def identified(self, negotiated: Negotiated) -> None:
         """These settings hold from now on."""
 
-    async def upgrade(self, negotiated: Negotiated) -> bytes:
-        """Puts the negotiated TLS and compression under the protocol; returns the last OK."""
+    async def upgrade(self, negotiated: Negotiated, response: bytes) -> bytes:
+        """Sends the response in clear, and puts the TLS and the compression that it speaks of under
+        the protocol. Returns the last reply. Raises ProtocolError."""
 
 
 class Session:
@@ -59,6 +72,9 @@ class Session:
         self._publisher = services.publisher
         self._services = services
         self._link = link
+        self._requires_auth = services.authenticator.enabled
+        self._secret = b""
+        self.authorizations: Authorizations | None = None
         self.negotiated = services.offer.unasked()
         self.topic_name = ""
         self.subscriber: Subscriber | None = None
@@ -97,7 +113,9 @@ class Session:
 
     # Publishing.
 
-    def _on_publish(self, event: events.Publish) -> bytes:
+    def _on_publish(self, event: events.Publish) -> Reply:
+        if self._requires_auth and (asking := self._check(event, event.word, event.topic)):
+            return asking
         try:
             topic = self._broker.topic_for_publish(event.topic)
         except StorageError as failure:
@@ -112,15 +130,22 @@ class Session:
             self._publisher.publish(topic, event.bodies, done)
         return frames.OK * event.oks
 
-    def _on_topic_named(self, event: events.TopicNamed) -> None:
+    def _on_topic_named(self, event: events.TopicNamed) -> Reply:
+        if self._requires_auth and (asking := self._check(event, event.word, event.topic)):
+            return asking
         try:
             self._broker.topic_for_publish(event.topic)
         except StorageError as failure:
             raise failed(event.word, failure) from failure
+        return None
 
     # Consuming.
 
-    def _on_sub(self, event: events.Sub) -> bytes:
+    def _on_sub(self, event: events.Sub) -> Reply:
+        if self._requires_auth:
+            asking = self._check(event, "SUB", event.topic, event.channel)
+            if asking:
+                return asking
         self._publisher.flush()  # what was published before comes before
         negotiated = self.negotiated
         subscriber = Subscriber(
@@ -191,10 +216,64 @@ class Session:
         )
         self.negotiated = agreed
         self._link.identified(agreed)
-        return frames.response(response)
+        reply = frames.response(response)
+        if agreed.tls or agreed.snappy or agreed.deflate:
+            return self._link.upgrade(agreed, reply)
+        return reply
 
-    def _on_auth(self, event: events.Auth) -> bytes:
-        raise ProtocolError("E_AUTH_DISABLED", "AUTH disabled")
+    def _on_auth(self, event: events.Auth) -> Reply:
+        if self.authorizations is not None:
+            raise auth.auth_already_set()
+        if not self._requires_auth:
+            raise auth.auth_disabled()
+        return self._authenticate(event.secret)
+
+    # Authorisation.
+
+    async def _authenticate(self, secret: bytes) -> bytes:
+        self._secret = secret
+        known = await self._ask()
+        if not known.count:
+            raise auth.no_authorizations()
+        self.authorizations = known
+        return frames.response(known.response())
+
+    def _check(
+        self, event: events.Event, word: str, topic: str, channel: str = ""
+    ) -> Coroutine[Any, Any, bytes] | None:
+        """Raises ProtocolError unless the client may do this. If what is known of it has expired, a
+        coroutine that asks anew, and then does what the event asks for."""
+        known = self.authorizations
+        if known is None:
+            raise auth.auth_first(word)
+        if known.is_expired(self._services.clock.now_ns()):
+            return self._ask_again(event)
+        if word == "SUB":
+            allowed = known.allows_subscribe(topic, channel)
+        else:
+            allowed = known.allows_publish(topic)
+        if not allowed:
+            raise auth.unauthorized(word, topic, channel)
+        return None
+
+    async def _ask_again(self, event: events.Event) -> bytes:
+        self.authorizations = await self._ask()
+        reply = self.handlers[type(event)](event)
+        while isinstance(reply, Coroutine):
+            reply = await reply
+        return reply or b""
+
+    async def _ask(self) -> Authorizations:
+        tls = self._link.tls
+        try:
+            return await self._services.authenticator.query(
+                self._secret,
+                remote_ip=self._link.remote_ip,
+                tls=tls is not None,
+                common_name=tls.common_name if tls else "",
+            )
+        except AuthFailed as failure:
+            raise auth.auth_failed() from failure
 
 
 def failed(word: str, failure: StorageError) -> ProtocolError:

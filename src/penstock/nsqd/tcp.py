@@ -11,15 +11,20 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from penstock.broker.subscriber import Subscriber
-from penstock.errors import LineTooLong, ProtocolError, StorageError
+from penstock.errors import LineTooLong, ProtocolError, StorageError, StreamCorrupt, TlsFailed
+from penstock.nsqd.auth import Authorizations
+from penstock.nsqd.layered import LayeredTransport
 from penstock.nsqd.publisher import Done
 from penstock.nsqd.pulse import Patience, Pulse
 from penstock.nsqd.replies import Held, Replies
 from penstock.nsqd.session import Session, SessionServices, failed
+from penstock.tls import ReloadableContext, TlsInfo
 from penstock.wire import frames
+from penstock.wire.deflate import Deflate
 from penstock.wire.identify import Negotiated
 from penstock.wire.limits import Limits
 from penstock.wire.server import ServerConnection
+from penstock.wire.snappy import Snappy
 from penstock.wire.state import State
 
 __all__ = ["Client", "Clients", "TcpServices"]
@@ -31,6 +36,10 @@ LINGER_SECONDS = 1.0
 # What a consumer that reads slowly may have waiting in memory before delivery stops.
 WRITE_BUFFER_BYTES = 256 * 1024
 
+# What a client's compressed bytes may become before others have their turn: a few of them can stand
+# for very many.
+TURN_BYTES = 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class TcpServices:
@@ -40,6 +49,8 @@ class TcpServices:
     limits: Limits
     patience: Patience
     clients: "Clients"
+    tls: ReloadableContext | None
+    tls_required: bool
 
 
 class Clients:
@@ -83,7 +94,11 @@ class Client(asyncio.Protocol):
         self._clients = services.clients
         self._log = services.session.log
         self._loop = asyncio.get_running_loop()
-        self._wire = ServerConnection(services.limits)
+        self._wire = ServerConnection(services.limits, tls_required=services.tls_required)
+        self._tls_context = services.tls
+        self._layered: LayeredTransport | None = None
+        self._reading_waits_for: set[str] = set()
+        self._answering: asyncio.Task[None] | None = None
         self._replies = Replies(self._write, self._publish_failed)
         self._held: Held | None = None  # the replies of the current read, if they must wait
         self._takes_commands = True  # not while one is being answered by a coroutine
@@ -119,6 +134,21 @@ class Client(asyncio.Protocol):
         """How many messages it has published, by topic."""
         return self.session.publish_counts
 
+    @property
+    def authorizations(self) -> Authorizations | None:
+        """What it may do, if it had to ask."""
+        return self.session.authorizations
+
+    @property
+    def tls(self) -> TlsInfo | None:
+        """What TLS the connection has, if it has any."""
+        return None if self._layered is None else self._layered.tls
+
+    @property
+    def remote_ip(self) -> str:
+        """Empty on a unix socket."""
+        return _host(self.remote_address)
+
     # What the transport calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -126,14 +156,18 @@ class Client(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._send_bytes: Callable[[bytes], None] = self._transport.write
         self.remote_address = _address(transport.get_extra_info("peername"))
-        self.session.called(_host(self.remote_address))
+        self.session.called(self.remote_ip)
         self._clients.add(self)
         self._log.info("TCP: new client(%s)", self.remote_address)
         self._pulse.start()
 
     def data_received(self, data: bytes) -> None:
-        self._wire.receive_data(data)
-        self._take_commands()
+        if self._layered is None:
+            self._wire.receive_data(data)
+            self._take_commands()
+        else:
+            self._layered.receive(data)
+            self._take_plain_bytes(self._layered)
 
     def eof_received(self) -> bool:
         self._peer_ended = True
@@ -153,7 +187,7 @@ class Client(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._pulse.blocked_since = None
-        self._transport.resume_reading()
+        self._resume_reading("answers to be read")
         self.session.may_deliver(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -161,6 +195,8 @@ class Client(asyncio.Protocol):
         self._clients.discard(self)
         self._pulse.stop()
         self.session.leave_channel()
+        if self._answering is not None:
+            self._answering.cancel()
         self._log.info("PROTOCOL(V2): [%s] exiting ioloop", self.remote_address)
 
     # What the broker calls.
@@ -199,8 +235,22 @@ class Client(asyncio.Protocol):
             self._identified = True
             self._pulse.start()
 
-    async def upgrade(self, negotiated: Negotiated) -> bytes:
-        raise NotImplementedError
+    async def upgrade(self, negotiated: Negotiated, response: bytes) -> bytes:
+        if self._layered is not None:
+            raise ProtocolError("E_IDENTIFY_FAILED", "IDENTIFY failed already upgraded")
+        await self._all_is_answered()
+        self._write(response)
+        layered = LayeredTransport(self._transport)
+        if negotiated.tls:
+            await self._start_tls(layered)
+        if negotiated.snappy or negotiated.deflate:
+            if negotiated.tls:
+                self._write(frames.OK)
+            codec = Snappy() if negotiated.snappy else Deflate(negotiated.deflate_level)
+            layered.compress(codec, self._wire.take_unread())
+        self._layered = layered
+        self._send_bytes = layered.write
+        return frames.OK
 
     # What the pulse calls.
 
@@ -246,7 +296,72 @@ class Client(asyncio.Protocol):
                 self._send(replies)
 
     def _wait_for(self, answer: Coroutine[Any, Any, bytes]) -> None:
-        raise NotImplementedError
+        """Takes no command before this one is answered."""
+        self._takes_commands = False
+        self._pause_reading("an answer")
+        self._answering = self._loop.create_task(self._answer(answer))
+
+    async def _answer(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        try:
+            reply = await answer
+        except ProtocolError as error:
+            self._refuse(error, [])
+        else:
+            self._send([reply])
+            if not self._dead:
+                self._takes_commands = True
+                self._take_commands()
+        self._resume_reading("an answer")
+
+    # TLS and compression.
+
+    async def _all_is_answered(self) -> None:
+        """Waits until what was owed to the client has been written."""
+        written = self._loop.create_future()
+        self._replies.then(lambda: written.set_result(None))
+        await written
+
+    async def _start_tls(self, layered: LayeredTransport) -> None:
+        assert self._tls_context is not None, "TLS is offered only where there is a certificate"
+        self._layered = layered
+        self._resume_reading("an answer")  # the handshake is the client's to go on with
+        try:
+            await layered.start_tls(self._tls_context, self._wire.take_unread())
+        except TlsFailed as failure:
+            self._layered = None
+            raise ProtocolError("E_IDENTIFY_FAILED", f"IDENTIFY failed {failure}") from failure
+        self._pause_reading("an answer")
+        self._wire.tls_required = False
+        self._send_bytes = layered.write
+
+    def _take_plain_bytes(self, layered: LayeredTransport) -> None:
+        left = TURN_BYTES
+        try:
+            while self._takes_commands and not self._reading_waits_for and (data := layered.read()):
+                self._wire.receive_data(data)
+                self._take_commands()
+                left -= len(data)
+                if left <= 0:
+                    self._pause_reading("others' turn")
+                    self._loop.call_soon(self._resume_reading, "others' turn")
+        except StreamCorrupt as failure:
+            self.give_up(str(failure))
+        if layered.has_ended and not self._peer_ended and not self.eof_received():
+            self._transport.close()
+
+    def _pause_reading(self, reason: str) -> None:
+        if not self._reading_waits_for:
+            self._transport.pause_reading()
+        self._reading_waits_for.add(reason)
+
+    def _resume_reading(self, reason: str) -> None:
+        if reason not in self._reading_waits_for:
+            return
+        self._reading_waits_for.remove(reason)
+        if not self._reading_waits_for and not self._transport.is_closing():
+            self._transport.resume_reading()
+            if self._layered is not None:
+                self._take_plain_bytes(self._layered)
 
     # Writing.
 
@@ -263,7 +378,7 @@ class Client(asyncio.Protocol):
         self._send_bytes(data)
         if self._pulse.blocked_since is not None:
             # It sends commands and does not read the answers.
-            self._transport.pause_reading()
+            self._pause_reading("answers to be read")
 
     def _publish_failed(self, word: str, failure: StorageError) -> None:
         self._held = None
@@ -287,6 +402,8 @@ class Client(asyncio.Protocol):
             return
         self._ended = True
         self._pulse.stop()
+        if self._layered is not None:
+            self._layered.say_goodbye()
         if self._peer_ended or not self._transport.can_write_eof():
             self._transport.close()
         else:

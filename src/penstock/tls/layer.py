@@ -62,7 +62,7 @@ class TlsLayer:
         )
         self.handshaking = True  # nothing can be encoded yet
         self.ended = False  # the peer has said that nothing more comes
-        self._shake_hands()
+        self.shake_hands()
 
     def encode(self, data: bytes) -> bytes:
         """What is to be sent for `data`, and before it. The handshake must be over."""
@@ -84,7 +84,7 @@ class TlsLayer:
 
         Raises TlsFailed; what is pending then tells the peer why.
         """
-        if self.handshaking and not self._shake_hands():
+        if self.handshaking and not self.shake_hands():
             return b""
         pieces: list[bytes] = []
         room = PIECE_BYTES_MAX
@@ -118,7 +118,7 @@ class TlsLayer:
             common_name=self._common_name(),
         )
 
-    def _shake_hands(self) -> bool:
+    def shake_hands(self) -> bool:
         """Goes on with the handshake as far as it can; whether it is over."""
         try:
             self._tls.do_handshake()
