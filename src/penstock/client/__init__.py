@@ -13,6 +13,8 @@ They speak to any nsqd, Penstock's or another. What can go wrong is in `penstock
 """
 
 from penstock.client.config import ClientConfig
+from penstock.client.consumer import Consumer
+from penstock.client.message import Message
 from penstock.client.producer import Producer
 
-__all__ = ["ClientConfig", "Producer"]
+__all__ = ["ClientConfig", "Consumer", "Message", "Producer"]

@@ -8,16 +8,16 @@ last stays valid while it cannot be asked.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 import msgspec
 
 from penstock.client.config import ClientConfig
 from penstock.errors import HttpRequestError, NotConnected
-from penstock.webapi.client import ACCEPT_V1, HttpClient, HttpReply
+from penstock.webapi.client import ACCEPT_V1, HttpClient
 
-__all__ = ["ALL_NODES", "Discovery", "producers_of"]
+__all__ = ["ALL_NODES", "Discovery", "parse_answer", "producers_of", "request_headers"]
 
 log = logging.getLogger("penstock.client")
 
@@ -96,31 +96,38 @@ class _Poller:
 
     async def ask(self) -> None:
         """Raises HttpRequestError."""
-        headers = [ACCEPT_V1]
-        if self._config.auth_secret and not self._config.skip_lookupd_authorization:
-            headers.append(("Authorization", f"Bearer {self._config.auth_secret}"))
         url = self._url
         if self._index:
             wait_seconds = max(1, int(self._config.lookupd_poll_timeout / 2))
             url += f"{'&' if '?' in url else '?'}wait={wait_seconds}s&index={quote(self._index)}"
-        reply = await self._http.fetch("GET", url, headers=headers)
-        self.addresses = frozenset(self._parse(reply))
+        reply = await self._http.fetch("GET", url, headers=request_headers(self._config))
+        self.addresses = parse_answer(self._url, reply.status, reply.body)
         self._index = reply.headers.get(INDEX_HEADER, "")
-
-    def _parse(self, reply: HttpReply) -> Iterable[str]:
-        if reply.status == 404:  # nobody has published to the topic yet
-            return []
-        if reply.status != 200:
-            raise HttpRequestError(self._url, f"got status {reply.status}", status=reply.status)
-        try:
-            answer = msgspec.json.decode(reply.body, type=_Answer)
-        except (msgspec.DecodeError, RecursionError) as failure:
-            raise HttpRequestError(self._url, f"unexpected answer: {failure}") from None
-        return [_tcp_address(producer) for producer in answer.producers or []]
 
     def _pause_seconds(self) -> float:
         jitter = self._config.lookupd_poll_jitter * random.random()  # noqa: S311 (no secret)
         return self._config.lookupd_poll_interval * (1 + jitter)
+
+
+def request_headers(config: ClientConfig) -> list[tuple[str, str]]:
+    """What a lookupd is sent with every request."""
+    headers = [ACCEPT_V1]
+    if config.auth_secret and not config.skip_lookupd_authorization:
+        headers.append(("Authorization", f"Bearer {config.auth_secret}"))
+    return headers
+
+
+def parse_answer(url: str, status: int, body: bytes) -> frozenset[str]:
+    """The addresses in a lookupd's answer. Raises HttpRequestError if it is none."""
+    if status == 404:  # nobody has published to the topic yet
+        return frozenset()
+    if status != 200:
+        raise HttpRequestError(url, f"got status {status}", status=status)
+    try:
+        answer = msgspec.json.decode(body, type=_Answer)
+    except (msgspec.DecodeError, RecursionError) as failure:
+        raise HttpRequestError(url, f"unexpected answer: {failure}") from None
+    return frozenset(map(_tcp_address, answer.producers or []))
 
 
 async def _failure_of(poller: _Poller) -> HttpRequestError | None:

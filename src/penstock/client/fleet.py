@@ -20,6 +20,9 @@ log = logging.getLogger("penstock.client")
 
 RECONNECT_DELAY_SECONDS_MIN = 0.1
 
+# A connection that was lost sooner than this is not tried again as if nothing had happened.
+USEFUL_SECONDS_MIN = 1.0
+
 
 class Fleet:
     """Keeps connections to nsqds; `joined` is called with each that is ready for use."""
@@ -48,8 +51,8 @@ class Fleet:
     async def start(self, *, needs_one: bool) -> None:
         """Returns when an nsqd is ready for use.
 
-        Raises what is wrong if there is none: with all addresses, or with all lookupds. A consumer
-        whose lookupds know of no nsqd yet need not have one.
+        Raises what is wrong if there is none: with all addresses, or with all lookupds. Only who
+        relies on lookupds, and does not need one now, may do without.
         """
         if self._discovery is not None:
             self._set_found(await self._discovery.first())
@@ -58,7 +61,7 @@ class Fleet:
         while not self.connections:
             if len(self._failures) == len(self._keepers):
                 failure = self.maybe_failure()
-                if failure is not None and (self._keepers or needs_one):
+                if failure is not None and (self._named or needs_one):
                     raise failure
                 return
             self._attempted.clear()
@@ -105,7 +108,7 @@ class Fleet:
         delay = RECONNECT_DELAY_SECONDS_MIN
         try:
             while address in self._named or address in self._found:
-                if await self._use(address):
+                if await self._use(address) >= USEFUL_SECONDS_MIN:
                     delay = RECONNECT_DELAY_SECONDS_MIN
                 await asyncio.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 (no secret)
                 delay = min(2 * delay, self._config.reconnect_delay_max)
@@ -113,23 +116,22 @@ class Fleet:
             del self._keepers[address]
             self._failures.pop(address, None)
 
-    async def _use(self, address: str) -> bool:
-        """Connects once, and returns when that is over: whether it was of use."""
+    async def _use(self, address: str) -> float:
+        """Connects once, and returns when that is over: how many seconds it has lasted."""
         try:
             connection = await self._connect(address)
         except ClientError as failure:
             self._note_failure(address, failure)
-            return False
+            return 0.0
+        began = asyncio.get_running_loop().time()
         self._failures.pop(address, None)
         self.connections.append(connection)
         self._attempted.set()
         self._joined(connection)
-        try:
-            self._note_failure(address, await connection.ended)
-        finally:
-            if connection.ended.done():
-                self.connections.remove(connection)
-        return True
+        await asyncio.wait([connection.ended])  # which, other than awaiting it, does not cancel it
+        self.connections.remove(connection)
+        self._note_failure(address, connection.ended.result())
+        return asyncio.get_running_loop().time() - began
 
     def _note_failure(self, address: str, failure: ClientError) -> None:
         if str(failure) != str(self._failures.get(address)):

@@ -81,5 +81,9 @@ class Message:
         """The nsqd that it came from."""
         return self._answers.address
 
+    def is_from(self, connection: Answers) -> bool:
+        """Whether it came on this connection."""
+        return self._answers is connection
+
     def _answered_before(self) -> ClientError:
         return ClientError(f"message {self.id.decode('ascii', 'replace')} is answered already")

@@ -2,12 +2,14 @@
 
 import socket
 
+from penstock import names
 from penstock.client.config import ClientConfig
+from penstock.errors import ConfigError
 from penstock.wire.client import Opening
 from penstock.wire.deflate import Deflate
 from penstock.wire.snappy import Snappy
 
-__all__ = ["consumer_opening", "producer_opening"]
+__all__ = ["checked_subscription", "consumer_opening", "producer_opening"]
 
 _OFF = -1
 
@@ -29,6 +31,13 @@ def consumer_opening(config: ClientConfig, topic: str, channel: str) -> Opening:
         "msg_timeout": round(config.msg_timeout * 1000),
     }
     return _opening(config, features, topic, channel)
+
+
+def checked_subscription(topic: str, channel: str) -> None:
+    """Raises ConfigError if these cannot be names."""
+    for noun, name in (("topic", topic), ("channel", channel)):
+        if not names.is_valid(name):
+            raise ConfigError(f"{noun} name {name!r} is not valid")
 
 
 def _features(config: ClientConfig) -> dict[str, object]:

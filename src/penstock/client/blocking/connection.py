@@ -1,0 +1,187 @@
+"""One connection to an nsqd, on a plain socket. Every wait is bounded."""
+
+import socket
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import TypeAlias
+
+from penstock.client.addresses import host_and_port
+from penstock.client.batches import Batch
+from penstock.client.config import ClientConfig
+from penstock.client.message import Message
+from penstock.errors import NotConnected, ProtocolError, Refused, StreamCorrupt
+from penstock.wire import client as wire
+from penstock.wire import commands
+
+__all__ = ["Connection", "Publishes"]
+
+Publishes: TypeAlias = Batch[None]
+
+_Event: TypeAlias = wire.Event[Message, Publishes]
+
+RECEIVE_BYTES = 256 * 1024
+
+
+class Connection:
+    """Connected and negotiated when it is made. A message's `Answers`.
+
+    Making it, and everything else that touches the socket, raises NotConnected or Refused; after
+    that it is closed.
+    """
+
+    def __init__(self, address: str, opening: wire.Opening, config: ClientConfig) -> None:
+        self.address = address
+        self._config = config
+        self._wire: wire.ClientConnection[Message, Publishes] = wire.ClientConnection(
+            opening, partial(Message, self)
+        )
+        self._finished: list[bytes] = []
+        self._answers: list[bytes] = []
+        self._socket = self._dial()
+        self._open()
+
+    @property
+    def agreed(self) -> wire.Agreed:
+        """What nsqd has agreed to."""
+        return self._wire.agreed
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many batches have not been answered."""
+        return self._wire.unconfirmed
+
+    def take_unconfirmed(self) -> list[Publishes]:
+        """Those of a connection that is lost."""
+        return self._wire.take_unconfirmed()
+
+    def fileno(self) -> int:
+        """For a selector."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._socket.close()
+
+    # Sending.
+
+    def send(self, rendered: bytes) -> None:
+        """Sends commands that are not answered."""
+        self._wire.send(rendered)
+        self._write()
+
+    def publish(self, batch: Publishes) -> None:
+        """Sends a batch; a `Confirmed` event will name it."""
+        self._wire.publish(batch.render(), batch)
+        self._write()
+
+    def finish(self, message_id: bytes) -> None:
+        self._finished.append(message_id)
+
+    def requeue(self, message_id: bytes, delay_ms: int) -> None:
+        self._collect_finished()
+        self._answers.append(commands.req(message_id, delay_ms))
+
+    def touch(self, message_id: bytes) -> None:
+        """Sent at once, since it is called by who will take his time."""
+        self._collect_finished()
+        self._answers.append(commands.touch(message_id))
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends the answers that were collected."""
+        self._collect_finished()
+        if self._answers:
+            rendered = b"".join(self._answers)
+            self._answers.clear()
+            self.send(rendered)
+
+    def _collect_finished(self) -> None:
+        if self._finished:
+            self._answers.append(commands.fins(self._finished))
+            self._finished.clear()
+
+    def _write(self) -> None:
+        data = self._wire.data_to_send()
+        if not data:
+            return
+        try:
+            self._socket.settimeout(self._config.write_timeout)
+            self._socket.sendall(data)
+        except OSError as failure:
+            raise self._lost(failure) from None
+
+    # Receiving.
+
+    def receive(self, seconds: float) -> list[_Event]:
+        """What nsqd says, after waiting for it so long at most; nothing if it says nothing."""
+        try:
+            self._socket.settimeout(max(seconds, 0.0))
+            data = self._socket.recv(RECEIVE_BYTES)
+        except (TimeoutError, BlockingIOError):
+            return []
+        except OSError as failure:
+            raise self._lost(failure) from None
+        if not data:
+            raise self._lost("the connection was closed")
+        try:
+            events = list(self._parsed(data))
+        except (ProtocolError, StreamCorrupt) as failure:
+            detail = failure.detail if isinstance(failure, ProtocolError) else str(failure)
+            raise self._lost(detail) from None
+        self._write()  # heartbeats are answered
+        return events
+
+    def is_stale(self) -> bool:
+        """Whether nsqd has ended the connection while nobody looked."""
+        try:
+            self._socket.settimeout(0.0)
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def _parsed(self, data: bytes) -> Iterator[_Event]:
+        self._wire.receive_data(data)
+        while (event := self._wire.next_event()) is not None:
+            yield event
+
+    # Opening.
+
+    def _dial(self) -> socket.socket:
+        target, config = host_and_port(self.address), self._config
+        try:
+            if target is None:
+                sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                sock.settimeout(config.dial_timeout)
+                sock.connect(self.address)
+                return sock
+            source = (config.local_addr, 0) if config.local_addr else None
+            sock = socket.create_connection(target, config.dial_timeout, source)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, UnicodeError) as failure:
+            raise NotConnected(f"{self.address}: {_reason(failure)}") from None
+        return sock
+
+    def _open(self) -> None:
+        deadline = time.monotonic() + self._config.response_timeout
+        self._write()
+        while (left := deadline - time.monotonic()) > 0:
+            for event in self.receive(left):
+                if isinstance(event, wire.Opened):
+                    return
+                if isinstance(event, wire.Refused):
+                    self.close()
+                    raise Refused(self.address, event.error.code, event.error.detail)
+        raise self._lost(f"no answer to IDENTIFY within {self._config.response_timeout:g} s")
+
+    def _lost(self, why: str | Exception) -> NotConnected:
+        self.close()
+        return NotConnected(f"{self.address}: {why if isinstance(why, str) else _reason(why)}")
+
+
+def _reason(failure: Exception) -> str:
+    if isinstance(failure, TimeoutError):
+        return "timed out"
+    return getattr(failure, "strerror", None) or str(failure) or type(failure).__name__

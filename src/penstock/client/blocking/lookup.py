@@ -1,0 +1,42 @@
+"""Asking lookupds where nsqds are, once, and waiting for it."""
+
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+
+from penstock.client.config import ClientConfig
+from penstock.client.discovery import parse_answer, request_headers
+from penstock.errors import HttpRequestError, NotConnected
+
+__all__ = ["look_up"]
+
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+
+# Without the proxies of the environment, which are not meant for our own daemons.
+_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+
+def look_up(lookupds: Sequence[str], path: str, config: ClientConfig) -> set[str]:
+    """The addresses that the lookupds know together. Raises NotConnected if none answers."""
+    found: set[str] = set()
+    failures = []
+    for lookupd in lookupds:
+        try:
+            found |= _ask(lookupd + path, config)
+        except HttpRequestError as failure:
+            failures.append(failure)
+    if len(failures) == len(lookupds):
+        raise NotConnected("no lookupd can be asked: " + "; ".join(map(str, failures)))
+    return found
+
+
+def _ask(url: str, config: ClientConfig) -> frozenset[str]:
+    try:
+        request = urllib.request.Request(url, headers=dict(request_headers(config)))  # noqa: S310
+        with _open(request, timeout=config.lookupd_poll_timeout) as answer:
+            return parse_answer(url, answer.status, answer.read(ANSWER_BYTES_MAX))
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return parse_answer(url, refusal.code, refusal.read(ANSWER_BYTES_MAX))
+    except (OSError, ValueError) as failure:
+        raise HttpRequestError(url, str(getattr(failure, "reason", failure))) from None

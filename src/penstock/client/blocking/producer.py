@@ -1,0 +1,196 @@
+"""Publishing, without an event loop.
+
+    with Producer(["10.0.0.1:4150", "10.0.0.2:4150"]) as producer:
+        producer.publish_many("orders", [b"one", b"two"])
+
+A publish returns when nsqd has confirmed it. If an nsqd is lost first, the next one is tried, so
+that nothing confirmed is lost, and what was not confirmed may be stored twice. Threads may share a
+producer: they take turns. Connections ask for no heartbeats, so it may rest for any time.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
+from penstock.client.batches import Batch, checked_bodies, checked_topic, cut
+from penstock.client.blocking.connection import Connection, Publishes
+from penstock.client.blocking.lookup import look_up
+from penstock.client.config import ClientConfig
+from penstock.client.delays import Delay, to_ms
+from penstock.client.discovery import ALL_NODES
+from penstock.client.opening import producer_opening
+from penstock.client.producer import TRY_ELSEWHERE
+from penstock.errors import (
+    ClientClosed,
+    ClientError,
+    ConfigError,
+    NotConfirmed,
+    NotConnected,
+    Refused,
+)
+from penstock.wire import client as wire
+
+__all__ = ["Producer"]
+
+# Between two rounds in which no nsqd could be used.
+RETRY_SECONDS = 0.1
+
+
+class Producer:
+    """Publishes to one nsqd, or to the next of several that can be used. Connects when needed."""
+
+    def __init__(
+        self,
+        nsqd: Addresses = (),
+        *,
+        lookupd: Addresses = (),
+        config: ClientConfig | None = None,
+    ) -> None:
+        self._config = config or ClientConfig()
+        self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
+        if not self._nsqds and not self._lookupds:
+            raise ConfigError("a producer needs the address of an nsqd or of a lookupd")
+        self._lock = threading.Lock()
+        self._candidates: deque[str] = deque()
+        self._connection: Connection | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        """Connects. Raises NotConnected or Refused if no nsqd can be used."""
+        with self._lock:
+            self._connect_to_any()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Disconnects. There is nothing to wait for: all that was published is confirmed."""
+        with self._lock:
+            self._closed = True
+            self._drop_connection()
+
+    def publish(self, topic: str, body: bytes, *, defer: Delay = 0) -> None:
+        """Publishes a message, and returns when nsqd has stored it.
+
+        With `defer`, seconds or a timedelta, it is delivered that much later. Raises Refused if
+        nsqd does not take it, and NotConfirmed if none has confirmed it in `publish_timeout`.
+        """
+        self.publish_many(topic, [body], defer=defer)
+
+    def publish_many(self, topic: str, bodies: Iterable[bytes], *, defer: Delay = 0) -> None:
+        """Publishes messages, in as few commands as they fit into, several under way at a time.
+
+        What fits into one is stored whole or not at all; if this raises, some of the others may
+        have been stored.
+        """
+        checked_topic(topic)
+        defer_ms = to_ms(defer)
+        size_max = 0 if defer_ms else self._config.max_batch_size
+        batches: deque[Publishes] = deque()
+        for run in cut(checked_bodies(bodies), size_max):
+            batch: Publishes = Batch(topic, defer_ms=defer_ms)
+            batch.extend(run)
+            batches.append(batch)
+        with self._lock:
+            if self._closed:
+                raise ClientClosed("the producer is closed")
+            self._publish_all(batches)
+
+    # Sending, and sending again.
+
+    def _publish_all(self, batches: deque[Publishes]) -> None:
+        deadline = time.monotonic() + self._config.publish_timeout
+        failure: ClientError | None = None
+        while batches or (self._connection is not None and self._connection.unconfirmed):
+            if time.monotonic() >= deadline:
+                self._drop_connection()
+                within = f"{self._config.publish_timeout:g} s"
+                raise NotConfirmed(
+                    f"not confirmed within {within}: {failure or 'nsqd is too slow'}"
+                )
+            try:
+                self._step(self._usable_connection(), batches)
+            except NotConnected as lost:
+                failure = lost
+                self._take_back(batches)
+            except Refused as refusal:
+                self._take_back(batches)
+                if refusal.code not in TRY_ELSEWHERE:
+                    raise
+                failure = refusal
+
+    def _step(self, connection: Connection, batches: deque[Publishes]) -> None:
+        """Sends what may be under way, and hears one answer or more."""
+        while batches and connection.unconfirmed < self._config.max_batches_in_flight:
+            connection.publish(batches[0])
+            batches.popleft()
+        events = connection.receive(self._config.response_timeout)
+        for event in events:
+            if isinstance(event, wire.Refused):
+                if event.receipt is not None:
+                    batches.appendleft(event.receipt)
+                raise Refused(connection.address, event.error.code, event.error.detail)
+        if not events and connection.unconfirmed:
+            waited = f"no answer within {self._config.response_timeout:g} s"
+            raise NotConnected(f"{connection.address}: {waited}")
+
+    def _take_back(self, batches: deque[Publishes]) -> None:
+        """What the lost connection has not confirmed has to be sent again, first."""
+        if self._connection is not None:
+            batches.extendleft(reversed(self._connection.take_unconfirmed()))
+        self._drop_connection()
+
+    # Connections.
+
+    def _usable_connection(self) -> Connection:
+        connection = self._connection
+        if connection is not None and not connection.unconfirmed and connection.is_stale():
+            self._drop_connection()
+        if self._connection is None:
+            try:
+                self._connect_to_any()
+            except NotConnected:
+                time.sleep(RETRY_SECONDS)
+                raise
+        assert self._connection is not None
+        return self._connection
+
+    def _connect_to_any(self) -> None:
+        """Tries each nsqd once, the one after the last first."""
+        if not self._candidates:
+            self._find_candidates()
+        failures: list[ClientError] = []
+        for address in list(self._candidates):
+            self._candidates.rotate(-1)
+            try:
+                opening = producer_opening(self._config, heartbeats=False)
+                self._connection = Connection(address, opening, self._config)
+                return
+            except ClientError as failure:
+                failures.append(failure)
+        self._candidates.clear()
+        if len(failures) == 1:
+            raise failures[0]
+        why = "; ".join(map(str, failures)) or "no lookupd knows of one"
+        raise NotConnected(f"no nsqd can be used: {why}")
+
+    def _find_candidates(self) -> None:
+        found: set[str] = set()
+        if self._lookupds:
+            found = look_up(self._lookupds, ALL_NODES, self._config)
+        self._candidates.extend(dict.fromkeys([*self._nsqds, *sorted(found)]))
+
+    def _drop_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,275 @@
+"""Consuming, on asyncio.
+
+    async with Consumer("orders", "billing", nsqd="127.0.0.1:4150") as consumer:
+        async for message in consumer:
+            message.finish()
+
+Messages wait here only until they are asked for: nsqd sends no more than `max_in_flight`, over all
+connections, before it is answered. `run` calls a handler instead, and answers for it.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
+from penstock.client.backoff import Backoff, Flow
+from penstock.client.config import ClientConfig
+from penstock.client.connection import Connection, Publishes, connect
+from penstock.client.discovery import Discovery, producers_of
+from penstock.client.fleet import Fleet
+from penstock.client.handling import DeadLetter, Handler, Handling
+from penstock.client.message import Message
+from penstock.client.opening import checked_subscription, consumer_opening
+from penstock.client.rdy import Share, share_out
+from penstock.errors import ConfigError, ProtocolError
+from penstock.wire import commands
+
+__all__ = ["Consumer"]
+
+log = logging.getLogger("penstock.client")
+
+
+class Consumer:
+    """Consumes a channel of one nsqd, of several, or of all that lookupds know to have the topic.
+
+    `nsqd` is `host:port`, the path of a unix socket, or several of these; `lookupd` the same, or
+    URLs. `max_in_flight` stands above that of `config`. Use it as a context manager, or call
+    `start` and `close`; iterating starts it too.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        *,
+        nsqd: Addresses = (),
+        lookupd: Addresses = (),
+        max_in_flight: int | None = None,
+        config: ClientConfig | None = None,
+    ) -> None:
+        checked_subscription(topic, channel)
+        self.topic = topic
+        self.channel = channel
+        self._config = config or ClientConfig()
+        self._max_in_flight = max_in_flight or self._config.max_in_flight
+        self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
+        if not self._nsqds and not self._lookupds:
+            raise ConfigError("a consumer needs the address of an nsqd or of a lookupd")
+        self._fleet: Fleet | None = None
+        self._shares: dict[Connection, Share] = {}
+        self._backoff = Backoff(self._config)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._inbox: deque[Message] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()  # those who wait for a message
+        self._stopping = False
+        self._stopped = asyncio.Event()
+        self._closed = False
+
+    # Its life.
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def start(self) -> None:
+        """Subscribes. Raises NotConnected or Refused if no nsqd, or no lookupd, can be used; but
+        a topic that no lookupd knows yet is waited for."""
+        assert self._fleet is None, "it has been started before"
+        self._loop = asyncio.get_running_loop()
+        config = self._config
+        opening = consumer_opening(config, self.topic, self.channel)
+        path = producers_of(self.topic)
+        self._fleet = Fleet(
+            config,
+            self._nsqds,
+            Discovery(self._lookupds, path, config) if self._lookupds else None,
+            lambda address: connect(address, opening, config, self),
+            self._joined,
+        )
+        try:
+            await self._fleet.start(needs_one=False)
+        except BaseException:
+            await self.close()
+            raise
+
+    def stop(self) -> None:
+        """Asks for no more messages. What is here is still handed out, then iteration ends and
+        `run` returns. May be called from a signal handler of the loop."""
+        if self._stopping or self._fleet is None:
+            return
+        self._stopping = True
+        self._stopped.set()
+        for timer in self._timers.values():
+            timer.cancel()
+        for connection in self._shares:
+            connection.send(commands.cls())
+        self._wake(len(self._idle))
+
+    async def close(self) -> None:
+        """Disconnects, once what was answered is on its way. Messages that nobody has asked for
+        go back to nsqd at once; those not answered, when nsqd sees the connection end or when
+        their time is up."""
+        if self._closed or self._fleet is None:
+            return
+        self.stop()
+        self._closed = True
+        while self._inbox:
+            self._inbox.popleft().requeue()
+        await self._fleet.close()
+
+    # Messages.
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        if not self._inbox:
+            await self._wait_for_message()
+            if not self._inbox:
+                raise StopAsyncIteration
+        return self._inbox.popleft()
+
+    async def batch(self, count_max: int = 1000) -> list[Message]:
+        """The messages that are here, so many at most; waits until there is one.
+
+        None at all mean that the consumer was stopped.
+        """
+        if not self._inbox:
+            await self._wait_for_message()
+        inbox = self._inbox
+        return [inbox.popleft() for _ in range(min(count_max, len(inbox)))]
+
+    async def run(
+        self,
+        handler: Handler,
+        *,
+        concurrency: int = 1,
+        dead_letter: DeadLetter | None = None,
+    ) -> None:
+        """Calls `handler`, a function or a coroutine function, for every message, until `stop`.
+
+        A message is finished when the handler returns, unless it has answered it itself, and
+        requeued when it raises; then the consumer backs off. As long as the handler works on a
+        message, it is touched. One that has failed `max_attempts` times goes to `dead_letter`,
+        with the error of the last time, and is finished. `concurrency` handlers work at a time.
+
+        After `stop`, the handlers may take `close_timeout` to work off what is here. If this is
+        cancelled, so are they, and what they work on is requeued.
+        """
+        if self._fleet is None:
+            await self.start()
+        handling = Handling(self, self._config, handler, dead_letter, self._handled)
+        await handling.run(concurrency)
+
+    async def wait_until_stopped(self) -> None:
+        """Returns once `stop` or `close` has been called."""
+        await self._stopped.wait()
+
+    @property
+    def waiting(self) -> tuple[Message, ...]:
+        """The messages that are here and have not been handed out."""
+        return tuple(self._inbox)
+
+    @property
+    def msg_timeout(self) -> float:
+        """After how many seconds without an answer or a touch nsqd delivers a message again."""
+        timeouts = [connection.agreed.msg_timeout_ms for connection in self._shares]
+        return min(timeouts, default=60_000) / 1000
+
+    async def _wait_for_message(self) -> None:
+        """Returns when there is one, or when there will be none."""
+        if self._fleet is None:
+            await self.start()
+        while not self._inbox and not self._stopping:
+            waiter = self._loop.create_future()
+            self._idle.append(waiter)
+            await waiter
+
+    def _wake(self, count: int) -> None:
+        while count and self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                count -= 1
+
+    # What connections tell.
+
+    def _joined(self, connection: Connection) -> None:
+        if self._stopping:
+            connection.send(commands.cls())
+        self._shares[connection] = Share(self._loop.time(), connection.agreed.max_rdy_count)
+        self._share_out()
+
+    def delivered(self, connection: Connection, messages: list[Message]) -> None:
+        """See Owner."""
+        self._shares[connection].delivered_at = self._loop.time()
+        self._inbox.extend(messages)
+        if self._idle:
+            self._wake(len(messages))
+
+    def lost(self, connection: Connection, unconfirmed: list[Publishes]) -> None:
+        """See Owner. What it brought and nobody has asked for will come again, from elsewhere."""
+        self._shares.pop(connection, None)
+        self._inbox = deque(each for each in self._inbox if not each.is_from(connection))
+        self._share_out()
+
+    def writable(self, connection: Connection) -> None:
+        """See Owner. Answers are small, and are never held back."""
+
+    def confirmed(self, connection: Connection, batches: list[Publishes]) -> None:
+        """See Owner. Nothing is published."""
+
+    def refused(self, connection: Connection, error: ProtocolError, batch: Publishes) -> None:
+        """See Owner. Nothing is published."""
+
+    # How much is asked for.
+
+    def _share_out(self) -> None:
+        if self._stopping:
+            return
+        connections, shares = list(self._shares), list(self._shares.values())
+        now = self._loop.time()
+        total = {Flow.ALL: self._max_in_flight, Flow.ONE: 1, Flow.NONE: 0}[self._backoff.flow]
+        for connection, share, rdy in zip(
+            connections, shares, share_out(shares, self._config, total, now), strict=True
+        ):
+            if rdy != share.rdy:
+                share.rdy, share.changed_at = rdy, now
+                connection.send(commands.rdy(rdy))
+        if 0 < total < len(shares):
+            self._set_timer("turns", self._config.rdy_redistribute_interval, self._share_out)
+
+    def _handled(self, succeeded: bool) -> None:
+        """A handler has returned or raised."""
+        backoff = self._backoff
+        if not (backoff.succeeded() if succeeded else backoff.failed()) or self._stopping:
+            return
+        self._share_out()
+        if backoff.flow is Flow.NONE:
+            log.warning("%s/%s: backing off for %.3g s", *self._name, backoff.hold_seconds)
+            self._set_timer("backoff", backoff.hold_seconds, self._try_again)
+
+    def _set_timer(self, name: str, seconds: float, call: Callable[[], None]) -> None:
+        if name in self._timers:
+            self._timers[name].cancel()
+        self._timers[name] = self._loop.call_later(seconds, call)
+
+    def _try_again(self) -> None:
+        self._backoff.held()
+        self._share_out()
+
+    @property
+    def _name(self) -> tuple[str, str]:
+        return self.topic, self.channel
