@@ -5,7 +5,7 @@ import pytest
 
 from penstock.clock import MILLISECOND_NS, SECOND_NS
 from penstock.errors import ConfigError, UsageError
-from penstock.nsqd.options import NOT_YET, NsqdOptions, TlsRequired, TlsVersion, check
+from penstock.nsqd.options import NOT_YET, NsqdOptions, TlsRequired, TlsVersion, check, in_effect
 from penstock.options import load_config, markdown_page, option_value, options_of, parse_flags
 
 # What a stock nsqd answers to GET /config/<key> when it is started without flags, save for what
@@ -57,7 +57,7 @@ NSQ_DEFAULTS: dict[str, object] = {
     "tls_cert": "",
     "tls_client_auth_policy": "",
     "tls_key": "",
-    "tls_min_version": 769,
+    "tls_min_version": 771,
     "tls_required": 0,
     "tls_root_ca_file": "",
     "topology_region": "",
@@ -111,7 +111,7 @@ def test_the_broadcast_address_is_the_hostname() -> None:
         ("-tls-required=TCP-HTTPS", "tls_required", TlsRequired.TCP_AND_HTTPS),
         ("-tls-required=0", "tls_required", TlsRequired.NOBODY),
         ("-tls-min-version=TLS1.3", "tls_min_version", TlsVersion.TLS1_3),
-        ("-tls-min-version=", "tls_min_version", TlsVersion.TLS1_0),
+        ("-tls-min-version=", "tls_min_version", TlsVersion.TLS1_2),
         ("-snappy=false", "snappy", False),
         ("-requeue-on-disconnect=false", "requeue_on_disconnect", False),
     ],
@@ -193,6 +193,12 @@ def test_a_config_file_as_nsqs_users_write_them(tmp_path: Path) -> None:
             {"tls_required": TlsRequired.TCP_AND_HTTPS},
             "--tls-required needs --tls-cert and --tls-key",
         ),
+        (
+            {"tls_client_auth_policy": "require"},
+            "--tls-client-auth-policy needs --tls-cert and --tls-key",
+        ),
+        ({"tls_cert": "x.pem"}, "--tls-cert and --tls-key go together"),
+        ({"tls_key": "x.key"}, "--tls-cert and --tls-key go together"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(values: dict[str, Any], expected: str) -> None:
@@ -205,7 +211,6 @@ def test_what_cannot_work_is_refused_in_one_line(values: dict[str, Any], expecte
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"tls_cert": "x.pem"}, "--tls-cert: TLS is not in this version yet"),
         (
             {"lookupd_tcp_addresses": ("a:4160",)},
             "--lookupd-tcp-address: registering with nsqlookupd is not in this version yet",
@@ -227,6 +232,22 @@ def test_what_is_not_built_is_refused_rather_than_ignored(
 
 def test_what_is_not_built_is_a_list_of_fields() -> None:
     assert NOT_YET.keys() <= {declared.name for declared in options_of(NsqdOptions)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "required", "expected"),
+    [
+        ("", TlsRequired.NOBODY, TlsRequired.NOBODY),
+        ("require", TlsRequired.NOBODY, TlsRequired.EVERYBODY),
+        ("require-verify", TlsRequired.TCP_AND_HTTPS, TlsRequired.TCP_AND_HTTPS),
+    ],
+)
+def test_to_demand_certificates_is_to_require_tls(
+    policy: str, required: TlsRequired, expected: TlsRequired
+) -> None:
+    options = NsqdOptions(tls_client_auth_policy=policy, tls_required=required)
+
+    assert expected is in_effect(options).tls_required
 
 
 def test_unknown_experiments_are_ignored() -> None:

@@ -5,7 +5,7 @@ cannot yet is refused by name, rather than accepted and ignored: `NOT_YET` is th
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -15,7 +15,7 @@ from penstock.logs import LogLevel
 from penstock.option_kinds import BOOL, DURATION, FLOATS, INT, LOG_LEVEL, STRING, STRINGS, word_of
 from penstock.options import check_values, option, options_of
 
-__all__ = ["NOT_YET", "NsqdOptions", "TlsRequired", "TlsVersion", "check"]
+__all__ = ["NOT_YET", "NsqdOptions", "TlsRequired", "TlsVersion", "check", "in_effect"]
 
 
 class TlsRequired(IntEnum):
@@ -54,7 +54,7 @@ TLS_VERSION = word_of(
         "tls1.1": TlsVersion.TLS1_1,
         "tls1.2": TlsVersion.TLS1_2,
         "tls1.3": TlsVersion.TLS1_3,
-        "": TlsVersion.TLS1_0,
+        "": TlsVersion.TLS1_2,
     }
 )
 
@@ -280,7 +280,7 @@ class NsqdOptions:
         "serve nobody in clear text: true, false, or tcp-https, which exempts plain HTTP",
     )
     tls_min_version: TlsVersion = option(
-        TlsVersion.TLS1_0, TLS_VERSION, "oldest TLS to accept: tls1.0, tls1.1, tls1.2, tls1.3"
+        TlsVersion.TLS1_2, TLS_VERSION, "oldest TLS to accept: tls1.0, tls1.1, tls1.2, tls1.3"
     )
 
     deflate: bool = option(
@@ -318,11 +318,6 @@ class NsqdOptions:
 # What each option needs that is not built yet, by field.
 NOT_YET: Final[dict[str, str]] = {
     "lookupd_tcp_addresses": "registering with nsqlookupd",
-    "tls_cert": "TLS",
-    "tls_key": "TLS",
-    "tls_root_ca_file": "TLS",
-    "tls_client_auth_policy": "TLS",
-    "tls_required": "TLS",
 }
 
 
@@ -338,14 +333,31 @@ def check(options: NsqdOptions) -> None:
             )
     if options.statsd_address and not _has_port(options.statsd_address):
         raise ConfigError(f"--statsd-address must be address:port, not {options.statsd_address}")
-    if options.tls_required and not (options.tls_cert and options.tls_key):
-        raise ConfigError("--tls-required needs --tls-cert and --tls-key")
+    _check_tls(options)
     _refuse_what_is_not_built(options)
 
 
 def _has_port(address: str) -> bool:
     _, colon, port = address.rpartition(":")
     return bool(colon) and port.isdecimal() and int(port) <= PORT_MAX
+
+
+def in_effect(options: NsqdOptions) -> NsqdOptions:
+    """The options as they are acted on: to demand certificates is to require TLS."""
+    if options.tls_client_auth_policy and options.tls_required is TlsRequired.NOBODY:
+        return replace(options, tls_required=TlsRequired.EVERYBODY)
+    return options
+
+
+def _check_tls(options: NsqdOptions) -> None:
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise ConfigError("--tls-cert and --tls-key go together")
+    if options.tls_cert:
+        return
+    if options.tls_required:
+        raise ConfigError("--tls-required needs --tls-cert and --tls-key")
+    if options.tls_client_auth_policy:
+        raise ConfigError("--tls-client-auth-policy needs --tls-cert and --tls-key")
 
 
 def _refuse_what_is_not_built(options: NsqdOptions) -> None:
