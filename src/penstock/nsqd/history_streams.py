@@ -13,14 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from penstock.broker.topic import Topic
 from penstock.errors import StorageError
 from penstock.log import FoundBatch, LogReader, split_frames
-from penstock.nsqd.message_json import json_line
+from penstock.nsqd.message_json import MessageLine, encode_lines, message_line
 from penstock.webapi import CutShort
 
 __all__ = ["READERS_MAX", "HistoryStreams"]
 
 # With a piece in each one's hands, and one more at the kernel's, some 50 MB at the most.
-READERS_MAX = 64
-PIECE_BYTES = 256 * 1024
+READERS_MAX = 32
+PIECE_BYTES = 512 * 1024
 
 # More would not read a page cache faster, and would let more pieces come between two live messages.
 _THREADS = 2
@@ -109,13 +109,12 @@ class HistoryStreams:
 def _lines_of(found: FoundBatch) -> Iterator[bytes]:
     """The lines of one batch, some at a time."""
     batch = found.batch
-    frames = split_frames(batch, found.frames)
-    lines: list[bytes] = []
+    lines: list[MessageLine] = []
     size = 0
-    for seq, frame in enumerate(frames, batch.first_seq):
-        lines.append(json_line(seq, frame, due_ns=batch.due_ns))
+    for seq, frame in enumerate(split_frames(batch, found.frames), batch.first_seq):
+        lines.append(message_line(seq, frame, batch.due_ns))
         size += len(frame)
         if size >= _JSON_BYTES:
-            yield b"".join(lines)
+            yield encode_lines(lines)
             lines, size = [], 0
-    yield b"".join(lines)
+    yield encode_lines(lines)
