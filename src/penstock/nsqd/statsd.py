@@ -11,6 +11,7 @@ The name is looked up anew every time, because that is how such a receiver moves
 
 import asyncio
 import math
+import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -188,7 +189,7 @@ class Statsd:
 
     async def _send_report(self) -> None:
         """Raises OSError, for a packet only after all of them have been tried."""
-        settings, failure = self._settings, None
+        settings, failure = self._settings, 0
         with await _connected(settings.address) as connection:
             self._log.info("STATSD: pushing stats to %s", settings.address)
             started = asyncio.get_running_loop().time()
@@ -198,9 +199,12 @@ class Statsd:
                 try:
                     connection.send(packet)
                 except OSError as error:
-                    failure = error
-        if failure is not None:
-            raise failure
+                    failure = error.errno or 0
+            # That the last packets were refused is known only a moment later.
+            await self._wait_until(started + settings.spread_seconds)
+            failure = failure or connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failure:
+            raise OSError(failure, os.strerror(failure))
 
     async def _make_packets(self) -> list[bytes]:
         memory = self._memory() if self._settings.with_memory else None

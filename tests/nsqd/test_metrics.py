@@ -1,0 +1,187 @@
+"""/metrics of the running program, read back by Prometheus' own parser."""
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.nsqd.metrics import FAMILIES
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+
+QUANTILES = ("1.0", "0.5")
+
+# Where /metrics shows what /stats shows.
+OF_TOPICS = {
+    "depth": "nsqd_topic_depth",
+    "backend_depth": "nsqd_topic_backend_depth",
+    "message_count": "nsqd_topic_messages_total",
+    "message_bytes": "nsqd_topic_message_bytes_total",
+    "paused": "nsqd_topic_paused",
+}
+OF_CHANNELS = {
+    "depth": "nsqd_channel_depth",
+    "backend_depth": "nsqd_channel_backend_depth",
+    "in_flight_count": "nsqd_channel_in_flight",
+    "deferred_count": "nsqd_channel_deferred",
+    "message_count": "nsqd_channel_messages_total",
+    "requeue_count": "nsqd_channel_requeues_total",
+    "timeout_count": "nsqd_channel_timeouts_total",
+    "client_count": "nsqd_channel_clients",
+    "paused": "nsqd_channel_paused",
+}
+
+
+@pytest.fixture(scope="module")
+def nsqd() -> Iterator[NsqdProcess]:
+    flags = ("--sync-every=1", f"--e2e-processing-latency-percentile={','.join(QUANTILES)}")
+    with run_nsqd(*flags) as process:
+        yield process
+
+
+def families_of(nsqd: NsqdProcess) -> list[Metric]:
+    return list(text_string_to_metric_families(nsqd.http("GET", "/metrics").body.decode()))
+
+
+def values_of(nsqd: NsqdProcess) -> dict[tuple[str, ...], float]:
+    """Every sample, by its name and the values of its labels."""
+    samples = [sample for family in families_of(nsqd) for sample in family.samples]
+    values = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
+    assert len(samples) == len(values), "a sample is there twice"
+    return values
+
+
+def make_traffic(nsqd: NsqdProcess, topic: str) -> None:
+    """Leaves messages in every state that there is."""
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    nsqd.post(f"/channel/create?topic={topic}&channel=paused")
+    nsqd.post(f"/channel/pause?topic={topic}&channel=paused")
+    consumer = nsqd.consumer(topic, "c", rdy=3)
+    producer = nsqd.connect()
+    for body in (b"finished", b"requeued", b"kept", b"queued"):
+        producer.call(commands.pub(topic, body))
+    producer.call(commands.dpub(topic, 60_000, b"deferred"))
+    finished, requeued, _ = consumer.messages(3)
+    consumer.send(commands.rdy(1), commands.fin(finished.id), commands.req(requeued.id, 60_000))
+    nsqd.post(f"/topic/pause?topic={topic}")
+    producer.call(commands.pub(topic, b"held"))
+    figures = {"depth": 1, "in_flight_count": 1, "deferred_count": 2, "requeue_count": 1}
+    wait_until(lambda: nsqd.shows(topic, "c", **figures), "the messages to be where they belong")
+
+
+def test_everything_that_stats_has_of_topics_and_channels_is_there(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    make_traffic(nsqd, topic)
+    stats, values = nsqd.stats(topic), values_of(nsqd)
+
+    assert {name: stats[name] for name in OF_TOPICS} == {
+        name: values[metric, topic] for name, metric in OF_TOPICS.items()
+    }
+    for channel in stats["channels"]:
+        assert {name: channel[name] for name in OF_CHANNELS} == {
+            name: values[metric, topic, channel["channel_name"]]
+            for name, metric in OF_CHANNELS.items()
+        }
+    named = {"topic_name", "channels", "e2e_processing_latency"}
+    assert stats.keys() - named == OF_TOPICS.keys()
+    named = {"channel_name", "clients", "e2e_processing_latency"}
+    assert stats["channels"][0].keys() - named == OF_CHANNELS.keys()
+
+
+def test_latencies_are_those_of_stats_in_seconds(nsqd: NsqdProcess, topic: str) -> None:
+    make_traffic(nsqd, topic)
+    stats, values = nsqd.stats(topic), values_of(nsqd)
+
+    shown: dict[tuple[str, ...], Any] = {
+        ("nsqd_topic_latency_seconds", topic): stats,
+        ("nsqd_channel_latency_seconds", topic, "c"): stats["channels"][0],
+    }
+    for name, figures in shown.items():
+        percentiles = figures["e2e_processing_latency"]["percentiles"]
+        assert [each["value"] / 1e9 for each in percentiles] == [
+            values[*name, quantile] for quantile in QUANTILES
+        ]
+        assert all(each["value"] > 0 for each in percentiles)
+    # Nothing has been finished there.
+    assert ("nsqd_channel_latency_seconds", topic, "paused", "0.5") not in values
+
+
+def test_every_family_is_there_once_with_its_kind_and_help(nsqd: NsqdProcess) -> None:
+    page = nsqd.http("GET", "/metrics").body.decode()
+
+    heads = "".join(re.findall(r"^# .*\n", page, re.MULTILINE))
+    assert "".join(family.head for family in FAMILIES) == heads
+
+
+def test_samples_have_the_labels_of_their_family(nsqd: NsqdProcess, topic: str) -> None:
+    make_traffic(nsqd, topic)
+    declared = {family.name.removesuffix("_total"): family for family in FAMILIES}
+
+    for family in families_of(nsqd):
+        for sample in family.samples:
+            labels = tuple(label for label in sample.labels if label != "le")
+            assert declared[family.name].labels == labels
+
+
+def test_the_log_and_its_fsyncs_are_measured(nsqd: NsqdProcess, topic: str) -> None:
+    before = values_of(nsqd)["nsqd_fsync_seconds_count",]
+    nsqd.publish(topic, b"x" * 1000)
+    values = values_of(nsqd)
+
+    assert values["nsqd_fsync_seconds_count",] > before
+    assert values["nsqd_fsync_seconds_sum",] > 0
+    assert 1000 < values["nsqd_topic_log_bytes", topic] < 1200
+    assert 1 == values["nsqd_topic_log_segments", topic]
+
+
+def test_an_ephemeral_topic_has_no_log(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.publish(f"{topic}#ephemeral", b"x")
+    values = values_of(nsqd)
+
+    assert 1 == values["nsqd_topic_messages_total", f"{topic}#ephemeral"]
+    assert ("nsqd_topic_log_bytes", f"{topic}#ephemeral") not in values
+
+
+def test_the_process_is_described(nsqd: NsqdProcess, topic: str) -> None:
+    with nsqd.connect() as producer:
+        before = values_of(nsqd)
+        producer.call(commands.pub(topic, b"x"))
+        values = values_of(nsqd)
+
+    assert 1 == values["nsqd_healthy",]
+    assert before["nsqd_producers",] + 1 == values["nsqd_producers",] <= values["nsqd_connections",]
+    assert 1 == values["nsqd_http_connections",]
+    assert nsqd.http("GET", "/info").json()["start_time"] == int(
+        values["process_start_time_seconds",]
+    )
+    assert 10e6 < values["process_resident_memory_bytes",] < 500e6
+    assert 0 < before["process_cpu_seconds_total",] <= values["process_cpu_seconds_total",]
+    wait_until(lambda: values_of(nsqd)["nsqd_loop_lag_seconds_count",] > 0, "a sample of the loop")
+
+
+def test_what_is_not_http_is_counted_as_refused(nsqd: NsqdProcess) -> None:
+    host, _, port = nsqd.http_address.partition(":")
+    with socket.create_connection((host, int(port))) as peer:
+        peer.sendall(b"\x16\x03\x01 this is no request\r\n\r\n")
+        peer.recv(1)
+
+    assert values_of(nsqd)["nsqd_http_refusals_total", "400"] >= 1
+
+
+def test_the_page_of_metrics_lists_every_family() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(?:nsqd|process)_.*$", page, re.MULTILINE)
+
+    assert [
+        f"| `{family.name}` | {family.kind} "
+        f"| {', '.join(f'`{label}`' for label in family.labels)} | {family.help} |"
+        for family in FAMILIES
+    ] == rows
