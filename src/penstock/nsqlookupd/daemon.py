@@ -115,6 +115,9 @@ class Nsqlookupd:
     def _advance(self) -> None:
         self._advance_timer = None
         self.registry.advance()
+        next_ns = self.registry.next_deadline_ns
+        if next_ns is not None and self._advance_timer is None:
+            self.advance_at(next_ns)  # The loop's timers may be a moment early.
 
     # Within.
 

@@ -278,6 +278,11 @@ class Registry:
 
     # The passing of time.
 
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """When there will be something to notice, at the earliest."""
+        return self._due_ns
+
     def advance(self) -> None:
         """Notices producers that were not heard of for long, and tombstones that have expired."""
         now_ns = self._clock.now_ns()

@@ -1,0 +1,230 @@
+"""The TCP side of the running program: its answers, its log, and peers that mean no good."""
+
+import os
+import re
+import struct
+
+import pytest
+
+from penstock.errors import ProtocolError
+from penstock.testing.nsqlookupd import LookupPeer, NsqlookupdProcess, run_nsqlookupd
+from penstock.testing.waiting import wait_until
+from penstock.wire import lookup_v1
+
+
+def sized(data: bytes) -> bytes:
+    return struct.pack(">i", len(data)) + data
+
+
+def identify(**fields: object) -> bytes:
+    stock = {"broadcast_address": "n", "tcp_port": 1, "http_port": 2, "version": "v"}
+    return lookup_v1.identify({**stock, **fields})
+
+
+def refusals(nsqlookupd: NsqlookupdProcess, reason: str) -> int:
+    page = nsqlookupd.http("GET", "/metrics").body.decode()
+    found = re.search(rf'nsqlookupd_refusals_total{{reason="{reason}"}} (\d+)', page)
+    assert found
+    return int(found[1])
+
+
+def test_identify_is_answered_by_who_we_are(nsqlookupd: NsqlookupdProcess) -> None:
+    answer = nsqlookupd.connect().call(identify())
+    http_port, tcp_port = (
+        address.rpartition(":")[2] for address in (nsqlookupd.http_address, nsqlookupd.tcp_address)
+    )
+
+    assert (
+        f'{{"broadcast_address":"lookup.example","hostname":"{os.uname().nodename}",'
+        f'"http_port":{http_port},"tcp_port":{tcp_port},"version":"1.3.0"}}'
+    ).encode() == answer
+
+
+def test_commands_are_answered_in_order_however_they_are_cut(
+    nsqlookupd: NsqlookupdProcess, topic: str
+) -> None:
+    peer = nsqlookupd.connect()
+    for at in range(0, len(data := b"PING\n" + identify() + b"REGISTER " + topic.encode()), 7):
+        peer.send(data[at : at + 7])
+    peer.send(b" c\nPING\n")
+
+    answers = [peer.response() for _ in range(4)]
+
+    assert [b"OK", b"OK", b"OK"] == [answers[0], *answers[2:]]
+    assert ["n"] == nsqlookupd.found(topic)
+
+
+REFUSED = [
+    (b"", b"  V2", b"E_BAD_PROTOCOL"),
+    (b"", b"GET / HTTP/1.1\r\n\r\n", b"E_BAD_PROTOCOL"),
+    (lookup_v1.MAGIC, b"HELLO\n", b"E_INVALID invalid command HELLO"),
+    (lookup_v1.MAGIC, b"REGISTER t\n", b"E_INVALID client must IDENTIFY"),
+    (lookup_v1.MAGIC, b"IDENTIFY\n\xff\xff\xff\xff", b"E_BAD_BODY IDENTIFY body size -1 out"),
+    (lookup_v1.MAGIC, b"IDENTIFY\n\x7f\xff\xff\xff", b"E_BAD_BODY IDENTIFY body size 2147483647"),
+    (lookup_v1.MAGIC, identify(http_port=0), b"E_BAD_BODY IDENTIFY missing fields"),
+    (lookup_v1.MAGIC, b"x" * 1_000_000, b"E_INVALID no newline within 16384 bytes"),
+]
+
+
+@pytest.mark.parametrize(("magic", "sent", "error"), REFUSED)
+def test_a_refused_peer_can_read_why_and_is_closed(
+    nsqlookupd: NsqlookupdProcess, magic: bytes, sent: bytes, error: bytes
+) -> None:
+    before = refusals(nsqlookupd, "protocol")
+    peer = nsqlookupd.connect(magic=magic)
+    peer.send(sent)
+
+    told = peer.read_to_end()
+
+    assert sized(told[4:]) == told
+    assert told[4:].startswith(error)
+    assert before + 1 == refusals(nsqlookupd, "protocol")
+    assert f"- {error.decode()}" in nsqlookupd.log
+
+
+def test_what_came_before_an_error_is_answered(nsqlookupd: NsqlookupdProcess) -> None:
+    peer = nsqlookupd.connect()
+    peer.send(b"PING\nPING\nPONG\nPING\n")
+
+    told = peer.read_to_end()
+
+    assert lookup_v1.OK * 2 + sized(b"E_INVALID invalid command PONG") == told
+
+
+def test_a_body_that_is_cut_short_is_refused(nsqlookupd: NsqlookupdProcess) -> None:
+    peer = nsqlookupd.connect()
+    peer.send(identify()[:-1])
+    peer.end()
+
+    assert sized(b"E_BAD_BODY IDENTIFY failed to read body") == peer.read_to_end()
+
+
+def test_one_who_is_refused_is_gone_at_once(nsqlookupd: NsqlookupdProcess, topic: str) -> None:
+    peer = nsqlookupd.node("a")
+    peer.call(lookup_v1.register(topic))
+
+    with pytest.raises(ProtocolError, match="E_BAD_TOPIC REGISTER topic name '!' is not valid"):
+        peer.call(lookup_v1.register("!"))
+
+    assert [] == nsqlookupd.found(topic)
+
+
+def test_one_who_disconnects_is_gone_and_what_it_had_is_known_still(
+    nsqlookupd: NsqlookupdProcess, topic: str
+) -> None:
+    peer = nsqlookupd.node("a")
+    peer.call(lookup_v1.register(topic, "c"))
+    there = nsqlookupd.found(topic)
+    peer.close()
+    wait_until(lambda: not nsqlookupd.found(topic), "the node to be gone")
+
+    answer = nsqlookupd.http("GET", f"/lookup?topic={topic}")
+
+    assert ["a"] == there
+    assert b'{"channels":["c"],"producers":[]}' == answer.body
+
+
+def test_the_log_tells_what_a_node_does(nsqlookupd: NsqlookupdProcess, topic: str) -> None:
+    peer = nsqlookupd.node("a", version="v9")
+    peer.call(lookup_v1.register(topic, "c"))
+    peer.call(lookup_v1.unregister(topic))
+    address = peer.address
+    peer.close()
+    last = f"DB: client({address}) UNREGISTER category:client key: subkey:"
+    wait_until(lambda: last in nsqlookupd.log, "the end of the node to be logged")
+
+    said = [line.partition("INFO: ")[2] for line in nsqlookupd.log.splitlines() if address in line]
+
+    assert [
+        f"TCP: new client({address})",
+        f"CLIENT({address}): IDENTIFY Address:a TCP:4150 HTTP:4151 Version:v9",
+        f"DB: client({address}) REGISTER category:channel key:{topic} subkey:c",
+        f"DB: client({address}) REGISTER category:topic key:{topic} subkey:",
+        f"DB: client({address}) UNREGISTER category:channel key:{topic} subkey:c",
+        f"DB: client({address}) UNREGISTER category:topic key:{topic} subkey:",
+        f"PROTOCOL(V1): [{address}] exiting ioloop",
+        last,
+    ] == said
+
+
+# Peers that mean no good.
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"  V",
+        b"  V1",
+        b"  V1PING\n",
+        b"  V1PIN",
+        b"  V1" + identify()[:20],
+        b"  V1" + identify() + b"REGISTER",
+    ],
+)
+def test_who_keeps_us_waiting_is_given_up(sent: bytes) -> None:
+    with run_nsqlookupd("--peer-timeout=50ms") as nsqlookupd:
+        peer = LookupPeer(nsqlookupd.tcp_address)
+        peer.send(sent)
+        peer.read_to_end()
+
+        assert 1 == refusals(nsqlookupd, "timeout")
+        assert f"ERROR: [{peer.address}] - i/o timeout" in nsqlookupd.log
+        peer.close()
+
+
+def test_who_sends_a_byte_now_and_then_is_given_up_all_the_same() -> None:
+    with run_nsqlookupd("--peer-timeout=200ms") as nsqlookupd:
+        peer = nsqlookupd.connect()
+
+        def is_cut_off() -> bool:
+            try:
+                peer.send(b"x")
+            except OSError:
+                return True
+            return False
+
+        wait_until(is_cut_off, "the peer to be given up")
+
+        assert 1 == refusals(nsqlookupd, "timeout")
+
+
+def test_who_never_reads_is_given_up() -> None:
+    with run_nsqlookupd("--peer-timeout=300ms") as nsqlookupd:
+        peer = nsqlookupd.node("a")
+
+        def is_cut_off() -> bool:
+            try:
+                peer.send(lookup_v1.ping() * 10_000)
+            except OSError:
+                return True
+            return False
+
+        wait_until(is_cut_off, "the peer to be given up", seconds=30)
+
+        assert 1 == refusals(nsqlookupd, "timeout")
+
+
+def test_a_node_may_be_silent_between_commands() -> None:
+    with run_nsqlookupd("--peer-timeout=50ms") as nsqlookupd:
+        node, silent = nsqlookupd.node("a"), nsqlookupd.connect()
+        node.call(lookup_v1.register("t"))
+        silent.read_to_end()  # by when the node has had as much time
+
+        assert ["a"] == nsqlookupd.found("t")
+        assert b"OK" == node.call(lookup_v1.ping())
+
+
+def test_there_are_only_so_many_connections() -> None:
+    with run_nsqlookupd("--max-connections=2") as nsqlookupd:
+        first, second = nsqlookupd.node("a"), nsqlookupd.node("b")
+        third = LookupPeer(nsqlookupd.tcp_address)
+        refused = third.read_to_end()
+        third.close()
+        second.close()
+        wait_until(lambda: b'{protocol="tcp"} 1' in nsqlookupd.http("GET", "/metrics").body, "room")
+
+        assert b"" == refused
+        assert 1 == refusals(nsqlookupd, "connections")
+        assert b"OK" == first.call(lookup_v1.ping())
+        assert b"OK" == nsqlookupd.connect().call(lookup_v1.ping())
