@@ -5,11 +5,19 @@ import gc
 import os
 import resource
 import signal
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
+from penstock.errors import ConfigError
 from penstock.logs import Logger
 
-__all__ = ["ignore_signals", "raise_open_files_limit", "settle_memory", "stop_on_signals"]
+__all__ = [
+    "ignore_signals",
+    "raise_open_files_limit",
+    "reload_on_hangup",
+    "settle_memory",
+    "stop_on_signals",
+]
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -38,6 +46,21 @@ def ignore_signals() -> None:
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, lambda: None)
+
+
+def reload_on_hangup(reloads: Mapping[str, Callable[[], None]], log: Logger) -> None:
+    """Reads these again at each SIGHUP; what cannot be read, by a ConfigError, stays as it was."""
+
+    def on_hangup() -> None:
+        for what, reload in reloads.items():
+            try:
+                reload()
+            except ConfigError as error:
+                log.error("SIGHUP, the old %s stay in use - %s", what, error)
+            else:
+                log.info("SIGHUP, %s reloaded", what)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
 
 
 def raise_open_files_limit() -> None:

@@ -57,7 +57,7 @@ NSQ_DEFAULTS: dict[str, object] = {
     "tls_cert": "",
     "tls_client_auth_policy": "",
     "tls_key": "",
-    "tls_min_version": 771,
+    "tls_min_version": 771,  # but for this: 769 is no longer safe
     "tls_required": 0,
     "tls_root_ca_file": "",
     "topology_region": "",
@@ -65,7 +65,7 @@ NSQ_DEFAULTS: dict[str, object] = {
 }
 
 DEPENDS_ON_THE_MACHINE = {"broadcast_address", "id"}
-OUR_OWN = {"log_format", "requeue_on_disconnect"}
+OUR_OWN = {"http_auth_token_file", "log_format", "requeue_on_disconnect"}
 ONLY_FLAGS = {"version", "config", "verbose", "worker-id"}
 
 

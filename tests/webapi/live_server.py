@@ -30,11 +30,11 @@ def live_server(
     routes: Iterable[Route],
     *,
     limits: Limits | None = None,
-    gate: Gate | None = None,
+    gates: tuple[Gate, ...] = (),
     unix_path: Path | None = None,
 ) -> Iterator["LiveServer"]:
     """Serves `routes` until the block is left, then stops."""
-    live = LiveServer(routes, limits, gate, unix_path)
+    live = LiveServer(routes, limits, gates, unix_path)
     live.thread.start()
     try:
         assert live.ready.wait(PATIENCE_SECONDS)
@@ -53,7 +53,7 @@ class LiveServer:
         self,
         routes: Iterable[Route],
         limits: Limits | None,
-        gate: Gate | None,
+        gates: tuple[Gate, ...],
         unix_path: Path | None,
     ) -> None:
         self.log_lines: list[str] = []
@@ -66,7 +66,7 @@ class LiveServer:
         self.thread = threading.Thread(target=lambda: uvloop.run(self._run()), daemon=True)
         self._routes = routes
         self._limits = limits
-        self._gate = gate
+        self._gates = gates
         self._unix_path = unix_path
 
     async def _run(self) -> None:
@@ -74,7 +74,7 @@ class LiveServer:
         self.loop.set_exception_handler(lambda _, context: self.loop_errors.append(context))
         log = Logger("", LogLevel.DEBUG, write=self.log_lines.append)
         self.server = HttpServer(
-            Router(self._routes), log=log, limits=self._limits, gate=self._gate
+            Router(self._routes), log=log, limits=self._limits, gates=self._gates
         )
         factory = self.server.new_connection
         if self._unix_path is None:

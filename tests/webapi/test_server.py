@@ -146,7 +146,7 @@ class TestTheGate:
             Route("GET", "/now", lambda _: "now"),
             Route("POST", "/pub", lambda request: request.body.decode()),
         ]
-        with live_server(routes, gate=gate) as live:
+        with live_server(routes, gates=(gate,)) as live:
             yield live
 
     FORBIDDEN = (

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import uvloop
 
+from penstock.admission import Admission
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
@@ -25,9 +26,10 @@ from penstock.logs import Logger
 from penstock.nsqd import metadata
 from penstock.nsqd.auth import Authenticator
 from penstock.nsqd.durability import Durability
-from penstock.nsqd.encryption import ClearTextGate, reload_on_hangup, tls_of
+from penstock.nsqd.encryption import ClearTextGate, tls_of
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http import HttpApi, HttpServices
+from penstock.nsqd.http_tokens import HttpTokens
 from penstock.nsqd.loop_lag import LoopLag
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.metrics import SYNC_BOUNDS_SECONDS, MetricsSource
@@ -42,6 +44,7 @@ from penstock.options import version_line
 from penstock.process import (
     ignore_signals,
     raise_open_files_limit,
+    reload_on_hangup,
     settle_memory,
     stop_on_signals,
 )
@@ -99,10 +102,15 @@ class Nsqd:
         self.options = options = in_effect(options)
         self.log = log
         self.tls = tls_of(options)
+        token_file = options.http_auth_token_file
+        self._tokens = HttpTokens(token_file, log) if token_file else None
         self.clock = clock or SystemClock()
         self.started_at_ns = self.clock.wall_ns()
         self.clients = Clients()
         self.refusals = Refusals()
+        self._admission = Admission(
+            total_max=options.max_connections, per_address_max=options.max_connections_per_address
+        )
         self.tcp: Listener | None = None
         self.http: Listener | None = None
         self.https: Listener | None = None
@@ -138,8 +146,7 @@ class Nsqd:
         self._write_metadata().result()
         await self._serve_tcp()
         await self._serve_http()
-        if self.tls is not None:
-            reload_on_hangup(self.tls, self.log)
+        self._reload_on_hangup()
         if self.options.statsd_address:
             self._report_to_statsd()
         self._loop_lag.start()
@@ -187,8 +194,13 @@ class Nsqd:
         services = TcpServices(
             session=session,
             limits=_limits(self.options),
-            patience=Patience(greeting_seconds=30, command_seconds=60),
+            patience=Patience(
+                greeting_seconds=self.options.greeting_timeout_ns / SECOND_NS,
+                command_seconds=self.options.command_timeout_ns / SECOND_NS,
+            ),
             clients=self.clients,
+            admission=self._admission,
+            refusals=self.refusals,
             tls=self.tls,
             tls_required=self.options.tls_required is not TlsRequired.NOBODY,
         )
@@ -211,7 +223,8 @@ class Nsqd:
             started_at_ns=self.started_at_ns,
         )
         gate = ClearTextGate() if self.options.tls_required is TlsRequired.EVERYBODY else None
-        server = HttpServer(HttpApi(services).router(), log=self.log, gate=gate)
+        gates = [each for each in (gate, self._tokens) if each is not None]
+        server = HttpServer(HttpApi(services).router(), log=self.log, gates=gates)
         self._http_server = services.metrics.http_server = server
         if self.tls is not None and self.options.https_address:
             https_address, tls = self.options.https_address, self.tls.listening
@@ -227,6 +240,12 @@ class Nsqd:
         services.options = replace(self.options, statsd_prefix=self._statsd_prefix())
         if self.tcp is not None:
             services.tcp_port = self.tcp.port
+
+    def _reload_on_hangup(self) -> None:
+        parts = {"certificates": self.tls, "tokens": self._tokens}
+        reloads = {what: part.reload for what, part in parts.items() if part is not None}
+        if reloads:
+            reload_on_hangup(reloads, self.log)
 
     def _report_to_statsd(self) -> None:
         self._statsd = Statsd(
@@ -365,6 +384,8 @@ def _broker_settings(options: NsqdOptions) -> BrokerSettings:
         mem_queue_size=options.mem_queue_size,
         max_msg_timeout_ns=options.max_msg_timeout_ns,
         max_channel_consumers=options.max_channel_consumers,
+        max_topics=options.max_topics,
+        max_channels_per_topic=options.max_channels_per_topic,
         requeue_on_disconnect=options.requeue_on_disconnect,
         latency_window_ns=options.e2e_processing_latency_window_time_ns
         if options.e2e_processing_latency_percentiles
@@ -378,6 +399,8 @@ def _limits(options: NsqdOptions) -> Limits:
         max_body_size=options.max_body_size,
         max_rdy_count=options.max_rdy_count,
         max_req_timeout_ms=options.max_req_timeout_ns // MILLISECOND_NS,
+        max_defer_timeout_ms=(options.max_defer_timeout_ns or options.max_req_timeout_ns)
+        // MILLISECOND_NS,
     )
 
 

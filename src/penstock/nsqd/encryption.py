@@ -1,16 +1,13 @@
 """nsqd's TLS, as its options say: certificates, who may do without, and how they are renewed."""
 
-import asyncio
-import signal
 from functools import partial
 
 from penstock.errors import ConfigError
-from penstock.logs import Logger
 from penstock.nsqd.options import NsqdOptions
 from penstock.tls import ReloadableContext, server_context
 from penstock.webapi import Request, Response, json_response
 
-__all__ = ["ClearTextGate", "reload_on_hangup", "tls_of"]
+__all__ = ["ClearTextGate", "tls_of"]
 
 
 def tls_of(options: NsqdOptions) -> ReloadableContext | None:
@@ -29,20 +26,6 @@ def tls_of(options: NsqdOptions) -> ReloadableContext | None:
         return ReloadableContext(make)
     except ConfigError as error:
         raise ConfigError(f"failed to build TLS config - {error}") from error
-
-
-def reload_on_hangup(tls: ReloadableContext, log: Logger) -> None:
-    """Reads the certificates again at each SIGHUP; connections that are open do not notice."""
-
-    def on_hangup() -> None:
-        try:
-            tls.reload()
-        except ConfigError as error:
-            log.error("SIGHUP, the old certificates stay in use - %s", error)
-        else:
-            log.info("SIGHUP, certificates reloaded")
-
-    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
 
 
 class ClearTextGate:

@@ -283,23 +283,52 @@ class NsqdOptions:
         TlsVersion.TLS1_2, TLS_VERSION, "oldest TLS to accept: tls1.0, tls1.1, tls1.2, tls1.3"
     )
 
-    deflate: bool = option(
-        True, BOOL, "let clients negotiate deflate; in this version the answer is always no"
-    )
+    deflate: bool = option(True, BOOL, "let clients negotiate deflate")
     max_deflate_level: int = option(
         6, INT, "strongest deflate level a client may ask for", at_least=1, at_most=9
     )
-    snappy: bool = option(
-        True, BOOL, "let clients negotiate snappy; in this version the answer is always no"
-    )
+    snappy: bool = option(True, BOOL, "let clients negotiate snappy")
     enable_experiment: tuple[str, ...] = option(
         (), STRINGS, f"turn on an experiment: {TOPOLOGY_AWARE_CONSUMPTION}"
     )
 
+    http_auth_token_file: str = option(
+        "",
+        STRING,
+        "path of a file of bearer tokens for the HTTP API and their scopes; empty for an open API",
+    )
     requeue_on_disconnect: bool = option(
         True,
         BOOL,
         "give a lost consumer's messages to others at once; false waits for their timeout, as NSQ",
+    )
+    max_defer_timeout_ns: int = option(
+        0,
+        DURATION,
+        "the longest a publish may be deferred; 0 for as long as -max-req-timeout",
+        at_least=0,
+    )
+    max_connections: int = option(
+        20_000, INT, "most connections at a time, TCP and HTTP together; 0 for no limit", at_least=0
+    )
+    max_connections_per_address: int = option(
+        10_000, INT, "most connections at a time from one address; 0 for no limit", at_least=0
+    )
+    greeting_timeout_ns: int = option(
+        30 * SECOND_NS,
+        DURATION,
+        "how long a TCP client may take to say which protocol it speaks",
+        at_least=MILLISECOND_NS,
+    )
+    command_timeout_ns: int = option(
+        60 * SECOND_NS,
+        DURATION,
+        "how long a command may take to arrive; also of a client without heartbeats",
+        at_least=MILLISECOND_NS,
+    )
+    max_topics: int = option(20_000, INT, "most topics; 0 for no limit", at_least=0)
+    max_channels_per_topic: int = option(
+        1_000, INT, "most channels of one topic; 0 for no limit", at_least=0
     )
     retention_time_ns: int = option(
         0,

@@ -25,7 +25,7 @@ from penstock.webapi.outbox import Answer, Outbox
 from penstock.webapi.planning import Plan
 from penstock.webapi.requests import Request
 from penstock.webapi.responses import Response
-from penstock.webapi.state import Gate, ServerState
+from penstock.webapi.state import ServerState
 
 __all__ = ["Connection"]
 
@@ -211,8 +211,8 @@ class Connection(asyncio.Protocol):
 
     def _begin_body(self, plan: Plan, data: bytes, start: int) -> int:
         """Sees to what comes between a head and the end of its body; returns where to go on."""
-        if self._state.gate is not None:
-            plan = self._past_gate(plan, self._state.gate)
+        if self._state.gates:
+            plan = self._past_gates(plan)
         if plan.at_once is not None:
             self._leave_unread(plan, plan.at_once)
             return len(data)
@@ -223,12 +223,16 @@ class Connection(asyncio.Protocol):
         self._reset_deadline()
         return self._read_body(data, start)
 
-    def _past_gate(self, plan: Plan, gate: Gate) -> Plan:
+    def _past_gates(self, plan: Plan) -> Plan:
+        request = Request(plan.head, plan.params, b"", self)
         try:
-            response = gate(Request(plan.head, plan.params, b"", self))
+            for gate in self._state.gates:
+                response = gate(request)
+                if response is not None:
+                    return plan.answered_by(response)
         except Exception:  # noqa: BLE001 (it is logged, with traceback)
-            response = self._outbox.failure(plan)
-        return plan if response is None else plan.answered_by(response)
+            return plan.answered_by(self._outbox.failure(plan))
+        return plan
 
     def _read_body(self, data: bytes, start: int) -> int:
         plan, body = self._plan, self._body

@@ -13,7 +13,7 @@ day and looks at their deadlines; without any it sleeps.
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from email.utils import formatdate
 
 from penstock.logs import Logger
@@ -37,12 +37,14 @@ class HttpServer:
         *,
         log: Logger,
         limits: Limits | None = None,
-        gate: Gate | None = None,
+        gates: Iterable[Gate] = (),
     ) -> None:
-        """`gate` sees every request before its body is read, and may answer it."""
-        limits = limits or Limits()
-        planner = Planner(router, head_bytes_max=limits.head_bytes_max, gated=gate is not None)
-        self._state = ServerState(planner, limits, log, gate)
+        """Each of `gates` sees every request before its body is read, and may answer it; those
+        after it then do not see it.
+        """
+        limits, gates = limits or Limits(), tuple(gates)
+        planner = Planner(router, head_bytes_max=limits.head_bytes_max, gated=bool(gates))
+        self._state = ServerState(planner, limits, log, gates)
         self._tick_seconds = min(TICK_SECONDS_MAX, limits.shortest_seconds)
         self._ticking: asyncio.TimerHandle | None = None
 

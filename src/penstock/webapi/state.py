@@ -63,7 +63,7 @@ class ServerState:
     planner: Planner
     limits: Limits
     log: Logger
-    gate: Gate | None
+    gates: tuple[Gate, ...]
 
     connections: set[OpenConnection] = field(default_factory=set)
     all_gone: asyncio.Event = field(default_factory=asyncio.Event)

@@ -1,0 +1,156 @@
+"""Bearer tokens for the HTTP API, from the file of --http-auth-token-file. NSQ has none.
+
+A line of the file is the scopes of a token, joined by commas, and the token:
+
+    publish      qk1Bz9w0x3...
+    read,admin   Zm9vYmFyYm...
+
+Blank lines and those that begin with `#` are skipped. A scope is what it says and implies no other:
+one who may publish cannot look at the stats, nor can one who watches read messages. Which requests
+they open is in `scopes_for`. Without the option everything is open, as in NSQ.
+
+The text of a token is neither logged nor compared in a time that tells anything about it.
+"""
+
+import hmac
+import os
+import re
+import stat
+from enum import StrEnum
+from typing import Final
+
+from penstock.errors import ConfigError
+from penstock.logs import Logger
+from penstock.webapi import Request, Response
+from penstock.webapi.responses import error_response
+
+__all__ = ["HttpTokens", "Scope", "scopes_for"]
+
+# Room for thousands of tokens; anything longer is some other file.
+FILE_BYTES_MAX = 1 << 20
+
+# RFC 6750, section 2.1.
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
+_AUTHORIZATION = re.compile(r"(?i:bearer) +([A-Za-z0-9._~+/-]+=*)")
+
+
+class Scope(StrEnum):
+    """What a token opens."""
+
+    PUBLISH = "publish"  # sending messages
+    CONSUME = "consume"  # reading messages, and saying how far one has read
+    READ = "read"  # looking at everything but messages
+    ADMIN = "admin"  # changing anything else
+
+
+_READ, _ADMIN = frozenset([Scope.READ]), frozenset([Scope.ADMIN])
+_PUBLISH, _CONSUME = frozenset([Scope.PUBLISH]), frozenset([Scope.CONSUME])
+
+_OPEN: Final = "/ping"  # for those who only watch whether we live
+_BY_PATH: Final = {
+    "/pub": _PUBLISH,
+    "/mpub": _PUBLISH,
+    "/topic/messages": _CONSUME,
+    "/channel/commit": _CONSUME,
+    "/topic/log": _CONSUME | _READ,
+    "/channel/create": _CONSUME | _ADMIN,
+}
+_LOOKING: Final = ("GET", "HEAD", "OPTIONS")
+
+_Scopes = frozenset[Scope]
+
+
+def scopes_for(method: str, path: str) -> _Scopes | None:
+    """Any of these opens a request; None if it is open to all. An unknown path is no exception."""
+    if path == _OPEN:
+        return None
+    return _BY_PATH.get(path) or (_READ if method in _LOOKING else _ADMIN)
+
+
+def _refusal(status: int, code: str, challenge: str) -> Response:
+    headers = (("Www-Authenticate", f'Bearer realm="nsqd"{challenge}'),)
+    return error_response(status, code, extra_headers=headers)
+
+
+_NO_TOKEN: Final = _refusal(401, "UNAUTHORIZED", "")
+_UNKNOWN_TOKEN: Final = _refusal(401, "UNAUTHORIZED", ', error="invalid_token"')
+_OUT_OF_SCOPE: Final = _refusal(403, "FORBIDDEN", ', error="insufficient_scope"')
+
+_Tokens = dict[bytes, _Scopes]
+
+
+class HttpTokens:
+    """The tokens of one file, and the gate that asks for them."""
+
+    def __init__(self, path: str, log: Logger) -> None:
+        """Raises ConfigError if the file does not say who may come in."""
+        self._path = path
+        self._log = log
+        self._tokens = self._load()
+
+    def __call__(self, request: Request) -> Response | None:
+        """The gate: lets a request in, or answers it."""
+        needed = scopes_for(request.method, request.path)
+        if needed is None:
+            return None
+        given = _AUTHORIZATION.fullmatch(request.header("Authorization") or "")
+        if given is None:
+            return _NO_TOKEN
+        scopes = self._scopes(given[1].encode())
+        if scopes is None:
+            return _UNKNOWN_TOKEN
+        return None if scopes & needed else _OUT_OF_SCOPE
+
+    def reload(self) -> None:
+        """Reads the file again. Raises ConfigError; the old tokens are then still good."""
+        self._tokens = self._load()
+
+    def _scopes(self, given: bytes) -> _Scopes | None:
+        """Compares with all, whichever it is, so that the time does not tell which."""
+        found = None
+        for token, scopes in self._tokens.items():
+            if hmac.compare_digest(token, given):
+                found = scopes
+        return found
+
+    def _load(self) -> _Tokens:
+        try:
+            with open(self._path, "rb") as file:
+                self._warn_if_loose(os.fstat(file.fileno()))
+                return _parse(file.read(FILE_BYTES_MAX + 1))
+        except OSError as error:
+            raise ConfigError(f"--http-auth-token-file: {error}") from error
+        except ValueError as error:
+            raise ConfigError(f"--http-auth-token-file: {self._path}: {error}") from error
+
+    def _warn_if_loose(self, status: os.stat_result) -> None:
+        if status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+            self._log.warning(
+                "%s holds tokens, and others than its owner may read or change it", self._path
+            )
+
+
+def _parse(content: bytes) -> _Tokens:
+    """Raises ValueError, which quotes no token."""
+    if len(content) > FILE_BYTES_MAX:
+        raise ValueError(f"longer than {FILE_BYTES_MAX} bytes")
+    tokens: _Tokens = {}
+    for number, line in enumerate(content.decode().splitlines(), 1):
+        words = line.split()
+        if not words or line.lstrip().startswith("#"):
+            continue
+        if len(words) != 2 or not _TOKEN.fullmatch(words[1]):
+            raise ValueError(f"line {number} is not scopes and a token")
+        token = words[1].encode()
+        tokens[token] = tokens.get(token, frozenset()) | _parse_scopes(words[0], number)
+    if not tokens:
+        raise ValueError("there is no token in it")
+    return tokens
+
+
+def _parse_scopes(text: str, line_number: int) -> _Scopes:
+    names = text.split(",")
+    if not set(names) <= set(Scope):
+        known = ", ".join(Scope)
+        raise ValueError(f"line {line_number} begins with something else than scopes ({known})")
+    return frozenset(map(Scope, names))
