@@ -16,6 +16,7 @@
         QueueFull          as many publishes are waiting as may wait
         ClientClosed       it was used after it was closed
       StorageError         the disk or the data path let us down
+        LimitReached       there are as many topics or channels as there may be
         DataPathError      the data path cannot be used (locked, foreign, newer, unwritable)
         CorruptBatch       bytes on disk are not what was written
         LogClosed          the log was used after it was closed
@@ -32,6 +33,7 @@ __all__ = [
     "DataPathError",
     "Error",
     "HttpRequestError",
+    "LimitReached",
     "LineTooLong",
     "LogClosed",
     "NotConfirmed",
@@ -142,6 +144,10 @@ class ClientClosed(ClientError):
 
 class StorageError(Error):
     """A write, a read or an fsync failed; what was being stored is not stored."""
+
+
+class LimitReached(StorageError):
+    """One more topic or channel than the limit allows was asked for."""
 
 
 class DataPathError(StorageError):

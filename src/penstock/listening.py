@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from penstock.errors import ConfigError
 
-__all__ = ["Listener", "listen", "peer_address"]
+__all__ = ["Listener", "host_of", "listen", "peer_address"]
 
 PORT_MAX = 65535
 
@@ -66,6 +66,11 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         case _:
             return "@"
+
+
+def host_of(address: str) -> str:
+    """The host of a `peer_address`; empty on a unix socket."""
+    return address.rpartition(":")[0]
 
 
 async def _listen_tcp(

@@ -15,7 +15,7 @@ from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
-from penstock.errors import ProtocolError, StorageError
+from penstock.errors import LimitReached, ProtocolError, StorageError
 from penstock.log import DataPath, Finding, TopicStore, close_stores
 
 __all__ = ["Broker"]
@@ -57,6 +57,8 @@ class Broker:
         """The topic of that name, made if there is none."""
         topic = self.topics.get(name)
         if topic is None:
+            if 0 < self._settings.max_topics <= len(self.topics):
+                raise LimitReached(f"too many topics, the limit is {self._settings.max_topics}")
             topic = self._open_topic(name)
             if not topic.ephemeral:
                 self._agenda.topology_changed()

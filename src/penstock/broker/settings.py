@@ -15,5 +15,8 @@ class BrokerSettings:
     mem_queue_size: int = 10_000
     max_msg_timeout_ns: int = 15 * 60 * SECOND_NS
     max_channel_consumers: int = 0
+    max_topics: int = 0
+    """0 for no limit, as for the others."""
+    max_channels_per_topic: int = 0
     requeue_on_disconnect: bool = True
     latency_window_ns: int = 0  # how far back latencies are known; 0 for not at all

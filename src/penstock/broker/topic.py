@@ -16,7 +16,7 @@ from penstock.broker.channel import Channel
 from penstock.broker.latency import LatencyWindow
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.settings import BrokerSettings
-from penstock.errors import StorageError
+from penstock.errors import LimitReached, StorageError
 from penstock.log import Retention, Run, TopicLog, TopicStore
 from penstock.wire import frames as wire
 
@@ -81,6 +81,9 @@ class Topic:
         """
         channel = self.channels.get(name)
         if channel is None:
+            limit = self._settings.max_channels_per_topic
+            if 0 < limit <= len(self.channels):
+                raise LimitReached(f"too many channels of {self.name}, the limit is {limit}")
             channel = self._add_channel(name, first_seq)
             self._release()
             if not channel.ephemeral and not self.ephemeral:

@@ -18,7 +18,7 @@ from penstock import NSQ_VERSION
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
-from penstock.errors import ProtocolError, StorageError
+from penstock.errors import LimitReached, ProtocolError, StorageError
 from penstock.logs import Logger, LogLevel
 from penstock.nsqd.history import HistoryServices, TopicHistory
 from penstock.nsqd.history_channels import ChannelHistory
@@ -261,13 +261,14 @@ class HttpApi:
             return self._broker.topic_for_publish(topic_name(args, "INVALID_TOPIC"))
         except StorageError as failure:
             self._services.log.error("HTTP: failed to publish - %s", failure)
-            raise HttpError(503, "EXITING") from failure
+            code = "LIMIT_REACHED" if isinstance(failure, LimitReached) else "EXITING"
+            raise HttpError(503, code) from failure
 
     def _defer_ns(self, text: str) -> int:
         if not _INTEGER.fullmatch(text):
             raise HttpError(400, "INVALID_DEFER")
         defer_ms = int(text)
-        if not 0 <= defer_ms <= self._services.limits.max_req_timeout_ms:
+        if not 0 <= defer_ms <= self._services.limits.max_defer_timeout_ms:
             raise HttpError(400, "INVALID_DEFER")
         return defer_ms * MILLISECOND_NS
 

@@ -10,7 +10,7 @@ from penstock import names
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.topic import Topic
-from penstock.errors import StorageError
+from penstock.errors import LimitReached, StorageError
 from penstock.logs import Logger
 from penstock.webapi import HttpError, Request
 
@@ -70,6 +70,9 @@ def failing_with_500(log: Logger, request: Request) -> Iterator[None]:
     """What an operator is told when the disk does not let us."""
     try:
         yield
+    except LimitReached as failure:
+        log.error("failure in %s - %s", request.path, failure)
+        raise HttpError(503, "LIMIT_REACHED") from failure
     except StorageError as failure:
         log.error("failure in %s - %s", request.path, failure)
         raise HttpError(500, "INTERNAL_ERROR") from failure

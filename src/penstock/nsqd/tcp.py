@@ -10,12 +10,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
+from penstock.admission import Admission
 from penstock.broker.subscriber import Subscriber
 from penstock.errors import LineTooLong, ProtocolError, StorageError, StreamCorrupt, TlsFailed
+from penstock.listening import host_of, peer_address
 from penstock.nsqd.auth import Authorizations
 from penstock.nsqd.layered import LayeredTransport
 from penstock.nsqd.publisher import Done
 from penstock.nsqd.pulse import Patience, Pulse
+from penstock.nsqd.refusals import Refusals
 from penstock.nsqd.replies import Held, Replies
 from penstock.nsqd.session import Session, SessionServices, failed
 from penstock.tls import ReloadableContext, TlsInfo
@@ -51,6 +54,8 @@ class TcpServices:
     clients: "Clients"
     tls: ReloadableContext | None
     tls_required: bool
+    admission: Admission
+    refusals: Refusals
 
 
 class Clients:
@@ -91,11 +96,11 @@ class Client(asyncio.Protocol):
     """One connection. It is a subscriber's peer once it has sent SUB."""
 
     def __init__(self, services: TcpServices) -> None:
+        self._services = services
         self._clients = services.clients
         self._log = services.session.log
         self._loop = asyncio.get_running_loop()
         self._wire = ServerConnection(services.limits, tls_required=services.tls_required)
-        self._tls_context = services.tls
         self._layered: LayeredTransport | None = None
         self._reading_waits_for: set[str] = set()
         self._answering: asyncio.Task[None] | None = None
@@ -147,7 +152,7 @@ class Client(asyncio.Protocol):
     @property
     def remote_ip(self) -> str:
         """Empty on a unix socket."""
-        return _host(self.remote_address)
+        return host_of(self.remote_address)
 
     # What the transport calls.
 
@@ -155,9 +160,15 @@ class Client(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._send_bytes: Callable[[bytes], None] = self._transport.write
-        self.remote_address = _address(transport.get_extra_info("peername"))
+        self.remote_address = peer_address(transport)
         self.session.called(self.remote_ip)
+        admission = self._services.admission
+        refusal = admission.refusal(self.remote_ip)
+        admission.enter(self.remote_ip)
         self._clients.add(self)
+        if refusal is not None:
+            self._refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", refusal), [])
+            return
         self._log.info("TCP: new client(%s)", self.remote_address)
         self._pulse.start()
 
@@ -192,6 +203,7 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._dead = True
+        self._services.admission.leave(self.remote_ip)
         self._clients.discard(self)
         self._pulse.stop()
         self.session.leave_channel()
@@ -266,6 +278,11 @@ class Client(asyncio.Protocol):
         self._write(frames.HEARTBEAT)
 
     def give_up(self, reason: str) -> None:
+        self._services.refusals.count("timeout")
+        self._break_off(reason)
+
+    def _break_off(self, reason: str) -> None:
+        """Closes at once."""
         self._log.error("[%s] - %s", self.remote_address, reason)
         self._transport.abort()
 
@@ -289,6 +306,7 @@ class Client(asyncio.Protocol):
         except ProtocolError as error:
             self._refuse(error, replies)
         except LineTooLong:
+            self._services.refusals.count("line_too_long")
             self._send(replies)
             self._close()
         else:
@@ -322,11 +340,12 @@ class Client(asyncio.Protocol):
         await written
 
     async def _start_tls(self, layered: LayeredTransport) -> None:
-        assert self._tls_context is not None, "TLS is offered only where there is a certificate"
+        context = self._services.tls
+        assert context is not None, "TLS is offered only where there is a certificate"
         self._layered = layered
         self._resume_reading("an answer")  # the handshake is the client's to go on with
         try:
-            await layered.start_tls(self._tls_context, self._wire.take_unread())
+            await layered.start_tls(context, self._wire.take_unread())
         except TlsFailed as failure:
             self._layered = None
             raise ProtocolError("E_IDENTIFY_FAILED", f"IDENTIFY failed {failure}") from failure
@@ -345,7 +364,8 @@ class Client(asyncio.Protocol):
                     self._pause_reading("others' turn")
                     self._loop.call_soon(self._resume_reading, "others' turn")
         except StreamCorrupt as failure:
-            self.give_up(str(failure))
+            self._services.refusals.count("corrupt_stream")
+            self._break_off(str(failure))
         if layered.has_ended and not self._peer_ended and not self.eof_received():
             self._transport.close()
 
@@ -386,6 +406,7 @@ class Client(asyncio.Protocol):
 
     def _refuse(self, error: ProtocolError, replies: list[bytes]) -> None:
         """Answers what came before, then the error, then ends the connection."""
+        self._services.refusals.count(error.code.lower())
         self._log.error("[%s] - %s", self.remote_address, error)
         self._send([*replies, frames.error(error)])
         self._close()
@@ -409,16 +430,3 @@ class Client(asyncio.Protocol):
         else:
             self._transport.write_eof()
             self._loop.call_later(LINGER_SECONDS, self._transport.abort)
-
-
-def _address(peername: object) -> str:
-    """host:port as Go prints it; a unix socket's peer has no name."""
-    match peername:
-        case (str(host), int(port), *_):
-            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        case _:
-            return "@"
-
-
-def _host(address: str) -> str:
-    return address.rpartition(":")[0]

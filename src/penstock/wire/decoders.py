@@ -276,7 +276,7 @@ def _topic(request: Request, *, prefix: str = "") -> str:
 
 def _defer_ms(request: Request) -> int:
     defer_ms = _number(request, 1, "timeout")
-    defer_ms_max = request.limits.max_req_timeout_ms
+    defer_ms_max = request.limits.max_defer_timeout_ms
     if defer_ms > defer_ms_max:
         raise _invalid(f"{request.word} timeout {defer_ms} out of range 0-{defer_ms_max}")
     return defer_ms

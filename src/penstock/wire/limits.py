@@ -19,6 +19,7 @@ class Limits:
     max_body_size: int = 5 * 1024 * 1024
     max_rdy_count: int = 2500
     max_req_timeout_ms: int = 60 * 60 * 1000
+    max_defer_timeout_ms: int = 60 * 60 * 1000
 
     @property
     def max_messages(self) -> int:
