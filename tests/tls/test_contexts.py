@@ -4,6 +4,7 @@ import asyncio
 import shutil
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.tls.certificates import Authority, Identity
 from tests.tls.pairs import shake_hands
 
 from penstock.errors import ConfigError, TlsFailed
-from penstock.tls import ReloadableContext, client_context, contexts, server_context
+from penstock.tls import ReloadableContext, TlsLayer, client_context, contexts, server_context
 
 TLS_1_2, TLS_1_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
 
@@ -221,6 +222,32 @@ class TestReload:
             scenario,
         )
 
+    def test_a_session_from_before_is_not_resumed_where_clients_are_verified(
+        self, server: Identity, authority: Authority
+    ) -> None:
+        bob = authority.issue("bob")
+        context = ReloadableContext(
+            lambda: server_context(
+                cert=server.cert,
+                key=server.key,
+                root_ca=authority.root_ca,
+                client_auth_policy="require-verify",
+            )
+        )
+        context._loaded_at -= 10  # sessions know but whole seconds
+        theirs = client_context(root_ca=authority.root_ca, cert=bob.cert, key=bob.key)
+        theirs.maximum_version = TLS_1_2
+
+        session, is_resumed = resume(context.listening, theirs, None)
+        assert not is_resumed
+        session, is_resumed = resume(context.listening, theirs, session)
+        assert is_resumed
+
+        context.reload()
+
+        with pytest.raises(ssl.SSLError, match="HANDSHAKE_FAILURE"):
+            resume(context.listening, theirs, session)
+
     def test_strangers_are_accepted_by_a_listener(
         self, server: Identity, authority: Authority, stranger: Authority
     ) -> None:
@@ -246,6 +273,30 @@ class TestReload:
 
         assert before is context.current
         shake_hands(context.current, client_context(root_ca=authority.root_ca))
+
+
+def resume(
+    ours: ssl.SSLContext, theirs: ssl.SSLContext, session: ssl.SSLSession | None
+) -> tuple[ssl.SSLSession | None, bool | None]:
+    """Connects with a session, says goodbye, and returns the session and whether it was resumed."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = theirs.wrap_bio(incoming, outgoing, server_hostname="localhost", session=session)
+    server = TlsLayer(ours)
+    for _ in range(3):
+        with suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        server.receive(outgoing.read())
+        with suppress(TlsFailed):  # the client is told by an alert
+            server.read()
+        incoming.write(server.pending())
+    client.do_handshake()
+    outcome = client.session, client.session_reused
+    with suppress(ssl.SSLWantReadError):
+        client.unwrap()
+    server.receive(outgoing.read())
+    server.read()
+    server.close()
+    return outcome
 
 
 def run_listener(
