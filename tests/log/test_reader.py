@@ -130,9 +130,8 @@ def test_it_fails_when_what_was_to_come_is_trimmed(files: FaultyFiles) -> None:
     reader.close()
 
 
-def test_damage_is_stepped_over_and_told(
-    files: FaultyFiles, memory_files: MemoryFiles, damaged_on_purpose: None
-) -> None:
+@pytest.mark.usefixtures("damaged_on_purpose")
+def test_damage_is_stepped_over_and_told(files: FaultyFiles, memory_files: MemoryFiles) -> None:
     log = new_log(files, max_bytes=1000)
     path = f"data/topics/t/{FIRST:020}.log"
     file = memory_files.open(path, "write")

@@ -223,6 +223,7 @@ class Channel:
         self._log_backlog().seek(seq)
         self._last_seq = -1
         self._forget_handed_out()
+        self._agenda.wake(self)
 
     def commit(self, seq: int) -> int:
         """Finishes everything below `seq`; what was finished before stays so. Returns the first
