@@ -89,13 +89,13 @@ class Consumer:
         assert self._fleet is None, "it has been started before"
         self._loop = asyncio.get_running_loop()
         config = self._config
-        opening = consumer_opening(config, self.topic, self.channel)
+        opening_for = consumer_opening(config, self.topic, self.channel)
         path = producers_of(self.topic)
         self._fleet = Fleet(
             config,
             self._nsqds,
             Discovery(self._lookupds, path, config) if self._lookupds else None,
-            lambda address: connect(address, opening, config, self),
+            lambda address: connect(address, opening_for(address), config, self),
             self._joined,
         )
         try:

@@ -1,13 +1,14 @@
 """Asking lookupds where nsqds are: again and again, each lookupd at its own pace.
 
-A lookupd that answers with an `X-Penstock-Index` is asked to hold its answer until something has
-changed since that index, so that news arrives at once; any other is polled. What a lookupd said
-last stays valid while it cannot be asked.
+A lookupd that can is asked to hold its answer until it is another one, so that news arrives at
+once: it answers `wait` with an `X-Penstock-Index`, and the next question names that. Others do not
+know the word, and are polled. What a lookupd said last stays valid while it cannot be asked.
 """
 
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
@@ -21,10 +22,16 @@ __all__ = ["ALL_NODES", "Discovery", "parse_answer", "producers_of", "request_he
 
 log = logging.getLogger("penstock.client")
 
-ALL_NODES = "/nodes"
+ALL_NODES = "/nodes?for=producer"
 """For a producer: any nsqd will do, since publishing creates the topic."""
 
 INDEX_HEADER = "x-penstock-index"
+
+# An answer that took this long was held.
+HELD_SECONDS_MIN = 1.0
+
+# Between held answers, so that what changes all the time is not asked for all the time.
+PAUSE_SECONDS = 0.1
 
 
 def producers_of(topic: str) -> str:
@@ -75,7 +82,9 @@ class _Poller:
         self.addresses: frozenset[str] = frozenset()
         self._url = base_url + path
         self._config = config
+        self._can_wait = not path.startswith("/nodes")
         self._index = ""
+        self._holds_answers = False
         self._http = HttpClient(
             connect_timeout_seconds=config.dial_timeout,
             request_timeout_seconds=config.lookupd_poll_timeout,
@@ -83,28 +92,37 @@ class _Poller:
 
     async def run(self, answered: Callable[[], None]) -> None:
         while True:
-            held = bool(self._index)
-            if not held:
-                await asyncio.sleep(self._pause_seconds())
+            await asyncio.sleep(self._pause_seconds())
             try:
                 await self.ask()
             except HttpRequestError as failure:
                 log.warning("%s", failure)
-                self._index = ""
+                self._index, self._holds_answers = "", False
             else:
                 answered()
 
     async def ask(self) -> None:
         """Raises HttpRequestError."""
-        url = self._url
-        if self._index:
-            wait_seconds = max(1, int(self._config.lookupd_poll_timeout / 2))
-            url += f"{'&' if '?' in url else '?'}wait={wait_seconds}s&index={quote(self._index)}"
-        reply = await self._http.fetch("GET", url, headers=request_headers(self._config))
+        began, asked_index = time.monotonic(), self._index
+        headers = request_headers(self._config)
+        reply = await self._http.fetch("GET", self._url + self._wait_args(), headers=headers)
         self.addresses = parse_answer(self._url, reply.status, reply.body)
-        self._index = reply.headers.get(INDEX_HEADER, "")
+        self._index = reply.headers.get(INDEX_HEADER, "") if self._can_wait else ""
+        # One that answers old news at once, because too many are waiting, is polled as well.
+        is_news = self._index != asked_index
+        was_held = time.monotonic() - began >= HELD_SECONDS_MIN
+        self._holds_answers = bool(self._index) and (is_news or was_held)
+
+    def _wait_args(self) -> str:
+        if not self._can_wait:
+            return ""
+        if not self._index:
+            return "&wait=0s"
+        return f"&wait={self._config.lookupd_poll_timeout / 2:g}s&index={quote(self._index)}"
 
     def _pause_seconds(self) -> float:
+        if self._holds_answers:
+            return PAUSE_SECONDS
         jitter = self._config.lookupd_poll_jitter * random.random()  # noqa: S311 (no secret)
         return self._config.lookupd_poll_interval * (1 + jitter)
 

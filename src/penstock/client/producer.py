@@ -90,12 +90,12 @@ class Producer:
         assert self._fleet is None, "it has been started before"
         self._loop = asyncio.get_running_loop()
         self._queue = PublishQueue(self._config, self._schedule_pump)
-        config, opening = self._config, producer_opening(self._config)
+        config, opening_for = self._config, producer_opening(self._config)
         self._fleet = Fleet(
             config,
             self._nsqds,
             Discovery(self._lookupds, ALL_NODES, config) if self._lookupds else None,
-            lambda address: connect(address, opening, config, self),
+            lambda address: connect(address, opening_for(address), config, self),
             lambda _connection: self._pump(),
         )
         try:

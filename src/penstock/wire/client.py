@@ -20,7 +20,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from penstock.errors import ProtocolError
 from penstock.wire import commands
@@ -38,6 +38,7 @@ __all__ = [
     "Opened",
     "Opening",
     "Refused",
+    "Tls",
 ]
 
 _Message = TypeVar("_Message")
@@ -45,6 +46,14 @@ _Receipt = TypeVar("_Receipt")
 
 # The refusals after which a server keeps the connection open.
 _NOT_FATAL = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
+
+
+class Tls(Layer, Protocol):
+    """A layer that also has something to say of its own accord: its handshake."""
+
+    def pending(self) -> bytes:
+        """What has to be sent although nobody called `encode`."""
+        ...
 
 
 # What is asked for, and what comes of it ----------------------------------------------------------
@@ -61,7 +70,7 @@ class Opening:
     topic: str = ""
     """With `channel`: what to subscribe to. A producer leaves both empty."""
     channel: str = ""
-    make_tls: Callable[[], Layer] | None = None
+    make_tls: Callable[[], Tls] | None = None
     """Needed where `features` ask for TLS, which is never done without if it is asked for."""
     make_compression: Mapping[str, Callable[[int], Layer]] = field(default_factory=dict)
     """For `snappy` and `deflate`, what makes the layer, given the level that was agreed on."""
@@ -134,6 +143,7 @@ class ClientConnection(Generic[_Message, _Receipt]):
         "_opening",
         "_outgoing",
         "_receipts",
+        "_tls",
         "agreed",
     )
 
@@ -150,6 +160,7 @@ class ClientConnection(Generic[_Message, _Receipt]):
         self._make_message = make_message
         self._frames = FrameReader(frame_bytes_max)
         self._layers = LayerStack()
+        self._tls: Tls | None = None  # the lowest of them
         self._outgoing: list[bytes] = []
         self._receipts: deque[_Receipt] = deque()
         self._opened = False
@@ -171,13 +182,17 @@ class ClientConnection(Generic[_Message, _Receipt]):
 
         Raises ProtocolError if it does not speak NSQ; the connection is of no use then.
         """
-        messages = self._frames.next_messages(self._make_message)
-        if messages:
-            return Delivered(messages)
-        event: Event[_Message, _Receipt] | None = None
-        while event is None and (frame := self._frames.next_frame()) is not None:
+        frames = self._frames
+        while True:
+            messages = frames.next_messages(self._make_message)
+            if messages:
+                return Delivered(messages)
+            frame = frames.next_frame()
+            if frame is None:
+                return None
             event = self._event_of(frame)
-        return event
+            if event is not None:
+                return event
 
     @property
     def unconfirmed(self) -> int:
@@ -263,7 +278,8 @@ class ClientConnection(Generic[_Message, _Receipt]):
             if not agreed.tls:
                 raise ProtocolError("E_INVALID", "it offers no TLS, and TLS was asked for")
             assert opening.make_tls is not None, "TLS was asked for without a way to make it"
-            self._add_layer(opening.make_tls())
+            self._tls = opening.make_tls()
+            self._add_layer(self._tls)
             _expect_ok("TLS", (yield))
         for name in ("snappy", "deflate"):
             if getattr(agreed, name):
@@ -281,14 +297,17 @@ class ClientConnection(Generic[_Message, _Receipt]):
     def _add_layer(self, layer: Layer) -> None:
         unread = self._frames.take_unread()
         self._layers.push(layer)
-        self.send(b"")  # what it says first of its own accord, such as TLS's greeting
-        if unread:
-            layer.receive(unread)
-            self._read_layers()
+        layer.receive(unread)
+        self._read_layers()
 
     def _read_layers(self) -> None:
-        while piece := self._layers.read():
-            self._frames.receive_data(piece)
+        try:
+            while piece := self._layers.read():
+                self._frames.receive_data(piece)
+        finally:
+            # A handshake goes on by reading; and if it fails, the peer is owed an alert.
+            if self._tls is not None:
+                self._outgoing.append(self._tls.pending())
 
 
 def _parse_agreed(answer: bytes) -> Agreed:

@@ -11,6 +11,7 @@ from penstock.client.blocking.connection import Connection, Publishes
 from penstock.client.blocking.lookup import look_up
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
+from penstock.client.opening import OpeningFor
 from penstock.client.rdy import Share, share_out
 from penstock.errors import ClientError, NotConnected, Refused
 from penstock.wire import client as wire
@@ -30,14 +31,14 @@ class Fleet:
     def __init__(
         self,
         config: ClientConfig,
-        opening: wire.Opening,
+        opening_for: OpeningFor,
         nsqds: Sequence[str],
         lookupds: Sequence[str],
         path: str,
         max_in_flight: int,
     ) -> None:
         self._config = config
-        self._opening = opening
+        self._opening_for = opening_for
         self._nsqds = nsqds
         self._lookupds = lookupds
         self._path = path
@@ -105,7 +106,7 @@ class Fleet:
 
     def _connect(self, address: str) -> None:
         try:
-            connection = Connection(address, self._opening, self._config)
+            connection = Connection(address, self._opening_for(address), self._config)
         except ClientError as failure:
             self._note_failure(address, failure)
             return

@@ -54,6 +54,7 @@ class Producer:
         self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
         if not self._nsqds and not self._lookupds:
             raise ConfigError("a producer needs the address of an nsqd or of a lookupd")
+        self._opening_for = producer_opening(self._config, heartbeats=False)
         self._lock = threading.Lock()
         self._candidates: deque[str] = deque()
         self._connection: Connection | None = None
@@ -173,8 +174,7 @@ class Producer:
         for address in list(self._candidates):
             self._candidates.rotate(-1)
             try:
-                opening = producer_opening(self._config, heartbeats=False)
-                self._connection = Connection(address, opening, self._config)
+                self._connection = Connection(address, self._opening_for(address), self._config)
                 return
             except ClientError as failure:
                 failures.append(failure)
