@@ -127,11 +127,11 @@ class HttpApi:
         return json_response(200, b'{"producers":[%b]}' % b",".join(map(self._node, chosen)))
 
     def _node(self, producer: Producer) -> bytes:
-        tombstones = list(self._registry.tombstones_of(producer))
+        tombstones = self._registry.tombstones_of(producer)
         return b'%b,"tombstones":[%b],"topics":%b%b}' % (
             _rendered(producer),
-            ",".join(["true" if is_hidden else "false" for _, is_hidden in tombstones]).encode(),
-            _names([topic for topic, _ in tombstones]),
+            ",".join(["true" if is_hidden else "false" for is_hidden in tombstones]).encode(),
+            _names([registration.topic for registration in producer.topics]),
             _drain_mark(producer),
         )
 

@@ -263,11 +263,13 @@ class Registry:
         self.advance()
         return [producer for producer in self._clients.producers if producer.is_active]
 
-    def tombstones_of(self, producer: Producer) -> Iterator[tuple[str, bool]]:
-        """A producer's topics, and whether it is hidden from their lookups."""
-        for registration in producer.topics:
-            stone = registration.producers[producer]
-            yield registration.topic, stone is not None and self._hides(stone)
+    def tombstones_of(self, producer: Producer) -> list[bool]:
+        """For each of a producer's topics, whether it is hidden from the lookups of that one."""
+        self.advance()
+        if not self._tombstones:
+            return [False] * len(producer.topics)
+        stones = (registration.producers[producer] for registration in producer.topics)
+        return [stone is not None and self._hides(stone) for stone in stones]
 
     def registrations(self) -> Iterator[Registration]:
         """Everything."""
