@@ -65,7 +65,18 @@ NSQ_DEFAULTS: dict[str, object] = {
 }
 
 DEPENDS_ON_THE_MACHINE = {"broadcast_address", "id"}
-OUR_OWN = {"http_auth_token_file", "log_format", "requeue_on_disconnect"}
+OUR_OWN = {
+    "command_timeout",
+    "greeting_timeout",
+    "http_auth_token_file",
+    "log_format",
+    "max_channels_per_topic",
+    "max_connections",
+    "max_connections_per_address",
+    "max_defer_timeout",
+    "max_topics",
+    "requeue_on_disconnect",
+}
 ONLY_FLAGS = {"version", "config", "verbose", "worker-id"}
 
 
