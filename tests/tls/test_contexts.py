@@ -5,18 +5,23 @@ import shutil
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import trustme
 import uvloop
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
+    NoEncryption,
     PrivateFormat,
     load_pem_private_key,
 )
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
 from tests.tls.certificates import Authority, Identity
 from tests.tls.pairs import shake_hands
 
@@ -24,6 +29,33 @@ from penstock.errors import ConfigError, TlsFailed
 from penstock.tls import ReloadableContext, TlsLayer, client_context, contexts, server_context
 
 TLS_1_2, TLS_1_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
+
+
+def outcome_of(ours: ssl.SSLContext, theirs: ssl.SSLContext) -> str:
+    """The common name of who was accepted, or why not."""
+    try:
+        return shake_hands(ours, theirs)[0].info().common_name
+    except TlsFailed as refusal:
+        return str(refusal)
+
+
+def self_signed(folder: Path, name: str, purpose: ObjectIdentifier) -> Identity:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .sign(key, SHA256())
+    )
+    identity = Identity(str(folder / f"{name}.pem"), str(folder / f"{name}.key"))
+    Path(identity.cert).write_bytes(certificate.public_bytes(Encoding.PEM))
+    Path(identity.key).write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
+    return identity
 
 
 class TestPolicies:
@@ -75,12 +107,28 @@ class TestPolicies:
         ours.maximum_version = version
         theirs = client_context(root_ca=authority.root_ca, cert=shown.cert, key=shown.key)
 
-        try:
-            outcome = shake_hands(ours, theirs)[0].info().common_name
-        except TlsFailed as refusal:
-            outcome = str(refusal)[: len(expected)]
+        assert expected == outcome_of(ours, theirs)[: len(expected) or None]
 
-        assert expected == outcome
+    @pytest.mark.parametrize(
+        ("purpose", "expected"),
+        [
+            (ExtendedKeyUsageOID.CLIENT_AUTH, "alone"),
+            (ExtendedKeyUsageOID.SERVER_AUTH, "tls: certificate verify failed: unsuitable "),
+        ],
+    )
+    def test_any_certificate_may_be_signed_by_itself_but_must_be_meant_for_clients(
+        self,
+        purpose: ObjectIdentifier,
+        expected: str,
+        server: Identity,
+        authority: Authority,
+        tmp_path: Path,
+    ) -> None:
+        shown = self_signed(tmp_path, "alone", purpose)
+        ours = server_context(cert=server.cert, key=server.key, client_auth_policy="require")
+        theirs = client_context(root_ca=authority.root_ca, cert=shown.cert, key=shown.key)
+
+        assert expected == outcome_of(ours, theirs)[: len(expected)]
 
     def test_what_strangers_show_is_not_kept_without_end(
         self,

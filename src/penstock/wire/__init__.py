@@ -9,6 +9,8 @@
     mpub            the body of a multi-publish, read as it arrives
     identify        IDENTIFY: its JSON, and what is negotiated
     go_struct       JSON as Go reads and writes it
+    layer           what may stand between a transport and this: compression, TLS
+    deflate snappy  the two compressions
     buffer          received bytes that wait to be parsed
     text            a peer's bytes inside our error texts
     limits          how much a peer may ask for
