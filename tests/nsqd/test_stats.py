@@ -51,6 +51,14 @@ def empty_nsqd() -> Iterator[NsqdProcess]:
         yield process
 
 
+@pytest.fixture(scope="module")
+def tracking() -> Iterator[NsqdProcess]:
+    """One that tracks latencies."""
+    flag = "--e2e-processing-latency-percentile"
+    with run_nsqd(f"{flag}=0.5,1.0", f"{flag}=0.99") as process:
+        yield process
+
+
 def stats_of(nsqd: NsqdProcess, query: str = "") -> Any:
     return nsqd.http("GET", f"/stats?format=json&{query}").json()
 
@@ -384,3 +392,59 @@ class TestText:
 
     def test_any_other_format_is_text(self, nsqd: NsqdProcess) -> None:
         assert text_of(nsqd, "format=JSON").startswith("nsqd v1.3.0 ")
+
+
+class TestLatency:
+    """From publish to FIN, where quantiles are asked for."""
+
+    def test_a_topic_without_channels_has_null(self, tracking: NsqdProcess, topic: str) -> None:
+        tracking.publish(topic, b"x")
+
+        assert NO_LATENCY == tracking.stats(topic)["e2e_processing_latency"]
+
+    def test_idle_channels_have_zeros_the_largest_quantile_first(
+        self, tracking: NsqdProcess, topic: str
+    ) -> None:
+        tracking.consumer(topic, "c")
+        answer = tracking.http("GET", f"/stats?format=json&topic={topic}").body
+
+        zeros = (
+            b'"e2e_processing_latency":{"count":0,"percentiles":[{"quantile":1,"value":0},'
+            b'{"quantile":0.99,"value":0},{"quantile":0.5,"value":0}]}'
+        )
+        assert 2 == answer.count(zeros)
+        assert 2 == text_of(tracking, f"topic={topic}").count("e2e%: 0.0ns, 0.0ns, 0.0ns\n")
+
+    def test_a_topic_has_those_of_all_its_channels(self, tracking: NsqdProcess, topic: str) -> None:
+        consumers = [tracking.consumer(topic, name, rdy=10) for name in ("quick", "slow")]
+        tracking.publish(topic, b"a", b"b")
+        quick, slow = (consumer.messages(2) for consumer in consumers)
+        consumers[0].send(commands.fins([message.id for message in quick]))
+        wait_until(lambda: tracking.shows(topic, "quick", in_flight_count=0), "the quick ones' FIN")
+        wait_until(lambda: time.time_ns() - slow[1].timestamp_ns > 200_000_000, "time to pass")
+        consumers[1].send(commands.fin(slow[0].id))
+        wait_until(lambda: tracking.shows(topic, "slow", in_flight_count=1), "the slow one's FIN")
+
+        stats = tracking.stats(topic)
+        shown = [stats, *stats["channels"]]
+        latencies = [each["e2e_processing_latency"] for each in shown]
+        assert [3, 2, 1] == [each["count"] for each in latencies]
+        whole, quick_values, slow_values = (
+            [percentile["value"] for percentile in each["percentiles"]] for each in latencies
+        )
+        assert [slow_values[0], slow_values[1]] == whole[:2]
+        assert whole[2] == quick_values[0] < slow_values[2]
+        assert 198_000_000 < slow_values[2] < 10_000_000_000
+
+    def test_they_are_shown_to_people_in_fitting_units(
+        self, tracking: NsqdProcess, topic: str
+    ) -> None:
+        consumer = tracking.consumer(topic, "c")
+        tracking.publish(topic, b"a")
+        consumer.send(commands.fin(consumer.message().id))
+        wait_until(lambda: tracking.shows(topic, "c", in_flight_count=0), "the FIN")
+
+        value = r"\d{1,3}\.\d(us|ms|s)"
+        assert 2 == len(
+            re.findall(rf"e2e%: {value}, {value}, {value}\n", text_of(tracking, f"topic={topic}"))
+        )
