@@ -76,6 +76,8 @@ OUR_OWN = {
     "max_defer_timeout",
     "max_topics",
     "requeue_on_disconnect",
+    "retention_bytes",
+    "retention_time",
 }
 ONLY_FLAGS = {"version", "config", "verbose", "worker-id"}
 
