@@ -162,6 +162,23 @@ class TestTheGate:
 
             client.expect(self.FORBIDDEN * 2 + text(b"now"))
 
+    def test_of_several_the_first_to_answer_does(self) -> None:
+        def second(request: Request) -> Response | None:
+            return json_response(403, b"2") if request.path == "/second" else None
+
+        def third(request: Request) -> Response | None:
+            return json_response(403, b"3") if request.path != "/now" else None
+
+        routes = [Route("GET", "/now", lambda _: "now")]
+        gates = (lambda _: None, second, third)
+        with live_server(routes, gates=gates) as live, live.connect() as client:
+            client.send(get("/second") + get("/third") + get("/now"))
+
+            forbidden = self.FORBIDDEN.replace(b"24", b"1").replace(
+                b'{"message": "FORBIDDEN"}', b"%b"
+            )
+            client.expect(forbidden % b"2" + forbidden % b"3" + text(b"now"))
+
     def test_it_lets_bodies_through(self, server: LiveServer) -> None:
         with server.connect() as client:
             head = b"POST /pub HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n"
