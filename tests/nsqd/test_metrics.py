@@ -167,6 +167,18 @@ def test_the_process_is_described(nsqd: NsqdProcess, topic: str) -> None:
     wait_until(lambda: values_of(nsqd)["nsqd_loop_lag_seconds_count",] > 0, "a sample of the loop")
 
 
+def test_http_requests_are_counted_by_status(nsqd: NsqdProcess) -> None:
+    before = values_of(nsqd)
+    for _ in range(3):
+        nsqd.http("GET", "/no-such-thing")
+    nsqd.http("GET", "/ping")
+    after = values_of(nsqd)
+
+    name = "nsqd_http_requests_total"
+    assert 3 == after[name, "404"] - before.get((name, "404"), 0)
+    assert 2 == after[name, "200"] - before[name, "200"]  # the first look, and the ping
+
+
 def test_what_is_not_http_is_counted_as_refused(nsqd: NsqdProcess) -> None:
     host, _, port = nsqd.http_address.partition(":")
     with socket.create_connection((host, int(port))) as peer:

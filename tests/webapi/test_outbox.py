@@ -91,6 +91,15 @@ class TestPromises:
 
             client.expect(text(b"OK"))
 
+    def test_answers_are_counted_by_status(self, server: LiveServer, waiter: Waiter) -> None:
+        with server.connect() as client:
+            client.send(get("/future/a") + get("/now/b") + get("/nowhere", "Connection: close"))
+            waiter.await_served("a", "b")
+            waiter.answer(server, "a", HttpError(503, "EXITING"))
+            client.read_all()
+
+        assert {200: 1, 404: 1, 503: 1} == server.server.answers
+
     def test_the_last_answer_closes_the_connection(
         self, server: LiveServer, waiter: Waiter
     ) -> None:

@@ -102,6 +102,12 @@ def _http_connections(source: MetricsSource) -> int:
     return 0 if source.http_server is None else source.http_server.connections
 
 
+def _http_answers(source: MetricsSource) -> Iterator[Sample]:
+    if source.http_server is not None:
+        for status, count in sorted(source.http_server.answers.items()):
+            yield labels(code=str(status)), count
+
+
 def _http_refusals(source: MetricsSource) -> Iterator[Sample]:
     if source.http_server is not None:
         for status, count in sorted(source.http_server.refusals.items()):
@@ -181,15 +187,29 @@ _PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
     ),
     (
         Family(
+            "nsqd_http_requests_total",
+            "counter",
+            "HTTP requests that were answered, by the status of the answer.",
+            ("code",),
+        ),
+        _http_answers,
+    ),
+    (
+        Family(
             "nsqd_http_refusals_total",
             "counter",
-            "Requests that were not HTTP, or that took too much time or room, by status.",
+            "HTTP connections that were ended: no HTTP, or too much time or room, by status.",
             ("code",),
         ),
         _http_refusals,
     ),
     (
-        Family("nsqd_refusals_total", "counter", "What a limit has refused.", ("reason",)),
+        Family(
+            "nsqd_refusals_total",
+            "counter",
+            "TCP connections that were refused or ended: by a limit, or an error, which is named.",
+            ("reason",),
+        ),
         _refusals,
     ),
     (

@@ -176,6 +176,8 @@ class Outbox:
             self.flush()
 
     def _wire(self, plan: Plan, response: Response, *, is_last: bool) -> bytes:
+        """The bytes of an answer, which from here on counts as given."""
+        self._state.answers[response.status] += 1
         if plan.is_plain and not is_last:
             return response.wire(self._state.date)
         line = plan.head.line
@@ -255,6 +257,7 @@ class Outbox:
 
     async def _send(self, plan: Plan, response: Streaming) -> None:
         line = plan.head.line
+        self._state.answers[response.status] += 1
         is_chunked = response.length is None and line.http_11
         if response.length is None and not is_chunked:
             self.is_last = True  # Only the end of the connection will tell where the body ends.

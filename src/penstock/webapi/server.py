@@ -54,6 +54,11 @@ class HttpServer:
         return len(self._state.connections)
 
     @property
+    def answers(self) -> Mapping[int, int]:
+        """How many requests were answered, by the status of the answer."""
+        return self._state.answers
+
+    @property
     def refusals(self) -> Mapping[int, int]:
         """How often peers were refused as peers, by the status they were told."""
         return self._state.refusals

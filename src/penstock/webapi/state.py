@@ -71,6 +71,7 @@ class ServerState:
     # Of endpoints: the loop alone would not keep them from being collected.
     tasks: "set[asyncio.Future[object]]" = field(default_factory=set)
     refusals: Counter[int] = field(default_factory=Counter)  # by status
+    answers: Counter[int] = field(default_factory=Counter)  # to requests, by status
 
     # Set about once a second, and exact enough for what they are used for.
     now: float = 0.0
