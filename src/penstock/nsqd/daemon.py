@@ -7,7 +7,7 @@ deliver, when a deadline has come, when progress is to be journalled and when a 
 import asyncio
 import os
 import random
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,13 @@ import uvloop
 
 from penstock.admission import Admission
 from penstock.broker.broker import Broker
-from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
-from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock, SystemClock
+from penstock.clock import SECOND_NS, Clock, SystemClock
 from penstock.errors import DataPathError, StorageError
 from penstock.listening import Listener, listen
-from penstock.log import DataPath, GroupCommit, LogSettings
+from penstock.log import DataPath, GroupCommit
 from penstock.logs import Logger
-from penstock.nsqd import metadata
+from penstock.nsqd import metadata, settings
 from penstock.nsqd.auth import Authenticator
 from penstock.nsqd.durability import Durability
 from penstock.nsqd.encryption import ClearTextGate, tls_of
@@ -32,13 +31,13 @@ from penstock.nsqd.http import HttpApi, HttpServices
 from penstock.nsqd.http_tokens import HttpTokens
 from penstock.nsqd.loop_lag import LoopLag
 from penstock.nsqd.memory import GcPauses, memory_stats
+from penstock.nsqd.metadata_writer import MetadataWriter
 from penstock.nsqd.metrics import SYNC_BOUNDS_SECONDS, MetricsSource
 from penstock.nsqd.options import NsqdOptions, TlsRequired, in_effect
 from penstock.nsqd.publisher import Publisher
-from penstock.nsqd.pulse import Patience
 from penstock.nsqd.refusals import Refusals
 from penstock.nsqd.session import SessionServices
-from penstock.nsqd.statsd import Statsd, StatsdSettings, statsd_prefix
+from penstock.nsqd.statsd import Statsd, statsd_prefix
 from penstock.nsqd.tcp import Client, Clients, TcpServices
 from penstock.options import version_line
 from penstock.process import (
@@ -50,8 +49,6 @@ from penstock.process import (
 )
 from penstock.webapi import HttpServer
 from penstock.webapi.prometheus import Histogram
-from penstock.wire.identify import ServerOffer
-from penstock.wire.limits import Limits
 
 __all__ = ["Nsqd", "run"]
 
@@ -60,12 +57,8 @@ __all__ = ["Nsqd", "run"]
 # unless the upper limit demands it.
 SAVE_SECONDS = (0.01, 0.05)
 
-# How soon journalling, or writing nsqd.dat, is tried again when the disk has refused it.
+# How soon journalling is tried again when the disk has refused it.
 SAVE_RETRY_SECONDS = 1.0
-
-# New topics and channels are named in nsqd.dat this soon. They are on disk already; the delay makes
-# one write of a thousand creations.
-METADATA_SECONDS = 0.05
 
 # How long a clean stop waits for clients to take what was written to them.
 STOP_SECONDS = 1.0
@@ -123,19 +116,20 @@ class Nsqd:
         self._loop = asyncio.get_running_loop()
         self._path = Path(options.data_path or os.getcwd())
         self._advance_timer: asyncio.TimerHandle | None = None
-        self._metadata_timer: asyncio.TimerHandle | None = None
-        self._metadata_writer = ThreadPoolExecutor(1, thread_name_prefix="metadata")
         self._turn_is_ending = False
         self._save_seconds = SAVE_SECONDS[0]
         self._housekeeping: asyncio.TimerHandle | None = None
         log.info("%s", version_line("nsqd"))
         log.info("ID: %d", options.node_id)
-        self._data_path = DataPath.open(str(self._path), _log_settings(options))
+        self._data_path = DataPath.open(str(self._path), settings.log_settings(options))
         self._commit = GroupCommit(self._loop.call_soon_threadsafe, self._sync_seconds.observe)
         self.durability = Durability(self._commit, options.sync_every)
         self._publisher = Publisher(self.clock, self.durability, self._end_turn_soon)
+        self._metadata = MetadataWriter(
+            self._path, lambda: metadata.render(self.broker.topics.values()), log
+        )
         self.broker = Broker(
-            _broker_settings(options), self._data_path, self, self.clock, random.random
+            settings.broker_settings(options), self._data_path, self, self.clock, random.random
         )
         for finding in self.broker.findings:
             log.warning("%s", finding)
@@ -143,7 +137,8 @@ class Nsqd:
 
     async def start(self) -> None:
         """Opens the sockets."""
-        self._write_metadata().result()
+        with suppress(StorageError):  # logged, and tried again
+            self._metadata.write()
         await self._serve_tcp()
         await self._serve_http()
         self._reload_on_hangup()
@@ -168,7 +163,7 @@ class Nsqd:
             if timer is not None:
                 timer.cancel()
         self._publisher.flush()
-        self._write_metadata().result()
+        self._metadata.close()
         self.log.info("NSQ: closing topics")
         self._commit.close()
         for failure in self.broker.close():
@@ -178,7 +173,6 @@ class Nsqd:
             self._data_path.close()
         except StorageError as failure:
             self.log.error("failed to store on exit - %s", failure)
-        self._metadata_writer.shutdown()
         self._gc_pauses.close()
         self.log.info("NSQ: bye")
 
@@ -188,16 +182,13 @@ class Nsqd:
             publisher=self._publisher,
             clock=self.clock,
             log=self.log,
-            offer=_offer(self.options),
+            offer=settings.offer(self.options),
             authenticator=Authenticator(self.options, self.clock, self.log),
         )
         services = TcpServices(
             session=session,
-            limits=_limits(self.options),
-            patience=Patience(
-                greeting_seconds=self.options.greeting_timeout_ns / SECOND_NS,
-                command_seconds=self.options.command_timeout_ns / SECOND_NS,
-            ),
+            limits=settings.limits(self.options),
+            patience=settings.patience(self.options),
             clients=self.clients,
             admission=self._admission,
             refusals=self.refusals,
@@ -212,13 +203,13 @@ class Nsqd:
             broker=self.broker,
             clock=self.clock,
             log=self.log,
-            limits=_limits(self.options),
+            limits=settings.limits(self.options),
             options=self.options,
             publisher=self._publisher,
             clients=self.clients,
             gc_pauses=self._gc_pauses,
             metrics=self._metrics_source(),
-            save_metadata=self.save_metadata,
+            save_metadata=self._metadata.write,
             history=self._history,
             started_at_ns=self.started_at_ns,
         )
@@ -249,7 +240,7 @@ class Nsqd:
 
     def _report_to_statsd(self) -> None:
         self._statsd = Statsd(
-            _statsd_settings(self.options, self._statsd_prefix()),
+            settings.statsd_settings(self.options, self._statsd_prefix()),
             self.broker.topics,
             partial(memory_stats, self._gc_pauses),
             self.log,
@@ -288,7 +279,7 @@ class Nsqd:
         self._loop.call_later(self._save_seconds, self._save_progress)
 
     def topology_changed(self) -> None:
-        self._write_metadata_later(METADATA_SECONDS)
+        self._metadata.write_soon()
 
     def appended(self, topic: Topic) -> None:
         self.durability.appended(topic)
@@ -326,34 +317,6 @@ class Nsqd:
             self.log.error("failed to journal progress - %s", failure)
             self._save_seconds = SAVE_RETRY_SECONDS
 
-    def save_metadata(self) -> None:
-        """Writes nsqd.dat now, because the answer to an operator promises it. Raises StorageError;
-        it is then tried again."""
-        failure = self._write_metadata().result()
-        if failure is not None:
-            raise failure
-
-    def _write_metadata(self) -> Future[StorageError | None]:
-        """Writes nsqd.dat in a thread of its own, one write after the other."""
-        if self._metadata_timer is not None:
-            self._metadata_timer.cancel()
-            self._metadata_timer = None
-        content = metadata.render(self.broker.topics.values())
-        return self._metadata_writer.submit(self._try_to_write_metadata, content)
-
-    def _try_to_write_metadata(self, content: bytes) -> StorageError | None:
-        try:
-            metadata.write(self._path, content)
-        except StorageError as failure:
-            self.log.error("failed to persist metadata - %s", failure)
-            self._loop.call_soon_threadsafe(self._write_metadata_later, SAVE_RETRY_SECONDS)
-            return failure
-        return None
-
-    def _write_metadata_later(self, seconds: float) -> None:
-        if self._metadata_timer is None and not self.broker.exiting:
-            self._metadata_timer = self._loop.call_later(seconds, self._write_metadata)
-
     def _keep_house(self) -> None:
         """Every sync timeout: what has not been synced is, what was kept long enough goes, a disk
         that works again and a wall clock that was set are noticed."""
@@ -366,71 +329,3 @@ class Nsqd:
         self._housekeeping = self._loop.call_later(
             self.options.sync_timeout_ns / SECOND_NS, self._keep_house
         )
-
-
-def _log_settings(options: NsqdOptions) -> LogSettings:
-    return LogSettings(
-        max_bytes_per_file=options.max_bytes_per_file,
-        sync_every=options.sync_every,
-        sync_timeout_ns=options.sync_timeout_ns,
-        retention_time_ns=options.retention_time_ns or None,
-        retention_bytes=options.retention_bytes or None,
-    )
-
-
-def _broker_settings(options: NsqdOptions) -> BrokerSettings:
-    return BrokerSettings(
-        node_id=options.node_id,
-        mem_queue_size=options.mem_queue_size,
-        max_msg_timeout_ns=options.max_msg_timeout_ns,
-        max_channel_consumers=options.max_channel_consumers,
-        max_topics=options.max_topics,
-        max_channels_per_topic=options.max_channels_per_topic,
-        requeue_on_disconnect=options.requeue_on_disconnect,
-        latency_window_ns=options.e2e_processing_latency_window_time_ns
-        if options.e2e_processing_latency_percentiles
-        else 0,
-    )
-
-
-def _limits(options: NsqdOptions) -> Limits:
-    return Limits(
-        max_msg_size=options.max_msg_size,
-        max_body_size=options.max_body_size,
-        max_rdy_count=options.max_rdy_count,
-        max_req_timeout_ms=options.max_req_timeout_ns // MILLISECOND_NS,
-        max_defer_timeout_ms=(options.max_defer_timeout_ns or options.max_req_timeout_ns)
-        // MILLISECOND_NS,
-    )
-
-
-def _statsd_settings(options: NsqdOptions, prefix: str) -> StatsdSettings:
-    return StatsdSettings(
-        address=options.statsd_address,
-        prefix=prefix,
-        interval_seconds=options.statsd_interval_ns / SECOND_NS,
-        packet_bytes_max=options.statsd_udp_packet_size,
-        with_memory=options.statsd_mem_stats,
-        with_ephemeral=not options.statsd_exclude_ephemeral,
-        quantiles=options.e2e_processing_latency_percentiles,
-    )
-
-
-def _offer(options: NsqdOptions) -> ServerOffer:
-    return ServerOffer(
-        max_rdy_count=options.max_rdy_count,
-        msg_timeout_ms=options.msg_timeout_ns // MILLISECOND_NS,
-        max_msg_timeout_ms=options.max_msg_timeout_ns // MILLISECOND_NS,
-        max_heartbeat_interval_ms=options.max_heartbeat_interval_ns // MILLISECOND_NS,
-        max_output_buffer_size=options.max_output_buffer_size,
-        output_buffer_timeout_ms=options.output_buffer_timeout_ns // MILLISECOND_NS,
-        min_output_buffer_timeout_ms=options.min_output_buffer_timeout_ns // MILLISECOND_NS,
-        max_output_buffer_timeout_ms=options.max_output_buffer_timeout_ns // MILLISECOND_NS,
-        tls=bool(options.tls_cert),
-        snappy=options.snappy,
-        deflate=options.deflate,
-        max_deflate_level=options.max_deflate_level,
-        auth_required=bool(options.auth_http_addresses),
-        topology_region=options.topology_region,
-        topology_zone=options.topology_zone,
-    )

@@ -1,0 +1,87 @@
+"""What the parts of nsqd are told, taken from its options."""
+
+from penstock.broker.settings import BrokerSettings
+from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.log import LogSettings
+from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.pulse import Patience
+from penstock.nsqd.statsd import StatsdSettings
+from penstock.wire.identify import ServerOffer
+from penstock.wire.limits import Limits
+
+__all__ = ["broker_settings", "limits", "log_settings", "offer", "patience", "statsd_settings"]
+
+
+def log_settings(options: NsqdOptions) -> LogSettings:
+    return LogSettings(
+        max_bytes_per_file=options.max_bytes_per_file,
+        sync_every=options.sync_every,
+        sync_timeout_ns=options.sync_timeout_ns,
+        retention_time_ns=options.retention_time_ns or None,
+        retention_bytes=options.retention_bytes or None,
+    )
+
+
+def broker_settings(options: NsqdOptions) -> BrokerSettings:
+    return BrokerSettings(
+        node_id=options.node_id,
+        mem_queue_size=options.mem_queue_size,
+        max_msg_timeout_ns=options.max_msg_timeout_ns,
+        max_channel_consumers=options.max_channel_consumers,
+        max_topics=options.max_topics,
+        max_channels_per_topic=options.max_channels_per_topic,
+        requeue_on_disconnect=options.requeue_on_disconnect,
+        latency_window_ns=options.e2e_processing_latency_window_time_ns
+        if options.e2e_processing_latency_percentiles
+        else 0,
+    )
+
+
+def limits(options: NsqdOptions) -> Limits:
+    return Limits(
+        max_msg_size=options.max_msg_size,
+        max_body_size=options.max_body_size,
+        max_rdy_count=options.max_rdy_count,
+        max_req_timeout_ms=options.max_req_timeout_ns // MILLISECOND_NS,
+        max_defer_timeout_ms=(options.max_defer_timeout_ns or options.max_req_timeout_ns)
+        // MILLISECOND_NS,
+    )
+
+
+def statsd_settings(options: NsqdOptions, prefix: str) -> StatsdSettings:
+    return StatsdSettings(
+        address=options.statsd_address,
+        prefix=prefix,
+        interval_seconds=options.statsd_interval_ns / SECOND_NS,
+        packet_bytes_max=options.statsd_udp_packet_size,
+        with_memory=options.statsd_mem_stats,
+        with_ephemeral=not options.statsd_exclude_ephemeral,
+        quantiles=options.e2e_processing_latency_percentiles,
+    )
+
+
+def offer(options: NsqdOptions) -> ServerOffer:
+    return ServerOffer(
+        max_rdy_count=options.max_rdy_count,
+        msg_timeout_ms=options.msg_timeout_ns // MILLISECOND_NS,
+        max_msg_timeout_ms=options.max_msg_timeout_ns // MILLISECOND_NS,
+        max_heartbeat_interval_ms=options.max_heartbeat_interval_ns // MILLISECOND_NS,
+        max_output_buffer_size=options.max_output_buffer_size,
+        output_buffer_timeout_ms=options.output_buffer_timeout_ns // MILLISECOND_NS,
+        min_output_buffer_timeout_ms=options.min_output_buffer_timeout_ns // MILLISECOND_NS,
+        max_output_buffer_timeout_ms=options.max_output_buffer_timeout_ns // MILLISECOND_NS,
+        tls=bool(options.tls_cert),
+        snappy=options.snappy,
+        deflate=options.deflate,
+        max_deflate_level=options.max_deflate_level,
+        auth_required=bool(options.auth_http_addresses),
+        topology_region=options.topology_region,
+        topology_zone=options.topology_zone,
+    )
+
+
+def patience(options: NsqdOptions) -> Patience:
+    return Patience(
+        greeting_seconds=options.greeting_timeout_ns / SECOND_NS,
+        command_seconds=options.command_timeout_ns / SECOND_NS,
+    )
