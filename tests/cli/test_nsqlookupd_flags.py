@@ -38,8 +38,17 @@ def test_a_wrong_command_line_shows_the_usage_and_exits_2() -> None:
     [
         (["-tcp-address="], "FATAL: --tcp-address must not be empty"),
         (["-http-address="], "FATAL: --http-address must not be empty"),
-        (["-max-connections=0"], "FATAL: --max-connections must be 1 or more, not 0"),
+        (["-max-connections=-1"], "FATAL: --max-connections must be 0 or more, not -1"),
         (["-tombstone-lifetime=-1s"], "FATAL: --tombstone-lifetime must be 0s or more, not -1s"),
+        (["-tls-cert=x.pem"], "FATAL: --tls-cert and --tls-key go together"),
+        (
+            ["-tls-client-auth-policy=require"],
+            "FATAL: --tls-client-auth-policy needs --tls-cert and --tls-key",
+        ),
+        (
+            ["-tls-cert=x.pem", "-tls-key=x.key"],
+            "FATAL: failed to build TLS config - TLS certificate x.pem: No such file or directory",
+        ),
         (["-config=none.cfg"], "FATAL: failed to load config file none.cfg - No such file"),
         (["-http-address=127.0.0.1:70000"], "FATAL: listen (127.0.0.1:70000) failed - 70000 is"),
     ],

@@ -163,7 +163,7 @@ def test_the_log_tells_what_a_node_does(nsqlookupd: NsqlookupdProcess, topic: st
     ],
 )
 def test_who_keeps_us_waiting_is_given_up(sent: bytes) -> None:
-    with run_nsqlookupd("--peer-timeout=50ms") as nsqlookupd:
+    with run_nsqlookupd("--greeting-timeout=50ms", "--command-timeout=50ms") as nsqlookupd:
         peer = LookupPeer(nsqlookupd.tcp_address)
         peer.send(sent)
         peer.read_to_end()
@@ -174,7 +174,7 @@ def test_who_keeps_us_waiting_is_given_up(sent: bytes) -> None:
 
 
 def test_who_sends_a_byte_now_and_then_is_given_up_all_the_same() -> None:
-    with run_nsqlookupd("--peer-timeout=200ms") as nsqlookupd:
+    with run_nsqlookupd("--command-timeout=200ms") as nsqlookupd:
         peer = nsqlookupd.connect()
 
         def is_cut_off() -> bool:
@@ -190,7 +190,7 @@ def test_who_sends_a_byte_now_and_then_is_given_up_all_the_same() -> None:
 
 
 def test_who_never_reads_is_given_up() -> None:
-    with run_nsqlookupd("--peer-timeout=300ms") as nsqlookupd:
+    with run_nsqlookupd("--command-timeout=300ms") as nsqlookupd:
         peer = nsqlookupd.node("a")
 
         def is_cut_off() -> bool:
@@ -206,7 +206,7 @@ def test_who_never_reads_is_given_up() -> None:
 
 
 def test_a_node_may_be_silent_between_commands() -> None:
-    with run_nsqlookupd("--peer-timeout=50ms") as nsqlookupd:
+    with run_nsqlookupd("--greeting-timeout=50ms", "--command-timeout=50ms") as nsqlookupd:
         node, silent = nsqlookupd.node("a"), nsqlookupd.connect()
         node.call(lookup_v1.register("t"))
         silent.read_to_end()  # by when the node has had as much time
@@ -224,7 +224,8 @@ def test_there_are_only_so_many_connections() -> None:
         second.close()
         wait_until(lambda: b'{protocol="tcp"} 1' in nsqlookupd.http("GET", "/metrics").body, "room")
 
-        assert b"" == refused
+        told = b"E_TOO_MANY_CONNECTIONS too many connections, the limit is 2"
+        assert sized(told) == refused
         assert 1 == refusals(nsqlookupd, "connections")
         assert b"OK" == first.call(lookup_v1.ping())
         assert b"OK" == nsqlookupd.connect().call(lookup_v1.ping())

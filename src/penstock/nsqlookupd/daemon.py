@@ -5,11 +5,14 @@ All state is in memory: every nsqd registers itself anew with an nsqlookupd that
 
 import asyncio
 import os
+from functools import partial
 
 import uvloop
 
 from penstock import NSQ_VERSION
+from penstock.admission import Admission
 from penstock.clock import SECOND_NS, Clock, SystemClock
+from penstock.errors import ConfigError
 from penstock.listening import Listener, listen
 from penstock.logs import Logger
 from penstock.nsqlookupd.http import HttpApi, HttpServices
@@ -22,9 +25,11 @@ from penstock.options import version_line
 from penstock.process import (
     ignore_signals,
     raise_open_files_limit,
+    reload_on_hangup,
     settle_memory,
     stop_on_signals,
 )
+from penstock.tls import ReloadableContext, server_context
 from penstock.webapi import HttpServer, Router, to_json
 
 __all__ = ["Nsqlookupd", "run"]
@@ -62,6 +67,7 @@ class Nsqlookupd:
         self.clock = clock or SystemClock()
         self.tcp: Listener | None = None
         self.http: Listener | None = None
+        self._tls = _tls_of(options)
         self._loop = asyncio.get_running_loop()
         self._advance_timer: asyncio.TimerHandle | None = None
         self._waiting = WaitingLookups(limit=options.max_waiting_lookups)
@@ -74,19 +80,26 @@ class Nsqlookupd:
         self._tcp_services = TcpServices(
             registry=self.registry,
             log=log,
-            max_connections=options.max_connections,
-            peer_timeout_seconds=options.peer_timeout_ns / SECOND_NS,
+            admission=Admission(
+                total_max=options.max_connections,
+                per_address_max=options.max_connections_per_address,
+            ),
+            greeting_seconds=options.greeting_timeout_ns / SECOND_NS,
+            command_seconds=options.command_timeout_ns / SECOND_NS,
         )
         self._http_server = self._new_http_server()
         log.info("%s", version_line("nsqlookupd"))
 
     async def start(self) -> None:
         """Opens the sockets; HTTP's first, because nsqd is told its port."""
-        options = self.options
-        self.http = await listen(options.http_address, self._http_server.new_connection)
+        options, server = self.options, self._http_server
+        tls = self._tls.listening if self._tls is not None else None
+        self.http = await listen(options.http_address, server.new_connection, tls=tls)
         self.log.info("HTTP: listening on %s", self.http.address)
-        self.tcp = await listen(options.tcp_address, self._new_peer)
+        self.tcp = await listen(options.tcp_address, self._new_peer, tls=tls)
         self.log.info("TCP: listening on %s", self.tcp.address)
+        if self._tls is not None:
+            reload_on_hangup({"certificates": self._tls.reload}, self.log)
 
     async def stop(self) -> None:
         """Stops accepting, answers what has been asked, closes connections."""
@@ -154,3 +167,19 @@ class Nsqlookupd:
                 "version": NSQ_VERSION,
             }
         )
+
+
+def _tls_of(options: NsqlookupdOptions) -> ReloadableContext | None:
+    if not options.tls_cert:
+        return None
+    make = partial(
+        server_context,
+        cert=options.tls_cert,
+        key=options.tls_key,
+        root_ca=options.tls_root_ca_file,
+        client_auth_policy=options.tls_client_auth_policy,
+    )
+    try:
+        return ReloadableContext(make)
+    except ConfigError as error:
+        raise ConfigError(f"failed to build TLS config - {error}") from error

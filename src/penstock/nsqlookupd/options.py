@@ -41,6 +41,18 @@ class NsqlookupdOptions:
         _hostname, STRING, "the name that nsqd is told for us", default_text="the hostname"
     )
 
+    tls_cert: str = option(
+        "", STRING, "path of the TLS certificate, PEM; with it, both ports speak TLS alone"
+    )
+    tls_key: str = option("", STRING, "path of the TLS key, PEM")
+    tls_root_ca_file: str = option("", STRING, "path of the CA certificates to verify peers by")
+    tls_client_auth_policy: str = option(
+        "",
+        STRING,
+        "ask nsqds and HTTP clients for any certificate, or one that verifies",
+        choices=("", "require", "require-verify"),
+    )
+
     inactive_producer_timeout_ns: int = option(
         300 * SECOND_NS,
         DURATION,
@@ -52,13 +64,22 @@ class NsqlookupdOptions:
     )
 
     max_connections: int = option(
-        10_000, INT, "most TCP connections at a time; more are closed at once", at_least=1
+        20_000, INT, "most TCP connections at a time; 0 for no limit", at_least=0
     )
-    peer_timeout_ns: int = option(
+    max_connections_per_address: int = option(
+        10_000, INT, "most TCP connections at a time from one address; 0 for no limit", at_least=0
+    )
+    greeting_timeout_ns: int = option(
+        30 * SECOND_NS,
+        DURATION,
+        "how long a TCP peer may take to say which protocol it speaks",
+        at_least=MILLISECOND_NS,
+    )
+    command_timeout_ns: int = option(
         60 * SECOND_NS,
         DURATION,
-        "how long a TCP peer may take to send its magic, to identify itself, to end a command it"
-        " has begun, or to read our answers",
+        "how long a TCP peer may take to identify itself, to end a command that it has begun, and"
+        " to read our answers",
         at_least=MILLISECOND_NS,
     )
     max_lookup_wait_ns: int = option(
@@ -75,3 +96,7 @@ def check(options: NsqlookupdOptions) -> None:
     for flag, address in (("tcp", options.tcp_address), ("http", options.http_address)):
         if not address:
             raise ConfigError(f"--{flag}-address must not be empty")
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise ConfigError("--tls-cert and --tls-key go together")
+    if options.tls_client_auth_policy and not options.tls_cert:
+        raise ConfigError("--tls-client-auth-policy needs --tls-cert and --tls-key")

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
+from penstock.admission import Admission
 from penstock.errors import ProtocolError
-from penstock.listening import peer_address
+from penstock.listening import host_of, peer_address
 from penstock.logs import Logger
 from penstock.nsqlookupd.registry import Producer, Registration, Registry
 from penstock.wire import lookup_v1
@@ -65,8 +66,9 @@ class TcpServices:
 
     registry: Registry
     log: Logger
-    max_connections: int
-    peer_timeout_seconds: float
+    admission: Admission
+    greeting_seconds: float
+    command_seconds: float
     peers: Peers = field(default_factory=Peers)
     refusals: Counter[str] = field(default_factory=Counter)  # by reason
 
@@ -91,14 +93,13 @@ class Peer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._address = peer_address(transport)
-        services = self._services
-        if len(services.peers) >= services.max_connections:
-            services.refusals["connections"] += 1
-            self._log.error("TCP: refused client(%s): too many connections", self._address)
-            self._has_ended = True
-            self._transport.abort()
-            return
+        services, host = self._services, host_of(self._address)
+        refusal = services.admission.refusal(host)
+        services.admission.enter(host)
         services.peers.add(self)
+        if refusal is not None:
+            self._refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", refusal), [], "connections")
+            return
         self._log.info("TCP: new client(%s)", self._address)
         _keep_alive(transport)
         self._watch(progressed=True)
@@ -106,6 +107,7 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._has_ended:
             return
+        was_greeted = self._wire.greeted
         self._wire.receive_data(data)
         answers: list[bytes] = []
         try:
@@ -116,7 +118,7 @@ class Peer(asyncio.Protocol):
             return
         if answers:
             self._transport.write(b"".join(answers))
-        self._watch(progressed=bool(answers))
+        self._watch(progressed=bool(answers) or self._wire.greeted != was_greeted)
 
     def eof_received(self) -> None:
         if not self._has_ended:
@@ -140,6 +142,7 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_ended = True
+        self._services.admission.leave(host_of(self._address))
         self._services.peers.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -199,17 +202,19 @@ class Peer(asyncio.Protocol):
 
     # The end.
 
-    def _refuse(self, error: ProtocolError, answers: list[bytes]) -> None:
+    def _refuse(self, error: ProtocolError, answers: list[bytes], reason: str = "protocol") -> None:
         """Answers what came before, then the error, then ends the connection."""
-        self._services.refusals["protocol"] += 1
+        self._services.refusals[reason] += 1
         self._log.error("[%s] - %s", self._address, error)
         self._has_ended = True
         self._leave()
         if self._timer is not None:
             self._timer.cancel()
         self._transport.write(b"".join((*answers, lookup_v1.error(error))))
-        if self._transport.can_write_eof():
-            self._transport.write_eof()
+        if not self._transport.can_write_eof():  # as with TLS, which says so in its own way
+            self._transport.close()
+            return
+        self._transport.write_eof()
         self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
     def _watch(self, *, progressed: bool) -> None:
@@ -220,8 +225,9 @@ class Peer(asyncio.Protocol):
             self._timer = None
         owes = self._is_blocked or self._producer is None or self._wire.is_within_command
         if owes and self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._services.peer_timeout_seconds, self._give_up)
+            services = self._services
+            seconds = services.command_seconds if self._wire.greeted else services.greeting_seconds
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
         self._services.refusals["timeout"] += 1

@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -142,9 +143,11 @@ class NsqlookupdProcess:
 
     # Talking to it.
 
-    def connect(self, *, magic: bytes = lookup_v1.MAGIC) -> "LookupPeer":
+    def connect(
+        self, *, magic: bytes = lookup_v1.MAGIC, tls: ssl.SSLContext | None = None
+    ) -> "LookupPeer":
         """A TCP peer that has sent its magic. It need not be closed."""
-        peer = LookupPeer(self.tcp_address)
+        peer = LookupPeer(self.tcp_address, tls=tls)
         self._peers.append(peer)
         peer.send(magic)
         return peer
@@ -222,9 +225,13 @@ class NsqlookupdProcess:
 class LookupPeer:
     """A raw connection to nsqlookupd's TCP port. Nothing here waits longer than its timeout."""
 
-    def __init__(self, address: str, *, timeout_seconds: float = 10.0) -> None:
+    def __init__(
+        self, address: str, *, tls: ssl.SSLContext | None = None, timeout_seconds: float = 10.0
+    ) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout_seconds)
+        if tls is not None:
+            self._socket = _encrypted(self._socket, tls, host)
         self._timeout_seconds = timeout_seconds
         self._responses = lookup_v1.ResponseReader()
 
@@ -249,11 +256,13 @@ class LookupPeer:
         return json.loads(self.call(lookup_v1.identify({**stock, **fields})))
 
     def response(self) -> bytes:
-        """The data of the next answer. Raises ProtocolError if it is an error."""
+        """The data of the next answer. Raises ProtocolError if it is an error, ConnectionError if
+        there is none."""
         deadline = time.monotonic() + self._timeout_seconds
         while (data := self._responses.next_response()) is None:
             chunk = self._receive(deadline)
-            assert chunk, "nsqlookupd closed the connection"
+            if not chunk:
+                raise ConnectionError("nsqlookupd closed the connection")
             self._responses.receive_data(chunk)
         return data
 
@@ -279,6 +288,14 @@ class LookupPeer:
             return self._socket.recv(_RECEIVE_BYTES)
         except ConnectionResetError:
             return b""
+
+
+def _encrypted(plain: socket.socket, tls: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+    try:
+        return tls.wrap_socket(plain, server_hostname=host)
+    except BaseException:
+        plain.close()
+        raise
 
 
 def _environment() -> dict[str, str]:
