@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, cast
 
-from penstock.client.addresses import host_and_port
+from penstock.client.addresses import host_and_port, reason_of
 from penstock.client.batches import Batch
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
@@ -63,7 +63,7 @@ async def connect(
     except TimeoutError:
         raise _not_connected(address, f"no connection within {config.dial_timeout:g} s") from None
     except (OSError, UnicodeError) as failure:
-        raise _not_connected(address, _reason(failure)) from None
+        raise _not_connected(address, reason_of(failure)) from None
     try:
         async with asyncio.timeout(config.response_timeout):
             await connection.opened
@@ -240,7 +240,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        reason = _reason(exc) if exc is not None else "the connection was closed"
+        reason = reason_of(exc) if exc is not None else "the connection was closed"
         failure = self._failure or _not_connected(self.address, reason)
         self.ended.set_result(failure)
         if not self.opened.done():
@@ -309,10 +309,3 @@ class Connection(asyncio.Protocol):
 
 def _not_connected(address: str, reason: str) -> NotConnected:
     return NotConnected(f"{address}: {reason}")
-
-
-def _reason(failure: Exception) -> str:
-    """Python's words for it, without the address and the number that the loop puts around them."""
-    if isinstance(failure, OSError) and failure.strerror:
-        return failure.strerror.rpartition("] ")[2].partition(": ")[2] or failure.strerror
-    return str(failure) or type(failure).__name__

@@ -41,9 +41,11 @@ def _equal_parts(shares: Sequence[Share], total: int) -> list[int]:
 
 
 def _take_turns(shares: Sequence[Share], config: ClientConfig, total: int, now: float) -> list[int]:
-    def precedence(share: Share) -> tuple[bool, float]:
-        """Those whose turn it is stay first; then whoever has waited longest."""
-        return not (share.rdy and not _has_had_its_turn(share, config, now)), share.changed_at
+    def precedence(share: Share) -> tuple[int, float]:
+        """Whose turn it is stays; then come those who wait, the longest first."""
+        if not share.rdy:
+            return 1, share.changed_at
+        return 2 if _has_had_its_turn(share, config, now) else 0, share.changed_at
 
     chosen = {id(share) for share in sorted(shares, key=precedence)[:total]}
     return [int(id(share) in chosen) for share in shares]

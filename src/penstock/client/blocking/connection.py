@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TypeAlias
 
-from penstock.client.addresses import host_and_port
+from penstock.client.addresses import host_and_port, reason_of
 from penstock.client.batches import Batch
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
@@ -161,7 +161,7 @@ class Connection:
             sock = socket.create_connection(target, config.dial_timeout, source)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, UnicodeError) as failure:
-            raise NotConnected(f"{self.address}: {_reason(failure)}") from None
+            raise NotConnected(f"{self.address}: {reason_of(failure)}") from None
         return sock
 
     def _open(self) -> None:
@@ -178,10 +178,4 @@ class Connection:
 
     def _lost(self, why: str | Exception) -> NotConnected:
         self.close()
-        return NotConnected(f"{self.address}: {why if isinstance(why, str) else _reason(why)}")
-
-
-def _reason(failure: Exception) -> str:
-    if isinstance(failure, TimeoutError):
-        return "timed out"
-    return getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
+        return NotConnected(f"{self.address}: {why if isinstance(why, str) else reason_of(why)}")

@@ -1,0 +1,36 @@
+"""What the tests of the client share: an nsqd, a topic of one's own, and an event loop."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+import pytest
+import uvloop
+from tests.nsqd.conftest import topic
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+
+__all__ = ["nsqd", "run", "topic"]
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+# A test that waits for what never comes fails long before pytest's own patience ends.
+SECONDS_MAX = 30.0
+
+
+@pytest.fixture(scope="module")
+def nsqd() -> Iterator[NsqdProcess]:
+    with run_nsqd("--msg-timeout=2s") as process:
+        yield process
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Runs a coroutine, on either loop."""
+    factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
+
+    def run_coroutine(scenario: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(asyncio.wait_for(scenario, SECONDS_MAX))
+
+    return run_coroutine

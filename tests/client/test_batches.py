@@ -1,0 +1,70 @@
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from penstock.client.batches import Batch, checked_body, cut
+from penstock.wire import commands
+
+
+@pytest.mark.parametrize(
+    ("size_max", "expected"),
+    [
+        (0, [[b"aa"], [b"bb"], [b"cccccc"], [b"d"]]),
+        (16, [[b"aa", b"bb"], [b"cccccc"], [b"d"]]),
+        (19, [[b"aa", b"bb"], [b"cccccc", b"d"]]),
+        (1000, [[b"aa", b"bb", b"cccccc", b"d"]]),
+    ],
+)
+def test_bodies_are_cut_into_what_fits(size_max: int, expected: list[Sequence[bytes]]) -> None:
+    assert expected == list(cut([b"aa", b"bb", b"cccccc", b"d"], size_max))
+
+
+def test_nothing_is_cut_into_nothing() -> None:
+    assert [] == list(cut([], 100))
+
+
+def test_its_size_is_that_of_the_body_it_is_sent_with() -> None:
+    batch: Batch[None] = Batch("t")
+    batch.add(b"one")
+    batch.extend([b"two", b"three"])
+
+    rendered = commands.mpub("t", [b"one", b"two", b"three"])
+    assert rendered == batch.render()
+    assert len(rendered) - len(b"MPUB t\n") - 4 == batch.size
+
+
+def test_one_message_needs_no_multi_publish() -> None:
+    batch: Batch[None] = Batch("t")
+    batch.add(b"one")
+    deferred: Batch[None] = Batch("t", defer_ms=1500)
+    deferred.add(b"one")
+
+    assert commands.pub("t", b"one") == batch.render()
+    assert commands.dpub("t", 1500, b"one") == deferred.render()
+
+
+def test_it_is_split_if_each_message_has_its_waiter() -> None:
+    batch: Batch[str] = Batch("t", deadline=5.0)
+    batch.extend([b"one", b"two"])
+    batch.waiters = ["first", "second"]
+
+    parts = batch.split()
+
+    assert [([b"one"], ["first"], 5.0), ([b"two"], ["second"], 5.0)] == [
+        (part.bodies, part.waiters, part.deadline) for part in parts
+    ]
+    assert [] == parts[0].split()
+
+
+@pytest.mark.parametrize("body", [b"x", bytearray(b"x"), memoryview(b"x")])
+def test_bytes_of_any_kind_are_a_body(body: Any) -> None:
+    assert b"x" == checked_body(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "error"), [("text", TypeError), (7, TypeError), (b"", ValueError)]
+)
+def test_what_is_no_body(body: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        checked_body(body)

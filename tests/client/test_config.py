@@ -1,0 +1,70 @@
+import pickle
+from typing import Any
+
+import pytest
+
+from penstock.client import ClientConfig
+from penstock.errors import ConfigError
+
+
+def test_the_options_of_the_go_client_are_understood() -> None:
+    options = [
+        "max_in_flight,100",
+        "max-attempts,3",
+        "snappy",
+        "tls-insecure-skip-verify,true",
+        "skip_lookupd_authorization,false",
+        "msg_timeout,1m30s",
+        "lookupd_poll_jitter,0.5",
+        "backoff_strategy,full_jitter",
+        "auth_secret,a,b",
+    ]
+
+    expected = ClientConfig(
+        max_in_flight=100,
+        max_attempts=3,
+        snappy=True,
+        tls_insecure_skip_verify=True,
+        msg_timeout=90.0,
+        lookupd_poll_jitter=0.5,
+        backoff_strategy="full_jitter",
+        auth_secret="a,b",
+    )
+    assert expected == ClientConfig().with_options(options)
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [
+        ("no_such,1", "unknown option 'no_such'"),
+        ("max_in_flight,many", "option max_in_flight cannot be 'many'"),
+        ("msg_timeout,90", "option msg_timeout cannot be '90'"),
+        ("snappy,maybe", "option snappy cannot be 'maybe'"),
+        ("sample_rate,100", "sample_rate is a percentage below 100: 100"),
+    ],
+)
+def test_what_is_no_option_is_told(option: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        ClientConfig().with_options([option])
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"max_in_flight": 0}, "max_in_flight must be positive"),
+        ({"dial_timeout": -1.0}, "dial_timeout must not be negative: -1.0"),
+        ({"snappy": True, "deflate": True}, "exclude each other"),
+        ({"backoff_strategy": "none"}, "exponential or full_jitter"),
+        ({"heartbeat_interval": 60.0}, "longer than heartbeat_interval"),
+        ({"tls_cert": "cert.pem"}, "tls_cert and tls_key go together"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(fields: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        ClientConfig(**fields)
+
+
+def test_it_can_be_pickled() -> None:
+    config = ClientConfig(max_in_flight=7, tls_v1=True)
+
+    assert config == pickle.loads(pickle.dumps(config))
