@@ -15,6 +15,7 @@ from penstock.errors import StorageError
 from penstock.log import FoundBatch, LogReader, split_frames
 from penstock.nsqd.message_json import MessageLine, encode_lines, message_line
 from penstock.webapi import CutShort
+from penstock.wire import frames as wire
 
 __all__ = ["READERS_MAX", "HistoryStreams"]
 
@@ -27,6 +28,10 @@ _THREADS = 2
 
 # Rendering JSON costs some microseconds a message: so much of it is done at once.
 _JSON_BYTES = 32 * 1024
+
+# To a client that follows a log which does not grow, something is sent so often. It need not wonder
+# whether we are still there, and we come to know if it is not.
+HEARTBEAT_SECONDS = 5.0
 
 # A client that follows the end of a log is sent what has come in such a time, so that a busy topic
 # does not cost a read for each publish.
@@ -64,18 +69,25 @@ class HistoryStreams:
     ) -> AsyncIterator[bytes]:
         """The frames as they are in the log, in large pieces."""
         async for batches in self._batches(topic, reader, follow=follow):
-            yield b"".join([found.frames for found in batches])
+            if batches is None:
+                yield wire.HEARTBEAT
+            else:
+                yield b"".join([found.frames for found in batches])
 
     async def lines(self, topic: Topic, reader: LogReader, *, follow: bool) -> AsyncIterator[bytes]:
         """A line of JSON for each message."""
         async for batches in self._batches(topic, reader, follow=follow):
-            for found in batches:
-                for lines in _lines_of(found):
-                    yield lines
+            if batches is None:
+                yield b"\n"
+            else:
+                for found in batches:
+                    for lines in _lines_of(found):
+                        yield lines
 
     async def _batches(
         self, topic: Topic, reader: LogReader, *, follow: bool
-    ) -> AsyncIterator[list[FoundBatch]]:
+    ) -> AsyncIterator[list[FoundBatch] | None]:
+        """What is read, piece by piece; None when nothing has come for a while."""
         loop = asyncio.get_running_loop()
         running: asyncio.Future[list[FoundBatch]] | None = None
         self._open += 1
@@ -89,8 +101,8 @@ class HistoryStreams:
                     yield reader.take(read, found)
                 elif reader.is_done or not follow or self._is_closing:
                     return
-                else:
-                    await self._wait_for_more(topic)
+                elif not await self._is_there_more(topic):
+                    yield None
         except StorageError as failure:
             raise CutShort(str(failure)) from failure
         finally:
@@ -101,9 +113,15 @@ class HistoryStreams:
             else:
                 running.add_done_callback(lambda _: reader.close())
 
-    async def _wait_for_more(self, topic: Topic) -> None:
-        await self._grown.setdefault(topic, asyncio.Event()).wait()
+    async def _is_there_more(self, topic: Topic) -> bool:
+        """Waits for the topic to grow, but not for ever."""
+        grown = self._grown.setdefault(topic, asyncio.Event())
+        try:
+            await asyncio.wait_for(grown.wait(), HEARTBEAT_SECONDS)
+        except TimeoutError:
+            return False
         await asyncio.sleep(_FOLLOW_SECONDS)
+        return True
 
 
 def _lines_of(found: FoundBatch) -> Iterator[bytes]:

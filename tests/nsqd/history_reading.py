@@ -1,0 +1,69 @@
+"""Reading history over HTTP, as the tests want it."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any, NamedTuple
+
+from penstock.testing.nsqd import NsqdProcess
+from penstock.wire.frames import FrameReader, Message
+
+__all__ = ["FRAMES", "Log", "bodies", "frames", "log_of", "messages", "reading"]
+
+FRAMES = {"Accept": "application/vnd.penstock.frames"}
+
+
+class Log(NamedTuple):
+    """What /topic/log says."""
+
+    first_seq: int
+    next_seq: int
+    whole: dict[str, Any]
+
+
+def log_of(nsqd: NsqdProcess, topic: str) -> Log:
+    answer = nsqd.http("GET", f"/topic/log?topic={topic}")
+    assert answer.status == 200, answer
+    whole = answer.json()
+    return Log(whole["first_seq"], whole["next_seq"], whole)
+
+
+@contextmanager
+def reading(
+    nsqd: NsqdProcess, target: str, headers: dict[str, str] | None = None
+) -> Iterator[HTTPResponse]:
+    """An answer that is read bit by bit."""
+    connection = HTTPConnection(nsqd.http_address, timeout=20)
+    try:
+        connection.request("GET", target, headers=headers or {})
+        yield connection.getresponse()
+    finally:
+        connection.close()
+
+
+def messages(nsqd: NsqdProcess, topic: str, query: str = "") -> list[dict[str, Any]]:
+    """What /topic/messages says of a range, line by line."""
+    answer = nsqd.http("GET", f"/topic/messages?topic={topic}{query}")
+    assert answer.status == 200, answer
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
+def bodies(nsqd: NsqdProcess, topic: str, query: str = "") -> str:
+    """The bodies of a range, which are text."""
+    return "".join(message["body"] for message in messages(nsqd, topic, query))
+
+
+def frames(nsqd: NsqdProcess, topic: str, query: str = "") -> list[Message]:
+    """The same range as frames."""
+    with reading(nsqd, f"/topic/messages?topic={topic}{query}", FRAMES) as response:
+        assert response.status == 200
+        assert "application/vnd.penstock.frames" == response.getheader("Content-Type")
+        reader = FrameReader()
+        reader.receive_data(response.read())
+    found = []
+    while (frame := reader.next_frame()) is not None:
+        assert isinstance(frame, Message)
+        found.append(frame)
+    assert b"" == reader.take_unread()
+    return found

@@ -1,0 +1,79 @@
+"""Places in a log as users write them."""
+
+import pytest
+
+from penstock.nsqd.history_position import EARLIEST, LATEST, Position, parse_position
+
+# 2026-11-15T10:00:00Z
+TEN_NS = 1_794_736_800_000_000_000
+
+
+def time(time_ns: int) -> Position:
+    return Position("time", time_ns)
+
+
+def seq(number: int) -> Position:
+    return Position("seq", number)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("earliest", EARLIEST),
+        ("latest", LATEST),
+        ("0", seq(0)),
+        ("1794736800000000", seq(1_794_736_800_000_000)),
+        (str(2**54 - 1), seq(2**54 - 1)),
+        (str(2**54), time(2**54)),
+        (str(2**63 - 1), time(2**63 - 1)),
+        ("1970-01-01T00:00:00Z", time(0)),
+        ("2026-11-15T10:00:00Z", time(TEN_NS)),
+        ("2026-11-15t10:00:00z", time(TEN_NS)),
+        ("2026-11-15 10:00:00Z", time(TEN_NS)),
+        ("2026-11-15T11:30:00+01:30", time(TEN_NS)),
+        ("2026-11-15T11:30:00 01:30", time(TEN_NS)),  # a `+` that nobody escaped
+        ("2026-11-15T04:00:00-06:00", time(TEN_NS)),
+        ("2026-11-15T10:00:00.5Z", time(TEN_NS + 500_000_000)),
+        ("2026-11-15T10:00:00.123456789Z", time(TEN_NS + 123_456_789)),
+        ("2026-11-15T10:00:00.1234567891Z", time(TEN_NS + 123_456_789)),
+        ("2026-11-15T10:00:00.000000001+00:00", time(TEN_NS + 1)),
+    ],
+)
+def test_a_place_is_understood(text: str, expected: Position) -> None:
+    assert expected == parse_position(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "now",
+        "Latest",
+        "-1",
+        "+1",
+        "1.5",
+        "1e15",
+        "0x10",
+        " 1",
+        "1_000",
+        "٣",
+        str(2**63),
+        "9" * 20,
+        "2026-11-15",
+        "2026-11-15T10:00:00",
+        "2026-11-15T10:00Z",
+        "2026-11-15T24:00:00Z",
+        "2026-11-15T10:00:60Z",
+        "2026-02-30T10:00:00Z",
+        "2026-11-15T10:00:00+24:00",
+        "2026-11-15T10:00:00+01:60",
+        "2026-11-15T10:00:00.Z",
+        "1969-12-31T23:59:59Z",
+        "2300-01-01T00:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "٢٠٢٦-11-15T10:00:00Z",
+    ],
+)
+def test_nonsense_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 (whichever part of it is wrong)
+        parse_position(text)

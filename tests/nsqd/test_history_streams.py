@@ -1,0 +1,54 @@
+"""What clients that follow a log are sent when there is nothing to send."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from tests.broker.fakes import Host
+
+from penstock.broker.topic import Topic
+from penstock.log import LogReader, TopicLog
+from penstock.nsqd import history_streams
+from penstock.nsqd.history_streams import HistoryStreams
+from penstock.wire import frames as wire
+
+Stream = Callable[[HistoryStreams, Topic, LogReader], AsyncIterator[bytes]]
+
+
+def lines(streams: HistoryStreams, topic: Topic, reader: LogReader) -> AsyncIterator[bytes]:
+    return streams.lines(topic, reader, follow=True)
+
+
+def frames(streams: HistoryStreams, topic: Topic, reader: LogReader) -> AsyncIterator[bytes]:
+    return streams.frames(topic, reader, follow=True)
+
+
+@pytest.mark.parametrize(("stream", "heartbeat"), [(lines, b"\n"), (frames, wire.HEARTBEAT)])
+def test_a_heartbeat_while_nothing_comes(
+    monkeypatch: pytest.MonkeyPatch, stream: Stream, heartbeat: bytes
+) -> None:
+    monkeypatch.setattr(history_streams, "HEARTBEAT_SECONDS", 0.01)
+    host = Host()
+    host.publish("t", "a")
+    topic = host.broker.topic("t")
+    assert isinstance(topic.log, TopicLog)
+    reader = LogReader(topic.log, topic.log.first_seq)
+
+    async def follow() -> list[bytes]:
+        streams = HistoryStreams()
+        pieces = stream(streams, topic, reader)
+        received = [await anext(pieces) for _ in range(3)]
+        host.publish("t", "b")
+        streams.appended(topic)
+        while (piece := await anext(pieces)) == heartbeat:
+            pass
+        received.append(piece)
+        streams.close()
+        received += [piece async for piece in pieces if piece != heartbeat]
+        return received
+
+    first, *heartbeats, second = asyncio.run(follow())
+
+    assert [heartbeat, heartbeat] == heartbeats
+    assert b"a" in first
+    assert b"b" in second
