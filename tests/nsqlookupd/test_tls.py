@@ -14,8 +14,7 @@ from penstock.testing.waiting import wait_until
 from penstock.tls import client_context
 from penstock.wire import lookup_v1
 
-
-NOT_SERVED = r"(?i)alert|reset|closed|pipe"
+NOT_SERVED = r"(?i)alert|reset|closed|pipe|eof"
 
 
 @pytest.fixture(scope="module")
