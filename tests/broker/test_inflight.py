@@ -55,6 +55,16 @@ def test_what_was_added_is_there_first_deliveries_first() -> None:
     assert [True, True, True, False] == [each in in_flight for each in ids(1, 2, 3, 4)]
 
 
+def test_frames_are_found_by_id_each_once() -> None:
+    in_flight = InFlight()
+    add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
+    add_fresh(in_flight, 2, 3, deadline_ns=TIMEOUT_NS)
+
+    assert frames(3, 2) == in_flight.frames_of(ids(3, 2, 3))
+    assert frames(2, 1) == in_flight.frames_of(ids(1, 2, 4, 1))
+    assert 3 == len(in_flight)
+
+
 def test_finished_first_deliveries_are_gone_and_the_others_are_named() -> None:
     in_flight = InFlight()
     add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)

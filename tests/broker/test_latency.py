@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.broker.fakes import Host
 
 from penstock.broker.channel import Channel, NotInFlight
-from penstock.broker.latency import ACCURACY, LatencySketch, LatencyWindow
+from penstock.broker.latency import ACCURACY, LatencySketch, LatencyWindow, merged
 from penstock.broker.settings import BrokerSettings
 from penstock.clock import MILLISECOND_NS, SECOND_NS
 from penstock.testing import ManualClock
@@ -58,6 +58,16 @@ class TestSketch:
 
         assert 40_000 == sketch.count
         assert len(sketch._buckets) < 2_100
+
+
+class TestMerged:
+    def test_no_windows_are_not_the_same_as_idle_ones(self) -> None:
+        idle = merged([None, LatencyWindow(WINDOW_NS, ManualClock())])
+
+        assert merged([]) is None
+        assert merged([None]) is None
+        assert idle is not None
+        assert [0, 0] == [idle.count, *idle.quantiles_ns((0.5,))]
 
 
 class TestWindow:

@@ -3,16 +3,23 @@
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from tests.broker.fakes import Host
 
-from penstock.nsqd.metrics import FAMILIES
+from penstock.broker.settings import BrokerSettings
+from penstock.clock import SECOND_NS
+from penstock.nsqd.memory import GcPauses
+from penstock.nsqd.metrics import FAMILIES, MetricsSource, metrics
+from penstock.nsqd.refusals import Refusals
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
+from penstock.webapi.prometheus import Histogram
 from penstock.wire import commands
 
 QUANTILES = ("1.0", "0.5")
@@ -186,6 +193,35 @@ def test_what_is_not_http_is_counted_as_refused(nsqd: NsqdProcess) -> None:
         peer.recv(1)
 
     assert values_of(nsqd)["nsqd_http_refusals_total", "400"] >= 1
+
+
+def test_what_goes_while_it_is_being_shown_does_no_harm() -> None:
+    host = Host(BrokerSettings(latency_window_ns=SECOND_NS))
+    for topic in ("a", "b"):
+        host.channel(topic, "c")
+    shown: list[str] = []
+    with closing(GcPauses()) as gc_pauses:
+        source = MetricsSource(
+            broker=host.broker,
+            clients=(),
+            gc_pauses=gc_pauses,
+            refusals=Refusals(),
+            loop_lag=Histogram(()),
+            sync_seconds=Histogram(()),
+            quantiles=(0.5,),
+            started_at_ns=0,
+        )
+        for family, samples in metrics(source):
+            shown.append(family.name)
+            for at, _ in enumerate(samples):
+                if (family.name, at) == ("nsqd_topic_depth", 0):
+                    host.broker.delete_topic("b")
+                if (family.name, at) == ("nsqd_channel_depth", 0):
+                    host.broker.delete_channel(host.broker.topic("a"), "c")
+
+    assert [family.name for family in FAMILIES] == shown
+    assert {"a"} == host.broker.topics.keys()
+    assert not host.broker.topics["a"].channels
 
 
 def test_the_page_of_metrics_lists_every_family() -> None:

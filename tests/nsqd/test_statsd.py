@@ -223,6 +223,29 @@ class TestSending:
         assert sent[-1] == b"p.mem.gc_runs:9|c\n"
         assert log_lines[-1].endswith("STATSD: closing\n")
 
+    def test_a_report_that_fails_is_logged_and_the_next_one_is_made(
+        self, receiver: Receiver
+    ) -> None:
+        async def report() -> bytes:
+            settings = replace(SETTINGS, address=receiver.address, interval_seconds=0.05)
+            log = Logger("", LogLevel.INFO, write=log_lines.append)
+            statsd = Statsd(settings, {}, memory, log)
+            statsd.start()
+            packet = await asyncio.to_thread(receiver.packet)
+            await statsd.stop()
+            return packet
+
+        def memory() -> MemoryStats:
+            if failures:
+                raise failures.pop()
+            return MEMORY
+
+        failures = [ZeroDivisionError("ours")]
+        log_lines: list[str] = []
+
+        assert b"p.mem.heap_objects:1|g\n" in asyncio.run(report())
+        assert any("ZeroDivisionError: ours" in line for line in log_lines)
+
     def test_stopping_does_not_wait_for_the_next_report(self) -> None:
         async def start_and_stop() -> float:
             log = Logger("", LogLevel.INFO, write=lambda _: None)

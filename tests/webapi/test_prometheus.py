@@ -15,6 +15,7 @@ from penstock.webapi.prometheus import (
     PIECE_LINES,
     Family,
     Histogram,
+    Kind,
     Sample,
     exposition,
     labels,
@@ -102,11 +103,19 @@ def test_a_histogram_counts_each_observation_in_its_bucket_and_all_above() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("messages", "counter"), ("depth_total", "gauge"), ("Depth", "gauge")]
+    ("name", "kind", "label"),
+    [
+        ("messages", "counter", "topic"),
+        ("depth_total", "gauge", "topic"),
+        ("Depth", "gauge", "topic"),
+        ("depth", "gauge", "Topic"),
+        ("latency_seconds", "gauge", "quantile"),
+        ("latency_seconds", "summary", "topic"),
+    ],
 )
-def test_a_name_that_prometheus_would_not_like_is_a_bug(name: str, kind: str) -> None:
+def test_what_prometheus_would_not_like_is_a_bug(name: str, kind: Kind, label: str) -> None:
     with pytest.raises(AssertionError):
-        Family(name, kind, "")  # type: ignore[arg-type]
+        Family(name, kind, "", (label,))
 
 
 def test_a_large_page_is_rendered_in_pieces_as_it_is_sent() -> None:

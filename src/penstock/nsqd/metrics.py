@@ -163,8 +163,8 @@ _PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
     (
         Family(
             "nsqd_gc_pause_seconds",
-            "gauge",
-            "Quantiles of how long the latest 256 garbage collections took.",
+            "summary",
+            "How long the latest 256 garbage collections took.",
             ("quantile",),
         ),
         _gc_pauses,
@@ -328,13 +328,13 @@ _CHANNEL: Final[list[tuple[Family, Callable[[Channel], float]]]] = [
 
 _TOPIC_LATENCY: Final = _topic(
     "latency_seconds",
-    "gauge",
+    "summary",
     "Time from publish to FIN, all channels, by --e2e-processing-latency-percentile.",
     "quantile",
 )
 _CHANNEL_LATENCY: Final = _channel(
     "latency_seconds",
-    "gauge",
+    "summary",
     "Time from publish to FIN, by --e2e-processing-latency-percentile.",
     "quantile",
 )

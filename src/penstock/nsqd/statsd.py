@@ -184,6 +184,8 @@ class Statsd:
             except (OSError, UnicodeError) as failure:  # the latter for what cannot be a name
                 address = self._settings.address
                 self._log.error("failed to send to statsd(%s) - %s", address, failure)
+            except Exception:  # noqa: BLE001 (it is logged, with traceback)
+                self._log.exception("STATSD: a report failed")
             # On the beat of the first, whatever it took; a beat that was missed is left out.
             due += interval * max(math.ceil((loop.time() - due) / interval), 1)
 

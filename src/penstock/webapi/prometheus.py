@@ -37,7 +37,7 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # As many lines are rendered without letting others run: about a millisecond's worth.
 PIECE_LINES = 512
 
-Kind = Literal["counter", "gauge", "histogram"]
+Kind = Literal["counter", "gauge", "histogram", "summary"]
 
 # What follows the name, and the value.
 Sample = tuple[str, float]
@@ -49,7 +49,8 @@ _ESCAPED_IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All samples of one name. A counter's name ends in `_total`, as Prometheus wants it."""
+    """All samples of one name. As Prometheus wants it, a counter's name ends in `_total`, and only
+    a summary has a label `quantile`."""
 
     name: str
     kind: Kind
@@ -60,6 +61,7 @@ class Family:
         assert _NAME.fullmatch(self.name), self.name
         assert all(_NAME.fullmatch(label) for label in self.labels), self.labels
         assert (self.kind == "counter") == self.name.endswith("_total"), self.name
+        assert (self.kind == "summary") == ("quantile" in self.labels), self.name
 
     @property
     def head(self) -> str:
