@@ -24,6 +24,7 @@ class AuthServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 128  # many clients may come at once
 
     def __init__(self, answer: object) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

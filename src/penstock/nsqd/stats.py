@@ -14,7 +14,9 @@ from penstock.broker.latency import merged
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
 from penstock.clock import SECOND_NS
+from penstock.nsqd.auth import Authorizations
 from penstock.nsqd.memory import MemoryStats
+from penstock.tls import TlsInfo
 from penstock.wire.identify import Negotiated
 from penstock.wire.state import State
 
@@ -46,7 +48,25 @@ class PublishCount(TypedDict):
     count: int
 
 
-class ClientStats(TypedDict):
+class AuthStats(TypedDict, total=False):
+    """Who a client is; nothing of it that is empty."""
+
+    authed: bool
+    auth_identity: str
+    auth_identity_url: str
+
+
+class TlsStats(TypedDict):
+    """How a connection is encrypted; empty if it is not."""
+
+    tls: bool
+    tls_cipher_suite: str
+    tls_version: str
+    tls_negotiated_protocol: str
+    tls_negotiated_protocol_is_mutual: bool
+
+
+class ClientStats(AuthStats, TlsStats):
     """One connection."""
 
     client_id: str
@@ -67,11 +87,6 @@ class ClientStats(TypedDict):
     topology_zone: str
     topology_region: str
     pub_counts: NotRequired[list[PublishCount]]
-    tls: bool
-    tls_cipher_suite: str
-    tls_version: str
-    tls_negotiated_protocol: str
-    tls_negotiated_protocol_is_mutual: bool
 
 
 class ChannelStats(TypedDict):
@@ -146,6 +161,14 @@ class ClientView(Protocol):
     @property
     def publish_counts(self) -> dict[str, int]:
         """How many messages it has published, by topic."""
+
+    @property
+    def authorizations(self) -> Authorizations | None:
+        """What it may do, if it had to ask."""
+
+    @property
+    def tls(self) -> TlsInfo | None:
+        """What TLS the connection has, if it has any."""
 
 
 def collect(
@@ -297,18 +320,36 @@ def _client_stats(client: ClientView, topic: str) -> ClientStats:
         "deflate": negotiated.deflate,
         "snappy": negotiated.snappy,
         "user_agent": negotiated.user_agent,
+        **_auth_stats(client.authorizations),
         "topology_zone": negotiated.topology_zone,
         "topology_region": negotiated.topology_region,
         "pub_counts": _publish_counts(client, topic),
-        "tls": negotiated.tls,
-        "tls_cipher_suite": "",
-        "tls_version": "",
-        "tls_negotiated_protocol": "",
-        "tls_negotiated_protocol_is_mutual": False,
+        **_tls_stats(client.tls),
     }
     if not stats["pub_counts"]:
         del stats["pub_counts"]
     return stats
+
+
+def _auth_stats(known: Authorizations | None) -> AuthStats:
+    stats: AuthStats = {}
+    if known is not None and known.count:
+        stats["authed"] = True
+        if known.identity:
+            stats["auth_identity"] = known.identity
+        if known.identity_url:
+            stats["auth_identity_url"] = known.identity_url
+    return stats
+
+
+def _tls_stats(tls: TlsInfo | None) -> TlsStats:
+    return {
+        "tls": tls is not None,
+        "tls_cipher_suite": tls.cipher_suite if tls else "",
+        "tls_version": tls.version if tls else "",
+        "tls_negotiated_protocol": tls.negotiated_protocol if tls else "",
+        "tls_negotiated_protocol_is_mutual": tls is not None,  # nsq compat: Go's constant
+    }
 
 
 def _publish_counts(client: ClientView, topic: str) -> list[PublishCount]:

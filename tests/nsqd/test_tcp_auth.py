@@ -1,0 +1,282 @@
+"""AUTH, from a client's bytes to the auth server and back, with a running nsqd."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.nsqd.auth_server import AuthServer, auth_server
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.raw_client import RawClient, Refused
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+
+# Of topics that begin with `mine`, the channel `c`, and publishing.
+MINE = {"topic": "^mine", "channels": ["^c?$"], "permissions": ["publish", "subscribe"]}
+GOOD: dict[str, Any] = {
+    "ttl": 3600,
+    "identity": "bob",
+    "identity_url": "http://x",
+    "authorizations": [MINE],
+}
+
+# What clients may notice of others that wait for an auth server.
+DELAY_SECONDS_MAX = 0.05
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[AuthServer]:
+    with auth_server(GOOD) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nsqd(server: AuthServer) -> Iterator[NsqdProcess]:
+    flags = ["--http-client-request-timeout=1s", "--http-client-connect-timeout=1s"]
+    with run_nsqd(f"--auth-http-address={server.address}", *flags) as process:
+        yield process
+
+
+@pytest.fixture(autouse=True)
+def good_again(server: AuthServer) -> Iterator[None]:
+    """Each test finds the server in good health, however the one before has left it."""
+    yield
+    server.status, server.answer = 200, GOOD
+    server.is_silent = False
+
+
+def authed(nsqd: NsqdProcess, secret: bytes = b"sec") -> RawClient:
+    client = nsqd.connect()
+    client.call(commands.auth(secret))
+    return client
+
+
+def refusal(client: RawClient, command: bytes) -> str:
+    """The error that a command is answered with; the connection must end with it."""
+    with pytest.raises(Refused) as refused:
+        client.call(command)
+    assert b"" == client.read_to_end()
+    return str(refused.value)
+
+
+def test_the_client_is_told_that_it_has_to_and_then_who_it_is(nsqd: NsqdProcess) -> None:
+    client = nsqd.connect()
+    expected = b'{"identity":"bob","identity_url":"http://x","permission_count":1}'
+
+    assert client.identify()["auth_required"] is True
+    assert expected == client.call(commands.auth(b"sec"))
+
+
+def test_what_is_allowed_is_done(nsqd: NsqdProcess) -> None:
+    client = authed(nsqd)
+
+    assert b"OK" == client.call(commands.pub("mine-1", b"one"))
+    assert b"OK" == client.call(commands.mpub("mine-1", [b"two", b"three"]))
+    assert b"OK" == client.call(commands.dpub("mine-1", 0, b"four"))
+    client.subscribe("mine-1", "c", rdy=4)
+    assert [b"one", b"two", b"three", b"four"] == [each.body for each in client.messages(4)]
+
+
+@pytest.mark.parametrize(
+    ("word", "command"),
+    [
+        ("PUB", commands.pub("yours", b"x")),
+        ("MPUB", commands.mpub("yours", [b"x"])),
+        ("DPUB", commands.dpub("yours", 0, b"x")),
+        ("SUB", commands.sub("yours", "c")),
+    ],
+)
+def test_what_is_not_is_refused(nsqd: NsqdProcess, word: str, command: bytes) -> None:
+    channel = "c" if word == "SUB" else ""
+
+    assert f"E_AUTH_FIRST AUTH required before {word}" == refusal(nsqd.connect(), command)
+    expected = f'E_UNAUTHORIZED AUTH failed for {word} on "yours" "{channel}"'
+    assert expected == refusal(authed(nsqd), command)
+    topics = nsqd.http("GET", "/stats?format=json").json()["topics"]
+    assert "yours" not in [topic["topic_name"] for topic in topics]
+
+
+def test_a_channel_may_be_refused_although_its_topic_is_not(nsqd: NsqdProcess) -> None:
+    expected = 'E_UNAUTHORIZED AUTH failed for SUB on "mine" "d"'
+
+    assert expected == refusal(authed(nsqd), commands.sub("mine", "d"))
+
+
+def test_a_client_auths_once_and_before_it_subscribes(nsqd: NsqdProcess) -> None:
+    subscribed = authed(nsqd)
+    subscribed.subscribe("mine-2", "c")
+
+    assert "E_INVALID AUTH already set" == refusal(authed(nsqd), commands.auth(b"sec"))
+    assert "E_INVALID cannot AUTH in current state" == refusal(subscribed, commands.auth(b"sec"))
+
+
+def test_commands_behind_auth_wait_for_it(nsqd: NsqdProcess) -> None:
+    client = nsqd.connect()
+    client.send(commands.auth(b"sec"), commands.pub("mine-3", b"x"), commands.sub("mine-3", "c"))
+    client.send(commands.rdy(1))
+
+    assert client.response().startswith(b'{"identity":"bob"')
+    assert [b"OK", b"OK"] == [client.response(), client.response()]
+    assert b"x" == client.message().body
+
+
+def test_the_secret_is_passed_on_with_where_it_came_from(
+    nsqd: NsqdProcess, server: AuthServer
+) -> None:
+    authed(nsqd, b"of my own")
+
+    expected = "/auth?common_name=&remote_ip=127.0.0.1&secret=of+my+own&tls=false"
+    assert expected == server.asked[-1].target
+    assert "of my own" not in nsqd.log
+    assert "of+my+own" not in nsqd.log
+
+
+def test_a_unix_socket_has_no_address(server: AuthServer, tmp_path: Path) -> None:
+    flags = [f"--auth-http-address={server.address}", f"--tcp-address={tmp_path / 'socket'}"]
+    with run_nsqd(*flags) as nsqd:
+        authed(nsqd)
+
+    assert "&remote_ip=&" in server.asked[-1].target
+
+
+def test_without_an_auth_server_auth_is_refused() -> None:
+    with run_nsqd() as nsqd:
+        client = nsqd.connect()
+
+        assert client.identify()["auth_required"] is False
+        assert "E_AUTH_DISABLED AUTH disabled" == refusal(client, commands.auth(b"sec"))
+
+
+def test_stats_show_who_a_client_is(nsqd: NsqdProcess) -> None:
+    client = authed(nsqd)
+    client.subscribe("mine-4", "c")
+    (shown,) = nsqd.stats("mine-4", "c")["clients"]
+    keys = list(shown)
+
+    assert (True, "bob", "http://x") == (
+        shown["authed"],
+        shown["auth_identity"],
+        shown["auth_identity_url"],
+    )
+    start = keys.index("user_agent") + 1
+    assert ["authed", "auth_identity", "auth_identity_url", "topology_zone"] == keys[start:][:4]
+
+
+class TestBadServers:
+    @pytest.mark.parametrize(
+        ("status", "answer", "expected"),
+        [
+            (500, GOOD, "E_AUTH_FAILED AUTH failed"),
+            (403, {}, "E_AUTH_FAILED AUTH failed"),
+            (200, b"nonsense", "E_AUTH_FAILED AUTH failed"),
+            (200, {**GOOD, "ttl": 0}, "E_AUTH_FAILED AUTH failed"),
+            (200, {**GOOD, "authorizations": []}, "E_UNAUTHORIZED AUTH no authorizations found"),
+        ],
+    )
+    def test_a_client_that_nobody_vouches_for_is_refused(
+        self, nsqd: NsqdProcess, server: AuthServer, status: int, answer: object, expected: str
+    ) -> None:
+        server.status, server.answer = status, answer
+
+        assert expected == refusal(nsqd.connect(), commands.auth(b"sec"))
+
+    def test_while_one_hangs_others_are_served(self, nsqd: NsqdProcess, server: AuthServer) -> None:
+        other = authed(nsqd)
+        server.is_silent = True
+        waiting = [nsqd.connect() for _ in range(20)]
+        asked, starved = len(server.asked), nsqd.starved_seconds()
+        for client in waiting:
+            client.send(commands.auth(b"sec"))
+
+        longest, given_up = 0.0, nsqd.log.count("timed out") + len(waiting)
+        while nsqd.log.count("timed out") < given_up:
+            started = time.monotonic()
+            other.call(commands.pub("mine-5", b"x"))
+            longest = max(longest, time.monotonic() - started)
+
+        assert asked + len(waiting) == len(server.asked)
+        assert longest - (nsqd.starved_seconds() - starved) < DELAY_SECONDS_MAX
+        for client in waiting:
+            with pytest.raises(Refused, match="E_AUTH_FAILED AUTH failed"):
+                client.response()
+
+    def test_a_client_that_leaves_while_it_is_asked_about_is_forgotten(
+        self, nsqd: NsqdProcess, server: AuthServer
+    ) -> None:
+        server.is_silent = True
+        client = nsqd.connect()
+        asked = len(server.asked)
+        client.send(commands.auth(b"sec"))
+        wait_until(lambda: len(server.asked) > asked, "the server to be asked")
+        left = nsqd.log.count("exiting ioloop")
+        client.close()
+        wait_until(lambda: nsqd.log.count("exiting ioloop") > left, "nsqd to notice")
+
+        server.is_silent = False
+        assert b"OK" == authed(nsqd).call(commands.pub("mine-6", b"x"))
+
+
+class TestExpiry:
+    """An answer holds for its ttl, of a second here; then the next command has to wait for a new
+    one."""
+
+    @pytest.fixture(autouse=True)
+    def short(self, server: AuthServer) -> None:
+        server.answer = {**GOOD, "ttl": 1}
+
+    @staticmethod
+    def wait_for_expiry(server: AuthServer, client: RawClient) -> None:
+        """Publishes until nsqd has asked again."""
+        asked = len(server.asked)
+        wait_until(
+            lambda: client.call(commands.pub("mine", b"x")) and len(server.asked) > asked,
+            "the server to be asked again",
+        )
+
+    def test_the_server_is_asked_again(self, nsqd: NsqdProcess, server: AuthServer) -> None:
+        client = authed(nsqd, b"again")
+        self.wait_for_expiry(server, client)
+
+        assert "secret=again" in server.asked[-1].target
+
+    @pytest.mark.parametrize(
+        ("status", "answer", "expected"),
+        [
+            (500, GOOD, "E_AUTH_FAILED AUTH failed"),
+            (
+                200,
+                {**GOOD, "authorizations": []},
+                'E_UNAUTHORIZED AUTH failed for PUB on "mine-7" ""',
+            ),
+        ],
+    )
+    def test_what_is_no_longer_allowed_is_refused(
+        self, nsqd: NsqdProcess, server: AuthServer, status: int, answer: object, expected: str
+    ) -> None:
+        client = authed(nsqd)
+        server.status, server.answer = status, answer
+
+        def publish() -> str:
+            try:
+                client.call(commands.pub("mine-7", b"x"))
+            except Refused as error:
+                return str(error)
+            return ""
+
+        assert expected == wait_until(publish, "a publish to be refused")
+        assert b"" == client.read_to_end()
+
+    def test_a_subscription_stays(self, nsqd: NsqdProcess, server: AuthServer) -> None:
+        consumer, producer = authed(nsqd), authed(nsqd)
+        consumer.subscribe("mine-8", "c", rdy=1)
+        self.wait_for_expiry(server, producer)
+        server.answer = {**GOOD, "authorizations": []}
+
+        nsqd.post("/pub?topic=mine-8", b"x")
+        message = consumer.message()
+        consumer.send(commands.fin(message.id))
+
+        assert b"x" == message.body
+        wait_until(lambda: nsqd.shows("mine-8", "c", in_flight_count=0), "the FIN")
