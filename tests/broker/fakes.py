@@ -11,6 +11,7 @@ from itertools import chain
 
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
+from penstock.broker.locality import NOWHERE, Place
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
@@ -37,6 +38,7 @@ class RecordingDriver:
         self.advances_asked: list[int] = []
         self.saves_asked = 0
         self.topology_changes = 0
+        self.topics_made: list[Topic] = []
         self.appended_to: list[Topic] = []
 
     def pump_soon(self) -> None:
@@ -50,8 +52,11 @@ class RecordingDriver:
     def save_soon(self) -> None:
         self.saves_asked += 1
 
-    def topology_changed(self) -> None:
-        self.topology_changes += 1
+    def topology_changed(self, *, lasting: bool) -> None:
+        self.topology_changes += lasting
+
+    def topic_made(self, topic: Topic) -> None:
+        self.topics_made.append(topic)
 
     def appended(self, topic: Topic) -> None:
         self.appended_to.append(topic)
@@ -98,9 +103,10 @@ class Consumer(Recorder):
         *,
         msg_timeout_ns: int = MSG_TIMEOUT_NS,
         sample_rate: int = 0,
+        place: Place = NOWHERE,
     ) -> None:
         super().__init__()
-        self.subscriber = Subscriber(self, msg_timeout_ns, sample_rate)
+        self.subscriber = Subscriber(self, msg_timeout_ns, sample_rate, place)
         self.channel: Channel = host.broker.subscribe(topic, channel, self.subscriber)
         self._host = host
         self._topic = topic
@@ -214,10 +220,16 @@ class Host:
         rdy: int = 0,
         msg_timeout_ns: int = MSG_TIMEOUT_NS,
         sample_rate: int = 0,
+        place: Place = NOWHERE,
     ) -> Consumer:
         """A new connection that has subscribed."""
         consumer = Consumer(
-            self, topic, channel, msg_timeout_ns=msg_timeout_ns, sample_rate=sample_rate
+            self,
+            topic,
+            channel,
+            msg_timeout_ns=msg_timeout_ns,
+            sample_rate=sample_rate,
+            place=place,
         )
         if rdy:
             consumer.rdy(rdy)

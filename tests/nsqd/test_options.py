@@ -228,10 +228,6 @@ def test_what_cannot_work_is_refused_in_one_line(values: dict[str, Any], expecte
             {"lookupd_tcp_addresses": ("a:4160",)},
             "--lookupd-tcp-address: registering with nsqlookupd is not in this version yet",
         ),
-        (
-            {"enable_experiment": ("topology-aware-consumption",)},
-            "--enable-experiment: topology-aware-consumption is not in this version yet",
-        ),
     ],
 )
 def test_what_is_not_built_is_refused_rather_than_ignored(

@@ -8,6 +8,7 @@ becomes of it after a restart, is the backlog's concern.
 from collections import Counter, deque
 from collections.abc import Callable
 from itertools import chain
+from operator import attrgetter
 from typing import Literal
 
 from penstock import names
@@ -15,6 +16,7 @@ from penstock.broker.address import seq_of
 from penstock.broker.agenda import NEVER_NS, Agenda
 from penstock.broker.backlog import Backlog, LogBacklog
 from penstock.broker.latency import LatencyWindow
+from penstock.broker.locality import Locality, locality
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.errors import ProtocolError
@@ -57,13 +59,14 @@ class Channel:
         self.committing = False  # moved by commits, and so without subscribers
         self.subscribers: list[Subscriber] = []
         self.message_count = 0
-        self.delivered_count = 0
+        self.delivered_counts = [0 for _ in Locality]  # by locality, redeliveries included
         self.requeue_count = 0
         self.timeout_count = 0
         self.latency = latency
         self.awake = False  # the agenda's: to be pumped
         self.armed_ns = NEVER_NS  # the agenda's: the deadline it will be called for
         self._settings = settings
+        self._prefers_near = settings.place is not None
         self._agenda = agenda
         self._sample = sample
         self._ready: deque[Subscriber] = deque()  # those that can take more, in turn
@@ -95,6 +98,7 @@ class Channel:
 
     def add(self, subscriber: Subscriber) -> None:
         """Lets a subscriber share in the channel."""
+        subscriber.locality = locality(self._settings.place, subscriber.place)
         self.subscribers.append(subscriber)
 
     def remove(self, subscriber: Subscriber) -> None:
@@ -160,11 +164,12 @@ class Channel:
     # What the driver does, through the broker.
 
     def pump(self, now_ns: int) -> None:
-        """One round: each ready subscriber is given what it may have, up to a turn's worth."""
+        """One round: each ready subscriber, or each of the nearest, is given what it may have, up
+        to a turn's worth."""
         if self.paused:
             return
         ready, backlog = self._ready, self._backlog
-        for _ in range(len(ready)):
+        for _ in range(self._nearest_first() if self._prefers_near else len(ready)):
             if not backlog.load():
                 return
             subscriber = ready.popleft()
@@ -259,6 +264,11 @@ class Channel:
     # What there is to see.
 
     @property
+    def delivered_count(self) -> int:
+        """How many messages were delivered, redeliveries included."""
+        return sum(self.delivered_counts)
+
+    @property
     def depth(self) -> int:
         """How many messages are queued: not those in flight or deferred."""
         return self._backlog.depth
@@ -295,6 +305,15 @@ class Channel:
             subscriber.in_flight.pop_all()
             self.ready(subscriber)
 
+    def _nearest_first(self) -> int:
+        """Puts those that are ready in order of their locality, and returns how many share the
+        nearest: nobody else has a turn while one of these can take more."""
+        ready = self._ready
+        in_order = sorted(ready, key=attrgetter("locality"))  # stable: turns stay turns
+        ready.clear()
+        ready.extend(in_order)
+        return sum(each.locality == in_order[0].locality for each in in_order)
+
     def _hand_out(self, subscriber: Subscriber, frames: list[bytes], now_ns: int) -> None:
         if subscriber.sample_rate:
             frames = self._sampled(frames, subscriber.sample_rate)
@@ -309,7 +328,7 @@ class Channel:
             self._add_by_sequence(subscriber, frames, now_ns, deadline_ns)
             self._backlog.settle_sequence()
         subscriber.message_count += len(frames)
-        self.delivered_count += len(frames)
+        self.delivered_counts[subscriber.locality] += len(frames)
         if deadline_ns < self.armed_ns:
             self._agenda.arm(self, deadline_ns)
         subscriber.peer.deliver(frames)

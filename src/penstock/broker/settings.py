@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from penstock.broker.locality import Place
 from penstock.clock import SECOND_NS
 
 __all__ = ["BrokerSettings"]
@@ -19,4 +20,5 @@ class BrokerSettings:
     """0 for no limit, as for the others."""
     max_channels_per_topic: int = 0
     requeue_on_disconnect: bool = True
+    place: Place | None = None  # where this node is, if it prefers consumers near it
     latency_window_ns: int = 0  # how far back latencies are known; 0 for not at all

@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from penstock.broker.inflight import InFlight
+from penstock.broker.locality import NOWHERE, Locality, Place
 
 __all__ = ["Peer", "Subscriber"]
 
@@ -24,19 +25,29 @@ class Subscriber:
         "blocked",
         "finish_count",
         "in_flight",
+        "locality",
         "message_count",
         "msg_timeout_ns",
         "peer",
+        "place",
         "rdy",
         "requeue_count",
         "sample_rate",
         "waiting",
     )
 
-    def __init__(self, peer: Peer, msg_timeout_ns: int, sample_rate: int = 0) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        msg_timeout_ns: int,
+        sample_rate: int = 0,
+        place: Place = NOWHERE,
+    ) -> None:
         self.peer = peer
         self.msg_timeout_ns = msg_timeout_ns
         self.sample_rate = sample_rate  # percent of the messages to deliver; 0 for all
+        self.place = place
+        self.locality = Locality.GLOBAL  # its channel's to say, which knows where we are
         self.rdy = 0
         self.blocked = False  # the peer has not read what it was sent; nothing more for now
         self.waiting = False  # is in its channel's round of ready subscribers

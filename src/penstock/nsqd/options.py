@@ -15,7 +15,15 @@ from penstock.logs import LogLevel
 from penstock.option_kinds import BOOL, DURATION, FLOATS, INT, LOG_LEVEL, STRING, STRINGS, word_of
 from penstock.options import check_values, option, options_of
 
-__all__ = ["NOT_YET", "NsqdOptions", "TlsRequired", "TlsVersion", "check", "in_effect"]
+__all__ = [
+    "NOT_YET",
+    "TOPOLOGY_AWARE_CONSUMPTION",
+    "NsqdOptions",
+    "TlsRequired",
+    "TlsVersion",
+    "check",
+    "in_effect",
+]
 
 
 class TlsRequired(IntEnum):
@@ -394,7 +402,3 @@ def _refuse_what_is_not_built(options: NsqdOptions) -> None:
         if declared.name in NOT_YET and getattr(options, declared.name):
             what = NOT_YET[declared.name]
             raise ConfigError(f"--{declared.flag}: {what} is not in this version yet")
-    if TOPOLOGY_AWARE_CONSUMPTION in options.enable_experiment:
-        raise ConfigError(
-            f"--enable-experiment: {TOPOLOGY_AWARE_CONSUMPTION} is not in this version yet"
-        )

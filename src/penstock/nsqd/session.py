@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
+from penstock.broker.locality import Place
 from penstock.broker.subscriber import Peer, Subscriber
 from penstock.clock import MILLISECOND_NS, Clock
 from penstock.errors import AuthFailed, ProtocolError, StorageError
@@ -149,7 +150,10 @@ class Session:
         self._publisher.flush()  # what was published before comes before
         negotiated = self.negotiated
         subscriber = Subscriber(
-            self._link, negotiated.msg_timeout_ms * MILLISECOND_NS, negotiated.sample_rate
+            self._link,
+            negotiated.msg_timeout_ms * MILLISECOND_NS,
+            negotiated.sample_rate,
+            Place(negotiated.topology_zone, negotiated.topology_region),
         )
         try:
             self._channel = self._broker.subscribe(event.topic, event.channel, subscriber)

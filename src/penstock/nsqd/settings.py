@@ -1,9 +1,10 @@
 """What the parts of nsqd are told, taken from its options."""
 
+from penstock.broker.locality import Place
 from penstock.broker.settings import BrokerSettings
 from penstock.clock import MILLISECOND_NS, SECOND_NS
 from penstock.log import LogSettings
-from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from penstock.nsqd.pulse import Patience
 from penstock.nsqd.statsd import StatsdSettings
 from penstock.wire.identify import ServerOffer
@@ -31,6 +32,9 @@ def broker_settings(options: NsqdOptions) -> BrokerSettings:
         max_topics=options.max_topics,
         max_channels_per_topic=options.max_channels_per_topic,
         requeue_on_disconnect=options.requeue_on_disconnect,
+        place=Place(options.topology_zone, options.topology_region)
+        if TOPOLOGY_AWARE_CONSUMPTION in options.enable_experiment
+        else None,
         latency_window_ns=options.e2e_processing_latency_window_time_ns
         if options.e2e_processing_latency_percentiles
         else 0,
