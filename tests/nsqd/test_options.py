@@ -176,6 +176,14 @@ def test_a_config_file_as_nsqs_users_write_them(tmp_path: Path) -> None:
     ("values", "expected"),
     [
         ({"node_id": -1}, "--node-id must be from 0 to 1023, not -1"),
+        (
+            {"http_client_connect_timeout_ns": 0},
+            "--http-client-connect-timeout must be 1ms or more, not 0s",
+        ),
+        (
+            {"http_client_request_timeout_ns": 0},
+            "--http-client-request-timeout must be 1ms or more, not 0s",
+        ),
         ({"node_id": 1024}, "--node-id must be from 0 to 1023, not 1024"),
         ({"max_deflate_level": 0}, "--max-deflate-level must be from 1 to 9, not 0"),
         ({"max_deflate_level": 10}, "--max-deflate-level must be from 1 to 9, not 10"),
