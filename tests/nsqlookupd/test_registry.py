@@ -14,6 +14,7 @@ from hypothesis.stateful import (
 )
 
 from penstock.clock import SECOND_NS
+from penstock.errors import LimitReached
 from penstock.nsqlookupd.registry import UNKNOWN_INDEX, Producer, Registration, Registry
 from penstock.testing.clock import ManualClock
 from penstock.wire.lookup_server import PeerInfo
@@ -191,6 +192,21 @@ def test_an_operator_makes_keys_without_producers(setup: Setup) -> None:
     assert ["c"] == setup.registry.channels("t")
     assert setup.registry.delete_channel("t", "c")
     assert (["t"], []) == (setup.registry.topics(), setup.registry.channels("t"))
+
+
+def test_there_are_only_so_many_names(setup: Setup) -> None:
+    limits = {"max_topics": 1, "max_channels_per_topic": 1}
+    registry = Registry(setup.clock, setup.wishes, **LIFETIMES, **limits)
+    registry.create("t", "c")
+
+    for topic, channel in (("u", ""), ("u", "c"), ("t", "d")):
+        with pytest.raises(LimitReached, match=r"too many .*, the limit is 1"):
+            registry.create(topic, channel)
+        with pytest.raises(LimitReached, match=r"too many .*, the limit is 1"):
+            registry.register(setup.producer("a"), topic, channel)
+
+    registry.create("t", "c")
+    assert (["t"], ["c"], []) == (registry.topics(), registry.channels("t"), registry.channels("u"))
 
 
 # Time.

@@ -215,6 +215,21 @@ def test_a_node_may_be_silent_between_commands() -> None:
         assert b"OK" == node.call(lookup_v1.ping())
 
 
+def test_a_name_too_many_is_refused_and_the_node_goes_on() -> None:
+    with run_nsqlookupd("--max-topics=1", "--max-channels-per-topic=1") as nsqlookupd:
+        node = nsqlookupd.node("a")
+        node.call(lookup_v1.register("t", "c"))
+
+        for topic, channel in (("u", ""), ("t", "d")):
+            with pytest.raises(ProtocolError, match="E_REGISTER_FAILED REGISTER failed too many"):
+                node.call(lookup_v1.register(topic, channel))
+
+        assert b"OK" == node.call(lookup_v1.register("t", "c"))
+        assert 2 == refusals(nsqlookupd, "limits")
+        create = nsqlookupd.http("POST", "/topic/create?topic=u")
+        assert (503, {"message": "LIMIT_REACHED"}) == (create.status, create.json())
+
+
 def test_there_are_only_so_many_connections() -> None:
     with run_nsqlookupd("--max-connections=2") as nsqlookupd:
         first, second = nsqlookupd.node("a"), nsqlookupd.node("b")

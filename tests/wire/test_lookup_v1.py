@@ -246,18 +246,20 @@ def test_responses_are_read_however_they_are_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "code", "detail"),
+    ("data", "code", "detail", "fatal"),
     [
-        (b"E_BAD_PROTOCOL", "E_BAD_PROTOCOL", ""),
-        (b"E_INVALID invalid command \xff", "E_INVALID", "invalid command \udcff"),
+        (b"E_BAD_PROTOCOL", "E_BAD_PROTOCOL", "", True),
+        (b"E_INVALID invalid command \xff", "E_INVALID", "invalid command \udcff", True),
+        (b"E_REGISTER_FAILED REGISTER failed x", "E_REGISTER_FAILED", "REGISTER failed x", False),
     ],
 )
-def test_an_error_is_told_from_other_data(data: bytes, code: str, detail: str) -> None:
+def test_an_error_is_told_from_other_data(data: bytes, code: str, detail: str, fatal: bool) -> None:
     with pytest.raises(ProtocolError) as raised:
         responses([lookup_v1.response(data)])
 
-    assert (code, detail) == (raised.value.code, raised.value.detail)
-    assert lookup_v1.response(data) == lookup_v1.error(raised.value)
+    error = raised.value
+    assert (code, detail, fatal) == (error.code, error.detail, error.fatal)
+    assert lookup_v1.response(data) == lookup_v1.error(error)
 
 
 @pytest.mark.parametrize("data", [b"E_", b"E_oops", b"OK E_INVALID"])

@@ -76,6 +76,8 @@ class Nsqlookupd:
             self,
             inactive_producer_timeout_ns=options.inactive_producer_timeout_ns,
             tombstone_lifetime_ns=options.tombstone_lifetime_ns,
+            max_topics=options.max_topics,
+            max_channels_per_topic=options.max_channels_per_topic,
         )
         self._tcp_services = TcpServices(
             registry=self.registry,

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from penstock import NSQ_VERSION, names
 from penstock.clock import SECOND_NS
 from penstock.durations import parse_duration
+from penstock.errors import LimitReached
 from penstock.logs import Logger
 from penstock.nsqlookupd.registry import UNKNOWN_INDEX, Producer, Registration, Registry, Tombstone
 from penstock.nsqlookupd.waiting import WaitingLookups
@@ -150,8 +151,8 @@ class HttpApi:
 
     def _create_topic(self, request: Request) -> None:
         topic = _name(request.args, "topic")
+        self._create(topic)
         self._log.info("DB: adding topic(%s)", topic)
-        self._registry.create(topic)
 
     def _delete_topic(self, request: Request) -> None:
         topic = _required(request.args, "topic")
@@ -169,14 +170,21 @@ class HttpApi:
 
     def _create_channel(self, request: Request) -> None:
         topic, channel = _name(request.args, "topic"), _name(request.args, "channel")
+        self._create(topic, channel)
         self._log.info("DB: adding channel(%s) in topic(%s)", channel, topic)
-        self._registry.create(topic, channel)
 
     def _delete_channel(self, request: Request) -> None:
         topic, channel = _name(request.args, "topic"), _name(request.args, "channel")
         if not self._registry.delete_channel(topic, channel):
             raise HttpError(404, "CHANNEL_NOT_FOUND")
         self._log.info("DB: removing channel(%s) from topic(%s)", channel, topic)
+
+    def _create(self, topic: str, channel: str = "") -> None:
+        try:
+            self._registry.create(topic, channel)
+        except LimitReached as failure:
+            self._log.error("DB: refused to add topic(%s) - %s", topic, failure)
+            raise HttpError(503, "LIMIT_REACHED") from failure
 
 
 # Arguments ----------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ REFUSALS = Family(
 
 FAMILIES = (INFO, TOPICS, CHANNELS, PRODUCERS, REGISTRATIONS, CONNECTIONS, WAITING, REFUSALS)
 
-_REASONS = ("connections", "protocol", "timeout")
+_REASONS = ("connections", "limits", "protocol", "timeout")
 
 
 @dataclass(slots=True, kw_only=True)

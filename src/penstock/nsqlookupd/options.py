@@ -82,6 +82,10 @@ class NsqlookupdOptions:
         " to read our answers",
         at_least=MILLISECOND_NS,
     )
+    max_topics: int = option(100_000, INT, "most topics; 0 for no limit", at_least=0)
+    max_channels_per_topic: int = option(
+        10_000, INT, "most channels of one topic; 0 for no limit", at_least=0
+    )
     max_lookup_wait_ns: int = option(
         60 * SECOND_NS, DURATION, "longest time that /lookup?wait= waits for a change", at_least=0
     )

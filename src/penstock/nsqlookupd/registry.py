@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from penstock.clock import Clock
+from penstock.errors import LimitReached
 from penstock.names import is_ephemeral
 from penstock.wire.lookup_server import PeerInfo
 
@@ -115,11 +116,16 @@ class Registry:
         *,
         inactive_producer_timeout_ns: int,
         tombstone_lifetime_ns: int,
+        max_topics: int = 0,
+        max_channels_per_topic: int = 0,
     ) -> None:
+        """A limit of 0 is none."""
         self._clock = clock
         self._driver = driver
         self._inactive_ns = inactive_producer_timeout_ns
         self._tombstone_ns = tombstone_lifetime_ns
+        self._max_topics = max_topics
+        self._max_channels = max_channels_per_topic
         self._clients = Registration(CLIENT)
         self._topics: dict[str, Registration] = {}
         self._channels: dict[str, dict[str, Registration]] = {}
@@ -147,7 +153,8 @@ class Registry:
             self._set_active(producer, is_active=True)
 
     def register(self, producer: Producer, topic: str, channel: str = "") -> list[Registration]:
-        """A producer has this topic, and this channel of it."""
+        """A producer has this topic, and this channel of it. Raises LimitReached."""
+        self._check_room(topic, channel)
         made = []
         if channel:
             registration = self._channel(topic, channel)
@@ -184,7 +191,8 @@ class Registry:
     # What an operator does.
 
     def create(self, topic: str, channel: str = "") -> None:
-        """Makes the key of a topic, and of a channel, with no producer yet."""
+        """Makes the key of a topic, and of a channel, with no producer yet. Raises LimitReached."""
+        self._check_room(topic, channel)
         if channel:
             self._channel(topic, channel)
         self._topic(topic)
@@ -328,6 +336,14 @@ class Registry:
             self._advance_by(self._inactive_from_ns(producer))
 
     # Keys.
+
+    def _check_room(self, topic: str, channel: str) -> None:
+        """Whether keys can be made, before any is: since they stay, a peer could go on forever."""
+        if 0 < self._max_topics <= len(self._topics) and topic not in self._topics:
+            raise LimitReached(f"too many topics, the limit is {self._max_topics}")
+        channels = self._channels.get(topic, ())
+        if channel and 0 < self._max_channels <= len(channels) and channel not in channels:
+            raise LimitReached(f"too many channels of {topic}, the limit is {self._max_channels}")
 
     def _topic(self, topic: str) -> Registration:
         registration = self._topics.get(topic)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from penstock.admission import Admission
-from penstock.errors import ProtocolError
+from penstock.errors import LimitReached, ProtocolError
 from penstock.listening import host_of, peer_address
 from penstock.logs import Logger
 from penstock.nsqlookupd.registry import Producer, Registration, Registry
@@ -163,15 +163,24 @@ class Peer(asyncio.Protocol):
                     self._registry.ping(self._producer, draining=event.draining)
                 return lookup_v1.OK
             case Register():
-                made = self._registry.register(self._known(), event.topic, event.channel)
-                self._log_registrations("REGISTER", made)
-                return lookup_v1.OK
+                return self._on_register(event)
             case Unregister():
                 lost = self._registry.unregister(self._known(), event.topic, event.channel)
                 self._log_registrations("UNREGISTER", lost)
                 return lookup_v1.OK
             case Identify():
                 return self._on_identify(event)
+
+    def _on_register(self, event: Register) -> bytes:
+        try:
+            made = self._registry.register(self._known(), event.topic, event.channel)
+        except LimitReached as failure:
+            error = lookup_v1.register_failed(failure)
+            self._services.refusals["limits"] += 1
+            self._log.error("[%s] - %s", self._address, error)
+            return lookup_v1.error(error)
+        self._log_registrations("REGISTER", made)
+        return lookup_v1.OK
 
     def _on_identify(self, event: Identify) -> bytes:
         info = event.peer

@@ -6,11 +6,13 @@ is answered, in order, by
     4 bytes, big-endian    size of the data
     data                   `OK`, a JSON object, or an error
 
-with nothing to tell an error from other data but its text: `ResponseReader` does. Every error is
-the last thing that the server says.
+with nothing to tell an error from other data but its text: `ResponseReader` does. An error is the
+last thing that the server says, but for E_REGISTER_FAILED.
 
-`ping(draining=True)` is our own: it tells a Penstock nsqlookupd that this nsqd takes no more
-messages. Another one ignores what follows the word, and answers as ever.
+Two things are our own. `ping(draining=True)` tells a Penstock nsqlookupd that this nsqd takes no
+more messages; another one ignores what follows the word, and answers as ever. E_REGISTER_FAILED is
+what a Penstock nsqlookupd answers when it has as many names as it may have; a stock nsqd does not
+look at the answer to a REGISTER, and goes on.
 
 The other side of all this is `penstock.wire.lookup_server`.
 """
@@ -33,6 +35,7 @@ __all__ = [
     "identify",
     "ping",
     "register",
+    "register_failed",
     "response",
     "unregister",
 ]
@@ -46,6 +49,7 @@ DRAINING = b"draining"
 RESPONSE_BYTES_MAX = 64 * 1024
 
 _SIZE = Struct(">i")
+_REGISTER_FAILED = "E_REGISTER_FAILED"
 _ERROR = re.compile(rb"E_[A-Z_]+(?= |\Z)")
 
 
@@ -84,8 +88,13 @@ def response(data: bytes) -> bytes:
     return _SIZE.pack(len(data)) + data
 
 
+def register_failed(reason: Exception) -> ProtocolError:
+    """The one error after which a connection goes on."""
+    return ProtocolError(_REGISTER_FAILED, f"REGISTER failed {reason}", fatal=False)
+
+
 def error(refusal: ProtocolError) -> bytes:
-    """What a peer is told before its connection is closed."""
+    """What a peer is told."""
     return response(to_bytes(str(refusal)))
 
 
@@ -108,8 +117,8 @@ class ResponseReader:
     def next_response(self) -> bytes | None:
         """The data of the next response, or None if it is not all here.
 
-        Raises ProtocolError: the server's, or E_INVALID for what cannot be a response. Either is
-        the end of the conversation.
+        Raises ProtocolError: the server's, or E_INVALID for what cannot be a response. Unless it is
+        not fatal, that is the end of the conversation.
         """
         buffer = self._buffer
         if not buffer.is_ready():
@@ -132,5 +141,5 @@ class ResponseReader:
 def _without_error(data: bytes) -> bytes:
     if _ERROR.match(data):
         code, _, detail = verbatim(data).partition(" ")
-        raise ProtocolError(code, detail)
+        raise ProtocolError(code, detail, fatal=code != _REGISTER_FAILED)
     return data
