@@ -5,7 +5,7 @@
 
 One request, one connection. Everything that can go wrong is an `HttpRequestError`. Nothing here
 waits for ever, blocks the loop, or keeps more than the limits allow, whatever the server sends.
-Redirects are an answer like any other, and proxies are not used, as in the reference.
+Redirects are an answer like any other, and there are no proxies.
 """
 
 import asyncio
@@ -177,7 +177,8 @@ class _Target:
     def request(self, method: str, headers: Headers, body: bytes) -> bytes:
         """What is sent. Raises HttpRequestError rather than send what could be read otherwise."""
         path = (self._parts.path or "/") + (f"?{self._parts.query}" if self._parts.query else "")
-        own = self._own_headers(len(body) if body or method != "GET" else None)
+        has_body = body or method not in ("GET", "HEAD")
+        own = self._own_headers(len(body) if has_body else None)
         lines = [f"{name}: {value}" for name, value in (*own, *headers)]
         start = f"{method} {path} HTTP/1.1"
         if not _REQUEST_LINE.fullmatch(start) or not all(map(_HEADER_LINE.fullmatch, lines)):
