@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from penstock.wire import frames
-from penstock.wire.events import Event, Identify, Publish, Sub
-from penstock.wire.identify import ServerOffer, negotiate, parse_identify
+from penstock.wire.events import Event, Identify, Publish, Rdy, Sub
 from penstock.wire.limits import Limits
 from penstock.wire.server import ServerConnection
 
@@ -27,6 +26,8 @@ class StandIn:
         self.heard: list[Event] = []
         self.answers_publishes = True
         """If not, OKs are kept back until `release`."""
+        self.messages = 0
+        """How many it delivers when it is asked to."""
         self.is_silent = False
         """Not a word, to anything."""
         self.raw_answer = b""
@@ -79,11 +80,12 @@ class StandIn:
         if self.is_silent:
             return
         match event:
-            case Identify(body):
-                _, answer = negotiate(parse_identify(body), ServerOffer())
-                sock.sendall(frames.response(answer))
+            case Identify():
+                sock.sendall(frames.response(b"{}"))
             case Sub():
                 sock.sendall(frames.OK)
+            case Rdy(count) if count and self.messages:
+                sock.sendall(b"".join(frames.render_messages([b"x"] * self.messages, 1, 1)))
             case Publish(oks=oks) if self.answers_publishes:
                 sock.sendall(frames.OK * oks)
             case Publish(oks=oks):

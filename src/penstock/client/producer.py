@@ -42,9 +42,6 @@ TRY_ELSEWHERE = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 # One message among many may be what nsqd does not take.
 _TRY_ONE_BY_ONE = frozenset({"E_BAD_MESSAGE", "E_BAD_BODY"})
 
-# How often the queue is looked through for what has waited too long.
-EXPIRY_SECONDS = 0.25
-
 
 class Producer:
     """Publishes to one nsqd, to several in turn, or to all that lookupds know.
@@ -68,7 +65,7 @@ class Producer:
         self._turn = 0
         self._pump_is_due = False
         self._expiry: asyncio.TimerHandle | None = None
-        self._last_refusal: ClientError | None = None
+        self._last_failure: ClientError | None = None
         self._closed = False
 
     # Its life.
@@ -183,12 +180,10 @@ class Producer:
     def _pump(self) -> None:
         """Sends what can be sent."""
         self._pump_is_due = False
-        while len(self._queue):
-            connection = self._next_connection()
-            if connection is None:
-                self._watch_expiry()
-                return
+        while self._queue and (connection := self._next_connection()) is not None:
             connection.publish(self._queue.take())
+        if self._expiry is None:
+            self._watch_expiry()
 
     def _next_connection(self) -> Connection | None:
         """The next, in turn, that takes another batch."""
@@ -201,36 +196,36 @@ class Producer:
         return None
 
     def _watch_expiry(self) -> None:
-        if self._expiry is None:
-            self._expiry = self._loop.call_later(EXPIRY_SECONDS, self._expire)
+        """One timer for all: it is set anew only when it has run out."""
+        deadline = self._queue.next_deadline
+        self._expiry = None if deadline is None else self._loop.call_at(deadline, self._expire)
 
     def _expire(self) -> None:
-        self._expiry = None
         for batch in self._queue.take_expired():
             self._queue.failed(batch, self._not_confirmed())
-        if len(self._queue):
-            self._watch_expiry()
+        self._watch_expiry()
 
     def _not_confirmed(self) -> NotConfirmed:
         assert self._fleet is not None
-        why = self._last_refusal or self._fleet.maybe_failure() or "nsqd is too slow"
+        busy = ", ".join(connection.address for connection in self._fleet.connections)
+        why = self._last_failure or self._fleet.maybe_failure() or f"still waiting for {busy}"
         return NotConfirmed(f"not confirmed within {self._config.publish_timeout:g} s: {why}")
 
     # What connections tell.
 
     def confirmed(self, connection: Connection, batches: list[Publishes]) -> None:
         """See Owner."""
-        self._last_refusal = None
+        self._last_failure = None
         for batch in batches:
             self._queue.confirmed(batch)
-        if len(self._queue):
+        if self._queue:
             self._pump()
 
     def refused(self, connection: Connection, error: ProtocolError, batch: Publishes) -> None:
         """See Owner."""
         refusal = Refused(connection.address, error.code, error.detail)
         if error.code in TRY_ELSEWHERE:
-            self._last_refusal = refusal
+            self._last_failure = refusal
             self._try_again([batch])
         elif error.code not in _TRY_ONE_BY_ONE or not self._queue.split(batch):
             self._queue.failed(batch, refusal)
@@ -241,7 +236,9 @@ class Producer:
 
     def lost(self, connection: Connection, unconfirmed: list[Publishes]) -> None:
         """See Owner."""
-        self._try_again(unconfirmed)
+        if unconfirmed:
+            self._last_failure = connection.ended.result()
+            self._try_again(unconfirmed)
 
     def delivered(self, connection: Connection, messages: list[Message]) -> None:
         """See Owner. A producer has subscribed to nothing."""

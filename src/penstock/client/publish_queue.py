@@ -2,12 +2,14 @@
 
 A batch is open to further messages of its topic until it is taken to be sent, so batches grow by
 themselves when nsqd is slower than the publishers. Every batch that was added ends in `confirmed`
-or in `failed`, once; until then it is somewhere: in this queue, or on a connection.
+or in `failed`, once, and what is said of it after that is not heard; until then it is somewhere: in
+this queue, or on a connection.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 
 from penstock.client.batches import Batch, checked_topic
 from penstock.client.config import ClientConfig
@@ -32,14 +34,20 @@ class PublishQueue:
         self._added = added
         self._queue: deque[Publishes] = deque()
         self._open: dict[str, Publishes] = {}
-        self._unanswered = 0  # batches
+        self._unanswered: dict[Publishes, None] = {}  # the oldest first
         self._waiting_bytes = 0
         self._waiting_for_room: deque[asyncio.Future[None]] = deque()
         self._nothing_waits = asyncio.Event()
         self._nothing_waits.set()
 
-    def __len__(self) -> int:
-        return len(self._queue)
+    def __bool__(self) -> bool:
+        """Whether something is to be sent."""
+        return bool(self._queue)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the oldest batch will have waited too long."""
+        return next(iter(self._unanswered)).deadline if self._unanswered else None
 
     # Room.
 
@@ -87,7 +95,7 @@ class PublishQueue:
     def _append(self, batch: Publishes) -> Publishes:
         batch.deadline = self._loop.time() + self._timeout
         self._queue.append(batch)
-        self._unanswered += 1
+        self._unanswered[batch] = None
         self._nothing_waits.clear()
         self._added()
         return batch
@@ -97,54 +105,62 @@ class PublishQueue:
     def take(self) -> Publishes:
         """The batch to send next; nothing more is added to it."""
         batch = self._queue.popleft()
-        if self._open.get(batch.topic) is batch:
-            del self._open[batch.topic]
+        self._close(batch)
         return batch
 
     def put_back(self, batches: Iterable[Publishes]) -> None:
         """Batches that were taken and have to be sent again, before all others."""
-        self._queue.extendleft(reversed(list(batches)))
+        still_wanted = [batch for batch in batches if batch in self._unanswered]
+        self._queue.extendleft(reversed(still_wanted))
 
     def split(self, batch: Publishes) -> bool:
         """Puts back a batch as one for each message; False if it is one already."""
         parts = batch.split()
-        self._unanswered += len(parts) - 1 if parts else 0
-        self.put_back(parts)
+        if parts and batch in self._unanswered:
+            del self._unanswered[batch]
+            self._unanswered.update(dict.fromkeys(parts))
+            self.put_back(parts)
         return bool(parts)
 
     def take_expired(self) -> list[Publishes]:
-        """Those that have waited too long to be sent."""
+        """Those that have waited too long, sent or not. They are to be failed."""
         now = self._loop.time()
-        expired = [batch for batch in self._queue if batch.deadline <= now]
+        expired = list(takewhile(lambda batch: batch.deadline <= now, self._unanswered))
         if expired:
-            self._queue = deque(batch for batch in self._queue if batch.deadline > now)
+            gone = set(expired)
+            self._queue = deque(batch for batch in self._queue if batch not in gone)
             for batch in expired:
-                if self._open.get(batch.topic) is batch:
-                    del self._open[batch.topic]
+                self._close(batch)
         return expired
+
+    def _close(self, batch: Publishes) -> None:
+        if self._open.get(batch.topic) is batch:
+            del self._open[batch.topic]
 
     # Answering.
 
     def confirmed(self, batch: Publishes) -> None:
         """The batch is stored."""
-        for waiter in batch.waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._answered(batch)
+        if batch in self._unanswered:
+            for waiter in batch.waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            self._answered(batch)
 
     def failed(self, batch: Publishes, error: ClientError) -> None:
         """The batch will not be tried again."""
-        for waiter in batch.waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
-        self._answered(batch)
+        if batch in self._unanswered:
+            for waiter in batch.waiters:
+                if not waiter.done():
+                    waiter.set_exception(error)
+            self._answered(batch)
 
     def _answered(self, batch: Publishes) -> None:
+        del self._unanswered[batch]
         self._waiting_bytes -= _weight(batch)
-        self._unanswered -= 1
         if not self._unanswered:
             self._nothing_waits.set()
-        # All of them, because each looks again when its turn comes.
+        # Each looks again when its turn comes, so it does no harm to wake too many.
         while self._waiting_for_room and not self.is_full:
             waiter = self._waiting_for_room.popleft()
             if not waiter.done():
