@@ -172,6 +172,7 @@ class TestTopics:
             "in_flight_count": 2,
             "deferred_count": 2,
             "message_count": 5,
+            "global_msg_count": 5,
             "requeue_count": 2,
             "timeout_count": 0,
             "client_count": 1,

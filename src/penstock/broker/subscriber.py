@@ -59,3 +59,8 @@ class Subscriber:
     def capacity(self) -> int:
         """How many messages may be sent now; not positive for none."""
         return 0 if self.blocked else self.rdy - len(self.in_flight)
+
+    @property
+    def delivered_counts(self) -> list[int]:
+        """The messages it was sent, by locality: all went equally far."""
+        return [self.message_count if each is self.locality else 0 for each in Locality]

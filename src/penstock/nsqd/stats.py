@@ -48,6 +48,14 @@ class PublishCount(TypedDict):
     count: int
 
 
+class LocalityStats(TypedDict, total=False):
+    """How many messages were delivered, by how near they went; nothing of it that is 0."""
+
+    zone_local_msg_count: int
+    region_local_msg_count: int
+    global_msg_count: int
+
+
 class AuthStats(TypedDict, total=False):
     """Who a client is; nothing of it that is empty."""
 
@@ -66,7 +74,7 @@ class TlsStats(TypedDict):
     tls_negotiated_protocol_is_mutual: bool
 
 
-class ClientStats(AuthStats, TlsStats):
+class ClientStats(LocalityStats, AuthStats, TlsStats):
     """One connection."""
 
     client_id: str
@@ -89,9 +97,14 @@ class ClientStats(AuthStats, TlsStats):
     pub_counts: NotRequired[list[PublishCount]]
 
 
-class ChannelStats(TypedDict):
-    """One channel. `clients` is null if they were not asked for. `mode` is our own, and there only
-    if the channel is moved by commits."""
+class ModeStats(TypedDict, total=False):
+    """Our own, and there only if the channel is moved by commits."""
+
+    mode: str
+
+
+class ChannelStats(LocalityStats, ModeStats):
+    """One channel. `clients` is null if they were not asked for."""
 
     channel_name: str
     depth: int
@@ -105,7 +118,6 @@ class ChannelStats(TypedDict):
     clients: list[ClientStats] | None
     paused: bool
     e2e_processing_latency: Latency
-    mode: NotRequired[str]
 
 
 class RetentionStats(TypedDict):
@@ -138,6 +150,7 @@ class Stats(TypedDict):
     topics: list[TopicStats] | None
     memory: NotRequired[MemoryStats]
     producers: list[ClientStats] | None
+    draining: NotRequired[bool]  # there only while it is so
 
 
 class ClientView(Protocol):
@@ -277,13 +290,14 @@ def _topic_stats(
 def _channel_stats(
     channel: Channel, publish_topic: str, clients: _Clients | None, quantiles: Sequence[float]
 ) -> ChannelStats:
-    stats: ChannelStats = {
+    return {
         "channel_name": channel.name,
         "depth": channel.depth,
         "backend_depth": channel.backend_depth,
         "in_flight_count": channel.in_flight_count,
         "deferred_count": channel.deferred_count,
         "message_count": channel.message_count,
+        **_locality_stats(channel),
         "requeue_count": channel.requeue_count,
         "timeout_count": channel.timeout_count,
         "client_count": len(channel.subscribers),
@@ -296,10 +310,12 @@ def _channel_stats(
         ],
         "paused": channel.paused,
         "e2e_processing_latency": latency_of([channel], quantiles),
+        **_mode_stats(channel),
     }
-    if channel.committing:
-        stats["mode"] = "commit"
-    return stats
+
+
+def _mode_stats(channel: Channel) -> ModeStats:
+    return {"mode": "commit"} if channel.committing else {}
 
 
 def _client_stats(client: ClientView, topic: str) -> ClientStats:
@@ -313,6 +329,7 @@ def _client_stats(client: ClientView, topic: str) -> ClientStats:
         "ready_count": subscriber.rdy if subscriber else 0,
         "in_flight_count": len(subscriber.in_flight) if subscriber else 0,
         "message_count": subscriber.message_count if subscriber else 0,
+        **_locality_stats(subscriber),
         "finish_count": subscriber.finish_count if subscriber else 0,
         "requeue_count": subscriber.requeue_count if subscriber else 0,
         "connect_ts": client.connected_at_ns // SECOND_NS,
@@ -328,6 +345,19 @@ def _client_stats(client: ClientView, topic: str) -> ClientStats:
     }
     if not stats["pub_counts"]:
         del stats["pub_counts"]
+    return stats
+
+
+def _locality_stats(of: Channel | Subscriber | None) -> LocalityStats:
+    stats: LocalityStats = {}
+    if of is not None:
+        zone_local, region_local, anywhere = of.delivered_counts
+        if zone_local:
+            stats["zone_local_msg_count"] = zone_local
+        if region_local:
+            stats["region_local_msg_count"] = region_local
+        if anywhere:
+            stats["global_msg_count"] = anywhere
     return stats
 
 
