@@ -99,8 +99,12 @@ def test_everything_that_stats_has_of_topics_and_channels_is_there(
         }
     named = {"topic_name", "channels", "e2e_processing_latency"}
     assert stats.keys() - named == OF_TOPICS.keys()
-    named = {"channel_name", "clients", "e2e_processing_latency"}
-    assert stats["channels"][0].keys() - named == OF_CHANNELS.keys()
+    channel = stats["channels"][0]
+    assert channel["global_msg_count"] == 3
+    assert 3 == values["nsqd_channel_deliveries_total", topic, "c", "global"]
+    assert 0 == values["nsqd_channel_deliveries_total", topic, "paused", "global"]
+    named = {"channel_name", "clients", "e2e_processing_latency", "global_msg_count"}
+    assert channel.keys() - named == OF_CHANNELS.keys()
 
 
 def test_latencies_are_those_of_stats_in_seconds(nsqd: NsqdProcess, topic: str) -> None:

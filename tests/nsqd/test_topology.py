@@ -1,5 +1,6 @@
 """Consumers near a running nsqd, and what /stats tells of how far messages went."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,7 +49,7 @@ def locality(stats: dict[str, Any]) -> dict[str, int]:
     return {key: stats[key] for key in LOCALITY_KEYS if key in stats}
 
 
-def key_after(stats: dict[str, Any], key: str, count: int) -> list[str]:
+def keys_after(stats: dict[str, Any], key: str, count: int) -> list[str]:
     keys = list(stats)
     return keys[keys.index(key) + 1 :][:count]
 
@@ -79,14 +80,20 @@ def test_deliveries_are_counted_by_how_far_they_went(nsqd: NsqdProcess, topic: s
 
     channel = nsqd.stats(topic, "c")
     assert dict(zip(LOCALITY_KEYS, (1, 2, 3), strict=True)) == locality(channel)
-    assert [*LOCALITY_KEYS, "requeue_count"] == key_after(channel, "message_count", 4)
+    assert [*LOCALITY_KEYS, "requeue_count"] == keys_after(channel, "message_count", 4)
     assert [
         {"zone_local_msg_count": 1},
         {"region_local_msg_count": 2},
         {"global_msg_count": 3},
     ] == [locality(client) for client in channel["clients"]]
-    assert ["zone_local_msg_count", "finish_count"] == key_after(
+    assert ["zone_local_msg_count", "finish_count"] == keys_after(
         channel["clients"][0], "message_count", 2
+    )
+    metrics = nsqd.http("GET", "/metrics").body.decode()
+    assert [("zone", "1"), ("region", "2"), ("global", "3")] == re.findall(
+        rf'^nsqd_channel_deliveries_total{{topic="{topic}",channel="c",locality="(\w+)"}} (\d+)$',
+        metrics,
+        re.MULTILINE,
     )
 
 

@@ -15,6 +15,7 @@ from penstock import NSQ_VERSION, __version__
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.latency import merged
+from penstock.broker.locality import Locality
 from penstock.broker.topic import Topic
 from penstock.clock import SECOND_NS
 from penstock.nsqd.memory import GcPauses, memory_stats
@@ -61,6 +62,7 @@ def metrics(source: MetricsSource) -> Iterator[tuple[Family, Iterable[Sample]]]:
     ]
     for family, channel_value in _CHANNEL:
         yield family, ((labelled, channel_value(channel)) for labelled, channel in channels)
+    yield _CHANNEL_DELIVERIES, _deliveries(channels)
     yield (
         _TOPIC_LATENCY,
         _latencies(
@@ -293,7 +295,7 @@ _CHANNEL: Final[list[tuple[Family, Callable[[Channel], float]]]] = [
         attrgetter("depth"),
     ),
     (
-        _channel("backend_depth", "gauge", "How many of them are in the log only."),
+        _channel("backend_depth", "gauge", "How many of them are beyond --mem-queue-size."),
         attrgetter("backend_depth"),
     ),
     (
@@ -326,6 +328,12 @@ _CHANNEL: Final[list[tuple[Family, Callable[[Channel], float]]]] = [
     ),
 ]
 
+_CHANNEL_DELIVERIES: Final = _channel(
+    "deliveries_total",
+    "counter",
+    "Messages sent to consumers, again or not, by how near they are: zone, region or global.",
+    "locality",
+)
 _TOPIC_LATENCY: Final = _topic(
     "latency_seconds",
     "summary",
@@ -338,6 +346,14 @@ _CHANNEL_LATENCY: Final = _channel(
     "Time from publish to FIN, by --e2e-processing-latency-percentile.",
     "quantile",
 )
+
+
+def _deliveries(channels: Iterable[tuple[str, Channel]]) -> Iterator[Sample]:
+    """All are global where no consumers are preferred; other counts are there if they are not 0."""
+    for labelled, channel in channels:
+        for locality, count in zip(Locality, channel.delivered_counts, strict=True):
+            if count or locality is Locality.GLOBAL:
+                yield with_label(labelled, "locality", locality.name.lower()), count
 
 
 def _latencies(
@@ -355,6 +371,7 @@ FAMILIES: Final = (
     *(family for family, _ in _PROCESS),
     *(family for family, _ in (*_TOPIC, *_TOPIC_LOG)),
     *(family for family, _ in _CHANNEL),
+    _CHANNEL_DELIVERIES,
     _TOPIC_LATENCY,
     _CHANNEL_LATENCY,
 )
