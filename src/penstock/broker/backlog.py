@@ -15,16 +15,17 @@ message released to the channel is then in exactly one of these places:
     finished     told to the cursor journal, at the latest with the next `report_finished`
 """
 
-from collections.abc import Callable, Iterable
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from typing import NamedTuple
 
 from penstock.broker.address import maybe_run, seq_of, seqs_of
 from penstock.broker.deferred import Deferred, DeferredRun
 from penstock.broker.window import Window
-from penstock.log import Cursors, Note, Run, TopicLog
+from penstock.log import READ_BYTES, Cursors, Note, Run, TopicLog
 from penstock.wire import frames as wire
 
-__all__ = ["Backlog", "LogBacklog"]
+__all__ = ["Backlog", "LogBacklog", "Waiting"]
 
 # The most bytes that one `take` hands out, unless a single message is larger.
 TAKE_BYTES_MAX = 1 << 20
@@ -32,6 +33,17 @@ TAKE_BYTES_MAX = 1 << 20
 # A window that redeliveries keep from ever becoming empty is filled from the log below this size,
 # or a message that is requeued again and again would hold up all that wait in the log.
 REFILL_BELOW = 256
+
+
+# The most that is read from the log to be looked at.
+_PEEK_BYTES_MAX = 4 * READ_BYTES
+
+
+class Waiting(NamedTuple):
+    """A message that no subscriber has, as it will be delivered; not before `due_ns`."""
+
+    frame: bytes
+    due_ns: int = 0
 
 
 class Backlog:
@@ -92,6 +104,22 @@ class Backlog:
     def next_due_ns(self) -> int | None:
         """The wall time at which the next deferred message comes due."""
         return self._deferred.next_due_ns()
+
+    def peek(self, count: int) -> list[Waiting]:
+        """The next messages that are queued, `count` at most. They stay where they are."""
+        return [Waiting(frame) for frame in self._window.first(count)]
+
+    def peek_deferred(self, count: int) -> list[Waiting]:
+        """The next messages to come due, `count` at most. They stay where they are."""
+        return [
+            Waiting(frame, run.due_ns)
+            for run in self._deferred.first(count)
+            for frame in (run.frames if run.frames is not None else self._read_back(run))
+        ]
+
+    def cancel(self, seq: int, wall_ns: int) -> bool:
+        """Finishes a message that waits for a time. Returns whether there was such a one."""
+        return self._deferred.remove(seq)
 
     def skip(self, first_seq: int, next_seq: int) -> None:
         """These will never be offered: they were dropped while the topic held them."""
@@ -219,6 +247,27 @@ class LogBacklog(Backlog):
             else:
                 self._cursors.finish_many(self._channel, seqs_of(ids))
 
+    def peek(self, count: int) -> list[Waiting]:
+        """Of those in the log only about a mebibyte is read; fewer than `count` may come then."""
+        peeked = super().peek(count)
+        seq, end, unread_bytes = self._read_seq, self._released_seq, _PEEK_BYTES_MAX
+        while len(peeked) < count and seq < end and unread_bytes > 0:
+            runs = self._log.read(seq)
+            for run in runs:
+                stored = run.frames[: max(end - run.first_seq, 0)]
+                waiting = self._open_messages(run.first_seq, stored, run.due_ns)
+                peeked += islice((each for _, each in waiting), count - len(peeked))
+                unread_bytes -= sum(map(len, stored))
+            seq = runs[-1].next_seq if runs else end
+        return peeked
+
+    def cancel(self, seq: int, wall_ns: int) -> bool:
+        if not super().cancel(seq, wall_ns) and not self._is_deferred_in_log(seq, wall_ns):
+            return False
+        self._finish_range(seq, seq + 1)
+        self._cursors.flush()
+        return True
+
     def skip(self, first_seq: int, next_seq: int) -> None:
         self._released_seq = next_seq
         self._finish_range(first_seq, next_seq)
@@ -284,17 +333,34 @@ class LogBacklog(Backlog):
 
     def _revisit(self, first_seq: int, frames: list[bytes], due_ns: int) -> None:
         """Loads a run of which some messages may have been finished or delivered before."""
+        for seq, waiting in self._open_messages(first_seq, frames, due_ns):
+            if waiting.due_ns:
+                self._defer(waiting.due_ns, seq, [waiting.frame])
+            else:
+                self._window.extend([waiting.frame])
+
+    def _open_messages(
+        self, first_seq: int, frames: list[bytes], due_ns: int
+    ) -> Iterator[tuple[int, Waiting]]:
+        """Those of a run that are not finished, by their numbers, as they are to be delivered."""
         notes = self._progress.notes
         for first, end in self._progress.open_ranges(first_seq, first_seq + len(frames)):
             for seq in range(first, end):
                 frame, note = frames[seq - first_seq], notes.get(seq)
-                if note is not None:
-                    frame = wire.with_attempts(frame, note.attempts + 1)
-                due_next_ns = due_ns if note is None else note.due_ns
-                if due_next_ns:
-                    self._defer(due_next_ns, seq, [frame])
+                if note is None:
+                    yield seq, Waiting(frame, due_ns)
                 else:
-                    self._window.extend([frame])
+                    yield seq, Waiting(wire.with_attempts(frame, note.attempts + 1), note.due_ns)
+
+    def _is_deferred_in_log(self, seq: int, wall_ns: int) -> bool:
+        """Whether a message that is still to be read from the log will have to wait then."""
+        if not self._read_seq <= seq < self._released_seq:
+            return False
+        runs = self._log.read(seq)
+        if not runs or runs[0].first_seq != seq:
+            return False
+        waiting = self._open_messages(seq, runs[0].frames[:1], runs[0].due_ns)
+        return any(each.due_ns > wall_ns for _, each in waiting)
 
     def _read_back(self, run: DeferredRun) -> list[bytes]:
         """The frames of a deferred run that waits in the log, as they are to be delivered next."""

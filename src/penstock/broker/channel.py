@@ -7,14 +7,14 @@ becomes of it after a restart, is the backlog's concern.
 
 from collections import Counter, deque
 from collections.abc import Callable
-from itertools import chain
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Literal
 
 from penstock import names
 from penstock.broker.address import seq_of
 from penstock.broker.agenda import NEVER_NS, Agenda
-from penstock.broker.backlog import Backlog, LogBacklog
+from penstock.broker.backlog import Backlog, LogBacklog, Waiting
 from penstock.broker.latency import LatencyWindow
 from penstock.broker.locality import Locality, locality
 from penstock.broker.settings import BrokerSettings
@@ -239,6 +239,10 @@ class Channel:
         self._departed.clear()
         return backlog.floor
 
+    def cancel(self, message_id: bytes, wall_ns: int) -> bool:
+        """Finishes a message that is deferred. Returns whether there was such a one."""
+        return self._backlog.cancel(seq_of(message_id), wall_ns)
+
     def delete(self) -> None:
         """Forgets all that was not finished, and sends the subscribers away."""
         if isinstance(self._backlog, LogBacklog):
@@ -275,8 +279,11 @@ class Channel:
 
     @property
     def backend_depth(self) -> int:
-        """How many of the queued messages are in the log only."""
-        return self._backlog.log_depth
+        """How many of the queued messages are beyond what a memory queue would hold. All of them
+        are in the log, and fewer than the rest in memory: this is what NSQ's figure tells."""
+        if not isinstance(self._backlog, LogBacklog):
+            return 0
+        return max(self.depth - self._settings.mem_queue_size, 0)
 
     @property
     def deferred_count(self) -> int:
@@ -287,6 +294,23 @@ class Channel:
     def in_flight_count(self) -> int:
         """How many messages are with a subscriber, one that has gone included."""
         return sum(len(each.in_flight) for each in chain(self.subscribers, self._departed))
+
+    def peek(self, count: int) -> list[Waiting]:
+        """The next messages to be delivered. Raises StorageError."""
+        return self._backlog.peek(count)
+
+    def peek_deferred(self, count: int) -> list[Waiting]:
+        """The next messages to come due. Raises StorageError."""
+        return self._backlog.peek_deferred(count)
+
+    def peek_in_flight(self, count: int) -> list[tuple[Subscriber, bytes, int]]:
+        """Messages that subscribers have, and the steady time until which they may answer them."""
+        each_in_flight = (
+            (subscriber, frame, deadline_ns)
+            for subscriber in chain(self.subscribers, self._departed)
+            for frame, deadline_ns in subscriber.in_flight.with_deadlines()
+        )
+        return list(islice(each_in_flight, count))
 
     def needs(self, first_seq: int, next_seq: int) -> bool:
         """Whether any message of this range may still have to be read from the log."""

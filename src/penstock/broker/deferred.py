@@ -67,7 +67,44 @@ class Deferred:
         if run.frames is not None:
             self._frames_held -= run.length
 
+    def remove(self, seq: int) -> bool:
+        """Takes one message out, wherever it waits. Returns whether it was there."""
+        for at, run in enumerate(self._heap):
+            place = seq - run.first_seq
+            if 0 <= place < run.length:
+                self._heap[at : at + 1] = _without(run, place)
+                heapq.heapify(self._heap)
+                self.count -= 1
+                self._frames_held -= run.frames is not None
+                return True
+        return False
+
+    def first(self, count: int) -> list[DeferredRun]:
+        """The runs that the next `count` messages to come due are in; the last one is cut to fit.
+        They stay where they are."""
+        runs = []
+        for run in heapq.nsmallest(count, self._heap):
+            if count <= 0:
+                break
+            length = min(run.length, count)
+            frames = None if run.frames is None else run.frames[:length]
+            runs.append(run._replace(length=length, frames=frames))
+            count -= length
+        return runs
+
     def clear(self) -> None:
         """Forgets everything."""
         self._heap.clear()
         self.count = self._frames_held = 0
+
+
+def _without(run: DeferredRun, place: int) -> list[DeferredRun]:
+    """What is left of a run without one of its messages: what comes before it, and after."""
+    before, after = (run.frames[:place], run.frames[place + 1 :]) if run.frames else (None, None)
+    parts = [
+        run._replace(length=place, frames=before),
+        run._replace(
+            first_seq=run.first_seq + place + 1, length=run.length - place - 1, frames=after
+        ),
+    ]
+    return [part for part in parts if part.length]

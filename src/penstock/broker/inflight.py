@@ -79,6 +79,13 @@ class InFlight:
             frames.extend(each.frame for each in late)
         return frames
 
+    def with_deadlines(self) -> Iterator[tuple[bytes, int]]:
+        """Every frame in flight with the steady time until which it may be answered."""
+        for message_id, frame in self.fresh.items():
+            yield frame, self._batch_of(message_id).deadline_ns
+        for late in self.late.values():
+            yield late.frame, late.deadline_ns
+
     def add_fresh(
         self, ids: list[bytes], frames: list[bytes], last_seq: int, deadline_ns: int
     ) -> None:

@@ -43,6 +43,10 @@ class Window:
             self._taken = 0
         return frames
 
+    def first(self, count: int) -> list[bytes]:
+        """The frames that `take` would take, and leaves there; no matter how large they are."""
+        return self._frames[self._taken : self._taken + count]
+
     def clear(self) -> None:
         """Forgets everything."""
         self._frames = []

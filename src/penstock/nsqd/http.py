@@ -22,6 +22,7 @@ from penstock.errors import LimitReached, ProtocolError, StorageError
 from penstock.logs import Logger, LogLevel
 from penstock.nsqd.history import HistoryServices, TopicHistory
 from penstock.nsqd.history_channels import ChannelHistory
+from penstock.nsqd.history_peek import ChannelPeek
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http_args import (
     failing_with_500,
@@ -153,7 +154,11 @@ class HttpApi:
             save_metadata=services.save_metadata,
         )
         settled = self._when_publishes_are_settled
-        routes = [*TopicHistory(history).routes(), *ChannelHistory(history).routes()]
+        routes = [
+            *TopicHistory(history).routes(),
+            *ChannelHistory(history).routes(),
+            *ChannelPeek(history).routes(),
+        ]
         return [replace(route, handler=settled(route.handler)) for route in routes]
 
     def _when_publishes_are_settled(self, handler: Handler) -> Handler:

@@ -1,0 +1,138 @@
+"""Looking into a channel of the running program, and taking back what was deferred."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.nsqd.history_peek import LIMIT_MAX
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+
+MINUTE_NS = 60 * 10**9
+
+
+@pytest.fixture(scope="module", params=["10000", "0"], ids=lambda size: f"mem-queue-size {size}")
+def nsqd(request: pytest.FixtureRequest) -> Iterator[NsqdProcess]:
+    """It makes no difference where the messages are."""
+    with run_nsqd(f"--mem-queue-size={request.param}") as process:
+        process.post("/topic/create?topic=known")
+        process.post("/channel/create?topic=known&channel=c")
+        yield process
+
+
+def peek(nsqd: NsqdProcess, topic: str, query: str = "") -> list[dict[str, Any]]:
+    answer = nsqd.http("GET", f"/channel/messages?topic={topic}&channel=c{query}")
+    assert answer.status == 200, answer
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
+def bodies(nsqd: NsqdProcess, topic: str, query: str = "") -> str:
+    return "".join(message["body"] for message in peek(nsqd, topic, query))
+
+
+def prepare(nsqd: NsqdProcess, topic: str, letters: str = "") -> None:
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    nsqd.publish(topic, *(letter.encode() for letter in letters))
+
+
+def defer(nsqd: NsqdProcess, topic: str, body: bytes, minutes: int) -> None:
+    nsqd.post(f"/pub?topic={topic}&defer={minutes * 60_000}", body)
+
+
+def test_what_is_queued_comes_in_order_and_stays(nsqd: NsqdProcess, topic: str) -> None:
+    prepare(nsqd, topic, "abcde")
+
+    assert "abcde" == bodies(nsqd, topic)
+    assert "ab" == bodies(nsqd, topic, "&state=queued&limit=2")
+    assert {0} == {message["attempts"] for message in peek(nsqd, topic)}
+    assert [b"a", b"b"] == [each.body for each in nsqd.consumer(topic, "c", rdy=2).messages(2)]
+    assert "cde" == bodies(nsqd, topic)
+
+
+def test_what_is_in_flight_says_where_and_until_when(nsqd: NsqdProcess, topic: str) -> None:
+    prepare(nsqd, topic, "ab")
+    consumer = nsqd.connect()
+    consumer.identify(client_id="worker-3", msg_timeout=60_000)
+    consumer.subscribe(topic, "c", rdy=1)
+    consumer.send(commands.req(consumer.message().id, 0))
+    again = consumer.message()
+    (message,) = peek(nsqd, topic, "&state=inflight")
+
+    assert again.id.decode() == message["id"]
+    assert (again.attempts, "worker-3") == (message["attempts"], message["client_id"])
+    assert message["client_address"].startswith("127.0.0.1:")
+    assert 0 < message["deadline_ns"] - message["timestamp_ns"] - MINUTE_NS < MINUTE_NS
+    assert 1 == len(peek(nsqd, topic))
+
+
+def test_what_is_deferred_comes_in_the_order_in_which_it_is_due(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    prepare(nsqd, topic)
+    defer(nsqd, topic, b"later", 2)
+    defer(nsqd, topic, b"sooner", 1)
+    nsqd.consumer(topic, "c", rdy=1)  # so that the channel reads what is in the log
+    wait_until(lambda: nsqd.shows(topic, "c", deferred_count=2), "both to be deferred")
+    first, second = peek(nsqd, topic, "&state=deferred")
+
+    assert ("sooner", "later") == (first["body"], second["body"])
+    assert first["timestamp_ns"] + MINUTE_NS == first["due_ns"]
+    assert [first] == peek(nsqd, topic, "&state=deferred&limit=1")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "still in the log"])
+def test_what_is_cancelled_never_comes(topic: str, is_read: bool) -> None:
+    with run_nsqd("--mem-queue-size=0") as nsqd:
+        prepare(nsqd, topic, "x")  # no room in memory: the channel is behind from here on
+        defer(nsqd, topic, b"cancelled", 1)
+        defer(nsqd, topic, b"kept", 1)
+        if is_read:
+            nsqd.consumer(topic, "c", rdy=2).message()
+            wait_until(lambda: nsqd.shows(topic, "c", deferred_count=2), "both to be deferred")
+        seen = peek(nsqd, topic, "&state=deferred" if is_read else "")
+        ids = {message["body"]: message["id"] for message in seen}
+        cancel = f"/channel/cancel?topic={topic}&channel=c&id={ids['cancelled']}"
+        nsqd.post(cancel)
+        nsqd.kill()
+        nsqd.restart()
+
+        assert 404 == nsqd.http("POST", cancel).status
+        assert b"x" == nsqd.consumer(topic, "c", rdy=2).message().body
+        wait_until(lambda: nsqd.shows(topic, "c", deferred_count=1, depth=0), "one to be deferred")
+        assert [ids["kept"]] == [each["id"] for each in peek(nsqd, topic, "&state=deferred")]
+
+
+def test_only_what_is_deferred_is_cancelled(nsqd: NsqdProcess, topic: str) -> None:
+    prepare(nsqd, topic, "a")
+    (message,) = peek(nsqd, topic)
+    path = f"/channel/cancel?topic={topic}&channel=c"
+    # The second one is the same message on another node.
+    for message_id in (message["id"], f"{int(message['id'], 16) ^ 1 << 60:016x}"):
+        answer = nsqd.http("POST", f"{path}&id={message_id}")
+        assert (404, "MESSAGE_NOT_FOUND") == (answer.status, answer.json()["message"])
+
+    assert "a" == bodies(nsqd, topic)
+
+
+REFUSALS = {
+    "GET /channel/messages?topic=known": "MISSING_ARG_CHANNEL",
+    "GET /channel/messages?topic=known&channel=c&state=lost": "INVALID_ARG_STATE",
+    "GET /channel/messages?topic=known&channel=c&limit=0": "INVALID_ARG_LIMIT",
+    f"GET /channel/messages?topic=known&channel=c&limit={LIMIT_MAX + 1}": "INVALID_ARG_LIMIT",
+    "POST /channel/cancel?topic=known&channel=c": "MISSING_ARG_ID",
+    "POST /channel/cancel?topic=known&channel=c&id=7": "INVALID_ARG_ID",
+    "POST /channel/cancel?topic=known&channel=c&id=ABCDEF0123456789": "INVALID_ARG_ID",
+}
+
+
+@pytest.mark.parametrize("call", REFUSALS)
+def test_nonsense_is_refused(nsqd: NsqdProcess, call: str) -> None:
+    method, target = call.split()
+    answer = nsqd.http(method, target)
+
+    assert (400, REFUSALS[call]) == (answer.status, answer.json()["message"])
