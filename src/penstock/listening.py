@@ -3,19 +3,15 @@
 import asyncio
 import os
 import socket
-import ssl
 import stat
 from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.errors import ConfigError
 
-__all__ = ["Listener", "host_of", "listen", "peer_address"]
+__all__ = ["Listener", "host_of", "is_address", "listen", "peer_address"]
 
 PORT_MAX = 65535
-
-# How long a peer may take for its part of a TLS handshake; NSQ allows as much.
-TLS_HANDSHAKE_SECONDS = 5.0
 
 
 class Listener:
@@ -39,20 +35,15 @@ class Listener:
                 os.unlink(self.address)
 
 
-async def listen(
-    address: str,
-    factory: Callable[[], asyncio.BaseProtocol],
-    *,
-    tls: ssl.SSLContext | None = None,
-) -> Listener:
-    """Listens at host:port, or at the path of a unix socket; with `tls`, to TLS alone."""
+async def listen(address: str, factory: Callable[[], asyncio.BaseProtocol]) -> Listener:
+    """Listens at host:port, or at the path of a unix socket."""
     host, colon, port = address.rpartition(":")
     try:
         if not colon or "/" in address:
-            return await _listen_unix(address, factory, tls)
+            return await _listen_unix(address, factory)
         if not port.isdecimal() or int(port) > PORT_MAX:
             raise ConfigError(f"listen ({address}) failed - {port} is no port")
-        return await _listen_tcp(host.strip("[]") or "0.0.0.0", int(port), factory, tls)
+        return await _listen_tcp(host.strip("[]") or "0.0.0.0", int(port), factory)
     except OSError as failure:
         # The loop puts words of its own before the reason.
         reason = str(failure.strerror or failure).rpartition(": ")[2]
@@ -68,44 +59,31 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
             return "@"
 
 
+def is_address(text: str) -> bool:
+    """Whether this is a host:port that could be connected to."""
+    host, _, port = text.rpartition(":")
+    return bool(host) and port.isdecimal() and 0 < int(port) <= PORT_MAX
+
+
 def host_of(address: str) -> str:
     """The host of a `peer_address`; empty on a unix socket."""
     return address.rpartition(":")[0]
 
 
 async def _listen_tcp(
-    host: str,
-    port: int,
-    factory: Callable[[], asyncio.BaseProtocol],
-    tls: ssl.SSLContext | None,
+    host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
 ) -> Listener:
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        factory,
-        host,
-        port,
-        backlog=4096,
-        ssl=tls,
-        ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if tls else None,
-    )
+    server = await loop.create_server(factory, host, port, backlog=4096)
     bound_host, bound_port = server.sockets[0].getsockname()[:2]
     name = f"[{bound_host}]" if ":" in bound_host else bound_host
     return Listener(server, f"{name}:{bound_port}")
 
 
-async def _listen_unix(
-    path: str, factory: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None
-) -> Listener:
+async def _listen_unix(path: str, factory: Callable[[], asyncio.BaseProtocol]) -> Listener:
     _remove_stale_socket(path)
     loop = asyncio.get_running_loop()
-    server = await loop.create_unix_server(
-        factory,
-        path,
-        backlog=4096,
-        ssl=tls,
-        ssl_handshake_timeout=TLS_HANDSHAKE_SECONDS if tls else None,
-    )
-    return Listener(server, path)
+    return Listener(await loop.create_unix_server(factory, path, backlog=4096), path)
 
 
 def _remove_stale_socket(path: str) -> None:

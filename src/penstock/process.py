@@ -12,6 +12,7 @@ from penstock.errors import ConfigError
 from penstock.logs import Logger
 
 __all__ = [
+    "drain_on_sigterm",
     "ignore_signals",
     "raise_open_files_limit",
     "reload_on_hangup",
@@ -39,6 +40,17 @@ def stop_on_signals(stop: asyncio.Event, log: Logger) -> None:
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal, number.name)
+
+
+def drain_on_sigterm(drain: Callable[[], None], stop: asyncio.Event, log: Logger) -> None:
+    """The first SIGTERM drains, the next stops cleanly, and one more at once."""
+
+    def on_signal() -> None:
+        log.info("SIGTERM, draining; again to stop now")
+        stop_on_signals(stop, log)
+        drain()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_signal)
 
 
 def ignore_signals() -> None:

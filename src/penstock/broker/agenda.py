@@ -32,8 +32,11 @@ class Driver(Protocol):
     def save_soon(self) -> None:
         """`Broker.save_progress` is wanted within the journalling interval."""
 
-    def topology_changed(self) -> None:
-        """A lasting topic or channel was made or deleted."""
+    def topology_changed(self, *, lasting: bool) -> None:
+        """A topic or channel was made or deleted: a lasting one, or one in memory."""
+
+    def topic_made(self, topic: "Topic") -> None:
+        """A topic was made that nobody knew of; nothing has been published to it yet."""
 
     def appended(self, topic: "Topic") -> None:
         """Messages were appended to the topic's log."""
@@ -111,9 +114,13 @@ class Agenda:
         unsaved, self._unsaved = self._unsaved, {}
         return list(unsaved)
 
-    def topology_changed(self) -> None:
-        """A lasting topic or channel was made or deleted."""
-        self._driver.topology_changed()
+    def topology_changed(self, *, lasting: bool) -> None:
+        """A topic or channel was made or deleted."""
+        self._driver.topology_changed(lasting=lasting)
+
+    def topic_made(self, topic: "Topic") -> None:
+        """A topic was made."""
+        self._driver.topic_made(topic)
 
     def appended(self, topic: "Topic") -> None:
         """Messages were appended to the topic's log."""

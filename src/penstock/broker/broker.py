@@ -42,6 +42,7 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.findings: list[Finding] = []  # what recovery had to mend
         self.exiting = False
+        self.draining = False  # takes no more messages, and goes on handing out those it has
         self._settings = settings
         self._data_path = data_path
         self._clock = clock
@@ -60,14 +61,14 @@ class Broker:
             if 0 < self._settings.max_topics <= len(self.topics):
                 raise LimitReached(f"too many topics, the limit is {self._settings.max_topics}")
             topic = self._open_topic(name)
-            if not topic.ephemeral:
-                self._agenda.topology_changed()
+            self._agenda.topology_changed(lasting=not topic.ephemeral)
+            self._agenda.topic_made(topic)
         return topic
 
     def topic_for_publish(self, name: str) -> Topic:
-        """The same, unless we are stopping."""
-        if self.exiting:
-            raise StorageError("exiting")
+        """The same, unless we take no more messages."""
+        if self.exiting or self.draining:
+            raise StorageError("exiting" if self.exiting else "draining")
         return self.topic(name)
 
     def delete_topic(self, name: str) -> None:
@@ -76,7 +77,7 @@ class Broker:
         topic.discard()
         if not topic.ephemeral:
             self._data_path.remove_topic(name)
-            self._agenda.topology_changed()
+        self._agenda.topology_changed(lasting=not topic.ephemeral)
 
     def delete_channel(self, topic: Topic, name: str) -> None:
         """Deletes a channel, and an ephemeral topic with its last channel."""

@@ -40,6 +40,7 @@ class Topic:
         self.name = name
         self.ephemeral = names.is_ephemeral(name)
         self.paused = False
+        self.awaits_channels = False
         self.channels: dict[str, Channel] = {}
         self.message_count = 0
         self.message_bytes = 0
@@ -86,9 +87,19 @@ class Topic:
                 raise LimitReached(f"too many channels of {self.name}, the limit is {limit}")
             channel = self._add_channel(name, first_seq)
             self._release()
-            if not channel.ephemeral and not self.ephemeral:
-                self._agenda.topology_changed()
+            self._agenda.topology_changed(lasting=not channel.ephemeral and not self.ephemeral)
         return channel
+
+    def await_channels(self) -> None:
+        """Holds back what is published until `start`: more channels are to be made first, and no
+        message shall pass them by."""
+        self.awaits_channels = True
+
+    def start(self) -> None:
+        """All channels are there that were waited for."""
+        self.awaits_channels = False
+        if not self.closed:
+            self._release()
 
     def delete_channel(self, name: str) -> None:
         """Forgets a channel and all that it had not finished."""
@@ -96,8 +107,7 @@ class Topic:
         channel.delete()
         del self.channels[name]
         self._note_hold()
-        if not channel.ephemeral and not self.ephemeral:
-            self._agenda.topology_changed()
+        self._agenda.topology_changed(lasting=not channel.ephemeral and not self.ephemeral)
 
     def pause(self, paused: bool) -> None:
         """A paused topic keeps what is published; its channels go on with what they have."""
@@ -210,7 +220,7 @@ class Topic:
         )
 
     def _is_holding(self) -> bool:
-        return self.paused or not self.channels
+        return self.paused or not self.channels or self.awaits_channels
 
     def _release(self) -> None:
         """Gives the channels what the topic held back, unless it goes on holding."""
@@ -242,7 +252,9 @@ class Topic:
         """Tells the journal from where on messages wait in the topic."""
         if self.store is None:
             return
-        held_from = self.released_seq if self._is_holding() else None
+        # What awaits channels is with those that are there already, should it not be for long.
+        is_held = self.paused or not self.channels
+        held_from = self.released_seq if is_held else None
         if self.store.cursors.held_from != held_from:
             self.store.cursors.hold(held_from)
 

@@ -7,6 +7,7 @@ deliver, when a deadline has come, when progress is to be journalled and when a 
 import asyncio
 import os
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -14,21 +15,24 @@ from pathlib import Path
 
 import uvloop
 
+from penstock import NSQ_VERSION
 from penstock.admission import Admission
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
 from penstock.clock import SECOND_NS, Clock, SystemClock
-from penstock.errors import DataPathError, StorageError
+from penstock.errors import DataPathError, StorageError, TlsFailed
 from penstock.listening import Listener, listen
 from penstock.log import DataPath, GroupCommit
 from penstock.logs import Logger
 from penstock.nsqd import metadata, settings
 from penstock.nsqd.auth import Authenticator
+from penstock.nsqd.drain import Drain
 from penstock.nsqd.durability import Durability
 from penstock.nsqd.encryption import ClearTextGate, tls_of
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http import HttpApi, HttpServices
 from penstock.nsqd.http_tokens import HttpTokens
+from penstock.nsqd.lookup_peers import LookupPeers, registrations_of
 from penstock.nsqd.loop_lag import LoopLag
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.metadata_writer import MetadataWriter
@@ -41,12 +45,14 @@ from penstock.nsqd.statsd import Statsd, statsd_prefix
 from penstock.nsqd.tcp import Client, Clients, TcpServices
 from penstock.options import version_line
 from penstock.process import (
+    drain_on_sigterm,
     ignore_signals,
     raise_open_files_limit,
     reload_on_hangup,
     settle_memory,
     stop_on_signals,
 )
+from penstock.tls import over_tls
 from penstock.webapi import HttpServer
 from penstock.webapi.prometheus import Histogram
 
@@ -74,11 +80,13 @@ async def _serve(options: NsqdOptions, log: Logger) -> int:
     stop = asyncio.Event()
     stop_on_signals(stop, log)
     try:
-        nsqd = Nsqd(options, log)
+        nsqd = Nsqd(options, log, stop=stop.set)
     except DataPathError as error:
         raise DataPathError(f"failed to instantiate nsqd - {error}") from error
     try:
         await nsqd.start()
+        if options.sigterm == "drain":
+            drain_on_sigterm(nsqd.drain.start, stop, log)
         settle_memory()
         await stop.wait()
     finally:
@@ -90,8 +98,18 @@ async def _serve(options: NsqdOptions, log: Logger) -> int:
 class Nsqd:
     """One nsqd; also the broker's `Driver`."""
 
-    def __init__(self, options: NsqdOptions, log: Logger, clock: Clock | None = None) -> None:
-        """Opens the data path and recovers what is there. Raises penstock.errors.Error."""
+    def __init__(
+        self,
+        options: NsqdOptions,
+        log: Logger,
+        *,
+        stop: Callable[[], None],
+        clock: Clock | None = None,
+    ) -> None:
+        """Opens the data path and recovers what is there. Raises penstock.errors.Error.
+
+        `stop` asks for a clean stop, because nsqd has been drained.
+        """
         self.options = options = in_effect(options)
         self.log = log
         self.tls = tls_of(options)
@@ -128,12 +146,26 @@ class Nsqd:
         self._metadata = MetadataWriter(
             self._path, lambda: metadata.render(self.broker.topics.values()), log
         )
+        self._lookups = LookupPeers(
+            self._identity,
+            lambda: registrations_of(self.broker.topics.values()),
+            settings.http_client(options),
+            log,
+        )
+        self._starting: set[asyncio.Task[None]] = set()
         self.broker = Broker(
             settings.broker_settings(options), self._data_path, self, self.clock, random.random
         )
         for finding in self.broker.findings:
             log.warning("%s", finding)
         metadata.restore(self._path, self.broker, log)
+        self.drain = Drain(
+            self.broker,
+            self._lookups.drain,
+            stop,
+            timeout_seconds=options.drain_timeout_ns / SECOND_NS,
+            log=log,
+        )
 
     async def start(self) -> None:
         """Opens the sockets."""
@@ -142,6 +174,7 @@ class Nsqd:
         await self._serve_tcp()
         await self._serve_http()
         self._reload_on_hangup()
+        self._lookups.connect(self.options.lookupd_tcp_addresses)
         if self.options.statsd_address:
             self._report_to_statsd()
         self._loop_lag.start()
@@ -153,6 +186,7 @@ class Nsqd:
             if listener is not None:
                 listener.close()
         self.broker.exiting = True
+        await self._lookups.close()
         self._history.close()
         self._loop_lag.stop()
         if self._statsd is not None:
@@ -211,6 +245,8 @@ class Nsqd:
             metrics=self._metrics_source(),
             save_metadata=self._metadata.write,
             history=self._history,
+            register_with=self._lookups.connect,
+            drain=self.drain.start,
             started_at_ns=self.started_at_ns,
         )
         gate = ClearTextGate() if self.options.tls_required is TlsRequired.EVERYBODY else None
@@ -218,8 +254,8 @@ class Nsqd:
         server = HttpServer(HttpApi(services).router(), log=self.log, gates=gates)
         self._http_server = services.metrics.http_server = server
         if self.tls is not None and self.options.https_address:
-            https_address, tls = self.options.https_address, self.tls.listening
-            self.https = await listen(https_address, server.new_connection, tls=tls)
+            factory = over_tls(self.tls, server.new_connection, self._on_tls_failure)
+            self.https = await listen(self.options.https_address, factory)
             self.log.info("HTTPS: listening on %s", self.https.address)
             if gate is not None:
                 gate.https_port = self.https.port
@@ -231,6 +267,10 @@ class Nsqd:
         services.options = replace(self.options, statsd_prefix=self._statsd_prefix())
         if self.tcp is not None:
             services.tcp_port = self.tcp.port
+
+    def _on_tls_failure(self, address: str, failure: TlsFailed) -> None:
+        self.refusals.count("tls")
+        self.log.info("HTTPS: [%s] %s", address, failure)
 
     def _reload_on_hangup(self) -> None:
         parts = {"certificates": self.tls, "tokens": self._tokens}
@@ -278,12 +318,50 @@ class Nsqd:
     def save_soon(self) -> None:
         self._loop.call_later(self._save_seconds, self._save_progress)
 
-    def topology_changed(self) -> None:
-        self._metadata.write_soon()
+    def topology_changed(self, *, lasting: bool) -> None:
+        if lasting:
+            self._metadata.write_soon()
+        self._lookups.changed()
+
+    def topic_made(self, topic: Topic) -> None:
+        if self._lookups.are_connected:
+            topic.await_channels()
+            task = self._loop.create_task(self._make_channels_of_others(topic))
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
 
     def appended(self, topic: Topic) -> None:
         self.durability.appended(topic)
         self._history.appended(topic)
+
+    # Discovery.
+
+    async def _make_channels_of_others(self, topic: Topic) -> None:
+        """A topic that is new here may have channels on other nodes, whose consumers will come: it
+        gets them before its first message is given to any."""
+        for name in await self._lookups.channels_of(topic.name):
+            if topic.closed:
+                return
+            try:
+                topic.channel(name)
+            except StorageError as failure:
+                self.log.error("failed to make channel %s:%s - %s", topic.name, name, failure)
+        topic.start()
+
+    def _identity(self) -> dict[str, object]:
+        """What nsqlookupd is told of us."""
+        options = self.options
+        tcp_port = self.tcp.port if self.tcp else 0
+        http_port = self.http.port if self.http else 0
+        return {
+            "version": NSQ_VERSION,
+            "tcp_port": options.broadcast_tcp_port or tcp_port,
+            "http_port": options.broadcast_http_port or http_port,
+            "hostname": os.uname().nodename,
+            "broadcast_address": options.broadcast_address,
+            "topology_zone": options.topology_zone,
+            "topology_region": options.topology_region,
+        }
 
     # What happens in time.
 

@@ -19,6 +19,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
 from penstock.errors import LimitReached, ProtocolError, StorageError
+from penstock.listening import is_address
 from penstock.logs import Logger, LogLevel
 from penstock.nsqd.history import HistoryServices, TopicHistory
 from penstock.nsqd.history_channels import ChannelHistory
@@ -78,8 +79,9 @@ class HttpServices:
     # Where we listen: -1 for a unix socket. To be set when that is known.
     tcp_port: int = -1
     http_port: int = -1
-    # How PUT /config changes whom we register with; None where that cannot be changed.
-    set_lookupd_addresses: Callable[[tuple[str, ...]], None] | None = None
+    # How PUT /config changes whom we register with.
+    register_with: Callable[[tuple[str, ...]], None]
+    drain: Callable[[], None]
 
 
 class HttpApi:
@@ -132,6 +134,7 @@ class HttpApi:
             Route("POST", "/channel/empty", settled(self._empty_channel)),
             Route("POST", "/channel/pause", settled(partial(self._pause_channel, paused=True))),
             Route("POST", "/channel/unpause", settled(partial(self._pause_channel, paused=False))),
+            Route("POST", "/drain", self._drain),
             Route("GET", "/config/:opt", self._config),
             Route(
                 "PUT",
@@ -180,7 +183,7 @@ class HttpApi:
 
     def _info(self, _: Request) -> object:
         services, options = self._services, self._services.options
-        return {
+        info = {
             "version": NSQ_VERSION,
             "broadcast_address": options.broadcast_address,
             "hostname": os.uname().nodename,
@@ -194,6 +197,7 @@ class HttpApi:
             "topology_zone": options.topology_zone,
             "topology_region": options.topology_region,
         }
+        return info | {"draining": True} if self._broker.draining else info
 
     def _stats(self, request: Request) -> object:
         services, args = self._services, request.args
@@ -208,6 +212,8 @@ class HttpApi:
             topic=args.get("topic", ""),
             channel=args.get("channel", ""),
         )
+        if self._broker.draining:
+            stats["draining"] = True
         if args.get("format") == "json":
             return stats
         wall_ns = services.clock.wall_ns()
@@ -260,14 +266,19 @@ class HttpApi:
     def _topic_to_publish_to(self, args: dict[str, str]) -> Topic:
         name = args.get("topic")
         topic = self._broker.topics.get(name) if name else None
-        if topic is not None and not self._broker.exiting:
+        broker = self._broker
+        if topic is not None and not (broker.exiting or broker.draining):
             return topic
         try:
-            return self._broker.topic_for_publish(topic_name(args, "INVALID_TOPIC"))
+            return broker.topic_for_publish(topic_name(args, "INVALID_TOPIC"))
         except StorageError as failure:
             self._services.log.error("HTTP: failed to publish - %s", failure)
-            code = "LIMIT_REACHED" if isinstance(failure, LimitReached) else "EXITING"
-            raise HttpError(503, code) from failure
+            raise HttpError(503, self._why_not_published(failure)) from failure
+
+    def _why_not_published(self, failure: StorageError) -> str:
+        if isinstance(failure, LimitReached):
+            return "LIMIT_REACHED"
+        return "DRAINING" if self._broker.draining else "EXITING"
 
     def _defer_ns(self, text: str) -> int:
         if not _INTEGER.fullmatch(text):
@@ -340,6 +351,12 @@ class HttpApi:
             channel.pause(paused)
             self._services.save_metadata()
 
+    # The node.
+
+    def _drain(self, _: Request) -> None:
+        self._publisher.flush()  # it was taken before
+        self._services.drain()
+
     # Options.
 
     def _config(self, request: Request) -> object:
@@ -356,8 +373,8 @@ class HttpApi:
         match request.params["opt"]:
             case "log_level":
                 self._set_log_level(request.body)
-            case "nsqlookupd_tcp_addresses" if self._services.set_lookupd_addresses is not None:
-                self._set_lookupd_addresses(request.body, self._services.set_lookupd_addresses)
+            case "nsqlookupd_tcp_addresses":
+                self._set_lookupd_addresses(request.body)
             case _:
                 raise HttpError(400, "INVALID_OPTION")
         return self._config(request)
@@ -370,13 +387,15 @@ class HttpApi:
             raise HttpError(400, "INVALID_VALUE") from None
         services.options = replace(services.options, log_level=services.log.level)
 
-    def _set_lookupd_addresses(self, body: bytes, apply: Callable[[tuple[str, ...]], None]) -> None:
+    def _set_lookupd_addresses(self, body: bytes) -> None:
         services = self._services
         try:
             addresses = tuple(msgspec.json.decode(body, type=list[str]))
         except msgspec.DecodeError:
             raise HttpError(400, "INVALID_VALUE") from None
-        apply(addresses)
+        if not all(map(is_address, addresses)):
+            raise HttpError(400, "INVALID_VALUE")
+        services.register_with(addresses)
         services.options = replace(services.options, lookupd_tcp_addresses=addresses)
 
 

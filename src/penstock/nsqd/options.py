@@ -11,6 +11,7 @@ from typing import Final
 
 from penstock.clock import MILLISECOND_NS, SECOND_NS
 from penstock.errors import ConfigError
+from penstock.listening import is_address
 from penstock.logs import LogLevel
 from penstock.option_kinds import BOOL, DURATION, FLOATS, INT, LOG_LEVEL, STRING, STRINGS, word_of
 from penstock.options import check_values, option, options_of
@@ -310,6 +311,18 @@ class NsqdOptions:
         BOOL,
         "give a lost consumer's messages to others at once; false waits for their timeout, as NSQ",
     )
+    sigterm: str = option(
+        "stop",
+        STRING,
+        "what SIGTERM means: stop now, or drain, which stops when consumers have taken everything",
+        choices=("stop", "drain"),
+    )
+    drain_timeout_ns: int = option(
+        60 * SECOND_NS,
+        DURATION,
+        "how long draining may take before nsqd stops all the same; 0 for as long as it takes",
+        at_least=0,
+    )
     max_defer_timeout_ns: int = option(
         0,
         DURATION,
@@ -353,9 +366,7 @@ class NsqdOptions:
 
 
 # What each option needs that is not built yet, by field.
-NOT_YET: Final[dict[str, str]] = {
-    "lookupd_tcp_addresses": "registering with nsqlookupd",
-}
+NOT_YET: Final[dict[str, str]] = {}
 
 
 def check(options: NsqdOptions) -> None:
@@ -370,6 +381,9 @@ def check(options: NsqdOptions) -> None:
             )
     if options.statsd_address and not _has_port(options.statsd_address):
         raise ConfigError(f"--statsd-address must be address:port, not {options.statsd_address}")
+    for address in options.lookupd_tcp_addresses:
+        if not is_address(address):
+            raise ConfigError(f"--lookupd-tcp-address must be address:port, not {address}")
     _check_tls(options)
     _refuse_what_is_not_built(options)
 

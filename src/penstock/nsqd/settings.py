@@ -7,10 +7,19 @@ from penstock.log import LogSettings
 from penstock.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from penstock.nsqd.pulse import Patience
 from penstock.nsqd.statsd import StatsdSettings
+from penstock.webapi.client import HttpClient
 from penstock.wire.identify import ServerOffer
 from penstock.wire.limits import Limits
 
-__all__ = ["broker_settings", "limits", "log_settings", "offer", "patience", "statsd_settings"]
+__all__ = [
+    "broker_settings",
+    "http_client",
+    "limits",
+    "log_settings",
+    "offer",
+    "patience",
+    "statsd_settings",
+]
 
 
 def log_settings(options: NsqdOptions) -> LogSettings:
@@ -81,6 +90,14 @@ def offer(options: NsqdOptions) -> ServerOffer:
         auth_required=bool(options.auth_http_addresses),
         topology_region=options.topology_region,
         topology_zone=options.topology_zone,
+    )
+
+
+def http_client(options: NsqdOptions) -> HttpClient:
+    """For what nsqd asks nsqlookupd."""
+    return HttpClient(
+        connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
+        request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,
     )
 
 

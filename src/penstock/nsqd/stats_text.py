@@ -18,6 +18,7 @@ def as_text(stats: Stats, *, started_at_ns: int, wall_ns: int) -> str:
             f"start_time {_rfc3339(started_at_ns)}\n",
             f"uptime {format_duration(wall_ns - started_at_ns)}\n",
             f"\nHealth: {stats['health']}\n",
+            "\nDraining\n" if "draining" in stats else "",
             _memory_text(stats),
             _topics_text(stats["topics"] or [], wall_ns),
             _producers_text(stats["producers"] or [], wall_ns),
