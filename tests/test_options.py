@@ -223,11 +223,11 @@ def test_the_usage_lists_flags_by_name_with_their_defaults() -> None:
 
 
 def test_the_page_has_a_row_for_every_option() -> None:
-    page = markdown_page(Options, "thing", not_yet=["loud"])
+    page = markdown_page(Options, "thing")
     rows = [line for line in page.splitlines() if line.startswith("| `")]
 
     assert len(options_of(Options)) == len(rows)
-    assert "| `-loud` | `loud` | bool | `false` | be loud (*not yet*) |" in rows
+    assert "| `-loud` | `loud` | bool | `false` | be loud |" in rows
     assert "| `-size` | `size` | int, from 0 to 100 | `10` | how much |" in rows
     assert "| `-wait` | `wait` | duration, 1ns or more | `2s` | how long |" in rows
     assert "| `-host` | `host` | string | hostname | where |" in rows

@@ -13,7 +13,7 @@ in `docs/`. A field's unit (`msg_timeout_ns`) is ours alone: the flag is `-msg-t
 A flag beats the config file, which beats the default. Nothing here knows a daemon, or prints.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -270,12 +270,9 @@ def _default_text(declared: Option[Any]) -> str:
     return declared.default_text or declared.kind.show(declared.default())
 
 
-def markdown_page(cls: type[Options], program: str, not_yet: Collection[str] = ()) -> str:
-    """The page of `docs/` that lists every option; the fields in `not_yet` are marked as such."""
-    rows = [
-        f"| {' | '.join(_row(declared))}{' (*not yet*)' * (declared.name in not_yet)} |"
-        for declared in options_of(cls)
-    ]
+def markdown_page(cls: type[Options], program: str) -> str:
+    """The page of `docs/` that lists every option."""
+    rows = [f"| {' | '.join(_row(declared))} |" for declared in options_of(cls)]
     return _PAGE.format(program=program, rows="\n".join(rows))
 
 
@@ -298,8 +295,7 @@ Made by `make docs` from the declarations in the source: edit those.
 Flags are written `-flag value` or `-flag=value`, with one dash or two; a bool is turned on by
 `-flag` and off by `-flag=false`. The same options can stand in a TOML file given by `-config`,
 under their config keys: durations as strings (`"1m30s"`) or as integers of milliseconds, lists as
-arrays or as comma-separated strings. A flag beats the file, the file beats the default. What is
-marked *not yet* is refused at start, so that nothing is accepted and then ignored.
+arrays or as comma-separated strings. A flag beats the file, the file beats the default.
 
 | flag | config key | value | default | meaning |
 |---|---|---|---|---|

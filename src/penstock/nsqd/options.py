@@ -1,23 +1,20 @@
 """Everything nsqd can be told. Flags, keys and defaults are NSQ's; those at the end are our own.
 
-`check` refuses what would not work, so that the daemon need not ask again. What NSQ can do and we
-cannot yet is refused by name, rather than accepted and ignored: `NOT_YET` is the whole list.
+`check` refuses what would not work, so that the daemon need not ask again.
 """
 
 import os
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final
 
 from penstock.clock import MILLISECOND_NS, SECOND_NS
 from penstock.errors import ConfigError
 from penstock.listening import is_address
 from penstock.logs import LogLevel
 from penstock.option_kinds import BOOL, DURATION, FLOATS, INT, LOG_LEVEL, STRING, STRINGS, word_of
-from penstock.options import check_values, option, options_of
+from penstock.options import check_values, option
 
 __all__ = [
-    "NOT_YET",
     "TOPOLOGY_AWARE_CONSUMPTION",
     "NsqdOptions",
     "TlsRequired",
@@ -298,7 +295,10 @@ class NsqdOptions:
     )
     snappy: bool = option(True, BOOL, "let clients negotiate snappy")
     enable_experiment: tuple[str, ...] = option(
-        (), STRINGS, f"turn on an experiment: {TOPOLOGY_AWARE_CONSUMPTION}"
+        (),
+        STRINGS,
+        f"turn on an experiment: {TOPOLOGY_AWARE_CONSUMPTION}, which serves consumers of the same "
+        "zone first, then those of the same region",
     )
 
     http_auth_token_file: str = option(
@@ -365,10 +365,6 @@ class NsqdOptions:
     )
 
 
-# What each option needs that is not built yet, by field.
-NOT_YET: Final[dict[str, str]] = {}
-
-
 def check(options: NsqdOptions) -> None:
     """Raises ConfigError if nsqd cannot do as these options say."""
     check_values(options)
@@ -385,7 +381,6 @@ def check(options: NsqdOptions) -> None:
         if not is_address(address):
             raise ConfigError(f"--lookupd-tcp-address must be address:port, not {address}")
     _check_tls(options)
-    _refuse_what_is_not_built(options)
 
 
 def _has_port(address: str) -> bool:
@@ -409,10 +404,3 @@ def _check_tls(options: NsqdOptions) -> None:
         raise ConfigError("--tls-required needs --tls-cert and --tls-key")
     if options.tls_client_auth_policy:
         raise ConfigError("--tls-client-auth-policy needs --tls-cert and --tls-key")
-
-
-def _refuse_what_is_not_built(options: NsqdOptions) -> None:
-    for declared in options_of(NsqdOptions):
-        if declared.name in NOT_YET and getattr(options, declared.name):
-            what = NOT_YET[declared.name]
-            raise ConfigError(f"--{declared.flag}: {what} is not in this version yet")
