@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -404,6 +405,17 @@ def test_prometheus_understands_the_figures_and_all_are_there(
     families = {family.name: family.type for family in text_string_to_metric_families(page)}
 
     assert {family.name.removesuffix("_total"): family.kind for family in FAMILIES} == families
+
+
+def test_the_page_in_docs_has_every_figure() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "nsqlookupd.md").read_text()
+    rows = [
+        f"| `{family.name}` | {', '.join(f'`{label}`' for label in family.labels)} "
+        f"| {family.help} |\n"
+        for family in FAMILIES
+    ]
+
+    assert "".join(rows) in page
 
 
 def test_nodes_are_counted_by_their_state() -> None:

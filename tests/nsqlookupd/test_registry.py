@@ -48,7 +48,7 @@ class Setup:
 
     def producer(self, name: str) -> Producer:
         info = PeerInfo(broadcast_address=name, tcp_port=4150, http_port=4151, version="1.3.0")
-        return self.registry.identify(f"{name}:50000", info)
+        return self.registry.identify(f"{name}:50000", info)[0]
 
     def found(self, topic: str) -> list[str] | None:
         found = self.registry.lookup(topic)
@@ -220,8 +220,9 @@ def test_a_producer_is_inactive_when_it_was_not_heard_of_for_long(setup: Setup) 
     at_the_limit = setup.found("t")
     setup.clock.advance(1)
     after_it = setup.found("t"), setup.registry.active_producers()
-    setup.registry.ping(producer, draining=False)
+    silence_ns = setup.registry.ping(producer, draining=False)
 
+    assert INACTIVE_NS + 1 == silence_ns
     assert (["a"], ([], [])) == (at_the_limit, after_it)
     assert (["a"], [producer]) == (setup.found("t"), setup.registry.active_producers())
 

@@ -127,21 +127,29 @@ def test_one_who_disconnects_is_gone_and_what_it_had_is_known_still(
 def test_the_log_tells_what_a_node_does(nsqlookupd: NsqlookupdProcess, topic: str) -> None:
     peer = nsqlookupd.node("a", version="v9")
     peer.call(lookup_v1.register(topic, "c"))
+    peer.call(lookup_v1.unregister(topic, "c"))
+    peer.call(lookup_v1.register(topic, "d"))
     peer.call(lookup_v1.unregister(topic))
+    peer.call(lookup_v1.ping())
     address = peer.address
     peer.close()
     last = f"DB: client({address}) UNREGISTER category:client key: subkey:"
     wait_until(lambda: last in nsqlookupd.log, "the end of the node to be logged")
 
-    said = [line.partition("INFO: ")[2] for line in nsqlookupd.log.splitlines() if address in line]
+    lines = [line for line in nsqlookupd.log.splitlines() if address in line]
+    said = [re.sub(r".*(INFO|WARNING): |last ping \d.*s", "", line) for line in lines]
 
     assert [
         f"TCP: new client({address})",
         f"CLIENT({address}): IDENTIFY Address:a TCP:4150 HTTP:4151 Version:v9",
+        f"DB: client({address}) REGISTER category:client key: subkey:",
         f"DB: client({address}) REGISTER category:channel key:{topic} subkey:c",
         f"DB: client({address}) REGISTER category:topic key:{topic} subkey:",
         f"DB: client({address}) UNREGISTER category:channel key:{topic} subkey:c",
+        f"DB: client({address}) REGISTER category:channel key:{topic} subkey:d",
+        f"client({address}) unexpected UNREGISTER category:channel key:{topic} subkey:d",
         f"DB: client({address}) UNREGISTER category:topic key:{topic} subkey:",
+        f"CLIENT({address}): pinged ()",
         f"PROTOCOL(V1): [{address}] exiting ioloop",
         last,
     ] == said

@@ -135,22 +135,24 @@ class Registry:
         # From the time of day, so that no index is given twice, by this process or the next.
         self._last_index = clock.wall_ns() // 1000
 
-    # What producers do. Each returns the registrations that it made or took back.
+    # What producers do. Registrations that were made or taken back are returned.
 
-    def identify(self, remote_address: str, info: PeerInfo) -> Producer:
+    def identify(self, remote_address: str, info: PeerInfo) -> tuple[Producer, Registration]:
         """A producer has come."""
         producer = Producer(remote_address, info, self._clock)
         self._clients.producers[producer] = None
         self._advance_by(self._inactive_from_ns(producer))
-        return producer
+        return producer, self._clients
 
-    def ping(self, producer: Producer, *, draining: bool) -> None:
-        """A producer is still there."""
-        producer.seen_ns = self._clock.now_ns()
+    def ping(self, producer: Producer, *, draining: bool) -> int:
+        """A producer is still there. Returns for how many ns it was not heard of."""
+        silence_ns = self._clock.now_ns() - producer.seen_ns
+        producer.seen_ns += silence_ns
         producer.seen_wall_ns = self._clock.wall_ns()
         if not producer.is_active or producer.draining != draining:
             producer.draining = draining
             self._set_active(producer, is_active=True)
+        return silence_ns
 
     def register(self, producer: Producer, topic: str, channel: str = "") -> list[Registration]:
         """A producer has this topic, and this channel of it. Raises LimitReached."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from penstock.admission import Admission
+from penstock.durations import format_duration
 from penstock.errors import LimitReached, ProtocolError
 from penstock.listening import host_of, peer_address
 from penstock.logs import Logger
@@ -159,17 +160,21 @@ class Peer(asyncio.Protocol):
     def _answer(self, event: Event) -> bytes:
         match event:
             case Ping():
-                if self._producer is not None:
-                    self._registry.ping(self._producer, draining=event.draining)
-                return lookup_v1.OK
+                return self._on_ping(event)
             case Register():
                 return self._on_register(event)
             case Unregister():
-                lost = self._registry.unregister(self._known(), event.topic, event.channel)
-                self._log_registrations("UNREGISTER", lost)
-                return lookup_v1.OK
+                return self._on_unregister(event)
             case Identify():
                 return self._on_identify(event)
+
+    def _on_ping(self, event: Ping) -> bytes:
+        if self._producer is not None:
+            silence_ns = self._registry.ping(self._producer, draining=event.draining)
+            self._log.info(
+                "CLIENT(%s): pinged (last ping %s)", self._address, format_duration(silence_ns)
+            )
+        return lookup_v1.OK
 
     def _on_register(self, event: Register) -> bytes:
         try:
@@ -182,6 +187,18 @@ class Peer(asyncio.Protocol):
         self._log_registrations("REGISTER", made)
         return lookup_v1.OK
 
+    def _on_unregister(self, event: Unregister) -> bytes:
+        lost = self._registry.unregister(self._known(), event.topic, event.channel)
+        for registration in lost:
+            if registration.channel and not event.channel:
+                # An nsqd takes its channels back one by one before it takes back their topic.
+                self._log.warning(
+                    "client(%s) unexpected UNREGISTER %s", self._address, registration
+                )
+            else:
+                self._log_registrations("UNREGISTER", [registration])
+        return lookup_v1.OK
+
     def _on_identify(self, event: Identify) -> bytes:
         info = event.peer
         self._log.info(
@@ -192,7 +209,8 @@ class Peer(asyncio.Protocol):
             info.http_port,
             info.version,
         )
-        self._producer = self._registry.identify(self._address, info)
+        self._producer, registration = self._registry.identify(self._address, info)
+        self._log_registrations("REGISTER", [registration])
         return lookup_v1.response(self._about_us())
 
     def _known(self) -> Producer:
