@@ -199,7 +199,7 @@ def test_who_sends_a_byte_now_and_then_is_given_up_all_the_same() -> None:
 
 def test_who_never_reads_is_given_up() -> None:
     with run_nsqlookupd("--command-timeout=300ms") as nsqlookupd:
-        peer = nsqlookupd.node("a")
+        peer = nsqlookupd.connect()
 
         def is_cut_off() -> bool:
             try:
