@@ -1,42 +1,23 @@
-"""The messages of a channel that no subscriber has.
+"""The messages of a channel that no subscriber has, in memory.
 
-`Backlog` keeps them in memory: a window of frames next to be delivered, and those that wait for a
-time. It is all that an ephemeral channel has: what does not fit the window is dropped.
-
-`LogBacklog` is a durable channel's: the window is the near end of what the log holds. At the tail
-it is fed by publishes as they come; once it is full the channel falls behind, and the window is
-filled from the log when it has been emptied. Either way first deliveries are in sequence. Each
-message released to the channel is then in exactly one of these places:
-
-    behind       from `_read_seq` on: still to be read from the log
-    window       frames in memory; redeliveries join at the end
-    deferred     waiting for a time
-    taken        handed out by `take`: to be told to `finish` or to `put_back`
-    finished     told to the cursor journal, at the latest with the next `report_finished`
+A window of frames next to be delivered, and those that wait for a time. It is all that an ephemeral
+channel has: what does not fit the window is dropped. What a lasting channel has besides is in
+`log_backlog`.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from penstock.broker.address import maybe_run, seq_of, seqs_of
+from penstock.broker.address import seq_of
 from penstock.broker.deferred import Deferred, DeferredRun
 from penstock.broker.window import Window
-from penstock.log import READ_BYTES, Cursors, Note, Run, TopicLog
+from penstock.log import Run
 from penstock.wire import frames as wire
 
-__all__ = ["Backlog", "LogBacklog", "Waiting"]
+__all__ = ["Backlog", "Waiting"]
 
 # The most bytes that one `take` hands out, unless a single message is larger.
 TAKE_BYTES_MAX = 1 << 20
-
-# A window that redeliveries keep from ever becoming empty is filled from the log below this size,
-# or a message that is requeued again and again would hold up all that wait in the log.
-REFILL_BELOW = 256
-
-
-# The most that is read from the log to be looked at.
-_PEEK_BYTES_MAX = 4 * READ_BYTES
 
 
 class Waiting(NamedTuple):
@@ -47,7 +28,7 @@ class Waiting(NamedTuple):
 
 
 class Backlog:
-    """In memory only: see the module's docstring."""
+    """See the module's docstring."""
 
     def __init__(self, window_max: int, on_due: Callable[[int], None]) -> None:
         """`on_due` is told the wall time at which `recall_due` will have something to do."""
@@ -154,258 +135,3 @@ class Backlog:
 
     def _read_back(self, run: DeferredRun) -> list[bytes]:
         raise AssertionError("a deferred run without frames, and no log to read them from")
-
-
-class LogBacklog(Backlog):
-    """Backed by the topic's log and the channel's cursor: see the module's docstring."""
-
-    def __init__(
-        self,
-        channel: str,
-        log: TopicLog,
-        cursors: Cursors,
-        released_seq: int,
-        window_max: int,
-        on_due: Callable[[int], None],
-        on_progress: Callable[[], None],
-        *,
-        first_seq: int | None = None,
-    ) -> None:
-        """`on_progress` is told when there is something to journal. `first_seq` is where a cursor
-        that has to be made begins, if not at what the topic releases next."""
-        super().__init__(window_max, on_due)
-        self._deferred = Deferred(frames_max=window_max)
-        self._channel = channel
-        self._log = log
-        self._cursors = cursors
-        self._on_progress = on_progress
-        self._finished: list[list[bytes]] = []  # ids that the cursor has not been told of yet
-        self._released_seq = released_seq
-        # Below this the cursor may know of single messages: finished, or delivered before.
-        self._revisited_below = released_seq
-        known = cursors.progress.get(channel)
-        if known is not None:
-            self._progress = known
-        else:
-            self._progress = cursors.create(
-                channel, released_seq if first_seq is None else first_seq
-            )
-            self._revisited_below = self._finish_gaps()
-        self._read_seq = self._progress.floor
-
-    def offer(self, first_seq: int, frames: list[bytes], due_ns: int, wanted: int) -> None:
-        self._released_seq = first_seq + len(frames)
-        if self._read_seq != first_seq:
-            return  # already behind: these will be read from the log in their turn
-        if due_ns:
-            self._read_seq += len(frames)
-            self._defer(due_ns, first_seq, frames)
-            return
-        room = self._room(wanted)
-        taken = frames if room >= len(frames) else frames[:room]
-        self._window.extend(taken)
-        self._read_seq += len(taken)
-
-    def release(self, runs: Iterable[Run], next_seq: int) -> None:
-        self._released_seq = next_seq
-
-    def load(self) -> bool:
-        """Fills an empty window from the log. Returns whether there is anything to take."""
-        enough = 1 if self.in_sequence else REFILL_BELOW
-        while len(self._window) < enough and self._read_seq < self._released_seq:
-            stored = self._log.read(self._read_seq)
-            runs = [run for run in stored if run.first_seq < self._released_seq]
-            for run in runs:
-                self._load_run(run)
-            if not runs:
-                self._lose(self._read_seq, self._released_seq)
-        return bool(self._window)
-
-    def finish(self, ids: list[bytes]) -> None:
-        self._finished.append(ids)
-        self._on_progress()
-
-    def put_back(self, frames: list[bytes], due_ns: int = 0) -> None:
-        self.note(frames, due_ns)
-        super().put_back(frames, due_ns)
-
-    def note(self, frames: Iterable[bytes], due_ns: int = 0) -> None:
-        """Tells the cursor how often these have been delivered, and when they are due again."""
-        for frame in frames:
-            seq = seq_of(wire.message_id(frame))
-            self._cursors.note(self._channel, seq, Note(wire.attempts(frame), due_ns))
-        self._on_progress()
-
-    def report_finished(self) -> None:
-        """Tells the cursor what has been finished since it was last told."""
-        if self._finished:
-            ids = list(chain.from_iterable(self._finished))
-            self._finished.clear()
-            run = maybe_run(ids)
-            if run is not None:
-                self._cursors.finish(self._channel, *run)
-            else:
-                self._cursors.finish_many(self._channel, seqs_of(ids))
-
-    def peek(self, count: int) -> list[Waiting]:
-        """Of those in the log only about a mebibyte is read; fewer than `count` may come then."""
-        peeked = super().peek(count)
-        seq, end, unread_bytes = self._read_seq, self._released_seq, _PEEK_BYTES_MAX
-        while len(peeked) < count and seq < end and unread_bytes > 0:
-            runs = self._log.read(seq)
-            for run in runs:
-                stored = run.frames[: max(end - run.first_seq, 0)]
-                waiting = self._open_messages(run.first_seq, stored, run.due_ns)
-                peeked += islice((each for _, each in waiting), count - len(peeked))
-                unread_bytes -= sum(map(len, stored))
-            seq = runs[-1].next_seq if runs else end
-        return peeked
-
-    def cancel(self, seq: int, wall_ns: int) -> bool:
-        if not super().cancel(seq, wall_ns) and not self._is_deferred_in_log(seq, wall_ns):
-            return False
-        self._finish_range(seq, seq + 1)
-        self._cursors.flush()
-        return True
-
-    def skip(self, first_seq: int, next_seq: int) -> None:
-        self._released_seq = next_seq
-        self._finish_range(first_seq, next_seq)
-
-    def clear(self, next_seq: int) -> None:
-        self._cursors.reset(self._channel, next_seq)
-        self._progress = self._cursors.progress[self._channel]
-        super().clear(next_seq)
-        self._finished.clear()
-        self._read_seq = self._released_seq = next_seq
-
-    def seek(self, seq: int) -> None:
-        """Moves the cursor: all from `seq` on is open again, and all below it finished."""
-        self._cursors.reset(self._channel, seq)
-        self._revisited_below = self._finish_gaps()
-        self._read_again()
-
-    def commit(self, seq: int) -> None:
-        """Finishes everything below `seq`."""
-        self.report_finished()
-        if seq > self._progress.floor:
-            self._cursors.finish(self._channel, self._progress.floor, seq)
-            self._cursors.flush()
-            self._on_progress()
-        self._revisited_below = self._released_seq
-        self._read_again()
-
-    @property
-    def floor(self) -> int:
-        """The first message that the cursor knows to be open."""
-        return self._progress.floor
-
-    def forget(self) -> None:
-        """Deletes the cursor: the channel is no more."""
-        self._cursors.remove(self._channel)
-
-    def needs(self, first_seq: int, next_seq: int) -> bool:
-        """Whether any message of this range may still have to be read from the log."""
-        return not self._progress.is_finished(first_seq, next_seq)
-
-    @property
-    def log_depth(self) -> int:
-        first_seq, next_seq = self._read_seq, self._released_seq
-        if first_seq >= next_seq:
-            return 0
-        if first_seq >= self._revisited_below:
-            return next_seq - first_seq
-        return next_seq - first_seq - self._progress.finished_between(first_seq, next_seq)
-
-    def _load_run(self, run: Run) -> None:
-        first_seq = run.first_seq
-        next_seq = min(first_seq + len(run.frames), self._released_seq)
-        if first_seq > self._read_seq:
-            self._lose(self._read_seq, first_seq)
-        self._read_seq = next_seq
-        frames = run.frames[: next_seq - first_seq]
-        if first_seq < self._revisited_below:
-            self._revisit(first_seq, frames, run.due_ns)
-        elif run.due_ns:
-            self._defer(run.due_ns, first_seq, frames)
-        else:
-            self._window.extend(frames)
-
-    def _revisit(self, first_seq: int, frames: list[bytes], due_ns: int) -> None:
-        """Loads a run of which some messages may have been finished or delivered before."""
-        for seq, waiting in self._open_messages(first_seq, frames, due_ns):
-            if waiting.due_ns:
-                self._defer(waiting.due_ns, seq, [waiting.frame])
-            else:
-                self._window.extend([waiting.frame])
-
-    def _open_messages(
-        self, first_seq: int, frames: list[bytes], due_ns: int
-    ) -> Iterator[tuple[int, Waiting]]:
-        """Those of a run that are not finished, by their numbers, as they are to be delivered."""
-        notes = self._progress.notes
-        for first, end in self._progress.open_ranges(first_seq, first_seq + len(frames)):
-            for seq in range(first, end):
-                frame, note = frames[seq - first_seq], notes.get(seq)
-                if note is None:
-                    yield seq, Waiting(frame, due_ns)
-                else:
-                    yield seq, Waiting(wire.with_attempts(frame, note.attempts + 1), note.due_ns)
-
-    def _is_deferred_in_log(self, seq: int, wall_ns: int) -> bool:
-        """Whether a message that is still to be read from the log will have to wait then."""
-        if not self._read_seq <= seq < self._released_seq:
-            return False
-        runs = self._log.read(seq)
-        if not runs or runs[0].first_seq != seq:
-            return False
-        waiting = self._open_messages(seq, runs[0].frames[:1], runs[0].due_ns)
-        return any(each.due_ns > wall_ns for _, each in waiting)
-
-    def _read_back(self, run: DeferredRun) -> list[bytes]:
-        """The frames of a deferred run that waits in the log, as they are to be delivered next."""
-        notes = self._progress.notes
-        frames: list[bytes] = []
-        seq, end = run.first_seq, run.first_seq + run.length
-        while seq < end:
-            stored = self._log.read(seq)
-            if not stored or stored[0].first_seq >= end:
-                self._lose(seq, end)
-                break
-            if stored[0].first_seq > seq:
-                self._lose(seq, stored[0].first_seq)
-            first = stored[0].first_seq
-            for seq, frame in enumerate(stored[0].frames[: end - first], first):
-                attempts = notes[seq].attempts + 1 if seq in notes else 1
-                frames.append(wire.with_attempts(frame, attempts))
-            seq += 1
-        return frames
-
-    def _read_again(self) -> None:
-        """Forgets what is in memory: it will be read from the log, from the cursor on."""
-        self._progress = self._cursors.progress[self._channel]
-        super().clear(self._progress.floor)
-        self._finished.clear()
-        self._read_seq = self._progress.floor
-
-    def _finish_gaps(self) -> int:
-        """Finishes what the log does not have, since nobody else will. Returns where the last of it
-        ends, beyond which nothing is finished."""
-        floor = self._progress.floor
-        gaps = self._log.gaps(floor, self._log.next_seq)
-        for first_seq, end in gaps:
-            self._cursors.finish(self._channel, first_seq, end)
-        if not gaps:
-            return floor
-        self._on_progress()
-        return gaps[-1][1]
-
-    def _lose(self, first_seq: int, next_seq: int) -> None:
-        """The log no longer has these (damaged, or removed by hand): the cursor steps over them."""
-        self._finish_range(first_seq, next_seq)
-        self._read_seq = max(self._read_seq, next_seq)
-
-    def _finish_range(self, first_seq: int, next_seq: int) -> None:
-        self._cursors.finish(self._channel, first_seq, next_seq)
-        self._revisited_below = max(self._revisited_below, next_seq)
-        self._on_progress()

@@ -14,9 +14,10 @@ from typing import Literal
 from penstock import names
 from penstock.broker.address import seq_of
 from penstock.broker.agenda import NEVER_NS, Agenda
-from penstock.broker.backlog import Backlog, LogBacklog, Waiting
+from penstock.broker.backlog import Backlog, Waiting
 from penstock.broker.latency import LatencyWindow
 from penstock.broker.locality import Locality, locality
+from penstock.broker.log_backlog import LogBacklog
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.errors import ProtocolError

@@ -11,9 +11,10 @@ from functools import partial
 from penstock import names
 from penstock.broker.address import id_number
 from penstock.broker.agenda import Agenda
-from penstock.broker.backlog import Backlog, LogBacklog
+from penstock.broker.backlog import Backlog
 from penstock.broker.channel import Channel
 from penstock.broker.latency import LatencyWindow
+from penstock.broker.log_backlog import LogBacklog
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import LimitReached, StorageError

@@ -1,0 +1,325 @@
+"""What a lasting channel has, in memory and in its topic's log."""
+
+import pytest
+from tests.broker.fakes import damage
+from tests.broker.frames import WALL_NS, attempts_of, bodies_of, frames_of, ids_of
+
+from penstock.broker.backlog import Backlog
+from penstock.broker.log_backlog import LogBacklog
+from penstock.log import READ_BYTES, DataPath, LogSettings, TopicStore
+from penstock.testing import MemoryFiles
+from penstock.wire import frames as wire
+
+
+class Journal:
+    """A topic's log and cursors on files in memory, and what a backlog asks for."""
+
+    def __init__(self, log_settings: LogSettings | None = None) -> None:
+        self.files = MemoryFiles()
+        self.files.make_folder("data")
+        self.log_settings = log_settings or LogSettings()
+        self.due_asked: list[int] = []
+        self.progress_told = 0
+        self.open()
+
+    def open(self) -> None:
+        self.data_path = DataPath.open("data", self.log_settings, self.files)
+        self.store: TopicStore
+        self.store, _ = self.data_path.open_topic("t", wall_ns=WALL_NS)
+
+    def reopen(self) -> None:
+        self.store.close()
+        self.data_path.close()
+        self.open()
+
+    def append(self, *bodies: str, due_ns: int = 0) -> tuple[int, list[bytes]]:
+        first_seq = self.store.log.next_seq
+        frames = frames_of(*bodies, first_seq=first_seq)
+        self.store.log.append(frames, WALL_NS, due_ns)
+        return first_seq, frames
+
+    def backlog(self, released_seq: int, window_max: int = 10_000) -> LogBacklog:
+        return LogBacklog(
+            "c",
+            self.store.log,
+            self.store.cursors,
+            released_seq,
+            window_max,
+            self.due_asked.append,
+            self.tell_progress,
+        )
+
+    def publish(self, backlog: LogBacklog, *bodies: str, due_ns: int = 0, wanted: int = 0) -> None:
+        first_seq, frames = self.append(*bodies, due_ns=due_ns)
+        backlog.offer(first_seq, frames, due_ns, wanted)
+
+    def tell_progress(self) -> None:
+        self.progress_told += 1
+
+    @property
+    def floor(self) -> int:
+        return self.store.cursors.progress["c"].floor
+
+
+def take_all(backlog: Backlog) -> list[bytes]:
+    taken: list[bytes] = []
+    while backlog.load():
+        taken += backlog.take(3)
+    return taken
+
+
+class TestOnTheLog:
+    @pytest.fixture
+    def journal(self) -> Journal:
+        return Journal()
+
+    def test_at_the_tail_the_window_is_fed_by_what_is_published(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq)
+        journal.publish(backlog, *"ab")
+
+        assert (2, 0) == (backlog.depth, backlog.log_depth)
+        assert ["a", "b"] == bodies_of(backlog.take(10))
+
+    @pytest.mark.parametrize("window_max", [0, 1, 2, 3, 4, 100])
+    @pytest.mark.parametrize("wanted", [0, 2])
+    def test_beyond_the_window_it_is_read_back_in_order(
+        self, journal: Journal, window_max: int, wanted: int
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max)
+        for batch in ("abc", "d", "efg"):
+            journal.publish(backlog, *batch, wanted=wanted)
+        in_memory = min(7, max(window_max, wanted))
+        assert (7, 7 - in_memory) == (backlog.depth, backlog.log_depth)
+
+        assert [*"abcdefg"] == bodies_of(take_all(backlog))
+        assert (0, 0) == (backlog.depth, backlog.log_depth)
+
+    @pytest.mark.parametrize("window_max", [0, 1, 3])
+    def test_it_catches_up_and_is_fed_by_publishes_again(
+        self, journal: Journal, window_max: int
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max)
+        journal.publish(backlog, *"abcde")
+        first = take_all(backlog)
+        journal.publish(backlog, "f", wanted=1)
+
+        assert (1, 0) == (backlog.depth, backlog.log_depth)
+        assert [*"abcdef"] == bodies_of(first + take_all(backlog))
+
+    def test_reading_back_takes_a_bounded_piece_into_memory(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=10)
+        for _ in range(50):
+            journal.publish(backlog, *["x" * 1000] * 50)
+        backlog.take(10)
+        assert backlog.load()
+
+        in_memory = backlog.depth - backlog.log_depth
+        assert 0 < in_memory * 1034 <= READ_BYTES + 50 * 1034
+
+    def test_a_batch_that_is_larger_than_a_piece_is_read_all_the_same(
+        self, journal: Journal
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        journal.publish(backlog, "x" * (2 * READ_BYTES), "a")
+        journal.publish(backlog, "b")
+
+        assert 3 == len(take_all(backlog))
+
+    def test_it_does_not_read_what_the_topic_still_holds(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        journal.publish(backlog, *"ab")
+        journal.append(*"cd")
+        assert [*"ab"] == bodies_of(take_all(backlog))
+
+        backlog.release([], journal.store.log.next_seq)
+        assert [*"cd"] == bodies_of(take_all(backlog))
+
+    def test_deferred_messages_are_set_aside_when_they_are_reached(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        journal.publish(backlog, "a")
+        journal.publish(backlog, "later", due_ns=WALL_NS + 5)
+        journal.publish(backlog, "b")
+
+        assert [*"ab"] == bodies_of(take_all(backlog))
+        assert [WALL_NS + 5] == journal.due_asked
+        assert (0, 1) == (backlog.depth, backlog.deferred_count)
+        backlog.recall_due(WALL_NS + 5)
+        assert ["later"] == bodies_of(take_all(backlog))
+
+    @pytest.mark.parametrize("window_max", [0, 1, 100])
+    def test_deferred_messages_are_the_same_read_back_or_kept(
+        self, journal: Journal, window_max: int
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max)
+        journal.publish(backlog, *"ab", due_ns=WALL_NS + 5)
+        journal.publish(backlog, *"cd", due_ns=WALL_NS + 5)
+        backlog.recall_due(WALL_NS + 5)
+
+        again = take_all(backlog)
+        assert [*"abcd"] == bodies_of(again)
+        assert [1] * 4 == attempts_of(again)
+
+    def test_what_is_finished_reaches_the_cursor_when_it_is_reported(
+        self, journal: Journal
+    ) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq)
+        journal.publish(backlog, *"abc")
+        backlog.take(3)
+        backlog.finish(ids_of(first_seq, first_seq + 1))
+        assert 1 == journal.progress_told
+        assert first_seq == journal.floor
+
+        backlog.report_finished()
+        assert first_seq + 2 == journal.floor
+        assert not backlog.needs(first_seq, first_seq + 2)
+        assert backlog.needs(first_seq + 1, first_seq + 3)
+
+    def test_after_a_restart_only_what_is_open_comes_again(self, journal: Journal) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq)
+        journal.publish(backlog, *"abcdef")
+        taken = backlog.take(6)
+        backlog.finish(ids_of(first_seq, first_seq + 2, first_seq + 5))
+        backlog.put_back([taken[1]])
+        backlog.put_back([taken[3]], due_ns=WALL_NS + 5)
+        backlog.note([taken[4]])
+        backlog.report_finished()
+        journal.reopen()
+
+        again = journal.backlog(journal.store.log.next_seq)
+        assert 3 == again.depth
+        frames = take_all(again)
+        assert [*"be"] == bodies_of(frames)
+        assert [2, 2] == attempts_of(frames)
+        assert (0, 1) == (again.depth, again.deferred_count)
+        again.recall_due(WALL_NS + 5)
+        frames = take_all(again)
+        assert ["d"] == bodies_of(frames)
+        assert [2] == attempts_of(frames)
+
+    def test_the_attempts_of_a_restart_wrap_as_well(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq)
+        journal.publish(backlog, "a")
+        backlog.put_back([wire.with_attempts(backlog.take(1)[0], 65535)])
+        journal.reopen()
+
+        assert [0] == attempts_of(take_all(journal.backlog(journal.store.log.next_seq)))
+
+    def test_clearing_moves_the_cursor(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=2)
+        journal.publish(backlog, *"abcd")
+        backlog.put_back(backlog.take(1), due_ns=WALL_NS)
+        backlog.finish(ids_of(backlog._read_seq - 1))
+        backlog.clear(journal.store.log.next_seq)
+        assert (0, 0) == (backlog.depth, backlog.deferred_count)
+
+        journal.publish(backlog, "e")
+        assert ["e"] == bodies_of(take_all(backlog))
+        journal.reopen()
+        assert ["e"] == bodies_of(take_all(journal.backlog(journal.store.log.next_seq)))
+
+    def test_skipped_messages_are_not_delivered_and_do_not_count(self, journal: Journal) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq, window_max=0)
+        journal.publish(backlog, *"ab")
+        held_seq, _ = journal.append(*"cd")
+        backlog.skip(held_seq, held_seq + 2)
+        journal.publish(backlog, "e")
+
+        assert 3 == backlog.depth
+        assert [*"abe"] == bodies_of(take_all(backlog))
+
+    def test_forgetting_it_removes_the_cursor(self, journal: Journal) -> None:
+        journal.backlog(journal.store.log.next_seq).forget()
+        journal.reopen()
+
+        assert {} == journal.store.cursors.progress
+
+
+@pytest.mark.usefixtures("damaged_on_purpose")
+class TestOnALogWithHoles:
+    """Segments may be damaged, or removed by hand: what is gone is stepped over."""
+
+    @pytest.fixture
+    def journal(self) -> Journal:
+        return Journal(LogSettings(max_bytes_per_file=300))
+
+    @staticmethod
+    def lose_below(journal: Journal, seq: int) -> None:
+        """Loses the segments below `seq`; each holds one message."""
+        journal.store.log.trim(lambda _, end: end > seq, WALL_NS)
+        assert seq == journal.store.log.first_seq
+
+    def test_the_rest_is_delivered(self, journal: Journal) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq, window_max=0)
+        for body in "abcd":
+            journal.publish(backlog, body * 200)
+        self.lose_below(journal, first_seq + 2)
+
+        assert ["c" * 200, "d" * 200] == bodies_of(take_all(backlog))
+        assert (0, 0) == (backlog.depth, backlog.log_depth)
+        assert first_seq + 2 == journal.floor
+        assert journal.progress_told
+
+    def test_a_deferred_message_that_is_gone_does_not_stop_the_others(
+        self, journal: Journal
+    ) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq, window_max=0)
+        for body in "abcd":
+            journal.publish(backlog, body * 200, due_ns=WALL_NS + 5)
+        self.lose_below(journal, first_seq + 2)
+        backlog.recall_due(WALL_NS + 5)
+
+        assert ["c" * 200, "d" * 200] == bodies_of(take_all(backlog))
+        assert 0 == backlog.deferred_count
+        assert first_seq + 2 == journal.floor
+
+    def test_nothing_is_waited_for_where_nothing_is_left(self, journal: Journal) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq, window_max=0)
+        journal.publish(backlog, "first")
+        journal.publish(backlog, "second")
+        damage(journal.files, "first")
+        damage(journal.files, "second")
+
+        assert not backlog.load()
+        assert 0 == backlog.depth
+        assert first_seq + 2 == journal.floor
+        journal.publish(backlog, "third")
+        assert ["third"] == bodies_of(take_all(backlog))
+
+    @pytest.mark.parametrize("gone", ["first", "second", "third"])
+    def test_of_messages_due_together_those_that_are_there_are_delivered(self, gone: str) -> None:
+        """They were read as one run, and each was stored by itself."""
+        journal = Journal()
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        bodies = ["first", "second", "third"]
+        journal.publish(backlog, "a")
+        for body in bodies:
+            journal.publish(backlog, body, due_ns=WALL_NS + 5)
+        assert ["a"] == bodies_of(take_all(backlog))
+        assert 3 == backlog.deferred_count
+        damage(journal.files, gone)
+        backlog.recall_due(WALL_NS + 5)
+
+        bodies.remove(gone)
+        assert bodies == bodies_of(take_all(backlog))
+        assert (0, 0) == (backlog.depth, backlog.deferred_count)
+
+    @pytest.mark.timeout(10)
+    def test_a_hole_up_to_what_the_topic_holds_is_stepped_over(self, journal: Journal) -> None:
+        first_seq = journal.store.log.next_seq
+        backlog = journal.backlog(first_seq, window_max=0)
+        for body in "ab":
+            journal.publish(backlog, body * 200)
+        for body in "cd":
+            journal.append(body * 200)
+        self.lose_below(journal, first_seq + 2)
+
+        assert not backlog.load()
+        assert 0 == backlog.depth
+        backlog.release([], journal.store.log.next_seq)
+        assert ["c" * 200, "d" * 200] == bodies_of(take_all(backlog))
