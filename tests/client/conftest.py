@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from tests.nsqd.conftest import topic
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
-__all__ = ["nsqd", "run", "topic"]
+__all__ = ["nsqd", "run", "run_once", "topic"]
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
@@ -24,13 +25,20 @@ def nsqd() -> Iterator[NsqdProcess]:
         yield process
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
     """Runs a coroutine, on either loop."""
-    factory = asyncio.new_event_loop if request.param == "asyncio" else uvloop.new_event_loop
+    return partial(_run, request.param)
 
-    def run_coroutine(scenario: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(asyncio.wait_for(scenario, SECONDS_MAX))
 
-    return run_coroutine
+@pytest.fixture
+def run_once() -> Run:
+    """For what takes its time, and does not depend on the loop."""
+    return partial(_run, uvloop.new_event_loop)
+
+
+def _run(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop], scenario: Coroutine[Any, Any, None]
+) -> None:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(asyncio.wait_for(scenario, SECONDS_MAX))

@@ -91,7 +91,7 @@ def test_a_requeued_message_comes_again_after_its_delay(
 
 
 def test_what_is_not_answered_comes_again_unless_it_is_touched(
-    nsqd: NsqdProcess, topic: str, run: Run
+    nsqd: NsqdProcess, topic: str, run_once: Run
 ) -> None:
     nsqd.publish(topic, b"touched", b"forgotten")
 
@@ -107,7 +107,7 @@ def test_what_is_not_answered_comes_again_unless_it_is_touched(
             again.finish()
             await eventually(lambda: nsqd.shows(topic, "c", in_flight_count=0), "the answers")
 
-    run(scenario())
+    run_once(scenario())
     nsqd_shows(nsqd, topic, timeout_count=1, depth=0)
 
 
@@ -215,7 +215,7 @@ def test_handlers_work_side_by_side(nsqd: NsqdProcess, topic: str, run: Run) -> 
 
 
 def test_a_long_handler_keeps_its_message_and_those_that_wait(
-    nsqd: NsqdProcess, topic: str, run: Run
+    nsqd: NsqdProcess, topic: str, run_once: Run
 ) -> None:
     nsqd.publish(topic, b"1", b"2")
     attempts = []
@@ -232,7 +232,7 @@ def test_a_long_handler_keeps_its_message_and_those_that_wait(
 
             await consumer.run(handle)
 
-    run(scenario())
+    run_once(scenario())
     assert [1, 1] == attempts
     nsqd_shows(nsqd, topic, timeout_count=0, depth=0, in_flight_count=0)
 
@@ -269,7 +269,7 @@ def test_what_fails_too_often_is_a_dead_letter(
 
 
 def test_failures_make_it_back_off_and_try_with_one(
-    nsqd: NsqdProcess, topic: str, run: Run
+    nsqd: NsqdProcess, topic: str, run_once: Run
 ) -> None:
     nsqd.publish(topic, b"bad")
 
@@ -288,7 +288,7 @@ def test_failures_make_it_back_off_and_try_with_one(
             consumer.stop()
             await handling
 
-    run(scenario())
+    run_once(scenario())
 
 
 def test_stopping_lets_handlers_finish_what_is_here(
@@ -349,7 +349,7 @@ def test_cancelling_run_requeues_what_is_in_hand(nsqd: NsqdProcess, topic: str, 
                 await handling
 
     run(scenario())
-    nsqd_shows(nsqd, topic, depth=1, in_flight_count=0, requeue_count=1)
+    nsqd_shows(nsqd, topic, depth=1, in_flight_count=0)
 
 
 # Several nsqds, and none --------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def nsqds(nsqd: NsqdProcess) -> Iterator[list[NsqdProcess]]:
 
 
 def test_all_get_their_turn_when_there_is_less_than_one_for_each(
-    nsqds: list[NsqdProcess], topic: str, run: Run
+    nsqds: list[NsqdProcess], topic: str, run_once: Run
 ) -> None:
     for number, each in enumerate(nsqds):
         each.publish(topic, *[b"%d" % number] * 3)
@@ -382,11 +382,11 @@ def test_all_get_their_turn_when_there_is_less_than_one_for_each(
                 received.append(message.body)
                 message.finish()
 
-    run(scenario())
+    run_once(scenario())
     assert sorted([b"0", b"1", b"2"] * 3) == sorted(received)
 
 
-def test_it_comes_back_to_an_nsqd_that_comes_back(topic: str, run: Run) -> None:
+def test_it_comes_back_to_an_nsqd_that_comes_back(topic: str, run_once: Run) -> None:
     with stand_in() as peer:  # a port that is free
         address = peer.address
 
@@ -403,7 +403,7 @@ def test_it_comes_back_to_an_nsqd_that_comes_back(topic: str, run: Run) -> None:
                 assert b"before" == again.body
                 again.finish()
 
-    run(scenario())
+    run_once(scenario())
 
 
 def test_what_cannot_be_subscribed_to(nsqd: NsqdProcess, run: Run) -> None:
@@ -422,7 +422,7 @@ def test_what_cannot_be_subscribed_to(nsqd: NsqdProcess, run: Run) -> None:
         Consumer("t", "c")
 
 
-def test_a_silent_nsqd_is_given_up(run: Run) -> None:
+def test_a_silent_nsqd_is_given_up(run_once: Run) -> None:
     config = ClientConfig(read_timeout=0.2, heartbeat_interval=0.1)
 
     async def scenario() -> None:
@@ -430,4 +430,4 @@ def test_a_silent_nsqd_is_given_up(run: Run) -> None:
             async with Consumer("t", "c", nsqd=peer.address, config=config):
                 await eventually(lambda: 2 == count(peer.heard, Sub), "a second subscription")
 
-    run(scenario())
+    run_once(scenario())

@@ -89,7 +89,7 @@ def test_publishing_many_may_take_many_commands(nsqd: NsqdProcess, topic: str, r
 # What cannot be published -------------------------------------------------------------------------
 
 
-def test_only_the_message_that_nsqd_does_not_take_fails(topic: str, run: Run) -> None:
+def test_only_the_message_that_nsqd_does_not_take_fails(topic: str, run_once: Run) -> None:
     bodies = [b"good", b"too long" * 20, b"also good"]
 
     async def scenario(address: str) -> None:
@@ -106,7 +106,7 @@ def test_only_the_message_that_nsqd_does_not_take_fails(topic: str, run: Run) ->
             await producer.publish(topic, b"still in use")
 
     with run_nsqd("--max-msg-size=100") as nsqd:
-        run(scenario(nsqd.tcp_address))
+        run_once(scenario(nsqd.tcp_address))
         assert {b"good", b"also good", b"still in use"} == set(stored(nsqd, topic, 3))
 
 
@@ -196,7 +196,7 @@ def test_it_needs_an_address() -> None:
         Producer()
 
 
-def test_a_publish_that_is_never_confirmed_fails_in_time(run: Run) -> None:
+def test_a_publish_that_is_never_confirmed_fails_in_time(run_once: Run) -> None:
     config = ClientConfig(publish_timeout=0.5, response_timeout=0.2)
 
     async def scenario() -> None:
@@ -207,7 +207,7 @@ def test_a_publish_that_is_never_confirmed_fails_in_time(run: Run) -> None:
                 with pytest.raises(NotConfirmed, match=reason):
                     await producer.publish("t", b"x")
 
-    run(scenario())
+    run_once(scenario())
 
 
 def test_who_stops_waiting_disturbs_nobody(run: Run) -> None:

@@ -1,0 +1,140 @@
+"""Finding nsqds through the running nsqlookupd, and through one that knows less."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from tests.client.conftest import Run
+from tests.client.eventually import eventually
+from tests.nsqd.auth_server import AuthServer, auth_server
+
+from penstock.client import ClientConfig, Consumer, Producer, blocking
+from penstock.errors import NotConnected
+from penstock.testing.nsqd import NsqdProcess
+from penstock.testing.nsqlookupd import LookupPeer, NsqlookupdProcess, run_nsqlookupd
+from penstock.wire import lookup_v1
+
+# Where no long poll is, a poll follows soon; where there is one, none would come in time.
+SELDOM = ClientConfig(lookupd_poll_interval=1000.0)
+OFTEN = ClientConfig(lookupd_poll_interval=0.1)
+
+
+@pytest.fixture
+def lookupd() -> Iterator[NsqlookupdProcess]:
+    with run_nsqlookupd() as process:
+        yield process
+
+
+def registered(lookupd: NsqlookupdProcess, nsqd: NsqdProcess, *topics: str) -> LookupPeer:
+    """Tells nsqlookupd of the nsqd, as that would itself."""
+    peer = lookupd.node("127.0.0.1", tcp_port=int(nsqd.tcp_address.rpartition(":")[2]))
+    for topic in topics:
+        peer.call(lookup_v1.register(topic))
+    return peer
+
+
+def test_a_topic_that_appears_is_found_at_once(
+    lookupd: NsqlookupdProcess, nsqd: NsqdProcess, topic: str, run: Run
+) -> None:
+    nsqd.publish(topic, b"x")
+
+    async def scenario() -> None:
+        addresses = [lookupd.http_address, "127.0.0.1:1"]  # one that is away does no harm
+        async with Consumer(topic, "c", lookupd=addresses, config=SELDOM) as consumer:
+            registered(lookupd, nsqd, topic)
+            began = time.monotonic()
+            message = await anext(consumer)
+            assert time.monotonic() - began < 5.0
+            message.finish()
+
+    run(scenario())
+
+
+def test_a_producer_uses_the_nodes_that_lookupds_know(
+    lookupd: NsqlookupdProcess, nsqd: NsqdProcess, topic: str, run: Run
+) -> None:
+    async def scenario() -> None:
+        with pytest.raises(NotConnected, match="no lookupd knows of an nsqd"):
+            await Producer(lookupd=lookupd.http_address).start()
+        registered(lookupd, nsqd)
+        async with Producer(lookupd=f"http://{lookupd.http_address}/") as producer:
+            await producer.publish(topic, b"x")
+
+    run(scenario())
+    with blocking.Producer(lookupd=lookupd.http_address) as producer:
+        producer.publish(topic, b"y")
+    assert 2 == nsqd.stats(topic)["message_count"]
+
+
+def test_the_blocking_consumer_finds_nsqds_too(
+    lookupd: NsqlookupdProcess, nsqd: NsqdProcess, topic: str
+) -> None:
+    nsqd.publish(topic, b"x")
+    with blocking.Consumer(topic, "c", lookupd=lookupd.http_address, config=OFTEN) as consumer:
+        assert consumer.receive(timeout=0.2) is None
+        registered(lookupd, nsqd, topic)
+        message = consumer.receive(timeout=10)
+        assert message is not None
+        assert b"x" == message.body
+        message.finish()
+
+
+@pytest.fixture
+def old_lookupd(nsqd: NsqdProcess) -> Iterator[AuthServer]:
+    """One that answers every request in the same way, and does not know of waiting."""
+    node = {"broadcast_address": "127.0.0.1", "tcp_port": int(nsqd.tcp_address.rpartition(":")[2])}
+    with auth_server({"channels": [], "producers": [node]}) as server:
+        yield server
+
+
+def test_a_lookupd_that_does_not_wait_is_polled(
+    old_lookupd: AuthServer, nsqd: NsqdProcess, topic: str, run: Run
+) -> None:
+    nsqd.publish(topic, b"x")
+    old_lookupd.status = 404
+
+    async def scenario() -> None:
+        async with Consumer(topic, "c", lookupd=old_lookupd.address, config=OFTEN) as consumer:
+            await eventually(lambda: len(old_lookupd.asked) >= 3, "polls")
+            old_lookupd.status = 200
+            (await anext(consumer)).finish()
+
+    run(scenario())
+    assert {f"/lookup?topic={topic}&wait=0s"} == {asked.target for asked in old_lookupd.asked}
+
+
+def test_a_secret_is_shown_to_lookupds_unless_that_is_not_wanted(
+    old_lookupd: AuthServer, run_once: Run
+) -> None:
+    async def scenario(config: ClientConfig) -> None:
+        async with Producer(lookupd=old_lookupd.address, config=config):
+            pass
+
+    run_once(scenario(ClientConfig(auth_secret="secret")))
+    run_once(scenario(ClientConfig(auth_secret="secret", skip_lookupd_authorization=True)))
+
+    headers = [asked.headers.get("Authorization") for asked in old_lookupd.asked]
+    assert ["Bearer secret", None] == headers
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "complaint"),
+    [
+        (500, {}, "got status 500"),
+        (200, b"nonsense", "unexpected answer"),
+        (200, {"producers": 7}, "unexpected answer"),
+    ],
+)
+def test_a_lookupd_that_talks_nonsense(
+    old_lookupd: AuthServer, run: Run, status: int, answer: object, complaint: str
+) -> None:
+    old_lookupd.status, old_lookupd.answer = status, answer
+
+    async def scenario() -> None:
+        await Consumer("t", "c", lookupd=old_lookupd.address).start()
+
+    complaint = f"no lookupd can be asked: http://{old_lookupd.address}/lookup.*: {complaint}"
+    with pytest.raises(NotConnected, match=complaint):
+        run(scenario())
+    with pytest.raises(NotConnected, match=complaint):
+        blocking.Consumer("t", "c", lookupd=old_lookupd.address).start()

@@ -1,0 +1,120 @@
+"""What was confirmed is not lost, whatever becomes of the nsqds."""
+
+import asyncio
+import signal
+from collections.abc import Iterator
+
+import pytest
+from tests.client.conftest import Run
+from tests.client.eventually import eventually
+
+from penstock.client import ClientConfig, Producer
+from penstock.client.blocking import Consumer as BlockingConsumer
+from penstock.client.blocking import Producer as BlockingProducer
+from penstock.errors import NotConfirmed
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[NsqdProcess, NsqdProcess]]:
+    with run_nsqd() as first, run_nsqd() as second:
+        yield first, second
+
+
+def drained(nsqd: NsqdProcess, topic: str) -> set[bytes]:
+    """The bodies of all that the topic has."""
+    bodies: set[bytes] = set()
+    with BlockingConsumer(topic, "c", nsqd=nsqd.tcp_address, max_in_flight=2500) as consumer:
+        while batch := consumer.batch(timeout=0.5):
+            bodies.update(message.body for message in batch)
+            for message in batch:
+                message.finish()
+    return bodies
+
+
+def test_no_confirmed_message_is_lost_when_an_nsqd_is_killed_under_load(
+    pair: tuple[NsqdProcess, NsqdProcess], topic: str, run_once: Run
+) -> None:
+    first, second = pair
+    confirmed: set[bytes] = set()
+
+    async def scenario() -> None:
+        async with Producer([first.tcp_address, second.tcp_address]) as producer:
+            go_on = True
+
+            async def publish(worker: int) -> None:
+                number = 0
+                while go_on:
+                    body = b"%d-%d" % (worker, number)
+                    await producer.publish(topic, body)
+                    confirmed.add(body)
+                    number += 1
+
+            async with asyncio.TaskGroup() as publishers:
+                for worker in range(50):
+                    publishers.create_task(publish(worker))
+                await eventually(lambda: len(confirmed) > 5_000, "the load")
+                first.kill()
+                at_the_kill = len(confirmed)
+                await eventually(lambda: len(confirmed) > at_the_kill + 5_000, "more load")
+                go_on = False
+
+    run_once(scenario())
+    first.restart()
+    kept = drained(first, topic), drained(second, topic)
+    assert all(kept)
+    assert set() == confirmed - kept[0] - kept[1]
+
+
+def test_an_nsqd_that_hangs_does_not_hold_up_the_others(
+    pair: tuple[NsqdProcess, NsqdProcess], topic: str, run_once: Run
+) -> None:
+    hung, healthy = pair
+    bodies = [b"%d" % number for number in range(20)]
+
+    async def scenario() -> None:
+        config = ClientConfig(response_timeout=0.3)
+        addresses = [hung.tcp_address, healthy.tcp_address]
+        async with Producer(addresses, config=config) as producer:
+            hung.send_signal(signal.SIGSTOP)
+            for body in bodies:
+                await producer.publish(topic, body)
+
+    run_once(scenario())
+    hung.send_signal(signal.SIGCONT)
+    assert set(bodies) <= drained(healthy, topic) | drained(hung, topic)
+
+
+def test_an_nsqd_that_is_leaving_is_left_for_another(
+    pair: tuple[NsqdProcess, NsqdProcess], topic: str, run_once: Run
+) -> None:
+    leaving, staying = pair
+
+    async def scenario() -> None:
+        async with Producer([leaving.tcp_address, staying.tcp_address]) as producer:
+            await producer.publish_many(topic, [b"before"] * 2)
+            leaving.terminate()
+            for _ in range(10):
+                await producer.publish(topic, b"after")
+
+    run_once(scenario())
+    assert b"after" in drained(staying, topic)
+
+
+def test_the_blocking_producer_goes_to_the_next(
+    pair: tuple[NsqdProcess, NsqdProcess], topic: str
+) -> None:
+    first, second = pair
+    config = ClientConfig(publish_timeout=0.5)
+    with BlockingProducer([first.tcp_address, second.tcp_address], config=config) as producer:
+        producer.publish(topic, b"before")
+        first.kill()
+        producer.publish_many(topic, [b"after"] * 3)
+        second.kill()
+        reason = rf"not confirmed within 0\.5 s: .*{second.tcp_address}: Connection refused"
+        with pytest.raises(NotConfirmed, match=reason):
+            producer.publish(topic, b"nowhere")
+
+    first.restart()
+    second.restart()
+    assert ({b"before"}, {b"after"}) == (drained(first, topic), drained(second, topic))

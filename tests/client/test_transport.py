@@ -1,0 +1,150 @@
+"""TLS, compression and AUTH, from both kinds of client to the running program."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.client.conftest import Run
+from tests.nsqd.auth_server import auth_server
+from tests.tls.certificates import Authority
+
+from penstock.client import ClientConfig, Consumer, Producer, blocking
+from penstock.errors import ClientError, ConfigError, NotConnected, Refused
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+
+BODIES = [b"%d" % number * 50 for number in range(500)]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def nsqd(authority: Authority) -> Iterator[NsqdProcess]:
+    server = authority.issue("server")
+    with run_nsqd(f"--tls-cert={server.cert}", f"--tls-key={server.key}") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def secure(authority: Authority) -> ClientConfig:
+    return ClientConfig(tls_v1=True, tls_root_ca_file=authority.root_ca)
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["clear", "TLS"])
+@pytest.mark.parametrize("compression", ["", "snappy", "deflate"])
+def test_messages_pass_through_every_transport(
+    nsqd: NsqdProcess,
+    topic: str,
+    secure: ClientConfig,
+    run: Run,
+    *,
+    compression: str,
+    encrypted: bool,
+) -> None:
+    config = replace(secure, tls_v1=encrypted).with_options([compression] if compression else [])
+
+    async def scenario() -> None:
+        async with Producer(nsqd.tcp_address, config=config) as producer:
+            await producer.publish_many(topic, BODIES)
+        async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
+            for body in BODIES:
+                message = await anext(consumer)
+                assert body == message.body
+                message.finish()
+
+    run(scenario())
+    with blocking.Producer(nsqd.tcp_address, config=config) as producer:
+        producer.publish_many(topic, BODIES)
+    with blocking.Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
+        for body in BODIES:
+            message = next(consumer)
+            assert body == message.body
+            message.finish()
+        client = nsqd.stats(topic, "c")["clients"][0]
+        assert (encrypted, compression == "snappy", compression == "deflate") == (
+            client["tls"],
+            client["snappy"],
+            client["deflate"],
+        )
+
+
+def failure_of(address: str, config: ClientConfig, run: Run) -> ClientError:
+    """What both kinds of client say when they cannot connect, which is the same."""
+
+    async def scenario() -> None:
+        await Producer(address, config=config).start()
+
+    with pytest.raises(ClientError) as on_loop:
+        run(scenario())
+    with pytest.raises(ClientError) as blocked, blocking.Producer(address, config=config):
+        pass
+    assert str(on_loop.value) == str(blocked.value)
+    return on_loop.value
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    nsqd: NsqdProcess, secure: ClientConfig, tmp_path: Path, run_once: Run
+) -> None:
+    stranger = Authority(tmp_path, "stranger")
+    config = replace(secure, tls_root_ca_file=stranger.root_ca)
+
+    failure = failure_of(nsqd.tcp_address, config, run_once)
+
+    assert isinstance(failure, NotConnected)
+    assert "certificate" in str(failure)
+    with blocking.Producer(nsqd.tcp_address, config=replace(config, tls_insecure_skip_verify=True)):
+        pass
+
+
+def test_tls_is_not_done_without_where_it_was_asked_for(
+    secure: ClientConfig, run_once: Run
+) -> None:
+    with run_nsqd() as without:
+        failure = failure_of(without.tcp_address, secure, run_once)
+
+    assert f"{without.tcp_address}: it offers no TLS, and TLS was asked for" == str(failure)
+
+
+@pytest.mark.parametrize(
+    ("option", "complaint"),
+    [("tls_root_ca_file,missing.pem", "missing.pem: No such file"), ("tls_min_version,9", "'9'")],
+)
+def test_what_is_wrong_with_the_files_is_told_before_connecting(
+    option: str, complaint: str
+) -> None:
+    config = ClientConfig(tls_v1=True).with_options([option])
+
+    with pytest.raises(ConfigError, match=complaint):
+        blocking.Producer("127.0.0.1:1", config=config)
+
+
+# AUTH ---------------------------------------------------------------------------------------------
+
+
+def test_who_may_publish_may_and_who_may_not_is_told(topic: str, run: Run) -> None:
+    allowed = {"topic": topic, "channels": [".*"], "permissions": ["publish", "subscribe"]}
+    answer = {"ttl": 60, "identity": "me", "authorizations": [allowed]}
+    config = ClientConfig(auth_secret="secret")
+
+    async def scenario(address: str) -> None:
+        async with Producer(address, config=config) as producer:
+            await producer.publish(topic, b"x")
+            with pytest.raises(Refused, match="E_UNAUTHORIZED AUTH failed for PUB on"):
+                await producer.publish("other", b"x")
+            await producer.publish(topic, b"y")
+
+    with auth_server(answer) as auth, run_nsqd(f"--auth-http-address={auth.address}") as nsqd:
+        run(scenario(nsqd.tcp_address))
+        assert "secret=secret" in auth.asked[0].target
+        with blocking.Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
+            assert b"x" == next(consumer).body
+
+        none = f"{nsqd.tcp_address}: it requires AUTH, and no auth_secret is set"
+        assert none == str(failure_of(nsqd.tcp_address, ClientConfig(), run))
+        auth.answer = {"ttl": 60, "authorizations": []}
+        failure = failure_of(nsqd.tcp_address, config, run)
+        assert f"{nsqd.tcp_address}: E_UNAUTHORIZED AUTH no authorizations found" == str(failure)
+        assert isinstance(failure, Refused)
