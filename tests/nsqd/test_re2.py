@@ -109,6 +109,7 @@ def test_braces_and_brackets_that_stand_alone_are_themselves() -> None:
         ("(" * 101 + ")" * 101, "expression nests too deeply"),
         ("(" * 100_000, "expression nests too deeply"),
         ("((a{60}){60}){60}", "expression too large"),
+        ("(" * 50 + "){1000}" * 50, "expression too large"),
     ],
 )
 def test_what_is_no_expression_of_re2(expression: str, reason: str) -> None:

@@ -1,5 +1,6 @@
 """AUTH, from a client's bytes to the auth server and back, with a running nsqd."""
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from tests.nsqd.auth_server import AuthServer, auth_server
 
-from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.nsqd import NsqdProcess, run_nsqd, starved_seconds
 from penstock.testing.raw_client import RawClient, Refused
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
@@ -186,7 +187,7 @@ class TestBadServers:
         other = authed(nsqd)
         server.is_silent = True
         waiting = [nsqd.connect() for _ in range(20)]
-        asked, starved = len(server.asked), nsqd.starved_seconds()
+        asked, starved = len(server.asked), self.starved_seconds(nsqd)
         for client in waiting:
             client.send(commands.auth(b"sec"))
 
@@ -197,10 +198,15 @@ class TestBadServers:
             longest = max(longest, time.monotonic() - started)
 
         assert asked + len(waiting) == len(server.asked)
-        assert longest - (nsqd.starved_seconds() - starved) < DELAY_SECONDS_MAX
+        assert longest - (self.starved_seconds(nsqd) - starved) < DELAY_SECONDS_MAX
         for client in waiting:
             with pytest.raises(Refused, match="E_AUTH_FAILED AUTH failed"):
                 client.response()
+
+    @staticmethod
+    def starved_seconds(nsqd: NsqdProcess) -> float:
+        """What others on the machine have taken of our time, and of nsqd's."""
+        return nsqd.starved_seconds() + starved_seconds(os.getpid())
 
     def test_a_client_that_leaves_while_it_is_asked_about_is_forgotten(
         self, nsqd: NsqdProcess, server: AuthServer
