@@ -28,6 +28,11 @@ class LayeredTransport:
         return None if self._tls is None or self._tls.handshaking else self._tls.info()
 
     @property
+    def is_shaking_hands(self) -> bool:
+        """Whether nothing else may be sent for now."""
+        return self._tls is not None and self._tls.handshaking
+
+    @property
     def has_ended(self) -> bool:
         """Whether the peer has said that nothing more comes."""
         return self._tls is not None and self._tls.ended

@@ -58,6 +58,7 @@ class Pulse:
         "_timer",
         "blocked_since",
         "last_command_at",
+        "waits_for_us",
     )
 
     def __init__(
@@ -80,6 +81,7 @@ class Pulse:
         self._seen_inside_at = _NEVER  # the last command's time, when a look found another begun
         self.last_command_at = self._begun_at
         self.blocked_since: float | None = None
+        self.waits_for_us = False  # its last command is not answered, and it can do nothing
 
     def start(self) -> None:
         """Beats from now on, at the interval of now; later changes move only the deadlines."""
@@ -102,7 +104,7 @@ class Pulse:
 
     def _deadline(self) -> float:
         interval = self._interval() or _NEVER
-        deadline = self.last_command_at + 2 * interval
+        deadline = _NEVER if self.waits_for_us else self.last_command_at + 2 * interval
         if self.blocked_since is not None:
             deadline = min(deadline, self.blocked_since + interval)
         return deadline

@@ -8,11 +8,13 @@ else happens, and its replies leave in one write.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, cast
 
 from penstock.admission import Admission
 from penstock.broker.subscriber import Subscriber
 from penstock.errors import LineTooLong, ProtocolError, StorageError, StreamCorrupt, TlsFailed
+from penstock.keepalive import keep_alive
 from penstock.listening import host_of, peer_address
 from penstock.nsqd.auth import Authorizations
 from penstock.nsqd.layered import LayeredTransport
@@ -39,9 +41,10 @@ LINGER_SECONDS = 1.0
 # What a consumer that reads slowly may have waiting in memory before delivery stops.
 WRITE_BUFFER_BYTES = 256 * 1024
 
-# What a client's compressed bytes may become before others have their turn: a few of them can stand
-# for very many.
-TURN_BYTES = 1024 * 1024
+# How long what one client has sent may keep us busy before others have their turn. One read can
+# hold tens of thousands of commands, the loop may read dozens of times before it looks at anybody
+# else, and a few compressed bytes can stand for very many.
+TURN_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ class Client(asyncio.Protocol):
         self._wire = ServerConnection(services.limits, tls_required=services.tls_required)
         self._layered: LayeredTransport | None = None
         self._reading_waits_for: set[str] = set()
+        self._turn_ends_at = 0.0
         self._answering: asyncio.Task[None] | None = None
         self._replies = Replies(self._write, self._publish_failed)
         self._held: Held | None = None  # the replies of the current read, if they must wait
@@ -111,6 +115,7 @@ class Client(asyncio.Protocol):
         self._ended = False  # has nothing more to say
         self._peer_ended = False
         self._identified = False
+        self._admitted = False
         self.remote_address = ""
         self.connected_at_ns = services.session.clock.wall_ns()
         self.session = Session(services.session, self)
@@ -162,23 +167,25 @@ class Client(asyncio.Protocol):
         self._send_bytes: Callable[[bytes], None] = self._transport.write
         self.remote_address = peer_address(transport)
         self.session.called(self.remote_ip)
-        admission = self._services.admission
-        refusal = admission.refusal(self.remote_ip)
-        admission.enter(self.remote_ip)
         self._clients.add(self)
+        refusal = self._services.admission.refusal(self.remote_ip)
         if refusal is not None:
             self._refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", refusal), [])
             return
+        self._services.admission.enter(self.remote_ip)
+        self._admitted = True
+        keep_alive(transport)
         self._log.info("TCP: new client(%s)", self.remote_address)
         self._pulse.start()
 
     def data_received(self, data: bytes) -> None:
+        if self._dead:
+            return
         if self._layered is None:
             self._wire.receive_data(data)
-            self._take_commands()
         else:
             self._layered.receive(data)
-            self._take_plain_bytes(self._layered)
+        self._take_turn()
 
     def eof_received(self) -> bool:
         self._peer_ended = True
@@ -203,7 +210,8 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._dead = True
-        self._services.admission.leave(self.remote_ip)
+        if self._admitted:
+            self._services.admission.leave(self.remote_ip)
         self._clients.discard(self)
         self._pulse.stop()
         self.session.leave_channel()
@@ -272,10 +280,11 @@ class Client(asyncio.Protocol):
 
     @property
     def is_inside_command(self) -> bool:
-        return self._wire.is_inside_command
+        return self._takes_commands and self._wire.is_inside_command
 
     def beat(self) -> None:
-        self._write(frames.HEARTBEAT)
+        if self._layered is None or not self._layered.is_shaking_hands:
+            self._write(frames.HEARTBEAT)
 
     def give_up(self, reason: str) -> None:
         self._services.refusals.count("timeout")
@@ -284,6 +293,9 @@ class Client(asyncio.Protocol):
     def _break_off(self, reason: str) -> None:
         """Closes at once."""
         self._log.error("[%s] - %s", self.remote_address, reason)
+        self._dead = True
+        self._takes_commands = False
+        self.session.leave_channel()  # nothing can be delivered through a layer that has failed
         self._transport.abort()
 
     def _heartbeat_seconds(self) -> float | None:
@@ -292,17 +304,27 @@ class Client(asyncio.Protocol):
 
     # Commands.
 
+    def _take_turn(self) -> None:
+        """Does what has been asked for, until there is nothing more, or something to wait for."""
+        self._turn_ends_at = monotonic() + TURN_SECONDS
+        self._take_commands()
+        if self._layered is not None:
+            self._take_plain_bytes(self._layered)
+
     def _take_commands(self) -> None:
-        wire, handlers, pulse = self._wire, self._handlers, self._pulse
+        wire, handlers = self._wire, self._handlers
         replies: list[bytes] = []
         try:
             while self._takes_commands and (event := wire.next_event()) is not None:
                 reply = handlers[type(event)](event)
-                pulse.last_command_at = self._loop.time()
+                self._pulse.last_command_at = self._loop.time()
                 if isinstance(reply, bytes):
                     replies.append(reply)
                 elif reply is not None:
                     self._wait_for(reply)
+                if monotonic() > self._turn_ends_at:
+                    self._give_way()
+                    break
         except ProtocolError as error:
             self._refuse(error, replies)
         except LineTooLong:
@@ -316,6 +338,7 @@ class Client(asyncio.Protocol):
     def _wait_for(self, answer: Coroutine[Any, Any, bytes]) -> None:
         """Takes no command before this one is answered."""
         self._takes_commands = False
+        self._pulse.waits_for_us = True
         self._pause_reading("an answer")
         self._answering = self._loop.create_task(self._answer(answer))
 
@@ -324,20 +347,23 @@ class Client(asyncio.Protocol):
             reply = await answer
         except ProtocolError as error:
             self._refuse(error, [])
+        except Exception:  # noqa: BLE001 (it is logged, with traceback)
+            self._log.exception("[%s] - failed to answer", self.remote_address)
+            self._break_off("a bug of ours")
         else:
             self._send([reply])
-            if not self._dead:
-                self._takes_commands = True
-                self._take_commands()
+            self._takes_commands = not self._dead
+        self._pulse.last_command_at = self._loop.time()
+        self._pulse.waits_for_us = False
         self._resume_reading("an answer")
 
     # TLS and compression.
 
     async def _all_is_answered(self) -> None:
         """Waits until what was owed to the client has been written."""
-        written = self._loop.create_future()
-        self._replies.then(lambda: written.set_result(None))
-        await written
+        written = asyncio.Event()
+        self._replies.then(written.set)
+        await written.wait()
 
     async def _start_tls(self, layered: LayeredTransport) -> None:
         context = self._services.tls
@@ -354,23 +380,34 @@ class Client(asyncio.Protocol):
         self._send_bytes = layered.write
 
     def _take_plain_bytes(self, layered: LayeredTransport) -> None:
-        left = TURN_BYTES
         try:
-            while self._takes_commands and not self._reading_waits_for and (data := layered.read()):
+            while self._takes_commands and not self._reading_waits_for:
+                data = layered.read()
+                if not data:
+                    self._maybe_end_with_peer(layered)
+                    return
                 self._wire.receive_data(data)
                 self._take_commands()
-                left -= len(data)
-                if left <= 0:
-                    self._pause_reading("others' turn")
-                    self._loop.call_soon(self._resume_reading, "others' turn")
+                if monotonic() > self._turn_ends_at:
+                    self._give_way()
         except StreamCorrupt as failure:
             self._services.refusals.count("corrupt_stream")
             self._break_off(str(failure))
+
+    def _maybe_end_with_peer(self, layered: LayeredTransport) -> None:
+        """TLS has an end of its own, whatever becomes of the transport."""
         if layered.has_ended and not self._peer_ended and not self.eof_received():
             self._transport.close()
 
+    # Reading.
+
+    def _give_way(self) -> None:
+        """Goes on once others have had their turn."""
+        self._pause_reading("others' turn")
+        self._loop.call_soon(self._resume_reading, "others' turn")
+
     def _pause_reading(self, reason: str) -> None:
-        if not self._reading_waits_for:
+        if not self._reading_waits_for and not self._transport.is_closing():
             self._transport.pause_reading()
         self._reading_waits_for.add(reason)
 
@@ -380,8 +417,7 @@ class Client(asyncio.Protocol):
         self._reading_waits_for.remove(reason)
         if not self._reading_waits_for and not self._transport.is_closing():
             self._transport.resume_reading()
-            if self._layered is not None:
-                self._take_plain_bytes(self._layered)
+            self._take_turn()
 
     # Writing.
 

@@ -9,17 +9,26 @@ something else: what a test sends and what comes back is all there is on the wir
         message = client.message()
         client.send(commands.fin(message.id))
 
+It can put TLS and compression under the protocol, all at once (`upgrade`) or step by step.
+
 All waiting is bounded: `TimeoutError` when nothing has come in time.
 """
 
 import json
 import socket
+import ssl
 import time
 from types import TracebackType
 from typing import Self
 
+from penstock.errors import TlsFailed
+from penstock.tls import TlsInfo, TlsLayer
 from penstock.wire import commands
+from penstock.wire.deflate import Deflate
 from penstock.wire.frames import ErrorFrame, Frame, FrameReader, Message, Response
+from penstock.wire.layer import Layer
+from penstock.wire.layer_stack import LayerStack
+from penstock.wire.snappy import Snappy
 
 __all__ = ["Disconnected", "RawClient", "Refused"]
 
@@ -58,6 +67,8 @@ class RawClient:
         """
         self._timeout_seconds = timeout_seconds
         self._frames = FrameReader()
+        self._layers = LayerStack()
+        self._tls: TlsLayer | None = None
         self._socket = _connect(address, receive_buffer_bytes, timeout_seconds)
         self.send(opening)
 
@@ -84,11 +95,16 @@ class RawClient:
 
     def send(self, *rendered: bytes) -> None:
         """Sends commands, or any other bytes."""
+        self.send_beneath(self._layers.encode(b"".join(rendered)))
+
+    def send_beneath(self, data: bytes) -> None:
+        """Sends bytes as they are, past TLS and compression."""
         self._socket.settimeout(self._timeout_seconds)
-        self._socket.sendall(b"".join(rendered))
+        self._socket.sendall(data)
 
     def send_some(self, data: bytes, *, seconds: float) -> int:
-        """Sends what the kernel takes, waiting for it so long, and returns how much that was."""
+        """Sends what the kernel takes, waiting for it so long, and returns how much that was. Not
+        for TLS or compression."""
         self._socket.settimeout(seconds)
         try:
             return self._socket.send(data)
@@ -111,6 +127,55 @@ class RawClient:
         self.call(commands.sub(topic, channel))
         if rdy:
             self.send(commands.rdy(rdy))
+
+    # TLS and compression.
+
+    def upgrade(
+        self, *, tls: ssl.SSLContext | None = None, **features: object
+    ) -> dict[str, object]:
+        """Negotiates features, and puts the TLS and the compression that nsqd agrees to under the
+        protocol. Returns what nsqd said."""
+        answer = self.identify(tls_v1=tls is not None, **features)
+        if tls is not None and answer["tls_v1"]:
+            self.start_tls(tls)
+            self._expect_ok()
+        if answer["snappy"] or answer["deflate"]:
+            self.compress(Snappy() if answer["snappy"] else Deflate())
+            self._expect_ok()
+        return answer
+
+    def start_tls(self, context: ssl.SSLContext) -> None:
+        """Shakes hands. Raises TlsFailed, or Disconnected."""
+        tls = TlsLayer(context, server_side=False, server_hostname="127.0.0.1")
+        tls.receive(self._frames.take_unread())
+        deadline = self._deadline(None)
+        try:
+            while not tls.shake_hands():
+                self.send_beneath(tls.pending())
+                tls.receive(self._receive_or_disconnected(deadline))
+        except TlsFailed:
+            self.send_beneath(tls.pending())
+            raise
+        self.send_beneath(tls.pending())
+        self._layers.push(tls)
+        self._tls = tls
+
+    def compress(self, layer: Layer) -> None:
+        """Puts compression between the protocol and what is there."""
+        layer.receive(self._frames.take_unread())
+        self._layers.push(layer)
+        self._read_layers()
+
+    def end_tls(self) -> None:
+        """Says over TLS that nothing more comes."""
+        assert self._tls is not None, "there is no TLS"
+        self.send_beneath(self._tls.close())
+
+    @property
+    def tls(self) -> TlsInfo:
+        """What TLS has agreed on."""
+        assert self._tls is not None, "there is no TLS"
+        return self._tls.info()
 
     # Receiving.
 
@@ -138,10 +203,7 @@ class RawClient:
         """Whatever comes next, heartbeats included. Raises Disconnected or TimeoutError."""
         deadline = self._deadline(seconds)
         while (frame := self._frames.next_frame()) is None:
-            chunk = self._receive(deadline)
-            if not chunk:
-                raise Disconnected("nsqd closed the connection")
-            self._frames.receive_data(chunk)
+            self._receive_frames(self._receive_or_disconnected(deadline))
         return frame
 
     def received_frames(self) -> list[Frame]:
@@ -152,7 +214,8 @@ class RawClient:
         return received
 
     def read(self, size: int, *, seconds: float | None = None) -> bytes:
-        """The next `size` bytes as they are; fewer only if nsqd closes first."""
+        """The next `size` bytes as they are; fewer only if nsqd closes first. Not for TLS or
+        compression."""
         deadline = self._deadline(seconds)
         data = bytearray(self._frames.take_unread())
         while len(data) < size and (chunk := self._receive(deadline)):
@@ -161,7 +224,7 @@ class RawClient:
         return bytes(data[:size])
 
     def read_to_end(self, *, seconds: float | None = None) -> bytes:
-        """All bytes until nsqd closes the connection, which it must do in time."""
+        """All bytes, as they are, until nsqd closes the connection, which it must do in time."""
         deadline = self._deadline(seconds)
         data = bytearray(self._frames.take_unread())
         while chunk := self._receive(deadline):
@@ -182,6 +245,27 @@ class RawClient:
         while (frame := self.next_frame(seconds=seconds)) == Response(b"_heartbeat_"):
             self.send(commands.nop())
         return frame
+
+    def _expect_ok(self) -> None:
+        answer = self.response()
+        assert answer == b"OK", f"not OK: {answer!r}"
+
+    def _receive_frames(self, chunk: bytes) -> None:
+        if not self._layers:
+            self._frames.receive_data(chunk)
+            return
+        self._layers.receive(chunk)
+        self._read_layers()
+
+    def _read_layers(self) -> None:
+        while piece := self._layers.read():
+            self._frames.receive_data(piece)
+
+    def _receive_or_disconnected(self, deadline: float) -> bytes:
+        has_ended = self._tls is not None and self._tls.ended
+        if has_ended or not (chunk := self._receive(deadline)):
+            raise Disconnected("nsqd closed the connection")
+        return chunk
 
     def _deadline(self, seconds: float | None) -> float:
         return time.monotonic() + (self._timeout_seconds if seconds is None else seconds)

@@ -19,9 +19,11 @@ from penstock.tls.suites import standard_name
 
 __all__ = ["TlsInfo", "TlsLayer"]
 
-# The most that one `read` returns, and the most that a record holds.
+# The most that one `read` returns, the most that a record holds, and the most of them that one
+# `read` looks at, since a record may hold as little as a byte.
 PIECE_BYTES_MAX: Final = 256 * 1024
 RECORD_BYTES_MAX: Final = 16 * 1024
+RECORDS_PER_READ: Final = 256
 
 # As OpenSSL has them, and as Go and NSQ do.
 _VERSIONS: Final = {
@@ -88,7 +90,7 @@ class TlsLayer:
             return b""
         pieces: list[bytes] = []
         room = PIECE_BYTES_MAX
-        while room > 0 and (piece := self._read_record()):
+        while room > 0 and len(pieces) < RECORDS_PER_READ and (piece := self._read_record()):
             pieces.append(piece)
             room -= len(piece)
         return b"".join(pieces)

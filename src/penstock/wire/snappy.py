@@ -30,6 +30,11 @@ STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 PLAIN_BYTES_MAX: Final = 65_536  # in a chunk, says the format
 COMPRESSED_BYTES_MAX: Final = 76_490  # what snappy makes of that at worst
 
+# What one `read` looks at, however small the chunks are, and how many in a row may bring nothing:
+# of either, a few kilobytes could hold enough to keep us busy for long.
+CHUNKS_PER_READ: Final = 256
+EMPTY_CHUNKS_MAX: Final = 64
+
 # Below this many bytes, compressing costs more than the few bytes that it can save.
 COMPRESSED_FROM_BYTES: Final = 64
 
@@ -55,13 +60,14 @@ _crc32c = google_crc32c.value
 class Snappy:
     """A `Layer`: both streams of a connection that negotiated snappy."""
 
-    __slots__ = ("_begun", "_buffer", "_identified", "_skip")
+    __slots__ = ("_begun", "_buffer", "_empty_chunks", "_identified", "_skip")
 
     def __init__(self) -> None:
         self._begun = False  # we have sent our stream identifier
         self._identified = False  # the peer has sent its own
         self._buffer = ReceiveBuffer()
         self._skip = 0  # bytes yet to come of a chunk that is skipped
+        self._empty_chunks = 0  # since the last one that was not
 
     def encode(self, data: bytes) -> bytes:
         if not data:
@@ -83,9 +89,10 @@ class Snappy:
     def read(self) -> bytes:
         pieces: list[bytes] = []
         room = PIECE_BYTES_MAX
-        while room >= PLAIN_BYTES_MAX and self._buffer.is_ready():
+        while room >= PLAIN_BYTES_MAX and len(pieces) < CHUNKS_PER_READ and self._buffer.is_ready():
             piece = self._next_chunk()
             if piece:
+                self._empty_chunks = 0
                 pieces.append(piece)
                 room -= len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -105,12 +112,14 @@ class Snappy:
         if _SKIPPABLE <= kind < _IDENTIFIER:
             buffer.start = start
             self._skip = length
+            self._count_as_empty()
             return b""
         end = start + length
         if len(data) < end:
             buffer.want(_HEADER_BYTES + length)
             return b""
         buffer.start = end
+        self._count_as_empty()  # until it turns out not to be
         if kind == _IDENTIFIER:
             return self._identify(data[start:end])
         return _plain_bytes(kind, data, start, end)
@@ -131,6 +140,11 @@ class Snappy:
                 raise StreamCorrupt(f"snappy: a chunk of unknown type {kind:#04x}")
         elif not limits[0] <= length <= limits[1]:
             raise StreamCorrupt(f"snappy: a chunk of type {kind:#04x} with {length} bytes")
+
+    def _count_as_empty(self) -> None:
+        self._empty_chunks += 1
+        if self._empty_chunks > EMPTY_CHUNKS_MAX:
+            raise StreamCorrupt("snappy: too many chunks with nothing in them")
 
     def _identify(self, name: bytes) -> bytes:
         if name != STREAM_IDENTIFIER[_HEADER_BYTES:]:
