@@ -5,6 +5,7 @@ All state is in memory: every nsqd registers itself anew with an nsqlookupd that
 
 import asyncio
 import os
+from collections.abc import Callable
 from functools import partial
 
 import uvloop
@@ -12,7 +13,7 @@ import uvloop
 from penstock import NSQ_VERSION
 from penstock.admission import Admission
 from penstock.clock import SECOND_NS, Clock, SystemClock
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, TlsFailed
 from penstock.listening import Listener, listen
 from penstock.logs import Logger
 from penstock.nsqlookupd.http import HttpApi, HttpServices
@@ -29,7 +30,7 @@ from penstock.process import (
     settle_memory,
     stop_on_signals,
 )
-from penstock.tls import ReloadableContext, server_context
+from penstock.tls import ReloadableContext, over_tls, server_context
 from penstock.webapi import HttpServer, Router, to_json
 
 __all__ = ["Nsqlookupd", "run"]
@@ -95,13 +96,23 @@ class Nsqlookupd:
     async def start(self) -> None:
         """Opens the sockets; HTTP's first, because nsqd is told its port."""
         options, server = self.options, self._http_server
-        tls = self._tls.listening if self._tls is not None else None
-        self.http = await listen(options.http_address, server.new_connection, tls=tls)
+        self.http = await listen(options.http_address, self._secured(server.new_connection))
         self.log.info("HTTP: listening on %s", self.http.address)
-        self.tcp = await listen(options.tcp_address, self._new_peer, tls=tls)
+        self.tcp = await listen(options.tcp_address, self._secured(self._new_peer))
         self.log.info("TCP: listening on %s", self.tcp.address)
         if self._tls is not None:
             reload_on_hangup({"certificates": self._tls.reload}, self.log)
+
+    def _secured(
+        self, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> Callable[[], asyncio.BaseProtocol]:
+        """With a certificate, the same by TLS."""
+        if self._tls is None:
+            return factory
+        return over_tls(self._tls, factory, self._on_tls_failure)
+
+    def _on_tls_failure(self, address: str, failure: TlsFailed) -> None:
+        self.log.info("TLS: [%s] %s", address, failure)
 
     async def stop(self) -> None:
         """Stops accepting, answers what has been asked, closes connections."""

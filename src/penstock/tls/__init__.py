@@ -1,13 +1,22 @@
-"""TLS, for both ends of a connection, without a socket.
+"""TLS, for both ends of a connection.
 
     layer       TlsLayer: a connection's TLS, between its transport and its protocol
     contexts    what a server or a client needs for it, from the files it is told
     suites      the names of cipher suites
+    transport   over_tls: a listener's connections, each with TLS between
 
 What a peer breaks raises penstock.errors.TlsFailed, what is wrong with our files ConfigError.
 """
 
 from penstock.tls.contexts import ReloadableContext, client_context, server_context
 from penstock.tls.layer import TlsInfo, TlsLayer
+from penstock.tls.transport import over_tls
 
-__all__ = ["ReloadableContext", "TlsInfo", "TlsLayer", "client_context", "server_context"]
+__all__ = [
+    "ReloadableContext",
+    "TlsInfo",
+    "TlsLayer",
+    "client_context",
+    "over_tls",
+    "server_context",
+]

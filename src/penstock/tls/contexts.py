@@ -2,12 +2,11 @@
 
 Whatever is wrong with a file raises ConfigError, with its path in the text. TLS 1.2 is the oldest
 version unless an older one is asked for by name; with that come the weaker ciphers it knows.
-Servers give out no tickets: connections are few and long, and a client whose certificate is no
-longer accepted must not come back on an old one.
+Servers give out no tickets: connections are few and long. What else of a session is kept is kept
+in its context, so that a client whose certificate is no longer accepted cannot come back on it.
 """
 
 import ssl
-import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -88,16 +87,13 @@ def client_context(
 class ReloadableContext:
     """A server's context whose files can be read again, while connections go on as they are.
 
-    Each new connection is to be given `current`. A listener that can hold but one context, as
-    asyncio's, is given `listening`, which hands each connection over to `current` as it begins.
+    Each new connection is to be given `current`.
     """
 
     def __init__(self, make: Callable[[], ssl.SSLContext]) -> None:
         """`make` reads the files. Raises ConfigError."""
         self._make = make
-        self.listening = make()
-        self.listening.sni_callback = self._hand_over
-        self.reload()
+        self._current = make()
 
     @property
     def current(self) -> ssl.SSLContext:
@@ -110,24 +106,6 @@ class ReloadableContext:
     def reload(self) -> None:
         """Reads the files again. Raises ConfigError, and all stays as it was."""
         self._current = self._make()
-        self._loaded_at = time.time()
-
-    def _hand_over(
-        self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _listening: object
-    ) -> int | None:
-        # OpenSSL calls this for each ClientHello, whether it names a server or not.
-        connection.context = self.current
-        if connection.session_reused and self._is_outdated(connection.session):
-            return ssl.ALERT_DESCRIPTION_HANDSHAKE_FAILURE
-        return None
-
-    def _is_outdated(self, session: ssl.SSLSession | None) -> bool:
-        """Whether the client of a session was verified by what may no longer hold.
-
-        TLS 1.2 can resume a session without a ticket, and it is `listening` that remembers them.
-        """
-        is_verified = self._current.verify_mode is ssl.CERT_REQUIRED
-        return is_verified and (session is None or session.time <= self._loaded_at)
 
 
 class _StrangersContext(ssl.SSLContext):
