@@ -8,7 +8,6 @@ becomes of it after a restart, is the backlog's concern.
 from collections import Counter, deque
 from collections.abc import Callable
 from itertools import chain, islice
-from operator import attrgetter
 from typing import Literal
 
 from penstock import names
@@ -67,10 +66,9 @@ class Channel:
         self.awake = False  # the agenda's: to be pumped
         self.armed_ns = NEVER_NS  # the agenda's: the deadline it will be called for
         self._settings = settings
-        self._prefers_near = settings.place is not None
         self._agenda = agenda
         self._sample = sample
-        self._ready: deque[Subscriber] = deque()  # those that can take more, in turn
+        self._ready = _rounds(prefers_near=settings.place is not None)
         self._departed: list[Subscriber] = []  # gone, with messages that wait for their timeout
         self._last_seq = -1  # the highest number handed out in sequence
         self._backlog = make_backlog(self)
@@ -80,7 +78,7 @@ class Channel:
     def offer(self, first_seq: int, frames: list[bytes], due_ns: int) -> None:
         """A batch has just been published."""
         self.message_count += len(frames)
-        ready = self._ready
+        ready = self._nearest_ready()
         self._backlog.offer(first_seq, frames, due_ns, TURN_FRAMES if ready else 0)
         if ready and not due_ns:
             self._agenda.wake(self)
@@ -106,7 +104,7 @@ class Channel:
         """The subscriber has gone; what it had in flight comes back at once or by timeout."""
         self.subscribers.remove(subscriber)
         if subscriber.waiting:
-            self._ready.remove(subscriber)
+            self._ready[subscriber.locality].remove(subscriber)
             subscriber.waiting = False
         if not subscriber.in_flight:
             return
@@ -122,7 +120,7 @@ class Channel:
         either the channel is awake already, or there is nothing to hand out."""
         if not subscriber.waiting and subscriber.capacity() > 0:
             subscriber.waiting = True
-            self._ready.append(subscriber)
+            self._ready[subscriber.locality].append(subscriber)
             self._agenda.wake(self)
 
     def finish(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlight]:
@@ -165,12 +163,12 @@ class Channel:
     # What the driver does, through the broker.
 
     def pump(self, now_ns: int) -> None:
-        """One round: each ready subscriber, or each of the nearest, is given what it may have, up
-        to a turn's worth."""
+        """One round: each of the nearest that are ready is given what it may have, up to a turn's
+        worth. Others have theirs when none of these can take more."""
         if self.paused:
             return
-        ready, backlog = self._ready, self._backlog
-        for _ in range(self._nearest_first() if self._prefers_near else len(ready)):
+        ready, backlog = self._nearest_ready(), self._backlog
+        for _ in range(len(ready)):
             if not backlog.load():
                 return
             subscriber = ready.popleft()
@@ -181,7 +179,7 @@ class Channel:
                 ready.append(subscriber)
             else:
                 subscriber.waiting = False
-        if ready and backlog.depth:
+        if backlog.depth and self._nearest_ready():
             self._agenda.wake(self)
 
     def advance(self, now_ns: int, wall_ns: int) -> None:
@@ -261,7 +259,8 @@ class Channel:
     def dismiss(self) -> None:
         """Sends the subscribers away."""
         self.armed_ns = NEVER_NS
-        self._ready.clear()
+        for ready in self._ready:
+            ready.clear()
         subscribers, self.subscribers = self.subscribers, []
         for subscriber in subscribers:
             subscriber.peer.channel_gone()
@@ -330,14 +329,10 @@ class Channel:
             subscriber.in_flight.pop_all()
             self.ready(subscriber)
 
-    def _nearest_first(self) -> int:
-        """Puts those that are ready in order of their locality, and returns how many share the
-        nearest: nobody else has a turn while one of these can take more."""
-        ready = self._ready
-        in_order = sorted(ready, key=attrgetter("locality"))  # stable: turns stay turns
-        ready.clear()
-        ready.extend(in_order)
-        return sum(each.locality == in_order[0].locality for each in in_order)
+    def _nearest_ready(self) -> deque[Subscriber]:
+        """Whose turn it is; empty if nobody can take more."""
+        zone, region, anywhere = self._ready
+        return zone or region or anywhere
 
     def _hand_out(self, subscriber: Subscriber, frames: list[bytes], now_ns: int) -> None:
         if subscriber.sample_rate:
@@ -404,3 +399,12 @@ class Channel:
         )
         owned = any(message_id in other.in_flight for other in others)
         return NotInFlight(word, message_id, owned_by_another=owned)
+
+
+def _rounds(*, prefers_near: bool) -> list[deque[Subscriber]]:
+    """For those that can take more, in turn: a round for each locality, or one and the same where
+    nobody is preferred. Channels may be many, and even an empty deque takes 760 bytes."""
+    if prefers_near:
+        return [deque() for _ in Locality]
+    everybody: deque[Subscriber] = deque()
+    return [everybody for _ in Locality]
