@@ -1,0 +1,239 @@
+"""A daemon for the length of a test: the real program, in its own process, on free ports.
+
+What `penstock.testing.nsqd` and `penstock.testing.nsqlookupd` have in common. A daemon is ready
+when its block begins, and gone when it is left: stopped cleanly after a test that went well, killed
+after one that did not. A clean stop that is not clean fails the test, and so does a traceback in
+the log.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import penstock
+from penstock.testing.waiting import wait_until
+
+__all__ = ["DaemonProcess", "DidNotStart", "HttpAnswer", "running", "starved_seconds"]
+
+READY_SECONDS = 20.0
+STOP_SECONDS = 20.0
+
+_FREE_PORT = "127.0.0.1:0"
+_LISTENING = re.compile(r"(TCP|HTTP): listening on (\S+)")
+
+
+class DidNotStart(Exception):
+    """A daemon ended before it was ready; `log` says why."""
+
+    def __init__(self, program: str, exit_code: int, log: str) -> None:
+        super().__init__(f"{program} ended with exit code {exit_code}:\n{log}")
+        self.exit_code = exit_code
+        self.log = log
+
+
+class HttpAnswer(NamedTuple):
+    """An HTTP answer, read whole."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        """The body, which is JSON."""
+        return json.loads(self.body)
+
+
+class DaemonProcess(ABC):
+    """A daemon's process, which can be started more than once."""
+
+    program: ClassVar[str]
+    did_not_start: ClassVar[type[DidNotStart]] = DidNotStart
+
+    def __init__(self, flags: Sequence[str], log_fd: int) -> None:
+        self.tcp_address = ""
+        self.http_address = ""
+        self._flags = flags
+        self._log_fd: int | None = log_fd
+        self._log_start = 0  # where the log of the present process begins
+        self._last_log = ""  # all of it, once the file is gone
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def close_clients(self) -> None:
+        """Closes the connections that were made for the test."""
+
+    # Its life.
+
+    def start(self) -> None:
+        """Starts the program and returns once it serves. Raises DidNotStart."""
+        assert not self.is_running, "it is running already"
+        assert self._log_fd is not None, "its block has been left"
+        self._log_start = os.fstat(self._log_fd).st_size
+        self._process = subprocess.Popen(  # noqa: S603 (our own program)
+            self._command(), stdout=self._log_fd, stderr=self._log_fd, env=_environment()
+        )
+        wait_until(self._is_ready, f"{self.program} to serve", seconds=READY_SECONDS)
+
+    def kill(self) -> None:
+        """Ends it without a warning, as a crash would (SIGKILL)."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self.close_clients()
+
+    def release(self) -> None:
+        """Ends it, and lets go of its log file; what was in there can still be read."""
+        self.kill()
+        self._last_log = self.log
+        self._log_fd = None
+
+    def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Stops it cleanly, and fails unless it ends with exit code 0."""
+        self.close_clients()
+        self.send_signal(number)
+        exit_code = self.wait()
+        assert exit_code == 0, f"{self.program} ended with exit code {exit_code}:\n{self.log}"
+
+    def restart(self) -> None:
+        """Starts it again, stops it cleanly first if it runs."""
+        if self.is_running:
+            self.terminate()
+        self.start()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Sends a signal, and does not wait for what comes of it."""
+        self._running().send_signal(number)
+
+    def wait(self, *, seconds: float = STOP_SECONDS) -> int:
+        """Waits for it to end, and returns its exit code."""
+        try:
+            return self._running().wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(
+                f"{self.program} did not end within {seconds:g} s:\n{self.log}"
+            ) from None
+
+    def check(self) -> None:
+        """Fails if it has not worked as it should. It must not be running."""
+        self.check_log()
+
+    def check_log(self) -> None:
+        """Fails if something happened that it did not expect."""
+        assert "Traceback" not in self.log, f"{self.program} has a bug:\n{self.log}"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a process that has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    # Talking to it.
+
+    def http(self, method: str, target: str, body: bytes = b"") -> HttpAnswer:
+        """Makes one HTTP request."""
+        connection = HTTPConnection(self.http_address, timeout=READY_SECONDS)
+        try:
+            connection.request(method, target, body)
+            response = connection.getresponse()
+            return HttpAnswer(response.status, response.read())
+        finally:
+            connection.close()
+
+    def post(self, target: str, body: bytes = b"") -> None:
+        """A POST that must succeed."""
+        answer = self.http("POST", target, body)
+        assert answer.status == 200, f"POST {target}: {answer}"
+
+    # Looking at it.
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._running().pid
+
+    @property
+    def log(self) -> str:
+        """What the present process, or the last one, has logged."""
+        if self._log_fd is None:
+            return self._last_log
+        size = os.fstat(self._log_fd).st_size - self._log_start
+        return os.pread(self._log_fd, size, self._log_start).decode(errors="replace")
+
+    def resident_bytes(self) -> int:
+        """The memory it takes now. Linux only."""
+        resident_pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
+        return int(resident_pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu_seconds(self) -> float:
+        """The CPU time it has used so far, all threads together. Linux only."""
+        tasks = Path(f"/proc/{self.pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_bytes().split()[0]) for task in tasks) / 1e9
+
+    def starved_seconds(self) -> float:
+        """How long it could have run so far and had no core to run on. Linux only."""
+        return starved_seconds(self.pid)
+
+    # Within.
+
+    def _command(self) -> list[str]:
+        return [
+            *(sys.executable, "-m", f"penstock.cli.{self.program}"),
+            f"--tcp-address={_FREE_PORT}",
+            f"--http-address={_FREE_PORT}",
+            *self._flags,
+        ]
+
+    def _is_ready(self) -> bool:
+        log = self.log
+        addresses = dict(_LISTENING.findall(log))
+        serves_http = not any(re.fullmatch("--?http-address=", flag) for flag in self._flags)
+        if "TCP" in addresses and ("HTTP" in addresses or not serves_http):
+            self.tcp_address = addresses["TCP"]
+            self.http_address = addresses.get("HTTP", "")
+            return True
+        exit_code = self._running().poll()
+        if exit_code is not None:
+            raise self.did_not_start(self.program, exit_code, self.log)
+        return False
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "it has not been started"
+        return self._process
+
+
+_Daemon = TypeVar("_Daemon", bound=DaemonProcess)
+
+
+@contextmanager
+def running(make: Callable[[int], _Daemon]) -> Iterator[_Daemon]:
+    """The block of a daemon, which `make` makes given the descriptor of its log file."""
+    with tempfile.TemporaryFile() as log_file:
+        daemon = make(log_file.fileno())
+        try:
+            daemon.start()
+            yield daemon
+            if daemon.is_running:
+                daemon.terminate()
+            daemon.check()
+        finally:
+            daemon.release()
+
+
+def starved_seconds(pid: int) -> float:
+    """How long a process could have run so far and had no core to run on. Linux only."""
+    return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with the Penstock that runs here, installed or not."""
+    source = str(Path(penstock.__file__).parents[1])
+    paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
