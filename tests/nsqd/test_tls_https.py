@@ -207,16 +207,12 @@ def test_a_certificate_that_cannot_be_used_stops_the_start_in_one_line(server: I
     assert refusal.value.log.endswith(expected)
 
 
-def test_bad_handshakes_leave_no_trace_and_disturb_nobody(
+def test_bad_handshakes_are_told_of_and_disturb_nobody(
     server: Identity, authority: Authority
 ) -> None:
     with run_https(server) as nsqd:
         address = ("127.0.0.1", https_port(nsqd))
-        for garbage in (
-            b"GET /ping HTTP/1.1\r\n\r\n",
-            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc",
-            b"",
-        ):
+        for garbage in (b"GET /ping HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"):
             with socket.create_connection(address, timeout=20) as peer:
                 peer.sendall(garbage)
                 peer.shutdown(socket.SHUT_WR)
@@ -224,6 +220,8 @@ def test_bad_handshakes_leave_no_trace_and_disturb_nobody(
                     pass
 
         assert is_served(connect(nsqd, authority))
+        assert 1 == len(re.findall(r"INFO: HTTPS: \[127[^]]+\] tls: http request\n", nsqd.log))
+        assert b'reason="tls"} 1\n' in nsqd.http("GET", "/metrics").body
 
 
 @pytest.mark.slow
