@@ -67,6 +67,27 @@ class ModelChannel:
         for consumer in self.consumers:
             consumer.in_flight.clear()
 
+    def begin_at(self, released: list[str], finished: set[str], due_ns: dict[str, int]) -> None:
+        """All of `released` is as if it had just been given to the channel, but for `finished`."""
+        self.released, self.finished, self.finished_saved = released, finished, set(finished)
+        self.attempts, self.noted, self.noted_saved = {}, {}, {}
+        for body in released:
+            self.attempts[body] = self.noted[body] = 0
+        self.due_ns = dict(due_ns)
+        self.delivered.clear()
+        self.last_first_delivery = -1
+        self.departed.clear()
+        for consumer in self.consumers:
+            consumer.in_flight.clear()
+
+    def commit(self, bodies: set[str]) -> None:
+        """These are finished, and nobody has anything in flight."""
+        for body in self.in_flight:
+            self.attempts[body] = self.noted[body]
+        self.departed.clear()
+        self.finished |= bodies
+        self.save()
+
     def save(self) -> None:
         self.finished_saved |= self.finished
         self.noted_saved |= self.noted

@@ -19,7 +19,7 @@ from penstock.broker.inflight import DEADLINE_GRAIN_NS
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.log import LogSettings, Progress
+from penstock.log import LogSettings, Progress, TopicLog
 from penstock.wire import frames as wire
 
 TIMEOUT_NS = 4 * SECOND_NS
@@ -43,6 +43,8 @@ STEPS = [
     *["leave"] * 3,
     *["block"] * 3,
     *["operate"] * 5,
+    *["move"] * 4,
+    *["cancel"] * 2,
     *["save_progress"] * 4,
     *["restart"] * 1,
     *["crash"] * 2,
@@ -121,6 +123,9 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
             assert len(channel.in_flight) == real.in_flight_count
             assert len(channel.open) - len(channel.in_flight) == real.depth + real.deferred_count
             assert 0 <= real.backend_depth <= real.depth
+            assert real.depth == len(real.peek(10_000))
+            assert real.deferred_count == len(real.peek_deferred(10_000))
+            assert real.in_flight_count == len(real.peek_in_flight(10_000))
 
     @invariant()
     def every_consumer_has_what_it_was_given(self) -> None:
@@ -246,6 +251,50 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
                 assert all(consumer.real.gone for consumer in channel.consumers)
                 del self.channels[name]
 
+    def move(self, data: st.DataObject) -> None:
+        """Puts a channel somewhere else: a new one, one with consumers, or one without."""
+        name = data.draw(st.sampled_from(CHANNELS))
+        seq = data.draw(st.integers(self.topic.log.first_seq, self.topic.released_seq))
+        channel = self.channels.get(name)
+        if channel is None:
+            self.topic.channel(name, seq)
+            channel = self.channels[name] = ModelChannel()
+            self.begin_at(channel, seq)
+            self.release()
+        elif channel.consumers:
+            self.topic.channels[name].seek(seq)
+            self.begin_at(channel, seq)
+        else:
+            floor = self.topic.channels[name].commit(seq)
+            assert floor >= min(seq, self.topic.log.next_seq)
+            channel.commit({body for body in channel.released if self.seqs[body] < seq})
+
+    def begin_at(self, channel: ModelChannel, seq: int) -> None:
+        """What was trimmed does not come again."""
+        gaps = self.log.gaps(seq, self.topic.released_seq)
+        released = [body for body in self.seqs if self.seqs[body] < self.topic.released_seq]
+        released = [body for body in released if body not in self.held]
+        finished = {
+            body
+            for body in released
+            if self.seqs[body] < seq or any(first <= self.seqs[body] < end for first, end in gaps)
+        }
+        channel.begin_at(released, finished, self.published_due_ns)
+
+    def cancel(self, data: st.DataObject) -> None:
+        """One that waits for a time, as far as we can see."""
+        name = data.draw(st.sampled_from(sorted(self.channels) or [""]))
+        waiting = self.topic.channels[name].peek_deferred(100) if name else []
+        if not waiting:
+            return
+        frame = data.draw(st.sampled_from(waiting)).frame
+        real, wall_ns = self.topic.channels[name], self.host.clock.wall_ns()
+        assert real.cancel(wire.message_id(frame), wall_ns)
+        assert not real.cancel(wire.message_id(frame), wall_ns)
+        body = wire.body(frame).decode()
+        self.channels[name].finished.add(body)
+        self.channels[name].finished_saved.add(body)
+
     # What the daemon does.
 
     def pump_once(self, data: st.DataObject) -> None:
@@ -355,6 +404,11 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
     @property
     def topic(self) -> Topic:
         return self.host.broker.topics["t"]
+
+    @property
+    def log(self) -> TopicLog:
+        assert isinstance(self.topic.log, TopicLog)
+        return self.topic.log
 
     def progress(self, name: str) -> Progress:
         assert self.topic.store is not None

@@ -98,9 +98,9 @@ class Backlog:
             for frame in (run.frames if run.frames is not None else self._read_back(run))
         ]
 
-    def cancel(self, seq: int, wall_ns: int) -> bool:
+    def cancel(self, message_id: bytes, wall_ns: int) -> bool:
         """Finishes a message that waits for a time. Returns whether there was such a one."""
-        return self._deferred.remove(seq)
+        return self._deferred.remove(seq_of(message_id))
 
     def skip(self, first_seq: int, next_seq: int) -> None:
         """These will never be offered: they were dropped while the topic held them."""

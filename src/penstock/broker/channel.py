@@ -240,7 +240,7 @@ class Channel:
 
     def cancel(self, message_id: bytes, wall_ns: int) -> bool:
         """Finishes a message that is deferred. Returns whether there was such a one."""
-        return self._backlog.cancel(seq_of(message_id), wall_ns)
+        return self._backlog.cancel(message_id, wall_ns)
 
     def delete(self) -> None:
         """Forgets all that was not finished, and sends the subscribers away."""

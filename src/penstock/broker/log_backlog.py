@@ -136,8 +136,12 @@ class LogBacklog(Backlog):
             seq = runs[-1].next_seq if runs else end
         return peeked
 
-    def cancel(self, seq: int, wall_ns: int) -> bool:
-        if not super().cancel(seq, wall_ns) and not self._is_deferred_in_log(seq, wall_ns):
+    def cancel(self, message_id: bytes, wall_ns: int) -> bool:
+        seq = seq_of(message_id)
+        runs = self._log.read(seq, 1)
+        if not runs or wire.message_id(runs[0].frames[0]) != message_id:
+            return False  # of another topic or node
+        if not self._deferred.remove(seq) and not self._is_unread_and_deferred(runs[0], wall_ns):
             return False
         self._finish_range(seq, seq + 1)
         self._cursors.flush()
@@ -165,8 +169,8 @@ class LogBacklog(Backlog):
         self.report_finished()
         if seq > self._progress.floor:
             self._cursors.finish(self._channel, self._progress.floor, seq)
-            self._cursors.flush()
-            self._on_progress()
+        self._cursors.flush()
+        self._on_progress()
         self._revisited_below = self._released_seq
         self._read_again()
 
@@ -227,14 +231,11 @@ class LogBacklog(Backlog):
                 else:
                     yield seq, Waiting(wire.with_attempts(frame, note.attempts + 1), note.due_ns)
 
-    def _is_deferred_in_log(self, seq: int, wall_ns: int) -> bool:
-        """Whether a message that is still to be read from the log will have to wait then."""
-        if not self._read_seq <= seq < self._released_seq:
+    def _is_unread_and_deferred(self, run: Run, wall_ns: int) -> bool:
+        """Whether the first message of a run is still to be read by us, and will have to wait."""
+        if not self._read_seq <= run.first_seq < self._released_seq:
             return False
-        runs = self._log.read(seq)
-        if not runs or runs[0].first_seq != seq:
-            return False
-        waiting = self._open_messages(seq, runs[0].frames[:1], runs[0].due_ns)
+        waiting = self._open_messages(run.first_seq, run.frames[:1], run.due_ns)
         return any(each.due_ns > wall_ns for _, each in waiting)
 
     def _read_back(self, run: DeferredRun) -> list[bytes]:
