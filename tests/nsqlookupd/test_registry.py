@@ -15,7 +15,8 @@ from hypothesis.stateful import (
 
 from penstock.clock import SECOND_NS
 from penstock.errors import LimitReached
-from penstock.nsqlookupd.registry import UNKNOWN_INDEX, Producer, Registration, Registry
+from penstock.nsqlookupd.registration import UNKNOWN_INDEX, Producer, Registration
+from penstock.nsqlookupd.registry import Registry
 from penstock.testing.clock import ManualClock
 from penstock.wire.lookup_server import PeerInfo
 

@@ -19,7 +19,8 @@ from penstock.clock import SECOND_NS
 from penstock.durations import parse_duration
 from penstock.errors import LimitReached
 from penstock.logs import Logger
-from penstock.nsqlookupd.registry import UNKNOWN_INDEX, Producer, Registration, Registry, Tombstone
+from penstock.nsqlookupd.registration import UNKNOWN_INDEX, Producer, Registration, Tombstone
+from penstock.nsqlookupd.registry import Registry
 from penstock.nsqlookupd.waiting import WaitingLookups
 from penstock.webapi import (
     PLAIN_TEXT,

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock import __version__
-from penstock.nsqlookupd.registry import Producer, Registry
+from penstock.nsqlookupd.registration import Producer
+from penstock.nsqlookupd.registry import Registry
 from penstock.nsqlookupd.tcp import Peers
 from penstock.nsqlookupd.waiting import WaitingLookups
 from penstock.webapi import HttpServer, Request, Route, Streaming

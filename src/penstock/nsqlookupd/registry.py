@@ -17,19 +17,23 @@ everything else is constant. It knows no socket, no HTTP and no JSON.
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Protocol
 
 from penstock.clock import Clock
 from penstock.errors import LimitReached
 from penstock.names import is_ephemeral
+from penstock.nsqlookupd.registration import (
+    CHANNEL,
+    CLIENT,
+    TOPIC,
+    UNKNOWN_INDEX,
+    Producer,
+    Registration,
+    Tombstone,
+)
 from penstock.wire.lookup_server import PeerInfo
 
-__all__ = ["UNKNOWN_INDEX", "Driver", "Lookup", "Producer", "Registration", "Registry", "Tombstone"]
-
-UNKNOWN_INDEX: Final = 0
-"""The index of every topic that is not known."""
-
-CLIENT, TOPIC, CHANNEL = "client", "topic", "channel"
+__all__ = ["Driver", "Lookup", "Registry"]
 
 
 class Driver(Protocol):
@@ -40,61 +44,6 @@ class Driver(Protocol):
 
     def advance_at(self, now_ns: int) -> None:
         """Calls `advance` at this time; only the latest such wish counts."""
-
-
-class Tombstone(NamedTuple):
-    """Hides a producer from the lookups of a topic, for a while."""
-
-    at_ns: int
-    at_wall_ns: int
-
-
-class Producer:
-    """An nsqd, for as long as its connection lasts."""
-
-    __slots__ = (
-        "channels",
-        "draining",
-        "info",
-        "is_active",
-        "remote_address",
-        "rendered",
-        "seen_ns",
-        "seen_wall_ns",
-        "topics",
-    )
-
-    def __init__(self, remote_address: str, info: PeerInfo, clock: Clock) -> None:
-        self.remote_address = remote_address
-        self.info = info
-        self.seen_ns = clock.now_ns()
-        self.seen_wall_ns = clock.wall_ns()
-        self.is_active = True
-        self.draining = False
-        self.topics: dict[Registration, None] = {}
-        self.channels: dict[Registration, None] = {}
-        self.rendered = b""  # for whoever shows it often: how
-
-    @property
-    def node(self) -> str:
-        """What `/topic/tombstone` calls it."""
-        return f"{self.info.broadcast_address}:{self.info.http_port}"
-
-
-class Registration:
-    """A key, and the producers under it with their tombstones."""
-
-    __slots__ = ("category", "channel", "index", "producers", "topic")
-
-    def __init__(self, category: str, topic: str = "", channel: str = "") -> None:
-        self.category = category
-        self.topic = topic
-        self.channel = channel
-        self.producers: dict[Producer, Tombstone | None] = {}
-        self.index = UNKNOWN_INDEX  # of a topic alone
-
-    def __str__(self) -> str:
-        return f"category:{self.category} key:{self.topic} subkey:{self.channel}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from penstock.durations import format_duration
 from penstock.errors import LimitReached, ProtocolError
 from penstock.listening import host_of, peer_address
 from penstock.logs import Logger
-from penstock.nsqlookupd.registry import Producer, Registration, Registry
+from penstock.nsqlookupd.registration import Producer, Registration
+from penstock.nsqlookupd.registry import Registry
 from penstock.wire import lookup_v1
 from penstock.wire.lookup_server import (
     Event,
