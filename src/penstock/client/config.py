@@ -91,12 +91,9 @@ class ClientConfig:
     # Publishing.
     publish_timeout: float = 30.0
     """For a publish, all attempts at all nsqds together."""
-    max_msg_size: int = 1024 * 1024
-    """As nsqd's option. A larger message is sent by itself, for nsqd to decide."""
-    max_body_size: int = 5 * 1024 * 1024
-    """As nsqd's option. No multi-publish will be larger."""
     max_batch_size: int = 256 * 1024
-    """Bytes after which publishes go out in a new multi-publish."""
+    """The largest multi-publish, in bytes; a message larger than that is sent by itself. nsqd's own
+    limit is its `--max-body-size`."""
     max_batches_in_flight: int = 8
     """How many commands may wait for their answer on one connection."""
     max_queued_bytes: int = 64 * 1024 * 1024

@@ -225,6 +225,7 @@ class Connection(asyncio.Protocol):
             while (event := wire_connection.next_event()) is not None:
                 handlers[type(event)](event)
         except (ProtocolError, StreamCorrupt) as failure:
+            self._write()  # TLS tells its peer why it ends
             self._fail(self._not_understood(failure))
         else:
             self._write()

@@ -57,6 +57,7 @@ class Fleet:
         if self._discovery is not None:
             self._set_found(await self._discovery.first())
             self._discovering = asyncio.create_task(self._discovery.run(self._set_found))
+            self._discovering.add_done_callback(_tell_of_bug)
         self._keep_all()
         while not self.connections:
             if len(self._failures) == len(self._keepers):
@@ -142,4 +143,4 @@ class Fleet:
 
 def _tell_of_bug(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (bug := task.exception()) is not None:
-        log.error("a connection's task ended by mistake", exc_info=bug)
+        log.error("a task of the client ended by mistake", exc_info=bug)

@@ -28,7 +28,7 @@ class PublishQueue:
     def __init__(self, config: ClientConfig, added: Callable[[], None]) -> None:
         """`added` is called when there is a new batch to be sent."""
         self._loop = asyncio.get_running_loop()
-        self._batch_size_max = min(config.max_batch_size, config.max_body_size)
+        self._batch_size_max = config.max_batch_size
         self._waiting_bytes_max = config.max_queued_bytes
         self._timeout = config.publish_timeout
         self._added = added

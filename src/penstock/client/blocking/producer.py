@@ -105,45 +105,48 @@ class Producer:
         with self._lock:
             if self._closed:
                 raise ClientClosed("the producer is closed")
-            self._publish_all(batches)
+            try:
+                self._publish_all(batches)
+            except BaseException:
+                self._drop_connection()  # on which answers may be outstanding
+                raise
 
     # Sending, and sending again.
 
     def _publish_all(self, batches: deque[Publishes]) -> None:
+        """Every confirmation gives the rest `publish_timeout` again."""
         deadline = time.monotonic() + self._config.publish_timeout
-        failure: ClientError | None = None
+        failure: ClientError | str = "nsqd is too slow"
         while batches or (self._connection is not None and self._connection.unconfirmed):
-            if time.monotonic() >= deadline:
-                self._drop_connection()
+            left = deadline - time.monotonic()
+            if left <= 0:
                 within = f"{self._config.publish_timeout:g} s"
-                raise NotConfirmed(
-                    f"not confirmed within {within}: {failure or 'nsqd is too slow'}"
-                )
+                raise NotConfirmed(f"not confirmed within {within}: {failure}")
             try:
-                self._step(self._usable_connection(), batches)
+                self._step(self._usable_connection(), batches, left)
+                deadline = time.monotonic() + self._config.publish_timeout
             except NotConnected as lost:
                 failure = lost
                 self._take_back(batches)
             except Refused as refusal:
+                failure = refusal
                 self._take_back(batches)
                 if refusal.code not in TRY_ELSEWHERE:
                     raise
-                failure = refusal
 
-    def _step(self, connection: Connection, batches: deque[Publishes]) -> None:
+    def _step(self, connection: Connection, batches: deque[Publishes], seconds: float) -> None:
         """Sends what may be under way, and hears one answer or more."""
         while batches and connection.unconfirmed < self._config.max_batches_in_flight:
-            connection.publish(batches[0])
-            batches.popleft()
-        events = connection.receive(self._config.response_timeout)
+            connection.publish(batches.popleft())
+        patience = min(seconds, self._config.response_timeout)
+        events = connection.receive(patience)
         for event in events:
             if isinstance(event, wire.Refused):
                 if event.receipt is not None:
                     batches.appendleft(event.receipt)
                 raise Refused(connection.address, event.error.code, event.error.detail)
-        if not events and connection.unconfirmed:
-            waited = f"no answer within {self._config.response_timeout:g} s"
-            raise NotConnected(f"{connection.address}: {waited}")
+        if not events:
+            raise NotConnected(f"{connection.address}: no answer within {patience:g} s")
 
     def _take_back(self, batches: deque[Publishes]) -> None:
         """What the lost connection has not confirmed has to be sent again, first."""
