@@ -1,14 +1,18 @@
 """/stats of the running program, as JSON and as text."""
 
 import re
+import ssl
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tls.certificates import Authority
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
+from penstock.tls import client_context
 from penstock.wire import commands
 
 CLIENT_KEYS = [
@@ -246,6 +250,41 @@ class TestClients:
             "tls_negotiated_protocol": "",
             "tls_negotiated_protocol_is_mutual": False,
         } == client
+
+    @pytest.mark.parametrize(
+        ("version", "suites", "shown"),
+        [
+            (
+                ssl.TLSVersion.TLSv1_2,
+                "ECDHE-ECDSA-AES128-GCM-SHA256",
+                ("TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "TLS1.2"),
+            ),
+            (ssl.TLSVersion.TLSv1_3, None, ("TLS_AES_256_GCM_SHA384", "TLS1.3")),
+        ],
+    )
+    def test_one_that_is_encrypted_has_these(
+        self, tmp_path: Path, version: ssl.TLSVersion, suites: str | None, shown: tuple[str, str]
+    ) -> None:
+        authority = Authority(tmp_path)
+        server = authority.issue("server")
+        context = client_context(root_ca=authority.root_ca)
+        context.minimum_version = context.maximum_version = version
+        if suites is not None:
+            context.set_ciphers(suites)
+        with run_nsqd(f"--tls-cert={server.cert}", f"--tls-key={server.key}") as nsqd:
+            consumer = nsqd.connect()
+            consumer.identify(tls_v1=True)
+            consumer.start_tls(context)
+            consumer.send(commands.sub("t", "c"))
+            assert [b"OK", b"OK"] == [consumer.response(), consumer.response()]
+            nsqd.consumer("t", "c")
+            clients = nsqd.stats("t", "c")["clients"]
+
+        assert [CLIENT_KEYS, CLIENT_KEYS] == [list(client) for client in clients]
+        about_tls = CLIENT_KEYS[CLIENT_KEYS.index("tls") :]
+        assert [(True, *shown, "", True), (False, "", "", "", False)] == [
+            tuple(client[key] for key in about_tls) for client in clients
+        ]
 
     def test_what_a_consumer_has_done_is_counted(self, nsqd: NsqdProcess, topic: str) -> None:
         consumer = nsqd.consumer(topic, "c", rdy=1)
