@@ -3,6 +3,7 @@
 import os
 import re
 import struct
+from pathlib import Path
 
 import pytest
 
@@ -236,6 +237,24 @@ def test_a_name_too_many_is_refused_and_the_node_goes_on() -> None:
         assert 2 == refusals(nsqlookupd, "limits")
         create = nsqlookupd.http("POST", "/topic/create?topic=u")
         assert (503, {"message": "LIMIT_REACHED"}) == (create.status, create.json())
+
+
+def keepalive_seconds(nsqlookupd: NsqlookupdProcess, peer: LookupPeer) -> float:
+    """In how many seconds the kernel will probe the peer, by its table of connections."""
+    ports = [int(address.rpartition(":")[2]) for address in (nsqlookupd.tcp_address, peer.address)]
+    for row in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
+        _, local, remote, _, _, timer, *_ = row.split()
+        if ports == [int(end.rpartition(":")[2], 16) for end in (local, remote)]:
+            kind, ticks = timer.split(":")
+            return int(ticks, 16) / 100 if kind == "02" else float("inf")
+    return float("nan")
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux shows its connections")
+def test_a_peer_whose_host_vanishes_is_found_out_by_probes(nsqlookupd: NsqlookupdProcess) -> None:
+    node = nsqlookupd.node("n")
+
+    wait_until(lambda: keepalive_seconds(nsqlookupd, node) <= 15, "the kernel to probe the peer")
 
 
 def test_there_are_only_so_many_connections() -> None:
