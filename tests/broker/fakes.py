@@ -52,7 +52,7 @@ class RecordingDriver:
     def save_soon(self) -> None:
         self.saves_asked += 1
 
-    def topology_changed(self, *, lasting: bool) -> None:
+    def topology_changed(self, topic: Topic, *, lasting: bool) -> None:
         self.topology_changes += lasting
 
     def topic_made(self, topic: Topic) -> None:

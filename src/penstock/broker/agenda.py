@@ -32,8 +32,8 @@ class Driver(Protocol):
     def save_soon(self) -> None:
         """`Broker.save_progress` is wanted within the journalling interval."""
 
-    def topology_changed(self, *, lasting: bool) -> None:
-        """A topic or channel was made or deleted: a lasting one, or one in memory."""
+    def topology_changed(self, topic: "Topic", *, lasting: bool) -> None:
+        """This topic, or a channel of it, was made or deleted: a lasting one, or one in memory."""
 
     def topic_made(self, topic: "Topic") -> None:
         """A topic was made that nobody knew of; nothing has been published to it yet."""
@@ -114,9 +114,9 @@ class Agenda:
         unsaved, self._unsaved = self._unsaved, {}
         return list(unsaved)
 
-    def topology_changed(self, *, lasting: bool) -> None:
-        """A topic or channel was made or deleted."""
-        self._driver.topology_changed(lasting=lasting)
+    def topology_changed(self, topic: "Topic", *, lasting: bool) -> None:
+        """A topic, or a channel of it, was made or deleted."""
+        self._driver.topology_changed(topic, lasting=lasting)
 
     def topic_made(self, topic: "Topic") -> None:
         """A topic was made."""

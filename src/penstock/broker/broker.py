@@ -61,7 +61,7 @@ class Broker:
             if 0 < self._settings.max_topics <= len(self.topics):
                 raise LimitReached(f"too many topics, the limit is {self._settings.max_topics}")
             topic = self._open_topic(name)
-            self._agenda.topology_changed(lasting=not topic.ephemeral)
+            self._agenda.topology_changed(topic, lasting=not topic.ephemeral)
             self._agenda.topic_made(topic)
         return topic
 
@@ -77,7 +77,7 @@ class Broker:
         topic.discard()
         if not topic.ephemeral:
             self._data_path.remove_topic(name)
-        self._agenda.topology_changed(lasting=not topic.ephemeral)
+        self._agenda.topology_changed(topic, lasting=not topic.ephemeral)
 
     def delete_channel(self, topic: Topic, name: str) -> None:
         """Deletes a channel, and an ephemeral topic with its last channel."""

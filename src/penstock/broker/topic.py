@@ -88,7 +88,8 @@ class Topic:
                 raise LimitReached(f"too many channels of {self.name}, the limit is {limit}")
             channel = self._add_channel(name, first_seq)
             self._release()
-            self._agenda.topology_changed(lasting=not channel.ephemeral and not self.ephemeral)
+            self._note_hold()
+            self._topology_changed(channel)
         return channel
 
     def await_channels(self) -> None:
@@ -108,7 +109,7 @@ class Topic:
         channel.delete()
         del self.channels[name]
         self._note_hold()
-        self._agenda.topology_changed(lasting=not channel.ephemeral and not self.ephemeral)
+        self._topology_changed(channel)
 
     def pause(self, paused: bool) -> None:
         """A paused topic keeps what is published; its channels go on with what they have."""
@@ -219,6 +220,10 @@ class Topic:
             on_progress,
             first_seq=first_seq,
         )
+
+    def _topology_changed(self, channel: Channel) -> None:
+        lasting = not channel.ephemeral and not self.ephemeral
+        self._agenda.topology_changed(self, lasting=lasting)
 
     def _is_holding(self) -> bool:
         return self.paused or not self.channels or self.awaits_channels

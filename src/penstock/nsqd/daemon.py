@@ -32,7 +32,7 @@ from penstock.nsqd.encryption import ClearTextGate, tls_of
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http import HttpApi, HttpServices
 from penstock.nsqd.http_tokens import HttpTokens
-from penstock.nsqd.lookup_peers import LookupPeers, registrations_of
+from penstock.nsqd.lookup_peers import LookupPeers
 from penstock.nsqd.loop_lag import LoopLag
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.metadata_writer import MetadataWriter
@@ -148,11 +148,10 @@ class Nsqd:
         )
         self._lookups = LookupPeers(
             self._identity,
-            lambda: registrations_of(self.broker.topics.values()),
+            lambda: self.broker.topics,
             settings.http_client(options),
             log,
         )
-        self._starting: set[asyncio.Task[None]] = set()
         self.broker = Broker(
             settings.broker_settings(options), self._data_path, self, self.clock, random.random
         )
@@ -318,35 +317,17 @@ class Nsqd:
     def save_soon(self) -> None:
         self._loop.call_later(self._save_seconds, self._save_progress)
 
-    def topology_changed(self, *, lasting: bool) -> None:
+    def topology_changed(self, topic: Topic, *, lasting: bool) -> None:
         if lasting:
             self._metadata.write_soon()
-        self._lookups.changed()
+        self._lookups.topology_changed(topic)
 
     def topic_made(self, topic: Topic) -> None:
-        if self._lookups.are_connected:
-            topic.await_channels()
-            task = self._loop.create_task(self._make_channels_of_others(topic))
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
+        self._lookups.topic_made(topic)
 
     def appended(self, topic: Topic) -> None:
         self.durability.appended(topic)
         self._history.appended(topic)
-
-    # Discovery.
-
-    async def _make_channels_of_others(self, topic: Topic) -> None:
-        """A topic that is new here may have channels on other nodes, whose consumers will come: it
-        gets them before its first message is given to any."""
-        for name in await self._lookups.channels_of(topic.name):
-            if topic.closed:
-                return
-            try:
-                topic.channel(name)
-            except StorageError as failure:
-                self.log.error("failed to make channel %s:%s - %s", topic.name, name, failure)
-        topic.start()
 
     def _identity(self) -> dict[str, object]:
         """What nsqlookupd is told of us."""

@@ -1,36 +1,45 @@
-"""A connection to one nsqlookupd, for as long as nsqd lives.
+"""A connection to one nsqlookupd, for as long as nsqd is to register with it.
 
 It is told who we are and what we have: all of it when the connection is made, the differences
-whenever something changes, and that we are still there in between. Whatever goes wrong, the
-connection is made anew after a while, a longer one each time, and everything is told again.
+whenever something changes, and every 15 s that we are still there. Whatever goes wrong, the
+connection is made anew after a rest, a longer one each time, and everything is told again.
+
+What a change costs grows with the changed topic, not with all that there is.
 """
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+import socket
+import struct
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, cast
 
 import msgspec
 
+from penstock.broker.topic import Topic
 from penstock.errors import ProtocolError
 from penstock.logs import Logger
 from penstock.wire import lookup_v1
 
-__all__ = ["LookupPeer", "PeerInfo", "Registrations"]
+__all__ = ["LookupPeer", "PeerInfo"]
 
 # NSQ's: how long nsqlookupd has for a connection and for an answer, and how often it hears of us.
 TIMEOUT_SECONDS = 1.0
 PING_SECONDS = 15.0
 
-# How long a failed connection rests; doubled each time, and a random half of it added.
+# How long we rest after a connection has failed: at first, and doubled each time, at the most. One
+# that had lasted for longer than the latter starts again with the former.
 REST_SECONDS = (0.25, 10.0)
 
 # Commands that are sent before their answers are waited for.
 PIPELINED_MAX = 500
 
-Registrations: TypeAlias = Mapping[tuple[str, str], object]
-"""Topics, as (topic, ""), and channels, as (topic, channel), each with something that stands for
-it: what was deleted and made again is not the same, and has to be told."""
+# Switched on, no time to linger: what `close` then sends is a reset.
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+_Told: TypeAlias = dict[str, dict[str, object]]
+"""By the name of a topic: its channels by name, and under "" the topic itself. The objects tell
+what was deleted and made again from what has stayed."""
 
 
 class PeerInfo(msgspec.Struct):
@@ -47,21 +56,38 @@ class LookupPeer:
         self,
         address: str,
         identity: Callable[[], Mapping[str, object]],
-        registrations: Callable[[], Registrations],
+        topics: Callable[[], Mapping[str, Topic]],
         log: Logger,
+        *,
+        draining: bool = False,
+        ping_seconds: float = PING_SECONDS,
     ) -> None:
         self.address = address
         self.info: PeerInfo | None = None
         """None while it is not connected."""
         self._identity = identity
-        self._registrations = registrations
+        self._topics = topics
         self._log = log
+        self._draining = draining
+        self._ping_seconds = ping_seconds
+        self._changed: dict[str, None] = {}  # names of topics that may have to be told of
         self._something_to_tell = asyncio.Event()
-        self._draining = False
-        self._task = asyncio.get_running_loop().create_task(self._stay_connected())
+        self._first_try_over = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._stay_connected())
 
-    def changed(self) -> None:
-        """There are other topics or channels than there were."""
+    @property
+    def may_answer(self) -> bool:
+        """Whether it is connected, or might be in a moment."""
+        return self.info is not None or not self._first_try_over.is_set()
+
+    async def first_try(self) -> None:
+        """Waits until it is known whether a first connection could be made."""
+        await self._first_try_over.wait()
+
+    def changed(self, topic: str) -> None:
+        """This topic or a channel of it was made or deleted."""
+        self._changed[topic] = None
         self._something_to_tell.set()
 
     def drain(self) -> None:
@@ -70,128 +96,194 @@ class LookupPeer:
         self._something_to_tell.set()
 
     async def close(self) -> None:
-        """Ends the connection."""
+        """Ends the connection, whatever it is doing."""
+        self._first_try_over.set()
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.wait([self._task])
+
+    # The connection.
 
     async def _stay_connected(self) -> None:
         shortest, longest = REST_SECONDS
         rest_seconds = shortest
         while True:
+            begun_at = self._loop.time()
             try:
                 await self._converse()
-            except (OSError, TimeoutError, ProtocolError, msgspec.DecodeError) as failure:
-                reason = str(failure) or "i/o timeout"
+            except (OSError, ProtocolError) as failure:
+                reason = "i/o timeout" if isinstance(failure, TimeoutError) else failure
                 self._log.error("LOOKUPD(%s): %s", self.address, reason)
-            if self.info is not None:
+            finally:
                 self.info = None
+                self._first_try_over.set()
+            if self._loop.time() - begun_at > longest:
                 rest_seconds = shortest
-            await asyncio.sleep(rest_seconds * random.uniform(1, 1.5))  # noqa: S311 (a jitter)
+            await asyncio.sleep(rest_seconds * random.uniform(0.5, 1))  # noqa: S311 (a jitter)
             rest_seconds = min(2 * rest_seconds, longest)
 
     async def _converse(self) -> None:
-        """Tells everything, then what changes; returns when the other side has closed."""
+        """Tells everything, then what changes, until that fails: with OSError or ProtocolError."""
         conversation = await self._connect()
         try:
-            (answer,) = await conversation.ask(lookup_v1.identify(self._identity()))
-            info = msgspec.json.decode(answer, type=PeerInfo)
-            info.broadcast_address = info.broadcast_address or self.address.rpartition(":")[0]
-            told: Registrations = {}
+            await self._introduce_us(conversation)
+            told: _Told = {}
             told_draining = False
+            self._changed = dict.fromkeys(self._topics())
+            next_ping_at = self._loop.time() + self._ping_seconds
             while True:
                 self._something_to_tell.clear()
-                wanted = self._registrations()
-                commands = _differences(told, wanted)
-                told = wanted
-                if self._draining and not told_draining:
-                    commands.append(lookup_v1.ping(draining=True))
-                    told_draining = True
-                for start in range(0, len(commands), PIPELINED_MAX):
-                    await conversation.ask(*commands[start : start + PIPELINED_MAX])
-                if self.info is None:
-                    self.info = info
-                    self._log.info("LOOKUPD(%s): registered", self.address)
-                if not await self._something_comes_up(conversation):
-                    await conversation.ask(lookup_v1.ping(draining=self._draining))
+                if self._loop.time() >= next_ping_at or told_draining != self._draining:
+                    told_draining = self._draining
+                    await conversation.ask(lookup_v1.ping(draining=told_draining))
+                    next_ping_at = self._loop.time() + self._ping_seconds
+                await self._tell_changes(conversation, told)
+                await self._something_comes_up(conversation, next_ping_at)
         finally:
             conversation.close()
 
     async def _connect(self) -> "_Conversation":
         host, _, port = self.address.rpartition(":")
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            _, protocol = await loop.create_connection(_Conversation, host.strip("[]"), int(port))
-        return protocol
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                _, conversation = await self._loop.create_connection(
+                    _Conversation, host.strip("[]"), int(port)
+                )
+        except UnicodeError as error:
+            raise OSError(f"no such host: {error}") from error
+        return conversation
 
-    async def _something_comes_up(self, conversation: "_Conversation") -> bool:
-        """Waits for something to tell, or for the time of the next ping. Raises OSError when the
-        other side has closed."""
-        told = asyncio.ensure_future(self._something_to_tell.wait())
+    async def _introduce_us(self, conversation: "_Conversation") -> None:
+        (answer,) = await conversation.ask(lookup_v1.identify(self._identity()))
+        self.info = _peer_info(answer)
+        self.info.broadcast_address = self.info.broadcast_address or self.address.rpartition(":")[0]
+        self._first_try_over.set()
+        self._log.info("LOOKUPD(%s): connected", self.address)
+
+    async def _tell_changes(self, conversation: "_Conversation", told: _Told) -> None:
+        changed, self._changed = self._changed, {}
+        topics = self._topics()
+        commands: list[bytes] = []
+        for name in changed:
+            commands += _news_of(name, topics.get(name), told)
+            if len(commands) >= PIPELINED_MAX:
+                await self._tell(conversation, commands)
+                commands.clear()
+        if commands:
+            await self._tell(conversation, commands)
+
+    async def _tell(self, conversation: "_Conversation", commands: Iterable[bytes]) -> None:
+        for answer in await conversation.ask(*commands):
+            if isinstance(answer, ProtocolError):
+                self._log.error("LOOKUPD(%s): %s", self.address, answer)
+
+    async def _something_comes_up(self, conversation: "_Conversation", next_ping_at: float) -> None:
+        """Waits for something to tell, for the time of the next ping, or for the end."""
+        news = self._loop.create_task(self._something_to_tell.wait())
         try:
             await asyncio.wait(
-                (told, conversation.closed),
-                timeout=PING_SECONDS,
+                (news, conversation.ended),
+                timeout=max(next_ping_at - self._loop.time(), 0),
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
-            told.cancel()
-        if conversation.closed.done():
-            raise ConnectionResetError("closed by nsqlookupd")
-        return self._something_to_tell.is_set()
+            news.cancel()
+        if conversation.ended.done():
+            raise conversation.ended.result()
 
 
 class _Conversation(asyncio.Protocol):
-    """Commands out, their answers in."""
+    """Commands out, their answers in. What ends it, be it the other side's doing or an answer that
+    is none, is the result of `ended`."""
 
     def __init__(self) -> None:
-        loop = asyncio.get_running_loop()
-        self.closed: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._reader = lookup_v1.ResponseReader()
-        self._answers: asyncio.Queue[bytes | ProtocolError | None] = asyncio.Queue()
+        self._unanswered = 0
+        self._answers: list[bytes | ProtocolError] = []
+        self._heard = asyncio.Event()
+
+    async def ask(self, *commands: bytes) -> list[bytes | ProtocolError]:
+        """Sends commands and returns their answers, and among them the errors after which one goes
+        on. Raises ProtocolError for the others, TimeoutError, and OSError at the end."""
+        answers = self._answers = []
+        self._unanswered = len(commands)
+        self._transport.write(b"".join(commands))
+        while self._unanswered:
+            if self.ended.done():
+                raise self.ended.result()
+            self._heard.clear()
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                await self._heard.wait()
+        return answers
+
+    def close(self) -> None:
+        """Ends it at once. A host that cannot be reached just now finds out by the reset that it
+        gets later, when it sends something: it need not believe for long that we are there."""
+        if (connection := self._transport.get_extra_info("socket")) is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self._transport.abort()
+
+    # What the loop calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.write(lookup_v1.MAGIC)
 
     def data_received(self, data: bytes) -> None:
+        if self.ended.done():
+            return
         self._reader.receive_data(data)
         try:
-            while (answer := self._reader.next_response()) is not None:
-                self._answers.put_nowait(answer)
+            while (answer := self._next_answer()) is not None:
+                self._take(answer)
         except ProtocolError as error:
-            self._answers.put_nowait(error)
+            self._end(error)
+        self._heard.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._answers.put_nowait(None)
-        if not self.closed.done():
-            self.closed.set_result(None)
+        self._end(exc or ConnectionResetError("closed by nsqlookupd"))
 
-    async def ask(self, *commands: bytes) -> list[bytes]:
-        """Sends commands and returns their answers. Raises ProtocolError if one is an error,
-        TimeoutError, and OSError when the connection has ended."""
-        self._transport.write(b"".join(commands))
-        answers = []
-        for _ in commands:
-            async with asyncio.timeout(TIMEOUT_SECONDS):
-                answer = await self._answers.get()
-            if answer is None:
-                raise ConnectionResetError("closed by nsqlookupd")
-            if isinstance(answer, ProtocolError):
-                raise answer
-            answers.append(answer)
-        return answers
+    # Within.
 
-    def close(self) -> None:
-        self._transport.abort()
+    def _next_answer(self) -> bytes | ProtocolError | None:
+        try:
+            return self._reader.next_response()
+        except ProtocolError as error:
+            if error.fatal:
+                raise
+            return error
+
+    def _take(self, answer: bytes | ProtocolError) -> None:
+        if not self._unanswered:
+            raise ProtocolError("E_INVALID", "an answer that nobody has asked for")
+        self._unanswered -= 1
+        self._answers.append(answer)
+
+    def _end(self, reason: Exception) -> None:
+        if not self.ended.done():
+            self.ended.set_result(reason)
+        self._heard.set()
 
 
-def _differences(told: Registrations, wanted: Registrations) -> list[bytes]:
-    """The commands that turn the one into the other."""
-    gone = [key for key, what in told.items() if wanted.get(key) is not what]
-    new = [key for key, what in wanted.items() if told.get(key) is not what]
-    gone_topics = {topic for topic, channel in gone if not channel}
-    # A topic takes its channels with it.
+def _peer_info(answer: bytes | ProtocolError) -> PeerInfo:
+    if isinstance(answer, ProtocolError):
+        raise answer
+    try:
+        return msgspec.json.decode(answer, type=PeerInfo)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ProtocolError("E_INVALID", f"no answer to IDENTIFY: {error}") from error
+
+
+def _news_of(name: str, topic: Topic | None, told: _Told) -> list[bytes]:
+    """The commands that tell how a topic is now; None if it is no more. Notes that as told."""
+    old = told.pop(name, {})
+    new: dict[str, object] = {} if topic is None else {"": topic, **topic.channels}
+    if new:
+        told[name] = new
+    gone = [key for key, what in old.items() if new.get(key) is not what]
+    made = [key for key, what in new.items() if old.get(key) is not what]
     return [
-        *(lookup_v1.unregister(*key) for key in gone if not key[1] or key[0] not in gone_topics),
-        *(lookup_v1.register(*key) for key in new),
+        # The topic, which was first, comes last: else ephemeral channels would stay known.
+        *(lookup_v1.unregister(name, key) for key in reversed(gone)),
+        *(lookup_v1.register(name, key) for key in made),
     ]

@@ -1,19 +1,25 @@
-"""nsqd's side of discovery: all the nsqlookupds that it has been told of."""
+"""nsqd's side of discovery: all the nsqlookupds that it has been told of.
+
+They learn what we have, and are asked in turn: a topic that is new here may have channels on other
+nodes, whose consumers will come. It gets them before its first message is given to any, as far as
+an nsqlookupd names them in time. Publishing does not wait for that; the messages do.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 
 from penstock import names
 from penstock.broker.topic import Topic
-from penstock.errors import HttpRequestError
+from penstock.errors import HttpRequestError, StorageError
 from penstock.logs import Logger
-from penstock.nsqd.lookup_peer import LookupPeer, PeerInfo, Registrations
+from penstock.nsqd.lookup_peer import LookupPeer, PeerInfo
 from penstock.webapi.client import HttpClient
 
-__all__ = ["LookupPeers", "registrations_of"]
+__all__ = ["LookupPeers"]
 
 
 class _Channels(msgspec.Struct):
@@ -26,42 +32,41 @@ class LookupPeers:
     def __init__(
         self,
         identity: Callable[[], Mapping[str, object]],
-        registrations: Callable[[], Registrations],
+        topics: Callable[[], Mapping[str, Topic]],
         client: HttpClient,
         log: Logger,
     ) -> None:
+        """`identity` is what nsqlookupd is told of us, `client` what it is asked with."""
         self._identity = identity
-        self._registrations = registrations
+        self._topics = topics
         self._client = client
         self._log = log
         self._peers: dict[str, LookupPeer] = {}
+        self._asking: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._draining = False
-
-    @property
-    def are_connected(self) -> bool:
-        """Whether there is any to ask."""
-        return any(peer.info is not None for peer in self._peers.values())
 
     def connect(self, addresses: Iterable[str]) -> None:
         """Registers with these, and no longer with any other."""
         wanted = dict.fromkeys(addresses)
-        for address in self._peers.keys() - wanted.keys():
+        for address in [known for known in self._peers if known not in wanted]:
             self._log.info("LOOKUP: removing peer %s", address)
-            task = asyncio.get_running_loop().create_task(self._peers.pop(address).close())
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
-        for address in wanted.keys() - self._peers.keys():
-            self._log.info("LOOKUP: adding peer %s", address)
-            peer = LookupPeer(address, self._identity, self._registrations, self._log)
-            self._peers[address] = peer
-            if self._draining:
-                peer.drain()
+            _start(self._peers.pop(address).close(), self._closing)
+        for address in wanted:
+            if address not in self._peers:
+                self._log.info("LOOKUP: adding peer %s", address)
+                self._peers[address] = self._new_peer(address)
 
-    def changed(self) -> None:
-        """There are other topics or channels than there were."""
+    def topology_changed(self, topic: Topic) -> None:
+        """A topic, or a channel of it, was made or deleted."""
         for peer in self._peers.values():
-            peer.changed()
+            peer.changed(topic.name)
+
+    def topic_made(self, topic: Topic) -> None:
+        """A topic was made; it waits for the channels that others have of it."""
+        if any(peer.may_answer for peer in self._peers.values()):
+            topic.await_channels()
+            _start(self._make_channels_of_others(topic), self._asking)
 
     def drain(self) -> None:
         """nsqd takes no more messages."""
@@ -69,23 +74,45 @@ class LookupPeers:
         for peer in self._peers.values():
             peer.drain()
 
-    async def channels_of(self, topic: str) -> set[str]:
-        """The lasting channels that the topic has on other nodes, as far as any nsqlookupd says so
-        in time. What could not be asked is logged."""
-        infos = [peer.info for peer in self._peers.values() if peer.info is not None]
-        found = await asyncio.gather(*(self._ask(info, topic) for info in infos))
-        valid = {name for channels in found for name in channels if names.is_valid(name)}
-        return {name for name in valid if not names.is_ephemeral(name)}
-
     async def close(self) -> None:
-        """Ends all connections."""
-        await asyncio.gather(*self._closing, *(peer.close() for peer in self._peers.values()))
-        self._peers.clear()
+        """Ends all connections, and waits for no answer any longer."""
+        for task in self._asking:
+            task.cancel()
+        self.connect([])
+        await asyncio.gather(*self._asking, *self._closing, return_exceptions=True)
 
-    async def _ask(self, info: PeerInfo, topic: str) -> list[str]:
-        host = info.broadcast_address
-        host = f"[{host}]" if ":" in host else host
-        url = f"http://{host}:{info.http_port}/channels?{urlencode({'topic': topic})}"
+    # Within.
+
+    def _new_peer(self, address: str) -> LookupPeer:
+        return LookupPeer(address, self._identity, self._topics, self._log, draining=self._draining)
+
+    async def _make_channels_of_others(self, topic: Topic) -> None:
+        for name in await self._channels_of(topic.name):
+            if topic.closed:
+                return
+            try:
+                topic.channel(name)
+            except StorageError as failure:
+                self._log.error("failed to make channel %s:%s - %s", topic.name, name, failure)
+        try:
+            topic.start()
+        except StorageError as failure:
+            self._log.error("failed to start topic %s - %s", topic.name, failure)
+
+    async def _channels_of(self, topic: str) -> list[str]:
+        """The lasting channels that a topic has, as far as any nsqlookupd says so in time."""
+        answers = await asyncio.gather(*(self._ask(peer, topic) for peer in self._peers.values()))
+        named = {name for channels in answers for name in channels}
+        return sorted(
+            name for name in named if names.is_valid(name) and not names.is_ephemeral(name)
+        )
+
+    async def _ask(self, peer: LookupPeer, topic: str) -> list[str]:
+        """What cannot be asked is logged, and knows of none."""
+        await peer.first_try()
+        if peer.info is None:
+            return []
+        url = f"{_http_url(peer.info)}/channels?{urlencode({'topic': topic})}"
         try:
             return (await self._client.get_json(url, _Channels)).channels
         except HttpRequestError as failure:
@@ -93,11 +120,13 @@ class LookupPeers:
             return []
 
 
-def registrations_of(topics: Iterable[Topic]) -> Registrations:
-    """All topics and channels there are."""
-    registrations: dict[tuple[str, str], object] = {}
-    for topic in topics:
-        registrations[topic.name, ""] = topic
-        for channel in topic.channels.values():
-            registrations[topic.name, channel.name] = channel
-    return registrations
+def _http_url(info: PeerInfo) -> str:
+    host = info.broadcast_address
+    return f"http://[{host}]:{info.http_port}" if ":" in host else f"http://{host}:{info.http_port}"
+
+
+def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    """Has it done, and known of for as long as that takes."""
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
