@@ -4,6 +4,7 @@
     commands        what a client sends, one function a command
     server          ServerConnection: a client's bytes become events
     events          those events
+    client          ClientConnection: a server's bytes become events, commands its bytes
     command_table   which command is allowed when, where it leads, what reads it
     decoders        what reads it
     mpub            the body of a multi-publish, read as it arrives
