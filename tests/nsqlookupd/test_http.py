@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from penstock.nsqlookupd.http import KEPT_ANSWERS_MAX
 from penstock.nsqlookupd.metrics import FAMILIES
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.waiting import wait_until
@@ -205,6 +206,20 @@ def test_a_node_is_shown_field_by_field(topic: str) -> None:
         )
         keys = (f"channel:{topic}:c", "client::", f"topic:{topic}:")
         assert "{" + ",".join(f'"{key}":{entry}' for key in keys) + "}" == debug.decode()
+
+
+def test_each_of_many_topics_has_its_own_answer_and_it_is_never_an_old_one() -> None:
+    with run_nsqlookupd() as nsqlookupd:
+        first, second = nsqlookupd.node("first"), nsqlookupd.node("second")
+        topics = [f"topic-{number}" for number in range(KEPT_ANSWERS_MAX + 10)]
+
+        for node, expected in ((first, ["first"]), (second, ["first", "second"])):
+            for topic in topics:
+                node.call(lookup_v1.register(topic, topic))
+            for topic in topics:
+                answer = nsqlookupd.http("GET", f"/lookup?topic={topic}").json()
+                assert [topic] == answer["channels"]
+                assert expected == [node["broadcast_address"] for node in answer["producers"]]
 
 
 def test_a_tombstoned_node_is_hidden_from_lookups_and_flagged_among_the_nodes() -> None:

@@ -40,6 +40,9 @@ INDEX_HEADER = "X-Penstock-Index"
 # nsq compat: what Go makes of the time of a tombstone that was never set.
 _NEVER_NS = -6795364578871345152
 
+# With 200 producers, an answer takes 40 kB, and as much again as it was last sent.
+KEPT_ANSWERS_MAX = 256
+
 _INDEX = re.compile(r"[0-9]{1,19}")
 
 
@@ -61,6 +64,8 @@ class HttpApi:
         self._waiting = services.waiting
         self._log = services.log
         self._wait_ns_max = services.max_lookup_wait_ns
+        # Answers of /lookup with the index they are good for: many ask for the same topic.
+        self._kept: dict[tuple[str, bool, bool], tuple[int, Response]] = {}
 
     def routes(self) -> list[Route]:
         """The table."""
@@ -111,17 +116,30 @@ class HttpApi:
         return answer
 
     def _answer(self, topic: str, *, for_producer: bool, with_index: bool = False) -> Response:
-        found = self._registry.lookup(topic)
-        index = UNKNOWN_INDEX if found is None else found.index
+        """Rendered anew when the topic's index has changed, since nothing else can change it."""
+        index = self._registry.index(topic)
         headers = ((INDEX_HEADER, str(index)),) if with_index else ()
-        if found is None:
+        if index == UNKNOWN_INDEX:
             return error_response(404, "TOPIC_NOT_FOUND", extra_headers=headers)
+        key = topic, for_producer, with_index
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] == index:
+            return kept[1]
+        body = self._rendered_lookup(topic, for_producer=for_producer)
+        answer = json_response(200, body, extra_headers=headers)
+        if len(self._kept) >= KEPT_ANSWERS_MAX:
+            self._kept.clear()
+        self._kept[key] = index, answer
+        return answer
+
+    def _rendered_lookup(self, topic: str, *, for_producer: bool) -> bytes:
+        found = self._registry.lookup(topic)
+        assert found is not None, "a topic with an index is known"
         producers = _chosen(found.producers, for_producer=for_producer)
-        body = b'{"channels":%b,"producers":[%b]}' % (
+        return b'{"channels":%b,"producers":[%b]}' % (
             _names(found.channels),
             b",".join(map(_found, producers)),
         )
-        return json_response(200, body, extra_headers=headers)
 
     def _nodes(self, request: Request) -> Response:
         producers = self._registry.active_producers()
