@@ -7,11 +7,10 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
+from penstock.addresses import has_port
 from penstock.errors import ConfigError
 
-__all__ = ["Listener", "host_of", "is_address", "listen", "peer_address"]
-
-PORT_MAX = 65535
+__all__ = ["Listener", "listen", "peer_address"]
 
 
 class Listener:
@@ -41,7 +40,7 @@ async def listen(address: str, factory: Callable[[], asyncio.BaseProtocol]) -> L
     try:
         if not colon or "/" in address:
             return await _listen_unix(address, factory)
-        if not port.isdecimal() or int(port) > PORT_MAX:
+        if not has_port(address):
             raise ConfigError(f"listen ({address}) failed - {port} is no port")
         return await _listen_tcp(host.strip("[]") or "0.0.0.0", int(port), factory)
     except OSError as failure:
@@ -57,17 +56,6 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         case _:
             return "@"
-
-
-def is_address(text: str) -> bool:
-    """Whether this is a host:port that could be connected to."""
-    host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) <= PORT_MAX
-
-
-def host_of(address: str) -> str:
-    """The host of a `peer_address`; empty on a unix socket."""
-    return address.rpartition(":")[0]
 
 
 async def _listen_tcp(

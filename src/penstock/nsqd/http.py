@@ -15,11 +15,11 @@ from functools import partial
 import msgspec
 
 from penstock import NSQ_VERSION
+from penstock.addresses import is_address
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
 from penstock.errors import LimitReached, ProtocolError, StorageError
-from penstock.listening import is_address
 from penstock.logs import Logger, LogLevel
 from penstock.nsqd.history import HistoryServices, TopicHistory
 from penstock.nsqd.history_channels import ChannelHistory

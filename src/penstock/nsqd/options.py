@@ -7,9 +7,9 @@ import os
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
+from penstock.addresses import has_port, is_address
 from penstock.clock import MILLISECOND_NS, SECOND_NS
 from penstock.errors import ConfigError
-from penstock.listening import is_address
 from penstock.logs import LogLevel
 from penstock.option_kinds import BOOL, DURATION, FLOATS, INT, LOG_LEVEL, STRING, STRINGS, word_of
 from penstock.options import check_values, option
@@ -63,8 +63,6 @@ TLS_VERSION = word_of(
         "": TlsVersion.TLS1_2,
     }
 )
-
-PORT_MAX = 65535
 
 NODE_IDS = 1024  # a message id has 10 bits for its node
 
@@ -375,17 +373,12 @@ def check(options: NsqdOptions) -> None:
             raise ConfigError(
                 f"--e2e-processing-latency-percentile must be in (0, 1], not {quantile}"
             )
-    if options.statsd_address and not _has_port(options.statsd_address):
+    if options.statsd_address and not has_port(options.statsd_address):
         raise ConfigError(f"--statsd-address must be address:port, not {options.statsd_address}")
     for address in options.lookupd_tcp_addresses:
         if not is_address(address):
             raise ConfigError(f"--lookupd-tcp-address must be address:port, not {address}")
     _check_tls(options)
-
-
-def _has_port(address: str) -> bool:
-    _, colon, port = address.rpartition(":")
-    return bool(colon) and port.isdecimal() and int(port) <= PORT_MAX
 
 
 def in_effect(options: NsqdOptions) -> NsqdOptions:

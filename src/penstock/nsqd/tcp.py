@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, cast
 
+from penstock.addresses import host_of
 from penstock.admission import Admission
 from penstock.broker.subscriber import Subscriber
 from penstock.errors import LineTooLong, ProtocolError, StorageError, StreamCorrupt, TlsFailed
 from penstock.keepalive import keep_alive
-from penstock.listening import host_of, peer_address
+from penstock.listening import peer_address
 from penstock.nsqd.auth import Authorizations
 from penstock.nsqd.layered import LayeredTransport
 from penstock.nsqd.publisher import Done

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
+from penstock.addresses import host_of
 from penstock.admission import Admission
 from penstock.durations import format_duration
 from penstock.errors import LimitReached, ProtocolError
-from penstock.listening import host_of, peer_address
+from penstock.listening import peer_address
 from penstock.logs import Logger
 from penstock.nsqlookupd.registration import Producer, Registration
 from penstock.nsqlookupd.registry import Registry

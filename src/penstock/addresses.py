@@ -1,0 +1,21 @@
+"""Addresses of the form host:port, as they stand in options and logs."""
+
+__all__ = ["PORT_MAX", "has_port", "host_of", "is_address"]
+
+PORT_MAX = 65535
+
+
+def is_address(text: str) -> bool:
+    """Whether this is a host:port that could be connected to."""
+    return has_port(text) and not text.startswith(":") and not text.endswith(":0")
+
+
+def has_port(text: str) -> bool:
+    """Whether this is a host:port; the host may be empty, the port 0."""
+    _, colon, port = text.rpartition(":")
+    return bool(colon) and port.isdecimal() and int(port) <= PORT_MAX
+
+
+def host_of(address: str) -> str:
+    """The host of a host:port; empty for `@`, which stands for a peer on a unix socket."""
+    return address.rpartition(":")[0]
