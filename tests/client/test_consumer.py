@@ -111,6 +111,43 @@ def test_what_is_not_answered_comes_again_unless_it_is_touched(
     nsqd_shows(nsqd, topic, timeout_count=1, depth=0)
 
 
+def test_a_batch_that_is_kept_for_long_is_touched(
+    nsqd: NsqdProcess, topic: str, run_once: Run
+) -> None:
+    nsqd.publish(topic, b"kept")
+
+    async def scenario() -> None:
+        config = ClientConfig(msg_timeout=1.0)
+        async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
+            kept = await consumer.batch()
+            touching = asyncio.create_task(consumer.keep_touching(lambda: kept))
+            await asyncio.sleep(1.5)  # longer than the timeout
+            touching.cancel()
+            kept[0].finish()
+
+    run_once(scenario())
+    nsqd_shows(nsqd, topic, depth=0, in_flight_count=0, timeout_count=0, requeue_count=0)
+
+
+def test_it_is_starved_when_nearly_all_that_may_come_is_here(
+    nsqd: NsqdProcess, topic: str, run_once: Run
+) -> None:
+    nsqd.publish(topic, *[b"x"] * 8)
+
+    async def scenario() -> None:
+        async with Consumer(topic, "c", nsqd=nsqd.tcp_address, max_in_flight=10) as consumer:
+            held = [await anext(consumer) for _ in range(8)]
+            assert not consumer.is_starved
+            nsqd.publish(topic, b"x")
+            held.append(await anext(consumer))
+            assert consumer.is_starved
+            for message in held:
+                message.finish()
+            assert not consumer.is_starved
+
+    run_once(scenario())
+
+
 def test_iteration_ends_when_it_is_stopped(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, b"1", b"2", b"3")
 

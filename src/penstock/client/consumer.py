@@ -11,7 +11,7 @@ connections, before it is answered. `run` calls a handler instead, and answers f
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -21,7 +21,7 @@ from penstock.client.config import ClientConfig
 from penstock.client.connection import Connection, Publishes, connect
 from penstock.client.discovery import Discovery, producers_of
 from penstock.client.fleet import Fleet
-from penstock.client.handling import DeadLetter, Handler, Handling
+from penstock.client.handling import DeadLetter, Handler, Handling, keep_touching
 from penstock.client.message import Message
 from penstock.client.opening import checked_subscription, consumer_opening
 from penstock.client.rdy import Share, share_out
@@ -31,6 +31,9 @@ from penstock.wire import commands
 __all__ = ["Consumer"]
 
 log = logging.getLogger("penstock.client")
+
+# The Go client's: answering only when nothing more can come would make nsqd wait for each answer.
+STARVED_PART = 0.85
 
 
 class Consumer:
@@ -173,6 +176,11 @@ class Consumer:
         handling = Handling(self, self._config, handler, dead_letter, self._handled)
         await handling.run(concurrency)
 
+    async def keep_touching(self, in_hand: Callable[[], Iterable[Message]]) -> None:
+        """For whoever takes batches and keeps them for long: touches what `in_hand` returns, and
+        what waits here, until this is cancelled. `run` does so by itself."""
+        await keep_touching(self, in_hand)
+
     async def wait_until_stopped(self) -> None:
         """Returns once `stop` or `close` has been called."""
         await self._stopped.wait()
@@ -181,6 +189,14 @@ class Consumer:
     def waiting(self) -> tuple[Message, ...]:
         """The messages that are here and have not been handed out."""
         return tuple(self._inbox)
+
+    @property
+    def is_starved(self) -> bool:
+        """Whether some nsqd has sent nearly all that it may before it is answered."""
+        return any(
+            connection.in_flight >= max(1, STARVED_PART * share.rdy)
+            for connection, share in self._shares.items()
+        )
 
     @property
     def msg_timeout(self) -> float:

@@ -7,13 +7,13 @@ times out while its consumer is alive, and none costs a timer of its own.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
 
-__all__ = ["DeadLetter", "Handler", "Handling", "Source"]
+__all__ = ["DeadLetter", "Handler", "Handling", "Source", "keep_touching"]
 
 log = logging.getLogger("penstock.client")
 
@@ -71,7 +71,7 @@ class Handling:
         """Returns when the source has ended and all is handled; raises bugs of ours."""
         self._workers = [_Worker() for _ in range(concurrency)]
         workers = {asyncio.create_task(self._work(worker)) for worker in self._workers}
-        touching = asyncio.create_task(self._keep_touching())
+        touching = asyncio.create_task(keep_touching(self._source, self._in_hand))
         stopped = asyncio.create_task(self._source.wait_until_stopped())
         try:
             await asyncio.wait({*workers, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -145,20 +145,20 @@ class Handling:
         config = self._config
         return min(config.default_requeue_delay * message.attempts, config.max_requeue_delay)
 
-    # Touching.
-
-    async def _keep_touching(self) -> None:
-        seen: set[Message] = set()
-        while True:
-            await asyncio.sleep(self._source.msg_timeout / ROUNDS_PER_TIMEOUT)
-            held = {*self._source.waiting, *self._in_hand()}
-            for message in held & seen:
-                if not message.is_answered:
-                    message.touch()
-            seen = held
-
     def _in_hand(self) -> list[Message]:
         return [worker.message for worker in self._workers if worker.message is not None]
+
+
+async def keep_touching(source: Source, in_hand: Callable[[], Iterable[Message]]) -> None:
+    """Touches what waits at the source or is in hand for long, until it is cancelled."""
+    seen: set[Message] = set()
+    while True:
+        await asyncio.sleep(source.msg_timeout / ROUNDS_PER_TIMEOUT)
+        held = {*source.waiting, *in_hand()}
+        for message in held & seen:
+            if not message.is_answered:
+                message.touch()
+        seen = held
 
 
 def _requeue(message: Message, delay_seconds: float) -> None:
