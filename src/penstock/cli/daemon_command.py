@@ -1,24 +1,15 @@
 """What the commands of all daemons have in common: from a command line to a running daemon, and
 back to an exit code.
-
-Exit codes are NSQ's: 0 after a clean stop, 1 when it cannot run, 2 when the command line is wrong.
 """
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.errors import Error, UsageError
+from penstock.cli.command_line import read_command_line
+from penstock.errors import Error
 from penstock.logs import Logger
-from penstock.options import (
-    CommandLine,
-    load_config,
-    parse_flags,
-    unknown_keys,
-    usage,
-    version_line,
-)
+from penstock.options import CommandLine, load_config, unknown_keys
 
 __all__ = ["DaemonCommand"]
 
@@ -35,17 +26,9 @@ class DaemonCommand:
 
     def main(self, args: Sequence[str] | None) -> int:
         """Runs the daemon until it is told to stop."""
-        try:
-            line = parse_flags(self.options, sys.argv[1:] if args is None else args)
-        except UsageError as error:
-            sys.stderr.write(f"{error}\n{usage(self.options, self.name)}")
-            return 2
-        if line.help_wanted:
-            sys.stderr.write(usage(self.options, self.name))
-            return 0
-        if line.values.get("version"):
-            sys.stdout.write(version_line(self.name) + "\n")
-            return 0
+        line = read_command_line(self.options, self.name, args)
+        if isinstance(line, int):
+            return line
         return self._run(line)
 
     def _run(self, line: CommandLine) -> int:

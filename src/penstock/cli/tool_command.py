@@ -1,0 +1,41 @@
+"""What the commands of all tools have in common: from a command line to a tool at work, and back to
+an exit code. What goes wrong is told in one line."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.cli.command_line import read_command_line
+from penstock.errors import Error
+from penstock.logs import Logger
+
+__all__ = ["ToolCommand"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCommand:
+    """A tool's command. Where its options say nothing of log lines, they have the tool's name."""
+
+    name: str
+    options: type[Any]
+    check: Callable[[Any], None]
+    run: Callable[[Any, Logger], int]  # to import the tool itself only when it is called
+
+    def main(self, args: Sequence[str] | None) -> int:
+        """Runs the tool until its work is done or it is told to stop."""
+        line = read_command_line(self.options, self.name, args)
+        if isinstance(line, int):
+            return line
+        log = Logger(line.values.get("log_prefix", f"[{self.name}] "))
+        try:
+            options = self.options(**line.values)
+            log.level = getattr(options, "log_level", log.level)
+            self.check(options)
+            if line.rest:
+                log.warning("arguments after the flags have no effect: %s", " ".join(line.rest))
+            return self.run(options, log)
+        except Error as error:
+            log.fatal("%s", error)
+            return 1
+        except KeyboardInterrupt:
+            return 0

@@ -1,0 +1,1 @@
+"""NSQ's tools, each apart from the command that runs it."""

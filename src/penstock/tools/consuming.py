@@ -1,0 +1,82 @@
+"""Consumers at work side by side, from their first message to a clean end, as every tool has them.
+
+The first signal ends them cleanly: no more is asked for, and what is here is still worked on.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
+
+import uvloop
+
+from penstock.client import Consumer
+from penstock.logs import Logger
+from penstock.process import stop_on_signals
+
+__all__ = ["consume_all", "run_tool"]
+
+Work = Callable[[Consumer], Awaitable[None]]
+
+
+def run_tool(work: Callable[[asyncio.Event], Coroutine[Any, Any, int]], log: Logger) -> int:
+    """Runs a tool to its end; `work` is given the event that a signal sets."""
+
+    async def main() -> int:
+        stop = asyncio.Event()
+        stop_on_signals(stop, log)
+        return await work(stop)
+
+    with _telling_of_clients(log):
+        return uvloop.run(main())
+
+
+async def consume_all(consumers: Sequence[Consumer], work: Work, stop: asyncio.Event) -> None:
+    """Does `work` with each consumer. When one ends, or `stop` is set, all are stopped, and this
+    returns when each has come to its end. Raises the first error."""
+    async with AsyncExitStack() as stack:
+        for consumer in consumers:
+            await stack.enter_async_context(consumer)
+        tasks = [asyncio.ensure_future(work(consumer)) for consumer in consumers]
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            for consumer in consumers:
+                consumer.stop()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
+
+
+@contextmanager
+def _telling_of_clients(log: Logger) -> Iterator[None]:
+    """What producers and consumers have to say becomes lines of the tool's own log."""
+    handler = _ToLogger(log)
+    clients = logging.getLogger("penstock.client")
+    clients.addHandler(handler)
+    clients.setLevel(logging.DEBUG)  # the tool's own level decides
+    clients.propagate = False
+    try:
+        yield
+    finally:
+        clients.removeHandler(handler)
+        clients.propagate = True
+        clients.setLevel(logging.NOTSET)
+
+
+class _ToLogger(logging.Handler):
+    def __init__(self, log: Logger) -> None:
+        super().__init__()
+        self._write = {
+            logging.DEBUG: log.debug,
+            logging.INFO: log.info,
+            logging.WARNING: log.warning,
+            logging.ERROR: log.error,
+        }
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write[record.levelno]("%s", record.getMessage())

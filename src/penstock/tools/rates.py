@@ -1,0 +1,160 @@
+"""From counters to rates: how fast messages come and go, and how that was a moment ago.
+
+A rate is the sum of what each node counted between two snapshots. So a node that joins brings its
+past without making a peak of it, one that leaves makes no hole, and one that was restarted counts
+from zero. Pure: time comes with the snapshots.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from penstock.tools.cluster_stats import ChannelFigures, NodeStats, Snapshot, TopicFigures
+
+__all__ = ["SAMPLES_MAX", "Flow", "Meter", "Rates"]
+
+# As much as a sparkline ever shows.
+SAMPLES_MAX = 60
+
+
+@dataclass(slots=True)
+class Flow:
+    """A topic or, with a name of its own, a channel: the figures of all nodes taken together."""
+
+    topic: str
+    channel: str = ""
+    nodes: int = 0
+    depth: int = 0
+    disk_depth: int = 0
+    in_flight: int = 0
+    deferred: int = 0
+    messages: int = 0
+    requeues: int = 0
+    timeouts: int = 0
+    clients: int = 0
+    is_paused: bool = False
+    rates: "Rates | None" = None
+    """None until there are two snapshots to compare."""
+    trail: list["Rates"] = field(default_factory=list)
+    """The rates up to now, the latest last."""
+
+    @property
+    def pending(self) -> int:
+        """Messages that somebody still has to finish."""
+        return self.depth + self.in_flight + self.deferred
+
+
+@dataclass(slots=True)
+class Rates:
+    """Messages a second."""
+
+    ingress: float = 0.0
+    """Published."""
+    egress: float = 0.0
+    """Taken from the queue, which is what `nsq_stat` calls it."""
+    finished: float = 0.0
+    """Done with."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    """What is compared between two snapshots, for one topic or channel of one node."""
+
+    messages: int
+    depth: int
+    pending: int
+
+
+_Key = tuple[str, str]
+_NodeCounts = dict[_Key, _Counted]
+
+
+class Meter:
+    """Is shown one snapshot after the other."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[str, int], _NodeCounts] = {}  # by address and start of a node
+        self._addresses: set[str] = set()
+        self._before_at = 0.0
+        self._trails: dict[_Key, deque[Rates]] = {}
+
+    def observe(self, snapshot: Snapshot) -> list[Flow]:
+        """Every topic, each followed by its channels, by name."""
+        flows = _summed(snapshot)
+        counts = {(node.address, node.started_at): _counts(node) for node in snapshot.nodes}
+        if self._before_at:
+            rates = self._rates(counts, snapshot.taken_at - self._before_at)
+            self._trails = {key: self._trail(key, rates[key]) for key in flows}
+            for key, flow in flows.items():
+                flow.rates, flow.trail = rates[key], list(self._trails[key])
+        self._before, self._before_at = counts, snapshot.taken_at
+        self._addresses = {node.address for node in snapshot.nodes}
+        return [flows[key] for key in sorted(flows)]
+
+    def _trail(self, key: _Key, latest: Rates) -> deque[Rates]:
+        trail = self._trails.get(key) or deque(maxlen=SAMPLES_MAX)
+        trail.append(latest)
+        return trail
+
+    def _rates(
+        self, counts: dict[tuple[str, int], _NodeCounts], seconds: float
+    ) -> defaultdict[_Key, Rates]:
+        rates: defaultdict[_Key, Rates] = defaultdict(Rates)
+        for node, now in counts.items():
+            before = self._before.get(node)
+            if before is None and node[0] not in self._addresses:
+                continue  # it has joined: there is nothing to compare it with
+            for key, counted in now.items():
+                was = (before or {}).get(key, _Counted(0, 0, 0))
+                _add(rates[key], was, counted, max(seconds, 1e-9))
+        return rates
+
+
+def _add(rates: Rates, was: _Counted, now: _Counted, seconds: float) -> None:
+    """A topic may be emptied and a channel rewound; neither is a rate below zero."""
+    came = now.messages - was.messages
+    if came < 0:  # deleted and made anew
+        was, came = _Counted(0, 0, 0), now.messages
+    rates.ingress += came / seconds
+    rates.egress += max(came - (now.depth - was.depth), 0) / seconds
+    rates.finished += max(came - (now.pending - was.pending), 0) / seconds
+
+
+def _counts(node: NodeStats) -> _NodeCounts:
+    counts = {}
+    for topic in node.topics:
+        pending = topic.depth
+        counts[topic.topic_name, ""] = _Counted(topic.message_count, topic.depth, pending)
+        for channel in topic.channels:
+            counts[topic.topic_name, channel.channel_name] = _Counted(
+                channel.message_count, channel.depth, channel.pending_count
+            )
+    return counts
+
+
+def _summed(snapshot: Snapshot) -> dict[_Key, Flow]:
+    flows: dict[_Key, Flow] = {}
+    for topic, channel in _figures(snapshot):
+        key = topic.topic_name, channel.channel_name if channel else ""
+        flow = flows.setdefault(key, Flow(*key))
+        flow.nodes += 1
+        of = channel or topic
+        flow.depth += of.depth
+        flow.disk_depth += of.backend_depth
+        flow.messages += of.message_count
+        flow.is_paused |= of.paused
+        if channel is not None:
+            flow.in_flight += channel.in_flight_count
+            flow.deferred += channel.deferred_count
+            flow.requeues += channel.requeue_count
+            flow.timeouts += channel.timeout_count
+            flow.clients += channel.client_count
+    return flows
+
+
+def _figures(snapshot: Snapshot) -> Iterator[tuple[TopicFigures, ChannelFigures | None]]:
+    for node in snapshot.nodes:
+        for topic in node.topics:
+            yield topic, None
+            for channel in topic.channels:
+                yield topic, channel
