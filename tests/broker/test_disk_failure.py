@@ -330,3 +330,53 @@ class TestOperators:
         assert topic.paused is not paused
         topic.pause(paused)
         assert topic.paused is paused
+
+    def test_a_channel_that_cannot_be_moved_stays_where_it_is(self, host: Host) -> None:
+        consumer = host.consumer(rdy=1)
+        host.publish("t", *"abc")
+        fill_disk(host)
+        with pytest.raises(StorageError):
+            consumer.channel.seek(host.broker.topics["t"].log.next_seq)
+        host.files.heal()
+
+        consumer.fin("a")
+        assert ["a", "b"] == consumer.take()
+        assert 1 == consumer.channel.depth
+
+    def test_a_commit_that_is_not_written_is_told_and_written_later(self, host: Host) -> None:
+        channel = host.channel()
+        host.publish("t", *"abc")
+        seq = host.broker.topics["t"].log.first_seq + 2
+        fill_disk(host)
+        with pytest.raises(StorageError):
+            channel.commit(seq)
+        host.files.heal()
+        host.save_progress()
+        host.crash()
+
+        assert ["c"] == host.consumer(rdy=10).take()
+
+
+class TestStartingOnAFullDisk:
+    def test_after_a_crash_consumers_are_served_and_all_is_well_once_there_is_space(
+        self, host: Host
+    ) -> None:
+        consumer = host.consumer(rdy=2)
+        host.publish("t", *"abcd")
+        consumer.fin("a")
+        host.save_progress()
+        host.memory_files.crash()
+        fill_disk(host)
+        host.start()
+        consumer = host.consumer(rdy=10)
+        assert ["b", "c", "d"] == consumer.take()
+        consumer.fin("b", "c")
+        assert 1 == len(host.broker.save_progress())
+        with pytest.raises(StorageError):
+            host.publish("t", "e")
+
+        host.files.heal()
+        host.publish("t", "e")
+        host.save_progress()
+        host.crash()
+        assert ["d", "e"] == host.consumer(rdy=10).take()

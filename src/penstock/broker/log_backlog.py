@@ -169,10 +169,10 @@ class LogBacklog(Backlog):
         self.report_finished()
         if seq > self._progress.floor:
             self._cursors.finish(self._channel, self._progress.floor, seq)
-        self._cursors.flush()
-        self._on_progress()
         self._revisited_below = self._released_seq
         self._read_again()
+        self._on_progress()
+        self._cursors.flush()
 
     @property
     def floor(self) -> int:

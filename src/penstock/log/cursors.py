@@ -8,6 +8,7 @@ A power loss can take back progress that was not synced. Messages are then deliv
 lost.
 """
 
+import contextlib
 from collections.abc import Sequence
 
 from penstock.errors import LogClosed, StorageError
@@ -44,6 +45,7 @@ class Cursors:
         self._state = CursorState()
         self._unflushed: dict[str, RangeSet] = {}
         self._unflushed_notes: dict[str, set[int]] = {}
+        self._has_records = False
         self._is_synced = True
         self._is_syncing = False
         self._is_closed = False
@@ -69,7 +71,7 @@ class Cursors:
     @property
     def has_journal(self) -> bool:
         """Whether `load` has found one, or `begin` made one."""
-        return self._files.has_current
+        return self._has_records or self._files.has_current
 
     @property
     def dirty(self) -> bool:
@@ -197,15 +199,20 @@ class Cursors:
         """Reads the journal; returns what is wrong with it. Raises OSError.
 
         What was finished in a record that is lost will be delivered again. If something is wrong,
-        or not all of it `is_synced`, it is written anew. If not one record is found, `begin` is
-        next.
+        or not all of it `is_synced`, it is written anew, if it can be. If not one record is found,
+        `begin` is next.
         """
         records, findings = self._files.load(is_synced=is_synced)
         for record in records:
             for change in record.changes:
                 self._state.apply(change)
+        self._has_records = bool(records)
         if records and not self._files.has_current:
-            self._begin_generation([])
+            # Where there is no space for it now, the old files have to do: what comes next, a
+            # record or a sync, tries again.
+            self._is_synced = False
+            with contextlib.suppress(OSError):
+                self._begin_generation([])
         return findings
 
     # Inside
