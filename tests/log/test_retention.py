@@ -65,6 +65,22 @@ def test_an_idle_topic_ends_up_empty_and_counts_on(files: FaultyFiles) -> None:
     assert (next_seq, next_seq) == (log.first_seq, log.next_seq)
 
 
+def test_its_numbers_are_not_used_again_however_often_it_crashes(
+    files: FaultyFiles, memory_files: MemoryFiles
+) -> None:
+    settings = LogSettings(retention_time_ns=HOUR_NS)
+    log = open_topic(files, settings)[1].log
+    now_ns = fill(log, 3, every_ns=1)
+    for hour in range(3):
+        log.trim(never, now_ns + hour * HOUR_NS)
+    next_seqs = []
+    for _ in range(3):
+        memory_files.crash()
+        next_seqs.append(open_topic(files, settings)[1].log.next_seq)
+
+    assert [log.next_seq] * 3 == next_seqs
+
+
 def test_a_small_retention_has_small_files(files: FaultyFiles) -> None:
     log = open_topic(files, LogSettings(retention_bytes=8 * MIB))[1].log
     fill(log, 40, every_ns=1, body="x" * (MIB // 2))

@@ -8,7 +8,7 @@ from tests.webapi.endpoints import INTERNAL_ERROR, Waiter, error, get, text
 from tests.webapi.live_server import DATE, LiveServer, live_server
 
 from penstock.testing.waiting import wait_until
-from penstock.webapi import OK, HttpError, Limits, Request, Route, Streaming
+from penstock.webapi import OK, CutShort, HttpError, Limits, Request, Route, Streaming
 
 
 class TestPromises:
@@ -183,6 +183,7 @@ class Source:
             Route("GET", "/long", lambda _: Streaming(self.pieces(), length=8)),
             Route("GET", "/promised", self.promised),
             Route("GET", "/broken", lambda _: Streaming(self.broken())),
+            Route("GET", "/cut", lambda _: Streaming(self.cut())),
             Route("GET", "/endless", lambda _: Streaming(self.endless())),
             Route("GET", "/follow", lambda _: Streaming(self.follow())),
             Route("HEAD", "/three", lambda _: Streaming(self.pieces())),
@@ -201,6 +202,10 @@ class Source:
     async def broken(self) -> AsyncIterator[bytes]:
         yield b"one"
         raise OSError("disk on fire")
+
+    async def cut(self) -> AsyncIterator[bytes]:
+        yield b"one"
+        raise CutShort("two is gone")
 
     async def endless(self) -> AsyncIterator[bytes]:
         try:
@@ -282,6 +287,7 @@ class TestStreams:
         ("path", "complaint"),
         [
             ("/broken", "disk on fire"),
+            ("/cut", "GET /cut is cut short - two is gone"),
             ("/short", "shorter than announced"),
             ("/long", "longer than announced"),
         ],

@@ -185,7 +185,12 @@ class Broker:
             if topic.store is not None and topic.store.log.retention.is_set
         ]
         wall_ns = self._clock.wall_ns()
-        return list(self._try_on_each(topics, lambda topic: topic.trim(wall_ns)))
+
+        def save_and_trim(topic: Topic) -> None:
+            topic.save_progress()
+            topic.trim(wall_ns)
+
+        return list(self._try_on_each(topics, save_and_trim))
 
     def health(self) -> str | None:
         """Why the last write to any log failed, or None if all is well."""

@@ -98,6 +98,9 @@ def load_store(
     if lost_power or loaded.is_tail_lost:
         findings += _skip_numbers(folder, cursors, next_seq, _seq_of_time(wall_ns))
         next_seq = max(next_seq, cursors.known_end)
+    if not loaded.segments and next_seq > cursors.known_end:
+        # An empty segment had the number in its name, and has been removed.
+        cursors.reserve(next_seq)
     log = TopicLog(pool, folder, settings, loaded.segments, next_seq)
     if not cursors.progress and any(finding.is_damage for finding in journal_findings):
         # The channels will be made again: let them have everything rather than miss something.
