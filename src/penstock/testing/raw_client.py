@@ -18,6 +18,7 @@ import json
 import socket
 import ssl
 import time
+from struct import Struct
 from types import TracebackType
 from typing import Self
 
@@ -35,6 +36,8 @@ __all__ = ["Disconnected", "RawClient", "Refused"]
 TIMEOUT_SECONDS = 10.0
 
 _RECEIVE_BYTES = 256 * 1024
+
+_LINGER = Struct("ii")
 
 
 class Disconnected(Exception):
@@ -85,6 +88,11 @@ class RawClient:
 
     def close(self) -> None:
         """Ends the connection, whatever its state."""
+        self._socket.close()
+
+    def reset(self) -> None:
+        """Ends the connection without the politeness of TCP."""
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(1, 0))
         self._socket.close()
 
     def end_sending(self) -> None:
@@ -145,20 +153,24 @@ class RawClient:
         return answer
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """Shakes hands. Raises TlsFailed, or Disconnected."""
+        """Shakes hands. Raises Disconnected, or TlsFailed; what came last can then be read."""
         tls = TlsLayer(context, server_side=False, server_hostname="127.0.0.1")
-        tls.receive(self._frames.take_unread())
+        chunk = self._frames.take_unread()
         deadline = self._deadline(None)
         try:
+            tls.receive(chunk)
             while not tls.shake_hands():
                 self.send_beneath(tls.pending())
-                tls.receive(self._receive_or_disconnected(deadline))
+                chunk = self._receive_or_disconnected(deadline)
+                tls.receive(chunk)
         except TlsFailed:
             self.send_beneath(tls.pending())
+            self._frames.receive_data(chunk)
             raise
         self.send_beneath(tls.pending())
         self._layers.push(tls)
         self._tls = tls
+        self._read_layers()
 
     def compress(self, layer: Layer) -> None:
         """Puts compression between the protocol and what is there."""
