@@ -368,6 +368,39 @@ def test_handlers_that_do_not_end_are_cancelled_and_their_messages_requeued(
     nsqd_shows(nsqd, topic, depth=1, in_flight_count=0, requeue_count=1)
 
 
+def test_closing_waits_for_the_handlers(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+    nsqd.publish(topic, b"x")
+
+    async def scenario() -> None:
+        begun = asyncio.Event()
+
+        async def handle(_message: Message) -> None:
+            begun.set()
+            await asyncio.sleep(0.1)
+
+        async with Consumer(topic, "c", nsqd=nsqd.tcp_address) as consumer:
+            handling = asyncio.create_task(consumer.run(handle))
+            await begun.wait()
+        await handling
+
+    run(scenario())
+    nsqd_shows(nsqd, topic, depth=0, in_flight_count=0, requeue_count=0)
+
+
+def test_who_is_cancelled_leaves_the_message_to_another(run: Run) -> None:
+    async def scenario() -> None:
+        with stand_in() as peer:
+            async with Consumer("t", "c", nsqd=peer.address) as consumer:
+                first, second = (asyncio.create_task(anext(consumer)) for _ in range(2))
+                await asyncio.sleep(0)  # both wait now
+                (connection,) = consumer._shares
+                consumer.delivered(connection, [Message(connection, 1, 1, b"0" * 16, b"x")])
+                first.cancel()  # it has been woken, and has not run yet
+                assert b"x" == (await second).body
+
+    run(scenario())
+
+
 def test_cancelling_run_requeues_what_is_in_hand(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, b"x")
 

@@ -7,7 +7,6 @@ read each end the connection. However it ends, `lost` is the last that its owner
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol, cast
@@ -148,6 +147,7 @@ class Connection(asyncio.Protocol):
 
     def publish(self, batch: Publishes) -> None:
         """Sends a batch; `Owner.confirmed`, `refused` or `lost` says what becomes of it."""
+        assert not self._is_ending, "nobody would say what became of it"
         batch.sent_at = self._loop.time()
         if self._oldest_sent_at is None:
             self._oldest_sent_at = batch.sent_at
@@ -211,9 +211,6 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        sock = transport.get_extra_info("socket")
-        if sock is not None and sock.family != socket.AF_UNIX:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._check_deadlines()
         self._write()
 
@@ -239,6 +236,7 @@ class Connection(asyncio.Protocol):
         self._owner.writable(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_ending = True
         if self._timer is not None:
             self._timer.cancel()
         reason = reason_of(exc) if exc is not None else "the connection was closed"

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -25,7 +26,7 @@ from penstock.client.handling import DeadLetter, Handler, Handling, keep_touchin
 from penstock.client.message import Message
 from penstock.client.opening import checked_subscription, consumer_opening
 from penstock.client.rdy import Share, share_out
-from penstock.errors import ConfigError, ProtocolError
+from penstock.errors import ClientError, ConfigError, ProtocolError
 from penstock.wire import commands
 
 __all__ = ["Consumer"]
@@ -58,7 +59,8 @@ class Consumer:
         self.topic = topic
         self.channel = channel
         self._config = config or ClientConfig()
-        self._max_in_flight = max_in_flight or self._config.max_in_flight
+        if max_in_flight is not None:
+            self._config = replace(self._config, max_in_flight=max_in_flight)
         self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
         if not self._nsqds and not self._lookupds:
             raise ConfigError("a consumer needs the address of an nsqd or of a lookupd")
@@ -68,6 +70,7 @@ class Consumer:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._inbox: deque[Message] = deque()
         self._idle: deque[asyncio.Future[None]] = deque()  # those who wait for a message
+        self._runs: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._stopped = asyncio.Event()
         self._closed = False
@@ -89,7 +92,8 @@ class Consumer:
     async def start(self) -> None:
         """Subscribes. Raises NotConnected or Refused if no nsqd, or no lookupd, can be used; but
         a topic that no lookupd knows yet is waited for."""
-        assert self._fleet is None, "it has been started before"
+        if self._fleet is not None:
+            raise ClientError("a consumer can be started only once")
         self._loop = asyncio.get_running_loop()
         config = self._config
         opening_for = consumer_opening(config, self.topic, self.channel)
@@ -121,13 +125,17 @@ class Consumer:
         self._wake(len(self._idle))
 
     async def close(self) -> None:
-        """Disconnects, once what was answered is on its way. Messages that nobody has asked for
-        go back to nsqd at once; those not answered, when nsqd sees the connection end or when
-        their time is up."""
+        """Stops, waits for a `run` to end, and disconnects once all answers are on their way.
+
+        Messages that nobody has asked for go back to nsqd at once; those that were not answered,
+        when it sees the connection end or when their time is up.
+        """
         if self._closed or self._fleet is None:
             return
         self.stop()
         self._closed = True
+        if self._runs:
+            await asyncio.wait(self._runs)
         while self._inbox:
             self._inbox.popleft().requeue()
         await self._fleet.close()
@@ -174,7 +182,10 @@ class Consumer:
         if self._fleet is None:
             await self.start()
         handling = Handling(self, self._config, handler, dead_letter, self._handled)
-        await handling.run(concurrency)
+        run = asyncio.create_task(handling.run(concurrency))
+        self._runs.add(run)
+        run.add_done_callback(self._runs.discard)
+        await run
 
     async def keep_touching(self, in_hand: Callable[[], Iterable[Message]]) -> None:
         """For whoever takes batches and keeps them for long: touches what `in_hand` returns, and
@@ -211,7 +222,12 @@ class Consumer:
         while not self._inbox and not self._stopping:
             waiter = self._loop.create_future()
             self._idle.append(waiter)
-            await waiter
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake(1)  # the message that it was woken for is for somebody else
+                raise
 
     def _wake(self, count: int) -> None:
         while count and self._idle:
@@ -257,7 +273,9 @@ class Consumer:
             return
         connections, shares = list(self._shares), list(self._shares.values())
         now = self._loop.time()
-        total = {Flow.ALL: self._max_in_flight, Flow.ONE: 1, Flow.NONE: 0}[self._backoff.flow]
+        total = {Flow.ALL: self._config.max_in_flight, Flow.ONE: 1, Flow.NONE: 0}[
+            self._backoff.flow
+        ]
         for connection, share, rdy in zip(
             connections, shares, share_out(shares, self._config, total, now), strict=True
         ):

@@ -84,7 +84,8 @@ class Producer:
 
     async def start(self) -> None:
         """Connects. Raises NotConnected or Refused if there is no nsqd to be used."""
-        assert self._fleet is None, "it has been started before"
+        if self._fleet is not None:
+            raise ClientError("a producer can be started only once")
         self._loop = asyncio.get_running_loop()
         self._queue = PublishQueue(self._config, self._schedule_pump)
         config, opening_for = self._config, producer_opening(self._config)
@@ -131,7 +132,7 @@ class Producer:
         if type(body) is not bytes or not body:
             body = checked_body(body)
         if self._queue.is_full:
-            await self._queue.wait_for_room()
+            await self._wait_for_room()
         if defer:
             await self._queue.add_batch(topic, [body], defer_ms=to_ms(defer))
         else:
@@ -148,7 +149,7 @@ class Producer:
         waiters = []
         for run in cut(checked_bodies(bodies), 0 if defer_ms else self._config.max_batch_size):
             if self._queue.is_full:
-                await self._queue.wait_for_room()
+                await self._wait_for_room()
             waiters.append(self._queue.add_batch(topic, run, defer_ms=defer_ms))
         await _all_done(waiters)
 
@@ -162,6 +163,10 @@ class Producer:
         if self._queue.is_full:
             raise QueueFull("as much waits to be confirmed as may: max_queued_bytes")
         return self._queue.add(topic, checked_body(body))
+
+    async def _wait_for_room(self) -> None:
+        await self._queue.wait_for_room()
+        self._check_open()  # it may have been closed meanwhile
 
     def _check_open(self) -> None:
         if self._closed:

@@ -9,6 +9,7 @@ takes longer with a message than nsqd's timeout has to `touch` it.
 """
 
 from collections import deque
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -44,6 +45,8 @@ class Consumer:
     ) -> None:
         checked_subscription(topic, channel)
         config = config or ClientConfig()
+        if max_in_flight is not None:
+            config = replace(config, max_in_flight=max_in_flight)
         nsqds, lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
         if not nsqds and not lookupds:
             raise ConfigError("a consumer needs the address of an nsqd or of a lookupd")
@@ -55,7 +58,6 @@ class Consumer:
             nsqds,
             lookupds,
             producers_of(topic),
-            max_in_flight or config.max_in_flight,
         )
         self._inbox: deque[Message] = deque()
         self._started = False

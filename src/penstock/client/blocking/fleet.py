@@ -35,14 +35,12 @@ class Fleet:
         nsqds: Sequence[str],
         lookupds: Sequence[str],
         path: str,
-        max_in_flight: int,
     ) -> None:
         self._config = config
         self._opening_for = opening_for
         self._nsqds = nsqds
         self._lookupds = lookupds
         self._path = path
-        self._max_in_flight = max_in_flight
         self._found: set[str] = set()
         self._shares: dict[Connection, Share] = {}
         self._heard_at: dict[Connection, float] = {}
@@ -174,7 +172,7 @@ class Fleet:
 
     def _share_out(self, now: float) -> None:
         connections, shares = list(self._shares), list(self._shares.values())
-        parts = share_out(shares, self._config, self._max_in_flight, now)
+        parts = share_out(shares, self._config, self._config.max_in_flight, now)
         for connection, share, rdy in zip(connections, shares, parts, strict=True):
             if rdy != share.rdy:
                 share.rdy, share.changed_at = rdy, now

@@ -123,8 +123,8 @@ class Producer:
                 within = f"{self._config.publish_timeout:g} s"
                 raise NotConfirmed(f"not confirmed within {within}: {failure}")
             try:
-                self._step(self._usable_connection(), batches, left)
-                deadline = time.monotonic() + self._config.publish_timeout
+                if self._step(self._usable_connection(), batches, left):
+                    deadline = time.monotonic() + self._config.publish_timeout
             except NotConnected as lost:
                 failure = lost
                 self._take_back(batches)
@@ -134,19 +134,20 @@ class Producer:
                 if refusal.code not in TRY_ELSEWHERE:
                     raise
 
-    def _step(self, connection: Connection, batches: deque[Publishes], seconds: float) -> None:
-        """Sends what may be under way, and hears one answer or more."""
+    def _step(self, connection: Connection, batches: deque[Publishes], seconds: float) -> bool:
+        """Sends what may be under way, and waits for an answer: whether there was one."""
         while batches and connection.unconfirmed < self._config.max_batches_in_flight:
             connection.publish(batches.popleft())
-        patience = min(seconds, self._config.response_timeout)
-        events = connection.receive(patience)
+        patience = self._config.response_timeout
+        events = connection.receive(min(seconds, patience))
         for event in events:
             if isinstance(event, wire.Refused):
                 if event.receipt is not None:
                     batches.appendleft(event.receipt)
                 raise Refused(connection.address, event.error.code, event.error.detail)
-        if not events:
+        if not events and seconds > patience:
             raise NotConnected(f"{connection.address}: no answer within {patience:g} s")
+        return bool(events)
 
     def _take_back(self, batches: deque[Publishes]) -> None:
         """What the lost connection has not confirmed has to be sent again, first."""
