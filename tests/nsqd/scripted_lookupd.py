@@ -1,0 +1,101 @@
+"""An nsqlookupd that says what it is told to, right or wrong: for tests of whoever registers."""
+
+import json
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+from penstock.testing.waiting import wait_until
+from penstock.wire import lookup_v1
+from penstock.wire.lookup_server import Event, Identify, LookupServerConnection
+
+Answer: TypeAlias = Callable[[Event], bytes]
+
+
+def well(event: Event) -> bytes:
+    """What nsqlookupd answers, but that it has no HTTP API."""
+    if isinstance(event, Identify):
+        return lookup_v1.response(b'{"broadcast_address":"127.0.0.1","http_port":1}')
+    return lookup_v1.OK
+
+
+def with_http_port(port: int) -> Answer:
+    """What it answers when its HTTP API is there."""
+    info = json.dumps({"broadcast_address": "127.0.0.1", "http_port": port}).encode()
+    return lambda event: lookup_v1.response(info) if isinstance(event, Identify) else well(event)
+
+
+def nothing(_: Event) -> bytes:
+    """No answer at all, while the connection stays."""
+    return b""
+
+
+def hang_up(_: Event) -> bytes:
+    """The connection is closed instead."""
+    raise ConnectionAbortedError
+
+
+class ScriptedLookupd(socketserver.ThreadingTCPServer):
+    """Answers each command by `answer`, which may be changed at any time."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = answer
+        self.connected_at: list[float] = []
+        self.heard: list[Event] = []
+        self._open: list[socket.socket] = []
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+    def take(self) -> list[Event]:
+        """What was heard since this was last called."""
+        heard, self.heard = self.heard, []
+        return heard
+
+    def hears(self, event: Event) -> None:
+        """Waits until it has heard this."""
+        wait_until(lambda: event in self.heard, f"{event}, not {self.heard}")
+
+    def say(self, data: bytes) -> None:
+        """Says something that nobody has asked for, on the last connection."""
+        self._open[-1].sendall(data)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """nsqd leaves when it likes."""
+
+
+class _Handler(socketserver.BaseRequestHandler):
+    server: ScriptedLookupd
+
+    def handle(self) -> None:
+        self.server.connected_at.append(time.monotonic())
+        self.server._open.append(self.request)
+        wire = LookupServerConnection()
+        while data := self.request.recv(65536):
+            wire.receive_data(data)
+            while (event := wire.next_event()) is not None:
+                self.server.heard.append(event)
+                self.request.sendall(self.server.answer(event))
+
+
+@contextmanager
+def scripted_lookupd(answer: Answer = well) -> Iterator[ScriptedLookupd]:
+    """Serves on a free port until the block is left."""
+    with ScriptedLookupd(answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()

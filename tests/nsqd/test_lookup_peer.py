@@ -1,0 +1,341 @@
+"""What one nsqlookupd is told, and what becomes of a connection to it that goes wrong."""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import pytest
+import uvloop
+from tests.broker.fakes import Host
+from tests.nsqd import scripted_lookupd as script
+from tests.nsqd.scripted_lookupd import ScriptedLookupd, scripted_lookupd
+
+from penstock.logs import Logger
+from penstock.nsqd.lookup_peer import LookupPeer
+from penstock.wire import lookup_v1
+from penstock.wire.lookup_server import Event, Identify, PeerInfo, Ping, Register, Unregister
+
+US = PeerInfo(broadcast_address="n1.example", tcp_port=4150, http_port=4151, version="1.3.0")
+IDENTITY = {
+    "broadcast_address": "n1.example",
+    "tcp_port": 4150,
+    "http_port": 4151,
+    "version": "1.3.0",
+}
+
+Change: TypeAlias = Callable[[Host], object]
+
+
+class Registrant:
+    """A peer of a broker in memory, on a loop of its own."""
+
+    def __init__(self, address: str, **options: Any) -> None:
+        self.host = Host()
+        self.logged: list[str] = []
+        self._loop = uvloop.new_event_loop()
+        self._address = address
+        self._options = options
+
+    def start(self) -> None:
+        self.run(self._connect())
+
+    async def _connect(self) -> None:
+        log = Logger("", write=self.logged.append)
+        self.peer = LookupPeer(
+            self._address, lambda: IDENTITY, lambda: self.host.broker.topics, log, **self._options
+        )
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._loop.run_until_complete(work)
+
+    def serve_until(self, probe: Callable[[], object], *, seconds: float = 10) -> None:
+        """Runs the loop until something is so."""
+
+        async def poll() -> None:
+            async with asyncio.timeout(seconds):
+                while not probe():  # noqa: ASYNC110 (it looks at another thread)
+                    await asyncio.sleep(0.002)
+
+        self.run(poll())
+
+    def change(self, change: Change, topic: str = "t") -> None:
+        change(self.host)
+        self.peer.changed(topic)
+
+    def close(self) -> None:
+        self.run(self.peer.close())
+        self._loop.close()
+
+
+@contextmanager
+def registrant(
+    address: str, *, change: Change | None = None, **options: Any
+) -> Iterator[Registrant]:
+    """`change` is what there is before the peer is."""
+    ours = Registrant(address, **options)
+    if change:
+        change(ours.host)
+    ours.start()
+    try:
+        yield ours
+    finally:
+        ours.close()
+
+
+@pytest.fixture
+def lookupd() -> Iterator[ScriptedLookupd]:
+    with scripted_lookupd() as server:
+        yield server
+
+
+def take(ours: Registrant, lookupd: ScriptedLookupd, count: int) -> list[Event]:
+    """What nsqlookupd has heard, once that is so many commands."""
+    ours.serve_until(lambda: len(lookupd.heard) >= count)
+    return lookupd.take()
+
+
+def test_all_there_is_is_told_at_the_beginning(lookupd: ScriptedLookupd) -> None:
+    def make(host: Host) -> None:
+        host.channel("t", "c")
+        host.channel("t", "d#ephemeral")
+        host.broker.topic("u#ephemeral")
+
+    with registrant(lookupd.address, change=make) as ours:
+        assert [
+            Identify(US),
+            Register("t"),
+            Register("t", "c"),
+            Register("t", "d#ephemeral"),
+            Register("u#ephemeral"),
+        ] == take(ours, lookupd, 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda host: host.channel("t", "new"), [Register("t", "new")]),
+        (lambda host: host.channel("t", "x#ephemeral"), [Register("t", "x#ephemeral")]),
+        (lambda host: host.broker.topics["t"].delete_channel("c"), [Unregister("t", "c")]),
+        (
+            lambda host: host.broker.delete_topic("t"),
+            [Unregister("t", "d"), Unregister("t", "c"), Unregister("t")],
+        ),
+        (
+            lambda host: (host.broker.topics["t"].delete_channel("c"), host.channel("t", "c")),
+            [Unregister("t", "c"), Register("t", "c")],
+        ),
+        (
+            lambda host: (host.broker.delete_topic("t"), host.channel("t", "c")),
+            [
+                Unregister("t", "d"),
+                Unregister("t", "c"),
+                Unregister("t"),
+                Register("t"),
+                Register("t", "c"),
+            ],
+        ),
+        (lambda host: (host.channel("t", "x"), host.broker.topics["t"].delete_channel("x")), []),
+    ],
+    ids=[
+        "channel made",
+        "ephemeral channel made",
+        "channel deleted",
+        "topic deleted",
+        "channel made again",
+        "topic made again",
+        "channel made and deleted",
+    ],
+)
+def test_a_change_is_told_and_nothing_else(
+    lookupd: ScriptedLookupd, change: Change, expected: list[Event]
+) -> None:
+    def make(host: Host) -> None:
+        for name in ("c", "d"):
+            host.channel("t", name)
+        host.broker.topic("other")
+
+    with registrant(lookupd.address, change=make) as ours:
+        take(ours, lookupd, 5)
+        ours.change(change)
+        ours.change(lambda host: host.broker.topic("last"), "last")
+
+        assert [*expected, Register("last")] == take(ours, lookupd, len(expected) + 1)
+
+
+def test_many_topics_are_told_in_portions(lookupd: ScriptedLookupd) -> None:
+    def make(host: Host) -> None:
+        for number in range(1300):
+            host.broker.topic(f"t{number}#ephemeral")
+
+    with registrant(lookupd.address, change=make) as ours:
+        heard = take(ours, lookupd, 1301)
+
+    assert [Register(f"t{number}#ephemeral") for number in range(1300)] == heard[1:]
+
+
+def test_pings_come_in_time_however_much_changes(lookupd: ScriptedLookupd) -> None:
+    with registrant(lookupd.address, ping_seconds=0.1) as ours:
+        names = iter(range(1_000_000))
+
+        def goes_on_changing() -> bool:
+            name = f"t{next(names)}#ephemeral"
+            ours.change(lambda host: host.broker.topic(name), name)
+            return lookupd.heard.count(Ping()) >= 3
+
+        begun_at = time.monotonic()
+        ours.serve_until(goes_on_changing)
+
+    assert 0.3 <= time.monotonic() - begun_at
+
+
+def test_a_quiet_peer_says_that_it_is_there(lookupd: ScriptedLookupd) -> None:
+    with registrant(lookupd.address, ping_seconds=0.05) as ours:
+        assert [Identify(US), Ping(), Ping()] == take(ours, lookupd, 3)[:3]
+
+
+class TestDraining:
+    def test_is_told_at_once_and_with_every_ping(self, lookupd: ScriptedLookupd) -> None:
+        with registrant(lookupd.address, ping_seconds=0.3) as ours:
+            take(ours, lookupd, 1)
+            ours.peer.drain()
+            begun_at = time.monotonic()
+            first = take(ours, lookupd, 1)
+            took_seconds = time.monotonic() - begun_at
+
+            assert [Ping(draining=True)] == first
+            assert took_seconds < 0.3
+            assert [Ping(draining=True)] == take(ours, lookupd, 1)
+
+    def test_is_told_before_all_else_on_a_new_connection(self, lookupd: ScriptedLookupd) -> None:
+        def make(host: Host) -> None:
+            host.broker.topic("t")
+
+        with registrant(lookupd.address, change=make, draining=True) as ours:
+            assert [Identify(US), Ping(draining=True), Register("t")] == take(ours, lookupd, 3)
+
+
+class TestTrouble:
+    @pytest.mark.parametrize(
+        ("answer", "reason"),
+        [
+            (lambda _: lookup_v1.response(b"E_INVALID no"), "E_INVALID no"),
+            (lambda _: lookup_v1.response(b"E_REGISTER_FAILED no"), "E_REGISTER_FAILED no"),
+            (lambda _: lookup_v1.response(b"OK"), "no answer to IDENTIFY"),
+            (lambda _: lookup_v1.response(b'{"http_port":"x"}'), "no answer to IDENTIFY"),
+            (lambda _: lookup_v1.response(b'{"x":' + b"[" * 60_000), "no answer to IDENTIFY"),
+            (lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a response"),
+            (lambda _: b"\xff" * 100, "not a response"),
+            (lambda event: 2 * script.well(event), "nobody has asked for"),
+            (lambda _: b"\0\0", "i/o timeout"),
+            (script.nothing, "i/o timeout"),
+            (script.hang_up, "closed by nsqlookupd"),
+        ],
+        ids=[
+            "error",
+            "error to go on after",
+            "not JSON",
+            "wrong type",
+            "deep JSON",
+            "HTTP",
+            "garbage",
+            "too many answers",
+            "half an answer",
+            "silence",
+            "end",
+        ],
+    )
+    def test_is_logged_and_over_when_nsqlookupd_is_well(
+        self, lookupd: ScriptedLookupd, answer: script.Answer, reason: str
+    ) -> None:
+        lookupd.answer = answer
+        with registrant(lookupd.address, change=lambda host: host.broker.topic("t")) as ours:
+            ours.serve_until(lambda: any("ERROR" in line for line in ours.logged))
+            errors = [line for line in ours.logged if "ERROR" in line]
+            lookupd.answer = script.well
+            ours.serve_until(lambda: Register("t") in lookupd.heard)
+
+        assert f"LOOKUPD({lookupd.address}): " in errors[0]
+        assert reason in errors[0]
+
+    def test_an_answer_out_of_nowhere_ends_the_connection(self, lookupd: ScriptedLookupd) -> None:
+        with registrant(lookupd.address) as ours:
+            take(ours, lookupd, 1)
+            lookupd.say(lookup_v1.OK)
+
+            assert [Identify(US)] == take(ours, lookupd, 1)
+
+    def test_a_topic_that_is_refused_does_not_stand_in_the_way(
+        self, lookupd: ScriptedLookupd
+    ) -> None:
+        def full(event: Event) -> bytes:
+            if event == Register("t"):
+                return lookup_v1.response(b"E_REGISTER_FAILED REGISTER failed full")
+            return script.well(event)
+
+        lookupd.answer = full
+        with registrant(lookupd.address, change=lambda host: host.broker.topic("t")) as ours:
+            ours.serve_until(lambda: any("REGISTER failed full" in line for line in ours.logged))
+            ours.change(lambda host: host.broker.topic("u"), "u")
+
+            assert [Identify(US), Register("t"), Register("u")] == take(ours, lookupd, 3)
+
+    def test_everything_is_told_again_after_it(self, lookupd: ScriptedLookupd) -> None:
+        with registrant(lookupd.address, change=lambda host: host.channel("t", "c")) as ours:
+            all_of_it = take(ours, lookupd, 3)
+            lookupd.answer = script.hang_up
+            ours.change(lambda host: host.broker.topic("lost"), "lost")
+            ours.serve_until(lambda: Register("lost") in lookupd.heard)
+            lookupd.answer = script.well
+            lookupd.take()
+
+            assert [*all_of_it, Register("lost")] == take(ours, lookupd, 4)
+
+    def test_rests_become_longer(self, lookupd: ScriptedLookupd) -> None:
+        lookupd.answer = script.hang_up
+        with registrant(lookupd.address) as ours:
+            ours.serve_until(lambda: len(lookupd.connected_at) == 4)
+        at = lookupd.connected_at
+        rests = [later - earlier for earlier, later in pairwise(at)]
+
+        assert [True] * 3 == [
+            shortest <= rest for shortest, rest in zip([0.12, 0.25, 0.5], rests, strict=True)
+        ]
+
+    @pytest.mark.parametrize("host", ["..", "x" * 70 + ".example", "no-such-host.invalid"])
+    def test_a_host_that_is_none_is_logged(self, host: str) -> None:
+        with registrant(f"{host}:4160") as ours:
+            ours.serve_until(lambda: any("ERROR" in line for line in ours.logged))
+
+    def test_where_nobody_listens_is_logged(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+        with registrant(address) as ours:
+            ours.serve_until(lambda: any("Connect" in line for line in ours.logged))
+
+
+@pytest.mark.parametrize("answer", [script.nothing, script.well, script.hang_up])
+def test_closing_waits_for_nobody(lookupd: ScriptedLookupd, answer: script.Answer) -> None:
+    lookupd.answer = answer
+    with registrant(lookupd.address) as ours:
+        take(ours, lookupd, 1)
+        begun_at = time.monotonic()
+
+    assert time.monotonic() - begun_at < 0.5
+
+
+def test_what_is_known_of_nsqlookupd_lasts_as_long_as_the_connection(
+    lookupd: ScriptedLookupd,
+) -> None:
+    with registrant(lookupd.address) as ours:
+        before = ours.peer.may_answer, ours.peer.info
+        ours.serve_until(lambda: ours.peer.info)
+        lookupd.answer = script.hang_up
+        ours.change(lambda host: host.broker.topic("t"))
+        ours.serve_until(lambda: ours.peer.info is None)
+
+        assert (True, None) == before
+        assert not ours.peer.may_answer
