@@ -210,8 +210,19 @@ class TestCommits:
 
         assert ["b"] == host.consumer(rdy=100).take()
 
+    def test_it_can_be_given_back_to_consumers(self, host: Host) -> None:
+        host.channel().set_committing(True)
+        host.publish("t", *"abc")
+        host.channel().commit(first_seq(host) + 1)
+        host.publish("t", "d")
+        host.channel().set_committing(False)
+        consumer = host.consumer(rdy=100)
+        host.publish("t", "e")
+
+        assert [*"bcde"] == consumer.take()
+
     def test_it_keeps_consumers_out(self, host: Host) -> None:
-        host.channel().committing = True
+        host.channel().set_committing(True)
 
         with pytest.raises(ProtocolError, match=r"E_SUB_FAILED .* t:c is moved by commits"):
             host.consumer()

@@ -309,6 +309,18 @@ def test_a_reader_is_cut_off_when_what_it_would_read_is_trimmed(topic: str) -> N
         wait_until(lambda: "have been trimmed while they were read" in nsqd.log, "a log line")
 
 
+def test_a_reader_does_not_keep_nsqd_from_stopping(topic: str) -> None:
+    with run_nsqd() as nsqd:
+        producer = nsqd.connect()
+        for _ in range(40):
+            producer.call(commands.mpub(topic, [b"x" * 900_000]))
+        with reading(nsqd, f"/topic/messages?topic={topic}", FRAMES) as response:
+            response.read(1000)
+            nsqd.send_signal(signal.SIGTERM)
+
+            assert 0 == nsqd.wait()
+
+
 def test_a_reader_that_takes_nothing_costs_little_memory(topic: str) -> None:
     with run_nsqd() as nsqd:
         producer = nsqd.connect()

@@ -10,6 +10,7 @@ from penstock.broker.topic import Topic
 from penstock.log import LogReader, TopicLog
 from penstock.nsqd import history_streams
 from penstock.nsqd.history_streams import HistoryStreams
+from penstock.webapi import CutShort
 from penstock.wire import frames as wire
 
 Stream = Callable[[HistoryStreams, Topic, LogReader], AsyncIterator[bytes]]
@@ -43,8 +44,9 @@ def test_a_heartbeat_while_nothing_comes(
         while (piece := await anext(pieces)) == heartbeat:
             pass
         received.append(piece)
-        streams.close()
+        streams.end_following()
         received += [piece async for piece in pieces if piece != heartbeat]
+        streams.close()
         return received
 
     first, *heartbeats, second = asyncio.run(follow())
@@ -52,3 +54,23 @@ def test_a_heartbeat_while_nothing_comes(
     assert [heartbeat, heartbeat] == heartbeats
     assert b"a" in first
     assert b"b" in second
+
+
+def test_a_topic_that_is_deleted_cuts_its_followers_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_streams, "HEARTBEAT_SECONDS", 0.01)
+    host = Host()
+    host.publish("t", "a")
+    topic = host.broker.topic("t")
+    assert isinstance(topic.log, TopicLog)
+    reader = LogReader(topic.log, topic.log.first_seq)
+
+    async def follow() -> None:
+        streams = HistoryStreams()
+        pieces = frames(streams, topic, reader)
+        await anext(pieces)
+        host.broker.delete_topic("t")
+        with pytest.raises(CutShort, match="the topic has been closed"):
+            [piece async for piece in pieces]
+        streams.close()
+
+    asyncio.run(follow())

@@ -34,7 +34,7 @@ class Backlog:
         """`on_due` is told the wall time at which `recall_due` will have something to do."""
         self.in_sequence = True  # no redelivery or deferral stands in the window
         self._window = Window()
-        self._window_max = window_max
+        self.window_max = window_max  # what it may hold without a subscriber that waits for it
         self._on_due = on_due
         self._deferred = Deferred(frames_max=None)
 
@@ -127,7 +127,7 @@ class Backlog:
         return len(self._deferred)
 
     def _room(self, wanted: int) -> int:
-        return max(max(self._window_max, wanted) - len(self._window), 0)
+        return max(max(self.window_max, wanted) - len(self._window), 0)
 
     def _defer(self, due_ns: int, first_seq: int, frames: list[bytes]) -> None:
         self._deferred.add(due_ns, first_seq, frames)

@@ -229,6 +229,12 @@ class Channel:
         self._forget_handed_out()
         self._agenda.wake(self)
 
+    def set_committing(self, committing: bool) -> None:
+        """Whether the channel is moved by commits. It then has no use for messages in memory."""
+        assert not (committing and self.subscribers)
+        self.committing = committing
+        self._backlog.window_max = 0 if committing else self._settings.mem_queue_size
+
     def commit(self, seq: int) -> int:
         """Finishes everything below `seq`; what was finished before stays so. Returns the first
         number that is not finished. Raises StorageError."""

@@ -186,12 +186,13 @@ class Nsqd:
                 listener.close()
         self.broker.exiting = True
         await self._lookups.close()
-        self._history.close()
+        self._history.end_following()
         self._loop_lag.stop()
         if self._statsd is not None:
             await self._statsd.stop()
         if self._http_server is not None:
             await self._http_server.stop(STOP_SECONDS)
+        self._history.close()
         for timer in (self._advance_timer, self._housekeeping):
             if timer is not None:
                 timer.cancel()

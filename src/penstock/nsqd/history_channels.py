@@ -83,7 +83,7 @@ class ChannelHistory:
         if committing and channel.subscribers:
             raise HttpError(409, "CHANNEL_HAS_CONSUMERS")
         if channel.committing != committing:
-            channel.committing = committing
+            channel.set_committing(committing)
             self._services.save_metadata()
 
 

@@ -57,11 +57,14 @@ class HistoryStreams:
         if self._grown and (event := self._grown.pop(topic, None)) is not None:
             event.set()
 
-    def close(self) -> None:
-        """Ends those who would wait for more, and lets the others come to their end."""
+    def end_following(self) -> None:
+        """Nobody waits for more from here on; the others may come to their end."""
         self._is_closing = True
         for event in self._grown.values():
             event.set()
+
+    def close(self) -> None:
+        """Gives the threads back. Nobody reads any more."""
         self._threads.shutdown(wait=False)
 
     async def frames(

@@ -15,7 +15,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -35,7 +35,7 @@ FILE_NAME = "nsqd.dat"
 class _Channel(msgspec.Struct):
     name: str
     paused: bool = False
-    mode: Literal["commit"] | UnsetType = UNSET
+    mode: str | UnsetType = UNSET
 
 
 class _Retention(msgspec.Struct):
@@ -69,7 +69,7 @@ def restore(data_path: Path, broker: Broker, log: Logger) -> None:
             channel = topic.channel(stored_channel.name)
             if stored_channel.paused:
                 channel.pause(True)
-            channel.committing = stored_channel.mode == "commit"
+            channel.set_committing(stored_channel.mode == "commit")
         topic.pause(stored_topic.paused)
         if stored_topic.retention is not UNSET and topic.store is not None:
             kept = stored_topic.retention
