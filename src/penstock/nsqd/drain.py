@@ -1,12 +1,12 @@
 """Draining: nsqd takes no more messages, and ends when its consumers have taken those it has.
 
 Publishes are refused, and every nsqlookupd is told, so that producers go elsewhere. Consumers come
-and go as before. When every queue is empty, or time is up, nsqd stops as it always does: what is
-left stays on disk.
+and go as before. When nothing is queued, in flight or deferred any more, or when time is up, nsqd
+stops as it always does: what is left stays on disk.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
@@ -14,6 +14,7 @@ from penstock.logs import Logger
 
 __all__ = ["Drain"]
 
+# How often we look whether there is anything left.
 LOOK_SECONDS = 0.1
 
 
@@ -37,6 +38,7 @@ class Drain:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._until = float("inf")
+        self._unfinished: list[str] = []  # topics, those that are looked at last first
 
     def start(self) -> None:
         """Begins; to ask again changes nothing."""
@@ -51,24 +53,32 @@ class Drain:
         self._look()
 
     def _look(self) -> None:
-        left = unfinished(self._broker.topics.values())
-        if not left:
+        if self._is_empty():
             self._log.info("NSQ: drained")
             self._stop()
         elif self._loop.time() >= self._until:
-            self._log.warning("NSQ: not drained in time, %d messages stay on disk", left)
+            left = sum(map(unfinished, self._broker.topics.values()))
+            self._log.warning("NSQ: not drained in time, %d messages are left", left)
             self._stop()
         else:
             self._loop.call_later(LOOK_SECONDS, self._look)
 
+    def _is_empty(self) -> bool:
+        """One topic after the other is looked at until it is empty, so that a look costs little
+        however many there are; then all are once more, since a channel may have been rewound."""
+        topics = self._broker.topics
+        while self._unfinished:
+            topic = topics.get(self._unfinished[-1])
+            if topic is not None and unfinished(topic):
+                return False
+            self._unfinished.pop()
+        self._unfinished = [name for name, topic in topics.items() if unfinished(topic)]
+        return not self._unfinished
 
-def unfinished(topics: Iterable[Topic]) -> int:
+
+def unfinished(topic: Topic) -> int:
     """How many messages somebody still has to finish: queued, in flight or deferred."""
-    return sum(
-        topic.depth
-        + sum(
-            channel.depth + channel.in_flight_count + channel.deferred_count
-            for channel in topic.channels.values()
-        )
-        for topic in topics
+    return topic.depth + sum(
+        channel.depth + channel.in_flight_count + channel.deferred_count
+        for channel in topic.channels.values()
     )
