@@ -131,13 +131,18 @@ def test_it_fails_when_what_was_to_come_is_trimmed(files: FaultyFiles) -> None:
 
 
 @pytest.mark.usefixtures("damaged_on_purpose")
-def test_damage_is_stepped_over_and_told(files: FaultyFiles, memory_files: MemoryFiles) -> None:
+@pytest.mark.parametrize("damaged", [*"adh"])
+def test_damage_is_stepped_over_and_told(
+    files: FaultyFiles, memory_files: MemoryFiles, damaged: str
+) -> None:
     log = new_log(files, max_bytes=1000)
     path = f"data/topics/t/{FIRST:020}.log"
     file = memory_files.open(path, "write")
-    file.write(file.read(0, file.size()).find(b"c"), b"~")
+    file.write(file.read(0, file.size()).find(b"\x01" + damaged.encode()) + 1, b"~")
+    reader = LogReader(log, FIRST)
 
-    assert "abdefgh" == read_rest(LogReader(log, FIRST))
+    assert "abcdefgh".replace(damaged, "") == read_rest(reader)
+    assert log.next_seq == reader.seq
     assert ["the frames do not match their checksum"] == [found.problem for found in log.damage]
 
 
