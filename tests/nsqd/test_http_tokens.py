@@ -107,6 +107,7 @@ class TestTheFile:
         ("POST", "/channel/create", {ADMIN, CONSUME}),
         ("POST", "/channel/commit", {CONSUME}),
         ("GET", "/topic/messages", {CONSUME}),
+        ("GET", "/channel/messages", {CONSUME}),
         ("GET", "/topic/log", {CONSUME, READ}),
         ("GET", "/nobody/knows", {READ}),
         ("BREW", "/coffee", {ADMIN}),

@@ -51,6 +51,7 @@ _BY_PATH: Final = {
     "/pub": _PUBLISH,
     "/mpub": _PUBLISH,
     "/topic/messages": _CONSUME,
+    "/channel/messages": _CONSUME,
     "/channel/commit": _CONSUME,
     "/topic/log": _CONSUME | _READ,
     "/channel/create": _CONSUME | _ADMIN,
