@@ -117,6 +117,11 @@ class Backlog:
         return len(self._window) + self.log_depth
 
     @property
+    def has_more(self) -> bool:
+        """Whether it is worth asking for more; `load` tells for sure."""
+        return bool(self._window)
+
+    @property
     def log_depth(self) -> int:
         """How many of the queued messages are in the log only."""
         return 0

@@ -174,12 +174,13 @@ class Channel:
             subscriber = ready.popleft()
             capacity = subscriber.capacity()
             if capacity > 0:
-                self._hand_out(subscriber, backlog.take(min(capacity, TURN_FRAMES)), now_ns)
-            if subscriber.capacity() > 0:
+                taken = backlog.take(min(capacity, TURN_FRAMES))
+                capacity -= self._hand_out(subscriber, taken, now_ns)
+            if capacity > 0:
                 ready.append(subscriber)
             else:
                 subscriber.waiting = False
-        if backlog.depth and self._nearest_ready():
+        if backlog.has_more and self._nearest_ready():
             self._agenda.wake(self)
 
     def advance(self, now_ns: int, wall_ns: int) -> None:
@@ -340,11 +341,12 @@ class Channel:
         zone, region, anywhere = self._ready
         return zone or region or anywhere
 
-    def _hand_out(self, subscriber: Subscriber, frames: list[bytes], now_ns: int) -> None:
+    def _hand_out(self, subscriber: Subscriber, frames: list[bytes], now_ns: int) -> int:
+        """Gives the frames to the subscriber, as far as it wants them; returns how many."""
         if subscriber.sample_rate:
             frames = self._sampled(frames, subscriber.sample_rate)
             if not frames:
-                return
+                return 0
         deadline_ns = now_ns + subscriber.msg_timeout_ns
         if self._backlog.in_sequence:
             ids = wire.message_ids(frames)
@@ -358,6 +360,7 @@ class Channel:
         if deadline_ns < self.armed_ns:
             self._agenda.arm(self, deadline_ns)
         subscriber.peer.deliver(frames)
+        return len(frames)
 
     def _add_by_sequence(
         self, subscriber: Subscriber, frames: list[bytes], now_ns: int, deadline_ns: int

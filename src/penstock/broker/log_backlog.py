@@ -188,6 +188,10 @@ class LogBacklog(Backlog):
         return not self._progress.is_finished(first_seq, next_seq)
 
     @property
+    def has_more(self) -> bool:
+        return self._read_seq < self._released_seq or bool(self._window)
+
+    @property
     def log_depth(self) -> int:
         first_seq, next_seq = self._read_seq, self._released_seq
         if first_seq >= next_seq:

@@ -72,7 +72,8 @@ class ServerConnection:
 
     def next_event(self) -> Event | None:
         """What the client asks for next, or None if that is not all here."""
-        if self._dead:
+        # A dead connection's buffer is empty, and never filled again.
+        if not self._buffer.is_ready() and self._failure is None:
             return None
         try:
             return self._step()
@@ -110,8 +111,6 @@ class ServerConnection:
     def _step(self) -> Event | None:
         if self._failure is not None:
             raise self._failure
-        if not self._buffer.is_ready():
-            return None
         self._shortfall = None
         if self._multi is not None:
             return self._continue_multi(self._multi)
