@@ -1,0 +1,127 @@
+"""nsq_tail: the messages of topics on standard output, each on a line of its own.
+
+A message is finished once it has been written, the last one too. Writing happens in a thread:
+whoever reads slowly holds up the messages, but not our heartbeats. When nobody reads any more,
+that is the end, and no error.
+"""
+
+import asyncio
+import os
+import random
+import select
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.client import Consumer, Message
+from penstock.errors import ConfigError, Error
+from penstock.logs import Logger
+from penstock.option_kinds import BOOL, INT, STRING, STRINGS
+from penstock.options import option
+from penstock.tools.consumer_options import ConsumerOptions, check_source, consumer_config
+from penstock.tools.consuming import consume_all, run_tool
+
+__all__ = ["TailOptions", "check", "run"]
+
+# How often we look whether there is still a reader, when there is nothing to write.
+READER_CHECK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailOptions(ConsumerOptions):
+    """The options of nsq_tail."""
+
+    topic: tuple[str, ...] = option((), STRINGS, "topic to show", key=None)
+    channel: str = option(
+        "", STRING, "channel to consume; without one, our own that goes when we go", key=None
+    )
+    n: int = option(0, INT, "messages to show in all; 0 for no end", key=None, at_least=0)
+    print_topic: bool = option(False, BOOL, "show a message's topic before it", key=None)
+
+
+def check(options: TailOptions) -> None:
+    """Raises ConfigError if nsq_tail cannot do as these options say."""
+    if not options.topic:
+        raise ConfigError("--topic required")
+    check_source(options)
+
+
+def run(options: TailOptions, log: Logger) -> int:
+    """Shows messages until there are enough, or it is told to stop, or nobody reads them."""
+    return run_tool(lambda stop: _tail(options, stop), log)
+
+
+async def _tail(options: TailOptions, stop: asyncio.Event) -> int:
+    config = consumer_config("nsq_tail", options)
+    channel = options.channel or f"tail{random.randrange(999_999):06d}#ephemeral"  # noqa: S311
+    max_in_flight = min(options.max_in_flight, options.n or options.max_in_flight)
+    consumers = [
+        Consumer(
+            topic,
+            channel,
+            nsqd=options.nsqd_tcp_address,
+            lookupd=options.lookupd_http_address,
+            max_in_flight=max_in_flight,
+            config=config,
+        )
+        for topic in dict.fromkeys(options.topic)
+    ]
+    if sys.stdout is None:
+        raise Error("standard output is closed")
+    tail = _Tail(sys.stdout.fileno(), count_max=options.n, print_topic=options.print_topic)
+    watching = asyncio.create_task(tail.watch_reader(stop))
+    try:
+        await consume_all(consumers, tail.show, stop)
+    finally:
+        watching.cancel()
+    return 0
+
+
+class _Tail:
+    """What is shown, of all topics together."""
+
+    def __init__(self, fd: int, *, count_max: int, print_topic: bool) -> None:
+        self._fd = fd
+        self._left = count_max or sys.maxsize
+        self._print_topic = print_topic
+        self._writing = asyncio.Lock()  # so that the lines of two topics do not mix
+
+    async def show(self, consumer: Consumer) -> None:
+        """Shows what comes, until there has been enough, or nobody reads it."""
+        prefix = f"{consumer.topic} | ".encode() if self._print_topic else b""
+        while self._left and (messages := await consumer.batch()):
+            shown, rest = messages[: self._left], messages[self._left :]
+            self._left -= len(shown)
+            try:
+                async with self._writing:
+                    await asyncio.to_thread(_write, self._fd, _lines(prefix, shown))
+            except BrokenPipeError:
+                _requeue(messages)
+                return
+            for message in shown:
+                message.finish()
+            _requeue(rest)
+
+    async def watch_reader(self, stop: asyncio.Event) -> None:
+        """Sets `stop` when there is nobody to write for, though there be nothing to write."""
+        poll = select.poll()
+        poll.register(self._fd, 0)
+        # The loop can wait until there is room to write, but there nearly always is.
+        while not any(events & select.POLLERR for _, events in poll.poll(0)):  # noqa: ASYNC110
+            await asyncio.sleep(READER_CHECK_SECONDS)
+        stop.set()
+
+
+def _lines(prefix: bytes, messages: Iterable[Message]) -> bytes:
+    return b"".join([b"%b%b\n" % (prefix, message.body) for message in messages])
+
+
+def _write(fd: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
+
+
+def _requeue(messages: Iterable[Message]) -> None:
+    for message in messages:
+        message.requeue()
