@@ -7,8 +7,9 @@ under way at once.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 
 from penstock.broker.topic import Topic
 from penstock.errors import StorageError
@@ -71,25 +72,25 @@ class HistoryStreams:
         self, topic: Topic, reader: LogReader, *, follow: bool
     ) -> AsyncIterator[bytes]:
         """The frames as they are in the log, in large pieces."""
-        async for batches in self._batches(topic, reader, follow=follow):
-            if batches is None:
-                yield wire.HEARTBEAT
-            else:
-                yield b"".join([found.frames for found in batches])
+        async with aclosing(self._batches(topic, reader, follow=follow)) as pieces:
+            async for batches in pieces:
+                if batches is None:
+                    yield wire.HEARTBEAT
+                else:
+                    yield b"".join([found.frames for found in batches])
 
     async def lines(self, topic: Topic, reader: LogReader, *, follow: bool) -> AsyncIterator[bytes]:
         """A line of JSON for each message."""
-        async for batches in self._batches(topic, reader, follow=follow):
-            if batches is None:
-                yield b"\n"
-            else:
-                for found in batches:
-                    for lines in _lines_of(found):
-                        yield lines
+        async with aclosing(self._batches(topic, reader, follow=follow)) as pieces:
+            async for batches in pieces:
+                if batches is None:
+                    yield b"\n"
+                for lines in _lines_of(batches or ()):
+                    yield lines
 
     async def _batches(
         self, topic: Topic, reader: LogReader, *, follow: bool
-    ) -> AsyncIterator[list[FoundBatch] | None]:
+    ) -> AsyncGenerator[list[FoundBatch] | None, None]:
         """What is read, piece by piece; None when nothing has come for a while."""
         loop = asyncio.get_running_loop()
         running: asyncio.Future[list[FoundBatch]] | None = None
@@ -110,6 +111,8 @@ class HistoryStreams:
             raise CutShort(str(failure)) from failure
         finally:
             self._open -= 1
+            if topic.closed:
+                self._grown.pop(topic, None)  # it will never grow
             # The client may have gone while a thread was reading: the file stays open for that.
             if running is None:
                 reader.close()
@@ -127,15 +130,15 @@ class HistoryStreams:
         return True
 
 
-def _lines_of(found: FoundBatch) -> Iterator[bytes]:
-    """The lines of one batch, some at a time."""
-    batch = found.batch
+def _lines_of(batches: Iterable[FoundBatch]) -> Iterator[bytes]:
+    """The lines of all messages, some at a time."""
     lines: list[MessageLine] = []
     size = 0
-    for seq, frame in enumerate(split_frames(batch, found.frames), batch.first_seq):
-        lines.append(message_line(seq, frame, batch.due_ns))
-        size += len(frame)
-        if size >= _JSON_BYTES:
-            yield encode_lines(lines)
-            lines, size = [], 0
+    for batch, frames in batches:
+        for seq, frame in enumerate(split_frames(batch, frames), batch.first_seq):
+            lines.append(message_line(seq, frame, batch.due_ns))
+            size += len(frame)
+            if size >= _JSON_BYTES:
+                yield encode_lines(lines)
+                lines, size = [], 0
     yield encode_lines(lines)
