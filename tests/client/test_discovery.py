@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from tests.client.conftest import Run
@@ -11,7 +12,8 @@ from tests.nsqd.auth_server import AuthServer, auth_server
 from penstock.client import ClientConfig, Consumer, Producer, blocking
 from penstock.errors import NotConnected
 from penstock.testing.nsqd import NsqdProcess
-from penstock.testing.nsqlookupd import LookupPeer, NsqlookupdProcess, run_nsqlookupd
+from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
+from penstock.testing.waiting import wait_until
 from penstock.wire import lookup_v1
 
 # Where no long poll is, a poll follows soon; where there is one, none would come in time.
@@ -19,18 +21,21 @@ SELDOM = ClientConfig(lookupd_poll_interval=1000.0)
 OFTEN = ClientConfig(lookupd_poll_interval=0.1)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def lookupd() -> Iterator[NsqlookupdProcess]:
     with run_nsqlookupd() as process:
         yield process
 
 
-def registered(lookupd: NsqlookupdProcess, nsqd: NsqdProcess, *topics: str) -> LookupPeer:
-    """Tells nsqlookupd of the nsqd, as that would itself."""
+@contextmanager
+def registered(lookupd: NsqlookupdProcess, nsqd: NsqdProcess, *topics: str) -> Iterator[None]:
+    """nsqlookupd knows of the nsqd, as if that had told it, until the block is left."""
     peer = lookupd.node("127.0.0.1", tcp_port=int(nsqd.tcp_address.rpartition(":")[2]))
     for topic in topics:
         peer.call(lookup_v1.register(topic))
-    return peer
+    yield
+    peer.close()
+    wait_until(lambda: not lookupd.http("GET", "/nodes").json()["producers"], "its end")
 
 
 def test_a_topic_that_appears_is_found_at_once(
@@ -41,11 +46,11 @@ def test_a_topic_that_appears_is_found_at_once(
     async def scenario() -> None:
         addresses = [lookupd.http_address, "127.0.0.1:1"]  # one that is away does no harm
         async with Consumer(topic, "c", lookupd=addresses, config=SELDOM) as consumer:
-            registered(lookupd, nsqd, topic)
-            began = time.monotonic()
-            message = await anext(consumer)
-            assert time.monotonic() - began < 5.0
-            message.finish()
+            with registered(lookupd, nsqd, topic):
+                began = time.monotonic()
+                message = await anext(consumer)
+                assert time.monotonic() - began < 5.0
+                message.finish()
 
     run(scenario())
 
@@ -56,12 +61,15 @@ def test_a_producer_uses_the_nodes_that_lookupds_know(
     async def scenario() -> None:
         with pytest.raises(NotConnected, match="no lookupd knows of an nsqd"):
             await Producer(lookupd=lookupd.http_address).start()
-        registered(lookupd, nsqd)
-        async with Producer(lookupd=f"http://{lookupd.http_address}/") as producer:
-            await producer.publish(topic, b"x")
+        with registered(lookupd, nsqd):
+            async with Producer(lookupd=f"http://{lookupd.http_address}/") as producer:
+                await producer.publish(topic, b"x")
 
     run(scenario())
-    with blocking.Producer(lookupd=lookupd.http_address) as producer:
+    with (
+        registered(lookupd, nsqd),
+        blocking.Producer(lookupd=lookupd.http_address) as producer,
+    ):
         producer.publish(topic, b"y")
     assert 2 == nsqd.stats(topic)["message_count"]
 
@@ -72,8 +80,8 @@ def test_the_blocking_consumer_finds_nsqds_too(
     nsqd.publish(topic, b"x")
     with blocking.Consumer(topic, "c", lookupd=lookupd.http_address, config=OFTEN) as consumer:
         assert consumer.receive(timeout=0.2) is None
-        registered(lookupd, nsqd, topic)
-        message = consumer.receive(timeout=10)
+        with registered(lookupd, nsqd, topic):
+            message = consumer.receive(timeout=10)
         assert message is not None
         assert b"x" == message.body
         message.finish()

@@ -15,10 +15,19 @@ from penstock.errors import NotConfirmed
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
 
-@pytest.fixture
-def pair() -> Iterator[tuple[NsqdProcess, NsqdProcess]]:
+@pytest.fixture(scope="module")
+def nsqds() -> Iterator[tuple[NsqdProcess, NsqdProcess]]:
     with run_nsqd() as first, run_nsqd() as second:
         yield first, second
+
+
+@pytest.fixture
+def pair(nsqds: tuple[NsqdProcess, NsqdProcess]) -> tuple[NsqdProcess, NsqdProcess]:
+    """Both running, whatever the last test has done to them."""
+    for nsqd in nsqds:
+        if not nsqd.is_running:
+            nsqd.start()
+    return nsqds
 
 
 def drained(nsqd: NsqdProcess, topic: str) -> set[bytes]:

@@ -1,0 +1,76 @@
+"""Three nsqds that are killed and started again at random, while messages pass through them."""
+
+import asyncio
+import random
+import time
+from contextlib import ExitStack
+
+import pytest
+from tests.client.conftest import Run
+from tests.client.eventually import eventually
+from tests.client.stand_in import stand_in
+
+from penstock.client import Consumer, Message, Producer
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+
+CHAOS_SECONDS = 8.0
+PUBLISHERS = 20
+
+
+def nsqd_at_a_port_of_its_own(stack: ExitStack) -> NsqdProcess:
+    """One that comes back where it was."""
+    with stand_in() as peer:  # a port that is free
+        address = peer.address
+    return stack.enter_context(run_nsqd(f"--tcp-address={address}"))
+
+
+@pytest.mark.slow
+def test_every_confirmed_message_is_consumed_whatever_happens(topic: str, run_once: Run) -> None:
+    chance = random.Random(7)
+    confirmed: set[bytes] = set()
+    consumed: set[bytes] = set()
+    kills = 0
+
+    async def publish(producer: Producer, worker: int, until: float) -> None:
+        number = 0
+        while time.monotonic() < until:
+            body = b"%d-%d" % (worker, number)
+            await producer.publish(topic, body)
+            confirmed.add(body)
+            number += 1
+            await asyncio.sleep(0.001)
+
+    async def handle(message: Message) -> None:
+        consumed.add(message.body)
+
+    async def do_harm(nsqds: list[NsqdProcess], until: float) -> None:
+        nonlocal kills
+        while time.monotonic() < until:
+            victim = chance.choice(nsqds)
+            await asyncio.to_thread(victim.kill)
+            kills += 1
+            await asyncio.sleep(chance.random() * 0.5)
+            await asyncio.to_thread(victim.start)
+            await asyncio.sleep(chance.random() * 0.5)
+
+    async def scenario() -> None:
+        with ExitStack() as stack:
+            nsqds = [nsqd_at_a_port_of_its_own(stack) for _ in range(3)]
+            addresses = [nsqd.tcp_address for nsqd in nsqds]
+            async with (
+                Producer(addresses) as producer,
+                Consumer(topic, "c", nsqd=addresses) as consumer,
+            ):
+                handling = asyncio.create_task(consumer.run(handle, concurrency=5))
+                until = time.monotonic() + CHAOS_SECONDS
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(do_harm(nsqds, until))
+                    for worker in range(PUBLISHERS):
+                        tasks.create_task(publish(producer, worker, until))
+                await eventually(lambda: confirmed <= consumed, "all to be consumed")
+                consumer.stop()
+                await handling
+
+    run_once(scenario())
+    assert kills > 3
+    assert len(confirmed) > 1000
