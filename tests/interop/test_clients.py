@@ -4,14 +4,21 @@ Each client is driven by a program of its own in `clients/`, since each has its 
 
     CLIENT ADDRESS publish TOPIC                  one message, two at once, one deferred by 500 ms
     CLIENT ADDRESS consume TOPIC POLICY COUNT     COUNT deliveries from its channel
+    CLIENT ADDRESS relay TOPIC TOPIC COUNT        COUNT messages from one topic to another
     CLIENT HTTP-ADDRESS operate TOPIC             what its HTTP client can do, if it has one
 
 A consuming client prints a line of JSON for each delivery: body, attempts, and when it came. It
 finishes every message, save at its first delivery as the policy says: requeue (at once), defer
 (requeue by 500 ms), time-out (do not answer), touch (after 700 and 1400 ms, then finish).
+
+What it is to negotiate is in NSQ_FEATURES, as JSON: tls with the files ca, cert and key; snappy,
+deflate, auth_secret.
 """
 
+import base64
 import json
+import os
+import random
 import shutil
 import subprocess
 import sys
@@ -21,6 +28,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.nsqd.auth_server import AuthServer, auth_server
+from tests.tls.certificates import Authority
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
@@ -72,13 +81,14 @@ def command_of(client: str) -> list[str]:
     return [node, str(HERE / "clients" / "nsqjs_client.js")]
 
 
-def printed_by(client: str, *args: str) -> str:
+def printed_by(client: str, *args: str, **features: object) -> str:
     ran = subprocess.run(
         [*command_of(client), *args],
         capture_output=True,
         text=True,
         timeout=CLIENT_SECONDS,
         check=False,
+        env={**os.environ, "NSQ_FEATURES": json.dumps(features)},
     )
     assert 0 == ran.returncode, ran.stderr
     return ran.stdout
@@ -170,3 +180,108 @@ def test_ansq_operates_over_http(nsqd: NsqdProcess, topic: str) -> None:
     assert {"version": "1.3.0", "message_count": 3} == shown
     received = nsqd.consumer(topic, "channel", rdy=10).messages(3)
     assert [b"single", b"multi-1", b"multi-2"] == [message.body for message in received]
+
+
+# Both can do all of this; the others cannot.
+SECURE_CLIENTS = ["pynsq", "nsqjs"]
+
+SECRET = "the secret"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def auth() -> Iterator[AuthServer]:
+    everything = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"]}
+    answer = {"ttl": 60, "identity": "bob", "identity_url": "", "authorizations": [everything]}
+    with auth_server(answer) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def strict_nsqd(authority: Authority, auth: AuthServer) -> Iterator[NsqdProcess]:
+    """Serves nobody without TLS, a certificate and a secret."""
+    server = authority.issue("server")
+    with run_nsqd(
+        f"--tls-cert={server.cert}",
+        f"--tls-key={server.key}",
+        f"--tls-root-ca-file={authority.root_ca}",
+        "--tls-client-auth-policy=require-verify",
+        "--tls-required=tcp-https",
+        "--https-address=",
+        f"--auth-http-address={auth.address}",
+    ) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def tls_nsqd(authority: Authority) -> Iterator[NsqdProcess]:
+    server = authority.issue("server")
+    flags = [f"--tls-cert={server.cert}", f"--tls-key={server.key}", "--https-address="]
+    with run_nsqd(*flags) as process:
+        yield process
+
+
+def relays(client: str, nsqd: NsqdProcess, topic: str, **features: object) -> bool:
+    """Whether messages, small ones and of a megabyte, get through a client there and back."""
+    noise = random.Random(7).randbytes(1_000_000)
+    bodies = [b"x", noise[:100], b"y" * 1_000_000, noise, b"z" * 100_000, noise[:65_536]]
+    for body in bodies:
+        nsqd.post(f"/pub?topic={topic}", body)
+    nsqd.post(f"/topic/create?topic={topic}-out")
+    printed_by(
+        client, nsqd.tcp_address, "relay", topic, f"{topic}-out", str(len(bodies)), **features
+    )
+    wait_until(lambda: nsqd.shows(topic, "channel", depth=0, in_flight_count=0), "the last FIN")
+    lines = nsqd.http("GET", f"/topic/messages?topic={topic}-out").body.splitlines()
+    assert bodies == [body_of(json.loads(line)) for line in lines]
+    return True
+
+
+def body_of(line: dict[str, str]) -> bytes:
+    return line["body"].encode() if "body" in line else base64.b64decode(line["body_base64"])
+
+
+@pytest.mark.parametrize("compression", [None, "snappy", "deflate"])
+@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("client", SECURE_CLIENTS)
+def test_client_upgrades(
+    client: str, tls: bool, compression: str | None, tls_nsqd: NsqdProcess, authority: Authority
+) -> None:
+    features: dict[str, object] = {"tls": True, "ca": authority.root_ca} if tls else {}
+    if compression:
+        features[compression] = True
+    topic = f"{client}-{tls}-{compression}"
+
+    assert relays(client, tls_nsqd, topic, **features)
+
+
+@pytest.mark.parametrize("compression", ["snappy", "deflate"])
+@pytest.mark.parametrize("client", SECURE_CLIENTS)
+def test_client_shows_its_certificate_and_its_secret(
+    client: str,
+    compression: str,
+    strict_nsqd: NsqdProcess,
+    authority: Authority,
+    auth: AuthServer,
+) -> None:
+    cert, key = authority.issue(client, common_name=client)
+    features = {"tls": True, "ca": authority.root_ca, "cert": cert, "key": key, compression: True}
+
+    assert relays(client, strict_nsqd, f"{client}-{compression}", **features, auth_secret=SECRET)
+    expected = f"/auth?common_name={client}&remote_ip=127.0.0.1&secret=the+secret&tls=true"
+    assert expected == auth.asked[-1].target
+
+
+@pytest.mark.parametrize("client", SECURE_CLIENTS)
+def test_client_without_a_secret_is_refused(
+    client: str, strict_nsqd: NsqdProcess, authority: Authority
+) -> None:
+    cert, key = authority.issue(client, common_name=client)
+    features = {"tls": True, "ca": authority.root_ca, "cert": cert, "key": key}
+
+    with pytest.raises(AssertionError, match="E_AUTH_FIRST"):
+        printed_by(client, strict_nsqd.tcp_address, "publish", "t", **features)

@@ -1,15 +1,37 @@
 // nsqjs, doing what the interop tests ask of every client: see test_clients.py.
 
 const { once } = require('events')
+const { readFileSync } = require('fs')
 const { setTimeout: sleep } = require('timers/promises')
 const { promisify } = require('util')
 const { Reader, Writer } = require('nsqjs')
 
-async function publish(address, topic) {
+// What to negotiate, in nsqjs's words.
+function features() {
+  const asked = JSON.parse(process.env.NSQ_FEATURES || '{}')
+  const { auth_secret: authSecret, ...options } = asked
+  for (const name of ['ca', 'cert', 'key']) {
+    if (name in options) options[name] = readFileSync(options[name])
+  }
+  return authSecret ? { ...options, authSecret } : options
+}
+
+async function connected(address) {
   const [host, port] = address.split(':')
-  const writer = new Writer(host, Number(port))
+  const writer = new Writer(host, Number(port), features())
+  writer.on(Writer.ERROR, fail)
   writer.connect()
   await once(writer, Writer.READY)
+  return writer
+}
+
+function fail(error) {
+  console.error(error)
+  process.exit(1)
+}
+
+async function publish(address, topic) {
+  const writer = await connected(address)
   await promisify(writer.publish.bind(writer))(topic, 'single')
   await promisify(writer.publish.bind(writer))(topic, ['multi-1', 'multi-2'])
   await promisify(writer.deferPublish.bind(writer))(topic, ['deferred'], 500)
@@ -17,25 +39,41 @@ async function publish(address, topic) {
 }
 
 async function consume(address, topic, policy, count) {
+  for await (const message of received(address, topic, count)) {
+    report(message)
+    await answer(message, policy)
+  }
+}
+
+async function relay(address, source, destination, count) {
+  const writer = await connected(address)
+  for await (const message of received(address, source, count)) {
+    await promisify(writer.publish.bind(writer))(destination, message.body)
+    message.finish()
+  }
+  writer.close()
+}
+
+async function* received(address, topic, count) {
   const reader = new Reader(topic, 'channel', {
     nsqdTCPAddresses: [address],
     maxInFlight: 10,
     messageTimeout: 1000,
+    ...features(),
   })
-  const received = []
+  const messages = []
   let wake = () => {}
   reader.on(Reader.MESSAGE, (message) => {
-    received.push(message)
+    messages.push(message)
     wake()
   })
+  reader.on(Reader.ERROR, fail)
   reader.connect()
   for (let number = 0; number < count; number++) {
-    while (received.length === 0) {
+    while (messages.length === 0) {
       await new Promise((resolve) => { wake = resolve })
     }
-    const message = received.shift()
-    report(message)
-    await answer(message, policy)
+    yield messages.shift()
   }
   // An answer is written in the next turn of the loop.
   await sleep(50)
@@ -64,11 +102,13 @@ function report(message) {
   console.log(JSON.stringify({ body: body.toString(), attempts, at: Date.now() / 1000 }))
 }
 
-async function main([address, verb, topic, policy, count]) {
+async function main([address, verb, topic, how, count]) {
   if (verb === 'publish') {
     await publish(address, topic)
+  } else if (verb === 'relay') {
+    await relay(address, topic, how, Number(count))
   } else {
-    await consume(address, topic, policy, Number(count))
+    await consume(address, topic, how, Number(count))
   }
   process.exit(0)
 }
