@@ -80,6 +80,12 @@ def test_it_opens_with_what_the_server_agrees_to(feed: Feed) -> None:
     assert [Opened(expected)] == feed(connection, answer)
 
 
+def test_a_server_that_negotiates_nothing_will_do(feed: Feed) -> None:
+    connection: Connection = ClientConnection(Opening(), Message)
+
+    assert [Opened(Agreed())] == feed(connection, frames.OK)
+
+
 def test_it_authenticates_and_subscribes_before_it_is_open(feed: Feed) -> None:
     opening = Opening(auth_secret=b"secret", topic="t", channel="c")
     connection: Connection = ClientConnection(opening, Message)
@@ -117,7 +123,8 @@ def test_compression_begins_with_the_answer_to_it(
     [
         (Opening({"tls_v1": True}), identified(tls_v1=False), "offers no TLS"),
         (Opening(), identified(auth_required=True), "requires AUTH"),
-        (Opening(), frames.OK, "no answer to IDENTIFY: b'OK'"),
+        (Opening({"tls_v1": True}), frames.OK, "offers no TLS"),
+        (Opening(), frames.response(b"no"), "no answer to IDENTIFY: b'no'"),
         (Opening(), frames.response(b"[]"), "no answer to IDENTIFY"),
         (Opening(), identified(max_rdy_count="many"), "no answer to IDENTIFY"),
         (Opening(topic="t", channel="c"), identified() + frames.CLOSE_WAIT, "no answer to SUB"),

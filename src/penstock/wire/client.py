@@ -312,6 +312,8 @@ class ClientConnection(Generic[_Message, _Receipt]):
 
 def _parse_agreed(answer: bytes) -> Agreed:
     """Raises ProtocolError unless it is the answer to an IDENTIFY."""
+    if answer == b"OK":  # from one that negotiates nothing
+        return Agreed()
     try:
         fields = json.loads(answer)
         return Agreed(
