@@ -83,9 +83,7 @@ class HistoryStreams:
         """A line of JSON for each message."""
         async with aclosing(self._batches(topic, reader, follow=follow)) as pieces:
             async for batches in pieces:
-                if batches is None:
-                    yield b"\n"
-                for lines in _lines_of(batches or ()):
+                for lines in [b"\n"] if batches is None else _lines_of(batches):
                     yield lines
 
     async def _batches(
