@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 from tests.client.conftest import Run
 from tests.client.eventually import eventually
+from tests.client.stand_in import stand_in
 from tests.nsqd.auth_server import AuthServer, auth_server
 
 from penstock.client import ClientConfig, Consumer, Producer, blocking
@@ -78,7 +79,7 @@ def test_the_blocking_consumer_finds_nsqds_too(
     lookupd: NsqlookupdProcess, nsqd: NsqdProcess, topic: str
 ) -> None:
     nsqd.publish(topic, b"x")
-    with blocking.Consumer(topic, "c", lookupd=lookupd.http_address, config=OFTEN) as consumer:
+    with blocking.Consumer(topic, "c", lookupd=lookupd.http_address, config=SELDOM) as consumer:
         assert consumer.receive(timeout=0.2) is None
         with registered(lookupd, nsqd, topic):
             message = consumer.receive(timeout=10)
@@ -109,6 +110,24 @@ def test_a_lookupd_that_does_not_wait_is_polled(
 
     run(scenario())
     assert {f"/lookup?topic={topic}&wait=0s"} == {asked.target for asked in old_lookupd.asked}
+
+
+def test_a_producer_that_has_lost_its_nsqd_asks_for_another_soon(
+    old_lookupd: AuthServer, nsqd: NsqdProcess, topic: str, run: Run
+) -> None:
+    with stand_in() as peer:
+        only_peer = {"broadcast_address": "127.0.0.1", "tcp_port": int(peer.address.split(":")[1])}
+        only_nsqd, old_lookupd.answer = old_lookupd.answer, {"producers": [only_peer]}
+
+        async def scenario() -> None:
+            async with Producer(lookupd=old_lookupd.address, config=SELDOM) as producer:
+                await producer.publish(topic, b"x")
+                old_lookupd.answer = only_nsqd
+                peer.close()
+                await producer.publish(topic, b"y")
+
+        run(scenario())
+    assert 1 == nsqd.stats(topic)["message_count"]
 
 
 def test_a_secret_is_shown_to_lookupds_unless_that_is_not_wanted(

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.errors import ProtocolError
 from penstock.wire import commands, frames
@@ -243,3 +245,31 @@ def test_an_answer_that_came_too_late_is_not_about_a_publish() -> None:
 def test_an_answer_to_nothing_is_not_nsq(answer: bytes) -> None:
     with pytest.raises(ProtocolError, match="an answer to nothing"):
         feed_whole(opened(), answer)
+
+
+# Anything -----------------------------------------------------------------------------------------
+
+PIECES = st.sampled_from(
+    [
+        frames.OK,
+        frames.HEARTBEAT,
+        frames.CLOSE_WAIT,
+        identified(max_rdy_count=1),
+        frames.error(ProtocolError("E_INVALID", "no")),
+        *frames.render_messages([b"one", b"two"], 0xABC, TIMESTAMP_NS),
+        frames.response(b'{"msg_timeout":Infinity}'),
+    ]
+)
+
+
+@given(st.lists(PIECES | st.binary(max_size=20)), st.booleans())
+def test_whatever_a_peer_sends_the_only_error_is_a_protocol_error(
+    pieces: list[bytes], subscribes: bool
+) -> None:
+    opening = Opening(topic="t", channel="c") if subscribes else Opening()
+    connection: Connection = ClientConnection(opening, Message)
+    for piece in pieces:
+        try:
+            feed_whole(connection, piece)
+        except ProtocolError:
+            return

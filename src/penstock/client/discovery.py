@@ -2,7 +2,8 @@
 
 A lookupd that can is asked to hold its answer until it is another one, so that news arrives at
 once: it answers `wait` with an `X-Penstock-Index`, and the next question names that. Others do not
-know the word, and are polled. What a lookupd said last stays valid while it cannot be asked.
+know the word, and are polled; more often, for a while, when no nsqd can be used. What a lookupd
+said last stays valid while it cannot be asked.
 """
 
 import asyncio
@@ -18,7 +19,14 @@ from penstock.client.config import ClientConfig
 from penstock.errors import HttpRequestError, NotConnected
 from penstock.webapi.client import ACCEPT_V1, HttpClient
 
-__all__ = ["ALL_NODES", "Discovery", "parse_answer", "producers_of", "request_headers"]
+__all__ = [
+    "ALL_NODES",
+    "URGENT_PAUSE_SECONDS_MIN",
+    "Discovery",
+    "parse_answer",
+    "producers_of",
+    "request_headers",
+]
 
 log = logging.getLogger("penstock.client")
 
@@ -29,6 +37,9 @@ INDEX_HEADER = "x-penstock-index"
 
 # An answer that took this long was held.
 HELD_SECONDS_MIN = 1.0
+
+# Before the first of the polls that follow faster; the second comes after twice as long, and so on.
+URGENT_PAUSE_SECONDS_MIN = 0.5
 
 # Between held answers, so that what changes all the time is not asked for all the time.
 PAUSE_SECONDS = 0.1
@@ -71,6 +82,11 @@ class Discovery:
             for poller in self._pollers:
                 tasks.create_task(poller.run(lambda: found(self._found())))
 
+    def set_urgent(self, *, urgent: bool) -> None:
+        """Whether an nsqd is needed, since none can be used."""
+        for poller in self._pollers:
+            poller.set_urgent(urgent=urgent)
+
     def _found(self) -> set[str]:
         return set().union(*(poller.addresses for poller in self._pollers))
 
@@ -85,6 +101,8 @@ class _Poller:
         self._can_wait = not path.startswith("/nodes")
         self._index = ""
         self._holds_answers = False
+        self._urgent = asyncio.Event()
+        self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
         self._http = HttpClient(
             connect_timeout_seconds=config.dial_timeout,
             request_timeout_seconds=config.lookupd_poll_timeout,
@@ -92,7 +110,7 @@ class _Poller:
 
     async def run(self, answered: Callable[[], None]) -> None:
         while True:
-            await asyncio.sleep(self._pause_seconds())
+            await self._pause()
             try:
                 await self.ask()
             except HttpRequestError as failure:
@@ -120,11 +138,27 @@ class _Poller:
             return "&wait=0s"
         return f"&wait={self._config.lookupd_poll_timeout / 2:g}s&index={quote(self._index)}"
 
-    def _pause_seconds(self) -> float:
+    def set_urgent(self, *, urgent: bool) -> None:
+        if urgent:
+            self._urgent.set()
+        else:
+            self._urgent.clear()
+            self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
+
+    async def _pause(self) -> None:
         if self._holds_answers:
-            return PAUSE_SECONDS
+            await asyncio.sleep(PAUSE_SECONDS)
+            return
         jitter = self._config.lookupd_poll_jitter * random.random()  # noqa: S311 (no secret)
-        return self._config.lookupd_poll_interval * (1 + jitter)
+        pause_seconds = self._config.lookupd_poll_interval * (1 + jitter)
+        try:
+            async with asyncio.timeout(pause_seconds):
+                await self._urgent.wait()
+                urgent_pause_seconds = self._urgent_pause_seconds
+                self._urgent_pause_seconds *= 2
+                await asyncio.sleep(urgent_pause_seconds)
+        except TimeoutError:
+            return
 
 
 def request_headers(config: ClientConfig) -> list[tuple[str, str]]:

@@ -56,6 +56,7 @@ class Fleet:
         """
         if self._discovery is not None:
             self._set_found(await self._discovery.first())
+            self._tell_discovery()
             self._discovering = asyncio.create_task(self._discovery.run(self._set_found))
             self._discovering.add_done_callback(_tell_of_bug)
         self._keep_all()
@@ -127,12 +128,18 @@ class Fleet:
         began = asyncio.get_running_loop().time()
         self._failures.pop(address, None)
         self.connections.append(connection)
+        self._tell_discovery()
         self._attempted.set()
         self._joined(connection)
         await asyncio.wait([connection.ended])  # which, other than awaiting it, does not cancel it
         self.connections.remove(connection)
+        self._tell_discovery()
         self._note_failure(address, connection.ended.result())
         return asyncio.get_running_loop().time() - began
+
+    def _tell_discovery(self) -> None:
+        if self._discovery is not None:
+            self._discovery.set_urgent(urgent=not self.connections)
 
     def _note_failure(self, address: str, failure: ClientError) -> None:
         if str(failure) != str(self._failures.get(address)):

@@ -327,7 +327,7 @@ def _parse_agreed(answer: bytes) -> Agreed:
             deflate_level=int(fields.get("deflate_level", 6)),
             auth_required=bool(fields.get("auth_required")),
         )
-    except (ValueError, TypeError, AttributeError, RecursionError):
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         raise _unexpected("no answer to IDENTIFY", answer) from None
 
 

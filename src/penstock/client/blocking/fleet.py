@@ -10,6 +10,7 @@ from typing import cast
 from penstock.client.blocking.connection import Connection, Publishes
 from penstock.client.blocking.lookup import look_up
 from penstock.client.config import ClientConfig
+from penstock.client.discovery import URGENT_PAUSE_SECONDS_MIN
 from penstock.client.message import Message
 from penstock.client.opening import OpeningFor
 from penstock.client.rdy import Share, share_out
@@ -47,6 +48,7 @@ class Fleet:
         self._retry_at: dict[str, float] = {}
         self._failures: dict[str, ClientError] = {}
         self._look_up_at = 0.0
+        self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
         self._selector = selectors.DefaultSelector()
 
     def start(self) -> None:
@@ -109,6 +111,7 @@ class Fleet:
             self._note_failure(address, failure)
             return
         self._failures.pop(address, None)
+        self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
         now = time.monotonic()
         self._shares[connection] = Share(now, connection.agreed.max_rdy_count)
         self._heard_at[connection] = now
@@ -122,6 +125,8 @@ class Fleet:
         connection.close()
         del self._shares[connection], self._heard_at[connection]
         self._note_failure(connection.address, failure)
+        if not self._shares:
+            self._look_up_at = 0.0
         self._share_out(time.monotonic())
 
     def _note_failure(self, address: str, failure: ClientError) -> None:
@@ -136,7 +141,11 @@ class Fleet:
         return NotConnected("no nsqd can be used: " + "; ".join(map(str, self._failures.values())))
 
     def _look_up(self) -> None:
-        self._look_up_at = time.monotonic() + self._config.lookupd_poll_interval
+        pause_seconds = self._config.lookupd_poll_interval
+        if not self._shares:
+            pause_seconds = min(pause_seconds, self._urgent_pause_seconds)
+            self._urgent_pause_seconds *= 2
+        self._look_up_at = time.monotonic() + pause_seconds
         self._found = look_up(self._lookupds, self._path, self._config)
 
     def _drop_silent(self, began: float, now: float) -> None:
