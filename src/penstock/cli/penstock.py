@@ -3,7 +3,6 @@
 A command's module is imported when the command is used, so that each starts as fast as it can.
 """
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -11,6 +10,7 @@ from importlib import import_module
 import click
 
 from penstock import __version__
+from penstock.cli.interrupts import silence_stdout
 from penstock.errors import Error
 
 __all__ = ["LazyGroup", "cli", "main"]
@@ -35,12 +35,27 @@ class LazyGroup(click.Group):
 
 @click.group(
     cls=LazyGroup,
-    modules={"check": "penstock.cli.check", "log": "penstock.cli.log"},
+    modules={
+        "check": "penstock.cli.check",
+        "drain": "penstock.cli.drain",
+        "history": "penstock.cli.history",
+        "log": "penstock.cli.log",
+        "pub": "penstock.cli.pub",
+        "seek": "penstock.cli.seek",
+        "sub": "penstock.cli.sub",
+        "top": "penstock.cli.top",
+        "up": "penstock.cli.up",
+    },
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="penstock")
 def cli() -> None:
-    """Look after the data of a Penstock node."""
+    """Run Penstock, work with its messages, and look after its data.
+
+    Exits with 0 if all went well, with 1 if something failed, which is told in one line, and with
+    2 if the command line is wrong. Ctrl-C is the way to leave what goes on until it is left, and
+    no failure.
+    """
 
 
 def main(args: Sequence[str] | None = None) -> int:
@@ -56,8 +71,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 1
     except BrokenPipeError:
-        # Whoever read our output has seen enough. Python would complain once more at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_stdout()  # Whoever read our output has seen enough.
         return 1
 
 

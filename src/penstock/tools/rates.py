@@ -1,8 +1,8 @@
 """From counters to rates: how fast messages come and go, and how that was a moment ago.
 
-A rate is the sum of what each node counted between two snapshots. So a node that joins brings its
-past without making a peak of it, one that leaves makes no hole, and one that was restarted counts
-from zero. Pure: time comes with the snapshots.
+A rate is the sum of what each node counted between two snapshots. So a node that joins or was
+restarted brings its past without making a peak of it, and one that leaves makes no hole. Pure: time
+comes with the snapshots.
 """
 
 from collections import defaultdict, deque
@@ -65,7 +65,9 @@ class _Counted:
     pending: int
 
 
-_Key = tuple[str, str]
+_NOTHING = _Counted(0, 0, 0)
+_Key = tuple[str, str]  # topic and channel
+_Process = tuple[str, int]  # a node's address, and when it was started
 _NodeCounts = dict[_Key, _Counted]
 
 
@@ -73,8 +75,7 @@ class Meter:
     """Is shown one snapshot after the other."""
 
     def __init__(self) -> None:
-        self._before: dict[tuple[str, int], _NodeCounts] = {}  # by address and start of a node
-        self._addresses: set[str] = set()
+        self._before: dict[_Process, _NodeCounts] = {}
         self._before_at = 0.0
         self._trails: dict[_Key, deque[Rates]] = {}
 
@@ -88,7 +89,6 @@ class Meter:
             for key, flow in flows.items():
                 flow.rates, flow.trail = rates[key], list(self._trails[key])
         self._before, self._before_at = counts, snapshot.taken_at
-        self._addresses = {node.address for node in snapshot.nodes}
         return [flows[key] for key in sorted(flows)]
 
     def _trail(self, key: _Key, latest: Rates) -> deque[Rates]:
@@ -97,15 +97,15 @@ class Meter:
         return trail
 
     def _rates(
-        self, counts: dict[tuple[str, int], _NodeCounts], seconds: float
+        self, counts: dict[_Process, _NodeCounts], seconds: float
     ) -> defaultdict[_Key, Rates]:
         rates: defaultdict[_Key, Rates] = defaultdict(Rates)
-        for node, now in counts.items():
-            before = self._before.get(node)
-            if before is None and node[0] not in self._addresses:
-                continue  # it has joined: there is nothing to compare it with
+        for process, now in counts.items():
+            before = self._before.get(process)
+            if before is None:
+                continue  # It has joined: there is nothing to compare it with.
             for key, counted in now.items():
-                was = (before or {}).get(key, _Counted(0, 0, 0))
+                was = before.get(key, _NOTHING)
                 _add(rates[key], was, counted, max(seconds, 1e-9))
         return rates
 
@@ -114,7 +114,7 @@ def _add(rates: Rates, was: _Counted, now: _Counted, seconds: float) -> None:
     """A topic may be emptied and a channel rewound; neither is a rate below zero."""
     came = now.messages - was.messages
     if came < 0:  # deleted and made anew
-        was, came = _Counted(0, 0, 0), now.messages
+        was, came = _NOTHING, now.messages
     rates.ingress += came / seconds
     rates.egress += max(came - (now.depth - was.depth), 0) / seconds
     rates.finished += max(came - (now.pending - was.pending), 0) / seconds
@@ -123,8 +123,7 @@ def _add(rates: Rates, was: _Counted, now: _Counted, seconds: float) -> None:
 def _counts(node: NodeStats) -> _NodeCounts:
     counts = {}
     for topic in node.topics:
-        pending = topic.depth
-        counts[topic.topic_name, ""] = _Counted(topic.message_count, topic.depth, pending)
+        counts[topic.topic_name, ""] = _Counted(topic.message_count, topic.depth, topic.depth)
         for channel in topic.channels:
             counts[topic.topic_name, channel.channel_name] = _Counted(
                 channel.message_count, channel.depth, channel.pending_count

@@ -1,0 +1,123 @@
+"""What the subcommands of `penstock` have in common on their command lines.
+
+Every address can be given by an environment variable too, so that a shell that works with one
+cluster need say it only once.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from penstock.durations import format_duration, parse_duration
+
+__all__ = [
+    "DURATION",
+    "NSQD_HTTP_ADDRESS",
+    "NSQD_TCP_ADDRESS",
+    "CommandWithExamples",
+    "Duration",
+    "http_addresses",
+    "http_token",
+    "tcp_addresses",
+    "token_headers",
+]
+
+NSQD_TCP_ADDRESS = "127.0.0.1:4150"
+NSQD_HTTP_ADDRESS = "127.0.0.1:4151"
+
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[float]
+else:
+    _ParamType = click.ParamType  # which older versions of click know as no generic type
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class CommandWithExamples(click.Command):
+    """A command whose help ends with examples."""
+
+    def __init__(self, *args: Any, examples: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            for example in self.examples:
+                formatter.write(f"  {example}\n")
+
+
+class Duration(_ParamType):
+    """A positive time as Go writes it, `250ms` or `1m30s`, in seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if not isinstance(value, str):
+            return float(value)  # type: ignore[arg-type]
+        try:
+            duration_ns = parse_duration(value)
+        except ValueError:
+            self.fail(f"{value!r} is no duration, such as 250ms, 2s or 1m30s", param, ctx)
+        if duration_ns <= 0:
+            self.fail(f"{format_duration(duration_ns)} is not a positive duration", param, ctx)
+        return timedelta(microseconds=duration_ns / 1000).total_seconds()
+
+
+DURATION = Duration()
+
+
+def http_addresses(command: F) -> F:
+    """Which nsqds are asked over HTTP: `nsqds` and `lookupds`."""
+    nsqd = click.option(
+        "--nsqd-http-address",
+        "nsqds",
+        multiple=True,
+        envvar="PENSTOCK_NSQD_HTTP_ADDRESS",
+        metavar="HOST:PORT",
+        help=f"An nsqd's HTTP address; may be repeated.  [default: {NSQD_HTTP_ADDRESS}]",
+    )
+    return nsqd(_lookupds(command))
+
+
+def tcp_addresses(command: F) -> F:
+    """Which nsqds are connected to: `nsqds` and `lookupds`."""
+    nsqd = click.option(
+        "--nsqd-tcp-address",
+        "nsqds",
+        multiple=True,
+        envvar="PENSTOCK_NSQD_TCP_ADDRESS",
+        metavar="HOST:PORT",
+        help=f"An nsqd's TCP address; may be repeated.  [default: {NSQD_TCP_ADDRESS}]",
+    )
+    return nsqd(_lookupds(command))
+
+
+def _lookupds(command: F) -> F:
+    return click.option(
+        "--lookupd-http-address",
+        "lookupds",
+        multiple=True,
+        envvar="PENSTOCK_LOOKUPD_HTTP_ADDRESS",
+        metavar="HOST:PORT",
+        help="An nsqlookupd that knows the nsqds; may be repeated.",
+    )(command)
+
+
+def http_token(command: F) -> F:
+    """The token for nsqd's HTTP API: `token`."""
+    return click.option(
+        "--token",
+        default="",
+        envvar="PENSTOCK_HTTP_TOKEN",
+        metavar="TOKEN",
+        help="The bearer token that nsqd's HTTP API asks for; best set in $PENSTOCK_HTTP_TOKEN.",
+    )(command)
+
+
+def token_headers(token: str) -> list[tuple[str, str]]:
+    """What a request has to say to be let in."""
+    return [("Authorization", f"Bearer {token}")] if token else []

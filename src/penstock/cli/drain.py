@@ -1,0 +1,58 @@
+"""`penstock drain`: take a node out of service without losing or stranding a message."""
+
+import sys
+
+import click
+
+from penstock.cli.command_options import DURATION, CommandWithExamples, http_token, token_headers
+
+__all__ = ["command"]
+
+
+@click.command(
+    "drain",
+    cls=CommandWithExamples,
+    examples=[
+        "penstock drain 10.0.0.7:4151",
+        "penstock drain 10.0.0.7:4151 --no-wait",
+    ],
+)
+@click.argument("node", metavar="NODE")
+@http_token
+@click.option("--no-wait", is_flag=True, help="Begin, and do not wait for the end.")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    default="5m",
+    show_default=True,
+    help="How long to wait for the end; the node goes on all the same.",
+)
+def command(node: str, *, token: str, no_wait: bool, timeout: float) -> None:
+    """Take a node out of service without losing a message.
+
+    NODE is an nsqd's HTTP address. It takes no more messages, and tells every nsqlookupd, so that
+    producers go elsewhere. It stops by itself when its consumers have finished everything, or when
+    its --drain-timeout is over; what is left then stays on its disk. Exits with 0 when it has
+    stopped.
+    """
+    import asyncio  # noqa: PLC0415
+
+    from penstock.cli.cluster_access import cluster_of, http_client  # noqa: PLC0415
+    from penstock.tools.draining import wait_until_drained  # noqa: PLC0415
+    from penstock.tools.nsqd_api import NsqdApi  # noqa: PLC0415
+
+    asyncio.run(NsqdApi(http_client(), node, token_headers(token)).drain())
+    if no_wait:
+        click.echo(f"{node} is draining", err=True)
+        return
+    cluster = cluster_of((node,), (), token)
+    left = asyncio.run(wait_until_drained(cluster, node, _tell, timeout_seconds=timeout))
+    stays = f"; {left:,} messages were left a moment before, and stay on its disk" if left else ""
+    _tell("")
+    click.echo(f"{node} has stopped{stays}", err=True)
+
+
+def _tell(progress: str) -> None:
+    """On a terminal, on one line that is written over and over."""
+    if sys.stderr.isatty():
+        click.echo(f"\r\x1b[K{progress}", err=True, nl=False)

@@ -1,0 +1,90 @@
+"""`penstock history`: read messages back, by number or by time."""
+
+import sys
+
+import click
+
+from penstock.cli.command_options import (
+    CommandWithExamples,
+    http_addresses,
+    http_token,
+    token_headers,
+)
+
+__all__ = ["command"]
+
+
+@click.command(
+    "history",
+    cls=CommandWithExamples,
+    examples=[
+        "penstock history orders --from 15m",
+        "penstock history orders --from 2026-11-15T08:00:00Z --to 2026-11-15T09:00:00Z --json",
+        "penstock history orders --from 1794784543198232 --limit 10",
+        "penstock history orders --follow --body | jq .",
+    ],
+)
+@click.argument("topic")
+@http_addresses
+@http_token
+@click.option(
+    "--from",
+    "start",
+    metavar="PLACE",
+    help="The first message.  [default: earliest; with --follow, latest]",
+)
+@click.option("--to", "end", metavar="PLACE", help="The one after the last.  [default: latest]")
+@click.option("--limit", "-n", type=click.IntRange(min=1), help="So many messages at most.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("--json", "form", flag_value="json", help="Print a JSON object for each message.")
+@click.option("--body", "form", flag_value="body", help="Print nothing but the bodies.")
+def command(
+    topic: str,
+    nsqds: tuple[str, ...],
+    lookupds: tuple[str, ...],
+    *,
+    token: str,
+    start: str | None,
+    end: str | None,
+    limit: int | None,
+    follow: bool,
+    form: str | None,
+) -> None:
+    """Read back what is stored of TOPIC.
+
+    Printed are sequence number, time in UTC, and body. Reading touches no channel. A PLACE is
+    earliest, latest, a sequence number, a time such as 2026-11-15T08:00:00Z, or how long ago, such
+    as 15m. With several nodes, their messages are merged by time.
+
+    How long messages are kept once all channels have finished them is nsqd's --retention-time.
+    """
+    from penstock.cli.cluster_access import nodes_with_topic  # noqa: PLC0415
+    from penstock.cli.interrupts import leaving_on_signals  # noqa: PLC0415
+    from penstock.tools.history import (  # noqa: PLC0415
+        body_line,
+        json_line,
+        read_history,
+        text_line,
+    )
+    from penstock.tools.nsqd_api import absolute_place, is_seq  # noqa: PLC0415
+
+    line_of = {"json": json_line, "body": body_line}.get(form or "", text_line)
+    start = absolute_place(start or ("latest" if follow else "earliest"))
+    end = end and absolute_place(end)
+    addresses = nodes_with_topic(topic, nsqds, lookupds, token)
+    if len(addresses) > 1 and (is_seq(start) or (end is not None and is_seq(end))):
+        raise click.UsageError("a sequence number means one node: name it by --nsqd-http-address")
+    with leaving_on_signals():
+        for message in read_history(
+            addresses,
+            topic,
+            start=start,
+            end=end,
+            limit=limit,
+            follow=follow,
+            headers=dict(token_headers(token)),
+        ):
+            sys.stdout.buffer.write(line_of(message))
+            if follow:
+                sys.stdout.buffer.flush()
+        sys.stdout.buffer.flush()

@@ -1,0 +1,40 @@
+"""Leaving a tool that goes on until it is told to stop, which is no failure."""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+__all__ = ["leaving_on_signals", "quiet_when_unread", "silence_stdout"]
+
+
+@contextmanager
+def leaving_on_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the block, and nothing else: the exit code is then 0."""
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def quiet_when_unread() -> Iterator[None]:
+    """Whoever read our output has seen enough: that ends the block, and is no failure."""
+    try:
+        yield
+    except BrokenPipeError:
+        silence_stdout()
+
+
+def silence_stdout() -> None:
+    """Python would complain once more, at its end, that nobody reads what is left."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,96 @@
+"""`penstock seek`: move a channel to another place in its topic's log."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from penstock.cli.command_options import (
+    CommandWithExamples,
+    http_addresses,
+    http_token,
+    token_headers,
+)
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.tools.seeking import Move
+
+__all__ = ["command"]
+
+
+@click.command(
+    "seek",
+    cls=CommandWithExamples,
+    examples=[
+        "penstock seek orders billing 15m",
+        "penstock seek orders billing earliest --yes",
+        "penstock seek orders billing latest --lookupd-http-address 127.0.0.1:4161",
+    ],
+)
+@click.argument("topic")
+@click.argument("channel")
+@click.argument("place", metavar="TO")
+@http_addresses
+@http_token
+@click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
+def command(
+    topic: str,
+    channel: str,
+    place: str,
+    nsqds: tuple[str, ...],
+    lookupds: tuple[str, ...],
+    *,
+    token: str,
+    yes: bool,
+) -> None:
+    """Move CHANNEL of TOPIC: rewind it, or skip what waits.
+
+    TO is earliest, latest, a sequence number, a time such as 2026-11-15T08:00:00Z, or how long ago,
+    such as 15m. Everything stored from there on is delivered, once more if need be; what is before
+    it counts as finished. Consumers stay connected. What that means is shown, and has to be
+    confirmed.
+    """
+    import asyncio  # noqa: PLC0415
+
+    from penstock.cli.cluster_access import (  # noqa: PLC0415
+        cluster_of,
+        http_client,
+        nodes_with_topic,
+    )
+    from penstock.tools.nsqd_api import NsqdApi, absolute_place, is_seq  # noqa: PLC0415
+    from penstock.tools.seeking import move, plan  # noqa: PLC0415
+
+    place = absolute_place(place)
+    addresses = nodes_with_topic(topic, nsqds, lookupds, token)
+    if is_seq(place) and len(addresses) > 1:
+        raise click.UsageError("a sequence number means one node: name it by --nsqd-http-address")
+    cluster = cluster_of(tuple(addresses), (), token)
+    snapshot = asyncio.run(cluster.snapshot(topic))
+    if snapshot.failures:
+        raise snapshot.failures[0]  # A channel is moved on all its nodes, or on none.
+    apis = [NsqdApi(http_client(), address, token_headers(token)) for address in addresses]
+    moves = asyncio.run(plan(apis, snapshot, topic, channel, place))
+    for each in moves:
+        click.echo(_in_words(each), err=True)
+    if not yes:
+        _confirm(topic, channel)
+    asyncio.run(move(moves, topic, channel))
+    click.echo(f"{topic}/{channel} has been moved", err=True)
+
+
+def _in_words(move: "Move") -> str:
+    from penstock.tools.figures import counted  # noqa: PLC0415
+
+    effect = f"{counted(move.ahead, 'message')} from {move.seq} on"
+    if move.again:
+        effect += f", {move.again:,} of them once more"
+    if move.skipped:
+        effect += f", and {move.skipped:,} that wait are skipped"
+    return f"{move.api.address}: {effect}"
+
+
+def _confirm(topic: str, channel: str) -> None:
+    if not sys.stdin.isatty():
+        raise ConfigError("there is nobody to ask whether that is right: say --yes")
+    click.confirm(f"Move {topic}/{channel}?", abort=True, err=True)

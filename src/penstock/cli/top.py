@@ -1,0 +1,78 @@
+"""`penstock top`: a live view of all topics and channels of a cluster."""
+
+import sys
+
+import click
+
+from penstock.cli.command_options import DURATION, CommandWithExamples, http_addresses, http_token
+
+__all__ = ["command"]
+
+
+@click.command(
+    "top",
+    cls=CommandWithExamples,
+    examples=[
+        "penstock top",
+        "penstock top --lookupd-http-address 127.0.0.1:4161 --sort depth",
+        "penstock top --once | awk '$3 > 1000'",
+    ],
+)
+@http_addresses
+@http_token
+@click.option(
+    "--interval", type=DURATION, default="2s", show_default=True, help="Time between two looks."
+)
+@click.option(
+    "--sort",
+    type=click.Choice(["name", "depth", "in-flight", "in", "out", "clients"]),
+    default="name",
+    show_default=True,
+    help="What comes first.",
+)
+@click.option("--once", is_flag=True, help="Print one table, and exit.")
+@click.option("--count", type=click.IntRange(min=1), help="Exit after so many tables.")
+@click.option("--plain", is_flag=True, help="Print lines, as in a pipe, on a terminal too.")
+def command(
+    nsqds: tuple[str, ...],
+    lookupds: tuple[str, ...],
+    *,
+    token: str,
+    interval: float,
+    sort: str,
+    once: bool,
+    count: int | None,
+    plain: bool,
+) -> None:
+    """Watch all topics and channels of a cluster.
+
+    Shown are how much waits, how much is in flight, and how fast it comes and goes. On a terminal,
+    the view is live: q or Ctrl-C leaves it, and the keys at its foot change the order. In a pipe, a
+    table of plain lines is printed every so often. "in/s" is what comes in, "out/s" what is
+    finished, over the time since the last look.
+    """
+    # Here, so that `penstock --help` need not load them.
+    import asyncio  # noqa: PLC0415
+
+    from rich.console import Console  # noqa: PLC0415
+
+    from penstock.cli.cluster_access import cluster_of  # noqa: PLC0415
+    from penstock.cli.interrupts import leaving_on_signals  # noqa: PLC0415
+    from penstock.tools.top import TopView, print_tables, watch  # noqa: PLC0415
+
+    cluster = cluster_of(nsqds, lookupds, token)
+    view = TopView(order=sort, interval_seconds=interval)
+    count = 1 if once else count
+    if sys.stdout.isatty() and not (plain or once):
+        asyncio.run(watch(cluster, view, Console(), count=count))
+        return
+    with leaving_on_signals():
+        asyncio.run(
+            print_tables(
+                cluster,
+                view,
+                lambda text: click.echo(text, nl=False),
+                lambda warning: click.echo(f"penstock: {warning}", err=True),
+                count=count,
+            )
+        )

@@ -1,0 +1,35 @@
+"""`penstock drain`: watch a node until it has stopped."""
+
+import asyncio
+from collections.abc import Callable
+
+from penstock.errors import ClientError, HttpRequestError
+from penstock.tools.cluster_stats import Cluster
+from penstock.tools.figures import counted
+
+__all__ = ["wait_until_drained"]
+
+LOOK_SECONDS = 0.2
+
+
+async def wait_until_drained(
+    cluster: Cluster, node: str, tell: Callable[[str], None], *, timeout_seconds: float
+) -> int:
+    """Returns how many messages were left when it was last seen. Raises ClientError if it is still
+    there after so long."""
+    loop = asyncio.get_running_loop()
+    until, left = loop.time() + timeout_seconds, 0
+    while loop.time() < until:
+        try:
+            snapshot = await cluster.snapshot()
+        except HttpRequestError as failure:
+            if failure.status is not None:
+                raise
+            return left
+        if not snapshot.nodes[0].is_draining:
+            return left  # Somebody has started it again.
+        left = snapshot.nodes[0].pending_count
+        tell(f"{node} is draining, {counted(left, 'message')} left")
+        await asyncio.sleep(LOOK_SECONDS)
+    tell("")
+    raise ClientError(f"{node} is still draining, {counted(left, 'message')} left")

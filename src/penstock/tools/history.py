@@ -1,0 +1,190 @@
+"""`penstock history`: read messages back from the logs of a topic, without touching a channel.
+
+A topic has a log on every node that has it. What is stored is merged by time; what is yet to come,
+with `follow`, is shown as it comes. Blocking: one connection a node, and nothing is read ahead of
+what has been printed but what the sockets hold.
+"""
+
+import queue
+import ssl
+import threading
+from base64 import b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from heapq import merge
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from itertools import islice
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.errors import HttpRequestError
+from penstock.tools.cluster_stats import base_url
+from penstock.tools.nsqd_api import refusal, url_of
+
+__all__ = ["StoredMessage", "body_line", "json_line", "read_history", "text_line"]
+
+# While a topic is followed, nsqd sends an empty line every 5 s.
+SILENCE_SECONDS = 15.0
+
+_READ_BYTES = 256 * 1024
+_QUEUE_MAX = 1000
+
+
+class StoredMessage(msgspec.Struct):
+    """A message as nsqd has it in its log; `line` is all of it, as JSON."""
+
+    seq: int
+    timestamp_ns: int
+    body: str | None = None
+    body_base64: str | None = None
+    line: bytes = b""
+
+    @property
+    def body_bytes(self) -> bytes:
+        """What was published."""
+        if self.body is None:
+            return b64decode(self.body_base64 or "")
+        return self.body.encode()
+
+
+_decode = msgspec.json.Decoder(StoredMessage).decode
+
+
+def read_history(
+    addresses: Sequence[str],
+    topic: str,
+    *,
+    start: str,
+    end: str | None = None,
+    limit: int | None = None,
+    follow: bool = False,
+    headers: Mapping[str, str] | None = None,
+) -> Iterator[StoredMessage]:
+    """The messages from `start` to `end`, of all these nodes. Raises HttpRequestError."""
+    args = {"topic": topic, "from": start}
+    if end is not None:
+        args["to"] = end
+    if limit is not None:
+        args["limit"] = str(limit)
+    if follow:
+        args["follow"] = "true"
+    readings = [_Reading(address, args, headers or {}).messages() for address in addresses]
+    if len(readings) == 1:
+        return readings[0]
+    if follow:
+        return islice(_as_they_come(readings), limit)
+    return islice(merge(*readings, key=lambda message: message.timestamp_ns), limit)
+
+
+def body_line(message: StoredMessage) -> bytes:
+    """Nothing but what was published."""
+    return message.body_bytes + b"\n"
+
+
+def json_line(message: StoredMessage) -> bytes:
+    """As nsqd wrote it."""
+    return message.line + b"\n"
+
+
+def text_line(message: StoredMessage) -> bytes:
+    """Number, time, and the body on one line, whatever it is."""
+    seconds, rest_ns = divmod(message.timestamp_ns, 1_000_000_000)
+    at = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest_ns // 1_000_000:03}"
+    body = message.body_bytes.decode("utf-8", "backslashreplace")
+    shown = "".join(each if each.isprintable() else _escaped(each) for each in body)
+    return f"{message.seq}  {at}  {shown}\n".encode("utf-8", "backslashreplace")
+
+
+def _escaped(character: str) -> str:
+    return "\t" if character == "\t" else character.encode("unicode_escape").decode()
+
+
+class _Reading:
+    """What one node sends."""
+
+    def __init__(self, address: str, args: Mapping[str, str], headers: Mapping[str, str]) -> None:
+        self._address = address
+        self._args = args
+        self._headers = headers
+        self._next_seq: int | None = None
+
+    def messages(self) -> Iterator[StoredMessage]:
+        connection = _connection(self._address)
+        try:
+            yield from self._parsed(connection)
+        except (OSError, HTTPException) as failure:
+            raise self._broken(failure) from failure
+        finally:
+            connection.close()
+
+    def _parsed(self, connection: HTTPConnection) -> Iterator[StoredMessage]:
+        url = urlsplit(url_of(self._address, "/topic/messages", self._args))
+        connection.request("GET", f"{url.path}?{url.query}", headers=dict(self._headers))
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise refusal(self._address, answer.status, answer.read(), self._args)
+        rest = b""
+        while chunk := answer.read1(_READ_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in filter(None, lines):
+                message = self._message(line)
+                self._next_seq = message.seq + 1
+                yield message
+
+    def _message(self, line: bytes) -> StoredMessage:
+        try:
+            message = _decode(line)
+        except msgspec.DecodeError as error:
+            raise HttpRequestError(self._address, f"unexpected answer: {error}") from None
+        message.line = line
+        return message
+
+    def _broken(self, failure: Exception) -> HttpRequestError:
+        """Where it broke off is where one can go on."""
+        if isinstance(failure, TimeoutError):
+            reason = "no answer"
+        elif isinstance(failure, HTTPException):
+            reason = "the connection ended before the answer did"
+        else:
+            reason = getattr(failure, "strerror", None) or str(failure)
+        if self._next_seq is not None:
+            reason += f"; go on with --from {self._next_seq}"
+        return HttpRequestError(self._address, reason)
+
+
+def _connection(address: str) -> HTTPConnection:
+    url = urlsplit(base_url(address))
+    try:
+        host, port = url.hostname or "", url.port
+    except ValueError as error:
+        raise HttpRequestError(address, f"not an address: {error}") from None
+    if url.scheme == "https":
+        context = ssl.create_default_context()
+        return HTTPSConnection(host, port, timeout=SILENCE_SECONDS, context=context)
+    return HTTPConnection(host, port, timeout=SILENCE_SECONDS)
+
+
+def _as_they_come(readings: Sequence[Iterator[StoredMessage]]) -> Iterator[StoredMessage]:
+    """From several nodes at once: a thread each, which ends with the process."""
+    arrived: queue.Queue[StoredMessage | HttpRequestError | None] = queue.Queue(_QUEUE_MAX)
+
+    def pass_on(reading: Iterator[StoredMessage]) -> None:
+        try:
+            for message in reading:
+                arrived.put(message)
+        except HttpRequestError as failure:
+            arrived.put(failure)
+        arrived.put(None)
+
+    for reading in readings:
+        threading.Thread(target=pass_on, args=(reading,), daemon=True).start()
+    running = len(readings)
+    while running:
+        item = arrived.get()
+        if isinstance(item, HttpRequestError):
+            raise item
+        if item is None:
+            running -= 1
+        else:
+            yield item

@@ -1,0 +1,80 @@
+"""`penstock sub`: consume a channel, and print it. A message is finished when it has been printed,
+which is when the system has taken it from us."""
+
+import asyncio
+import sys
+from base64 import b64encode
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock.client import Consumer, Message
+from penstock.errors import ClientError
+
+__all__ = ["print_messages"]
+
+
+class _Line(msgspec.Struct):
+    id: str
+    timestamp_ns: int
+    attempts: int
+    nsqd: str
+    body: str | UnsetType = UNSET
+    body_base64: str | UnsetType = UNSET
+
+
+async def print_messages(
+    topic: str,
+    channel: str,
+    *,
+    nsqds: Sequence[str],
+    lookupds: Sequence[str],
+    count: int | None = None,
+    timeout_seconds: float | None = None,
+    as_json: bool = False,
+    max_in_flight: int = 200,
+) -> None:
+    """Prints messages until there were `count` of them. Raises ClientError, also if none comes in
+    time."""
+    line_of = _json_line if as_json else _body_line
+    left = count
+    in_flight = min(max_in_flight, count or max_in_flight)
+    async with Consumer(
+        topic, channel, nsqd=nsqds, lookupd=lookupds, max_in_flight=in_flight
+    ) as consumer:
+        while left is None or left > 0:
+            messages = await _next_messages(consumer, left or in_flight, timeout_seconds)
+            # In a thread, so that connections live on while whoever reads this takes a break.
+            await asyncio.to_thread(_write, b"".join(map(line_of, messages)))
+            for message in messages:
+                message.finish()
+            left = None if left is None else left - len(messages)
+
+
+def _write(lines: bytes) -> None:
+    sys.stdout.buffer.write(lines)
+    sys.stdout.buffer.flush()
+
+
+async def _next_messages(
+    consumer: Consumer, count_max: int, timeout_seconds: float | None
+) -> list[Message]:
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            return await consumer.batch(count_max)
+    except TimeoutError:
+        raise ClientError(f"no message within {timeout_seconds:g} s") from None
+
+
+def _body_line(message: Message) -> bytes:
+    return message.body + b"\n"
+
+
+def _json_line(message: Message) -> bytes:
+    line = _Line(message.id.decode(), message.timestamp_ns, message.attempts, message.address)
+    try:
+        line.body = message.body.decode()
+    except UnicodeDecodeError:
+        line.body_base64 = b64encode(message.body).decode()
+    return msgspec.json.encode(line) + b"\n"

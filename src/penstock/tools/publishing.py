@@ -1,0 +1,129 @@
+"""`penstock pub`: from lines, or from what was typed, to confirmed messages.
+
+What arrives is published at once, however slowly it comes; what arrives fast is published in large
+batches. On a terminal a bar shows how far it is, once that takes long enough to be watched.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.client.blocking import Producer
+from penstock.errors import ClientError, ConfigError
+from penstock.tools.figures import counted
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+__all__ = ["Source", "publish"]
+
+READ_BYTES = 1 << 20
+
+# No nsqd is set up to take more than that.
+MESSAGE_BYTES_MAX = 64 << 20
+
+# A file that is published before anybody could have looked needs no bar.
+BAR_FROM_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where messages come from: as they are, or from a file; without a path, from stdin."""
+
+    bodies: tuple[bytes, ...] = ()
+    path: str | None = None
+    whole: bool = False
+
+    def batches(self) -> Iterator[tuple[list[bytes], int]]:
+        """Messages, and how many bytes were read for them. Raises ConfigError."""
+        if self.bodies:
+            yield list(self.bodies), 0
+            return
+        try:
+            descriptor = (
+                sys.stdin.fileno() if self.path is None else os.open(self.path, os.O_RDONLY)
+            )
+            yield from _whole(descriptor) if self.whole else _lines(descriptor)
+        except OSError as failure:
+            name = self.path or "stdin"
+            raise ConfigError(f"cannot read {name} - {failure.strerror}") from failure
+
+    @property
+    def size_bytes(self) -> int | None:
+        """How much there is to read, if that is known."""
+        return None if self.path is None else os.path.getsize(self.path)
+
+
+def publish(
+    topic: str, source: Source, *, nsqds: Sequence[str], lookupds: Sequence[str], defer: float
+) -> None:
+    """Publishes everything. Raises ClientError, which says how much had been published before."""
+    began, done = time.monotonic(), 0
+    with Producer(nsqds, lookupd=lookupds) as producer, _bar(source) as bar:
+        for bodies, read_bytes in source.batches():
+            try:
+                producer.publish_many(topic, bodies, defer=defer)
+            except ClientError as failure:
+                raise _after(failure, done) from failure
+            done += len(bodies)
+            if bar is not None:
+                bar.update(
+                    bar.task_ids[0], advance=read_bytes, description=counted(done, "message")
+                )
+    if sys.stderr.isatty():
+        sys.stderr.write(_summary(topic, done, time.monotonic() - began))
+
+
+def _after(failure: ClientError, done: int) -> ClientError:
+    return ClientError(f"{failure} (after {counted(done, 'message')})") if done else failure
+
+
+def _summary(topic: str, done: int, seconds: float) -> str:
+    speed = f" in {seconds:.1f} s, {done / seconds:,.0f} a second" if seconds >= 1 else ""
+    return f"{counted(done, 'message')} published to {topic}{speed}\n"
+
+
+def _bar(source: Source) -> AbstractContextManager["Progress | None"]:
+    size_bytes = source.size_bytes
+    if size_bytes is None or size_bytes < BAR_FROM_BYTES or not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console  # noqa: PLC0415 (most of what is published is short)
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TextColumn("{task.description}", style="dim"),
+        TimeRemainingColumn(compact=True),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task("", total=size_bytes)
+    return bar
+
+
+def _lines(descriptor: int) -> Iterator[tuple[list[bytes], int]]:
+    rest = b""
+    while chunk := os.read(descriptor, READ_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MESSAGE_BYTES_MAX:
+            raise ConfigError(f"a line is longer than {MESSAGE_BYTES_MAX >> 20} MiB")
+        bodies = [line for line in lines if line]
+        if bodies:
+            yield bodies, len(chunk)
+    if rest:
+        yield [rest], 0
+
+
+def _whole(descriptor: int) -> Iterator[tuple[list[bytes], int]]:
+    body = bytearray()
+    while chunk := os.read(descriptor, READ_BYTES):
+        body += chunk
+        if len(body) > MESSAGE_BYTES_MAX:
+            raise ConfigError(f"a message of more than {MESSAGE_BYTES_MAX >> 20} MiB")
+    if not body:
+        raise ConfigError("there is nothing to publish: NSQ has no empty messages")
+    yield [bytes(body)], len(body)

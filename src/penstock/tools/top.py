@@ -1,0 +1,283 @@
+"""`penstock top`: all topics and channels of a cluster, as a picture that moves or as lines.
+
+On a terminal it fills the screen; keys change the order. In a pipe it is a table of plain lines,
+every row complete, for `grep` and `awk`.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from penstock.errors import HttpRequestError
+from penstock.tools.cluster_stats import Cluster, Snapshot
+from penstock.tools.figures import counted, grouped, per_second
+from penstock.tools.live_screen import LiveScreen
+from penstock.tools.rates import Flow, Meter
+from penstock.tools.sparkline import sparkline
+
+__all__ = ["ORDERS", "TopView", "print_tables", "watch"]
+
+# What a picture has beside its rows: title, blank line, heading, blank line, keys.
+_LINES_AROUND = 5
+
+_TREND_WIDTHS = (10, 30)
+_NAME_WIDTH_MIN = 24
+_WIDTH_BESIDE = 72  # the columns of figures, and the spaces between
+
+_QUIET, _TITLE, _ALARM = "dim", "bold", "yellow"
+
+
+def _finished(flow: Flow) -> float:
+    return flow.rates.finished if flow.rates else 0.0
+
+
+def _ingress(flow: Flow) -> float:
+    return flow.rates.ingress if flow.rates else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    key: str
+    label: str
+    figure: Callable[[Flow], float]
+
+
+ORDERS = {
+    "name": _Order("n", "name", lambda _flow: 0.0),
+    "depth": _Order("d", "depth", lambda flow: flow.depth),
+    "in-flight": _Order("f", "in flight", lambda flow: flow.in_flight),
+    "in": _Order("i", "in/s", _ingress),
+    "out": _Order("o", "out/s", _finished),
+    "clients": _Order("c", "clients", lambda flow: flow.clients),
+}
+"""What rows can be sorted by; the largest figures come first, names from A to Z."""
+
+
+@dataclass(slots=True)
+class TopView:
+    """The latest figures, and how they are to be shown."""
+
+    order: str = "name"
+    interval_seconds: float = 2.0
+    flows: list[Flow] = field(default_factory=list)
+    node_count: int = 0
+    draining: list[str] = field(default_factory=list)
+    failures: list[HttpRequestError] = field(default_factory=list)
+    _meter: Meter = field(default_factory=Meter)
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Takes new figures in."""
+        self.flows = self._meter.observe(snapshot)
+        self.node_count = len(snapshot.nodes)
+        self.draining = [node.address for node in snapshot.nodes if node.is_draining]
+        self.failures = snapshot.failures
+
+    def miss(self, failure: HttpRequestError) -> None:
+        """Nobody answered: what was known last is all there is to show."""
+        self.node_count = 0
+        self.failures = [failure]
+
+    def press(self, key: str) -> None:
+        """A key that names an order sorts by it."""
+        for name, order in ORDERS.items():
+            if order.key == key.lower():
+                self.order = name
+
+    def sorted_flows(self) -> list[Flow]:
+        """Topics in order, each followed by its channels in the same order.
+
+        A topic stands where its largest channel would, or it with its own figure.
+        """
+        figure = ORDERS[self.order].figure
+        families: dict[str, list[Flow]] = {}
+        for flow in self.flows:
+            families.setdefault(flow.topic, []).append(flow)
+        ordered = sorted(families.values(), key=lambda family: -max(map(figure, family)))
+        return [
+            flow
+            for family in ordered
+            for flow in (family[0], *sorted(family[1:], key=lambda each: -figure(each)))
+        ]
+
+    # On a terminal.
+
+    def render(self, console: Console) -> RenderableType:
+        """A picture as large as the terminal, or smaller."""
+        width, height = console.size
+        notes = self._notes()
+        room = max(height - _LINES_AROUND - len(notes), 1)
+        flows = self.sorted_flows()
+        shown = flows if len(flows) <= room else flows[: room - 1]
+        table = self._table(shown, width, ascii_only=console.options.ascii_only)
+        hidden = len(flows) - len(shown)
+        rest = [Text(f"   and {grouped(hidden)} more", _QUIET)] if hidden else []
+        body = table if flows else Padding(Text("no topics yet", _QUIET), (0, 1))
+        return Group(self._title(width), "", body, *rest, "", *notes, self._keys())
+
+    def _title(self, width: int) -> RenderableType:
+        topics = sum(not flow.channel for flow in self.flows)
+        channels = len(self.flows) - topics
+        counts = (
+            counted(self.node_count, "node"),
+            counted(topics, "topic"),
+            counted(channels, "channel"),
+        )
+        title = Text.assemble((" penstock top", _TITLE), (f"   {' · '.join(counts)}", _QUIET))
+        clock = Text(f"every {self.interval_seconds:g} s · {time.strftime('%H:%M:%S')} ", _QUIET)
+        line = Table.grid(expand=True)
+        line.add_column(no_wrap=True, ratio=1)
+        line.add_column(no_wrap=True, justify="right")
+        line.add_row(title, clock if width >= 70 else "")
+        return line
+
+    def _table(self, flows: list[Flow], width: int, *, ascii_only: bool) -> Table:
+        longest = max((len(flow.channel) + 2 or len(flow.topic) for flow in flows), default=0)
+        trend_width = min(
+            max(width - _WIDTH_BESIDE - max(longest, _NAME_WIDTH_MIN), _TREND_WIDTHS[0]),
+            _TREND_WIDTHS[1],
+        )
+        has_trend = width >= _WIDTH_BESIDE + _NAME_WIDTH_MIN
+        table = Table(box=None, expand=True, pad_edge=True, header_style=_QUIET)
+        table.add_column("topic / channel", no_wrap=True, overflow="ellipsis", ratio=1)
+        for name, order in (
+            ("depth", "depth"),
+            ("in flight", "in-flight"),
+            ("deferred", ""),
+            ("clients", "clients"),
+            ("in/s", "in"),
+            ("out/s", "out"),
+        ):
+            heading = Text(name, "bold" if order == self.order else _QUIET)
+            table.add_column(heading, justify="right", no_wrap=True, min_width=7)
+        if has_trend:
+            table.add_column("trend", no_wrap=True, min_width=trend_width)
+        for flow in flows:
+            trend = [_trend(flow, trend_width, ascii_only=ascii_only)] if has_trend else []
+            table.add_row(*_cells(flow), *trend)
+        return table
+
+    def _notes(self) -> list[Text]:
+        """What is not as it should be, in one line each."""
+        notes = [f"{address} is draining" for address in self.draining]
+        notes += [str(failure) for failure in self.failures[:3]]
+        if len(self.failures) > 3:
+            notes.append(f"and {len(self.failures) - 3} more that do not answer")
+        return [Text(f" {note}", _ALARM, no_wrap=True, overflow="ellipsis") for note in notes]
+
+    def _keys(self) -> Text:
+        line = Text(" ", no_wrap=True, overflow="crop")
+        line.append("q", "bold").append(" quit   sort by ", _QUIET)
+        for name, order in ORDERS.items():
+            style = "bold" if name == self.order else _QUIET
+            line.append(order.key, "bold").append(f" {order.label}  ", style)
+        return line
+
+    # In a pipe.
+
+    def lines(self) -> list[str]:
+        """The same as plain text."""
+        heading = ("TOPIC", "CHANNEL", "DEPTH", "IN-FLIGHT", "DEFERRED", "CLIENTS", "IN/S", "OUT/S")
+        rows = [heading, *map(_plain_cells, self.sorted_flows())]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return [_aligned(row, widths) for row in rows]
+
+
+async def watch(cluster: Cluster, view: TopView, console: Console, *, count: int | None) -> None:
+    """Shows it live, until the user leaves. Raises HttpRequestError if nobody answers at first."""
+    view.observe(await cluster.snapshot())
+
+    async def refresh() -> None:
+        try:
+            view.observe(await cluster.snapshot())
+        except HttpRequestError as failure:
+            view.miss(failure)
+
+    screen = LiveScreen(
+        console,
+        lambda: view.render(console),
+        refresh,
+        interval_seconds=view.interval_seconds,
+        count=count,
+        on_key=view.press,
+    )
+    await screen.run()
+
+
+async def print_tables(
+    cluster: Cluster,
+    view: TopView,
+    write: Callable[[str], None],
+    warn: Callable[[str], None],
+    *,
+    count: int | None,
+) -> None:
+    """Writes a table every so often, the first when there are rates to be shown.
+
+    Raises HttpRequestError if nobody answers.
+    """
+    loop = asyncio.get_running_loop()
+    view.observe(await cluster.snapshot())
+    next_at, done = loop.time(), 0
+    while count is None or done < count:
+        next_at = max(next_at + view.interval_seconds, loop.time())
+        await asyncio.sleep(next_at - loop.time())
+        view.observe(await cluster.snapshot())
+        for failure in view.failures:
+            warn(str(failure))
+        separator = "\n" if done else ""
+        write(separator + "\n".join(view.lines()) + "\n")
+        done += 1
+
+
+def _cells(flow: Flow) -> list[Text]:
+    ingress = _rate(flow.rates.ingress if flow.rates else None)
+    finished = _rate(flow.rates.finished if flow.rates else None)
+    if flow.channel:
+        name = Text.assemble("  ", flow.channel, (" paused" if flow.is_paused else "", _ALARM))
+        figures = [
+            _figure(flow.depth),
+            _figure(flow.in_flight),
+            _figure(flow.deferred),
+            _figure(flow.clients),
+        ]
+        return [name, *figures, ingress, finished]
+    name = Text.assemble((flow.topic, _TITLE), (" paused" if flow.is_paused else "", _ALARM))
+    blank = Text("")
+    return [name, _figure(flow.depth), blank, blank, blank, ingress, blank]
+
+
+def _figure(number: int) -> Text:
+    return Text(grouped(number), "" if number else _QUIET)
+
+
+def _rate(rate: float | None) -> Text:
+    return Text(per_second(rate), "" if rate else _QUIET)
+
+
+def _trend(flow: Flow, width: int, *, ascii_only: bool) -> Text:
+    """What comes into a topic, and what a channel gets done."""
+    values = [rates.finished if flow.channel else rates.ingress for rates in flow.trail]
+    style = "green" if flow.channel else "cyan"
+    return Text(sparkline(values, width, ascii_only=ascii_only), style)
+
+
+def _plain_cells(flow: Flow) -> tuple[str, ...]:
+    ingress = f"{flow.rates.ingress:.1f}" if flow.rates else "-"
+    if not flow.channel:
+        return flow.topic, "-", str(flow.depth), "-", "-", "-", ingress, "-"
+    figures = (flow.depth, flow.in_flight, flow.deferred, flow.clients)
+    finished = f"{flow.rates.finished:.1f}" if flow.rates else "-"
+    return flow.topic, flow.channel, *map(str, figures), ingress, finished
+
+
+def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
+    """Names to the left, figures to the right."""
+    names = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
+    figures = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+    return "  ".join([*names, *figures])
