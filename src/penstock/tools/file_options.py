@@ -1,0 +1,122 @@
+"""Everything nsq_to_file can be told. Flags and defaults are NSQ's."""
+
+import re
+from dataclasses import dataclass
+
+from penstock import names
+from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.errors import ConfigError
+from penstock.logs import LogLevel
+from penstock.option_kinds import BOOL, DURATION, INT, LOG_LEVEL, STRING, STRINGS
+from penstock.options import option
+from penstock.tools.consumer_options import ConsumerOptions, check_source
+
+__all__ = ["FileOptions", "check"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileOptions(ConsumerOptions):
+    """The options of nsq_to_file."""
+
+    log_level: LogLevel = option(
+        LogLevel.INFO,
+        LOG_LEVEL,
+        "least severe log lines to write: debug, info, warn, error, fatal",
+        key=None,
+    )
+    log_prefix: str = option("[nsq_to_file] ", STRING, "what every log line starts with", key=None)
+
+    topic: tuple[str, ...] = option((), STRINGS, "topic to write to files", key=None)
+    topic_pattern: str = option(
+        "", STRING, "regular expression: only topics in which it is found", key=None
+    )
+    topic_refresh_ns: int = option(
+        60 * SECOND_NS,
+        DURATION,
+        "how often nsqlookupd is asked for topics, when none is named",
+        key=None,
+        at_least=MILLISECOND_NS,
+    )
+    channel: str = option("nsq_to_file", STRING, "channel to consume", key=None)
+
+    output_dir: str = option("/tmp", STRING, "folder for finished files", key=None)  # noqa: S108
+    work_dir: str = option(
+        "",
+        STRING,
+        "folder for files in the making, on the same disk; without one, the output folder",
+        key=None,
+    )
+    filename_format: str = option(
+        "<TOPIC>.<HOST><REV>.<DATETIME>.log",
+        STRING,
+        "name of a file: <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV> are replaced",
+        key=None,
+    )
+    datetime_format: str = option(
+        "%Y-%m-%d_%H", STRING, "what replaces <DATETIME>, in strftime's letters", key=None
+    )
+    host_identifier: str = option(
+        "",
+        STRING,
+        "what replaces <HOST>; may contain <SHORT_HOST> and <HOSTNAME>",
+        key=None,
+        default_text="the short hostname",
+    )
+
+    gzip: bool = option(False, BOOL, "compress files", key=None)
+    gzip_level: int = option(
+        6, INT, "from 1, the fastest, to 9, the smallest", key=None, at_least=1, at_most=9
+    )
+    skip_empty_files: bool = option(
+        False, BOOL, "begin a file only when there is a message for it", key=None
+    )
+    rotate_size: int = option(
+        0, INT, "bytes, before compression, after which a file is finished", key=None, at_least=0
+    )
+    rotate_interval_ns: int = option(
+        0, DURATION, "time after which a file is finished", key=None, at_least=0
+    )
+    sync_interval_ns: int = option(
+        30 * SECOND_NS,
+        DURATION,
+        "how long a message may wait to be synced and finished",
+        key=None,
+        at_least=MILLISECOND_NS,
+    )
+
+    http_client_connect_timeout_ns: int = option(
+        2 * SECOND_NS,
+        DURATION,
+        "how long a connection to nsqlookupd may take",
+        key=None,
+        at_least=MILLISECOND_NS,
+    )
+    http_client_request_timeout_ns: int = option(
+        5 * SECOND_NS,
+        DURATION,
+        "how long nsqlookupd's answer may take",
+        key=None,
+        at_least=MILLISECOND_NS,
+    )
+
+
+def check(options: FileOptions) -> None:
+    """Raises ConfigError if nsq_to_file cannot do as these options say."""
+    if not names.is_valid(options.channel):
+        raise ConfigError("--channel is required, and must be valid")
+    check_source(options)
+    if not options.topic and not options.topic_pattern:
+        raise ConfigError("--topic or --topic-pattern required")
+    if not options.topic and not options.lookupd_http_address:
+        raise ConfigError("--lookupd-http-address must be specified when no --topic specified")
+    if not all(map(names.is_valid, options.topic)):
+        raise ConfigError("--topic is invalid")
+    try:
+        re.compile(options.topic_pattern)
+    except re.error as error:
+        raise ConfigError(f"--topic-pattern is no regular expression: {error}") from None
+    has_parts = options.gzip or options.rotate_size or options.rotate_interval_ns
+    if (has_parts or options.work_dir) and "<REV>" not in options.filename_format:
+        raise ConfigError(
+            "missing <REV> in --filename-format when gzip, rotation, or work dir enabled"
+        )

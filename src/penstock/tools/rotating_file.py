@@ -1,0 +1,243 @@
+"""The files of one topic: one is open at a time, and followed by the next when it is due.
+
+    files.write([b"one", b"two"])      # a line each
+    files.sync()                       # now, and not before, they survive a crash
+
+What has been written is on disk for certain after `sync` or `close`: the file is synced, and so are
+the folders that it is new in. No file is ever overwritten: where one is in the way, the next number
+is taken; only without compression and rotation by time is an old file continued. A file of the
+work folder is linked into the output folder when it is finished, and then removed.
+
+Everything here blocks, and belongs into a thread. It knows no messages, and no nsqd.
+"""
+
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from penstock.clock import SECOND_NS, Clock
+from penstock.errors import StorageError
+from penstock.logs import Logger
+from penstock.tools.file_names import FileNames, revision
+from penstock.tools.file_options import FileOptions
+
+__all__ = ["RotatingFile"]
+
+FILE_MODE = 0o666
+FOLDER_MODE = 0o770
+
+_GZIP_WBITS = 31  # zlib's way to say: with the header and the trailer of gzip
+
+
+class RotatingFile:
+    """What is open of a topic's files. Raises StorageError if the disk lets us down."""
+
+    def __init__(self, options: FileOptions, names: FileNames, log: Logger, clock: Clock) -> None:
+        self._options = options
+        self._output_dir = options.output_dir
+        self._work_dir = options.work_dir or options.output_dir
+        self._names = names
+        self._log = log
+        self._clock = clock
+        self._fd: int | None = None
+        self._path = ""
+        self._folder_is_synced = False
+        self._name = ""  # as FileNames gave it
+        self._revision = 0
+        self._opened_at_ns = 0
+        self._size = 0  # before compression
+        self._member: zlib._Compress | None = None  # of gzip: what is written since the last sync
+        self._is_empty = True
+
+    def write(self, bodies: Sequence[bytes]) -> bool:
+        """Writes lines, into the next file where that is due; then, True is returned."""
+        rotated = False
+        lines: list[bytes] = []
+        name, now_ns = self._current_name(), self._clock.now_ns()
+        with self._telling("write to"):
+            for body in bodies:
+                if self._is_due(name, now_ns):
+                    self._put(lines)
+                    lines = []
+                    self._rotate(name, now_ns)
+                    rotated = True
+                lines.append(body)
+                self._size += len(body) + 1
+            self._put(lines)
+        return rotated
+
+    def sync(self) -> None:
+        """What has been written is on disk when this returns."""
+        with self._telling("sync"):
+            self._sync()
+
+    def rotate_if_due(self) -> None:
+        """Finishes a file whose time has come, though there be nothing to write."""
+        name, now_ns = self._current_name(), self._clock.now_ns()
+        if not self._is_due(name, now_ns):
+            return
+        if self._options.skip_empty_files:
+            self.close()
+            return
+        with self._telling("rotate"):
+            self._rotate(name, now_ns)
+
+    def close(self) -> None:
+        """Finishes the file, if one is open. The next line begins another."""
+        with self._telling("finish"):
+            self._close()
+
+    # When the next file is due.
+
+    def _current_name(self) -> str:
+        return self._names.at(self._clock.wall_ns() / SECOND_NS)
+
+    def _is_due(self, name: str, now_ns: int) -> bool:
+        interval_ns, size_max = self._options.rotate_interval_ns, self._options.rotate_size
+        return (
+            self._fd is None
+            or name != self._name
+            or (interval_ns > 0 and now_ns - self._opened_at_ns > interval_ns)
+            or (size_max > 0 and self._size > size_max)
+        )
+
+    def _rotate(self, name: str, now_ns: int) -> None:
+        self._close()
+        self._revision = self._revision + 1 if name == self._name else 0
+        self._name = name
+        self._opened_at_ns = now_ns
+        while not self._open():
+            self._revision += 1
+
+    # Opening.
+
+    def _open(self) -> bool:
+        """False if that number is taken."""
+        relative = revision(self._name, self._revision)
+        self._path = os.path.join(self._work_dir, relative)
+        _make_folder(os.path.dirname(self._path))
+        if self._has_work_dir:
+            target = os.path.join(self._output_dir, relative)
+            _make_folder(os.path.dirname(target))
+            if os.path.lexists(target):
+                self._log.warning("output file already exists: %s", target)
+                return False
+        is_new_each_time = self._options.gzip or self._options.rotate_interval_ns > 0
+        how = os.O_EXCL if is_new_each_time else os.O_APPEND
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | how, FILE_MODE)
+        except FileExistsError:
+            self._log.warning("working file already exists: %s", self._path)
+            return False
+        size = os.fstat(fd).st_size
+        if 0 < self._options.rotate_size < size:
+            os.close(fd)
+            return False
+        self._log.debug("opening %s", self._path)
+        self._fd, self._size, self._is_empty = fd, size, size == 0
+        self._folder_is_synced = False
+        self._end_torn_line(fd, size)
+        return True
+
+    @property
+    def _has_work_dir(self) -> bool:
+        return self._work_dir != self._output_dir
+
+    def _end_torn_line(self, fd: int, size: int) -> None:
+        """A crash may have left half a line, whose message comes again: it is to be a line of its
+        own, and not the beginning of the next."""
+        if size and os.pread(fd, 1, size - 1) != b"\n":
+            self._log.warning("%s ends within a line, which stays as it is", self._path)
+            self._put([b""])
+            self._size += 1
+
+    # Writing.
+
+    def _put(self, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        lines.append(b"")
+        data = b"\n".join(lines)
+        if self._options.gzip:
+            if self._member is None:
+                self._member = self._new_member()
+            data = self._member.compress(data)
+        self._write_all(data)
+
+    def _new_member(self) -> "zlib._Compress":
+        return zlib.compressobj(self._options.gzip_level, zlib.DEFLATED, _GZIP_WBITS)
+
+    def _write_all(self, data: bytes) -> None:
+        assert self._fd is not None
+        self._is_empty = self._is_empty and not data
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._fd, left) :]
+
+    def _sync(self) -> None:
+        if self._fd is None:
+            return
+        if self._member is not None:
+            self._write_all(self._member.flush())
+            self._member = None
+        os.fsync(self._fd)
+        if not self._folder_is_synced:
+            _sync_folder(os.path.dirname(self._path))
+            self._folder_is_synced = True
+
+    # Finishing.
+
+    def _close(self) -> None:
+        if self._fd is None:
+            return
+        if self._options.gzip and self._is_empty and self._member is None:
+            self._member = self._new_member()  # no bytes at all would not be gzip
+        self._sync()
+        os.close(self._fd)
+        self._fd = None
+        if self._has_work_dir:
+            self._move()
+
+    def _move(self) -> None:
+        while True:
+            target = os.path.join(self._output_dir, revision(self._name, self._revision))
+            try:
+                os.link(self._path, target)
+                break
+            except FileExistsError:
+                self._log.warning("destination file already exists: %s", target)
+                self._revision += 1
+        _sync_folder(os.path.dirname(target))
+        os.unlink(self._path)
+        self._log.debug("moved finished file %s to %s", self._path, target)
+
+    @contextmanager
+    def _telling(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StorageError(f"unable to {what} {self._path}: {reason}") from None
+
+
+def _make_folder(path: str) -> None:
+    """With those above it; what is new is on disk when this returns."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    _make_folder(parent)
+    try:
+        os.mkdir(path, FOLDER_MODE)
+    except FileExistsError:  # another topic has made it meanwhile
+        if not os.path.isdir(path):
+            raise
+    _sync_folder(parent)
+
+
+def _sync_folder(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
