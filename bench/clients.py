@@ -21,7 +21,7 @@ from bench.load import BODY
 from penstock.client import Consumer, Message, Producer, blocking
 from penstock.testing.nsqd import run_nsqd
 
-__all__ = ["LOADS", "main"]
+__all__ = ["LOADS", "main", "measure"]
 
 SECONDS = 4.0
 UNDER_WAY = 1000
@@ -194,13 +194,16 @@ def main() -> None:
             print(f"{load:24}{client:10}{rate:12,.0f}{per_cpu_second:12,.0f}", flush=True)
 
 
-def measure(load: str, client: str) -> tuple[float, float]:
-    """Runs one load against an nsqd of its own."""
+def measure(
+    load: str, client: str, *, seconds: float = SECONDS, backlog: int = BACKLOG
+) -> tuple[float, float]:
+    """Runs one load against an nsqd of its own: messages per second, and per CPU-second."""
     with run_nsqd("--max-rdy-count=2500") as nsqd:
         if load == "consume":
             with blocking.Producer(nsqd.tcp_address) as producer:
-                producer.publish_many("bench", [BODY] * BACKLOG)
-        command = [sys.executable, "-m", "bench.clients", nsqd.tcp_address, load, client]
+                producer.publish_many("bench", [BODY] * backlog)
+        args = (nsqd.tcp_address, load, client, str(seconds))
+        command = [sys.executable, "-m", "bench.clients", *args]
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=120, check=True
         )
@@ -210,7 +213,7 @@ def measure(load: str, client: str) -> tuple[float, float]:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case [address, load, client]:
-            uvloop.run(LOADS[load][client](address, Meter(SECONDS)))
+        case [address, load, client, seconds]:
+            uvloop.run(LOADS[load][client](address, Meter(float(seconds))))
         case _:
             main()

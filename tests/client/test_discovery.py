@@ -17,7 +17,7 @@ from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.waiting import wait_until
 from penstock.wire import lookup_v1
 
-# Where no long poll is, a poll follows soon; where there is one, none would come in time.
+# With the one, no poll would come in time: it takes a long poll, or an urgent one.
 SELDOM = ClientConfig(lookupd_poll_interval=1000.0)
 OFTEN = ClientConfig(lookupd_poll_interval=0.1)
 
