@@ -18,6 +18,7 @@ from penstock.logs import LogLevel
 __all__ = [
     "BOOL",
     "DURATION",
+    "FLOAT",
     "FLOATS",
     "INT",
     "LOG_LEVEL",
@@ -204,6 +205,22 @@ STRINGS: Kind[tuple[str, ...]] = Kind(
     to_json=list,
     join=lambda so_far, more: so_far + more,
 )
+
+
+def _parse_float(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError("parse error") from None
+
+
+def _float_from_config(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number")
+    return float(value)
+
+
+FLOAT = Kind(word="float", parse=_parse_float, from_config=_float_from_config)
 
 
 def _floats(values: list[str]) -> tuple[float, ...]:

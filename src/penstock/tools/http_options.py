@@ -1,0 +1,116 @@
+"""Everything nsq_to_http can be told. Flags and defaults are NSQ's."""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from penstock import NSQ_VERSION, names
+from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.errors import ConfigError
+from penstock.option_kinds import DURATION, FLOAT, INT, STRING, STRINGS
+from penstock.options import option
+from penstock.tools.consumer_options import ConsumerOptions, check_source
+
+__all__ = ["HttpOptions", "check", "request_headers"]
+
+CONTENT_TYPE = "application/octet-stream"
+
+_HEADER = re.compile(r"\s*([!#$%&'*+\-.^_`|~0-9A-Za-z]+)\s*:\s*([\t -~]*?)\s*")
+
+# They say how the request itself is to be read.
+_OUR_OWN = frozenset({"host", "connection", "content-length", "transfer-encoding"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpOptions(ConsumerOptions):
+    """The options of nsq_to_http."""
+
+    topic: str = option("", STRING, "topic to consume", key=None)
+    channel: str = option("nsq_to_http", STRING, "channel to consume", key=None)
+    n: int = option(100, INT, "most requests at a time", key=None, at_least=1)
+    mode: str = option(
+        "hostpool",
+        STRING,
+        "how an address is chosen: round-robin, hostpool (which leaves out those that fail),"
+        " epsilon-greedy (which also prefers the fast); any other word means all of them",
+        key=None,
+    )
+    sample: float = option(
+        1.0,
+        FLOAT,
+        "part of the messages to send; the others are finished",
+        key=None,
+        at_least=0.0,
+        at_most=1.0,
+    )
+    post: tuple[str, ...] = option(
+        (), STRINGS, "URL to POST to, with the message as its body", key=None
+    )
+    get: tuple[str, ...] = option(
+        (), STRINGS, "URL to GET, with the message, query-escaped, for its %s", key=None
+    )
+    header: tuple[str, ...] = option((), STRINGS, "header of each request, Key: Value", key=None)
+    content_type: str = option(CONTENT_TYPE, STRING, "Content-Type of a POST", key=None)
+    status_every: int = option(
+        250,
+        INT,
+        "requests between log lines on how long they took; 0 for none",
+        key=None,
+        at_least=0,
+    )
+    http_client_connect_timeout_ns: int = option(
+        2 * SECOND_NS, DURATION, "how long connecting may take", key=None, at_least=MILLISECOND_NS
+    )
+    http_client_request_timeout_ns: int = option(
+        20 * SECOND_NS, DURATION, "how long a request may take", key=None, at_least=MILLISECOND_NS
+    )
+
+
+def check(options: HttpOptions) -> None:
+    """Raises ConfigError if nsq_to_http cannot do as these options say."""
+    if not options.topic or not options.channel:
+        raise ConfigError("--topic and --channel are required")
+    if not names.is_valid(options.topic):
+        raise ConfigError("--topic is invalid")
+    if not names.is_valid(options.channel):
+        raise ConfigError("--channel is invalid")
+    if options.content_type != CONTENT_TYPE and not options.post:
+        raise ConfigError("--content-type only used with --post")
+    if not options.content_type:
+        raise ConfigError("--content-type requires a value when used")
+    check_source(options)
+    if not options.get and not options.post:
+        raise ConfigError("--get or --post required")
+    if options.get and options.post:
+        raise ConfigError("use --get or --post not both")
+    if any(url.count("%s") != 1 for url in options.get):
+        raise ConfigError("invalid GET address - must be a printf string")
+    for url in (*options.post, *options.get):
+        _check_url(url)
+    request_headers(options)
+
+
+def request_headers(options: HttpOptions) -> tuple[tuple[str, str], ...]:
+    """What is sent with every request. Raises ConfigError."""
+    headers = {"user-agent": ("User-Agent", f"nsq_to_http v{NSQ_VERSION}")}
+    if options.post:
+        headers["content-type"] = ("Content-Type", options.content_type)
+    for header in options.header:
+        parts = _HEADER.fullmatch(header)
+        if parts is None:
+            raise ConfigError(f"--header must be 'Key: Value', not {header!r}")
+        name, value = parts.groups()
+        if name.lower() in _OUR_OWN:
+            raise ConfigError(f"--header cannot be {name}")
+        headers[name.lower()] = (name, value)
+    return tuple(headers.values())
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or not url.isascii() or re.search(r"[\x00-\x20\x7f]", url):
+        raise ConfigError(f"not a URL of http:// or https://: {url!r}")
