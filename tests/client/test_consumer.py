@@ -423,6 +423,28 @@ def test_cancelling_run_requeues_what_is_in_hand(nsqd: NsqdProcess, topic: str, 
     nsqd_shows(nsqd, topic, depth=1, in_flight_count=0)
 
 
+def test_a_dead_letter_that_is_not_taken_in_time_comes_again(
+    nsqd: NsqdProcess, topic: str, run: Run
+) -> None:
+    nsqd.publish(topic, b"poison")
+
+    async def scenario() -> None:
+        config = ClientConfig(max_attempts=1, close_timeout=0.1)
+        async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
+
+            def handle(_message: Message) -> None:
+                raise ValueError("cannot be read")
+
+            async def bury(_message: Message, _error: BaseException | None) -> None:
+                consumer.stop()
+                await asyncio.sleep(100)
+
+            await consumer.run(handle, dead_letter=bury)
+
+    run(scenario())
+    nsqd_shows(nsqd, topic, depth=1, in_flight_count=0, requeue_count=1)
+
+
 # Several nsqds, and none --------------------------------------------------------------------------
 
 

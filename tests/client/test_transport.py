@@ -24,7 +24,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 @pytest.fixture(scope="module")
 def nsqd(authority: Authority) -> Iterator[NsqdProcess]:
     server = authority.issue("server")
-    with run_nsqd(f"--tls-cert={server.cert}", f"--tls-key={server.key}") as process:
+    flags = (f"--tls-cert={server.cert}", f"--tls-key={server.key}", "--https-address=127.0.0.1:0")
+    with run_nsqd(*flags) as process:
         yield process
 
 

@@ -84,6 +84,8 @@ class Handling:
             for task in (*workers, touching, stopped):
                 task.cancel()
             outcomes = await asyncio.gather(*workers, touching, stopped, return_exceptions=True)
+            for message in self._in_hand():
+                _requeue(message, 0)
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
@@ -108,7 +110,6 @@ class Handling:
                     await pending
             except (Exception, asyncio.CancelledError) as error:
                 if _is_cancelled():
-                    _requeue(message, 0)
                     raise
                 await self._failed(message, error)
                 handled(False)
