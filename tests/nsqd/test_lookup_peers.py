@@ -13,6 +13,7 @@ from tests.nsqd.auth_server import AuthServer
 from tests.nsqd.auth_server import auth_server as http_server
 from tests.nsqd.scripted_lookupd import ScriptedLookupd, scripted_lookupd
 
+from penstock.nsqd.lookup_peer import REQUESTS_MAX
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.raw_client import RawClient
@@ -310,6 +311,26 @@ class TestChannelsOfOthers:
 
             assert published_in < 0.5 < took_seconds < 3.0
             assert (b"x", b"y") == (message.body, finish_and_next(subscriber, message.id))
+
+    def test_of_many_topics_are_asked_for_a_few_at_a_time(self, topic: str) -> None:
+        """And whose turn does not come waits no longer than those who have it."""
+        flags = ("--http-client-request-timeout=1500ms",)
+        with (
+            channels_on_http({}) as (http, lookupd),
+            run_node(lookupd, flags=flags) as nsqd,
+            RawClient(nsqd.tcp_address) as producer,
+        ):
+            http.is_silent = True
+            wait_until(lambda: "connected" in nsqd.log, "the connection")
+            producer.send(*(commands.pub(f"{topic}-{each}", b"x") for each in range(300)))
+            for _ in range(300):
+                producer.response()
+            wait_until(lambda: len(http.asked) >= REQUESTS_MAX, "the questions")
+            asked = len(http.asked)
+            last = nsqd.consumer(f"{topic}-299", "c", rdy=5)
+
+            assert REQUESTS_MAX == asked
+            assert b"x" == last.message(seconds=5).body
 
     def test_are_not_made_of_a_topic_that_was_deleted_meanwhile(self, topic: str) -> None:
         with channels_on_http({"channels": ["c"]}) as (http, lookupd), run_node(lookupd) as nsqd:

@@ -34,6 +34,9 @@ REST_SECONDS = (0.25, 10.0)
 # Commands that are sent before their answers are waited for.
 PIPELINED_MAX = 500
 
+# Requests to one nsqlookupd at a time: a client may make ten thousand topics in a moment.
+REQUESTS_MAX = 32
+
 # Switched on, no time to linger: what `close` then sends is a reset.
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -65,6 +68,8 @@ class LookupPeer:
         self.address = address
         self.info: PeerInfo | None = None
         """None while it is not connected."""
+        self.http_turn = asyncio.Semaphore(REQUESTS_MAX)
+        """To be taken by whoever makes a request to its HTTP API."""
         self._identity = identity
         self._topics = topics
         self._log = log

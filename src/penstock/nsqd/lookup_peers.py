@@ -108,15 +108,18 @@ class LookupPeers:
         )
 
     async def _ask(self, peer: LookupPeer, topic: str) -> list[str]:
-        """What cannot be asked is logged, and knows of none."""
+        """What cannot be asked, or not in time, is logged, and knows of none."""
         await peer.first_try()
         if peer.info is None:
             return []
         url = f"{_http_url(peer.info)}/channels?{urlencode({'topic': topic})}"
         try:
-            return (await self._client.get_json(url, _Channels)).channels
-        except HttpRequestError as failure:
-            self._log.warning("failed to query nsqlookupd for channels of %s - %s", topic, failure)
+            # One that hangs makes others wait for their turn; that is part of their time.
+            async with asyncio.timeout(self._client.request_timeout_seconds), peer.http_turn:
+                return (await self._client.get_json(url, _Channels)).channels
+        except (HttpRequestError, TimeoutError) as failure:
+            reason = str(failure) or f"{peer.address}: timed out"
+            self._log.warning("failed to query nsqlookupd for channels of %s - %s", topic, reason)
             return []
 
 
