@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +20,12 @@ from bench.targets import Target
 __all__ = ["main"]
 
 WIDTH_MIN = 140
-LOG = "log"
-"""A scenario without targets: our log by itself, in this process."""
+# Programs that need no target; each prints a table of its own.
+PARTS = {
+    "log": "bench.log_bench",  # our log by itself, in this process
+    "clients": "bench.clients",  # our client library beside other ones
+    "discovery": "bench.discovery",  # nsqlookupd with a large cluster
+}
 
 FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 
@@ -43,7 +48,7 @@ FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
 @click.option(
     "--only",
     multiple=True,
-    type=click.Choice([*(scenario.name for scenario in SCENARIOS), LOG]),
+    type=click.Choice([*(scenario.name for scenario in SCENARIOS), *PARTS]),
     help="Run this scenario only; may be repeated.",
 )
 @click.option("--repeat", type=click.IntRange(min=1), help="Repetitions of each. [default: 3]")
@@ -76,8 +81,10 @@ def main(
     console.width = max(console.width, WIDTH_MIN)
     if scenarios:
         print_report(report, console)
-    if LOG in only or (ours and not only and not quick):
-        _measure_log()
+    for part, module in PARTS.items():
+        if part in only or (ours and not only and not quick):
+            click.echo(f"\n{part}:")
+            subprocess.run([sys.executable, "-m", module], check=True)
     if json_file:
         json_file.write_text(as_json(report))
     if markdown_file:
@@ -101,12 +108,6 @@ def _targets(*, ours: bool, trial: Path | None, redis: bool, against: str | None
     if not chosen:
         raise click.UsageError("nothing to measure")
     return chosen
-
-
-def _measure_log() -> None:
-    from bench import log_bench  # noqa: PLC0415 - the only part that needs penstock in this process
-
-    log_bench.main()
 
 
 def _warn_if_busy() -> None:
