@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+
 HERE = Path(__file__).parent
 
 
@@ -40,3 +42,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def nsqd() -> Iterator[NsqdProcess]:
+    """An nsqd that keeps what has been finished."""
+    with run_nsqd("--node-id=1", "--retention-time=1h") as running:
+        yield running
+
+
+@pytest.fixture
+def other_nsqd() -> Iterator[NsqdProcess]:
+    """Another node."""
+    with run_nsqd("--node-id=2", "--retention-time=1h") as running:
+        yield running

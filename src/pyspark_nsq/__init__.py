@@ -1,0 +1,10 @@
+"""Spark reads NSQ topics, and writes to them: `format("nsq")`.
+
+    spark.readStream.format("nsq").option("lookupd", "127.0.0.1:4161").option("topic", "orders")
+
+Spark finds `DefaultSource` by itself, because the package's name begins with `pyspark_`.
+"""
+
+from pyspark_nsq.source import NsqDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,28 @@
+"""What this package raises beside Penstock's own errors, of which these are."""
+
+from penstock.errors import Error
+
+__all__ = ["DataLost", "NodeAway", "NotStored"]
+
+
+class DataLost(Error):
+    """Messages that were to be read are no more. `failOnDataLoss=false` goes on without them."""
+
+
+class NodeAway(Error):
+    """An nsqd that is needed cannot be reached, and has been waited for."""
+
+
+class NotStored(Error):
+    """A place in a log that cannot be read from.
+
+    `first_seq` is the next message that is there, `next_seq` the number of the next one to come;
+    whichever of them nsqd has told.
+    """
+
+    def __init__(
+        self, text: str, *, first_seq: int | None = None, next_seq: int | None = None
+    ) -> None:
+        super().__init__(text)
+        self.first_seq = first_seq
+        self.next_seq = next_seq

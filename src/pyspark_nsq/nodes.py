@@ -1,0 +1,204 @@
+"""Which nodes have which topics: asked of lookupds and of the nsqds themselves.
+
+A node is known by its node id, not by its address: it may come back at another one, and another may
+come at its own. Two nodes with one id cannot be told apart, and are refused.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from penstock import names
+from penstock.errors import ConfigError, Error, HttpRequestError, NotConnected
+from pyspark_nsq.access import Access
+from pyspark_nsq.history import History, TopicLog
+from pyspark_nsq.http_calls import HttpCalls
+from pyspark_nsq.offsets import TopicNode
+
+__all__ = ["Found", "Nodes", "Survey", "Topics"]
+
+log = logging.getLogger("pyspark_nsq")
+
+# How many nodes are asked at once.
+THREADS_MAX = 16
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Found(NamedTuple):
+    """A log, and the base URL of the nsqd that has it."""
+
+    base: str
+    log: TopicLog
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What has been found, and who could not be asked, and why."""
+
+    logs: Mapping[TopicNode, Found]
+    failures: tuple[Error, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Those with these names, or all whose whole name the pattern matches."""
+
+    names: tuple[str, ...] = ()
+    pattern: str = ""
+
+
+class Nodes:
+    """The nodes that `access` leads to."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._calls = HttpCalls(access)
+
+    def survey(self, topics: Topics) -> Survey:
+        """Asks all nodes. Raises NotConnected if there are some and none can be asked, and
+        ConfigError if two have one id."""
+        failures: list[Error] = []
+        places = self._places(topics, failures)
+        outcomes = _at_once(self._log_at, places)
+        logs: dict[TopicNode, Found] = {}
+        for (base, topic), outcome in zip(places, outcomes, strict=True):
+            if isinstance(outcome, Error):
+                failures.append(outcome)
+            elif outcome is not None:
+                _add(logs, TopicNode(topic, outcome.node_id), Found(base, outcome))
+        unique = {str(failure): failure for failure in failures}
+        if unique and all(isinstance(outcome, Error) for outcome in outcomes):
+            raise NotConnected("; ".join(unique))
+        return Survey(logs, tuple(unique.values()))
+
+    def history(self, base: str, topic: str) -> History:
+        """Of a topic, at the nsqd with this base URL."""
+        return History(self._calls, base, topic)
+
+    def tcp_addresses(self) -> list[str]:
+        """Where the nodes take connections of NSQ's protocol: any node will do for publishing.
+
+        Raises HttpRequestError or NotConnected if nobody can say.
+        """
+        asked = _at_once(self._tcp_address_of, self._access.nsqds)
+        told = [(_host(each), each["tcp_port"]) for each in self._producers("/nodes", [])]
+        found = [each for each in asked if isinstance(each, str)]
+        found += [f"{host}:{port}" for host, port in told]
+        failures = [each for each in asked if isinstance(each, Error)]
+        for failure in failures:
+            log.warning("%s", failure)
+        if not found:
+            why = "; ".join(map(str, failures)) or "no lookupd knows of one"
+            raise NotConnected(f"no nsqd can be used: {why}")
+        return list(dict.fromkeys(found))
+
+    def size_max(self) -> int | None:
+        """The largest message that the nodes take, if one of them tells."""
+        for base in self._bases():
+            try:
+                return int(self._calls.get_json(base, "/config/max_msg_size"))
+            except (HttpRequestError, TypeError, ValueError):
+                continue
+        return None
+
+    # Within.
+
+    def _places(self, topics: Topics, failures: list[Error]) -> list[tuple[str, str]]:
+        """Base URLs and topics that may be there."""
+        wanted = topics.names or self._matching(topics.pattern, failures)
+        places = [(base, topic) for base in self._access.nsqds for topic in wanted]
+        if self._access.lookupds:
+            for topic in wanted:
+                producers = self._producers("/lookup", failures, topic=topic)
+                places += [(_http_base(each), topic) for each in producers]
+        return list(dict.fromkeys(places))
+
+    def _matching(self, pattern: str, failures: list[Error]) -> list[str]:
+        answers = [
+            *_at_once(self._topics_of_nsqd, self._access.nsqds),
+            *_at_once(self._topics_of_lookupd, self._access.lookupds),
+        ]
+        failures += [each for each in answers if isinstance(each, Error)]
+        known = {topic for each in answers if not isinstance(each, Error) for topic in each}
+        matches = re.compile(pattern).fullmatch
+        return sorted(topic for topic in known if matches(topic) and not names.is_ephemeral(topic))
+
+    def _topics_of_nsqd(self, base: str) -> list[str]:
+        stats = self._calls.get_json(base, "/stats", format="json", include_clients="false")
+        return [topic["topic_name"] for topic in stats["topics"]]
+
+    def _topics_of_lookupd(self, base: str) -> list[str]:
+        topics: list[str] = self._calls.get_json(base, "/topics")["topics"]
+        return topics
+
+    def _producers(self, path: str, failures: list[Error], **args: str) -> list[dict[str, Any]]:
+        """What the lookupds know together. Raises NotConnected if none answers."""
+        answers = _at_once(
+            lambda base: self._producers_at(base, path, **args), self._access.lookupds
+        )
+        failed = [each for each in answers if isinstance(each, Error)]
+        if failed and len(failed) == len(answers):
+            raise NotConnected("no lookupd can be asked: " + "; ".join(map(str, failed)))
+        for failure in failed:
+            log.warning("%s", failure)
+        return [each for found in answers if not isinstance(found, Error) for each in found]
+
+    def _producers_at(self, base: str, path: str, **args: str) -> list[dict[str, Any]]:
+        answer = self._calls.get(base, path, **args)
+        if answer.status == 404:  # nobody has published to the topic yet
+            return []
+        if answer.status != 200:
+            raise answer.refusal()
+        return list(answer.json().get("producers") or [])
+
+    def _log_at(self, place: tuple[str, str]) -> TopicLog | None:
+        return self.history(*place).log()
+
+    def _tcp_address_of(self, base: str) -> str:
+        port = self._calls.get_json(base, "/info")["tcp_port"]
+        host = base.partition("://")[2].rpartition(":")[0]
+        return f"{host}:{port}"
+
+    def _bases(self) -> list[str]:
+        return [*self._access.nsqds, *map(_http_base, self._producers("/nodes", []))]
+
+
+def _add(logs: dict[TopicNode, Found], key: TopicNode, found: Found) -> None:
+    other = logs.get(key)
+    # A node that is named and found as well, by two names of its host, shows one log.
+    if other is not None and other.log.first_seq != found.log.first_seq:
+        raise ConfigError(
+            f"{other.base} and {found.base} both have node id {key.node}: "
+            "give each nsqd an id of its own (--node-id)"
+        )
+    logs.setdefault(key, found)
+
+
+def _at_once(ask: Callable[[T], R], items: Iterable[T]) -> list[R | Error]:
+    """The answers in order; what was raised, if it was expected, takes an answer's place."""
+
+    def outcome(item: T) -> R | Error:
+        try:
+            return ask(item)
+        except Error as failure:
+            return failure
+
+    asked = list(items)
+    if len(asked) < 2:
+        return list(map(outcome, asked))
+    with ThreadPoolExecutor(min(len(asked), THREADS_MAX)) as pool:
+        return list(pool.map(outcome, asked))
+
+
+def _host(producer: dict[str, Any]) -> str:
+    host: str = producer["broadcast_address"]
+    return f"[{host}]" if ":" in host else host
+
+
+def _http_base(producer: dict[str, Any]) -> str:
+    return f"http://{_host(producer)}:{producer['http_port']}"

@@ -1,0 +1,234 @@
+"""What a user tells the source and the sink by `.option(...)`, checked before anything is asked.
+
+The words are those of Spark's Kafka source where it has one. Spark does not care about their case.
+An option that is not known is refused: a misspelt `failOnDataLoss` would be found out too late.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from penstock import names
+from penstock.durations import parse_duration
+from penstock.errors import ConfigError
+from pyspark_nsq.access import Access, base_url
+from pyspark_nsq.nodes import Topics
+from pyspark_nsq.offsets import EARLIEST, LATEST, Offsets, from_json
+
+__all__ = ["AtTime", "Position", "SinkOptions", "SourceOptions"]
+
+# What a task reads at most unless it is told otherwise: some tenths of a second's work.
+ROWS_PER_PARTITION = 200_000
+
+_ACCESS = (
+    *("nsqd", "lookupd", "httpToken", "authSecret", "tls", "tlsRootCaFile", "tlsCert", "tlsKey"),
+    *("tlsInsecureSkipVerify", "connectTimeout", "requestTimeout"),
+)
+_SOURCE = (
+    *("topic", "topicPattern", "channel", "mode", "startingOffsets", "startingTimestamp"),
+    *("endingOffsets", "endingTimestamp", "maxMessagesPerTrigger", "maxBytesPerTrigger"),
+    *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "nodeTimeout"),
+)
+_SINK = ("topic", "maxMessageSize", "publishTimeout")
+_SPARKS_OWN = ("checkpointLocation",)
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first message that was published at this time or later."""
+
+    time_ns: int
+
+
+Position: TypeAlias = int | AtTime | Offsets
+"""EARLIEST, LATEST, a time, or a number for each node; nodes without one are at the earliest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Of `spark.read` and `spark.readStream`."""
+
+    access: Access
+    topics: Topics
+    channel: str = ""
+    mode: str = "history"
+    starting: Position = EARLIEST
+    ending: Position = LATEST
+    rows_per_trigger: int | None = None
+    bytes_per_trigger: int | None = None
+    partitions_min: int = 1
+    rows_per_partition: int = ROWS_PER_PARTITION
+    fail_on_data_loss: bool = True
+    node_timeout_seconds: float = 60.0
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], *, streaming: bool) -> "SourceOptions":
+        """A stream begins at the latest messages unless it is told otherwise, a batch at the
+        earliest. Raises ConfigError."""
+        words = _Words(given, (*_ACCESS, *_SOURCE))
+        options = cls(
+            access=words.access(),
+            topics=words.topics(),
+            channel=words.name("channel"),
+            mode=words.one_of("mode", ("history", "channel")),
+            starting=words.position("starting", LATEST if streaming else EARLIEST),
+            ending=words.position("ending", LATEST),
+            rows_per_trigger=words.count("maxMessagesPerTrigger"),
+            bytes_per_trigger=words.count("maxBytesPerTrigger"),
+            partitions_min=words.count("minPartitions") or 1,
+            rows_per_partition=words.count("maxRecordsPerPartition") or ROWS_PER_PARTITION,
+            fail_on_data_loss=words.flag("failOnDataLoss", default=True),
+            node_timeout_seconds=words.seconds("nodeTimeout", 60.0),
+        )
+        if options.mode == "channel" and (not options.channel or len(options.topics.names) != 1):
+            raise ConfigError("mode=channel needs one topic and a channel")
+        if options.mode == "history":
+            for name in filter(names.is_ephemeral, (*options.topics.names, options.channel)):
+                raise ConfigError(f"{name} is in memory only: it has no history")
+        if options.ending == EARLIEST:
+            raise ConfigError("endingOffsets cannot be earliest")
+        return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """Of `df.write` and `df.writeStream`."""
+
+    access: Access
+    topic: str = ""
+    size_max: int | None = None
+    publish_seconds: float = 60.0
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
+        """Raises ConfigError."""
+        words = _Words(given, (*_ACCESS, *_SINK))
+        return cls(
+            access=words.access(),
+            topic=words.name("topic"),
+            size_max=words.count("maxMessageSize"),
+            publish_seconds=words.seconds("publishTimeout", 60.0),
+        )
+
+
+class _Words:
+    """The options as they were given: text, by names whose case does not count."""
+
+    def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
+        self._given = {name.lower(): text.strip() for name, text in given.items()}
+        allowed = {name.lower() for name in (*known, *_SPARKS_OWN)}
+        unknown = sorted(self._given.keys() - allowed)
+        if unknown:
+            raise ConfigError(f"unknown option {unknown[0]!r}; known are {', '.join(known)}")
+
+    def text(self, name: str) -> str:
+        return self._given.get(name.lower(), "")
+
+    def listed(self, name: str) -> tuple[str, ...]:
+        parts = (part.strip() for part in self.text(name).split(","))
+        return tuple(dict.fromkeys(filter(None, parts)))
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        word = self.text(name).lower()
+        if word not in ("", "true", "false"):
+            raise ConfigError(f"{name} is true or false, not {word!r}")
+        return word == "true" if word else default
+
+    def count(self, name: str) -> int | None:
+        text = self.text(name)
+        if not text:
+            return None
+        if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 63):
+            raise ConfigError(f"{name} is a positive number, not {text!r}")
+        return int(text)
+
+    def seconds(self, name: str, default: float) -> float:
+        """Written as a duration: 500ms, 10s, 5m."""
+        text = self.text(name)
+        if not text:
+            return default
+        try:
+            return parse_duration(text) / 1e9
+        except ValueError:
+            raise ConfigError(f"{name} is a duration like 10s, not {text!r}") from None
+
+    def one_of(self, name: str, words: tuple[str, ...]) -> str:
+        word = self.text(name).lower() or words[0]
+        if word not in words:
+            raise ConfigError(f"{name} is {' or '.join(words)}, not {word!r}")
+        return word
+
+    def name(self, option: str) -> str:
+        """Of a topic or a channel; empty if it is not given."""
+        return _checked(option, self.text(option)) if self.text(option) else ""
+
+    def topics(self) -> Topics:
+        listed, pattern = self.listed("topic"), self.text("topicPattern")
+        if bool(listed) == bool(pattern):
+            raise ConfigError("one of topic and topicPattern has to be given")
+        try:
+            re.compile(pattern)
+        except re.error as failure:
+            raise ConfigError(f"topicPattern {pattern!r}: {failure}") from None
+        return Topics(tuple(_checked("topic", name) for name in listed), pattern)
+
+    def access(self) -> Access:
+        nsqds, lookupds = self.listed("nsqd"), self.listed("lookupd")
+        if not nsqds and not lookupds:
+            raise ConfigError("nsqd or lookupd has to be given: addresses of their HTTP APIs")
+        if bool(self.text("tlsCert")) != bool(self.text("tlsKey")):
+            raise ConfigError("tlsCert and tlsKey go together")
+        return Access(
+            nsqds=tuple(map(base_url, nsqds)),
+            lookupds=tuple(map(base_url, lookupds)),
+            http_token=self.text("httpToken"),
+            auth_secret=self.text("authSecret"),
+            tls=self.flag("tls"),
+            tls_root_ca_file=self.text("tlsRootCaFile"),
+            tls_cert=self.text("tlsCert"),
+            tls_key=self.text("tlsKey"),
+            tls_insecure_skip_verify=self.flag("tlsInsecureSkipVerify"),
+            connect_seconds=self.seconds("connectTimeout", 5.0),
+            request_seconds=self.seconds("requestTimeout", 30.0),
+        )
+
+    def position(self, side: str, default: Position) -> Position:
+        """`startingOffsets` or `startingTimestamp`, or the same of the end."""
+        offsets, timestamp = self.text(f"{side}Offsets"), self.text(f"{side}Timestamp")
+        if offsets and timestamp:
+            raise ConfigError(f"only one of {side}Offsets and {side}Timestamp can be given")
+        if timestamp:
+            return AtTime(_time_ns(f"{side}Timestamp", timestamp))
+        if offsets.lower() in ("earliest", "latest"):
+            return EARLIEST if offsets.lower() == "earliest" else LATEST
+        if not offsets:
+            return default
+        try:
+            return from_json(json.loads(offsets), lowest=EARLIEST)
+        except ValueError:
+            raise ConfigError(
+                f"{side}Offsets are earliest, latest or JSON, not {offsets!r}"
+            ) from None
+
+
+def _checked(option: str, name: str) -> str:
+    if not names.is_valid(name):
+        raise ConfigError(f"{option} {name!r} is not a valid name")
+    return name
+
+
+def _time_ns(option: str, text: str) -> int:
+    """Milliseconds since 1970, as Spark has it, or ISO 8601 (UTC unless it says otherwise)."""
+    if text.isascii() and text.isdecimal():
+        return int(text) * 1_000_000
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{option} is milliseconds or ISO 8601, not {text!r}") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
