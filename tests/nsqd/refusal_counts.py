@@ -5,7 +5,7 @@ from collections import Counter
 
 from penstock.testing.nsqd import NsqdProcess
 
-_SAMPLE = re.compile(r'\nnsqd_(?:http_)?refusals_total\{(?:reason|status)="(\w+)"\} (\d+)')
+_SAMPLE = re.compile(r'\nnsqd_(?:http_)?refusals_total\{(?:reason|code)="(\w+)"\} (\d+)')
 
 
 def refusal_counts(nsqd: NsqdProcess) -> Counter[str]:

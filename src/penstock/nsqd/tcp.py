@@ -404,8 +404,9 @@ class Client(asyncio.Protocol):
 
     def _give_way(self) -> None:
         """Goes on once others have had their turn."""
-        self._pause_reading("others' turn")
-        self._loop.call_soon(self._resume_reading, "others' turn")
+        if "others' turn" not in self._reading_waits_for:
+            self._pause_reading("others' turn")
+            self._loop.call_soon(self._resume_reading, "others' turn")
 
     def _pause_reading(self, reason: str) -> None:
         if not self._reading_waits_for and not self._transport.is_closing():

@@ -90,6 +90,16 @@ class RawClient:
         """Ends the connection, whatever its state."""
         self._socket.close()
 
+    def fileno(self) -> int:
+        """Of the socket, to wait for something to read."""
+        return self._socket.fileno()
+
+    @property
+    def local_address(self) -> str:
+        """Our own host:port."""
+        host, port = self._socket.getsockname()[:2]
+        return f"{host}:{port}"
+
     def reset(self) -> None:
         """Ends the connection without the politeness of TCP."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(1, 0))
@@ -110,7 +120,7 @@ class RawClient:
         self._socket.settimeout(self._timeout_seconds)
         self._socket.sendall(data)
 
-    def send_some(self, data: bytes, *, seconds: float) -> int:
+    def send_some(self, data: bytes | memoryview, *, seconds: float) -> int:
         """Sends what the kernel takes, waiting for it so long, and returns how much that was. Not
         for TLS or compression."""
         self._socket.settimeout(seconds)

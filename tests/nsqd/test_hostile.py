@@ -1,0 +1,444 @@
+"""Peers that mean no good, each against the running program, while another one is served."""
+
+import itertools
+import random
+import select
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from struct import Struct
+from types import TracebackType
+from typing import Self
+
+import pytest
+from tests.nsqd.refusal_counts import refusal_counts
+from tests.tls.certificates import Authority
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.raw_client import RawClient, Refused
+from penstock.testing.waiting import wait_until
+from penstock.tls import client_context
+from penstock.wire import commands
+from penstock.wire.frames import ErrorFrame, Response
+from penstock.wire.snappy import STREAM_IDENTIFIER, Snappy
+
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+
+# What others may notice, apart from what the machine itself makes them wait.
+DELAY_SECONDS_MAX = 0.05
+
+_INT32 = Struct(">i")
+
+
+class Bystander:
+    """A client of good will, in a thread of its own: publishes one message after the other while
+    the block lasts, which then fails if any of them took too long or memory has grown."""
+
+    def __init__(
+        self, nsqd: NsqdProcess, *, growth_bytes_max: int, delay_seconds_max: float
+    ) -> None:
+        self._nsqd = nsqd
+        self._growth_bytes_max = growth_bytes_max
+        self._delay_seconds_max = delay_seconds_max
+        self._client = nsqd.connect()
+        self._client.call(commands.pub("bystander", b"x"))  # the topic is there
+        self._bytes_before = self._bytes_at_most = nsqd.resident_bytes()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._publish)
+        self.delays: list[float] = []
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._is_over.set()
+        self._thread.join()
+        grown = self._bytes_at_most - self._bytes_before
+        print(f"longest delay {max(self.delays) * 1000:.1f} ms, grown by {grown / MIB:.1f} MiB")
+        if error is None:
+            assert max(self.delays) < self._delay_seconds_max
+            assert grown < self._growth_bytes_max
+
+    def _publish(self) -> None:
+        ours, theirs = threading.get_native_id(), self._nsqd
+        is_over = False
+        while not is_over:
+            is_over = self._is_over.wait(0.001)  # looked at first: there is one more afterwards
+            waited = theirs.starved_seconds() + _starved_seconds(ours)
+            started = time.monotonic()
+            self._client.call(commands.pub("bystander", b"x"))
+            took = time.monotonic() - started
+            waited = theirs.starved_seconds() + _starved_seconds(ours) - waited
+            self.delays.append(took - waited)
+            self._bytes_at_most = max(self._bytes_at_most, theirs.resident_bytes())
+
+
+def _starved_seconds(thread_id: int) -> float:
+    """How long a thread of ours could have run and had no core to run on."""
+    return int(Path(f"/proc/self/task/{thread_id}/schedstat").read_bytes().split()[1]) / 1e9
+
+
+@contextmanager
+def bystander(
+    nsqd: NsqdProcess,
+    *,
+    growth_bytes_max: int = 8 * MIB,
+    delay_seconds_max: float = DELAY_SECONDS_MAX,
+) -> Iterator[Bystander]:
+    with Bystander(
+        nsqd, growth_bytes_max=growth_bytes_max, delay_seconds_max=delay_seconds_max
+    ) as watching:
+        yield watching
+    assert b"OK" == nsqd.http("GET", "/ping").body
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def nsqd(authority: Authority) -> Iterator[NsqdProcess]:
+    server = authority.issue("server")
+    flags = [f"--tls-cert={server.cert}", f"--tls-key={server.key}", "--https-address="]
+    with run_nsqd(*flags) as process:
+        process.publish("bystander", b"x")
+        yield process
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[NsqdProcess]:
+    """One with little patience."""
+    with run_nsqd("--greeting-timeout=400ms", "--command-timeout=300ms") as process:
+        yield process
+
+
+def flood(client: RawClient, data: bytes, *, seconds: float, bytes_max: int = GIB) -> int:
+    """Sends this over and over for so long, or until it is closed; how much that was."""
+    deadline, sent, view = time.monotonic() + seconds, 0, memoryview(data)
+    with suppress(ConnectionError):
+        while time.monotonic() < deadline and sent < bytes_max:
+            sent += client.send_some(view[sent % len(data) :], seconds=0.1)
+    return sent
+
+
+def is_closed(client: RawClient) -> bool:
+    """Whether nsqd ends the connection, whatever it says before."""
+    with suppress(ConnectionResetError):
+        client.read_to_end()
+    return True
+
+
+class TestSilence:
+    def test_thousands_who_say_nothing_are_given_up(self, hasty: NsqdProcess) -> None:
+        before = refusal_counts(hasty)["timeout"]
+        host, port = hasty.tcp_address.split(":")
+        with bystander(hasty, growth_bytes_max=64 * MIB):
+            silent = [socket.create_connection((host, int(port))) for _ in range(2000)]
+            wait_until(lambda: refusal_counts(hasty)["timeout"] >= before + 2000, "the last to go")
+        for peer in silent:
+            assert b"" == peer.recv(1)
+            peer.close()
+
+    @pytest.mark.parametrize(
+        "begun",
+        [b" ", b"  V", b"  V2NOP", commands.MAGIC + commands.pub("t", b"x" * 100)],
+        ids=["magic", "most of the magic", "a line", "a body"],
+    )
+    def test_a_byte_at_a_time_is_not_enough(self, hasty: NsqdProcess, begun: bytes) -> None:
+        """Whatever it has begun, it has a limited time to end it."""
+        client = hasty.connect(opening=b"")
+        started = time.monotonic()
+        with suppress(ConnectionError), bystander(hasty):
+            for byte in itertools.cycle(begun):
+                client.send(bytes([byte]) if byte != ord("\n") else b".")
+                assert time.monotonic() - started < 5, "nobody stops it"
+                if select.select([client], [], [], 0.05)[0]:
+                    break
+
+        assert is_closed(client)
+
+    def test_one_who_has_turned_heartbeats_off_may_be_silent_between_commands(
+        self, hasty: NsqdProcess
+    ) -> None:
+        client = hasty.connect()
+        client.identify(heartbeat_interval=-1)
+
+        assert client.is_silent(seconds=1.0)
+        assert b"OK" == client.call(commands.pub("t", b"x"))
+
+    def test_a_peer_that_has_vanished_is_asked_for(self, nsqd: NsqdProcess) -> None:
+        """By the kernel, which has a timer running for each connection with nothing to send."""
+        client = nsqd.connect()
+        client.identify(heartbeat_interval=-1)
+
+        assert "02" == timer_of(nsqd, client)
+
+    def test_half_a_connection_is_closed(self, nsqd: NsqdProcess) -> None:
+        client = nsqd.connect()
+        client.send(commands.pub("t", b"x"))
+        client.end_sending()
+
+        assert Response(b"OK") == client.next_frame()
+        assert b"" == client.read_to_end()
+
+
+def timer_of(nsqd: NsqdProcess, client: RawClient) -> str:
+    """The kind of the kernel's timer for nsqd's end of a connection: 02 is keep-alive."""
+    local, remote = (
+        f"0100007F:{int(address.rpartition(':')[2]):04X}"
+        for address in (nsqd.tcp_address, client.local_address)
+    )
+    for line in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines():
+        fields = line.split()
+        if fields[1:3] == [local, remote]:
+            return fields[5].partition(":")[0]
+    raise AssertionError("no such connection")
+
+
+class TestTooMuch:
+    @pytest.mark.parametrize(
+        ("command", "expected"),
+        [
+            (b"PUB t\n", "E_BAD_MESSAGE PUB message too big 1073741824 > 1048576"),
+            (b"DPUB t 1\n", "E_BAD_MESSAGE DPUB message too big 1073741824 > 1048576"),
+            (b"MPUB t\n", "E_BAD_BODY MPUB body too big 1073741824 > 5242880"),
+            (b"IDENTIFY\n", "E_BAD_BODY IDENTIFY body too big 1073741824 > 5242880"),
+            (b"AUTH\n", "E_BAD_BODY AUTH body too big 1073741824 > 5242880"),
+        ],
+    )
+    def test_a_gigabyte_that_is_announced_is_not_waited_for(
+        self, nsqd: NsqdProcess, command: bytes, expected: str
+    ) -> None:
+        client = nsqd.connect()
+        with bystander(nsqd):
+            client.send(command, _INT32.pack(GIB))
+            flood(client, b"x" * MIB, seconds=0.3)
+            code, _, detail = expected.partition(" ")
+
+            assert ErrorFrame(code, detail) == client.next_frame()
+            assert is_closed(client)
+
+    @pytest.mark.parametrize("upgrade", ["none", "snappy", "deflate", "TLS"])
+    def test_a_line_without_end_is_ended(
+        self, nsqd: NsqdProcess, authority: Authority, upgrade: str
+    ) -> None:
+        before = refusal_counts(nsqd)["line_too_long"]
+        client = nsqd.connect()
+        tls = client_context(root_ca=authority.root_ca) if upgrade == "TLS" else None
+        client.upgrade(tls=tls, snappy=upgrade == "snappy", deflate=upgrade == "deflate")
+        with bystander(nsqd), suppress(ConnectionError):
+            for _ in range(1000):
+                client.send(b"x" * 65_536)
+
+        assert is_closed(client)
+        assert before + 1 == refusal_counts(nsqd)["line_too_long"]
+
+    def test_commands_without_end_do_not_keep_others_waiting(self, nsqd: NsqdProcess) -> None:
+        client = nsqd.connect()
+        with bystander(nsqd):
+            sent = flood(client, commands.nop() * 65_536, seconds=1.0, bytes_max=2 * MIB)
+            assert b"OK" == finish(client, commands.nop(), sent)
+
+        assert sent >= 2 * MIB
+
+    def test_new_topics_without_end_do_not_keep_others_waiting(self) -> None:
+        publishes = [commands.pub(f"topic-{number}", b"x") for number in range(200)]
+        with run_nsqd("--max-topics=100") as nsqd:
+            client = nsqd.connect()
+            with bystander(nsqd, growth_bytes_max=32 * MIB):
+                client.send(b"".join(publishes))
+                answers = [client.next_frame(seconds=30) for _ in range(100)]
+            limit = "PUB failed too many topics, the limit is 100"
+
+            assert [Response(b"OK")] * 99 == answers[:99]  # the bystander has one
+            assert ErrorFrame("E_PUB_FAILED", limit) == answers[99]
+            assert 1 == refusal_counts(nsqd)["e_pub_failed"]
+
+
+def finish(client: RawClient, command: bytes, sent: int) -> bytes:
+    """Sends the rest of a command that a flood has cut, and asks for a sign of life."""
+    rest = -sent % len(command)
+    client.send(command[len(command) - rest :], commands.pub("bystander", b"x"))
+    return client.response(seconds=30)
+
+
+def deflated(text: bytes, count: int) -> bytes:
+    """A part of a stream that is this text so many times. A full flush forgets what was before."""
+    compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return (compressor.compress(text) + compressor.flush(zlib.Z_FULL_FLUSH)) * count
+
+
+class TestBombs:
+    """A few bytes that become very many."""
+
+    def test_a_gigabyte_of_zeros_is_no_command(self, nsqd: NsqdProcess) -> None:
+        bomb = deflated(bytes(MIB), 1024)
+        client = nsqd.connect()
+        client.upgrade(deflate=True)
+        with bystander(nsqd), suppress(ConnectionError):
+            client.send_beneath(bomb)
+
+        assert len(bomb) < 2 * MIB
+        assert is_closed(client)
+
+    @pytest.mark.parametrize("kind", ["deflate", "snappy"])
+    def test_endless_nops_do_not_keep_others_waiting(self, nsqd: NsqdProcess, kind: str) -> None:
+        nops = commands.nop() * (MIB // 4)
+        client = nsqd.connect()
+        client.upgrade(snappy=kind == "snappy", deflate=kind == "deflate", heartbeat_interval=1000)
+        bomb = deflated(nops, 100) if kind == "deflate" else Snappy().encode(nops * 20)
+        left = nsqd.log.count("exiting ioloop")
+        try:
+            with bystander(nsqd):
+                assert flood(client, bomb, seconds=1.0) > 50_000
+        finally:
+            client.reset()
+
+        # There is work for minutes. That its client is gone is seen when a heartbeat is not taken.
+        wait_until(lambda: nsqd.log.count("exiting ioloop") > left, "nsqd to notice", seconds=5)
+
+    @pytest.mark.parametrize("kind", ["deflate", "snappy"])
+    def test_endless_publishes_stay_within_the_memory_of_a_few(
+        self, nsqd: NsqdProcess, kind: str
+    ) -> None:
+        publish = commands.pub("bomb", bytes(MIB))
+        client = nsqd.connect()
+        client.upgrade(snappy=kind == "snappy", deflate=kind == "deflate")
+        client.send(commands.pub("bomb", b"x"))
+        bomb = deflated(publish, 50) if kind == "deflate" else Snappy().encode(publish * 50)
+        with bystander(nsqd, growth_bytes_max=24 * MIB):
+            client.send_beneath(bomb)
+            assert [b"OK"] * 51 == [client.response() for _ in range(51)]
+
+    @pytest.mark.parametrize(
+        "nothing",
+        [b"\x80\x00\x00\x00", STREAM_IDENTIFIER, b"\x00\x05\x00\x00\xd8\xea\x82\xa2\x00"],
+        ids=["padding", "identifiers", "chunks of nothing"],
+    )
+    def test_chunks_with_nothing_in_them_are_not_taken_for_ever(
+        self, nsqd: NsqdProcess, nothing: bytes
+    ) -> None:
+        before = refusal_counts(nsqd)["corrupt_stream"]
+        client = nsqd.connect()
+        client.upgrade(snappy=True)
+        client.send_beneath(STREAM_IDENTIFIER)
+        with bystander(nsqd):
+            flood(client, nothing * 30_000, seconds=1.0)
+
+        assert is_closed(client)
+        assert before + 1 == refusal_counts(nsqd)["corrupt_stream"]
+
+
+@pytest.mark.parametrize("upgrade", ["TLS", "deflate"])
+def test_a_consumer_that_never_reads_is_left_behind(
+    nsqd: NsqdProcess, authority: Authority, topic: str, upgrade: str
+) -> None:
+    """What it has been sent, and cannot be read by anybody else, is bounded; then it goes. In clear
+    text it is the same: see the tests of flow control."""
+    noise = random.Random(3).randbytes(40_000)
+    producer = nsqd.connect()
+    for _ in range(10):
+        producer.call(commands.mpub(topic, [noise] * 100))
+    stubborn = nsqd.connect(receive_buffer_bytes=8 * 1024)
+    tls = client_context(root_ca=authority.root_ca) if upgrade == "TLS" else None
+    stubborn.upgrade(tls=tls, deflate=upgrade == "deflate", heartbeat_interval=1000)
+    with bystander(nsqd, growth_bytes_max=16 * MIB):
+        stubborn.subscribe(topic, "c", rdy=2500)
+        wait_until(lambda: nsqd.stats(topic, "c")["in_flight_count"], "something to be sent")
+        assert nsqd.stats(topic, "c")["in_flight_count"] < 1000
+        wait_until(lambda: nsqd.shows(topic, "c", client_count=0, depth=1000), "it to be gone")
+
+
+class TestLimits:
+    @pytest.mark.parametrize(
+        ("flag", "text"),
+        [
+            ("--max-connections=5", "too many connections, the limit is 5"),
+            (
+                "--max-connections-per-address=5",
+                "too many connections from 127.0.0.1, the limit is 5",
+            ),
+        ],
+    )
+    def test_connections_over_the_limit_are_told_so(self, flag: str, text: str) -> None:
+        with run_nsqd(flag) as nsqd:
+            admitted = [nsqd.connect() for _ in range(5)]
+            for client in admitted:
+                client.identify()
+
+            refused = nsqd.connect()
+            assert ErrorFrame("E_TOO_MANY_CONNECTIONS", text) == refused.next_frame()
+            assert b"" == refused.read_to_end()
+            answer = nsqd.http("GET", "/ping")
+            assert (503, f"503 Service Unavailable: {text}") == (
+                answer.status,
+                answer.body.decode(),
+            )
+            assert [b"OK"] * 5 == [client.call(commands.pub("t", b"x")) for client in admitted]
+
+            admitted.pop().close()
+            wait_until(lambda: nsqd.http("GET", "/ping").status == 200, "the one to be gone")
+            counts = refusal_counts(nsqd)
+            assert 1 == counts["e_too_many_connections"]
+            assert 1 <= counts["503"]
+
+    def test_those_who_are_refused_do_not_count(self) -> None:
+        """Or else they could keep everybody out for as long as they try."""
+        with run_nsqd("--max-connections=3") as nsqd:
+            first = nsqd.connect()
+            others = [nsqd.connect() for _ in range(2)]
+            for client in (first, *others):
+                client.identify()
+            refused = [nsqd.connect() for _ in range(20)]
+            for client in refused:
+                client.next_frame()
+            left = nsqd.log.count("exiting ioloop")
+            first.close()
+            wait_until(lambda: nsqd.log.count("exiting ioloop") > left, "it to be gone")
+
+            assert nsqd.connect().identify()
+
+    def test_channels_over_the_limit_are_refused(self) -> None:
+        with run_nsqd("--max-channels-per-topic=2") as nsqd:
+            for name in ("a", "b"):
+                nsqd.connect().subscribe("t", name)
+
+            expected = "E_SUB_FAILED SUB failed too many channels of t, the limit is 2"
+            with pytest.raises(Refused, match=expected):
+                nsqd.connect().subscribe("t", "c")
+            nsqd.connect().subscribe("t", "a")
+            assert 1 == refusal_counts(nsqd)["e_sub_failed"]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 1\r\nContent-Length: 2\r\n",
+        b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length:\r\n 1\r\n",
+    ],
+    ids=["two lengths", "length and chunks", "folded"],
+)
+def test_requests_that_could_hide_another_are_refused(nsqd: NsqdProcess, head: bytes) -> None:
+    """A few of the shapes; all of them are with the tests of the HTTP server."""
+    before = refusal_counts(nsqd)["400"]
+    host, port = nsqd.http_address.split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as peer:
+        peer.sendall(b"POST /pub?topic=t HTTP/1.1\r\nHost: a\r\n" + head + b"\r\n0\r\n\r\n")
+        answer = b"".join(iter(lambda: peer.recv(65_536), b""))
+
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert 1 == answer.count(b"HTTP/1.1")
+    assert before + 1 == refusal_counts(nsqd)["400"]
