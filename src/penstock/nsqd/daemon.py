@@ -251,7 +251,9 @@ class Nsqd:
         )
         gate = ClearTextGate() if self.options.tls_required is TlsRequired.EVERYBODY else None
         gates = [each for each in (gate, self._tokens) if each is not None]
-        server = HttpServer(HttpApi(services).router(), log=self.log, gates=gates)
+        server = HttpServer(
+            HttpApi(services).router(), log=self.log, gates=gates, admission=self._admission
+        )
         self._http_server = services.metrics.http_server = server
         if self.tls is not None and self.options.https_address:
             factory = over_tls(self.tls, server.new_connection, self._on_tls_failure)

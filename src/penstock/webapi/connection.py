@@ -18,6 +18,7 @@ import time
 from math import inf
 from typing import cast
 
+from penstock.addresses import host_of
 from penstock.webapi.bodies import Body, BodyTooBig
 from penstock.webapi.errors import BadRequest, HttpError
 from penstock.webapi.head import may_become_head
@@ -55,6 +56,7 @@ class Connection(asyncio.Protocol):
         self._is_finishing = state.stopping  # the next answer is the last
         self._has_peer_ended = False  # it will send no more, but may still be reading
         self._has_ended = False
+        self._is_admitted = False
 
     # What endpoints see.
 
@@ -79,6 +81,14 @@ class Connection(asyncio.Protocol):
         self._outbox = Outbox(self._transport, self, self._state, self._on_progress)
         self._state.connections.add(self)
         self._state.all_gone.clear()
+        self._host = host_of(self.address)
+        refusal = self._state.admission.refusal(self._host)
+        if refusal is None:
+            self._state.admission.enter(self._host)
+            self._is_admitted = True
+        else:
+            self._refuse(BadRequest(503, refusal))
+            self._on_progress()
 
     def data_received(self, data: bytes) -> None:
         if self._has_ended:
@@ -117,6 +127,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._end()
         self._outbox.abandon()
+        if self._is_admitted:
+            self._state.admission.leave(self._host)
         self._state.connections.discard(self)
         if not self._state.connections:
             self._state.all_gone.set()

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Mapping
 from email.utils import formatdate
 
+from penstock.admission import Admission
 from penstock.logs import Logger
 from penstock.webapi.connection import Connection
 from penstock.webapi.planning import Planner
@@ -38,13 +39,14 @@ class HttpServer:
         log: Logger,
         limits: Limits | None = None,
         gates: Iterable[Gate] = (),
+        admission: Admission | None = None,
     ) -> None:
         """Each of `gates` sees every request before its body is read, and may answer it; those
-        after it then do not see it.
+        after it then do not see it. `admission` may be shared with servers of other protocols.
         """
         limits, gates = limits or Limits(), tuple(gates)
         planner = Planner(router, head_bytes_max=limits.head_bytes_max, gated=bool(gates))
-        self._state = ServerState(planner, limits, log, gates)
+        self._state = ServerState(planner, limits, log, gates, admission or Admission())
         self._tick_seconds = min(TICK_SECONDS_MAX, limits.shortest_seconds)
         self._ticking: asyncio.TimerHandle | None = None
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from penstock.admission import Admission
 from penstock.logs import Logger
 from penstock.webapi.planning import Planner
 from penstock.webapi.requests import Request
@@ -64,6 +65,7 @@ class ServerState:
     limits: Limits
     log: Logger
     gates: tuple[Gate, ...]
+    admission: Admission
 
     connections: set[OpenConnection] = field(default_factory=set)
     all_gone: asyncio.Event = field(default_factory=asyncio.Event)
