@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from penstock import names
 from penstock.durations import format_duration, parse_duration
 
 __all__ = [
+    "CHANNEL",
     "DURATION",
     "NSQD_HTTP_ADDRESS",
     "NSQD_TCP_ADDRESS",
+    "TOPIC",
     "CommandWithExamples",
     "Duration",
+    "Name",
     "http_addresses",
     "http_token",
     "tcp_addresses",
@@ -28,9 +32,10 @@ NSQD_TCP_ADDRESS = "127.0.0.1:4150"
 NSQD_HTTP_ADDRESS = "127.0.0.1:4151"
 
 if TYPE_CHECKING:
-    _ParamType = click.ParamType[float]
-else:
-    _ParamType = click.ParamType  # which older versions of click know as no generic type
+    _DurationType = click.ParamType[float]
+    _NameType = click.ParamType[str]
+else:  # Older versions of click know it as no generic type.
+    _DurationType = _NameType = click.ParamType
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -48,7 +53,7 @@ class CommandWithExamples(click.Command):
                 formatter.write(f"  {example}\n")
 
 
-class Duration(_ParamType):
+class Duration(_DurationType):
     """A positive time as Go writes it, `250ms` or `1m30s`, in seconds."""
 
     name = "duration"
@@ -68,6 +73,25 @@ class Duration(_ParamType):
 
 
 DURATION = Duration()
+
+
+class Name(_NameType):
+    """A name that NSQ allows for a topic or a channel."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        name = str(value)
+        if not names.is_valid(name):
+            self.fail(f"{name!r} is no name for a {self.name}", param, ctx)
+        return name
+
+
+TOPIC = Name("topic")
+CHANNEL = Name("channel")
 
 
 def http_addresses(command: F) -> F:

@@ -5,6 +5,7 @@ import sys
 import click
 
 from penstock.cli.command_options import (
+    TOPIC,
     CommandWithExamples,
     http_addresses,
     http_token,
@@ -24,7 +25,7 @@ __all__ = ["command"]
         "penstock history orders --follow --body | jq .",
     ],
 )
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @http_addresses
 @http_token
 @click.option(

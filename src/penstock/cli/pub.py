@@ -7,6 +7,7 @@ import click
 from penstock.cli.command_options import (
     DURATION,
     NSQD_TCP_ADDRESS,
+    TOPIC,
     CommandWithExamples,
     tcp_addresses,
 )
@@ -24,7 +25,7 @@ __all__ = ["command"]
         'penstock pub reminders --defer 10m "stretch your legs"',
     ],
 )
-@click.argument("topic")
+@click.argument("topic", type=TOPIC)
 @click.argument("bodies", nargs=-1, metavar="[BODY]...")
 @tcp_addresses
 @click.option(

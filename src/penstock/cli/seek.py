@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from penstock.cli.command_options import (
+    CHANNEL,
+    TOPIC,
     CommandWithExamples,
     http_addresses,
     http_token,
@@ -28,8 +30,8 @@ __all__ = ["command"]
         "penstock seek orders billing latest --lookupd-http-address 127.0.0.1:4161",
     ],
 )
-@click.argument("topic")
-@click.argument("channel")
+@click.argument("topic", type=TOPIC)
+@click.argument("channel", type=CHANNEL)
 @click.argument("place", metavar="TO")
 @http_addresses
 @http_token

@@ -3,8 +3,10 @@
 import click
 
 from penstock.cli.command_options import (
+    CHANNEL,
     DURATION,
     NSQD_TCP_ADDRESS,
+    TOPIC,
     CommandWithExamples,
     tcp_addresses,
 )
@@ -21,8 +23,8 @@ __all__ = ["command"]
         "penstock sub orders printer --json | jq .attempts",
     ],
 )
-@click.argument("topic")
-@click.argument("channel")
+@click.argument("topic", type=TOPIC)
+@click.argument("channel", type=CHANNEL)
 @tcp_addresses
 @click.option("--count", "-n", type=click.IntRange(min=1), help="Exit after so many messages.")
 @click.option("--timeout", type=DURATION, help="Exit with 1 if nothing comes for so long.")
@@ -63,6 +65,7 @@ def command(
                 channel,
                 nsqds=nsqds if nsqds or lookupds else (NSQD_TCP_ADDRESS,),
                 lookupds=lookupds,
+                warn=lambda warning: click.echo(f"penstock: {warning}", err=True),
                 count=count,
                 timeout_seconds=timeout,
                 as_json=as_json,

@@ -12,7 +12,7 @@ from penstock.errors import HttpRequestError
 from penstock.tools.cluster_stats import Cluster, NodeStats, Snapshot
 from penstock.tools.figures import counted, grouped, per_second
 from penstock.tools.live_screen import LiveScreen
-from penstock.tools.rates import Flow, Meter, Rates
+from penstock.tools.rates import Flow, Meter, Sample
 from penstock.tools.sparkline import sparkline
 
 __all__ = ["HEADER", "ChannelNotFound", "ChannelWatch", "row_of"]
@@ -43,7 +43,7 @@ class ChannelNotFound(HttpRequestError):
 
 def row_of(flow: Flow) -> str:
     """A row, as NSQ has it."""
-    rates = flow.rates or Rates()
+    rates = flow.rates or Sample()
     return (
         f"{round(rates.ingress):7d} {round(rates.egress):7d}"
         f" | {flow.depth:7d} {flow.depth - flow.disk_depth:7d} {flow.disk_depth:7d}"
@@ -128,7 +128,7 @@ class ChannelWatch:
         """Rates and depth with their past, then the counters, then what is wrong."""
         width = min(max(console.size.width - 30, 10), _TREND_WIDTH_MAX)
         notes = [Text(f" {each}", _ALARM, overflow="ellipsis") for each in self._failures]
-        parts: list[RenderableType] = [self._title(), "", self._rates(width, console), ""]
+        parts: list[RenderableType] = [self._title(), "", self._trends(width, console), ""]
         parts += [self._counters(), ""]
         if len(self._snapshot.nodes) > 1:
             parts += [self._node_table(), ""]
@@ -146,26 +146,27 @@ class ChannelWatch:
         line.add_row(name, Text(f"{every} · {time.strftime('%H:%M:%S')} ", _QUIET))
         return line
 
-    def _rates(self, width: int, console: Console) -> Table:
+    def _trends(self, width: int, console: Console) -> Table:
         trail = self._flow.trail
         table = Table(box=None, show_header=False, pad_edge=True)
         table.add_column(style=_QUIET, min_width=8)
         table.add_column(justify="right", min_width=10)
         table.add_column(no_wrap=True)
-        for name, past, style in (
-            ("ingress", [rates.ingress for rates in trail], "cyan"),
-            ("egress", [rates.egress for rates in trail], "green"),
+        ingress, egress = [each.ingress for each in trail], [each.egress for each in trail]
+        depth = [float(each.depth) for each in trail]
+        for name, now, past, style in (
+            ("ingress", f"{per_second(ingress[-1] if ingress else None)} /s", ingress, "cyan"),
+            ("egress", f"{per_second(egress[-1] if egress else None)} /s", egress, "green"),
+            ("depth", f"{grouped(self._flow.depth)}   ", depth, "yellow"),
         ):
-            bars = sparkline(past, width, ascii_only=console.options.ascii_only)
-            now = per_second(past[-1] if past else None)
-            table.add_row(name, f"{now} /s", Text(bars, style))
+            bars = sparkline(past, width, ascii_only=console.options.ascii_only).lstrip()
+            table.add_row(name, now, Text(bars, style))
         return table
 
     def _counters(self) -> Table:
         flow = self._flow
         table = Table(box=None, pad_edge=True, header_style=_QUIET)
         figures = {
-            "depth": flow.depth,
             "in memory": flow.depth - flow.disk_depth,
             "on disk": flow.disk_depth,
             "in flight": flow.in_flight,

@@ -2,9 +2,11 @@
 which is when the system has taken it from us."""
 
 import asyncio
+import logging
 import sys
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -30,31 +32,57 @@ async def print_messages(
     *,
     nsqds: Sequence[str],
     lookupds: Sequence[str],
+    warn: Callable[[str], None],
     count: int | None = None,
     timeout_seconds: float | None = None,
     as_json: bool = False,
     max_in_flight: int = 200,
 ) -> None:
     """Prints messages until there were `count` of them. Raises ClientError, also if none comes in
-    time."""
+    time; an nsqd that is lost is warned of, and tried again."""
     line_of = _json_line if as_json else _body_line
     left = count
     in_flight = min(max_in_flight, count or max_in_flight)
-    async with Consumer(
-        topic, channel, nsqd=nsqds, lookupd=lookupds, max_in_flight=in_flight
-    ) as consumer:
-        while left is None or left > 0:
-            messages = await _next_messages(consumer, left or in_flight, timeout_seconds)
-            # In a thread, so that connections live on while whoever reads this takes a break.
-            await asyncio.to_thread(_write, b"".join(map(line_of, messages)))
-            for message in messages:
-                message.finish()
-            left = None if left is None else left - len(messages)
+    consumer = Consumer(topic, channel, nsqd=nsqds, lookupd=lookupds, max_in_flight=in_flight)
+    with _warnings_of_clients(lambda _: None):
+        await consumer.start()  # What is wrong now ends it, and need not be told twice.
+    try:
+        with _warnings_of_clients(warn):
+            while left is None or left > 0:
+                messages = await _next_messages(consumer, left or in_flight, timeout_seconds)
+                # In a thread, so that connections live on while whoever reads this takes a break.
+                await asyncio.to_thread(_write, b"".join(map(line_of, messages)))
+                for message in messages:
+                    message.finish()
+                left = None if left is None else left - len(messages)
+    finally:
+        await consumer.close()
 
 
 def _write(lines: bytes) -> None:
     sys.stdout.buffer.write(lines)
     sys.stdout.buffer.flush()
+
+
+@contextmanager
+def _warnings_of_clients(tell: Callable[[str], None]) -> Iterator[None]:
+    clients, handler = logging.getLogger("penstock.client"), _Telling(tell)
+    clients.addHandler(handler)
+    clients.propagate = False
+    try:
+        yield
+    finally:
+        clients.propagate = True
+        clients.removeHandler(handler)
+
+
+class _Telling(logging.Handler):
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(record.getMessage())
 
 
 async def _next_messages(

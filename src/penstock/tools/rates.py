@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from penstock.tools.cluster_stats import ChannelFigures, NodeStats, Snapshot, TopicFigures
 
-__all__ = ["SAMPLES_MAX", "Flow", "Meter", "Rates"]
+__all__ = ["SAMPLES_MAX", "Flow", "Meter", "Sample"]
 
 # As much as a sparkline ever shows.
 SAMPLES_MAX = 60
@@ -33,10 +33,10 @@ class Flow:
     timeouts: int = 0
     clients: int = 0
     is_paused: bool = False
-    rates: "Rates | None" = None
+    rates: "Sample | None" = None
     """None until there are two snapshots to compare."""
-    trail: list["Rates"] = field(default_factory=list)
-    """The rates up to now, the latest last."""
+    trail: list["Sample"] = field(default_factory=list)
+    """The past up to now, which is `rates`."""
 
     @property
     def pending(self) -> int:
@@ -45,8 +45,8 @@ class Flow:
 
 
 @dataclass(slots=True)
-class Rates:
-    """Messages a second."""
+class Sample:
+    """What happened between two snapshots, in messages a second, and how many waited then."""
 
     ingress: float = 0.0
     """Published."""
@@ -54,6 +54,7 @@ class Rates:
     """Taken from the queue, which is what `nsq_stat` calls it."""
     finished: float = 0.0
     """Done with."""
+    depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,7 @@ class Meter:
     def __init__(self) -> None:
         self._before: dict[_Process, _NodeCounts] = {}
         self._before_at = 0.0
-        self._trails: dict[_Key, deque[Rates]] = {}
+        self._trails: dict[_Key, deque[Sample]] = {}
 
     def observe(self, snapshot: Snapshot) -> list[Flow]:
         """Every topic, each followed by its channels, by name."""
@@ -85,21 +86,23 @@ class Meter:
         counts = {(node.address, node.started_at): _counts(node) for node in snapshot.nodes}
         if self._before_at:
             rates = self._rates(counts, snapshot.taken_at - self._before_at)
+            for key, flow in flows.items():
+                rates[key].depth = flow.depth
             self._trails = {key: self._trail(key, rates[key]) for key in flows}
             for key, flow in flows.items():
                 flow.rates, flow.trail = rates[key], list(self._trails[key])
         self._before, self._before_at = counts, snapshot.taken_at
         return [flows[key] for key in sorted(flows)]
 
-    def _trail(self, key: _Key, latest: Rates) -> deque[Rates]:
+    def _trail(self, key: _Key, latest: Sample) -> deque[Sample]:
         trail = self._trails.get(key) or deque(maxlen=SAMPLES_MAX)
         trail.append(latest)
         return trail
 
     def _rates(
         self, counts: dict[_Process, _NodeCounts], seconds: float
-    ) -> defaultdict[_Key, Rates]:
-        rates: defaultdict[_Key, Rates] = defaultdict(Rates)
+    ) -> defaultdict[_Key, Sample]:
+        rates: defaultdict[_Key, Sample] = defaultdict(Sample)
         for process, now in counts.items():
             before = self._before.get(process)
             if before is None:
@@ -110,7 +113,7 @@ class Meter:
         return rates
 
 
-def _add(rates: Rates, was: _Counted, now: _Counted, seconds: float) -> None:
+def _add(rates: Sample, was: _Counted, now: _Counted, seconds: float) -> None:
     """A topic may be emptied and a channel rewound; neither is a rate below zero."""
     came = now.messages - was.messages
     if came < 0:  # deleted and made anew

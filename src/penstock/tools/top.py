@@ -137,7 +137,7 @@ class TopView:
         return line
 
     def _table(self, flows: list[Flow], width: int, *, ascii_only: bool) -> Table:
-        longest = max((len(flow.channel) + 2 or len(flow.topic) for flow in flows), default=0)
+        longest = max(map(_name_width, flows), default=0)
         trend_width = min(
             max(width - _WIDTH_BESIDE - max(longest, _NAME_WIDTH_MIN), _TREND_WIDTHS[0]),
             _TREND_WIDTHS[1],
@@ -156,7 +156,7 @@ class TopView:
             heading = Text(name, "bold" if order == self.order else _QUIET)
             table.add_column(heading, justify="right", no_wrap=True, min_width=7)
         if has_trend:
-            table.add_column("trend", no_wrap=True, min_width=trend_width)
+            table.add_column("trend", justify="right", no_wrap=True, min_width=trend_width)
         for flow in flows:
             trend = [_trend(flow, trend_width, ascii_only=ascii_only)] if has_trend else []
             table.add_row(*_cells(flow), *trend)
@@ -233,6 +233,10 @@ async def print_tables(
         separator = "\n" if done else ""
         write(separator + "\n".join(view.lines()) + "\n")
         done += 1
+
+
+def _name_width(flow: Flow) -> int:
+    return len(f"  {flow.channel}" if flow.channel else flow.topic) + 7 * flow.is_paused
 
 
 def _cells(flow: Flow) -> list[Text]:

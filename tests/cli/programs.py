@@ -1,0 +1,146 @@
+"""Our programs as a user has them: in a pipe, or on a terminal of their own."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+__all__ = ["TerminalProgram", "in_pipe", "on_terminal", "started"]
+
+SECONDS = 20.0
+
+_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])|\r")
+
+
+def _command(program: str, args: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", f"penstock.cli.{program}", *args]
+
+
+def in_pipe(
+    program: str, *args: str, stdin: bytes = b"", env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs it to its end, which must come in time."""
+    done = subprocess.run(
+        _command(program, args),
+        input=stdin,
+        capture_output=True,
+        check=False,
+        timeout=SECONDS,
+        env={**os.environ, **(env or {})},
+    )
+    assert b"Traceback" not in done.stderr, done.stderr.decode()
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+@contextmanager
+def started(program: str, *args: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs it beside the test, with pipes; it is gone afterwards."""
+    process = subprocess.Popen(
+        _command(program, args),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+class TerminalProgram:
+    """A program on a terminal; made by `on_terminal`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], terminal: int) -> None:
+        self._process = process
+        self._terminal = terminal
+        self._seen = ""
+
+    def see(self, text: str) -> str:
+        """All that has been shown, once this is among what came since the last call."""
+        began, deadline = len(self._seen), time.monotonic() + SECONDS
+        while text not in self._seen[began:]:
+            left = deadline - time.monotonic()
+            assert left > 0, f"waited in vain for {text!r} in:\n{self._seen[began:]}"
+            if not self._read(left):
+                raise AssertionError(f"it ended without {text!r}:\n{self._seen[began:]}")
+        return self._seen
+
+    def press(self, keys: str) -> None:
+        """Types on its keyboard."""
+        os.write(self._terminal, keys.encode())
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Gives the terminal another size, and tells the program."""
+        _set_size(self._terminal, columns, rows)
+        self._process.send_signal(signal.SIGWINCH)
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code, and all that it has shown."""
+        while self._read(SECONDS):
+            pass
+        code = self._process.wait(SECONDS)
+        assert "Traceback" not in self._seen, self._seen
+        return code, self._seen
+
+    @property
+    def shows_what_is_typed(self) -> bool:
+        """Whether the terminal is as a shell wants it."""
+        return bool(termios.tcgetattr(self._terminal)[3] & termios.ECHO)
+
+    def _read(self, seconds: float) -> bool:
+        """Whether there was more."""
+        ready, _, _ = select.select([self._terminal], [], [], seconds)
+        if not ready:
+            return False
+        try:
+            data = os.read(self._terminal, 65536)
+        except OSError:  # Linux: the program has closed its side
+            return False
+        self._seen += _ESCAPES.sub("", data.decode(errors="replace"))
+        return bool(data)
+
+
+@contextmanager
+def on_terminal(
+    program: str, *args: str, columns: int = 120, rows: int = 30
+) -> Iterator[TerminalProgram]:
+    """Runs it on a terminal of this size; it is gone afterwards."""
+    ours, theirs = pty.openpty()
+    _set_size(theirs, columns, rows)
+    env = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+    for name in ("COLUMNS", "LINES", "NO_COLOR"):
+        env.pop(name, None)
+    process = subprocess.Popen(
+        _command(program, args),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=env,
+        start_new_session=True,
+        # Nothing else runs here meanwhile; without this, Ctrl-C would be no signal.
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509
+    )
+    os.close(theirs)
+    try:
+        yield TerminalProgram(process, ours)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def _set_size(terminal: int, columns: int, rows: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

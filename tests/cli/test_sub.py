@@ -1,0 +1,98 @@
+"""penstock sub as a program: prints what comes, and finishes it then."""
+
+import json
+import signal
+
+import pytest
+from tests.cli.programs import in_pipe, on_terminal, started
+
+from penstock.testing.nsqd import NsqdProcess
+from penstock.testing.nsqlookupd import NsqlookupdProcess
+from penstock.testing.waiting import wait_until
+
+
+def consuming(nsqd: NsqdProcess, topic: str, *flags: str) -> list[str]:
+    return ["sub", topic, "c", "--nsqd-tcp-address", nsqd.tcp_address, *flags]
+
+
+class TestInAPipe:
+    def test_bodies_are_lines_and_are_finished(self, nsqd: NsqdProcess) -> None:
+        nsqd.publish("lines", b"one", b"two", b"three")
+        done = in_pipe("penstock", *consuming(nsqd, "lines", "--count=2"))
+
+        assert (0, "one\ntwo\n", "") == (done.returncode, done.stdout, done.stderr)
+        wait_until(lambda: nsqd.shows("lines", "c", depth=1, in_flight_count=0), "two FINs")
+
+    def test_json_has_all_that_is_known(self, nsqd: NsqdProcess) -> None:
+        nsqd.publish("json", b"text", b"\xff\xfe")
+        done = in_pipe("penstock", *consuming(nsqd, "json", "-n2", "--json"))
+        first, second = map(json.loads, done.stdout.splitlines())
+
+        assert ["id", "timestamp_ns", "attempts", "nsqd", "body"] == list(first)
+        assert ("text", 1, nsqd.tcp_address) == (first["body"], first["attempts"], first["nsqd"])
+        assert "//4=" == second["body_base64"]
+
+    def test_messages_are_printed_as_they_come(self, nsqd: NsqdProcess) -> None:
+        with started("penstock", *consuming(nsqd, "live")) as program:
+            assert program.stdout is not None
+            nsqd.publish("live", b"first")
+            assert "first\n" == program.stdout.readline()
+            nsqd.publish("live", b"second")
+            assert "second\n" == program.stdout.readline()
+            wait_until(lambda: nsqd.shows("live", "c", in_flight_count=0), "the FINs")
+            program.send_signal(signal.SIGINT)
+
+            assert (0, "") == (program.wait(20), program.communicate()[1])
+
+    def test_a_topic_that_is_yet_to_come_is_waited_for(
+        self, nsqd: NsqdProcess, nsqlookupd: NsqlookupdProcess
+    ) -> None:
+        flags = ["--lookupd-http-address", nsqlookupd.http_address, "-n1"]
+        with started("penstock", "sub", "to-come", "c", *flags) as program:
+            nsqd.publish("to-come", b"here")
+
+            assert ("here\n", "") == program.communicate(timeout=20)
+
+    def test_nothing_in_time_is_a_failure(self, nsqd: NsqdProcess) -> None:
+        done = in_pipe("penstock", *consuming(nsqd, "silent", "--timeout=50ms"))
+
+        assert (1, "penstock: no message within 0.05 s\n") == (done.returncode, done.stderr)
+
+    def test_a_reader_that_has_seen_enough_ends_it(self, nsqd: NsqdProcess) -> None:
+        with started("penstock", *consuming(nsqd, "cut")) as program:
+            assert program.stdout is not None
+            nsqd.publish("cut", b"seen")
+            program.stdout.readline()
+            program.stdout.close()
+            nsqd.publish("cut", b"unseen")
+            assert program.stderr is not None
+
+            assert (1, "") == (program.wait(20), program.stderr.read())
+        wait_until(lambda: nsqd.shows("cut", "c", depth=1), "what nobody saw to come back")
+
+
+def test_ctrl_c_leaves_it_on_a_terminal(nsqd: NsqdProcess) -> None:
+    nsqd.publish("typed", b"hello")
+    with on_terminal("penstock", *consuming(nsqd, "typed")) as terminal:
+        terminal.see("hello")
+        terminal.press("\x03")
+
+        assert 0 == terminal.end()[0]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["orders", "c", "--nsqd-tcp-address=127.0.0.1:1"],
+        ["orders", "c", "--lookupd-http-address=127.0.0.1:1"],
+    ],
+)
+def test_what_fails_is_told_in_one_line(args: list[str]) -> None:
+    done = in_pipe("penstock", "sub", *args)
+
+    assert (1, 1) == (done.returncode, done.stderr.count("\n")), done.stderr
+
+
+@pytest.mark.parametrize("args", [["orders"], ["orders", "c", "--count=0"], ["orders", "c?"]])
+def test_a_wrong_command_line_exits_with_2(args: list[str]) -> None:
+    assert 2 == in_pipe("penstock", "sub", *args).returncode

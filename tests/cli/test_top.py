@@ -1,0 +1,154 @@
+"""penstock top as a program: a live view on a terminal, tables in a pipe."""
+
+import signal
+
+import pytest
+from tests.cli.programs import in_pipe, on_terminal, started
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.nsqlookupd import NsqlookupdProcess
+from penstock.testing.waiting import wait_until
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def busy_nsqd(nsqd: NsqdProcess) -> NsqdProcess:
+    """With two topics; the second has the deeper channels."""
+    for topic, channel in (("apples", "eat"), ("pears", "eat"), ("pears", "juice")):
+        nsqd.post(f"/topic/create?topic={topic}")
+        nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
+    nsqd.publish("apples", b"1")
+    nsqd.publish("pears", b"1", b"2", b"3")
+    nsqd.post("/channel/empty?topic=pears&channel=eat")
+    nsqd.post("/channel/pause?topic=pears&channel=eat")
+    return nsqd
+
+
+def looking_at(nsqd: NsqdProcess, *flags: str) -> list[str]:
+    return ["top", "--nsqd-http-address", nsqd.http_address, "--interval", "50ms", *flags]
+
+
+class TestInAPipe:
+    def test_a_table_of_everything_is_printed_once(self, busy_nsqd: NsqdProcess) -> None:
+        done = in_pipe("penstock", *looking_at(busy_nsqd, "--once"))
+        table = """\
+TOPIC   CHANNEL  DEPTH  IN-FLIGHT  DEFERRED  CLIENTS  IN/S  OUT/S
+apples  -            0          -         -        -   0.0      -
+apples  eat          1          0         0        0   0.0    0.0
+pears   -            0          -         -        -   0.0      -
+pears   eat          0          0         0        0   0.0    0.0
+pears   juice        3          0         0        0   0.0    0.0
+"""
+        assert (0, table, "") == (done.returncode, done.stdout, done.stderr)
+
+    def test_the_largest_comes_first(self, busy_nsqd: NsqdProcess) -> None:
+        done = in_pipe("penstock", *looking_at(busy_nsqd, "--once", "--sort=depth"))
+        rows = [line.split()[:3] for line in done.stdout.splitlines()[1:]]
+
+        assert [
+            ["pears", "-", "0"],
+            ["pears", "juice", "3"],
+            ["pears", "eat", "0"],
+            ["apples", "-", "0"],
+            ["apples", "eat", "1"],
+        ] == rows
+
+    def test_tables_follow_each_other(self, busy_nsqd: NsqdProcess) -> None:
+        done = in_pipe("penstock", *looking_at(busy_nsqd, "--count=3"))
+
+        assert (0, 3, 2) == (
+            done.returncode,
+            done.stdout.count("TOPIC"),
+            done.stdout.count("\n\nTOPIC"),
+        )
+
+    def test_nodes_are_found_by_nsqlookupd(
+        self, busy_nsqd: NsqdProcess, nsqlookupd: NsqlookupdProcess
+    ) -> None:
+        wait_until(lambda: nsqlookupd.found("pears"), "the topic to be registered")
+        flags = ["--once", "--interval=10ms", "--lookupd-http-address", nsqlookupd.http_address]
+        done = in_pipe("penstock", "top", *flags)
+
+        assert (0, 6) == (done.returncode, len(done.stdout.splitlines()))
+
+    def test_a_node_that_is_away_is_told_beside_the_others(self, busy_nsqd: NsqdProcess) -> None:
+        flags = looking_at(busy_nsqd, "--once", "--nsqd-http-address", NOWHERE)
+        done = in_pipe("penstock", *flags)
+
+        assert (0, 6) == (done.returncode, len(done.stdout.splitlines()))
+        assert done.stderr.startswith(f"penstock: http://{NOWHERE}/stats: ")
+
+    @pytest.mark.parametrize("flag", ["--nsqd-http-address", "--lookupd-http-address"])
+    def test_nobody_there_is_a_failure_in_one_line(self, flag: str) -> None:
+        done = in_pipe("penstock", "top", flag, NOWHERE)
+
+        assert (1, 1) == (done.returncode, done.stderr.count("\n"))
+
+    def test_a_signal_ends_it_well(self, busy_nsqd: NsqdProcess) -> None:
+        with started("penstock", *looking_at(busy_nsqd)) as program:
+            assert program.stdout is not None
+            program.stdout.readline()
+            program.send_signal(signal.SIGTERM)
+
+            assert 0 == program.wait(20)
+
+
+class TestOnATerminal:
+    def test_keys_sort_and_q_leaves(self, busy_nsqd: NsqdProcess) -> None:
+        with on_terminal("penstock", *looking_at(busy_nsqd)) as terminal:
+            shown = terminal.see("q quit")
+            assert "1 node · 2 topics · 3 channels" in shown
+            assert "eat paused" in shown
+            assert shown.index("apples") < shown.index("pears")
+            seen_so_far = len(shown)
+            terminal.press("d")
+            terminal.see("q quit")
+            picture = terminal.see("q quit")[seen_so_far:]
+            latest = picture[picture.rindex("penstock top") :]
+            assert latest.index("pears") < latest.index("apples")
+            terminal.press("q")
+
+            assert 0 == terminal.end()[0]
+            assert terminal.shows_what_is_typed
+
+    def test_ctrl_c_leaves_too(self, busy_nsqd: NsqdProcess) -> None:
+        with on_terminal("penstock", *looking_at(busy_nsqd)) as terminal:
+            terminal.see("q quit")
+            terminal.press("\x03")
+
+            assert 0 == terminal.end()[0]
+            assert terminal.shows_what_is_typed
+
+    def test_a_smaller_terminal_has_a_smaller_picture(self, busy_nsqd: NsqdProcess) -> None:
+        with on_terminal("penstock", *looking_at(busy_nsqd, "--interval=1h")) as terminal:
+            assert "more" not in terminal.see("q quit")
+            terminal.resize(60, 8)
+            terminal.see("and 3 more")
+            terminal.press("q")
+
+            assert 0 == terminal.end()[0]
+
+    def test_nodes_come_and_go(self, busy_nsqd: NsqdProcess) -> None:
+        with run_nsqd("--http-address=127.0.0.1:0") as other:
+            other.publish("plums", b"1")
+            address = other.http_address
+            flags = looking_at(busy_nsqd, "--nsqd-http-address", address)
+            with on_terminal("penstock", *flags) as terminal:
+                terminal.see("2 nodes · 3 topics")
+                other.terminate()
+                shown = terminal.see("1 node · 2 topics")
+                terminal.see(f"http://{address}/stats: ")
+                assert "plums" not in shown[shown.rindex("1 node · 2 topics") :]
+                terminal.press("q")
+
+                assert 0 == terminal.end()[0]
+
+    def test_it_stays_while_nobody_answers(self) -> None:
+        with run_nsqd() as nsqd, on_terminal("penstock", *looking_at(nsqd)) as terminal:
+            terminal.see("1 node")
+            nsqd.terminate()
+            terminal.see("0 nodes")
+            terminal.press("q")
+
+            assert 0 == terminal.end()[0]
