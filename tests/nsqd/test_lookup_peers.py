@@ -322,12 +322,12 @@ class TestChannelsOfOthers:
         ):
             http.is_silent = True
             wait_until(lambda: "connected" in nsqd.log, "the connection")
-            producer.send(*(commands.pub(f"{topic}-{each}", b"x") for each in range(300)))
+            producer.send(*(commands.pub(f"{topic}-{each}#ephemeral", b"x") for each in range(300)))
             for _ in range(300):
                 producer.response()
             wait_until(lambda: len(http.asked) >= REQUESTS_MAX, "the questions")
             asked = len(http.asked)
-            last = nsqd.consumer(f"{topic}-299", "c", rdy=5)
+            last = nsqd.consumer(f"{topic}-299#ephemeral", "c", rdy=5)
 
             assert REQUESTS_MAX == asked
             assert b"x" == last.message(seconds=5).body
