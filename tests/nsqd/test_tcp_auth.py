@@ -1,6 +1,7 @@
 """AUTH, from a client's bytes to the auth server and back, with a running nsqd."""
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,11 +9,14 @@ from typing import Any
 
 import pytest
 from tests.nsqd.auth_server import AuthServer, auth_server
+from tests.tls.certificates import Authority
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd, starved_seconds
-from penstock.testing.raw_client import RawClient, Refused
+from penstock.testing.raw_client import Disconnected, RawClient, Refused
 from penstock.testing.waiting import wait_until
+from penstock.tls import client_context
 from penstock.wire import commands
+from penstock.wire.frames import Response
 
 # Of topics that begin with `mine`, the channel `c`, and publishing.
 MINE = {"topic": "^mine", "channels": ["^c?$"], "permissions": ["publish", "subscribe"]}
@@ -286,3 +290,86 @@ class TestExpiry:
 
         assert b"x" == message.body
         wait_until(lambda: nsqd.shows("mine-8", "c", in_flight_count=0), "the FIN")
+
+    def test_commands_behind_one_that_waits_keep_their_order(
+        self, nsqd: NsqdProcess, server: AuthServer
+    ) -> None:
+        client = authed(nsqd)
+        self.wait_for_expiry(server, client)
+        asked = len(server.asked)
+        names = [f"mine-9-{number % 7}" for number in range(300)]
+
+        def publish_all() -> bool:
+            client.send(*(commands.pub(name, b"x") for name in names), commands.nop())
+            assert [b"OK"] * 300 == [client.response() for _ in range(300)]
+            return len(server.asked) > asked
+
+        wait_until(publish_all, "the server to be asked in the midst of it")
+
+
+class TestHangingServer:
+    """It is asked, and says nothing for longer than anybody else would be waited for."""
+
+    @pytest.fixture
+    def silent(self) -> Iterator[AuthServer]:
+        with auth_server(GOOD) as running:
+            running.is_silent = True
+            yield running
+
+    def test_a_client_is_not_given_up_for_what_it_waits_for(self, silent: AuthServer) -> None:
+        """With heartbeats every second it would be, after two of silence."""
+        flags = ["--http-client-request-timeout=2500ms", "--command-timeout=500ms"]
+        with run_nsqd(f"--auth-http-address={silent.address}", *flags) as nsqd:
+            client = nsqd.connect()
+            client.identify(heartbeat_interval=1000)
+            client.send(commands.auth(b"sec"), commands.nop())
+
+            heartbeat = Response(b"_heartbeat_")
+            assert [heartbeat, heartbeat] == [client.next_frame(), client.next_frame()]
+            with pytest.raises(Refused, match="E_AUTH_FAILED AUTH failed"):
+                client.response()
+
+    def test_nsqd_stops_without_waiting_for_it(self, silent: AuthServer) -> None:
+        flags = ["--http-client-request-timeout=20s"]
+        with run_nsqd(f"--auth-http-address={silent.address}", *flags) as nsqd:
+            client = nsqd.connect()
+            client.send(commands.auth(b"sec"))
+            wait_until(lambda: silent.asked, "the server to be asked")
+
+            nsqd.send_signal(signal.SIGTERM)
+            assert 0 == nsqd.wait(seconds=5)
+
+
+def test_over_tls_the_server_learns_who_the_certificate_is_for(
+    server: AuthServer, tmp_path: Path
+) -> None:
+    """And what comes between AUTH and the end of TLS is done, although it has to wait."""
+    authority = Authority(tmp_path)
+    ours, bob = authority.issue("server"), authority.issue("bob", common_name="bob")
+    context = client_context(root_ca=authority.root_ca, cert=bob.cert, key=bob.key)
+    with run_nsqd(
+        f"--auth-http-address={server.address}",
+        f"--tls-cert={ours.cert}",
+        f"--tls-key={ours.key}",
+        f"--tls-root-ca-file={authority.root_ca}",
+        "--tls-client-auth-policy=require-verify",
+        "--tls-required=tcp-https",
+        "--https-address=",
+    ) as nsqd:
+        client = nsqd.connect()
+        client.upgrade(tls=context)
+        client.end_tls(commands.auth(b"sec"), commands.pub("mine", b"x"))
+
+        assert client.response().startswith(b'{"identity":"bob"')
+        assert b"OK" == client.response()
+        with pytest.raises(Disconnected):
+            client.next_frame()
+        expected = "/auth?common_name=bob&remote_ip=127.0.0.1&secret=sec&tls=true"
+        assert expected == server.asked[-1].target
+
+
+def test_a_server_that_dies_is_one_that_does_not_vouch() -> None:
+    with auth_server(GOOD) as server:
+        address = server.address
+    with run_nsqd(f"--auth-http-address={address}") as nsqd:
+        assert "E_AUTH_FAILED AUTH failed" == refusal(nsqd.connect(), commands.auth(b"sec"))

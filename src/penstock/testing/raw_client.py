@@ -188,10 +188,11 @@ class RawClient:
         self._layers.push(layer)
         self._read_layers()
 
-    def end_tls(self) -> None:
-        """Says over TLS that nothing more comes."""
+    def end_tls(self, *rendered: bytes) -> None:
+        """Sends commands and, in the same breath, that over TLS nothing more comes."""
         assert self._tls is not None, "there is no TLS"
-        self.send_beneath(self._tls.close())
+        last = self._layers.encode(b"".join(rendered))
+        self.send_beneath(last + self._tls.close())
 
     @property
     def tls(self) -> TlsInfo:
