@@ -46,8 +46,9 @@ class ScriptedLookupd(socketserver.ThreadingTCPServer):
     block_on_close = False
     request_queue_size = 64
 
-    def __init__(self, answer: Answer) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, answer: Answer, host: str) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, 0), _Handler)
         self.answer = answer
         self.connected_at: list[float] = []
         self.heard: list[Event] = []
@@ -55,7 +56,8 @@ class ScriptedLookupd(socketserver.ThreadingTCPServer):
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.server_address[1]}"
+        host, port = self.server_address[:2]
+        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
     def take(self) -> list[Event]:
         """What was heard since this was last called."""
@@ -89,9 +91,11 @@ class _Handler(socketserver.BaseRequestHandler):
 
 
 @contextmanager
-def scripted_lookupd(answer: Answer = well) -> Iterator[ScriptedLookupd]:
+def scripted_lookupd(
+    answer: Answer = well, *, host: str = "127.0.0.1"
+) -> Iterator[ScriptedLookupd]:
     """Serves on a free port until the block is left."""
-    with ScriptedLookupd(answer) as server:
+    with ScriptedLookupd(answer, host) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:

@@ -16,6 +16,7 @@ from tests.nsqd.scripted_lookupd import ScriptedLookupd, scripted_lookupd
 
 from penstock.logs import Logger
 from penstock.nsqd.lookup_peer import LookupPeer
+from penstock.nsqd.lookup_peer import PeerInfo as PeerInfoOfLookupd
 from penstock.wire import lookup_v1
 from penstock.wire.lookup_server import Event, Identify, PeerInfo, Ping, Register, Unregister
 
@@ -327,7 +328,7 @@ def test_closing_waits_for_nobody(lookupd: ScriptedLookupd, answer: script.Answe
     assert time.monotonic() - begun_at < 0.5
 
 
-def test_what_is_known_of_nsqlookupd_lasts_as_long_as_the_connection(
+def test_nothing_is_kept_of_a_connection_that_has_ended(
     lookupd: ScriptedLookupd,
 ) -> None:
     with registrant(lookupd.address) as ours:
@@ -336,6 +337,20 @@ def test_what_is_known_of_nsqlookupd_lasts_as_long_as_the_connection(
         lookupd.answer = script.hang_up
         ours.change(lambda host: host.broker.topic("t"))
         ours.serve_until(lambda: ours.peer.info is None)
+        ours.change(lambda host: host.broker.topic("u"), "u")
 
         assert (True, None) == before
+        assert {} == ours.peer._changed, "what is not told would be kept for ever"
         assert not ours.peer.may_answer
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_one_that_does_not_say_where_it_is_is_where_it_was_found(host: str) -> None:
+    def reticent(event: Event) -> bytes:
+        is_first = isinstance(event, Identify)
+        return lookup_v1.response(b'{"http_port":4161}') if is_first else script.well(event)
+
+    with scripted_lookupd(reticent, host=host) as lookupd, registrant(lookupd.address) as ours:
+        ours.serve_until(lambda: ours.peer.info)
+
+        assert PeerInfoOfLookupd(host, 4161) == ours.peer.info

@@ -70,6 +70,8 @@ class LookupPeer:
         """None while it is not connected."""
         self.http_turn = asyncio.Semaphore(REQUESTS_MAX)
         """To be taken by whoever makes a request to its HTTP API."""
+        host, _, port = address.rpartition(":")
+        self._host, self._port = host.strip("[]"), int(port)
         self._identity = identity
         self._topics = topics
         self._log = log
@@ -91,9 +93,10 @@ class LookupPeer:
         await self._first_try_over.wait()
 
     def changed(self, topic: str) -> None:
-        """This topic or a channel of it was made or deleted."""
-        self._changed[topic] = None
-        self._something_to_tell.set()
+        """This topic or a channel of it was made or deleted. A new connection is told anyway."""
+        if self.info is not None:
+            self._changed[topic] = None
+            self._something_to_tell.set()
 
     def drain(self) -> None:
         """nsqd takes no more messages."""
@@ -120,6 +123,7 @@ class LookupPeer:
                 self._log.error("LOOKUPD(%s): %s", self.address, reason)
             finally:
                 self.info = None
+                self._changed.clear()
                 self._first_try_over.set()
             if self._loop.time() - begun_at > longest:
                 rest_seconds = shortest
@@ -147,11 +151,10 @@ class LookupPeer:
             conversation.close()
 
     async def _connect(self) -> "_Conversation":
-        host, _, port = self.address.rpartition(":")
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 _, conversation = await self._loop.create_connection(
-                    _Conversation, host.strip("[]"), int(port)
+                    _Conversation, self._host, self._port
                 )
         except UnicodeError as error:
             raise OSError(f"no such host: {error}") from error
@@ -160,7 +163,8 @@ class LookupPeer:
     async def _introduce_us(self, conversation: "_Conversation") -> None:
         (answer,) = await conversation.ask(lookup_v1.identify(self._identity()))
         self.info = _peer_info(answer)
-        self.info.broadcast_address = self.info.broadcast_address or self.address.rpartition(":")[0]
+        if not self.info.broadcast_address:
+            self.info.broadcast_address = self._host
         self._first_try_over.set()
         self._log.info("LOOKUPD(%s): connected", self.address)
 
