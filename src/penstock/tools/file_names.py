@@ -27,6 +27,7 @@ class FileNames:
             options.filename_format.replace("<TOPIC>", topic)
             .replace("<HOST>", _host(options.host_identifier, hostname))
             .replace("<PID>", str(pid))
+            .lstrip("/")
         )
         if not _needs_revisions(options):
             self._format = self._format.replace("<REV>", "")

@@ -1,0 +1,86 @@
+"""Which destination is the next, when some fail and some are slow."""
+
+import random
+from collections import Counter
+
+from penstock.tools.host_pool import EpsilonGreedy, HostPool, Pool, RoundRobin
+
+HOSTS = ["a", "b", "c"]
+
+
+def picks(pool: Pool, count: int, now: float = 0.0) -> str:
+    return "".join(pool.pick(now) for _ in range(count))
+
+
+def test_round_robin_takes_turns_come_what_may() -> None:
+    pool = RoundRobin(HOSTS)
+    pool.mark("b", 0.0, 0.0, failed=True)
+
+    assert "abcabc" == picks(pool, 6)
+
+
+def test_what_fails_is_left_out_for_twice_as_long_each_time() -> None:
+    pool = HostPool(HOSTS)
+    pool.mark("b", 0.0, 0.0, failed=True)
+    assert "acac" == picks(pool, 4, now=29.9)
+
+    # One request shows whether it is back; the others wait for that.
+    assert 1 == picks(pool, 6, now=30.0).count("b")
+    pool.mark("b", 30.0, 0.0, failed=True)
+    assert 0 == picks(pool, 6, now=89.9).count("b")
+    assert 1 == picks(pool, 6, now=90.0).count("b")
+
+    pool.mark("b", 90.0, 0.1)
+    assert 2 == picks(pool, 6, now=90.0).count("b")
+
+
+def test_what_was_under_way_when_it_failed_counts_once() -> None:
+    pool = HostPool(["a", "b"])
+    for _ in range(5):
+        pool.mark("a", 0.0, 0.0, failed=True)
+
+    assert "b" == picks(pool, 1, now=29.0)
+    assert "a" in picks(pool, 2, now=30.0)
+
+
+def test_when_all_have_failed_all_are_tried_again() -> None:
+    pool = HostPool(["a", "b"])
+    for host in "ab":
+        pool.mark(host, 0.0, 0.0, failed=True)
+
+    assert Counter("aabb") == Counter(picks(pool, 4))
+
+
+def test_the_fast_are_preferred_and_the_others_not_forgotten() -> None:
+    pool = EpsilonGreedy(["fast", "slow"], random.Random(1).random)
+    counts: Counter[str] = Counter()
+    for step in range(2000):
+        host = pool.pick(step / 100)
+        counts[host] += 1
+        pool.mark(host, step / 100, 0.01 if host == "fast" else 0.09)
+
+    # Inverse to their times, that would be nine to one; but for those that were just tried.
+    assert 1600 < counts["fast"] < 1900
+
+
+def test_one_that_has_become_slow_is_found_out() -> None:
+    pool = EpsilonGreedy(["a", "b"], random.Random(1).random)
+    for step in range(1000):
+        host = pool.pick(step)
+        pool.mark(host, step, 0.01 if host == "a" else 0.1)
+    late: Counter[str] = Counter()
+    for step in range(1000, 5000):
+        host = pool.pick(step)
+        pool.mark(host, step, 0.1 if host == "a" else 0.01)
+        late[host] += step > 3000
+
+    assert late["b"] > 4 * late["a"]
+
+
+def test_the_fastest_is_left_out_while_it_fails() -> None:
+    pool = EpsilonGreedy(["a", "b"], random.Random(1).random)
+    pool.mark("a", 0.0, 0.001)
+    pool.mark("b", 0.0, 0.1)
+    pool.mark("a", 0.0, 0.0, failed=True)
+
+    assert "b" * 50 == picks(pool, 50, now=1.0)

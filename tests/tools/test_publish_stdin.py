@@ -1,0 +1,111 @@
+"""to_nsq as a program, in pipes and on a terminal."""
+
+import signal
+import time
+
+import pytest
+from tests.cli.programs import in_pipe, on_terminal
+from tests.tools.tool_process import tool_process
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.waiting import wait_until
+
+
+def at(nsqd: NsqdProcess) -> str:
+    return f"--nsqd-tcp-address={nsqd.tcp_address}"
+
+
+def published(nsqd: NsqdProcess, topic: str) -> list[bytes]:
+    """All messages of the topic, in order."""
+    answer = nsqd.http("GET", f"/stats?format=json&topic={topic}").json()
+    if not answer["topics"]:
+        return []
+    count = nsqd.stats(topic)["message_count"]
+    consumer = nsqd.consumer(topic, "reader", rdy=count)
+    return [consumer.message().body for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("data", "flags", "expected"),
+    [
+        (b"abc\n\nxyz", [], [b"abc", b"xyz"]),
+        (b"a,b\n,,c", ["--delimiter=,"], [b"a", b"b\n", b"c"]),
+        (b"a\0b", ["--delimiter=\u0001"], [b"a\0b"]),
+        (b"", [], []),
+    ],
+)
+def test_records_are_published_whole(
+    nsqd: NsqdProcess, topic: str, data: bytes, flags: list[str], expected: list[bytes]
+) -> None:
+    done = in_pipe("to_nsq", f"--topic={topic}", *flags, at(nsqd), stdin=data)
+
+    assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
+    assert expected == published(nsqd, topic)
+
+
+def test_every_nsqd_gets_every_message_in_order(nsqd: NsqdProcess, topic: str) -> None:
+    lines = [b"%d" % number for number in range(2000)]
+    with run_nsqd() as other:
+        done = in_pipe(
+            "to_nsq", f"--topic={topic}", at(nsqd), at(other), stdin=b"\n".join(lines) + b"\n"
+        )
+        assert 0 == done.returncode
+        assert (lines, lines) == (published(nsqd, topic), published(other, topic))
+
+
+def test_a_rate_is_kept(nsqd: NsqdProcess, topic: str) -> None:
+    began = time.monotonic()
+    done = in_pipe("to_nsq", f"--topic={topic}", "--rate=20", at(nsqd), stdin=b"x\n" * 21)
+
+    assert 0 == done.returncode
+    assert "INFO: Throttling messages rate to max:20/second\n" in done.stderr
+    assert 21 == nsqd.stats(topic)["message_count"]
+    assert time.monotonic() - began > 0.95
+
+
+def test_what_is_typed_is_published_line_by_line(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.post(f"/topic/create?topic={topic}")
+    with on_terminal("to_nsq", f"--topic={topic}", at(nsqd)) as to_nsq:
+        to_nsq.press("hello\n")
+        wait_until(lambda: nsqd.stats(topic)["message_count"] == 1, "the first line")
+        to_nsq.press("world\n\x04")
+        code, _ = to_nsq.end()
+
+    assert 0 == code
+    assert [b"hello", b"world"] == published(nsqd, topic)
+
+
+def test_a_signal_ends_the_reading_and_nothing_read_is_lost(nsqd: NsqdProcess, topic: str) -> None:
+    nsqd.post(f"/topic/create?topic={topic}")
+    with tool_process("to_nsq", f"--topic={topic}", at(nsqd)) as to_nsq:
+        to_nsq.stdin.write(b"one\ntwo")
+        to_nsq.stdin.flush()
+        wait_until(lambda: nsqd.stats(topic)["message_count"] == 1, "the first record")
+        to_nsq.send_signal(signal.SIGTERM)
+        assert 0 == to_nsq.wait()
+
+    assert [b"one", b"two"] == published(nsqd, topic)
+
+
+def test_what_is_refused_is_told_and_what_came_before_is_kept(topic: str) -> None:
+    with run_nsqd("--max-msg-size=100") as nsqd:
+        data = b"one\ntwo\n" + b"x" * 101 + b"\nthree\n"
+        done = in_pipe("to_nsq", f"--topic={topic}", at(nsqd), stdin=data)
+
+        assert 1 == done.returncode
+        assert f"FATAL: {nsqd.tcp_address}: E_BAD_MESSAGE" in done.stderr
+        assert [b"one", b"two"] == published(nsqd, topic)
+
+
+def test_what_is_not_confirmed_is_a_failure(topic: str) -> None:
+    with run_nsqd() as nsqd:
+        flags = (f"--topic={topic}", "--producer-opt=publish_timeout,300ms", at(nsqd))
+        with tool_process("to_nsq", *flags) as to_nsq:
+            to_nsq.stdin.write(b"one\n")
+            to_nsq.stdin.flush()
+            wait_until(lambda: nsqd.http("GET", "/stats?format=json").json()["topics"], "one")
+            nsqd.kill()
+            to_nsq.stdin.write(b"two\n")
+            to_nsq.stdin.flush()
+            assert 1 == to_nsq.wait()
+            assert "FATAL: not confirmed within 0.3 s: " in to_nsq.log

@@ -1,0 +1,228 @@
+"""A topic's files on a real disk, with a clock set by hand."""
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.clock import SECOND_NS
+from penstock.errors import StorageError
+from penstock.logs import Logger, LogLevel
+from penstock.testing import ManualClock
+from penstock.tools.file_names import FileNames
+from penstock.tools.file_options import FileOptions
+from penstock.tools.rotating_file import RotatingFile
+
+QUIET = Logger("", LogLevel.FATAL)
+
+
+class Folder:
+    """Files that are written into a folder, and what is found there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = ManualClock()
+
+    def files(self, **options: Any) -> RotatingFile:
+        given = {
+            "output_dir": str(self.path / "out"),
+            "filename_format": "t<REV>.<DATETIME>.log",
+            "datetime_format": "%H",
+            **options,
+        }
+        every = FileOptions(**given)
+        names = FileNames(every, "t", hostname="h", pid=1)
+        return RotatingFile(every, names, QUIET, self.clock)
+
+    def found(self, folder: str = "out") -> dict[str, bytes]:
+        """Without the hour, which is not the point."""
+        return {
+            path.name.replace(f".{self.hour}", ""): path.read_bytes()
+            for path in sorted((self.path / folder).iterdir())
+        }
+
+    @property
+    def hour(self) -> str:
+        return FileNames(
+            FileOptions(filename_format="<DATETIME>", datetime_format="%H"),
+            "t",
+            hostname="",
+            pid=0,
+        ).at(self.clock.wall_ns() / SECOND_NS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def test_lines_are_written_at_once_and_continued(folder: Folder) -> None:
+    files = folder.files()
+
+    assert files.write([b"one", b"two"])
+    assert not files.write([b"three"])
+    assert {"t.log": b"one\ntwo\nthree\n"} == folder.found()
+    files.close()
+    folder.files().write([b"four"])
+    assert {"t.log": b"one\ntwo\nthree\nfour\n"} == folder.found()
+
+
+def test_another_hour_is_another_file(folder: Folder) -> None:
+    files = folder.files()
+    files.write([b"one"])
+    first = folder.hour
+    folder.clock.advance(3600 * SECOND_NS)
+
+    assert files.write([b"two"])
+    assert {f"t.{first}.log": b"one\n", "t.log": b"two\n"} == folder.found()
+
+
+def test_a_file_is_finished_when_it_is_larger_than_it_may_be(folder: Folder) -> None:
+    files = folder.files(rotate_size=7)
+    files.write([b"one", b"two", b"three", b"four"])
+
+    expected = {"t-000000.log": b"one\ntwo\n", "t-000001.log": b"three\nfour\n"}
+    assert expected == folder.found()
+    # The size counts from what is there.
+    files.close()
+    folder.files(rotate_size=7).write([b"five"])
+    assert {**expected, "t-000002.log": b"five\n"} == folder.found()
+
+
+def test_a_file_is_finished_when_its_time_is_over(folder: Folder) -> None:
+    files = folder.files(rotate_interval_ns=SECOND_NS)
+    files.write([b"one"])
+    folder.clock.advance(SECOND_NS)
+    assert not files.write([b"two"])
+    folder.clock.advance(1)
+    assert files.write([b"three"])
+
+    assert {"t-000000.log": b"one\ntwo\n", "t-000001.log": b"three\n"} == folder.found()
+    # Nor is one continued after a restart.
+    folder.files(rotate_interval_ns=SECOND_NS).write([b"four"])
+    assert b"four\n" == folder.found()["t-000002.log"]
+
+
+@pytest.mark.parametrize(("skips", "expected"), [(False, 2), (True, 1)])
+def test_a_time_without_messages_has_a_file_unless_empty_ones_are_skipped(
+    folder: Folder, skips: bool, expected: int
+) -> None:
+    files = folder.files(rotate_interval_ns=SECOND_NS, skip_empty_files=skips)
+    files.write([b"one"])
+    folder.clock.advance(2 * SECOND_NS)
+    files.rotate_if_due()
+    files.rotate_if_due()
+
+    assert expected == len(folder.found())
+
+
+def test_every_sync_ends_a_member_of_gzip(folder: Folder) -> None:
+    files = folder.files(gzip=True)
+    files.write([b"one", b"two"])
+    files.sync()
+    [first] = folder.found().values()
+    files.sync()
+    files.write([b"three"])
+    files.sync()
+    [both] = folder.found().values()
+    files.write([b"not synced, and not there for certain"])
+
+    assert b"one\ntwo\n" == gzip.decompress(first)
+    assert both.startswith(first)
+    assert b"three\n" == gzip.decompress(both.removeprefix(first))
+
+
+def test_what_is_compressed_is_never_continued(folder: Folder) -> None:
+    for body in (b"one", b"two"):
+        files = folder.files(gzip=True)
+        files.write([body])
+        files.close()
+
+    found = {name: gzip.decompress(data) for name, data in folder.found().items()}
+    assert {"t-000000.log.gz": b"one\n", "t-000001.log.gz": b"two\n"} == found
+
+
+def test_an_empty_compressed_file_is_one_all_the_same(folder: Folder) -> None:
+    files = folder.files(gzip=True)
+    files.rotate_if_due()
+    files.close()
+
+    assert [b""] == [gzip.decompress(data) for data in folder.found().values()]
+
+
+def test_half_a_line_is_not_the_beginning_of_another(folder: Folder) -> None:
+    files = folder.files()
+    files.write([b"whole"])
+    files.close()
+    [path] = (folder.path / "out").iterdir()
+    path.write_bytes(b"whole\nhal")
+
+    folder.files().write([b"half"])
+    assert {"t.log": b"whole\nhal\nhalf\n"} == folder.found()
+
+
+class TestWorkDir:
+    def files(self, folder: Folder, **options: Any) -> RotatingFile:
+        return folder.files(work_dir=str(folder.path / "work"), **options)
+
+    def test_a_finished_file_is_moved(self, folder: Folder) -> None:
+        files = self.files(folder)
+        files.write([b"one"])
+        files.sync()
+        assert ({"t-000000.log": b"one\n"}, {}) == (folder.found("work"), folder.found())
+        files.close()
+        assert ({}, {"t-000000.log": b"one\n"}) == (folder.found("work"), folder.found())
+
+    def test_a_number_that_is_taken_is_left_out(self, folder: Folder) -> None:
+        for body in (b"one", b"two"):
+            files = self.files(folder)
+            files.write([body])
+            files.close()
+
+        assert {"t-000000.log": b"one\n", "t-000001.log": b"two\n"} == folder.found()
+
+    def test_nothing_is_overwritten_that_came_meanwhile(self, folder: Folder) -> None:
+        files = self.files(folder)
+        files.write([b"ours"])
+        for number in (0, 1):
+            theirs = folder.path / "out" / f"t-00000{number}.{folder.hour}.log"
+            theirs.write_bytes(b"theirs")
+        files.close()
+
+        expected = {
+            "t-000000.log": b"theirs",
+            "t-000001.log": b"theirs",
+            "t-000002.log": b"ours\n",
+        }
+        assert expected == folder.found()
+        assert {} == folder.found("work")
+
+
+def test_sync_syncs_the_file_and_the_folders_it_is_new_in(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real_fsync = os.fsync
+
+    def fsync(fd: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), folder.path))
+        real_fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    files = folder.files(filename_format="a/b/t.log")
+    files.write([b"one"])
+    assert [".", "out", "out/a"] == synced
+    files.sync()
+    files.write([b"two"])
+    files.sync()
+
+    assert ["out/a/b/t.log", "out/a/b", "out/a/b/t.log"] == synced[3:]
+
+
+def test_what_the_disk_refuses_is_told_in_one_line(folder: Folder) -> None:
+    (folder.path / "out").write_text("no folder")
+
+    with pytest.raises(StorageError, match=r"unable to write to .*t.*log: File exists"):
+        folder.files().write([b"one"])

@@ -1,0 +1,130 @@
+"""nsq_tail as a program, in pipes and on a terminal; mostly behind to_nsq."""
+
+import os
+import re
+
+from tests.cli.programs import in_pipe, on_terminal
+from tests.tools.tool_process import tool_process
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.nsqlookupd import run_nsqlookupd
+from penstock.testing.waiting import wait_until
+
+
+def at(nsqd: NsqdProcess) -> str:
+    return f"--nsqd-tcp-address={nsqd.tcp_address}"
+
+
+def create(nsqd: NsqdProcess, topic: str, channel: str) -> None:
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
+
+
+def test_what_to_nsq_reads_is_what_nsq_tail_shows(nsqd: NsqdProcess, topic: str) -> None:
+    lines = [b"%d %s" % (number, os.urandom(20).hex().encode()) for number in range(5000)]
+    create(nsqd, topic, "c")
+    tail_args = (f"--topic={topic}", "--channel=c", "-n=5000", at(nsqd))
+    with tool_process("nsq_tail", *tail_args) as tail:
+        done = in_pipe("to_nsq", f"--topic={topic}", at(nsqd), stdin=b"\n".join(lines))
+        assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
+        shown = tail.stdout.read().splitlines()
+        assert 0 == tail.wait()
+
+    assert lines == shown
+    # All are finished, the last one too.
+    assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, requeue_count=0)
+
+
+def test_no_more_are_taken_than_are_shown(nsqd: NsqdProcess, topic: str) -> None:
+    create(nsqd, topic, "c")
+    nsqd.publish(topic, *[b"%d" % number for number in range(10)])
+    done = in_pipe("nsq_tail", f"--topic={topic}", "--channel=c", "-n", "3", at(nsqd))
+
+    assert (0, "0\n1\n2\n") == (done.returncode, done.stdout)
+    wait_until(lambda: nsqd.shows(topic, "c", depth=7, in_flight_count=0), "the rest to be there")
+
+
+def test_several_topics_are_told_apart(nsqd: NsqdProcess, topic: str) -> None:
+    topics = [f"{topic}-1", f"{topic}-2"]
+    for each in topics:
+        create(nsqd, each, "c")
+        nsqd.publish(each, b"one", b"two")
+    flags = [f"--topic={each}" for each in topics]
+    done = in_pipe("nsq_tail", *flags, "--channel=c", "-n=4", "--print-topic", at(nsqd))
+
+    expected = [f"{each} | {body}" for each in topics for body in ("one", "two")]
+    assert expected == sorted(done.stdout.splitlines())
+
+
+def test_a_channel_of_its_own_goes_when_it_goes(nsqd: NsqdProcess, topic: str) -> None:
+    def channels() -> list[str]:
+        return [each["channel_name"] for each in nsqd.stats(topic)["channels"]]
+
+    nsqd.post(f"/topic/create?topic={topic}")
+    with tool_process("nsq_tail", f"--topic={topic}", at(nsqd)) as tail:
+        [name] = wait_until(channels, "the channel")
+        nsqd.publish(topic, b"one")
+        # It is shown when it comes, though standard output be a pipe.
+        assert b"one\n" == tail.stdout.readline()
+        tail.stop()
+
+    assert re.fullmatch(r"tail\d{6}#ephemeral", name)
+    wait_until(lambda: not channels(), "the channel to go")
+
+
+def test_when_nobody_reads_it_ends_without_a_word(nsqd: NsqdProcess, topic: str) -> None:
+    create(nsqd, topic, "c")
+    nsqd.publish(topic, b"one")
+    with tool_process("nsq_tail", f"--topic={topic}", "--channel=c", at(nsqd)) as tail:
+        assert b"one\n" == tail.stdout.readline()
+        tail.stdout.close()
+        assert (0, "") == (tail.wait(), tail.log)
+
+
+def test_what_nobody_read_is_not_finished(nsqd: NsqdProcess, topic: str) -> None:
+    """Against a pipe that is full, so that writing has begun when its reader goes."""
+    create(nsqd, topic, "c")
+    nsqd.post(f"/mpub?topic={topic}", b"\n".join([b"x" * 1000] * 1000))
+    with tool_process("nsq_tail", f"--topic={topic}", "--channel=c", at(nsqd)) as tail:
+        tail.stdout.read(1000)
+        wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=200), "the pipe to be full")
+        tail.stdout.close()
+        assert (0, "") == (tail.wait(), tail.log)
+
+    stats = nsqd.stats(topic, "c")
+    assert stats["depth"] >= 1000 - 200 - 66  # what fits into the pipe was read, as far as we know
+
+
+def test_on_a_terminal_it_ends_with_ctrl_c(nsqd: NsqdProcess, topic: str) -> None:
+    create(nsqd, topic, "c")
+    nsqd.publish(topic, b"hello")
+    with on_terminal("nsq_tail", f"--topic={topic}", "--channel=c", at(nsqd)) as tail:
+        tail.see("hello")
+        tail.press("\x03")
+        code, shown = tail.end()
+
+    assert 0 == code
+    assert "SIGINT, stopping" in shown
+
+
+def test_topics_are_found_by_lookupd(topic: str) -> None:
+    with (
+        run_nsqlookupd() as lookupd,
+        run_nsqd(
+            f"--lookupd-tcp-address={lookupd.tcp_address}", "--broadcast-address=127.0.0.1"
+        ) as nsqd,
+    ):
+        create(nsqd, topic, "c")
+        nsqd.publish(topic, b"found")
+        wait_until(lambda: lookupd.found(topic), "nsqd to register")
+        flags = (f"--lookupd-http-address={lookupd.http_address}", "--channel=c", "-n=1")
+        done = in_pipe("nsq_tail", f"--topic={topic}", *flags)
+
+    assert (0, "found\n", "") == (done.returncode, done.stdout, done.stderr)
+
+
+def test_what_it_cannot_reach_it_names(topic: str) -> None:
+    done = in_pipe("nsq_tail", f"--topic={topic}", "--nsqd-tcp-address=127.0.0.1:1")
+
+    assert 1 == done.returncode
+    assert "FATAL: 127.0.0.1:1: Connection refused\n" in done.stderr

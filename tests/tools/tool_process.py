@@ -1,0 +1,78 @@
+"""A tool that runs beside the test, as a program; what it logs is in a file."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from penstock.testing.waiting import wait_until
+
+__all__ = ["ToolProcess", "tool_process"]
+
+SECONDS = 20.0
+
+
+class ToolProcess:
+    """Made by `tool_process`."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
+        self._process = process
+        self._log_path = log_path
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        assert self._process.stdin is not None
+        return self._process.stdin
+
+    @property
+    def stdout(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    @property
+    def log(self) -> str:
+        return self._log_path.read_text()
+
+    def logs(self, text: str, *, count: int = 1) -> None:
+        """Returns when it has logged this, so many times."""
+        wait_until(lambda: self.log.count(text) >= count, f"{text!r} in the log")
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """As a crash would."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Cleanly."""
+        self._process.send_signal(signal.SIGTERM)
+        assert 0 == self.wait(), self.log
+
+    def wait(self) -> int:
+        """Its exit code."""
+        code = self._process.wait(SECONDS)
+        assert "Traceback" not in self.log, self.log
+        return code
+
+
+@contextmanager
+def tool_process(program: str, *args: str) -> Iterator[ToolProcess]:
+    """Runs a tool with these flags, with pipes; it is gone afterwards."""
+    with tempfile.NamedTemporaryFile() as log_file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"penstock.cli.{program}", *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log_file,
+        )
+        with process:
+            try:
+                yield ToolProcess(process, Path(log_file.name))
+            finally:
+                process.kill()
