@@ -1,20 +1,76 @@
 """The `penstock` command leads to its commands, and tells what is wrong in one line."""
 
+import os
+import re
+import shlex
 import subprocess
 import sys
 
+import click
 import pytest
 
 from penstock import __version__
-from penstock.cli.penstock import main
+from penstock.cli.command_options import CommandWithExamples
+from penstock.cli.penstock import cli, main
+
+EVERYDAY = ["drain", "history", "pub", "seek", "sub", "top", "up"]
 
 
-def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_the_commands_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == main(["--help"])
 
-    shown = capsys.readouterr().out
-    assert "check" in shown
-    assert "log" in shown
+    _, commands = capsys.readouterr().out.split("Commands:\n")
+    assert sorted([*EVERYDAY, "check", "log"]) == [
+        line.split()[0] for line in commands.splitlines()
+    ]
+    assert "..." not in commands
+
+
+@pytest.mark.parametrize("name", EVERYDAY)
+def test_the_help_of_a_command_has_examples_that_can_be_parsed(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 0 == main([name, "--help"])
+    command = cli.get_command(click.Context(cli), name)
+    assert isinstance(command, CommandWithExamples)
+
+    _, examples = capsys.readouterr().out.split("\nExamples:\n")
+    assert command.examples == [line.strip() for line in examples.splitlines()]
+    for example in command.examples:
+        words = shlex.split(re.split(r" \| (?!penstock)", example)[0].split("| penstock ")[-1])
+        args = words[words.index(name) + 1 :]
+        if "--file" not in args:  # which would have to be there
+            command.make_context(name, args)
+
+
+def test_no_command_needs_the_loop_or_the_tables_for_its_help() -> None:
+    program = (
+        "import sys; from penstock.cli.penstock import main; main(['top', '--help']);"
+        "print(sorted({'asyncio', 'rich', 'msgspec', 'penstock.nsqd'} & sys.modules.keys()))"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+
+    assert "[]" == shown.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("shell", "expected"), [("bash", "plain,seek"), ("zsh", "plain\nseek")])
+def test_a_shell_can_complete_commands(shell: str, expected: str) -> None:
+    env = {
+        "_PENSTOCK_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": "penstock se",
+        "COMP_CWORD": "1",
+    }
+    shown = subprocess.run(
+        [sys.executable, "-m", "penstock.cli.penstock"],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+
+    assert shown.startswith(expected)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,56 @@
+"""penstock drain as a program: begins, and waits for the node to stop."""
+
+from tests.cli.programs import in_pipe, on_terminal, started
+
+from penstock.testing.nsqd import run_nsqd
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+
+
+def test_an_empty_node_stops_at_once() -> None:
+    with run_nsqd() as nsqd:
+        done = in_pipe("penstock", "drain", nsqd.http_address)
+
+        assert (0, f"{nsqd.http_address} has stopped\n") == (done.returncode, done.stderr)
+        assert 0 == nsqd.wait()
+
+
+def test_it_waits_until_consumers_have_finished_everything() -> None:
+    with run_nsqd() as nsqd:
+        nsqd.publish("orders", b"one")
+        consumer = nsqd.consumer("orders", "c")
+        message = consumer.message()
+        with started("penstock", "drain", nsqd.http_address) as program:
+            wait_until(lambda: "draining" in nsqd.http("GET", "/info").json(), "it to begin")
+            assert program.poll() is None
+            consumer.send(commands.fin(message.id))
+
+            assert 0 == program.wait(20)
+        assert 0 == nsqd.wait()
+
+
+def test_what_is_left_is_shown_and_told_when_time_is_up() -> None:
+    with run_nsqd() as nsqd:
+        nsqd.publish("orders", b"one", b"two")
+        flags = ["--timeout=500ms"]
+        with on_terminal("penstock", "drain", nsqd.http_address, *flags) as terminal:
+            terminal.see("is draining, 2 messages left")
+            code, shown = terminal.end()
+
+        assert 1 == code
+        assert f"penstock: {nsqd.http_address} is still draining, 2 messages left" in shown
+
+
+def test_it_need_not_wait() -> None:
+    with run_nsqd() as nsqd:
+        nsqd.publish("orders", b"one")
+        done = in_pipe("penstock", "drain", nsqd.http_address, "--no-wait")
+
+        assert (0, f"{nsqd.http_address} is draining\n") == (done.returncode, done.stderr)
+        assert nsqd.http("GET", "/info").json()["draining"]
+
+
+def test_a_node_that_is_not_there_is_a_failure_in_one_line() -> None:
+    done = in_pipe("penstock", "drain", "127.0.0.1:1")
+
+    assert (1, 1) == (done.returncode, done.stderr.count("\n"))
