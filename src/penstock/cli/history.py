@@ -1,6 +1,7 @@
 """`penstock history`: read messages back, by number or by time."""
 
 import sys
+from contextlib import nullcontext
 
 import click
 
@@ -75,7 +76,7 @@ def command(
     addresses = nodes_with_topic(topic, nsqds, lookupds, token)
     if len(addresses) > 1 and (is_seq(start) or (end is not None and is_seq(end))):
         raise click.UsageError("a sequence number means one node: name it by --nsqd-http-address")
-    with leaving_on_signals():
+    with leaving_on_signals() if follow else nullcontext():
         for message in read_history(
             addresses,
             topic,

@@ -37,7 +37,7 @@ __all__ = ["ClusterPlan", "LocalCluster", "run_cluster"]
 # From one nsqd's ports to the next one's, which leaves those of nsqlookupd and nsqadmin alone.
 PORT_STEP = 100
 
-_ANYWHERE = ("0.0.0.0", "::", "[::]")
+_ANYWHERE = ("0.0.0.0", "::", "[::]")  # as it is given, and as it is listened on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,8 @@ class ClusterPlan:
         http_port = tcp_port + 1 if port else 0
         if http_port > 65535:
             raise ConfigError(f"there is no port {http_port} for node {node + 1}")
-        return f"{self.host}:{tcp_port}", f"{self.host}:{http_port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{tcp_port}", f"{host}:{http_port}"
 
     @property
     def broadcast_address(self) -> str:

@@ -1,5 +1,7 @@
 """`penstock sub`: print what comes to a channel."""
 
+from contextlib import nullcontext
+
 import click
 
 from penstock.cli.command_options import (
@@ -51,14 +53,14 @@ def command(
 
     Each is a line. They are finished once they have been printed, so that other consumers of the
     channel do not get them. A channel whose name ends in #ephemeral is of your own, and goes when
-    you do. Ctrl-C leaves, with exit code 0.
+    you do. Ctrl-C leaves, with exit code 0 unless --count was to be reached.
     """
     import asyncio  # noqa: PLC0415
 
     from penstock.cli.interrupts import leaving_on_signals  # noqa: PLC0415
     from penstock.tools.printing import print_messages  # noqa: PLC0415
 
-    with leaving_on_signals():
+    with leaving_on_signals() if count is None else nullcontext():
         asyncio.run(
             print_messages(
                 topic,

@@ -23,6 +23,7 @@ from rich.live import Live
 __all__ = ["LiveScreen"]
 
 _KEY_BYTES_MAX = 64
+_ESCAPE = b"\x1b"
 
 
 class LiveScreen:
@@ -131,8 +132,9 @@ class LiveScreen:
         if not keys or b"q" in keys or b"Q" in keys:
             self._leave()  # The terminal is gone, or is wanted back.
             return
-        for key in keys.decode("ascii", "ignore"):
-            self._on_key(key)
+        if not keys.startswith(_ESCAPE):  # Arrows and their like are letters too, but later on.
+            for key in keys.decode("ascii", "ignore"):
+                self._on_key(key)
         self._changed.set()
 
     def _resume(self) -> None:
