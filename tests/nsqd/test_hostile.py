@@ -422,6 +422,18 @@ class TestLimits:
             assert 1 == refusal_counts(nsqd)["e_sub_failed"]
 
 
+def test_requests_without_end_do_not_keep_others_waiting(nsqd: NsqdProcess) -> None:
+    pings = b"GET /ping HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000
+    host, port = nsqd.http_address.split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as peer, bystander(nsqd):
+        sending = threading.Thread(target=peer.sendall, args=(pings,))
+        sending.start()
+        answers = bytearray()
+        while answers.count(b"HTTP/1.1 200 OK\r\n") < 20_000:
+            answers += peer.recv(MIB)
+        sending.join()
+
+
 @pytest.mark.parametrize(
     "head",
     [

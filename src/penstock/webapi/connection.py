@@ -4,9 +4,10 @@ The way of a request: `data_received` finds its head and the plan for it, reads 
 the endpoint; all answers to what one read brought leave in one write. No task and no await is
 involved, unless the endpoint returns a promise.
 
-Two things bound what a peer can make us hold. While the outbox is full, the peer is not read
-(`_is_held`). And `deadline`, which the server looks at about once a second, ends a connection that
-takes too long over a head, a body, our answers, or nothing at all.
+Three things bound what a peer can cost. While the outbox is full, the peer is not read
+(`_is_held`); nor is it when its requests have kept us busy for a while, until others have had their
+turn. And `deadline`, which the server looks at about once a second, ends a connection that takes
+too long over a head, a body, our answers, or nothing at all.
 
 After its last answer (`_has_ended`) a connection serves nothing more, but it is not closed before
 the peer has had a moment to read that answer: closing on bytes that the peer is still sending would
@@ -38,6 +39,11 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 JUDGED_START_BYTES_MAX = 1024
 
 
+# How long the requests of one peer may keep us busy before others have their turn: one read can
+# hold thousands.
+TURN_SECONDS = 0.005
+
+
 class Connection(asyncio.Protocol):
     """Serves one peer."""
 
@@ -52,6 +58,8 @@ class Connection(asyncio.Protocol):
         self._body: Body | None = None
         self._plan: Plan | None = None  # of the request whose body is being read
         self._is_held = False
+        self._is_giving_way = False
+        self._turn_ends_at = 0.0
 
         self._is_finishing = state.stopping  # the next answer is the last
         self._has_peer_ended = False  # it will send no more, but may still be reading
@@ -98,6 +106,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
             self._unread += data
             return
+        self._turn_ends_at = time.monotonic() + TURN_SECONDS
         if self._body is not None or self._unread:
             data = self._complete(data)
         if data:
@@ -270,6 +279,8 @@ class Connection(asyncio.Protocol):
         started_ns = time.perf_counter_ns() if plan.logged else 0
         if self._is_finishing or not plan.keep_alive:
             self._end()
+        elif time.monotonic() > self._turn_ends_at:
+            self._give_way()
         try:
             result = plan.handler(Request(plan.head, plan.params, body, self))
             if type(result) is Response:
@@ -305,8 +316,19 @@ class Connection(asyncio.Protocol):
             self._is_held = True
             self._reset_deadline()
 
+    def _give_way(self) -> None:
+        """Goes on once others have had their turn."""
+        if not self._is_giving_way:
+            self._is_giving_way = self._is_held = True
+            self._reset_deadline()
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._is_giving_way = False
+        self._maybe_release()
+
     def _maybe_release(self) -> None:
-        if not self._is_held or self._has_ended or self._outbox.is_full:
+        if not self._is_held or self._is_giving_way or self._has_ended or self._outbox.is_full:
             return
         self._is_held = False
         if self._unread:
