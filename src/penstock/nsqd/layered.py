@@ -48,8 +48,8 @@ class LayeredTransport:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 while not tls.shake_hands():
                     self._send_pending()
-                    self._came.clear()
                     await self._came.wait()
+                    self._came.clear()
         except TimeoutError:
             self._strip()
             raise TlsFailed("i/o timeout") from None
