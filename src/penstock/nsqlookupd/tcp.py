@@ -7,7 +7,6 @@ a limited time. Peers that vanished without a word are found out by TCP keep-ali
 """
 
 import asyncio
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from penstock.addresses import host_of
 from penstock.admission import Admission
 from penstock.durations import format_duration
 from penstock.errors import LimitReached, ProtocolError
+from penstock.keepalive import keep_alive
 from penstock.listening import peer_address
 from penstock.logs import Logger
 from penstock.nsqlookupd.registration import Producer, Registration
@@ -36,10 +36,6 @@ __all__ = ["Peer", "Peers", "TcpServices"]
 # A peer that has been told its error may still be sending: reading on for this long keeps the
 # kernel from resetting the connection, and so from taking the error out of the peer's hands.
 LINGER_SECONDS = 1.0
-
-# As Go's servers have it: a peer whose kernel does not answer our probes is given up in minutes.
-KEEPALIVE_SECONDS = 15
-KEEPALIVE_PROBES = 9
 
 
 class Peers:
@@ -89,6 +85,7 @@ class Peer(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_blocked = False  # has not read our answers
         self._has_ended = False  # is told nothing more
+        self._is_admitted = False
         self._address = ""
 
     # What the transport calls.
@@ -97,14 +94,15 @@ class Peer(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._address = peer_address(transport)
         services, host = self._services, host_of(self._address)
-        refusal = services.admission.refusal(host)
-        services.admission.enter(host)
         services.peers.add(self)
+        refusal = services.admission.refusal(host)
         if refusal is not None:
             self._refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", refusal), [], "connections")
             return
+        services.admission.enter(host)
+        self._is_admitted = True
         self._log.info("TCP: new client(%s)", self._address)
-        _keep_alive(transport)
+        keep_alive(transport)
         self._watch(progressed=True)
 
     def data_received(self, data: bytes) -> None:
@@ -145,7 +143,8 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_ended = True
-        self._services.admission.leave(host_of(self._address))
+        if self._is_admitted:
+            self._services.admission.leave(host_of(self._address))
         self._services.peers.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -262,14 +261,3 @@ class Peer(asyncio.Protocol):
         self._services.refusals["timeout"] += 1
         self._log.error("[%s] - i/o timeout", self._address)
         self._transport.abort()
-
-
-def _keep_alive(transport: asyncio.BaseTransport) -> None:
-    connection = transport.get_extra_info("socket")
-    if connection.family == socket.AF_UNIX:
-        return
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if hasattr(socket, "TCP_KEEPIDLE"):  # elsewhere the system's own times have to do
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
