@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
 from penstock.testing.nsqd import NsqdProcess
 
-__all__ = ["bodies", "history", "http_addresses", "publish", "table"]
+__all__ = ["Archive", "bodies", "history", "http_addresses", "publish", "stream", "table"]
 
 
 def http_addresses(*nsqds: NsqdProcess) -> str:
@@ -36,3 +38,36 @@ def history(nsqd: NsqdProcess, topic: str) -> list[dict[str, Any]]:
 def bodies(frame: DataFrame) -> list[str]:
     """The bodies of a table, sorted."""
     return sorted(bytes(row.body).decode() for row in frame.select("body").collect())
+
+
+def stream(spark: SparkSession, *nsqds: NsqdProcess, **options: object) -> DataFrame:
+    """The same by `spark.readStream`, from the earliest messages on unless it is said otherwise."""
+    reader = spark.readStream.format("nsq").option("startingOffsets", "earliest")
+    if nsqds:
+        reader = reader.option("nsqd", http_addresses(*nsqds))
+    return reader.options(**{name: str(value) for name, value in options.items()}).load()
+
+
+class Archive:
+    """A table of Parquet files, and the checkpoint of the query that writes it."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self._table = str(folder / "table")
+        self._checkpoint = str(folder / "checkpoint")
+
+    def start(self, frame: DataFrame, **trigger: Any) -> StreamingQuery:
+        """The query; as often as there is something unless the trigger is another one."""
+        writer = frame.writeStream.format("parquet").option("path", self._table)
+        writer = writer.option("checkpointLocation", self._checkpoint)
+        return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
+
+    def take_what_is_there(self, frame: DataFrame) -> StreamingQuery:
+        """Runs the query until it has all that is available now. It has ended."""
+        query = self.start(frame, availableNow=True)
+        assert query.awaitTermination(60), "the query did not end"
+        return query
+
+    def bodies(self) -> list[str]:
+        """What has been written."""
+        return bodies(self._spark.read.parquet(self._table))

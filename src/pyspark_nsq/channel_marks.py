@@ -1,0 +1,69 @@
+"""A query's place on the brokers: a channel that is moved by commits, on each node.
+
+While it is there, no node trims what the query has not committed, and the channel's depth is how
+far the query is behind.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from penstock.errors import HttpRequestError
+from pyspark_nsq.errors import NotStored
+from pyspark_nsq.history import History
+from pyspark_nsq.nodes import Found, Nodes
+from pyspark_nsq.offsets import TopicNode
+
+__all__ = ["ChannelMarks"]
+
+log = logging.getLogger("pyspark_nsq")
+
+
+class ChannelMarks:
+    """The channels of that name; none at all if it has no name."""
+
+    def __init__(self, nodes: Nodes, channel: str) -> None:
+        self._nodes = nodes
+        self._channel = channel
+        self._placed: set[TopicNode] = set()
+        self._committed: dict[TopicNode, int] = {}
+
+    def place(self, logs: Mapping[TopicNode, Found], offsets: Mapping[TopicNode, int]) -> None:
+        """Makes the channels that are not there yet. Raises HttpRequestError if a node refuses."""
+        for key, found in logs.items():
+            if self._channel and key in offsets and key not in self._placed:
+                seq = max(found.log.first_seq, min(offsets[key], found.log.next_seq))
+                self._history(key, found).create_channel(self._channel, seq)
+                self._placed.add(key)
+
+    def commit(self, logs: Mapping[TopicNode, Found], offsets: Mapping[TopicNode, int]) -> None:
+        """Moves the channels. A node that is away is told with a later commit.
+
+        Raises HttpRequestError if a node refuses: somebody consumes from the channel.
+        """
+        if not self._channel:
+            return
+        for key, seq in offsets.items():
+            found = logs.get(key)
+            if found is None or self._committed.get(key) == seq:
+                continue
+            try:
+                self._commit(self._history(key, found), seq)
+                self._committed[key] = seq
+            except NotStored as failure:
+                log.warning("cannot commit: %s", failure)
+            except HttpRequestError as failure:
+                if failure.status is not None and failure.status < 500:
+                    raise
+                log.warning("will be committed later: %s", failure)
+
+    def _commit(self, history: History, seq: int) -> None:
+        try:
+            history.commit(self._channel, seq)
+        except HttpRequestError as failure:
+            if failure.status != 404:
+                raise
+            log.warning("channel %s was deleted, and is made again", self._channel)
+            history.create_channel(self._channel, seq)
+
+    def _history(self, key: TopicNode, found: Found) -> History:
+        return self._nodes.history(found.base, key.topic)
