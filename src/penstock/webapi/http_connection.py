@@ -107,8 +107,6 @@ class HttpConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._reply.done():
-            self._can_be_kept = False  # nobody has asked for this
         self._received_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -133,6 +131,10 @@ class HttpConnection(asyncio.Protocol):
         self._fail(f"the connection ended before the answer did{why}")
 
     # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        if self._reply.done():
+            self._can_be_kept = False  # nobody has asked for a second answer
 
     def on_header(self, name: bytes, value: bytes) -> None:
         key, text = name.decode("latin-1").lower(), value.decode("latin-1").rstrip(" \t")
@@ -183,6 +185,7 @@ class HttpConnection(asyncio.Protocol):
             self._reply.set_result(HttpReply(self._status, self._headers, bytes(self._body)))
 
     def _fail(self, reason: str) -> None:
+        self._can_be_kept = False
         if not self._reply.done():
             self._reply.set_exception(Broken(reason))
             self._reply.exception()  # Whoever does not wait for it any longer need not hear of it.

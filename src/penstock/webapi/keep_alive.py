@@ -59,6 +59,9 @@ class KeepAliveClient:
         idle = self._idle[target.host, target.port, target.is_secure]
         while idle:
             connection = idle.pop()
+            if not connection.is_reusable:
+                connection.close()
+                continue
             try:
                 return await _ask(connection, request, idle, has_body=has_body)
             except Broken:
