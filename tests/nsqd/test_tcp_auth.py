@@ -318,7 +318,11 @@ class TestHangingServer:
 
     def test_a_client_is_not_given_up_for_what_it_waits_for(self, silent: AuthServer) -> None:
         """With heartbeats every second it would be, after two of silence."""
-        flags = ["--http-client-request-timeout=2500ms", "--command-timeout=500ms"]
+        flags = [
+            "--http-client-request-timeout=2500ms",
+            "--greeting-timeout=500ms",
+            "--command-timeout=500ms",
+        ]
         with run_nsqd(f"--auth-http-address={silent.address}", *flags) as nsqd:
             client = nsqd.connect()
             client.identify(heartbeat_interval=1000)

@@ -113,7 +113,11 @@ class RawClient:
 
     def send(self, *rendered: bytes) -> None:
         """Sends commands, or any other bytes."""
-        self.send_beneath(self._layers.encode(b"".join(rendered)))
+        self.send_beneath(self.encoded(*rendered))
+
+    def encoded(self, *rendered: bytes) -> bytes:
+        """What has to be sent beneath for these commands, next and in this order."""
+        return self._layers.encode(b"".join(rendered))
 
     def send_beneath(self, data: bytes) -> None:
         """Sends bytes as they are, past TLS and compression."""
@@ -191,8 +195,7 @@ class RawClient:
     def end_tls(self, *rendered: bytes) -> None:
         """Sends commands and, in the same breath, that over TLS nothing more comes."""
         assert self._tls is not None, "there is no TLS"
-        last = self._layers.encode(b"".join(rendered))
-        self.send_beneath(last + self._tls.close())
+        self.send_beneath(self.encoded(*rendered) + self._tls.close())
 
     @property
     def tls(self) -> TlsInfo:
