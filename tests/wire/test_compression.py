@@ -282,6 +282,22 @@ class TestSnappy:
 
         assert f"snappy: {reason}" == str(refusal.value)
 
+    def test_chunks_with_nothing_in_them_are_not_taken_without_end(self) -> None:
+        empty = chunk(0x01, checksum(b"")) + chunk(0x80, b"") + STREAM_IDENTIFIER
+        layer = Snappy()
+        layer.receive(STREAM_IDENTIFIER + (empty * 20 + chunk(0x01, checksum(b"x") + b"x")) * 3)
+        assert b"xxx" == layer.read()
+
+        layer.receive(empty * 22)
+        with pytest.raises(StreamCorrupt, match="nothing in them"):
+            layer.read()
+
+    def test_one_read_looks_at_so_many_chunks_and_no_more(self) -> None:
+        layer = Snappy()
+        layer.receive(STREAM_IDENTIFIER + chunk(0x01, checksum(b"x") + b"x") * 600)
+
+        assert [256, 256, 88, 0] == [len(layer.read()) for _ in range(4)]
+
     def test_a_stream_without_identifier_is_refused(self) -> None:
         layer = Snappy()
         layer.receive(HELLO)
