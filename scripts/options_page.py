@@ -1,12 +1,18 @@
-"""Writes the pages of docs/ that list the options of each daemon."""
+"""Writes the pages of docs/ that list the options of each daemon, and of the tools."""
 
+from importlib import import_module
 from pathlib import Path
 
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqlookupd.options import NsqlookupdOptions
-from penstock.options import markdown_page
+from penstock.options import markdown_page, markdown_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
+TOOLS = ("nsq_tail", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq")
 
 (DOCS / "nsqd_options.md").write_text(markdown_page(NsqdOptions, "nsqd"))
 (DOCS / "nsqlookupd_options.md").write_text(markdown_page(NsqlookupdOptions, "nsqlookupd"))
+
+commands = [import_module(f"penstock.cli.{tool}").COMMAND for tool in TOOLS]
+tables = markdown_tables({command.name: command.options for command in commands})
+(DOCS / "tools_options.md").write_text(tables)

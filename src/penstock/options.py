@@ -13,7 +13,7 @@ in `docs/`. A field's unit (`msg_timeout_ns`) is ours alone: the flag is `-msg-t
 A flag beats the config file, which beats the default. Nothing here knows a daemon, or prints.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -28,6 +28,7 @@ __all__ = [
     "check_values",
     "load_config",
     "markdown_page",
+    "markdown_tables",
     "option",
     "option_value",
     "options_of",
@@ -276,11 +277,20 @@ def markdown_page(cls: type[Options], program: str) -> str:
     return _PAGE.format(program=program, rows="\n".join(rows))
 
 
-def _row(declared: Option[Any]) -> tuple[str, ...]:
+def markdown_tables(tools: Mapping[str, type[Options]]) -> str:
+    """The page of `docs/` that lists the options of tools, which read no config file."""
+    tables = []
+    for name, cls in tools.items():
+        rows = [f"| {' | '.join(_row(declared, has_key=False))} |" for declared in options_of(cls)]
+        tables.append(_TABLE.format(program=name, rows="\n".join(rows)))
+    return _TABLES_HEAD + "".join(tables)
+
+
+def _row(declared: Option[Any], *, has_key: bool = True) -> tuple[str, ...]:
     default = _default_text(declared)
     return (
         f"`-{declared.flag}`",
-        f"`{declared.key}`" if declared.key else "",
+        *([f"`{declared.key}`" if declared.key else ""] if has_key else []),
         ", ".join(filter(None, (declared.kind.word, _allowed(declared)))),
         default if declared.default_text else f"`{default}`" if default else "",
         declared.help,
@@ -299,5 +309,22 @@ arrays or as comma-separated strings. A flag beats the file, the file beats the 
 
 | flag | config key | value | default | meaning |
 |---|---|---|---|---|
+{rows}
+"""
+
+_TABLES_HEAD = """\
+# Options of the tools
+
+Made by `make docs` from the declarations in the source: edit those.
+
+Flags are written `-flag value` or `-flag=value`, with one dash or two; a bool is turned on by
+`-flag` and off by `-flag=false`. What each tool does is in [tools.md](tools.md).
+"""
+
+_TABLE = """
+## {program}
+
+| flag | value | default | meaning |
+|---|---|---|---|
 {rows}
 """
