@@ -53,6 +53,16 @@ class TestInAPipe:
 
             assert ("here\n", "") == program.communicate(timeout=20)
 
+    def test_the_consumer_can_be_told_more(self, nsqd: NsqdProcess) -> None:
+        nsqd.publish("told", b"one")
+        flags = ["--consumer-opt=snappy", "--consumer-opt=client_id,me"]
+        with started("penstock", *consuming(nsqd, "told", *flags)) as program:
+            assert program.stdout is not None
+            program.stdout.readline()
+            (client,) = nsqd.stats("told", "c")["clients"]
+
+        assert (True, "me") == (client["snappy"], client["client_id"])
+
     def test_nothing_in_time_is_a_failure(self, nsqd: NsqdProcess) -> None:
         done = in_pipe("penstock", *consuming(nsqd, "silent", "--timeout=50ms"))
 
@@ -85,6 +95,7 @@ def test_ctrl_c_leaves_it_on_a_terminal(nsqd: NsqdProcess) -> None:
     [
         ["orders", "c", "--nsqd-tcp-address=127.0.0.1:1"],
         ["orders", "c", "--lookupd-http-address=127.0.0.1:1"],
+        ["orders", "c", "--consumer-opt=nonsense"],
     ],
 )
 def test_what_fails_is_told_in_one_line(args: list[str]) -> None:

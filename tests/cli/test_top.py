@@ -101,12 +101,11 @@ class TestOnATerminal:
             assert "1 node · 2 topics · 3 channels" in shown
             assert "eat paused" in shown
             assert shown.index("apples") < shown.index("pears")
-            seen_so_far = len(shown)
-            terminal.press("d")
-            terminal.see("q quit")
-            picture = terminal.see("q quit")[seen_so_far:]
-            latest = picture[picture.rindex("penstock top") :]
-            assert latest.index("pears") < latest.index("apples")
+            for keys, is_sorted_by_name in (("\x1b[D", True), ("d", False), ("N", True)):
+                terminal.press(keys)
+                terminal.see("q quit")
+                latest = terminal.see("q quit").split("penstock top")[-1]
+                assert is_sorted_by_name == (latest.index("apples") < latest.index("pears"))
             terminal.press("q")
 
             assert 0 == terminal.end()[0]

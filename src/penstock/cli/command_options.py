@@ -22,6 +22,7 @@ __all__ = [
     "CommandWithExamples",
     "Duration",
     "Name",
+    "client_options",
     "http_addresses",
     "http_token",
     "tcp_addresses",
@@ -129,6 +130,17 @@ def _lookupds(command: F) -> F:
         metavar="HOST:PORT",
         help="An nsqlookupd that knows the nsqds; may be repeated.",
     )(command)
+
+
+def client_options(role: str) -> Callable[[F], F]:
+    """What a producer or a consumer can be told beside, as NSQ's own tools are told: `options`."""
+    return click.option(
+        f"--{role}-opt",
+        "options",
+        multiple=True,
+        metavar="NAME,VALUE",
+        help=f"Set an option of the {role}, such as snappy or auth_secret,xyz; may be repeated.",
+    )
 
 
 def http_token(command: F) -> F:

@@ -9,6 +9,7 @@ from penstock.cli.command_options import (
     NSQD_TCP_ADDRESS,
     TOPIC,
     CommandWithExamples,
+    client_options,
     tcp_addresses,
 )
 
@@ -28,6 +29,7 @@ __all__ = ["command"]
 @click.argument("topic", type=TOPIC)
 @click.argument("bodies", nargs=-1, metavar="[BODY]...")
 @tcp_addresses
+@client_options("producer")
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
@@ -41,6 +43,7 @@ def command(
     nsqds: tuple[str, ...],
     lookupds: tuple[str, ...],
     *,
+    options: tuple[str, ...],
     file: str | None,
     whole: bool,
     defer: float,
@@ -65,6 +68,7 @@ def command(
         source,
         nsqds=nsqds if nsqds or lookupds else (NSQD_TCP_ADDRESS,),
         lookupds=lookupds,
+        options=options,
         defer=defer,
     )
 

@@ -10,6 +10,7 @@ from penstock.cli.command_options import (
     NSQD_TCP_ADDRESS,
     TOPIC,
     CommandWithExamples,
+    client_options,
     tcp_addresses,
 )
 
@@ -28,6 +29,7 @@ __all__ = ["command"]
 @click.argument("topic", type=TOPIC)
 @click.argument("channel", type=CHANNEL)
 @tcp_addresses
+@client_options("consumer")
 @click.option("--count", "-n", type=click.IntRange(min=1), help="Exit after so many messages.")
 @click.option("--timeout", type=DURATION, help="Exit with 1 if nothing comes for so long.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each message.")
@@ -44,6 +46,7 @@ def command(
     nsqds: tuple[str, ...],
     lookupds: tuple[str, ...],
     *,
+    options: tuple[str, ...],
     count: int | None,
     timeout: float | None,
     as_json: bool,
@@ -67,6 +70,7 @@ def command(
                 channel,
                 nsqds=nsqds if nsqds or lookupds else (NSQD_TCP_ADDRESS,),
                 lookupds=lookupds,
+                options=options,
                 warn=lambda warning: click.echo(f"penstock: {warning}", err=True),
                 count=count,
                 timeout_seconds=timeout,

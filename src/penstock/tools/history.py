@@ -11,6 +11,7 @@ import threading
 from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from heapq import merge
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import islice
@@ -90,10 +91,18 @@ def json_line(message: StoredMessage) -> bytes:
 def text_line(message: StoredMessage) -> bytes:
     """Number, time, and the body on one line, whatever it is."""
     seconds, rest_ns = divmod(message.timestamp_ns, 1_000_000_000)
-    at = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}.{rest_ns // 1_000_000:03}"
-    body = message.body_bytes.decode("utf-8", "backslashreplace")
-    shown = "".join(each if each.isprintable() else _escaped(each) for each in body)
-    return f"{message.seq}  {at}  {shown}\n".encode("utf-8", "backslashreplace")
+    at = f"{_second(seconds)}.{rest_ns // 1_000_000:03}"
+    body = message.body
+    if body is None:
+        body = message.body_bytes.decode("utf-8", "backslashreplace")
+    if not body.isprintable():
+        body = "".join(each if each.isprintable() else _escaped(each) for each in body)
+    return f"{message.seq}  {at}  {body}\n".encode("utf-8", "backslashreplace")
+
+
+@lru_cache(maxsize=16)  # Many messages come in one second, and several nodes are merged by time.
+def _second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def _escaped(character: str) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.client import Consumer, Message
+from penstock.client import ClientConfig, Consumer, Message
 from penstock.errors import ClientError
 
 __all__ = ["print_messages"]
@@ -33,17 +33,25 @@ async def print_messages(
     nsqds: Sequence[str],
     lookupds: Sequence[str],
     warn: Callable[[str], None],
+    options: Sequence[str] = (),
     count: int | None = None,
     timeout_seconds: float | None = None,
     as_json: bool = False,
     max_in_flight: int = 200,
 ) -> None:
-    """Prints messages until there were `count` of them. Raises ClientError, also if none comes in
-    time; an nsqd that is lost is warned of, and tried again."""
+    """Prints messages until there were `count` of them. An nsqd that is lost is warned of, and
+    tried again. Raises ClientError, also if none comes in time, or ConfigError."""
     line_of = _json_line if as_json else _body_line
     left = count
     in_flight = min(max_in_flight, count or max_in_flight)
-    consumer = Consumer(topic, channel, nsqd=nsqds, lookupd=lookupds, max_in_flight=in_flight)
+    consumer = Consumer(
+        topic,
+        channel,
+        nsqd=nsqds,
+        lookupd=lookupds,
+        max_in_flight=in_flight,
+        config=ClientConfig().with_options(options),
+    )
     with _warnings_of_clients(lambda _: None):
         await consumer.start()  # What is wrong now ends it, and need not be told twice.
     try:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.client import ClientConfig
 from penstock.client.blocking import Producer
 from penstock.errors import ClientError, ConfigError
 from penstock.tools.figures import counted
@@ -59,11 +60,19 @@ class Source:
 
 
 def publish(
-    topic: str, source: Source, *, nsqds: Sequence[str], lookupds: Sequence[str], defer: float
+    topic: str,
+    source: Source,
+    *,
+    nsqds: Sequence[str],
+    lookupds: Sequence[str],
+    options: Sequence[str] = (),
+    defer: float = 0.0,
 ) -> None:
-    """Publishes everything. Raises ClientError, which says how much had been published before."""
+    """Publishes everything. Raises ClientError, which says how much had been published before, or
+    ConfigError."""
     began, done = time.monotonic(), 0
-    with Producer(nsqds, lookupd=lookupds) as producer, _bar(source) as bar:
+    config = ClientConfig().with_options(options)
+    with Producer(nsqds, lookupd=lookupds, config=config) as producer, _bar(source) as bar:
         for bodies, read_bytes in source.batches():
             try:
                 producer.publish_many(topic, bodies, defer=defer)
