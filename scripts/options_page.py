@@ -3,6 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
+from penstock.nsqadmin.options import NsqadminOptions
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqlookupd.options import NsqlookupdOptions
 from penstock.options import markdown_page, markdown_tables
@@ -11,6 +12,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 TOOLS = ("nsq_tail", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq")
 
 (DOCS / "nsqd_options.md").write_text(markdown_page(NsqdOptions, "nsqd"))
+(DOCS / "nsqadmin_options.md").write_text(markdown_page(NsqadminOptions, "nsqadmin"))
 (DOCS / "nsqlookupd_options.md").write_text(markdown_page(NsqlookupdOptions, "nsqlookupd"))
 
 commands = [import_module(f"penstock.cli.{tool}").COMMAND for tool in TOOLS]

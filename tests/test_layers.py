@@ -27,7 +27,7 @@ def skeleton(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write(root / "src" / "penstock" / module.name, module.read_text())
     for module in PACKAGE.glob("*/*.py"):
         write(root / "src" / "penstock" / module.relative_to(PACKAGE), '"""Empty."""\n')
-    for daemon in ("nsqd", "nsqlookupd"):
+    for daemon in ("nsqadmin", "nsqd", "nsqlookupd"):
         shutil.copy2(PACKAGE / daemon / "options.py", root / "src" / "penstock" / daemon)
     write(root / "tests" / "test_nothing.py", '"""Empty."""\n')
     write(root / "bench" / "nothing.py", '"""Empty."""\n')

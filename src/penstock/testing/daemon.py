@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -57,6 +57,7 @@ class DaemonProcess(ABC):
 
     program: ClassVar[str]
     did_not_start: ClassVar[type[DidNotStart]] = DidNotStart
+    serves_tcp: ClassVar[bool] = True
 
     def __init__(self, flags: Sequence[str], log_fd: int) -> None:
         self.tcp_address = ""
@@ -137,11 +138,13 @@ class DaemonProcess(ABC):
 
     # Talking to it.
 
-    def http(self, method: str, target: str, body: bytes = b"") -> HttpAnswer:
+    def http(
+        self, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> HttpAnswer:
         """Makes one HTTP request."""
         connection = HTTPConnection(self.http_address, timeout=READY_SECONDS)
         try:
-            connection.request(method, target, body)
+            connection.request(method, target, body, headers or {})
             response = connection.getresponse()
             return HttpAnswer(response.status, response.read())
         finally:
@@ -186,7 +189,7 @@ class DaemonProcess(ABC):
     def _command(self) -> list[str]:
         return [
             *(sys.executable, "-m", f"penstock.cli.{self.program}"),
-            f"--tcp-address={_FREE_PORT}",
+            *([f"--tcp-address={_FREE_PORT}"] if self.serves_tcp else []),
             f"--http-address={_FREE_PORT}",
             *self._flags,
         ]
@@ -195,8 +198,8 @@ class DaemonProcess(ABC):
         log = self.log
         addresses = dict(_LISTENING.findall(log))
         serves_http = not any(re.fullmatch("--?http-address=", flag) for flag in self._flags)
-        if "TCP" in addresses and ("HTTP" in addresses or not serves_http):
-            self.tcp_address = addresses["TCP"]
+        if ("TCP" in addresses or not self.serves_tcp) and ("HTTP" in addresses or not serves_http):
+            self.tcp_address = addresses.get("TCP", "")
             self.http_address = addresses.get("HTTP", "")
             return True
         exit_code = self._running().poll()

@@ -1,0 +1,35 @@
+"""The `nsqadmin` command."""
+
+import sys
+from collections.abc import Sequence
+
+from penstock.cli.daemon_command import DaemonCommand
+from penstock.logs import Logger
+from penstock.nsqadmin.options import NsqadminOptions, check
+
+__all__ = ["main"]
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Runs nsqadmin until it is told to stop."""
+    return COMMAND.main(args)
+
+
+def _run(options: NsqadminOptions, log: Logger) -> int:
+    # Last, so that a mistake in the flags is answered at once.
+    from penstock.nsqadmin.daemon import run  # noqa: PLC0415
+
+    return run(options, log)
+
+
+COMMAND = DaemonCommand(
+    name="nsqadmin",
+    options=NsqadminOptions,
+    check=check,
+    run=_run,
+    deprecated={"verbose": "--log-level"},
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,233 @@
+"""NSQ's API of nsqadmin: the same paths, bodies, answers and codes.
+
+Partial failure of the daemons behind us is an answer with a warning in it; total failure is 502.
+Names that nobody knows are 404, where NSQ answers 500 or 502.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock import names
+from penstock.nsqadmin.access import Admins
+from penstock.nsqadmin.aggregate import (
+    aggregate_channel,
+    aggregate_channels,
+    aggregate_topic,
+    node_json,
+    node_topics,
+)
+from penstock.nsqadmin.envelope import json_reply
+from penstock.nsqadmin.figures import Node
+from penstock.nsqadmin.inquiry import Cluster, Inquiry
+from penstock.nsqadmin.notifications import Action, Notifier
+from penstock.nsqadmin.orders import Orders
+from penstock.webapi import HttpError
+
+__all__ = ["ACTIONS", "BODY_BYTES_MAX", "Api"]
+
+ACTIONS = ("pause", "unpause", "empty")
+
+# What is sent names a topic and a channel.
+BODY_BYTES_MAX = 64 * 1024
+
+T = TypeVar("T")
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class _Names(msgspec.Struct):
+    topic: str = ""
+    channel: str = ""
+
+
+class _Order(msgspec.Struct):
+    action: str = ""
+
+
+class Api:
+    """The endpoints, and the table of them."""
+
+    def __init__(self, cluster: Cluster, admins: Admins, notifier: Notifier) -> None:
+        self._cluster = cluster
+        self._admins = admins
+        self._notifier = notifier
+        self._orders = Orders(cluster)
+
+    def routes(self) -> list[Route]:
+        """The table."""
+        table: list[tuple[str, str, Endpoint]] = [
+            ("GET", "/api/topics", self._topics),
+            ("POST", "/api/topics", self._for_admins(self._create)),
+            ("GET", "/api/topics/{topic}", self._topic),
+            ("POST", "/api/topics/{topic}", self._for_admins(self._act)),
+            ("DELETE", "/api/topics/{topic}", self._for_admins(self._delete)),
+            ("GET", "/api/topics/{topic}/{channel}", self._channel),
+            ("POST", "/api/topics/{topic}/{channel}", self._for_admins(self._act)),
+            ("DELETE", "/api/topics/{topic}/{channel}", self._for_admins(self._delete)),
+            ("GET", "/api/nodes", self._nodes),
+            ("GET", "/api/nodes/{node}", self._node),
+            ("DELETE", "/api/nodes/{node}", self._for_admins(self._tombstone)),
+            ("GET", "/api/counter", self._counter),
+        ]
+        return [Route(path, endpoint, methods=[method]) for method, path, endpoint in table]
+
+    # Looking.
+
+    async def _topics(self, request: Request) -> Response:
+        inquiry = self._cluster.inquire()
+        topics = await inquiry.topics()
+        if request.query_params.get("inactive") != "true":
+            return json_reply({"topics": topics or None, "message": inquiry.warning})
+        inactive = await self._inactive(inquiry, topics)
+        return json_reply({"topics": inactive, "message": inquiry.warning})
+
+    async def _inactive(self, inquiry: Inquiry, topics: list[str]) -> dict[str, list[str] | None]:
+        """Topics that no nsqd has, with the channels that nsqlookupds remember of them."""
+        if not self._cluster.lookupds:
+            return {}
+        active = {topic for node in await inquiry.nodes() for topic, _ in node.topics}
+        return {
+            topic: await inquiry.channels(topic) or None for topic in topics if topic not in active
+        }
+
+    async def _topic(self, request: Request) -> Response:
+        topic = request.path_params["topic"]
+        inquiry = self._cluster.inquire()
+        nodes = await _nodes_of(inquiry, topic)
+        answers = await inquiry.stats(nodes, topic)
+        found = aggregate_topic(topic, answers, time.time_ns())
+        return json_reply({**found, "message": inquiry.warning})
+
+    async def _channel(self, request: Request) -> Response:
+        topic, channel = request.path_params["topic"], request.path_params["channel"]
+        inquiry = self._cluster.inquire()
+        nodes = await _nodes_of(inquiry, topic)
+        answers = await inquiry.stats(nodes, topic, channel, clients=True)
+        found = aggregate_channel(topic, channel, answers, time.time_ns())
+        if found is None:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        return json_reply({**found, "message": inquiry.warning})
+
+    async def _nodes(self, _: Request) -> Response:
+        inquiry = self._cluster.inquire()
+        nodes = [node_json(node) for node in await inquiry.nodes()]
+        return json_reply({"nodes": nodes or None, "message": inquiry.warning})
+
+    async def _node(self, request: Request) -> Response:
+        address = request.path_params["node"]
+        inquiry = self._cluster.inquire()
+        node = await inquiry.node(address)
+        if node is None:
+            raise HttpError(404, "NODE_NOT_FOUND")
+        (answer,) = await inquiry.stats([node], clients=True)
+        topics = answer.stats.topics or ()
+        return json_reply(
+            {
+                "node": address,
+                "topics": node_topics(answer, time.time_ns()) or None,
+                "total_messages": sum(topic.message_count for topic in topics),
+                "total_clients": sum(
+                    len(channel.clients or ()) for topic in topics for channel in topic.channels
+                ),
+                "message": inquiry.warning,
+            }
+        )
+
+    async def _counter(self, _: Request) -> Response:
+        inquiry = self._cluster.inquire()
+        answers = await inquiry.stats(await inquiry.nodes())
+        counts = {
+            f"{topic}:{channel}:{node['node']}": {
+                "node": node["node"],
+                "topic_name": topic,
+                "channel_name": channel,
+                "message_count": node["message_count"],
+            }
+            for (topic, channel), total in aggregate_channels(answers, time.time_ns()).items()
+            for node in total["nodes"]
+        }
+        return json_reply({"stats": dict(sorted(counts.items())), "message": inquiry.warning})
+
+    # Changing.
+
+    def _for_admins(self, endpoint: Endpoint) -> Endpoint:
+        async def checked(request: Request) -> Response:
+            self._admins.check(request)
+            return await endpoint(request)
+
+        return checked
+
+    async def _create(self, request: Request) -> Response:
+        body = await _decoded(request, _Names)
+        if not names.is_valid(body.topic):
+            raise HttpError(400, "INVALID_TOPIC")
+        if body.channel and not names.is_valid(body.channel):
+            raise HttpError(400, "INVALID_CHANNEL")
+        inquiry = await self._orders.create(body.topic, body.channel)
+        self._notify(request, "create_topic", body.topic)
+        if body.channel:
+            self._notify(request, "create_channel", body.topic, body.channel)
+        return _done(inquiry)
+
+    async def _act(self, request: Request) -> Response:
+        topic, channel = _named(request)
+        action = (await _decoded(request, _Order)).action
+        if action not in ACTIONS:
+            raise HttpError(400, "INVALID_ACTION")
+        inquiry = await self._orders.act(action, topic, channel)
+        self._notify(request, f"{action}_{'channel' if channel else 'topic'}", topic, channel)
+        return _done(inquiry)
+
+    async def _delete(self, request: Request) -> Response:
+        topic, channel = _named(request)
+        inquiry = await self._orders.delete(topic, channel)
+        self._notify(request, f"delete_{'channel' if channel else 'topic'}", topic, channel)
+        return _done(inquiry)
+
+    async def _tombstone(self, request: Request) -> Response:
+        address = request.path_params["node"]
+        body = await _decoded(request, _Names, refusal="INVALID_BODY")
+        if not names.is_valid(body.topic):
+            raise HttpError(400, "INVALID_TOPIC")
+        inquiry = await self._orders.tombstone(body.topic, address)
+        self._notify(request, "tombstone_topic_producer", body.topic, node=address)
+        return _done(inquiry)
+
+    def _notify(
+        self, request: Request, verb: str, topic: str, channel: str = "", *, node: str = ""
+    ) -> None:
+        action = Action(verb=verb, topic=topic, channel=channel, node=node)
+        self._notifier.notify(action, request)
+
+
+async def _nodes_of(inquiry: Inquiry, topic: str) -> list[Node]:
+    nodes = await inquiry.nodes_of(topic)
+    if nodes is None:
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    return nodes
+
+
+def _named(request: Request) -> tuple[str, str]:
+    return request.path_params["topic"], request.path_params.get("channel", "")
+
+
+def _done(inquiry: Inquiry) -> Response:
+    return json_reply({"message": inquiry.warning})
+
+
+async def _decoded(request: Request, type: type[T], *, refusal: str = "") -> T:
+    """The body, which is JSON whatever its type says: NSQ's clients may not name one."""
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise HttpError(413, "BODY_TOO_BIG")
+    try:
+        return msgspec.json.decode(bytes(body), type=type)
+    except msgspec.DecodeError as error:
+        raise HttpError(400, refusal or str(error)) from None

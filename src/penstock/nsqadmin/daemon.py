@@ -1,0 +1,168 @@
+"""The nsqadmin process: listen, serve, stop.
+
+It has no state but the last hour's figures: any number of them may look at the same cluster.
+"""
+
+import asyncio
+
+import uvicorn
+import uvloop
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from penstock.clock import SECOND_NS, SystemClock
+from penstock.errors import ConfigError
+from penstock.listening import Listener, listen
+from penstock.logs import Logger
+from penstock.nsqadmin.app import Services, make_app
+from penstock.nsqadmin.inquiry import Cluster
+from penstock.nsqadmin.login import Login
+from penstock.nsqadmin.notifications import Notifier
+from penstock.nsqadmin.options import NsqadminOptions, normalized
+from penstock.options import version_line
+from penstock.process import (
+    ignore_signals,
+    raise_open_files_limit,
+    reload_on_hangup,
+    settle_memory,
+    stop_on_signals,
+)
+from penstock.tls import client_context
+from penstock.webapi.client import HttpClient
+
+__all__ = ["Nsqadmin", "run"]
+
+# How long a clean stop waits for requests that are being answered.
+STOP_SECONDS = 1.0
+
+# What a browser's requests may take in memory while they are read: names, and a few words.
+HEAD_BYTES_MAX = 64 * 1024
+CONNECTIONS_MAX = 1000
+IDLE_SECONDS = 60
+
+
+def run(options: NsqadminOptions, log: Logger) -> int:
+    """Runs nsqadmin until it is told to stop; returns the exit code."""
+    raise_open_files_limit()
+    return uvloop.run(_serve(options, log))
+
+
+async def _serve(options: NsqadminOptions, log: Logger) -> int:
+    stop = asyncio.Event()
+    stop_on_signals(stop, log)
+    nsqadmin = Nsqadmin(options, log)
+    try:
+        await nsqadmin.start()
+        nsqadmin.reload_on_hangup()
+        settle_memory()
+        await stop.wait()
+    finally:
+        await nsqadmin.stop()
+        ignore_signals()
+    return 0
+
+
+class Nsqadmin:
+    """One nsqadmin, in a running loop."""
+
+    def __init__(self, options: NsqadminOptions, log: Logger) -> None:
+        """Raises ConfigError."""
+        self.options = options = normalized(options)
+        self.log = log
+        self.http: Listener | None = None
+        clock = SystemClock()
+        client = _http_client(options)
+        self.cluster = Cluster(
+            client,
+            lookupds=options.lookupd_http_addresses,
+            nsqds=options.nsqd_http_addresses,
+            headers=_token_header(options.http_client_token_file),
+        )
+        self._login = Login(options.auth_token_file, clock) if options.auth_token_file else None
+        self._notifier = Notifier(options.notification_http_endpoint, client, log)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._state = ServerState()
+        services = Services(
+            options=options,
+            cluster=self.cluster,
+            notifier=self._notifier,
+            login=self._login,
+            log=log,
+        )
+        self._server = uvicorn.Config(
+            make_app(services),
+            http=HttpToolsProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            date_header=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            timeout_keep_alive=IDLE_SECONDS,
+        )
+        log.info("%s", version_line("nsqadmin"))
+
+    async def start(self) -> None:
+        """Opens the socket, and begins to look at the cluster."""
+        self._server.load()
+        self.http = await listen(self.options.http_address, self._new_connection)
+        self.log.info("HTTP: listening on %s", self.http.address)
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._notifier.run()))
+
+    def reload_on_hangup(self) -> None:
+        """Reads the tokens again at each SIGHUP, if there are any."""
+        if self._login is not None:
+            reload_on_hangup({"tokens": self._login.reload}, self.log)
+
+    async def stop(self) -> None:
+        """Stops accepting, answers what has been asked, closes connections."""
+        if self.http is not None:
+            self.http.close()
+        for connection in tuple(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=STOP_SECONDS)
+        for task in (*self._state.tasks, *self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._state.tasks, *self._tasks, return_exceptions=True)
+        self.log.info("NSQADMIN: bye")
+
+    def _new_connection(self) -> HttpToolsProtocol:
+        return HttpToolsProtocol(self._server, self._state, {})
+
+
+def _http_client(options: NsqadminOptions) -> HttpClient:
+    asks_for_tls = (
+        options.http_client_tls_insecure_skip_verify
+        or options.http_client_tls_root_ca_file
+        or options.http_client_tls_cert
+    )
+    context = client_context(
+        root_ca=options.http_client_tls_root_ca_file,
+        cert=options.http_client_tls_cert,
+        key=options.http_client_tls_key,
+        insecure_skip_verify=options.http_client_tls_insecure_skip_verify,
+    )
+    return HttpClient(
+        connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
+        request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,
+        ssl_context=context if asks_for_tls else None,
+    )
+
+
+def _token_header(path: str) -> tuple[tuple[str, str], ...]:
+    """What makes nsqds let us in, if a file has a token for them. Raises ConfigError."""
+    if not path:
+        return ()
+    try:
+        with open(path, encoding="ascii") as file:
+            token = file.read(4096).strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--http-client-token-file: {error}") from error
+    if not token or any(char.isspace() for char in token):
+        raise ConfigError(f"--http-client-token-file: {path}: it is to hold a token, and no more")
+    return (("Authorization", f"Bearer {token}"),)

@@ -1,0 +1,71 @@
+"""What is left to do for those who have a graphite: passing requests on to it, and a rate from it.
+
+The charts of our own pages need none of this.
+"""
+
+from urllib.parse import urlencode
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.clock import SECOND_NS
+from penstock.errors import HttpRequestError
+from penstock.logs import Logger
+from penstock.nsqadmin.envelope import json_reply
+from penstock.webapi import HttpError
+from penstock.webapi.client import HttpClient
+
+__all__ = ["Graphite"]
+
+
+class _Series(msgspec.Struct):
+    target: str = ""
+    datapoints: list[list[float | None]] = []
+
+
+class Graphite:
+    """One graphite, if `url` is not empty."""
+
+    def __init__(self, url: str, statsd_interval_ns: int, http: HttpClient, log: Logger) -> None:
+        self._url = url.rstrip("/")
+        self._interval_seconds = statsd_interval_ns // SECOND_NS
+        self._http = http
+        self._log = log
+
+    async def render(self, request: Request) -> Response:
+        """`GET /render`: what graphite answers to the same query."""
+        query = f"?{request.url.query}" if request.url.query else ""
+        try:
+            reply = await self._http.fetch("GET", f"{self._url}/render{query}")
+        except HttpRequestError as error:
+            self._log.error("graphite request failed - %s", error)
+            raise HttpError(502, f"UPSTREAM_ERROR: {error}") from None
+        kind = reply.headers.get("content-type", "application/octet-stream")
+        return Response(reply.body, reply.status, headers={"Content-Type": kind})
+
+    async def rate(self, request: Request) -> Response:
+        """`GET /api/graphite`: what a counter has grown by a second, in the last interval."""
+        if request.query_params.get("metric") != "rate":
+            raise HttpError(400, "INVALID_ARG_METRIC")
+        target = request.query_params.get("target")
+        if target is None:
+            raise HttpError(400, "INVALID_ARG_TARGET")
+        return json_reply({"rate": await self._rate_of(target)})
+
+    async def _rate_of(self, target: str) -> str:
+        seconds = self._interval_seconds
+        query = {
+            "format": "json",
+            "from": f"-{2 * seconds}sec",
+            "target": target,
+            "until": f"-{seconds}sec",
+        }
+        url = f"{self._url}/render?{urlencode(query)}"
+        try:
+            series = await self._http.get_json(url, list[_Series])
+        except HttpRequestError as error:
+            self._log.error("graphite request failed - %s", error)
+            raise HttpError(500, "INTERNAL_ERROR") from None
+        value = series[0].datapoints[0][0] if series and series[0].datapoints else None
+        return "N/A" if value is None or value < 0 else f"{value / seconds:.2f}"

@@ -1,0 +1,119 @@
+"""What holds for every request: a line in the log, headers that keep a browser from being misled,
+and the doors of `access` and `login`.
+
+Plain ASGI, so that nothing stands between an endpoint and what it streams.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from penstock.logs import Logger
+from penstock.nsqadmin.access import is_cross_site
+from penstock.nsqadmin.envelope import json_error
+from penstock.nsqadmin.login import Login, to_login
+
+__all__ = ["Doors", "RequestLog", "SafeHeaders", "wants_page"]
+
+# Scripts and styles come from us, and from no attribute or tag within a page; nothing is sent or
+# shown elsewhere. So a message's body could not do harm even if it were not escaped.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+    " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_CHANGING_NOTHING = ("GET", "HEAD", "OPTIONS")
+
+Respond = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a person is to read the answer, rather than a program."""
+    return "text/html" in request.headers.get("accept", "")
+
+
+class RequestLog:
+    """Logs every request as NSQ does, and answers what has failed by a fault of ours."""
+
+    def __init__(self, app: ASGIApp, log: Logger) -> None:
+        self._app = app
+        self._log = log
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started_ns = time.perf_counter_ns()
+        status = 0
+
+        async def noting_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting_status)
+        except Exception:  # noqa: BLE001 (it is logged, with traceback)
+            self._log.exception("%s %s failed", scope["method"], scope["path"])
+            if not status:
+                await json_error(500, "INTERNAL_ERROR")(scope, receive, noting_status)
+        finally:
+            milliseconds = (time.perf_counter_ns() - started_ns) / 1e6
+            self._log.info("%d %s %s (%s) %.3fms", status, *_asked(scope), milliseconds)
+
+
+def _asked(scope: Scope) -> tuple[str, str, str]:
+    query = scope["query_string"].decode("latin-1")
+    host, port = scope["client"] or ("@", "")
+    target = scope["path"] + (f"?{query}" if query else "")
+    return scope["method"], target, f"{host}:{port}" if port else host
+
+
+class SafeHeaders:
+    """Adds the headers that every answer should have, and forbids that pages are kept."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+class Doors:
+    """Lets in who may come in."""
+
+    def __init__(self, app: ASGIApp, base: str, login: Login | None) -> None:
+        self._app = app
+        self._base = base
+        self._login = login
+        self._open = (f"{base}ping", f"{base}login", f"{base}static/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        await self._opened(request)(scope, receive, send)
+
+    def _opened(self, request: Request) -> Respond:
+        if request.method not in _CHANGING_NOTHING and is_cross_site(request):
+            return json_error(403, "FORBIDDEN")
+        if self._login is None or request.url.path.startswith(self._open):
+            return self._app
+        if self._login.admits(request):
+            return self._app
+        if wants_page(request):
+            return to_login(self._base, request)
+        return json_error(401, "UNAUTHORIZED")

@@ -1,0 +1,255 @@
+"""Who may do what, and who is told of it."""
+
+import os
+import socket
+from base64 import b64encode
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from tests.nsqadmin.strangers import nobody, recorder
+
+from penstock.testing.nsqadmin import NsqadminDidNotStart, NsqadminProcess, run_nsqadmin
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.waiting import wait_until
+
+CREATE = b'{"topic":"orders"}'
+TOKEN = "0123456789abcdef-token"
+
+
+@pytest.fixture(scope="module")
+def nsqd() -> Iterator[NsqdProcess]:
+    with run_nsqd() as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def nsqadmin(nsqd: NsqdProcess) -> Iterator[NsqadminProcess]:
+    with run_nsqadmin(f"--nsqd-http-address={nsqd.http_address}") as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def guarded(nsqd: NsqdProcess) -> Iterator[NsqadminProcess]:
+    with run_nsqadmin(
+        f"--nsqd-http-address={nsqd.http_address}",
+        "--admin-user=ann",
+        "--admin-user=bob",
+        "--acl-http-header=X-User",
+    ) as process:
+        yield process
+
+
+class TestAdmins:
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            ({"X-User": "bob"}, 200),
+            ({"X-User": "eve"}, 403),
+            ({"X-User": "Bob"}, 403),
+            ({"X-Forwarded-User": "bob"}, 403),
+            ({}, 403),
+        ],
+    )
+    def test_only_admins_change_things(
+        self, guarded: NsqadminProcess, headers: dict[str, str], status: int
+    ) -> None:
+        assert status == guarded.http("POST", "/api/topics", CREATE, headers).status
+
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [
+            ("POST", "/api/topics"),
+            ("POST", "/api/topics/t"),
+            ("DELETE", "/api/topics/t"),
+            ("POST", "/api/topics/t/c"),
+            ("DELETE", "/api/topics/t/c"),
+            ("DELETE", "/api/nodes/n"),
+        ],
+    )
+    def test_no_change_is_open_to_all(
+        self, guarded: NsqadminProcess, method: str, path: str
+    ) -> None:
+        answer = guarded.http(method, path)
+
+        assert (403, {"message": "FORBIDDEN"}) == (answer.status, answer.json())
+
+    def test_everybody_may_look(self, guarded: NsqadminProcess) -> None:
+        assert 200 == guarded.http("GET", "/api/topics").status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"Origin": "http://{host}"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://{host}.evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "https://front.example", "X-Forwarded-Host": "front.example"}, 200),
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "https://front.example"}, 200),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "http://{host}"}, 403),
+    ],
+)
+def test_other_sites_change_nothing(
+    nsqadmin: NsqadminProcess, headers: dict[str, str], status: int
+) -> None:
+    sent = {name: value.format(host=nsqadmin.http_address) for name, value in headers.items()}
+
+    assert status == nsqadmin.http("POST", "/api/topics", CREATE, sent).status
+
+
+@pytest.fixture(scope="module")
+def closed(
+    nsqd: NsqdProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[NsqadminProcess]:
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text(f"# ours\n\n{TOKEN}\n")
+    with run_nsqadmin(
+        f"--nsqd-http-address={nsqd.http_address}", f"--auth-token-file={tokens}"
+    ) as process:
+        yield process
+
+
+class TestLogin:
+    def test_nobody_comes_in_without_a_token(self, closed: NsqadminProcess) -> None:
+        answer = closed.http("GET", "/api/topics")
+
+        assert (401, {"message": "UNAUTHORIZED"}) == (answer.status, answer.json())
+        assert 200 == closed.http("GET", "/ping").status
+
+    @pytest.mark.parametrize(("token", "status"), [(TOKEN, 200), (TOKEN[:-1], 401), ("", 401)])
+    def test_scripts_send_it_as_a_bearers(
+        self, closed: NsqadminProcess, token: str, status: int
+    ) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+
+        assert status == closed.http("GET", "/api/topics", headers=headers).status
+
+    @pytest.mark.parametrize(
+        "cookie", ["", "x", "9999999999.00", "1.0", ".", "٣.x", f"9999999999.{'0' * 64}"]
+    )
+    def test_a_made_up_session_is_none(self, closed: NsqadminProcess, cookie: str) -> None:
+        headers = {"Cookie": f"nsqadmin_session={cookie}".encode().decode("latin-1")}
+
+        assert 401 == closed.http("GET", "/api/topics", headers=headers).status
+
+    @pytest.mark.parametrize(
+        ("content", "why"),
+        [
+            ("# nothing", "there is no token in it"),
+            ("short", "a token is a word of 16 characters or more"),
+            (f"{TOKEN} {TOKEN}", "a token is a word of 16 characters or more"),
+        ],
+    )
+    def test_a_file_that_is_none_is_refused(
+        self, nsqd: NsqdProcess, tmp_path: Path, content: str, why: str
+    ) -> None:
+        (tmp_path / "tokens").write_text(content)
+        flags = (
+            f"--nsqd-http-address={nsqd.http_address}",
+            f"--auth-token-file={tmp_path / 'tokens'}",
+        )
+        with pytest.raises(NsqadminDidNotStart) as refused, run_nsqadmin(*flags):
+            pass
+
+        assert why in refused.value.log
+        assert content not in refused.value.log
+
+
+class TestNotifications:
+    def test_an_endpoint_is_told_who_did_what(self, nsqd: NsqdProcess) -> None:
+        with recorder() as (url, kept):
+            flags = (
+                f"--nsqd-http-address={nsqd.http_address}",
+                f"--notification-http-endpoint={url}",
+            )
+            with run_nsqadmin(*flags) as nsqadmin:
+                basic = b64encode(b"ann:secret").decode()
+                headers = {"Authorization": f"Basic {basic}", "User-Agent": "a script"}
+                nsqadmin.http("POST", "/api/topics", b'{"topic":"t","channel":"c"}', headers)
+                nsqadmin.http("POST", "/api/topics/t/c", b'{"action":"pause"}', headers)
+                secure = {"X-Scheme": "https"}
+                nsqadmin.http("DELETE", "/api/topics/t?really=yes", headers=secure)
+                wait_until(lambda: len(kept) == 4, "four notifications")
+                address = nsqadmin.http_address
+
+        assert ["create_topic", "create_channel", "pause_channel", "delete_topic"] == [
+            each["action"] for each in kept
+        ]
+        paused = kept[2]
+        assert [
+            *("action", "topic", "channel", "timestamp", "user"),
+            *("remote_ip", "user_agent", "url", "via"),
+        ] == list(paused)
+        assert ("t", "c", "ann", "a script") == (
+            paused["topic"],
+            paused["channel"],
+            paused["user"],
+            paused["user_agent"],
+        )
+        assert f"http://{address}/api/topics/t/c" == paused["url"]
+        assert os.uname().nodename == paused["via"]
+        assert f"https://{address}/api/topics/t?really=yes" == kept[3]["url"]
+        assert "user" not in kept[3]
+
+    def test_an_endpoint_that_fails_costs_nothing(self, nsqd: NsqdProcess) -> None:
+        flags = (
+            f"--nsqd-http-address={nsqd.http_address}",
+            f"--notification-http-endpoint=http://{nobody()}/",
+        )
+        with run_nsqadmin(*flags) as nsqadmin:
+            assert 200 == nsqadmin.http("POST", "/api/topics", CREATE).status
+            wait_until(lambda: "failed to POST notification" in nsqadmin.log, "the failure's line")
+            assert 200 == nsqadmin.http("GET", "/ping").status
+
+
+def test_pages_come_with_a_strict_policy(nsqadmin: NsqadminProcess) -> None:
+    connection = HTTPConnection(nsqadmin.http_address, timeout=10)
+    connection.request("GET", "/ping")
+    response = connection.getresponse()
+    policy = response.getheader("Content-Security-Policy") or ""
+    connection.close()
+
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ([], "--nsqd-http-address or --lookupd-http-address required"),
+        (
+            ["--nsqd-http-address=a:1", "--lookupd-http-address=b:1"],
+            "use --nsqd-http-address or --lookupd-http-address not both",
+        ),
+        (["--nsqd-http-address=a"], "--nsqd-http-address: 'a' is not host:port"),
+        (
+            ["--nsqd-http-address=a:1", "--http-client-tls-cert=c"],
+            "--http-client-tls-key must be specified with --http-client-tls-cert",
+        ),
+        (
+            ["--nsqd-http-address=a:1", "--allow-config-from-cidr=x"],
+            "failed to parse --allow-config-from-cidr (x)",
+        ),
+        (["--nsqd-http-address=a:1", "--proxy-graphite"], "--proxy-graphite needs"),
+        (["--nsqd-http-address=a:1", "--dev-static-dir=/nowhere"], "--dev-static-dir"),
+    ],
+)
+def test_options_that_cannot_work_are_refused(flags: list[str], why: str) -> None:
+    with pytest.raises(NsqadminDidNotStart) as refused, run_nsqadmin(*flags):
+        pass
+
+    assert 1 == refused.value.exit_code
+    assert why in refused.value.log
+    assert "Traceback" not in refused.value.log
+
+
+def test_a_slow_visitor_does_not_hold_up_a_stop(nsqd: NsqdProcess) -> None:
+    with run_nsqadmin(f"--nsqd-http-address={nsqd.http_address}") as nsqadmin:
+        host, port = nsqadmin.http_address.split(":")
+        with socket.create_connection((host, int(port))) as visitor:
+            visitor.sendall(b"GET /ping HTTP/1.1\r\nHost:")
+            nsqadmin.terminate()
