@@ -1,14 +1,16 @@
 """Draining: nothing more comes in, what is there goes out, and then nsqd ends."""
 
+import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.nsqlookupd import run_nsqlookupd
+from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.raw_client import RawClient, Refused
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
@@ -161,6 +163,7 @@ class TestTheEnd:
             assert 0 == exit_code
             assert 0.5 <= took_seconds < 3.0
             assert "not drained in time, 2 messages are left" in log
+            assert 1 == log.count("NSQ: draining for up to 0.5 s")
             assert [b"in flight", b"queued"] == sorted(finish(nsqd.consumer(TOPIC, "c"), 2))
             nsqd.publish(TOPIC, b"taken again")
 
@@ -210,21 +213,26 @@ class TestSigterm:
 
 
 def test_producers_are_kept_away_and_consumers_are_not() -> None:
-    """Also by an nsqlookupd that comes back meanwhile."""
-
-    def found(query: str, expected: Callable[[list[bool]], bool]) -> bool:
-        answer = nsqlookupd.http("GET", f"/lookup?topic={TOPIC}{query}").json()
-        return expected([each.get("draining", False) for each in answer.get("producers", [])])
-
+    """Also by an nsqlookupd that comes back meanwhile, and by one that is new."""
     with (
-        run_nsqlookupd() as nsqlookupd,
-        draining(f"--lookupd-tcp-address={nsqlookupd.tcp_address}", "--drain-timeout=0"),
+        run_nsqlookupd() as known,
+        run_nsqlookupd() as new,
+        draining(f"--lookupd-tcp-address={known.tcp_address}", "--drain-timeout=0") as nsqd,
     ):
-        wait_until(lambda: found("", lambda marks: marks == [True]), "the mark")
-        assert found("&for=producer", lambda marks: marks == [])
+        wait_until(lambda: [True] == marks(known), "the mark")
+        assert [] == marks(known, "&for=producer")
 
-        nsqlookupd.restart()
-        wait_until(lambda: found("", bool), "the node to register again")
+        known.restart()
+        addresses = json.dumps([known.tcp_address, new.tcp_address]).encode()
+        assert 200 == nsqd.http("PUT", "/config/nsqlookupd_tcp_addresses", addresses).status
 
-        assert found("", lambda marks: marks == [True])
-        assert found("&for=producer", lambda marks: marks == [])
+        for nsqlookupd in (known, new):
+            shown = wait_until(partial(marks, nsqlookupd), "the node to register")
+            assert [True] == shown
+            assert [] == marks(nsqlookupd, "&for=producer")
+
+
+def marks(nsqlookupd: NsqlookupdProcess, query: str = "") -> list[bool]:
+    """Of each node that is found, whether it is said to drain."""
+    answer = nsqlookupd.http("GET", f"/lookup?topic={TOPIC}{query}").json()
+    return [each.get("draining", False) for each in answer.get("producers", [])]
