@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 from tests.spark.tables import Archive, publish, stream
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
