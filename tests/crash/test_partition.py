@@ -120,9 +120,7 @@ class Lab:
         process = host.popen(*command, log=self._log(host))
         stack.callback(process.wait, 10)
         stack.callback(process.terminate)
-        wait_until(
-            lambda: self.log_of(host).count(": listening on ") == 2, f"{program}", seconds=20
-        )
+        wait_until(lambda: self.log_of(host).count(": listening on ") == 2, program, seconds=20)
 
     def _data_path(self, host: Host) -> Path:
         path = self._path / host.address
