@@ -115,12 +115,12 @@ class TerminalProgram:
 
 @contextmanager
 def on_terminal(
-    program: str, *args: str, columns: int = 120, rows: int = 30
+    program: str, *args: str, columns: int = 120, rows: int = 30, kind: str = "xterm-256color"
 ) -> Iterator[TerminalProgram]:
-    """Runs it on a terminal of this size; it is gone afterwards."""
+    """Runs it on a terminal of this size and kind; it is gone afterwards."""
     ours, theirs = pty.openpty()
     _set_size(theirs, columns, rows)
-    env = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+    env = {**os.environ, "TERM": kind, "LC_ALL": "C.UTF-8"}
     for name in ("COLUMNS", "LINES", "NO_COLOR"):
         env.pop(name, None)
     process = subprocess.Popen(

@@ -12,6 +12,7 @@ import pytest
 from penstock import __version__
 from penstock.cli.command_options import CommandWithExamples
 from penstock.cli.penstock import cli, main
+from penstock.testing.nsqd import NsqdProcess
 
 EVERYDAY = ["drain", "history", "pub", "seek", "sub", "top", "up"]
 
@@ -55,22 +56,44 @@ def test_no_command_needs_the_loop_or_the_tables_for_its_help() -> None:
     assert "[]" == shown.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("shell", "expected"), [("bash", "plain,seek"), ("zsh", "plain\nseek")])
-def test_a_shell_can_complete_commands(shell: str, expected: str) -> None:
-    env = {
+def completed(words: str, *, shell: str = "bash", **env: str) -> list[str]:
+    """What a shell is offered for the last of these words."""
+    asked = {
         "_PENSTOCK_COMPLETE": f"{shell}_complete",
-        "COMP_WORDS": "penstock se",
-        "COMP_CWORD": "1",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
     }
     shown = subprocess.run(
         [sys.executable, "-m", "penstock.cli.penstock"],
-        env={**os.environ, **env},
+        env={**os.environ, **asked, **env},
         capture_output=True,
         text=True,
         check=False,
-    ).stdout
+    )
+    assert "" == shown.stderr
+    return shown.stdout.split()
 
-    assert shown.startswith(expected)
+
+def test_a_shell_can_complete_commands() -> None:
+    assert ["plain,seek"] == completed("penstock se")
+    assert ["plain", "seek"] == completed("penstock se", shell="zsh")[:2]
+
+
+def test_a_shell_can_complete_names_of_topics_and_channels(nsqd: NsqdProcess) -> None:
+    for topic, channel in (("orders", "billing"), ("orders", "audit"), ("clicks", "spark")):
+        nsqd.post(f"/topic/create?topic={topic}")
+        nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
+    env = {"PENSTOCK_NSQD_HTTP_ADDRESS": nsqd.http_address}
+
+    assert ["plain,clicks", "plain,orders"] == completed("penstock sub ", **env)
+    assert ["plain,orders"] == completed("penstock history or", **env)
+    assert ["plain,audit", "plain,billing"] == completed("penstock seek orders ", **env)
+    named = f"penstock history --nsqd-http-address {nsqd.http_address} cl"
+    assert ["plain,clicks"] == completed(named)
+
+
+def test_a_shell_is_offered_nothing_where_nobody_answers() -> None:
+    assert [] == completed("penstock sub ", PENSTOCK_NSQD_HTTP_ADDRESS="127.0.0.1:1")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

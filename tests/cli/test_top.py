@@ -128,6 +128,13 @@ class TestOnATerminal:
 
             assert 0 == terminal.end()[0]
 
+    def test_a_terminal_that_can_only_print_gets_lines(self, busy_nsqd: NsqdProcess) -> None:
+        flags = looking_at(busy_nsqd, "--count=1")
+        with on_terminal("penstock", *flags, kind="dumb") as terminal:
+            code, shown = terminal.end()
+
+        assert (0, "TOPIC") == (code, shown.split()[0])
+
     def test_nodes_come_and_go(self, busy_nsqd: NsqdProcess) -> None:
         with run_nsqd("--http-address=127.0.0.1:0") as other:
             other.publish("plums", b"1")

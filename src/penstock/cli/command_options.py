@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from penstock import names
 from penstock.durations import format_duration, parse_duration
@@ -89,6 +90,17 @@ class Name(_NameType):
         if not names.is_valid(name):
             self.fail(f"{name!r} is no name for a {self.name}", param, ctx)
         return name
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Those that there are."""
+        from penstock.cli.name_completion import known_channels, known_topics  # noqa: PLC0415
+
+        known = known_topics if self.name == "topic" else known_channels
+        by_http = any("--nsqd-http-address" in each.opts for each in ctx.command.params)
+        names = known(ctx.params, by_http=by_http)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 TOPIC = Name("topic")

@@ -79,6 +79,7 @@ def _run(options: NsqStatOptions, log: Logger) -> int:
     from penstock.cli.interrupts import leaving_on_signals, quiet_when_unread  # noqa: PLC0415
     from penstock.tools.channel_stats import ChannelWatch  # noqa: PLC0415
     from penstock.tools.cluster_stats import Cluster  # noqa: PLC0415
+    from penstock.tools.live_screen import maybe_live_console  # noqa: PLC0415
     from penstock.webapi.client import HttpClient  # noqa: PLC0415
 
     http = HttpClient(
@@ -95,10 +96,9 @@ def _run(options: NsqStatOptions, log: Logger) -> int:
         interval_seconds=options.interval_ns / SECOND_NS,
         count=options.count,
     )
-    if sys.stdout.isatty() and not options.plain:
-        from rich.console import Console  # noqa: PLC0415
-
-        asyncio.run(watch.show_live(Console()))
+    console = None if options.plain else maybe_live_console()
+    if console is not None:
+        asyncio.run(watch.show_live(console))
         return 0
     with quiet_when_unread(), leaving_on_signals():
         asyncio.run(watch.print_rows(_write, lambda failure: log.warning("%s", failure)))

@@ -1,7 +1,5 @@
 """`penstock top`: a live view of all topics and channels of a cluster."""
 
-import sys
-
 import click
 
 from penstock.cli.command_options import DURATION, CommandWithExamples, http_addresses, http_token
@@ -54,17 +52,17 @@ def command(
     # Here, so that `penstock --help` need not load them.
     import asyncio  # noqa: PLC0415
 
-    from rich.console import Console  # noqa: PLC0415
-
     from penstock.cli.cluster_access import cluster_of  # noqa: PLC0415
     from penstock.cli.interrupts import leaving_on_signals  # noqa: PLC0415
+    from penstock.tools.live_screen import maybe_live_console  # noqa: PLC0415
     from penstock.tools.top import TopView, print_tables, watch  # noqa: PLC0415
 
     cluster = cluster_of(nsqds, lookupds, token)
     view = TopView(order=sort, interval_seconds=interval)
     count = 1 if once else count
-    if sys.stdout.isatty() and not (plain or once):
-        asyncio.run(watch(cluster, view, Console(), count=count))
+    console = None if plain or once else maybe_live_console()
+    if console is not None:
+        asyncio.run(watch(cluster, view, console, count=count))
         return
     with leaving_on_signals():
         asyncio.run(

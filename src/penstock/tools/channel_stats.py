@@ -4,7 +4,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -163,9 +165,8 @@ class ChannelWatch:
             table.add_row(name, now, Text(bars, style))
         return table
 
-    def _counters(self) -> Table:
+    def _counters(self) -> RenderableType:
         flow = self._flow
-        table = Table(box=None, pad_edge=True, header_style=_QUIET)
         figures = {
             "in memory": flow.depth - flow.disk_depth,
             "on disk": flow.disk_depth,
@@ -176,10 +177,10 @@ class ChannelWatch:
             "messages": flow.messages,
             "clients": flow.clients,
         }
-        for name in figures:
-            table.add_column(name, justify="right", no_wrap=True)
-        table.add_row(*map(grouped, figures.values()))
-        return table
+        shown = [
+            Text.assemble((f"{name} ", _QUIET), grouped(number)) for name, number in figures.items()
+        ]
+        return Padding(Columns(shown, padding=(0, 3)), (0, 1))
 
     def _node_table(self) -> Table:
         table = Table(box=None, pad_edge=True, header_style=_QUIET)

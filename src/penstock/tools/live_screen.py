@@ -20,10 +20,18 @@ from contextlib import contextmanager, suppress
 from rich.console import Console, RenderableType
 from rich.live import Live
 
-__all__ = ["LiveScreen"]
+__all__ = ["LiveScreen", "maybe_live_console"]
 
 _KEY_BYTES_MAX = 64
 _ESCAPE = b"\x1b"
+
+
+def maybe_live_console() -> Console | None:
+    """The terminal that stdout is, if it is one that pictures can be shown on."""
+    if not sys.stdout.isatty():
+        return None
+    console = Console()
+    return None if console.is_dumb_terminal else console
 
 
 class LiveScreen:

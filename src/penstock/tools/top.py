@@ -26,19 +26,19 @@ __all__ = ["ORDERS", "TopView", "print_tables", "watch"]
 # What a picture has beside its rows: title, blank line, heading, blank line, keys.
 _LINES_AROUND = 5
 
-_TREND_WIDTHS = (10, 30)
 _NAME_WIDTH_MIN = 24
-_WIDTH_BESIDE = 72  # the columns of figures, and the spaces between
+_TREND_WIDTH_MIN, _TREND_WIDTH_MAX = 10, 30
+_COLUMN_WIDTH = 10  # of a figure and the space beside it, on average
 
 _QUIET, _TITLE, _ALARM = "dim", "bold", "yellow"
 
 
-def _finished(flow: Flow) -> float:
-    return flow.rates.finished if flow.rates else 0.0
+def _finished(flow: Flow) -> float | None:
+    return flow.rates.finished if flow.rates else None
 
 
-def _ingress(flow: Flow) -> float:
-    return flow.rates.ingress if flow.rates else 0.0
+def _ingress(flow: Flow) -> float | None:
+    return flow.rates.ingress if flow.rates else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ ORDERS = {
     "name": _Order("n", "name", lambda _flow: 0.0),
     "depth": _Order("d", "depth", lambda flow: flow.depth),
     "in-flight": _Order("f", "in flight", lambda flow: flow.in_flight),
-    "in": _Order("i", "in/s", _ingress),
-    "out": _Order("o", "out/s", _finished),
+    "in": _Order("i", "in/s", lambda flow: _ingress(flow) or 0.0),
+    "out": _Order("o", "out/s", lambda flow: _finished(flow) or 0.0),
     "clients": _Order("c", "clients", lambda flow: flow.clients),
 }
 """What rows can be sorted by; the largest figures come first, names from A to Z."""
@@ -137,29 +137,27 @@ class TopView:
         return line
 
     def _table(self, flows: list[Flow], width: int, *, ascii_only: bool) -> Table:
+        """What does not fit is left out: first the trend, then the least urgent figures. Long names
+        are cut before figures are."""
         longest = max(map(_name_width, flows), default=0)
-        trend_width = min(
-            max(width - _WIDTH_BESIDE - max(longest, _NAME_WIDTH_MIN), _TREND_WIDTHS[0]),
-            _TREND_WIDTHS[1],
-        )
-        has_trend = width >= _WIDTH_BESIDE + _NAME_WIDTH_MIN
+        names_max = max(width - len(_COLUMNS) * _COLUMN_WIDTH, _NAME_WIDTH_MIN)
+        room = width - min(max(longest, _NAME_WIDTH_MIN), names_max)
+        columns = [each for each in _COLUMNS if room >= each.from_room]
+        trend_width = room - len(columns) * _COLUMN_WIDTH
         table = Table(box=None, expand=True, pad_edge=True, header_style=_QUIET)
         table.add_column("topic / channel", no_wrap=True, overflow="ellipsis", ratio=1)
-        for name, order in (
-            ("depth", "depth"),
-            ("in flight", "in-flight"),
-            ("deferred", ""),
-            ("clients", "clients"),
-            ("in/s", "in"),
-            ("out/s", "out"),
-        ):
-            heading = Text(name, "bold" if order == self.order else _QUIET)
+        for column in columns:
+            heading = Text(column.name, "bold" if column.order == self.order else _QUIET)
             table.add_column(heading, justify="right", no_wrap=True, min_width=7)
-        if has_trend:
-            table.add_column("trend", justify="right", no_wrap=True, min_width=trend_width)
+        if trend_width < _TREND_WIDTH_MIN:
+            for flow in flows:
+                table.add_row(_name(flow), *(column.cell(flow) for column in columns))
+            return table
+        trend_width = min(trend_width, _TREND_WIDTH_MAX)
+        table.add_column("trend", justify="right", no_wrap=True, min_width=trend_width)
         for flow in flows:
-            trend = [_trend(flow, trend_width, ascii_only=ascii_only)] if has_trend else []
-            table.add_row(*_cells(flow), *trend)
+            cells = (column.cell(flow) for column in columns)
+            table.add_row(_name(flow), *cells, _trend(flow, trend_width, ascii_only=ascii_only))
         return table
 
     def _notes(self) -> list[Text]:
@@ -239,21 +237,9 @@ def _name_width(flow: Flow) -> int:
     return len(f"  {flow.channel}" if flow.channel else flow.topic) + 7 * flow.is_paused
 
 
-def _cells(flow: Flow) -> list[Text]:
-    ingress = _rate(flow.rates.ingress if flow.rates else None)
-    finished = _rate(flow.rates.finished if flow.rates else None)
-    if flow.channel:
-        name = Text.assemble("  ", flow.channel, (" paused" if flow.is_paused else "", _ALARM))
-        figures = [
-            _figure(flow.depth),
-            _figure(flow.in_flight),
-            _figure(flow.deferred),
-            _figure(flow.clients),
-        ]
-        return [name, *figures, ingress, finished]
-    name = Text.assemble((flow.topic, _TITLE), (" paused" if flow.is_paused else "", _ALARM))
-    blank = Text("")
-    return [name, _figure(flow.depth), blank, blank, blank, ingress, blank]
+def _name(flow: Flow) -> Text:
+    name = Text(f"  {flow.channel}") if flow.channel else Text(flow.topic, _TITLE)
+    return name.append(" paused", _ALARM) if flow.is_paused else name
 
 
 def _figure(number: int) -> Text:
@@ -264,6 +250,30 @@ def _rate(rate: float | None) -> Text:
     return Text(per_second(rate), "" if rate else _QUIET)
 
 
+def _of_channel(figure: Callable[[Flow], Text]) -> Callable[[Flow], Text]:
+    """A topic has no such figure."""
+    return lambda flow: figure(flow) if flow.channel else Text("")
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    name: str
+    order: str
+    cell: Callable[[Flow], Text]
+    from_room: int = 0
+    """How much room beside the names it takes for this column to be shown."""
+
+
+_COLUMNS = (
+    _Column("depth", "depth", lambda flow: _figure(flow.depth)),
+    _Column("in flight", "in-flight", _of_channel(lambda flow: _figure(flow.in_flight)), 36),
+    _Column("deferred", "", _of_channel(lambda flow: _figure(flow.deferred)), 58),
+    _Column("clients", "clients", _of_channel(lambda flow: _figure(flow.clients)), 48),
+    _Column("in/s", "in", lambda flow: _rate(_ingress(flow))),
+    _Column("out/s", "out", _of_channel(lambda flow: _rate(_finished(flow)))),
+)
+
+
 def _trend(flow: Flow, width: int, *, ascii_only: bool) -> Text:
     """What comes into a topic, and what a channel gets done."""
     values = [rates.finished if flow.channel else rates.ingress for rates in flow.trail]
@@ -272,12 +282,15 @@ def _trend(flow: Flow, width: int, *, ascii_only: bool) -> Text:
 
 
 def _plain_cells(flow: Flow) -> tuple[str, ...]:
-    ingress = f"{flow.rates.ingress:.1f}" if flow.rates else "-"
+    ingress, finished = _plain_rate(_ingress(flow)), _plain_rate(_finished(flow))
     if not flow.channel:
         return flow.topic, "-", str(flow.depth), "-", "-", "-", ingress, "-"
     figures = (flow.depth, flow.in_flight, flow.deferred, flow.clients)
-    finished = f"{flow.rates.finished:.1f}" if flow.rates else "-"
     return flow.topic, flow.channel, *map(str, figures), ingress, finished
+
+
+def _plain_rate(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.1f}"
 
 
 def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
