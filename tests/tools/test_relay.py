@@ -7,6 +7,7 @@ from tests.tools.tool_process import tool_process
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
+from penstock.wire import commands
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +36,13 @@ def is_drained(nsqd: NsqdProcess, topic: str, messages: int) -> bool:
 
 def bodies(nsqd: NsqdProcess, topic: str, count: int) -> list[bytes]:
     """The first messages of a topic that nobody has consumed."""
-    consumer = nsqd.consumer(topic, "reader", rdy=count)
-    return [message.body for message in consumer.messages(count)]
+    consumer = nsqd.consumer(topic, "reader", rdy=min(count, 1000))
+    found = []
+    for _ in range(count):
+        message = consumer.message()
+        consumer.send(commands.fin(message.id))
+        found.append(message.body)
+    return found
 
 
 def all_bodies(nsqd: NsqdProcess, topic: str) -> list[bytes]:
@@ -97,15 +103,26 @@ def test_what_lacks_the_required_field_is_requeued_and_it_backs_off(
 def test_a_destination_that_dies_loses_nothing_and_the_other_takes_over(
     nsqd: NsqdProcess, other: NsqdProcess, topic: str, mode: str
 ) -> None:
-    sent = [b"%d" % number for number in range(2000)]
+    sent: list[bytes] = []
+
+    def publish_more(count: int) -> None:
+        more = [b"%d" % number for number in range(len(sent), len(sent) + count)]
+        sent.extend(more)
+        nsqd.post(f"/mpub?topic={topic}", b"\n".join(more))
+
+    def reaches(destination: NsqdProcess) -> bool:
+        publish_more(10)
+        return passed_on(destination, topic) > 0
+
     with run_nsqd() as mortal:
         relay_flags = [*flags(topic, nsqd, other, mortal), f"--mode={mode}"]
-        nsqd.post(f"/mpub?topic={topic}", b"\n".join(sent[:1000]))
         with tool_process("nsq_to_nsq", *relay_flags) as relay:
-            wait_until(lambda: passed_on(mortal, topic) > 0, "the mortal to get some")
+            nsqd.post(f"/topic/create?topic={topic}")
+            wait_until(lambda: reaches(mortal), "the mortal to get some")
+            publish_more(500)
             mortal.kill()
-            nsqd.post(f"/mpub?topic={topic}", b"\n".join(sent[1000:]))
-            wait_until(lambda: is_drained(nsqd, topic, 2000), "all to be passed on")
+            publish_more(500)
+            wait_until(lambda: is_drained(nsqd, topic, len(sent)), "all to be passed on")
             relay.stop()
         mortal.start()
         here, there = all_bodies(other, topic), all_bodies(mortal, topic)

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 
 from tests.cli.programs import in_pipe, on_terminal
 from tests.tools.tool_process import tool_process
@@ -93,6 +95,21 @@ def test_what_nobody_read_is_not_finished(nsqd: NsqdProcess, topic: str) -> None
 
     stats = nsqd.stats(topic, "c")
     assert stats["depth"] >= 1000 - 200 - 66  # what fits into the pipe was read, as far as we know
+
+
+def test_what_cannot_be_written_is_told_and_not_finished(nsqd: NsqdProcess, topic: str) -> None:
+    create(nsqd, topic, "c")
+    nsqd.publish(topic, b"one")
+    command = [sys.executable, "-m", "penstock.cli.nsq_tail", f"--topic={topic}", "--channel=c"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*command, at(nsqd)], stdout=full, stderr=subprocess.PIPE, check=False, timeout=20
+        )
+
+    assert 1 == done.returncode
+    expected = b"FATAL: standard output cannot be written: No space left on device\n"
+    assert done.stderr.endswith(expected)
+    wait_until(lambda: nsqd.shows(topic, "c", depth=1, in_flight_count=0), "it to be back")
 
 
 def test_on_a_terminal_it_ends_with_ctrl_c(nsqd: NsqdProcess, topic: str) -> None:

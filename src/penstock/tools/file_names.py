@@ -9,7 +9,7 @@ import re
 import time
 
 from penstock.errors import ConfigError
-from penstock.tools.file_options import FileOptions
+from penstock.tools.file_options import FileOptions, needs_revisions
 
 __all__ = ["FileNames", "revision"]
 
@@ -29,7 +29,7 @@ class FileNames:
             .replace("<PID>", str(pid))
             .lstrip("/")
         )
-        if not _needs_revisions(options):
+        if not needs_revisions(options):
             self._format = self._format.replace("<REV>", "")
         if options.gzip and not self._format.endswith(".gz"):
             self._format += ".gz"
@@ -45,12 +45,6 @@ class FileNames:
 def revision(name: str, number: int) -> str:
     """The name with its number in it."""
     return name.replace("<REV>", f"-{number:06d}")
-
-
-def _needs_revisions(options: FileOptions) -> bool:
-    has_work_dir = options.work_dir not in ("", options.output_dir)
-    rotates = options.rotate_size > 0 or options.rotate_interval_ns > 0
-    return options.gzip or rotates or has_work_dir
 
 
 def _host(identifier: str, hostname: str) -> str:

@@ -11,7 +11,7 @@ from penstock.option_kinds import BOOL, DURATION, INT, LOG_LEVEL, STRING, STRING
 from penstock.options import option
 from penstock.tools.consumer_options import ConsumerOptions, check_source
 
-__all__ = ["FileOptions", "check"]
+__all__ = ["FileOptions", "check", "needs_revisions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +115,14 @@ def check(options: FileOptions) -> None:
         re.compile(options.topic_pattern)
     except re.error as error:
         raise ConfigError(f"--topic-pattern is no regular expression: {error}") from None
-    has_parts = options.gzip or options.rotate_size or options.rotate_interval_ns
-    if (has_parts or options.work_dir) and "<REV>" not in options.filename_format:
+    if needs_revisions(options) and "<REV>" not in options.filename_format:
         raise ConfigError(
             "missing <REV> in --filename-format when gzip, rotation, or work dir enabled"
         )
+
+
+def needs_revisions(options: FileOptions) -> bool:
+    """Whether a name may be taken, so that it needs a number."""
+    has_work_dir = options.work_dir not in ("", options.output_dir)
+    rotates = options.rotate_size > 0 or options.rotate_interval_ns > 0
+    return options.gzip or rotates or has_work_dir

@@ -95,9 +95,11 @@ class _Tail:
             try:
                 async with self._writing:
                     await asyncio.to_thread(_write, self._fd, _lines(prefix, shown))
-            except BrokenPipeError:
+            except OSError as error:
                 _requeue(messages)
-                return
+                if isinstance(error, BrokenPipeError):
+                    return
+                raise Error(f"standard output cannot be written: {error.strerror}") from None
             for message in shown:
                 message.finish()
             _requeue(rest)
