@@ -4,13 +4,22 @@ Spark pickles the class by its name and makes it in processes of its own, so it 
 they are and parses them where they are needed.
 """
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
+from penstock.errors import ConfigError
 from pyspark_nsq.batch_reader import BatchReader
-from pyspark_nsq.options import SourceOptions
+from pyspark_nsq.options import SinkOptions, SourceOptions
+from pyspark_nsq.outgoing import check_columns
 from pyspark_nsq.rows import SCHEMA
 from pyspark_nsq.stream_reader import StreamReader
+from pyspark_nsq.writers import BatchWriter, StreamWriter
 
 __all__ = ["NsqDataSource"]
 
@@ -25,8 +34,23 @@ class NsqDataSource(DataSource):
     def schema(self) -> str:
         return SCHEMA
 
+    # Spark's names.
+
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(SourceOptions.parse(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return StreamReader(SourceOptions.parse(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise ConfigError("a topic cannot be overwritten: use mode append")
+        return BatchWriter(self._sink_options(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return StreamWriter(self._sink_options(schema))
+
+    def _sink_options(self, schema: StructType) -> SinkOptions:
+        options = SinkOptions.parse(self.options)
+        check_columns(schema, options.topic)
+        return options

@@ -1,0 +1,121 @@
+"""From a table's rows to messages: which column is what, and what cannot be published.
+
+A batch is checked whole before anything of it is sent.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
+
+from penstock import names
+from penstock.errors import ConfigError, Error
+
+__all__ = ["Outgoing", "Unpublishable", "check_columns", "outgoing"]
+
+_COLUMNS: dict[str, tuple[type[DataType], ...]] = {
+    "body": (BinaryType, StringType),
+    "topic": (StringType,),
+    "defer_ms": (ShortType, IntegerType, LongType),
+}
+
+
+class Unpublishable(Error):
+    """A row cannot be a message."""
+
+
+class Outgoing(NamedTuple):
+    """Messages for one topic, all deferred by the same time."""
+
+    topic: str
+    defer_ms: int
+    bodies: list[bytes]
+
+
+def check_columns(schema: StructType, topic: str) -> None:
+    """Raises ConfigError if rows of this schema cannot be published."""
+    kinds = {field.name: field.dataType for field in schema.fields}
+    if "body" not in kinds:
+        raise ConfigError(f"there is no column body among {', '.join(kinds) or 'no columns'}")
+    if not topic and "topic" not in kinds:
+        raise ConfigError("there is neither an option topic nor a column of that name")
+    for name, allowed in _COLUMNS.items():
+        if name in kinds and not isinstance(kinds[name], allowed):
+            words = " or ".join(kind().simpleString() for kind in allowed)
+            raise ConfigError(f"column {name} is {kinds[name].simpleString()}, not {words}")
+
+
+def outgoing(batch: pa.RecordBatch, topic: str, size_max: int | None) -> list[Outgoing]:
+    """The messages of a batch, in its order within each topic. An option `topic` wins over the
+    column. Raises Unpublishable, and then none of them has been sent."""
+    bodies = batch.column("body").cast(pa.binary())
+    _check_bodies(bodies, size_max)
+    topics = batch.column("topic") if not topic and "topic" in batch.schema.names else None
+    if topics is not None:
+        _check_topics(topics)
+    defers = _defers_ms(batch)
+    if topics is None and defers is None:
+        return [Outgoing(topic, 0, bodies.to_pylist())] if len(bodies) else []
+    return list(_grouped(bodies, topics, defers, topic))
+
+
+def _check_bodies(bodies: pa.Array, size_max: int | None) -> None:
+    sizes = pc.binary_length(bodies)
+    _refuse(pc.is_null(bodies), "has no body")
+    _refuse(pc.equal(sizes, 0), "has an empty body, which NSQ does not take")
+    if size_max is not None:
+        _refuse(pc.greater(sizes, size_max), f"has more than the {size_max} bytes that nsqd takes")
+
+
+def _check_topics(topics: pa.Array) -> None:
+    _refuse(pc.is_null(topics), "has no topic")
+    for name in topics.unique().to_pylist():
+        if not names.is_valid(name):
+            raise Unpublishable(f"topic {name!r} is not a valid name")
+
+
+def _defers_ms(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
+    """None if there is no such column. A row that has none there is not deferred."""
+    if "defer_ms" not in batch.schema.names:
+        return None
+    defers = batch.column("defer_ms").cast(pa.int64())
+    _refuse(pc.less(defers, 0), "has a defer_ms below 0")
+    filled: npt.NDArray[np.int64] = defers.fill_null(0).to_numpy(zero_copy_only=False)
+    return filled
+
+
+def _refuse(wrong: pa.Array, why: str) -> None:
+    if pc.any(wrong).as_py():
+        row = pc.index(wrong, True).as_py()
+        raise Unpublishable(f"row {row} of a batch {why}")
+
+
+def _grouped(
+    bodies: pa.Array,
+    topics: pa.Array | None,
+    defers: npt.NDArray[np.int64] | None,
+    topic: str,
+) -> Iterator[Outgoing]:
+    count = len(bodies)
+    encoded = pa.repeat(topic, count) if topics is None else topics
+    encoded = encoded.dictionary_encode()
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    keys = np.stack([codes, np.zeros(count, np.int64) if defers is None else defers])
+    groups, group_of_row = np.unique(keys, axis=1, return_inverse=True)
+    for group, (code, defer_ms) in enumerate(groups.T.tolist()):
+        rows = np.flatnonzero(group_of_row.reshape(-1) == group)
+        yield Outgoing(
+            encoded.dictionary[code].as_py(), defer_ms, bodies.take(pa.array(rows)).to_pylist()
+        )

@@ -1,0 +1,123 @@
+"""`df.write` and `df.writeStream` with `format("nsq")`: rows arrive as messages."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+from tests.spark.tables import bodies, history, http_addresses, publish, stream, table
+
+from penstock.testing.nsqd import NsqdProcess
+from pyspark_nsq import from_json_body
+
+
+def write(frame: DataFrame, *nsqds: NsqdProcess, **options: str) -> None:
+    writer = frame.write.format("nsq").option("nsqd", http_addresses(*nsqds)).options(**options)
+    writer.mode("append").save()
+
+
+def test_a_table_is_spread_over_the_nodes(
+    spark: SparkSession, nsqd: NsqdProcess, other_nsqd: NsqdProcess
+) -> None:
+    frame = spark.range(2000, numPartitions=2).selectExpr("lpad(id, 6, '0') as body")
+
+    write(frame, nsqd, other_nsqd, topic="orders")
+
+    assert [f"{n:06}" for n in range(2000)] == bodies(
+        table(spark, nsqd, other_nsqd, topic="orders")
+    )
+    assert 1000 == len(history(nsqd, "orders")) == len(history(other_nsqd, "orders"))
+
+
+def test_a_row_names_its_topic_and_its_delay(spark: SparkSession, nsqd: NsqdProcess) -> None:
+    rows = [("a", b"1", 0), ("b", b"\xff", 60_000), ("a", b"3", None), ("b", b"4", 0)]
+
+    write(spark.createDataFrame(rows, "topic string, body binary, defer_ms int"), nsqd)
+
+    assert ["1", "3"] == [message["body"] for message in history(nsqd, "a")]
+    deferred, direct = history(nsqd, "b")
+    if "due_ns" not in deferred:
+        deferred, direct = direct, deferred
+    assert deferred["due_ns"] - deferred["timestamp_ns"] == 60_000 * 1_000_000
+    assert "4" == direct["body"]
+
+
+def test_a_node_that_is_away_leaves_its_part_to_the_others(
+    spark: SparkSession, nsqd: NsqdProcess, other_nsqd: NsqdProcess
+) -> None:
+    addresses = http_addresses(other_nsqd, nsqd)
+    other_nsqd.kill()
+
+    frame = spark.createDataFrame([("x",)], "body string")
+    frame.write.format("nsq").options(nsqd=addresses, topic="orders").mode("append").save()
+
+    assert ["x"] == [message["body"] for message in history(nsqd, "orders")]
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        (None, "row 1 of a batch has no body"),
+        ("", "row 1 of a batch has an empty body"),
+        ("x" * 1001, "row 1 of a batch has more than the 1000 bytes"),
+    ],
+    ids=["no body", "empty", "too large"],
+)
+def test_a_batch_with_a_row_that_is_no_message_is_not_sent(
+    spark: SparkSession, nsqd: NsqdProcess, body: str | None, complaint: str
+) -> None:
+    frame = spark.createDataFrame([("good",), (body,)], "body string").coalesce(1)
+
+    with pytest.raises(PySparkException, match=complaint):
+        write(frame, nsqd, topic="orders", maxMessageSize="1000")
+
+    assert 404 == nsqd.http("GET", "/topic/log?topic=orders").status
+
+
+def test_what_nsqd_takes_at_most_is_asked_of_it(spark: SparkSession, nsqd: NsqdProcess) -> None:
+    frame = spark.createDataFrame([("x" * 1_048_577,)], "body string")
+
+    with pytest.raises(PySparkException, match="more than the 1048576 bytes that nsqd takes"):
+        write(frame, nsqd, topic="orders")
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "complaint"),
+    [
+        ("text string", {"topic": "t"}, "there is no column body among text"),
+        ("body int", {"topic": "t"}, "column body is int, not binary or string"),
+        ("body string", {}, "neither an option topic nor a column"),
+        ("body string", {"topic": "no name"}, "topic 'no name' is not a valid name"),
+        ("body string", {"topik": "t"}, "unknown option 'topik'"),
+    ],
+)
+def test_a_table_that_cannot_be_published_is_refused_at_once(
+    spark: SparkSession, columns: str, options: dict[str, str], complaint: str
+) -> None:
+    frame = spark.createDataFrame([], columns)
+
+    with pytest.raises(PySparkException, match=complaint):
+        frame.write.format("nsq").options(nsqd="127.0.0.1:1", **options).mode("append").save()
+
+
+def test_windows_go_from_topic_to_topic(
+    spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path
+) -> None:
+    """Counts per ten seconds of the rows' own time; the last row closes the windows before it."""
+    moments = [f"2026-01-01T00:00:{second:02}Z" for second in range(60)]
+    publish(nsqd, "clicks", [f'{{"at": "{at}"}}' for at in (*moments, "2026-01-01T01:00:00Z")])
+    counts = (
+        from_json_body(stream(spark, nsqd, topic="clicks"), "at timestamp")
+        .selectExpr("value.at as at")
+        .withWatermark("at", "1 second")
+        .groupBy(sql.window("at", "10 seconds"))
+        .count()
+        .selectExpr("concat(date_format(window.start, 'ss'), ' ', count) as body")
+    )
+
+    writer = counts.writeStream.format("nsq").options(nsqd=nsqd.http_address, topic="counts")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+
+    assert query.awaitTermination(60)
+    assert [f"{second}0 10" for second in range(6)] == bodies(table(spark, nsqd, topic="counts"))
