@@ -5,13 +5,13 @@ cluster need say it only once.
 """
 
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from penstock import names
+from penstock.clock import SECOND_NS
 from penstock.durations import format_duration, parse_duration
 
 __all__ = [
@@ -71,7 +71,7 @@ class Duration(_DurationType):
             self.fail(f"{value!r} is no duration, such as 250ms, 2s or 1m30s", param, ctx)
         if duration_ns <= 0:
             self.fail(f"{format_duration(duration_ns)} is not a positive duration", param, ctx)
-        return timedelta(microseconds=duration_ns / 1000).total_seconds()
+        return duration_ns / SECOND_NS
 
 
 DURATION = Duration()

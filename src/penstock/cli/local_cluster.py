@@ -58,7 +58,7 @@ class ClusterPlan:
         http_port = tcp_port + 1 if port else 0
         if http_port > 65535:
             raise ConfigError(f"there is no port {http_port} for node {node + 1}")
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = f"[{self.host.strip('[]')}]" if ":" in self.host else self.host
         return f"{host}:{tcp_port}", f"{host}:{http_port}"
 
     @property
@@ -152,7 +152,7 @@ class LocalCluster:
         )
         return "" if address == default else f" --nsqd-{protocol}-address {address}"
 
-    # Starting. nsqadmin will have its place after the nsqds, which it looks at.
+    # Starting: first those whom the others have to know.
 
     async def _start_nsqlookupd(self) -> None:
         plan = self._plan
@@ -190,17 +190,21 @@ class LocalCluster:
 
     def _let_go(self, node: int) -> None:
         """A node has been drained: it stops alone, and the last one stops the cluster."""
-        task = asyncio.get_running_loop().create_task(self._nsqds.pop(node).stop())
-        self._leaving.add(task)
+        nsqd = self._nsqds.pop(node, None)
+        if nsqd is None:
+            return  # All are being stopped already.
+        self._leaving.add(asyncio.get_running_loop().create_task(nsqd.stop()))
         if not self._nsqds:
             self._stop()
 
     async def _stop_all(self) -> None:
         """The nsqds first, so that they can take leave of nsqlookupd."""
-        stopping = [nsqd.stop() for nsqd in self._nsqds.values()]
-        await asyncio.gather(*stopping, *self._leaving)
-        if self._nsqlookupd is not None:
-            await self._nsqlookupd.stop()
+        nsqds, self._nsqds = self._nsqds, {}
+        try:
+            await asyncio.gather(*(nsqd.stop() for nsqd in nsqds.values()), *self._leaving)
+        finally:
+            if self._nsqlookupd is not None:
+                await self._nsqlookupd.stop()
 
 
 def _served(daemon: Nsqd | Nsqlookupd) -> tuple[str, str]:
