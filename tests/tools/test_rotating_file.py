@@ -69,6 +69,15 @@ def test_lines_are_written_at_once_and_continued(folder: Folder) -> None:
     assert {"t.log": b"one\ntwo\nthree\nfour\n"} == folder.found()
 
 
+def test_a_folder_can_be_named_from_here(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.path)
+    files = folder.files(output_dir="out", work_dir="out/")
+    files.write([b"one"])
+    files.close()
+
+    assert [b"one\n"] == list(folder.found().values())
+
+
 def test_another_hour_is_another_file(folder: Folder) -> None:
     files = folder.files()
     files.write([b"one"])

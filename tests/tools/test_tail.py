@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 from tests.cli.programs import in_pipe, on_terminal
 from tests.tools.tool_process import tool_process
@@ -95,6 +96,19 @@ def test_what_nobody_read_is_not_finished(nsqd: NsqdProcess, topic: str) -> None
 
     stats = nsqd.stats(topic, "c")
     assert stats["depth"] >= 1000 - 200 - 66  # what fits into the pipe was read, as far as we know
+
+
+def test_what_waits_for_its_reader_does_not_time_out(topic: str) -> None:
+    with run_nsqd("--msg-timeout=1s") as nsqd:
+        create(nsqd, topic, "c")
+        nsqd.post(f"/mpub?topic={topic}", b"\n".join([b"x" * 1000] * 200))
+        with tool_process("nsq_tail", f"--topic={topic}", "--channel=c", at(nsqd)) as tail:
+            wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=200), "the pipe to be full")
+            time.sleep(1.5)  # longer than messages may take
+            assert [b"x" * 1000 + b"\n"] * 200 == [tail.stdout.readline() for _ in range(200)]
+            wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=0), "all to be finished")
+            tail.stop()
+        assert nsqd.shows(topic, "c", depth=0, timeout_count=0)
 
 
 def test_what_cannot_be_written_is_told_and_not_finished(nsqd: NsqdProcess, topic: str) -> None:

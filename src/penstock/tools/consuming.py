@@ -79,4 +79,7 @@ class _ToLogger(logging.Handler):
         }
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._write[record.levelno]("%s", record.getMessage())
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1]:
+            text += f": {record.exc_info[1]!r}"
+        self._write[record.levelno]("%s", text)

@@ -35,8 +35,8 @@ class RotatingFile:
 
     def __init__(self, options: FileOptions, names: FileNames, log: Logger, clock: Clock) -> None:
         self._options = options
-        self._output_dir = options.output_dir
-        self._work_dir = options.work_dir or options.output_dir
+        self._output_dir = os.path.abspath(options.output_dir)
+        self._work_dir = os.path.abspath(options.work_dir or options.output_dir)
         self._names = names
         self._log = log
         self._clock = clock

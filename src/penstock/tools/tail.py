@@ -89,20 +89,28 @@ class _Tail:
     async def show(self, consumer: Consumer) -> None:
         """Shows what comes, until there has been enough, or nobody reads it."""
         prefix = f"{consumer.topic} | ".encode() if self._print_topic else b""
-        while self._left and (messages := await consumer.batch()):
-            shown, rest = messages[: self._left], messages[self._left :]
-            self._left -= len(shown)
-            try:
-                async with self._writing:
-                    await asyncio.to_thread(_write, self._fd, _lines(prefix, shown))
-            except OSError as error:
-                _requeue(messages)
-                if isinstance(error, BrokenPipeError):
-                    return
-                raise Error(f"standard output cannot be written: {error.strerror}") from None
-            for message in shown:
-                message.finish()
-            _requeue(rest)
+        messages: list[Message] = []
+        # Whoever reads us may take long, as a pager does.
+        touching = asyncio.create_task(consumer.keep_touching(lambda: messages))
+        try:
+            while self._left and (messages := await consumer.batch()):
+                await self._show(prefix, messages)
+        except BrokenPipeError:
+            _requeue(messages)
+        except OSError as error:
+            _requeue(messages)
+            raise Error(f"standard output cannot be written: {error.strerror}") from None
+        finally:
+            touching.cancel()
+
+    async def _show(self, prefix: bytes, messages: list[Message]) -> None:
+        shown, rest = messages[: self._left], messages[self._left :]
+        self._left -= len(shown)
+        async with self._writing:
+            await asyncio.to_thread(_write, self._fd, _lines(prefix, shown))
+        for message in shown:
+            message.finish()
+        _requeue(rest)
 
     async def watch_reader(self, stop: asyncio.Event) -> None:
         """Sets `stop` when there is nobody to write for, though there be nothing to write."""
