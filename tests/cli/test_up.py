@@ -17,7 +17,7 @@ from tests.cli.programs import in_pipe, on_terminal, started
 from penstock.log import check_data_path
 from penstock.testing.waiting import wait_until
 
-FREE_PORTS = ("--nsqd-port=0", "--lookupd-port=0")
+FREE_PORTS = ("--nsqd-port=0", "--lookupd-port=0", "--admin-port=0")
 _ROW = re.compile(r"  (nsqlookupd|nsqd-\d)\s+tcp (\S+)\s+http (\S+)")
 
 
@@ -52,7 +52,10 @@ class Cluster:
 
 @contextmanager
 def up(path: Path, *flags: str) -> Iterator[Cluster]:
-    with started("penstock", "up", f"--data-path={path}", *FREE_PORTS, *flags) as program:
+    """Without nsqadmin, unless the flags have a port for it."""
+    admin = () if any("admin" in flag for flag in flags) else ("--no-admin",)
+    flags = (f"--data-path={path}", "--nsqd-port=0", "--lookupd-port=0", *admin, *flags)
+    with started("penstock", "up", *flags) as program:
         yield Cluster(program)
 
 
@@ -68,6 +71,18 @@ def test_one_command_starts_a_cluster_and_ctrl_c_stops_it(tmp_path: Path) -> Non
 
     assert (0, "") == (code, err)
     assert f"\nstopping\nstopped; messages stay in {tmp_path / 'data'}\n" == out
+
+
+def test_nsqadmin_looks_at_the_cluster(tmp_path: Path) -> None:
+    with up(tmp_path, "--admin-port=0") as cluster:
+        (cluster.http["nsqadmin"],) = re.findall(r"  browse +http://(\S+)/\n", cluster.said)
+        address = f"--nsqd-tcp-address={cluster.tcp['nsqd-1']}"
+        assert 0 == in_pipe("penstock", "pub", "orders", "one", address).returncode
+        wait_until(
+            lambda: cluster.get("nsqadmin", "/api/topics")["topics"] == ["orders"], "the topic"
+        )
+
+        assert 0 == cluster.stop()[0]
 
 
 def test_messages_are_there_the_next_time(tmp_path: Path) -> None:
@@ -112,7 +127,13 @@ def test_a_node_can_be_drained_and_the_last_one_ends_it(tmp_path: Path) -> None:
 
 def test_ports_count_up_from_the_first(tmp_path: Path) -> None:
     port = _free_port_below_a_hundred_others()
-    flags = ["--nsqd=2", f"--nsqd-port={port}", f"--data-path={tmp_path}", "--lookupd-port=0"]
+    flags = [
+        "--nsqd=2",
+        f"--nsqd-port={port}",
+        f"--data-path={tmp_path}",
+        "--lookupd-port=0",
+        "--no-admin",
+    ]
     with started("penstock", "up", *flags) as program:
         cluster = Cluster(program)
 
@@ -123,7 +144,7 @@ def test_ports_count_up_from_the_first(tmp_path: Path) -> None:
         assert 0 == cluster.stop()[0]
 
 
-@pytest.mark.parametrize("flag", ["--nsqd-port", "--lookupd-port"])
+@pytest.mark.parametrize("flag", ["--nsqd-port", "--lookupd-port", "--admin-port"])
 def test_a_port_that_is_taken_is_told_in_one_line(flag: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -1,4 +1,4 @@
-"""nsqlookupd and nsqds in one process, on one loop: what `penstock up` runs.
+"""nsqlookupd, nsqds and nsqadmin in one process, on one loop: what `penstock up` runs.
 
 They are the daemons as they are, each with its own ports and, for an nsqd, its own folder and node
 id. What is started first is stopped last; whatever cannot start takes down what had started before
@@ -8,9 +8,9 @@ it.
 import asyncio
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import uvloop
 
@@ -32,6 +32,9 @@ from penstock.process import (
     stop_on_signals,
 )
 
+if TYPE_CHECKING:
+    from penstock.nsqadmin.daemon import Nsqadmin
+
 __all__ = ["ClusterPlan", "LocalCluster", "run_cluster"]
 
 # From one nsqd's ports to the next one's, which leaves those of nsqlookupd and nsqadmin alone.
@@ -49,6 +52,7 @@ class ClusterPlan:
     host: str
     nsqd_port: int
     lookupd_port: int
+    admin_port: int | None  # None: no nsqadmin
     retention_seconds: float = 0.0
     log_level: LogLevel = LogLevel.WARN
 
@@ -100,12 +104,15 @@ class LocalCluster:
         self._nsqlookupd: Nsqlookupd | None = None
         self._nsqds: dict[int, Nsqd] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        self._nsqadmin: Nsqadmin | None = None
 
     async def __aenter__(self) -> Self:
         try:
             await self._start_nsqlookupd()
             for node in range(self._plan.nodes):
                 await self._start_nsqd(node)
+            if self._plan.admin_port is not None:
+                await self._start_nsqadmin(self._plan.admin_port)
         except BaseException:
             await self._stop_all()
             raise
@@ -133,6 +140,7 @@ class LocalCluster:
                 "",
                 *map(str.rstrip, lines),
                 "",
+                *self._browsing(),
                 f"  publish   penstock pub greetings hello{self._found_by('tcp')}",
                 f"  consume   penstock sub greetings printer{self._found_by('tcp')}",
                 f"  watch     penstock top{self._found_by('http')}",
@@ -140,6 +148,11 @@ class LocalCluster:
                 "Ctrl-C stops it.",
             ]
         )
+
+    def _browsing(self) -> list[str]:
+        if self._nsqadmin is None or self._nsqadmin.http is None:
+            return []
+        return [f"  browse    http://{_reachable(self._nsqadmin.http.address)}/"]
 
     def _found_by(self, protocol: str) -> str:
         """The flag by which a command finds this cluster, if it does not by itself."""
@@ -186,6 +199,22 @@ class LocalCluster:
         with _naming_flag("--nsqd-port"):
             await self._nsqds[node].start()
 
+    async def _start_nsqadmin(self, port: int) -> None:
+        # Here, because whoever does without it need not load its web framework.
+        from penstock.nsqadmin.daemon import Nsqadmin  # noqa: PLC0415
+        from penstock.nsqadmin.options import NsqadminOptions  # noqa: PLC0415
+        from penstock.nsqadmin.options import check as check_nsqadmin  # noqa: PLC0415
+
+        assert self._nsqlookupd is not None
+        options = NsqadminOptions(
+            http_address=self._plan.addresses(port)[0],
+            lookupd_http_addresses=(_served(self._nsqlookupd)[1],),
+        )
+        check_nsqadmin(options)
+        self._nsqadmin = Nsqadmin(options, Logger("[nsqadmin] ", self._plan.log_level))
+        with _naming_flag("--admin-port"):
+            await self._nsqadmin.start()
+
     # Stopping.
 
     def _let_go(self, node: int) -> None:
@@ -198,13 +227,16 @@ class LocalCluster:
             self._stop()
 
     async def _stop_all(self) -> None:
-        """The nsqds first, so that they can take leave of nsqlookupd."""
+        """nsqlookupd last, so that the nsqds can take leave of it."""
         nsqds, self._nsqds = self._nsqds, {}
-        try:
-            await asyncio.gather(*(nsqd.stop() for nsqd in nsqds.values()), *self._leaving)
-        finally:
+        async with AsyncExitStack() as stopping:
             if self._nsqlookupd is not None:
-                await self._nsqlookupd.stop()
+                stopping.push_async_callback(self._nsqlookupd.stop)
+            for nsqd in nsqds.values():
+                stopping.push_async_callback(nsqd.stop)
+            if self._nsqadmin is not None:
+                stopping.push_async_callback(self._nsqadmin.stop)
+            await asyncio.gather(*self._leaving)
 
 
 def _served(daemon: Nsqd | Nsqlookupd) -> tuple[str, str]:

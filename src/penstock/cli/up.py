@@ -15,7 +15,7 @@ NODES_MAX = 64
     examples=[
         "penstock up",
         "penstock up --nsqd 3 --retention-time 72h",
-        "penstock up --nsqd-port 0 --lookupd-port 0",
+        "penstock up --nsqd-port 0 --lookupd-port 0 --admin-port 0",
     ],
 )
 @click.option(
@@ -49,6 +49,14 @@ NODES_MAX = 64
     help="TCP of nsqlookupd, HTTP on the next. 0: any that are free.",
 )
 @click.option(
+    "--admin-port",
+    type=click.IntRange(0, 65535),
+    default=4171,
+    show_default=True,
+    help="HTTP of nsqadmin. 0: any that is free.",
+)
+@click.option("--no-admin", is_flag=True, help="Leave nsqadmin out.")
+@click.option(
     "--retention-time", type=DURATION, help="Keep what all channels have finished, such as 72h."
 )
 @click.option(
@@ -65,10 +73,12 @@ def command(
     host: str,
     nsqd_port: int,
     lookupd_port: int,
+    admin_port: int,
+    no_admin: bool,
     retention_time: float | None,
     log_level: str,
 ) -> None:
-    """Start a cluster here and now: nsqlookupd and nsqd.
+    """Start a cluster here: nsqlookupd, nsqd and nsqadmin.
 
     One process serves them all, which is right for trying things out, for development and for small
     installations. Data stay in the data path, and are there again the next time. Ctrl-C stops it.
@@ -83,6 +93,7 @@ def command(
             host=host,
             nsqd_port=nsqd_port,
             lookupd_port=lookupd_port,
+            admin_port=None if no_admin else admin_port,
             retention_seconds=retention_time or 0.0,
             log_level=LogLevel.parse(log_level),
         ),
