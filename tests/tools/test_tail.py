@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import pytest
 from tests.cli.programs import in_pipe, on_terminal
 from tests.tools.tool_process import tool_process
 
@@ -124,6 +125,26 @@ def test_what_cannot_be_written_is_told_and_not_finished(nsqd: NsqdProcess, topi
     expected = b"FATAL: standard output cannot be written: No space left on device\n"
     assert done.stderr.endswith(expected)
     wait_until(lambda: nsqd.shows(topic, "c", depth=1, in_flight_count=0), "it to be back")
+
+
+@pytest.mark.parametrize(
+    ("tool", "closed", "expected"),
+    [
+        ("nsq_tail", ">&-", "FATAL: standard output is closed"),
+        ("to_nsq", "<&-", "FATAL: standard input is closed"),
+        ("to_nsq", "2>&-", ""),
+    ],
+)
+def test_a_standard_file_that_is_closed(
+    nsqd: NsqdProcess, topic: str, tool: str, closed: str, expected: str
+) -> None:
+    command = f"{sys.executable} -m penstock.cli.{tool} --topic={topic} {at(nsqd)} {closed}"
+    done = subprocess.run(
+        ["sh", "-c", command], input="x", capture_output=True, text=True, check=False, timeout=20
+    )
+
+    assert bool(expected) == bool(done.returncode)
+    assert expected == done.stderr[-len(expected) - 1 :].strip()
 
 
 def test_on_a_terminal_it_ends_with_ctrl_c(nsqd: NsqdProcess, topic: str) -> None:

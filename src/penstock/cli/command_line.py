@@ -3,6 +3,7 @@
 Exit codes are NSQ's: 0 after a clean stop, 1 when it cannot run, 2 when the command line is wrong.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,7 @@ def read_command_line(
     options: type[Any], program: str, args: Sequence[str] | None
 ) -> CommandLine | int:
     """The command line, or the exit code if that is all that was to be done."""
+    _occupy_standard_files()
     try:
         line = parse_flags(options, sys.argv[1:] if args is None else args)
     except UsageError as error:
@@ -29,3 +31,13 @@ def read_command_line(
         sys.stdout.write(version_line(program) + "\n")
         return 0
     return line
+
+
+def _occupy_standard_files() -> None:
+    """Where one is closed, no socket of ours may take its number: libuv would not stand it, and
+    what is meant for the user would go elsewhere."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number that is free
