@@ -34,13 +34,13 @@ class NsqStatOptions:
     nsqd_http_addresses: tuple[str, ...] = option(
         (),
         STRINGS,
-        "the HTTP address of an nsqd; may be given more than once",
+        "the HTTP address of an nsqd",
         flag="nsqd-http-address",
     )
     lookupd_http_addresses: tuple[str, ...] = option(
         (),
         STRINGS,
-        "the HTTP address of an nsqlookupd; may be given more than once",
+        "the HTTP address of an nsqlookupd",
         flag="lookupd-http-address",
     )
     http_client_connect_timeout_ns: int = option(
