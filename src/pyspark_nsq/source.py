@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
-from pyspark_nsq.batch_reader import BatchReader
+from pyspark_nsq.batch_reader import batch_reader
 from pyspark_nsq.options import SinkOptions, SourceOptions
 from pyspark_nsq.outgoing import check_columns
 from pyspark_nsq.rows import SCHEMA
@@ -37,7 +37,7 @@ class NsqDataSource(DataSource):
     # Spark's names.
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(SourceOptions.parse(self.options, streaming=False))
+        return batch_reader(SourceOptions.parse(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return StreamReader(SourceOptions.parse(self.options, streaming=True))
