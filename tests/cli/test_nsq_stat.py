@@ -1,6 +1,7 @@
 """nsq_stat as a program: NSQ's rows in a pipe, a live view on a terminal."""
 
 import signal
+import socket
 
 import pytest
 from tests.cli.programs import in_pipe, on_terminal, started
@@ -154,6 +155,15 @@ def test_what_cannot_be_done_is_told_in_one_line(flags: list[str], expected: str
 
     assert (1, 1) == (done.returncode, done.stderr.count("\n"))
     assert f"FATAL: {expected}" in done.stderr
+
+
+def test_an_nsqd_that_never_answers_is_not_waited_for_without_end() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"-nsqd-http-address=127.0.0.1:{silent.getsockname()[1]}"
+        done = in_pipe("nsq_stat", *NAMES, address, "-http-client-request-timeout=100ms")
+
+    assert (1, 1) == (done.returncode, done.stderr.count("\n"))
+    assert done.stderr.endswith("/stats: timed out\n")
 
 
 def test_an_unknown_channel_is_told(nsqd: NsqdProcess) -> None:

@@ -67,10 +67,12 @@ pears   juice        3          0         0        0   0.0    0.0
         self, busy_nsqd: NsqdProcess, nsqlookupd: NsqlookupdProcess
     ) -> None:
         wait_until(lambda: nsqlookupd.found("pears"), "the topic to be registered")
-        flags = ["--once", "--interval=10ms", "--lookupd-http-address", nsqlookupd.http_address]
-        done = in_pipe("penstock", "top", *flags)
+        addresses = [nsqlookupd.http_address, NOWHERE]
+        flags = [f"--lookupd-http-address={address}" for address in addresses]
+        done = in_pipe("penstock", "top", "--once", "--interval=10ms", *flags)
 
         assert (0, 6) == (done.returncode, len(done.stdout.splitlines()))
+        assert done.stderr.startswith(f"penstock: http://{NOWHERE}/nodes: ")
 
     def test_a_node_that_is_away_is_told_beside_the_others(self, busy_nsqd: NsqdProcess) -> None:
         flags = looking_at(busy_nsqd, "--once", "--nsqd-http-address", NOWHERE)
