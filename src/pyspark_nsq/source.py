@@ -15,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from penstock.errors import ConfigError
 from pyspark_nsq.batch_reader import batch_reader
+from pyspark_nsq.channel_reader import ChannelReader
 from pyspark_nsq.options import SinkOptions, SourceOptions
 from pyspark_nsq.outgoing import check_columns
 from pyspark_nsq.rows import SCHEMA
@@ -37,10 +38,14 @@ class NsqDataSource(DataSource):
     # Spark's names.
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return batch_reader(SourceOptions.parse(self.options, streaming=False))
+        options = SourceOptions.parse(self.options, streaming=False)
+        if options.mode == "channel":
+            raise ConfigError("mode=channel is for readStream: a channel is consumed by reading it")
+        return batch_reader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return StreamReader(SourceOptions.parse(self.options, streaming=True))
+        options = SourceOptions.parse(self.options, streaming=True)
+        return ChannelReader(options) if options.mode == "channel" else StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:

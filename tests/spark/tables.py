@@ -68,6 +68,10 @@ class Archive:
         assert query.awaitTermination(60), "the query did not end"
         return query
 
-    def bodies(self) -> list[str]:
+    def rows(self) -> DataFrame:
         """What has been written."""
-        return bodies(self._spark.read.parquet(self._table))
+        return self._spark.read.parquet(self._table)
+
+    def bodies(self) -> list[str]:
+        """Of that."""
+        return bodies(self.rows())

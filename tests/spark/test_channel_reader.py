@@ -1,0 +1,62 @@
+"""`mode=channel`: what NSQ's own protocol delivers, at least once."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.tables import Archive, history, publish, stream
+
+from penstock.testing.nsqd import NsqdProcess
+from penstock.testing.waiting import wait_until
+
+
+@pytest.fixture
+def archive(spark: SparkSession, tmp_path: Path) -> Archive:
+    return Archive(spark, tmp_path)
+
+
+def test_a_channel_is_consumed_and_finished(
+    spark: SparkSession, nsqd: NsqdProcess, archive: Archive
+) -> None:
+    expected = [f"{number:04}" for number in range(100)]
+    publish(nsqd, "orders", expected)
+    frame = stream(
+        spark,
+        nsqd,
+        topic="orders",
+        channel="spark",
+        mode="channel",
+        maxMessagesPerTrigger=40,
+    )
+
+    query = archive.take_what_is_there(frame)
+
+    assert expected == archive.bodies()
+    assert [40, 40, 20] == [each.numInputRows for each in query.recentProgress if each.numInputRows]
+    wait_until(
+        lambda: nsqd.shows("orders", "spark", depth=0, in_flight_count=0), "all to be finished"
+    )
+    row = archive.rows().orderBy("id").first()
+    assert row is not None
+    message = history(nsqd, "orders")[0]
+    assert (message["id"], message["timestamp_ns"]) == (row.id, row.timestamp_ns)
+    assert ("orders", None, None) == (row.topic, row.node, row.seq)
+
+
+def test_what_a_query_has_not_finished_comes_again(
+    spark: SparkSession, nsqd: NsqdProcess, archive: Archive
+) -> None:
+    """A batch that was planned, and never finished, is nsqd's to deliver again."""
+    publish(nsqd, "orders", ["poison"])
+    frame = stream(spark, nsqd, topic="orders", channel="spark", mode="channel")
+    broken = frame.selectExpr("raise_error('no such thing') as body")
+    query = archive.start(broken, availableNow=True)
+    with pytest.raises(Exception, match="no such thing"):
+        query.awaitTermination(60)
+
+    archive.take_what_is_there(frame.select("body"))
+
+    assert ["poison"] == archive.bodies()
+    wait_until(
+        lambda: nsqd.shows("orders", "spark", depth=0, in_flight_count=0), "all to be finished"
+    )
