@@ -13,7 +13,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from penstock.client.addresses import reason_of
+from penstock.connecting import reason_of
 from penstock.errors import HttpRequestError
 from pyspark_nsq.access import Access
 

@@ -231,8 +231,8 @@ class TestTrouble:
             (lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a response"),
             (lambda _: b"\xff" * 100, "not a response"),
             (lambda event: 2 * script.well(event), "nobody has asked for"),
-            (lambda _: b"\0\0", "i/o timeout"),
-            (script.nothing, "i/o timeout"),
+            (lambda _: b"\0\0", "timed out"),
+            (script.nothing, "timed out"),
             (script.hang_up, "closed by nsqlookupd"),
         ],
         ids=[

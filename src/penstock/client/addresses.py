@@ -1,12 +1,10 @@
 """Where nsqds and lookupds are: `host:port`, or the path of a unix socket."""
 
-import os
-import socket
 from collections.abc import Iterable
 
 from penstock.errors import ConfigError
 
-__all__ = ["Addresses", "host_and_port", "parse_addresses", "parse_lookupds", "reason_of"]
+__all__ = ["Addresses", "host_and_port", "parse_addresses", "parse_lookupds"]
 
 Addresses = str | Iterable[str]
 """One, or several."""
@@ -43,12 +41,3 @@ def _lookupd_url(address: str) -> str:
         return address.rstrip("/")
     host_and_port(address)
     return f"http://{address}"
-
-
-def reason_of(failure: Exception) -> str:
-    """Why an address could not be reached, in the system's words; the loop's repeat the address."""
-    if isinstance(failure, TimeoutError):
-        return "timed out"
-    if isinstance(failure, OSError) and failure.errno and not isinstance(failure, socket.gaierror):
-        return os.strerror(failure.errno)
-    return getattr(failure, "strerror", None) or str(failure) or type(failure).__name__

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, cast
 
-from penstock.client.addresses import host_and_port, reason_of
+from penstock.client.addresses import host_and_port
 from penstock.client.batches import Batch
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
+from penstock.connecting import reason_of
 from penstock.errors import ClientError, NotConnected, ProtocolError, Refused, StreamCorrupt
 from penstock.wire import client as wire
 from penstock.wire import commands

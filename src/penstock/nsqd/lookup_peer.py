@@ -17,6 +17,7 @@ from typing import TypeAlias, cast
 import msgspec
 
 from penstock.broker.topic import Topic
+from penstock.connecting import reason_of
 from penstock.errors import ProtocolError
 from penstock.logs import Logger
 from penstock.wire import lookup_v1
@@ -119,7 +120,7 @@ class LookupPeer:
             try:
                 await self._converse()
             except (OSError, ProtocolError) as failure:
-                reason = "i/o timeout" if isinstance(failure, TimeoutError) else failure
+                reason = reason_of(failure)
                 self._log.error("LOOKUPD(%s): %s", self.address, reason)
             finally:
                 self.info = None

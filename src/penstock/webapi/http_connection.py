@@ -11,6 +11,7 @@ from typing import Self, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from penstock.connecting import reason_of
 from penstock.webapi.http_target import Target
 
 __all__ = ["Broken", "HttpConnection", "HttpReply"]
@@ -63,7 +64,7 @@ class HttpConnection(asyncio.Protocol):
         except TimeoutError:
             raise Broken("timed out while connecting") from None
         except (OSError, UnicodeError) as error:
-            raise Broken(_one_line(error)) from None
+            raise Broken(reason_of(error)) from None
         return connection
 
     async def ask(self, request: bytes, *, has_body: bool = True) -> HttpReply:
@@ -116,7 +117,7 @@ class HttpConnection(asyncio.Protocol):
         except HttpParserError as error:
             # What a callback raises comes as the context of the parser's own error.
             broken = isinstance(error.__context__, Broken)
-            self._fail(str(error.__context__) if broken else f"no HTTP answer: {_one_line(error)}")
+            self._fail(str(error.__context__) if broken else f"no HTTP answer: {reason_of(error)}")
         except Broken as reason:
             self._fail(str(reason))
 
@@ -127,7 +128,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_open = False
-        why = f": {_one_line(exc)}" if exc else ""
+        why = f": {reason_of(exc)}" if exc else ""
         self._fail(f"the connection ended before the answer did{why}")
 
     # What the parser calls.
@@ -189,7 +190,3 @@ class HttpConnection(asyncio.Protocol):
         if not self._reply.done():
             self._reply.set_exception(Broken(reason))
             self._reply.exception()  # Whoever does not wait for it any longer need not hear of it.
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,27 @@
+"""Why somebody could not be reached."""
+
+import errno
+import socket
+import ssl
+
+import pytest
+
+from penstock.connecting import reason_of
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (TimeoutError(), "timed out"),
+        (
+            ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed ('127.0.0.1', 1)"),
+            "Connection refused",
+        ),
+        (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
+        (ssl.SSLError(1, "certificate\nverify failed"), "certificate verify failed"),
+        (ValueError("two\nlines"), "two lines"),
+        (ValueError(), "ValueError"),
+    ],
+)
+def test_the_reason_is_one_line_in_the_systems_words(failure: Exception, expected: str) -> None:
+    assert expected == reason_of(failure)
