@@ -55,6 +55,16 @@ def test_what_curl_publishes_the_consumer_prints() -> None:
     assert "hello\n" == printed
 
 
+def test_what_our_producer_publishes_our_consumer_prints() -> None:
+    with run_nsqd() as nsqd:
+        script = on_ports_of(nsqd, example("python", "penstock.client"))
+        ran = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+        )
+
+    assert "one\n" == ran.stdout
+
+
 @pytest.mark.parametrize(
     "page", [*MARKDOWN, *(ROOT / "docs").rglob("*.md")], ids=lambda page: page.name
 )
