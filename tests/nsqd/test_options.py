@@ -71,6 +71,8 @@ OUR_OWN = {
     "greeting_timeout",
     "http_auth_token_file",
     "log_format",
+    "lookupd_tls",
+    "lookupd_tls_root_ca_file",
     "max_channels_per_topic",
     "max_connections",
     "max_connections_per_address",

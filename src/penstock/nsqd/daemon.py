@@ -146,11 +146,13 @@ class Nsqd:
         self._metadata = MetadataWriter(
             self._path, lambda: metadata.render(self.broker.topics.values()), log
         )
+        lookupd_tls = settings.lookupd_tls(options)
         self._lookups = LookupPeers(
             self._identity,
             lambda: self.broker.topics,
-            settings.http_client(options),
+            settings.http_client(options, lookupd_tls),
             log,
+            tls=lookupd_tls,
         )
         self.broker = Broker(
             settings.broker_settings(options), self._data_path, self, self.clock, random.random

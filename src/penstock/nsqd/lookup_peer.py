@@ -10,6 +10,7 @@ What a change costs grows with the changed topic, not with all that there is.
 import asyncio
 import random
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, cast
@@ -63,6 +64,7 @@ class LookupPeer:
         topics: Callable[[], Mapping[str, Topic]],
         log: Logger,
         *,
+        tls: ssl.SSLContext | None = None,
         draining: bool = False,
         ping_seconds: float = PING_SECONDS,
     ) -> None:
@@ -76,6 +78,7 @@ class LookupPeer:
         self._identity = identity
         self._topics = topics
         self._log = log
+        self._tls = tls
         self._draining = draining
         self._ping_seconds = ping_seconds
         self._changed: dict[str, None] = {}  # names of topics that may have to be told of
@@ -155,7 +158,7 @@ class LookupPeer:
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 _, conversation = await self._loop.create_connection(
-                    _Conversation, self._host, self._port
+                    _Conversation, self._host, self._port, ssl=self._tls
                 )
         except UnicodeError as error:
             raise OSError(f"no such host: {error}") from error

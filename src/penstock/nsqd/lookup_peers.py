@@ -6,6 +6,7 @@ an nsqlookupd names them in time. Publishing does not wait for that; the message
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -35,12 +36,16 @@ class LookupPeers:
         topics: Callable[[], Mapping[str, Topic]],
         client: HttpClient,
         log: Logger,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`identity` is what nsqlookupd is told of us, `client` what it is asked with."""
+        """`identity` is what nsqlookupd is told of us, `client` what it is asked with; with `tls`
+        both are encrypted."""
         self._identity = identity
         self._topics = topics
         self._client = client
         self._log = log
+        self._tls = tls
         self._peers: dict[str, LookupPeer] = {}
         self._asking: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
@@ -84,7 +89,14 @@ class LookupPeers:
     # Within.
 
     def _new_peer(self, address: str) -> LookupPeer:
-        return LookupPeer(address, self._identity, self._topics, self._log, draining=self._draining)
+        return LookupPeer(
+            address,
+            self._identity,
+            self._topics,
+            self._log,
+            tls=self._tls,
+            draining=self._draining,
+        )
 
     async def _make_channels_of_others(self, topic: Topic) -> None:
         for name in await self._channels_of(topic.name):
@@ -112,7 +124,8 @@ class LookupPeers:
         await peer.first_try()
         if peer.info is None:
             return []
-        url = f"{_http_url(peer.info)}/channels?{urlencode({'topic': topic})}"
+        scheme = "http" if self._tls is None else "https"
+        url = f"{scheme}://{_http_address(peer.info)}/channels?{urlencode({'topic': topic})}"
         try:
             # One that hangs makes others wait for their turn; that is part of their time.
             async with asyncio.timeout(self._client.request_timeout_seconds), peer.http_turn:
@@ -123,9 +136,9 @@ class LookupPeers:
             return []
 
 
-def _http_url(info: PeerInfo) -> str:
+def _http_address(info: PeerInfo) -> str:
     host = info.broadcast_address
-    return f"http://[{host}]:{info.http_port}" if ":" in host else f"http://{host}:{info.http_port}"
+    return f"[{host}]:{info.http_port}" if ":" in host else f"{host}:{info.http_port}"
 
 
 def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:

@@ -309,6 +309,16 @@ class NsqdOptions:
         BOOL,
         "give a lost consumer's messages to others at once; false waits for their timeout, as NSQ",
     )
+    lookupd_tls: bool = option(
+        False,
+        BOOL,
+        "speak TLS to nsqlookupd, on both its ports; with -tls-cert as our certificate, if given",
+    )
+    lookupd_tls_root_ca_file: str = option(
+        "",
+        STRING,
+        "path of the CA certificates to verify nsqlookupd by; empty for the system's",
+    )
     sigterm: str = option(
         "stop",
         STRING,

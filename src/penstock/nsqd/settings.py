@@ -1,5 +1,7 @@
 """What the parts of nsqd are told, taken from its options."""
 
+import ssl
+
 from penstock.broker.locality import Place
 from penstock.broker.settings import BrokerSettings
 from penstock.clock import MILLISECOND_NS, SECOND_NS
@@ -7,6 +9,7 @@ from penstock.log import LogSettings
 from penstock.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from penstock.nsqd.pulse import Patience
 from penstock.nsqd.statsd import StatsdSettings
+from penstock.tls import client_context
 from penstock.webapi.client import HttpClient
 from penstock.wire.identify import ServerOffer
 from penstock.wire.limits import Limits
@@ -16,6 +19,7 @@ __all__ = [
     "http_client",
     "limits",
     "log_settings",
+    "lookupd_tls",
     "offer",
     "patience",
     "statsd_settings",
@@ -93,11 +97,21 @@ def offer(options: NsqdOptions) -> ServerOffer:
     )
 
 
-def http_client(options: NsqdOptions) -> HttpClient:
+def lookupd_tls(options: NsqdOptions) -> ssl.SSLContext | None:
+    """How nsqlookupd is spoken to; None for in clear. Raises ConfigError."""
+    if not options.lookupd_tls:
+        return None
+    return client_context(
+        root_ca=options.lookupd_tls_root_ca_file, cert=options.tls_cert, key=options.tls_key
+    )
+
+
+def http_client(options: NsqdOptions, tls: ssl.SSLContext | None) -> HttpClient:
     """For what nsqd asks nsqlookupd."""
     return HttpClient(
         connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
         request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,
+        ssl_context=tls,
     )
 
 
