@@ -54,7 +54,7 @@ def test_it_registers_and_asks_for_channels(
         other = encrypted.connect(
             tls=client_context(root_ca=authority.root_ca, cert=ours.cert, key=ours.key)
         )
-        other.identify()
+        other.identify(broadcast_address="another")
         assert b"OK" == other.call(lookup_v1.register("orders", "billing"))
 
         nsqd.post("/topic/create?topic=orders")
