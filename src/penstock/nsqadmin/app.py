@@ -16,16 +16,27 @@ from penstock.nsqadmin.access import Admins
 from penstock.nsqadmin.api import Api
 from penstock.nsqadmin.assets import Assets
 from penstock.nsqadmin.config_api import ConfigApi
-from penstock.nsqadmin.envelope import json_error, text_reply
+from penstock.nsqadmin.deeds import Deeds
+from penstock.nsqadmin.envelope import text_reply
+from penstock.nsqadmin.extensions import Extensions
 from penstock.nsqadmin.graphite import Graphite
 from penstock.nsqadmin.inquiry import Cluster, UpstreamFailed
 from penstock.nsqadmin.login import Login
+from penstock.nsqadmin.login_pages import LoginPages
+from penstock.nsqadmin.message_pages import MessagePages
 from penstock.nsqadmin.middleware import Doors, RequestLog, SafeHeaders
 from penstock.nsqadmin.notifications import Notifier
 from penstock.nsqadmin.options import NsqadminOptions
+from penstock.nsqadmin.pages import Pages
+from penstock.nsqadmin.refusals import Refusals
+from penstock.nsqadmin.rendering import Renderer
+from penstock.nsqadmin.watcher import Watcher
 from penstock.webapi import HttpError
 
 __all__ = ["Services", "make_app"]
+
+# How often a page that is looked at asks for what has changed, at most.
+TICK_SECONDS_MIN = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +46,7 @@ class Services:
     options: NsqadminOptions
     cluster: Cluster
     notifier: Notifier
+    watcher: Watcher
     login: Login | None
     log: Logger
 
@@ -46,46 +58,65 @@ class Services:
 
 def make_app(services: Services) -> Starlette:
     """The application."""
-    log = services.log
-
-    async def on_upstream_failed(_: Request, error: Exception) -> Response:
-        log.error("%s", error)
-        return json_error(502, f"UPSTREAM_ERROR: {error}")
-
+    options = services.options
+    admins = Admins(options.acl_http_header, options.admin_users)
+    assets = Assets(options.dev_static_dir)
+    renderer = Renderer(
+        services.base,
+        assets,
+        admins,
+        can_log_out=services.login is not None,
+        graphite_url=options.graphite_url,
+        tick_seconds=max(services.watcher.interval_seconds, TICK_SECONDS_MIN),
+    )
+    routes = [*_api_routes(services, admins, assets), *_page_routes(services, admins, renderer)]
+    refusals = Refusals(renderer, services.base, services.log)
     return Starlette(
-        routes=[_below(services.base, route) for route in _routes(services)],
+        routes=[_below(services.base, route) for route in routes],
         middleware=[
-            Middleware(RequestLog, log=log),
+            Middleware(RequestLog, log=services.log),
             Middleware(SafeHeaders),
             Middleware(GZipMiddleware, minimum_size=1024, compresslevel=5),
             Middleware(Doors, base=services.base, login=services.login),
         ],
         exception_handlers={
-            HttpError: _on_http_error,
-            UpstreamFailed: on_upstream_failed,
-            HTTPException: _on_http_exception,
+            HttpError: refusals.on_http_error,
+            UpstreamFailed: refusals.on_upstream_failed,
+            HTTPException: refusals.on_http_exception,
         },
     )
 
 
-def _routes(services: Services) -> Sequence[Route]:
+def _api_routes(services: Services, admins: Admins, assets: Assets) -> Sequence[Route]:
     options, cluster = services.options, services.cluster
-    admins = Admins(options.acl_http_header, options.admin_users)
     config = ConfigApi(options, cluster, services.log)
     graphite = Graphite(
         options.graphite_url, options.statsd_interval_ns, cluster.http, services.log
     )
-    assets = Assets(options.dev_static_dir)
     routes = [
         Route("/ping", _ping),
         Route("/config/{opt}", config.get, methods=["GET"]),
         Route("/config/{opt}", config.put, methods=["PUT"]),
         Route("/static/{asset:path}", assets.get),
+        Route("/fonts/{asset:path}", _no_font),
         Route("/api/graphite", graphite.rate),
         *Api(cluster, admins, services.notifier).routes(),
     ]
     if options.proxy_graphite:
         routes.append(Route("/render", graphite.render))
+    return routes
+
+
+def _page_routes(services: Services, admins: Admins, renderer: Renderer) -> Sequence[Route]:
+    cluster, watcher = services.cluster, services.watcher
+    extensions = Extensions(cluster)
+    routes = [
+        *Pages(cluster, watcher, extensions, renderer).routes(),
+        *MessagePages(cluster, extensions, renderer).routes(),
+        *Deeds(cluster, watcher, extensions, renderer, admins, services.notifier).routes(),
+    ]
+    if services.login is not None:
+        routes += LoginPages(services.login, services.base, renderer).routes()
     return routes
 
 
@@ -97,16 +128,5 @@ async def _ping(_: Request) -> Response:
     return text_reply("OK")
 
 
-async def _on_http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HttpError)
-    return json_error(error.status, error.code)
-
-
-_CODES = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}
-
-
-async def _on_http_exception(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    response = json_error(error.status_code, _CODES.get(error.status_code, "INVALID_REQUEST"))
-    response.headers.update(error.headers or {})
-    return response
+async def _no_font(_: Request) -> Response:
+    return text_reply("NOT_FOUND", 404)

@@ -19,6 +19,7 @@ from penstock.nsqadmin.inquiry import Cluster
 from penstock.nsqadmin.login import Login
 from penstock.nsqadmin.notifications import Notifier
 from penstock.nsqadmin.options import NsqadminOptions, normalized
+from penstock.nsqadmin.watcher import Watcher
 from penstock.options import version_line
 from penstock.process import (
     ignore_signals,
@@ -80,12 +81,16 @@ class Nsqadmin:
         )
         self._login = Login(options.auth_token_file, clock) if options.auth_token_file else None
         self._notifier = Notifier(options.notification_http_endpoint, client, log)
+        self.watcher = Watcher(
+            self.cluster, log, interval_seconds=options.sample_interval_ns / SECOND_NS
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._state = ServerState()
         services = Services(
             options=options,
             cluster=self.cluster,
             notifier=self._notifier,
+            watcher=self.watcher,
             login=self._login,
             log=log,
         )
@@ -111,7 +116,7 @@ class Nsqadmin:
         self.http = await listen(self.options.http_address, self._new_connection)
         self.log.info("HTTP: listening on %s", self.http.address)
         loop = asyncio.get_running_loop()
-        self._tasks.append(loop.create_task(self._notifier.run()))
+        self._tasks += map(loop.create_task, (self._notifier.run(), self.watcher.run()))
 
     def reload_on_hangup(self) -> None:
         """Reads the tokens again at each SIGHUP, if there are any."""

@@ -1,0 +1,127 @@
+"""What a change will do, in words, before it is done. Pure.
+
+The numbers are those of the moment at which the operator is asked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.nsqadmin.rendering import commas
+from penstock.nsqadmin.views import ChannelRow, NodeRow, TopicRow
+from penstock.tools.seeking import Move
+
+__all__ = [
+    "Question",
+    "about_channel",
+    "about_drain",
+    "about_seek",
+    "about_tombstone",
+    "about_topic",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked before something is done."""
+
+    title: str
+    facts: Sequence[str]
+    verb: str  # what the button says
+    is_dangerous: bool = True
+
+
+def _count(number: float, thing: str, things: str = "") -> str:
+    return f"{commas(number)} {thing if number == 1 else things or thing + 's'}"
+
+
+def about_topic(deed: str, row: TopicRow) -> Question:
+    """Deeds to a topic as a whole."""
+    nodes, channels = _count(row.nodes, "node"), _count(len(row.channels), "channel")
+    held = _count(row.depth + row.in_flight + row.deferred, "message")
+    waiting = "message that waits" if row.own_depth == 1 else "messages that wait"
+    match deed:
+        case "pause":
+            facts = [
+                f"What is published to it waits in the topic. Its {channels} get none of it.",
+                "Nothing is lost. Messages that are in a channel already are delivered.",
+            ]
+            return Question(f"Pause topic {row.name}?", facts, "Pause topic", is_dangerous=False)
+        case "empty":
+            facts = [
+                f"{commas(row.own_depth)} {waiting} in the topic itself, on {nodes}, will be gone.",
+                "What is in its channels stays there.",
+            ]
+            return Question(f"Empty topic {row.name}?", facts, "Empty topic")
+        case _:
+            facts = [
+                f"It will be deleted on {nodes}, with its {channels} and the {held} in them.",
+                "All that is stored of it goes too.",
+                f"{_count(row.clients, 'consumer')} will be disconnected.",
+                "Whoever publishes to it makes it anew.",
+            ]
+            return Question(f"Delete topic {row.name}?", facts, "Delete topic")
+
+
+def about_channel(deed: str, row: ChannelRow) -> Question:
+    """Deeds to a channel."""
+    consumers = _count(row.clients, "consumer")
+    held = (
+        f"{_count(row.depth, 'message')} waiting, {commas(row.in_flight)} in flight and"
+        f" {commas(row.deferred)} deferred"
+    )
+    match deed:
+        case "pause":
+            facts = [
+                f"Its {consumers} will get no messages until it is unpaused.",
+                f"Nothing is lost: {_count(row.depth, 'message')} waiting now, more to come.",
+            ]
+            title = f"Pause channel {row.name}?"
+            return Question(title, facts, "Pause channel", is_dangerous=False)
+        case "empty":
+            facts = [
+                f"{held} will be dropped. This channel will not deliver them.",
+                "Other channels of the topic keep theirs.",
+            ]
+            return Question(f"Empty channel {row.name}?", facts, "Empty channel")
+        case _:
+            facts = [
+                f"{held} will be dropped, and {consumers} disconnected.",
+                "A consumer that comes back makes it anew, and gets what is published from then.",
+            ]
+            return Question(f"Delete channel {row.name}?", facts, "Delete channel")
+
+
+def about_tombstone(topic: str, node: str, depth: int) -> Question:
+    """Taking a topic from one node."""
+    facts = [
+        f"It will be deleted on this node, with the {_count(depth, 'message')} it holds there.",
+        "Other nodes keep theirs. For a while, consumers will not be sent to this node for it.",
+        "A producer that still publishes there makes it anew.",
+    ]
+    return Question(f"Take topic {topic} from {node}?", facts, "Tombstone")
+
+
+def about_drain(row: NodeRow) -> Question:
+    """Emptying a node for good."""
+    held, consumers = _count(row.depth, "message"), _count(row.clients, "consumer")
+    facts = [
+        "It will refuse messages from now on, and producers will be told to go elsewhere.",
+        f"When its {consumers} have taken the {held} that it holds, nsqd stops.",
+        "Only starting it again undoes this.",
+    ]
+    return Question(f"Drain {row.node.address}?", facts, "Drain node")
+
+
+def about_seek(channel: str, place: str, moves: Sequence[Move]) -> Question:
+    """Moving a channel to another place in the log."""
+    again, skipped = sum(each.again for each in moves), sum(each.skipped for each in moves)
+    ahead = sum(each.ahead for each in moves)
+    facts = [f"From {place} on, {_count(ahead, 'message')} will be delivered."]
+    if again:
+        facts.append(f"{commas(again)} of them were done with, and will come once more.")
+    if skipped:
+        facts.append(f"{_count(skipped, 'message')} that nobody has done yet will be skipped.")
+    if not again and not skipped:
+        facts.append("The channel is there already.")
+    facts.append("What consumers have in flight is forgotten; they stay connected.")
+    return Question(f"Move channel {channel}?", facts, "Move channel")

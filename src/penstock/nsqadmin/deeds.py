@@ -1,0 +1,302 @@
+"""What the pages let an operator do, each asked about first if it can do harm.
+
+`GET /confirm` says what a deed will do, as a dialog within a page or as a page of its own;
+`POST /do` does it, tells whoever is to be notified, and goes back to a page that says so.
+Forms need no script. That they come from our own pages has been checked before they get here.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock import names
+from penstock.durations import parse_duration
+from penstock.errors import ConfigError, HttpRequestError
+from penstock.nsqadmin.access import Admins
+from penstock.nsqadmin.consequences import (
+    Question,
+    about_channel,
+    about_drain,
+    about_seek,
+    about_tombstone,
+    about_topic,
+)
+from penstock.nsqadmin.extensions import Extensions
+from penstock.nsqadmin.inquiry import Cluster
+from penstock.nsqadmin.notifications import Action, Notifier
+from penstock.nsqadmin.orders import Orders
+from penstock.nsqadmin.rendering import Renderer
+from penstock.nsqadmin.views import TopicRow, node_rows, topic_rows
+from penstock.nsqadmin.watcher import Snapshot, Watcher
+from penstock.tools.nsqd_api import absolute_place
+from penstock.tools.seeking import Move
+from penstock.webapi import HttpError
+
+__all__ = ["Deeds"]
+
+_PAST = {
+    "create": "created",
+    "pause": "paused",
+    "unpause": "unpaused",
+    "empty": "emptied",
+    "delete": "deleted",
+}
+
+Args = Mapping[str, str]
+# Where to go afterwards, and what to say there.
+Outcome = tuple[str, str]
+
+
+class Deeds:
+    """The endpoints, and the table of deeds."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        watcher: Watcher,
+        extensions: Extensions,
+        renderer: Renderer,
+        admins: Admins,
+        notifier: Notifier,
+    ) -> None:
+        self._cluster = cluster
+        self._watcher = watcher
+        self._extensions = extensions
+        self._renderer = renderer
+        self._admins = admins
+        self._notifier = notifier
+        self._orders = Orders(cluster)
+        self._doing: dict[str, Callable[[Request, Args], Awaitable[Outcome]]] = {
+            "create": self._create,
+            "pause": self._act,
+            "unpause": self._act,
+            "empty": self._act,
+            "delete": self._delete,
+            "tombstone": self._tombstone,
+            "drain": self._drain,
+            "seek": self._seek,
+            "retention": self._retention,
+            "cancel": self._cancel,
+        }
+
+    def routes(self) -> list[Route]:
+        """The table."""
+        return [
+            Route("/confirm", self._confirm, methods=["GET"]),
+            Route("/do", self._do, methods=["POST"]),
+        ]
+
+    # Asking.
+
+    async def _confirm(self, request: Request) -> Response:
+        self._admins.check(request)
+        args = request.query_params
+        deed, problem = args.get("deed", ""), ""
+        if deed not in self._doing:
+            raise HttpError(404, "NOT_FOUND")
+        question: Question | None = None
+        try:
+            question = await self._question(deed, args)
+        except (HttpRequestError, ConfigError) as error:
+            problem = str(error)
+        return self._renderer.page(
+            request,
+            "confirm.html",
+            deed=deed,
+            args=dict(args),
+            question=question,
+            problem=problem,
+            back=self._page_of(args),
+        )
+
+    async def _question(self, deed: str, args: Args) -> Question | None:
+        """None if a place is still to be named."""
+        topic, channel, node = _named(args)
+        match deed:
+            case "tombstone":
+                row = await self._row(topic, only=node)
+                return about_tombstone(topic, node, row.depth)
+            case "drain":
+                return await self._question_of_drain(node)
+            case "seek":
+                if not args.get("to"):
+                    return None
+                return about_seek(channel, args["to"], await self._moves(args))
+            case "cancel":
+                return Question(
+                    "Cancel this message?",
+                    [f"Channel {channel} will never deliver message {args.get('id', '')}."],
+                    "Cancel message",
+                )
+            case _:
+                row = await self._row(topic)
+                if not channel:
+                    return about_topic(deed, row)
+                if channel not in row.channels:
+                    raise HttpError(404, "CHANNEL_NOT_FOUND")
+                return about_channel(deed, row.channels[channel])
+
+    async def _question_of_drain(self, address: str) -> Question:
+        inquiry = self._cluster.inquire()
+        node = await inquiry.node(address)
+        if node is None:
+            raise HttpError(404, "NODE_NOT_FOUND")
+        snapshot = Snapshot(0.0, [], [node], await inquiry.stats([node]))
+        return about_drain(node_rows(snapshot, self._watcher.chronicle)[0])
+
+    async def _row(self, topic: str, *, only: str = "") -> TopicRow:
+        inquiry = self._cluster.inquire()
+        nodes = await inquiry.nodes_of(topic)
+        if nodes is None:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        answers = await inquiry.stats(
+            [node for node in nodes if not only or node.is_at(only)], topic
+        )
+        rows = topic_rows(Snapshot(0.0, [topic], nodes, answers), self._watcher.chronicle)
+        return next(row for row in rows if row.name == topic)
+
+    # Doing.
+
+    async def _do(self, request: Request) -> Response:
+        self._admins.check(request)
+        form = await request.form(max_files=0, max_fields=20)
+        args = {name: value for name, value in form.items() if isinstance(value, str)}
+        do = self._doing.get(args.get("deed", ""))
+        if do is None:
+            raise HttpError(404, "NOT_FOUND")
+        try:
+            to, notice = await do(request, args)
+        except (HttpRequestError, ConfigError) as error:
+            return self._renderer.redirect(self._page_of(args), f"Not done. {error}")
+        await self._watcher.refresh_after_change()
+        return self._renderer.redirect(to, notice)
+
+    async def _create(self, request: Request, args: Args) -> Outcome:
+        topic, channel, _ = _named(args)
+        for kind, name in (("topic", topic), ("channel", channel)):
+            if not names.is_valid(name) and (name or kind == "topic"):
+                raise ConfigError(
+                    f"{name!r} is no name for a {kind}: 1 to 64 of letters, digits, . _ and -"
+                )
+        inquiry = await self._orders.create(topic, channel)
+        self._notify(request, "create_topic", args)
+        if channel:
+            self._notify(request, "create_channel", args)
+        return self._page_of(args), _said("create", args, inquiry.warning)
+
+    async def _act(self, request: Request, args: Args) -> Outcome:
+        topic, channel, _ = _named(args)
+        inquiry = await self._orders.act(args["deed"], topic, channel)
+        self._notify(request, f"{args['deed']}_{_kind(channel)}", args)
+        return self._page_of(args), _said(args["deed"], args, inquiry.warning)
+
+    async def _delete(self, request: Request, args: Args) -> Outcome:
+        topic, channel, _ = _named(args)
+        inquiry = await self._orders.delete(topic, channel)
+        self._notify(request, f"delete_{_kind(channel)}", args)
+        to = self._renderer.link("topics", topic) if channel else self._renderer.link("topics")
+        return to, _said("delete", args, inquiry.warning)
+
+    async def _tombstone(self, request: Request, args: Args) -> Outcome:
+        topic, _, node = _named(args)
+        inquiry = await self._orders.tombstone(topic, node)
+        self._notify(request, "tombstone_topic_producer", args)
+        said = f"Topic {topic} was taken from {node}. {inquiry.warning}"
+        return self._renderer.link("nodes", node), said
+
+    async def _drain(self, request: Request, args: Args) -> Outcome:
+        node = args.get("node", "")
+        await self._check_node(node)
+        await self._extensions.drain(node)
+        self._notify(request, "drain_node", args)
+        return self._renderer.link("nodes"), f"{node} drains, and stops when it is empty."
+
+    async def _seek(self, request: Request, args: Args) -> Outcome:
+        topic, channel, _ = _named(args)
+        moves = await self._moves(args)
+        await self._extensions.seek(moves, topic, channel)
+        self._notify(request, "seek_channel", args)
+        again = sum(each.again for each in moves)
+        said = f"Channel {channel} was moved; {again:,} messages will come once more."
+        return self._page_of(args), said
+
+    async def _retention(self, request: Request, args: Args) -> Outcome:
+        topic, _, _ = _named(args)
+        for node in await self._able_nodes(topic):
+            await self._extensions.set_retention(node, topic, _retention_args(args))
+        self._notify(request, "retention_topic", args)
+        return self._page_of(args), f"The retention of {topic} was changed."
+
+    async def _cancel(self, request: Request, args: Args) -> Outcome:
+        topic, channel, node = _named(args)
+        await self._check_node(node)
+        await self._extensions.cancel(node, topic, channel, args.get("id", ""))
+        self._notify(request, "cancel_message", args)
+        to = self._renderer.link("messages", topic, channel, node=node, state="deferred")
+        return to, f"Message {args.get('id', '')} was cancelled."
+
+    # Within.
+
+    async def _moves(self, args: Args) -> list[Move]:
+        topic, channel, _ = _named(args)
+        place = absolute_place(args.get("to", "").strip())
+        only = args.get("node", "")
+        nodes = [node for node in await self._able_nodes(topic) if not only or node == only]
+        return await self._extensions.plan_seek(nodes, topic, channel, place)
+
+    async def _able_nodes(self, topic: str) -> list[str]:
+        """The nodes of a topic that have our extensions."""
+        nodes = await self._cluster.inquire().nodes_of(topic)
+        able = await self._extensions.having(node.address for node in nodes or ())
+        if not able:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        return able
+
+    async def _check_node(self, address: str) -> None:
+        """Nothing is sent to an address that is not one of the cluster's."""
+        if await self._cluster.inquire().node(address) is None:
+            raise HttpError(404, "NODE_NOT_FOUND")
+
+    def _page_of(self, args: Args) -> str:
+        """The page of what is named."""
+        topic, channel, node = _named(args)
+        link = self._renderer.link
+        if topic and names.is_valid(topic):
+            return link("topics", topic, channel) if channel else link("topics", topic)
+        return link("nodes", node) if node else link("lookup")
+
+    def _notify(self, request: Request, verb: str, args: Args) -> None:
+        topic, channel, node = _named(args)
+        channel = "" if verb == "create_topic" else channel
+        action = Action(verb=verb, topic=topic, channel=channel, node=node)
+        self._notifier.notify(action, request)
+
+
+def _named(args: Args) -> tuple[str, str, str]:
+    topic, channel, node = (args.get(name, "").strip() for name in ("topic", "channel", "node"))
+    return topic, channel, node
+
+
+def _kind(channel: str) -> str:
+    return "channel" if channel else "topic"
+
+
+def _said(deed: str, args: Args, warning: str) -> str:
+    topic, channel, _ = _named(args)
+    name = f"Channel {channel} of {topic}" if channel else f"Topic {topic}"
+    return f"{name} was {_PAST[deed]}. {warning}".rstrip()
+
+
+def _retention_args(args: Args) -> dict[str, str]:
+    """As nsqd takes it. Raises ConfigError."""
+    if args.get("default"):
+        return {"default": "true"}
+    time, size = args.get("time", "").strip(), args.get("bytes", "").strip()
+    try:
+        parse_duration(time or "0")
+        int(size or "0")
+    except ValueError:
+        raise ConfigError("A time is like 72h, a size a number of bytes; 0 keeps nothing") from None
+    return {"time": time or "0", "bytes": size or "0"}
