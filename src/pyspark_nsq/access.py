@@ -14,6 +14,9 @@ from penstock.tls import client_context
 
 __all__ = ["Access", "base_url"]
 
+# Between two questions to a lookupd. A stream of batches should not wait a minute for a node.
+LOOKUPD_SECONDS = 5.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
@@ -44,6 +47,7 @@ class Access:
         """For TCP."""
         return ClientConfig(
             dial_timeout=self.connect_seconds,
+            lookupd_poll_interval=LOOKUPD_SECONDS,
             auth_secret=self.auth_secret,
             tls_v1=self.tls,
             tls_root_ca_file=self.tls_root_ca_file,

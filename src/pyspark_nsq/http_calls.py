@@ -63,7 +63,10 @@ class Streamed:
 
 
 class HttpCalls:
-    """Asks who answers at a base URL, with the token and the certificates of `access`."""
+    """Asks who answers at a base URL, with the token and the certificates of `access`.
+
+    An nsqd that answers over TLS only says so, and at which port: it is then asked there.
+    """
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -91,8 +94,13 @@ class HttpCalls:
         with self._opened("GET", base, path, accept, args) as (url, response):
             if response.status == 200:
                 yield Streamed(url, response)
-            else:
-                yield _read_whole(url, response)
+                return
+            answer = _read_whole(url, response)
+        if https_base := _https_base(base, answer):
+            with self.stream(https_base, path, accept, **args) as streamed:
+                yield streamed
+        else:
+            yield answer
 
     def _call(self, method: str, base: str, path: str, args: dict[str, object]) -> Answer:
         with self._opened(method, base, path, _ACCEPT_V1, args) as (url, response):
@@ -143,7 +151,7 @@ def _read_whole(url: str, response: HTTPResponse) -> Answer:
 
 
 def _https_base(base: str, answer: Answer) -> str | None:
-    """Where an nsqd that answers over TLS only wants to be asked."""
+    """Where an nsqd wants to be asked instead."""
     parts = urlsplit(base)
     if answer.status != 403 or parts.scheme != "http":
         return None

@@ -32,6 +32,8 @@ def table(spark: SparkSession, *nsqds: NsqdProcess, **options: object) -> DataFr
 def history(nsqd: NsqdProcess, topic: str) -> list[dict[str, Any]]:
     """What nsqd itself says it has."""
     answer = nsqd.http("GET", f"/topic/messages?topic={topic}")
+    if answer.status == 404:
+        return []
     return [json.loads(line) for line in answer.body.splitlines()]
 
 

@@ -1,0 +1,50 @@
+"""An nsqd that is asked over TLS only, and by those who have a token."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from tests.spark.tables import bodies, table
+from tests.tls.certificates import Authority
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def nsqd(authority: Authority, tmp_path: Path) -> Iterator[NsqdProcess]:
+    identity, tokens = authority.issue("server"), tmp_path / "tokens"
+    tokens.write_text("consume,read open-sesame\n")
+    tokens.chmod(0o600)
+    flags = (
+        "--https-address=127.0.0.1:0",
+        "--tls-required=true",
+        f"--tls-cert={identity.cert}",
+        f"--tls-key={identity.key}",
+        f"--http-auth-token-file={tokens}",
+        "--node-id=1",
+    )
+    with run_nsqd(*flags) as running:
+        yield running
+
+
+def test_what_is_written_over_tls_is_read_over_tls(
+    spark: SparkSession, nsqd: NsqdProcess, authority: Authority
+) -> None:
+    access = {"tlsRootCaFile": authority.root_ca, "httpToken": "open-sesame"}
+    frame = spark.createDataFrame([("hidden",)], "body string")
+    writer = frame.write.format("nsq").options(nsqd=nsqd.http_address, topic="orders", **access)
+
+    writer.option("tls", "true").mode("append").save()
+
+    assert ["hidden"] == bodies(table(spark, nsqd, topic="orders", **access))
+    with pytest.raises(PySparkException, match=r"401 .*UNAUTHORIZED"):
+        table(spark, nsqd, topic="orders", tlsRootCaFile=authority.root_ca).count()
+    with pytest.raises(PySparkException, match="CERTIFICATE_VERIFY_FAILED"):
+        table(spark, nsqd, topic="orders", httpToken="open-sesame").count()

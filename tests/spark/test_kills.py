@@ -1,0 +1,126 @@
+"""Spark's driver and nsqd are killed (SIGKILL) while messages are published and archived.
+
+By history every message is in the table once; by a channel, once at least. `KILLS=10` in the
+environment kills them more often than the one time that a quick run has time for.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.tables import Archive, history, stream
+
+from penstock.client.blocking import Producer
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
+from penstock.testing.waiting import wait_until
+
+KILLS = int(os.environ.get("KILLS", "1"))
+ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(120 + 60 * KILLS)]
+
+
+@pytest.fixture
+def lookupd() -> Iterator[NsqlookupdProcess]:
+    with run_nsqlookupd() as running:
+        yield running
+
+
+@pytest.fixture
+def nsqds(lookupd: NsqlookupdProcess) -> Iterator[list[NsqdProcess]]:
+    flags = ("--retention-time=1h", "--broadcast-address=127.0.0.1")
+    known = f"--lookupd-tcp-address={lookupd.tcp_address}"
+    with (
+        run_nsqd("--node-id=1", known, *flags) as one,
+        run_nsqd("--node-id=2", known, *flags) as two,
+    ):
+        wait_until(lambda: nodes_known(lookupd) == 2, "both nodes to be known")
+        yield [one, two]
+
+
+def nodes_known(lookupd: NsqlookupdProcess) -> int:
+    return len(lookupd.http("GET", "/nodes").json()["producers"])
+
+
+@contextmanager
+def publishing(lookupd: NsqlookupdProcess) -> Iterator[None]:
+    """Messages all the time, to any node."""
+    over = threading.Event()
+
+    def publish() -> None:
+        with Producer(lookupd=f"http://{lookupd.http_address}") as producer:
+            while not over.wait(0.2):
+                producer.publish_many("orders", [b"%d" % number for number in range(100)])
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextmanager
+def driver(lookupd: NsqlookupdProcess, folder: Path, mode: str) -> Iterator[None]:
+    """A driver for as long as it takes to commit some batches, and a moment longer."""
+    commits = folder / "checkpoint" / "commits"
+    committed = count(commits)
+    with (folder / "log").open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.spark.driver", lookupd.http_address, str(folder), mode],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield
+        wait_until(
+            lambda: count(commits) >= committed + 3 or process.poll() is not None,
+            "batches",
+            seconds=90,
+        )
+        assert process.poll() is None, (folder / "log").read_text()
+        over = threading.Event()
+        over.wait(random.random())
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def count(folder: Path) -> int:
+    return sum(1 for each in folder.iterdir() if each.name.isdigit()) if folder.is_dir() else 0
+
+
+@pytest.mark.parametrize("mode", ["history", "channel"])
+def test_every_message_is_archived(
+    spark: SparkSession,
+    lookupd: NsqlookupdProcess,
+    nsqds: list[NsqdProcess],
+    tmp_path: Path,
+    mode: str,
+) -> None:
+    archive = Archive(spark, tmp_path)
+    with publishing(lookupd):
+        for _ in range(KILLS):
+            with driver(lookupd, tmp_path, mode):
+                victim = random.choice(nsqds)
+                victim.kill()
+                victim.restart()
+
+    frame = stream(spark, lookupd=lookupd.http_address, topic="orders", channel="spark", mode=mode)
+    archive.take_what_is_there(frame)
+
+    archived = sorted(row.id for row in archive.rows().select("id").collect())
+    stored = sorted(message["id"] for nsqd in nsqds for message in history(nsqd, "orders"))
+    assert stored == (archived if mode == "history" else sorted(set(archived)))

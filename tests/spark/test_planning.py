@@ -1,0 +1,91 @@
+"""What a batch is made of, as numbers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pyspark_nsq.history import Segment, TopicLog
+from pyspark_nsq.offsets import Offsets, TopicNode
+from pyspark_nsq.planning import Range, end_within, ranges_between, split, stored_parts
+
+A, B = TopicNode("orders", 1), TopicNode("orders", 2)
+
+
+def log_of(*spans: tuple[int, int], row_bytes: int = 10) -> TopicLog:
+    """A log with messages in these spans."""
+    segments = [Segment(first, end, (end - first) * row_bytes) for first, end in spans]
+    return TopicLog(1, spans[0][0], spans[-1][1], 0, segments)
+
+
+def test_a_log_that_joins_is_read_from_the_batch_after() -> None:
+    assert [Range("orders", 1, 5, 9)] == ranges_between({A: 5}, {A: 9, B: 700})
+
+
+def test_only_what_is_stored_is_read() -> None:
+    log = log_of((10, 20), (20, 30), (50, 60))
+
+    assert [Range("orders", 1, 15, 30), Range("orders", 1, 50, 55)] == stored_parts(
+        Range("orders", 1, 15, 55), log
+    )
+    assert [] == stored_parts(Range("orders", 1, 30, 50), log)
+
+
+SPANS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 200)), min_size=1, max_size=5)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> TopicLog:
+    at, spans = draw(st.integers(0, 1000)), []
+    for gap, length in draw(SPANS):
+        spans.append((at + gap, at + gap + length))
+        at += gap + length
+    return log_of(*spans)
+
+
+def rows_between(key: TopicNode, log: TopicLog, start: int, end: int) -> int:
+    return sum(part.size for part in stored_parts(Range(*key, start, end), log))
+
+
+@given(first=logs(), second=logs(), rows_max=st.integers(1, 500))
+def test_batches_of_limited_size_come_to_the_end_and_never_exceed_it(
+    first: TopicLog, second: TopicLog, rows_max: int
+) -> None:
+    known = {A: first, B: second}
+    end = {key: log.next_seq for key, log in known.items()}
+    at: Offsets = {key: log.first_seq for key, log in known.items()}
+    for _ in range(
+        2 + sum(rows_between(key, log, at[key], end[key]) for key, log in known.items())
+    ):
+        if at == end:
+            break
+        reached = end_within(at, end, known, rows_max=rows_max)
+        rows = [rows_between(key, log, at[key], reached[key]) for key, log in known.items()]
+        assert 0 < sum(rows) <= rows_max
+        at = reached
+
+    assert end == at
+
+
+def test_a_limit_of_bytes_is_what_the_files_let_expect() -> None:
+    known = {A: log_of((0, 1000), row_bytes=10), B: log_of((0, 100), row_bytes=100)}
+
+    reached = end_within({A: 0, B: 0}, {A: 1000, B: 100}, known, bytes_max=2000)
+
+    assert {A: 100, B: 10} == reached
+
+
+@given(
+    sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=6),
+    parts_min=st.integers(1, 20),
+    rows_max=st.integers(1, 400),
+)
+def test_parts_are_the_ranges_in_order_small_enough_and_enough_of_them(
+    sizes: list[int], parts_min: int, rows_max: int
+) -> None:
+    ranges = [Range("orders", node, 10, 10 + size) for node, size in enumerate(sizes)]
+
+    parts = split(ranges, parts_min=parts_min, rows_max=rows_max)
+
+    numbers = [(part.node, seq) for part in parts for seq in range(part.start, part.end)]
+    assert numbers == [(each.node, seq) for each in ranges for seq in range(each.start, each.end)]
+    assert max(part.size for part in parts) <= rows_max
+    assert len(parts) >= min(parts_min, sum(sizes))
