@@ -18,6 +18,7 @@ from penstock.nsqd.memory import GcPauses
 from penstock.nsqd.metrics import FAMILIES, MetricsSource, metrics
 from penstock.nsqd.refusals import Refusals
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.nsqlookupd import run_nsqlookupd
 from penstock.testing.waiting import wait_until
 from penstock.webapi.prometheus import Histogram
 from penstock.wire import commands
@@ -178,6 +179,23 @@ def test_the_process_is_described(nsqd: NsqdProcess, topic: str) -> None:
     wait_until(lambda: values_of(nsqd)["nsqd_loop_lag_seconds_count",] > 0, "a sample of the loop")
 
 
+def test_a_node_that_drains_and_its_nsqlookupds_are_shown() -> None:
+    with (
+        run_nsqlookupd() as there,
+        run_nsqd(
+            f"--lookupd-tcp-address={there.tcp_address}", "--lookupd-tcp-address=127.0.0.1:1"
+        ) as nsqd,
+    ):
+        name = "nsqd_lookupd_connected"
+        wait_until(lambda: values_of(nsqd)[name, there.tcp_address] == 1, "nsqd to register")
+        assert 0 == values_of(nsqd)[name, "127.0.0.1:1"]
+
+        assert 0 == values_of(nsqd)["nsqd_draining",]
+        nsqd.post("/pub?topic=kept", b"so that it does not stop at once")
+        nsqd.post("/drain")
+        assert 1 == values_of(nsqd)["nsqd_draining",]
+
+
 def test_http_requests_are_counted_by_status(nsqd: NsqdProcess) -> None:
     before = values_of(nsqd)
     for _ in range(3):
@@ -210,6 +228,7 @@ def test_what_goes_while_it_is_being_shown_does_no_harm() -> None:
             clients=(),
             gc_pauses=gc_pauses,
             refusals=Refusals(),
+            lookupds=dict,
             loop_lag=Histogram(()),
             sync_seconds=Histogram(()),
             quantiles=(0.5,),

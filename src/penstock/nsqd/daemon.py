@@ -302,6 +302,7 @@ class Nsqd:
             clients=self.clients,
             gc_pauses=self._gc_pauses,
             refusals=self.refusals,
+            lookupds=self._lookups.connected,
             loop_lag=self._loop_lag.histogram,
             sync_seconds=self._sync_seconds,
             quantiles=self.options.e2e_processing_latency_percentiles,

@@ -62,6 +62,10 @@ class LookupPeers:
                 self._log.info("LOOKUP: adding peer %s", address)
                 self._peers[address] = self._new_peer(address)
 
+    def connected(self) -> dict[str, bool]:
+        """By address, whether we are registered there."""
+        return {address: peer.info is not None for address, peer in self._peers.items()}
+
     def topology_changed(self, topic: Topic) -> None:
         """A topic, or a channel of it, was made or deleted."""
         for peer in self._peers.values():

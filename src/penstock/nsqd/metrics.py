@@ -6,7 +6,7 @@ be a time series for as long as Prometheus remembers.
 """
 
 import resource
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
@@ -38,6 +38,7 @@ class MetricsSource:
     clients: Iterable[ClientView]
     gc_pauses: GcPauses
     refusals: Refusals
+    lookupds: Callable[[], Mapping[str, bool]]  # by address: whether it is connected
     loop_lag: Histogram
     sync_seconds: Histogram
     quantiles: Sequence[float]  # of latencies, in descending order; none if not tracked
@@ -121,6 +122,11 @@ def _refusals(source: MetricsSource) -> Iterator[Sample]:
         yield labels(reason=reason), count
 
 
+def _lookupds(source: MetricsSource) -> Iterator[Sample]:
+    for address, is_connected in source.lookupds().items():
+        yield labels(address=address), is_connected
+
+
 _SamplesOf = Callable[[MetricsSource], Iterable[Sample]]
 
 
@@ -174,6 +180,19 @@ _PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
     (
         Family("nsqd_healthy", "gauge", "1, or 0 if the last write to any log has failed."),
         _one(lambda source: source.broker.health() is None),
+    ),
+    (
+        Family("nsqd_draining", "gauge", "1 while nsqd takes no more messages, else 0."),
+        _one(lambda source: source.broker.draining),
+    ),
+    (
+        Family(
+            "nsqd_lookupd_connected",
+            "gauge",
+            "1 for an nsqlookupd that nsqd is registered with, 0 for one that it cannot reach.",
+            ("address",),
+        ),
+        _lookupds,
     ),
     (
         Family("nsqd_connections", "gauge", "TCP connections that are open."),
