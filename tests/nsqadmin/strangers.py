@@ -5,7 +5,8 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from typing import Any
 
 
@@ -59,6 +60,39 @@ def recorder() -> Iterator[tuple[str, list[Any]]]:
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/hook", kept
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def stock(address: str) -> Iterator[str]:
+    """A door to an nsqd that opens only to what NSQ's own nsqd has."""
+    known = ("/stats", "/info", "/ping", "/topic/pause", "/channel/pause")
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if not self.path.startswith(known):
+                self.send_response(404)
+                self.end_headers()
+                self.wfile.write(b'{"message":"NOT_FOUND"}')
+                return
+            connection = HTTPConnection(address, timeout=10)
+            connection.request("GET", self.path)
+            body = connection.getresponse().read()
+            connection.close()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Tests are quiet."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()
