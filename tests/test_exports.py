@@ -6,12 +6,19 @@ import pkgutil
 import pytest
 
 import penstock
+import pyspark_nsq
+
+PACKAGES = (penstock, pyspark_nsq)
 
 # A package without contents of its own need not list them.
-MODULES = [module.name for module in pkgutil.walk_packages(penstock.__path__, "penstock.")]
+MODULES = [
+    module.name
+    for package in PACKAGES
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+]
 
 
-@pytest.mark.parametrize("name", ["penstock", *MODULES])
+@pytest.mark.parametrize("name", ["penstock", "pyspark_nsq", *MODULES])
 def test_what_a_module_lists_is_there(name: str) -> None:
     module = importlib.import_module(name)
     listed = getattr(module, "__all__", [])

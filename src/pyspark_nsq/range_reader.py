@@ -39,16 +39,20 @@ class RangeReader:
         """The rows. Raises DataLost, or NodeAway when the node has been waited for."""
         while self._next_seq < self._range.end:
             try:
-                yield from self._stream()
-                self._next_seq = self._range.end
-            except NotStored as refusal:
-                self._step_over(refusal)
+                yield from self._read_on()
             except HttpRequestError as failure:
                 if failure.status is not None and failure.status < 500:
                     raise  # it will not say anything else the next time
                 self._wait_for_node(failure)
             except NotConnected as failure:
                 self._wait_for_node(failure)
+
+    def _read_on(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._stream()
+            self._next_seq = self._range.end
+        except NotStored as refusal:
+            self._step_over(refusal)
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
         wanted = self._range

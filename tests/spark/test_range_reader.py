@@ -1,0 +1,90 @@
+"""A range is read whole, over a restart of its node too, or it is said what is missing."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from tests.spark.tables import http_addresses, publish
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.nsqlookupd import run_nsqlookupd
+from penstock.testing.waiting import wait_until
+from pyspark_nsq.errors import DataLost, NodeAway
+from pyspark_nsq.options import SourceOptions
+from pyspark_nsq.planning import Range
+from pyspark_nsq.range_reader import RangeReader
+
+MEGABYTE = 1 << 20
+
+
+def options(*nsqds: NsqdProcess, **more: str) -> SourceOptions:
+    given = {"nsqd": http_addresses(*nsqds), "topic": "orders", "nodeTimeout": "300ms", **more}
+    return SourceOptions.parse({key: text for key, text in given.items() if text}, streaming=True)
+
+
+def whole(nsqd: NsqdProcess) -> Range:
+    """All that there is of the topic."""
+    log = nsqd.http("GET", "/topic/log?topic=orders").json()
+    return Range("orders", 1, log["first_seq"], log["next_seq"])
+
+
+def bodies(reader: RangeReader) -> Iterator[bytes]:
+    for batch in reader.batches():
+        yield from batch.column("body").to_pylist()
+
+
+def test_a_node_that_restarts_elsewhere_is_read_on() -> None:
+    large = [bytes([number]) * MEGABYTE for number in range(1, 40)]
+    with run_nsqlookupd() as lookupd:
+        flags = (f"--lookupd-tcp-address={lookupd.tcp_address}", "--broadcast-address=127.0.0.1")
+        with run_nsqd("--node-id=1", *flags) as nsqd:
+            nsqd.publish("orders", *large)
+            wait_until(lambda: lookupd.found("orders"), "the topic to be known")
+            chosen = options(nsqd="", lookupd=lookupd.http_address, nodeTimeout="20s")
+            read = bodies(RangeReader(chosen, whole(nsqd)))
+            first = next(read)
+            nsqd.kill()
+            nsqd.restart()
+
+            assert large == [first, *read]
+
+
+@pytest.mark.parametrize("change", ["trimmed", "deleted", "forgotten"])
+def test_what_is_lost_fails_the_task_or_is_left_out(
+    nsqd: NsqdProcess, change: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(nsqd, "orders", ["a", "b", "c"])
+    wanted, left = whole(nsqd), [b"a", b"b", b"c"]
+    if change == "trimmed":
+        wanted = wanted._replace(start=wanted.start - 5)
+    elif change == "forgotten":
+        wanted = wanted._replace(end=wanted.end + 5)
+    else:
+        nsqd.post("/topic/delete?topic=orders")
+        left = []
+
+    with pytest.raises(DataLost, match=r"topic orders, node 1: messages \d+ to \d+ are lost"):
+        list(bodies(RangeReader(options(nsqd), wanted, f"http://{nsqd.http_address}")))
+    with caplog.at_level(logging.ERROR, "pyspark_nsq"):
+        lenient = options(nsqd, failOnDataLoss="false")
+        assert left == list(bodies(RangeReader(lenient, wanted, f"http://{nsqd.http_address}")))
+    assert "are lost" in caplog.text
+
+
+def test_a_node_is_waited_for_and_then_given_up(nsqd: NsqdProcess) -> None:
+    publish(nsqd, "orders", ["a"])
+    wanted = whole(nsqd)
+    chosen, lenient = options(nsqd), options(nsqd, failOnDataLoss="false")
+    nsqd.kill()
+
+    with pytest.raises(NodeAway, match=r"node 1 of topic orders was away for 0\.3 s: .*refused"):
+        list(bodies(RangeReader(chosen, wanted)))
+    assert [] == list(bodies(RangeReader(lenient, wanted)))
+
+
+def test_another_node_at_the_same_address_is_not_taken_for_it(nsqd: NsqdProcess) -> None:
+    publish(nsqd, "orders", ["a"])
+    wanted = whole(nsqd)._replace(node=7)
+
+    with pytest.raises(NodeAway, match="node 7 is not found: none of the nsqds is that node"):
+        list(bodies(RangeReader(options(nsqd), wanted, f"http://{nsqd.http_address}")))
