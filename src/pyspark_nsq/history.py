@@ -6,7 +6,7 @@ not the answer asked for is an `HttpRequestError`.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -35,13 +35,6 @@ class TopicLog(msgspec.Struct, frozen=True):
     next_seq: int
     bytes: int = 0
     segments: list[Segment] = []
-
-
-class Place(NamedTuple):
-    """Of a message, and on which node."""
-
-    node: int
-    seq: int
 
 
 class History:

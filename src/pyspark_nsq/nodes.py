@@ -6,10 +6,11 @@ come at its own. Two nodes with one id cannot be told apart, and are refused.
 
 import logging
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock import names
 from penstock.errors import ConfigError, Error, HttpRequestError, NotConnected
@@ -24,6 +25,12 @@ log = logging.getLogger("pyspark_nsq")
 
 # How many nodes are asked at once.
 THREADS_MAX = 16
+
+# For how long it is taken for granted which nodes there are. What they have is always asked.
+KNOWN_SECONDS = 1.0
+
+Place: TypeAlias = tuple[str, str]
+"""The base URL of an nsqd, and a topic."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -52,18 +59,27 @@ class Topics:
     pattern: str = ""
 
 
+class _Known(NamedTuple):
+    topics: Topics
+    at: float
+    places: list[Place]
+    failures: list[Error]
+
+
 class Nodes:
     """The nodes that `access` leads to."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._calls = HttpCalls(access)
+        self._known: _Known | None = None
+        self._silent_lookupds: set[str] = set()
 
     def survey(self, topics: Topics) -> Survey:
         """Asks all nodes. Raises NotConnected if there are some and none can be asked, and
         ConfigError if two have one id."""
-        failures: list[Error] = []
-        places = self._places(topics, failures)
+        places, trouble = self._places(topics)
+        failures = list(trouble)
         outcomes = _at_once(self._log_at, places)
         logs: dict[TopicNode, Found] = {}
         for (base, topic), outcome in zip(places, outcomes, strict=True):
@@ -86,7 +102,7 @@ class Nodes:
         Raises HttpRequestError or NotConnected if nobody can say.
         """
         asked = _at_once(self._tcp_address_of, self._access.nsqds)
-        told = [(_host(each), each["tcp_port"]) for each in self._producers("/nodes", [])]
+        told = [(_host(each), each["tcp_port"]) for each in self._producers("/nodes")]
         found = [each for each in asked if isinstance(each, str)]
         found += [f"{host}:{port}" for host, port in told]
         failures = [each for each in asked if isinstance(each, Error)]
@@ -108,15 +124,23 @@ class Nodes:
 
     # Within.
 
-    def _places(self, topics: Topics, failures: list[Error]) -> list[tuple[str, str]]:
-        """Base URLs and topics that may be there."""
+    def _places(self, topics: Topics) -> tuple[list[Place], list[Error]]:
+        """Base URLs and topics that may be there, and who could not say; as it was a moment ago,
+        because an idle stream asks a hundred times a second."""
+        known, now = self._known, time.monotonic()
+        if known is None or known.topics != topics or now - known.at >= KNOWN_SECONDS:
+            known = self._known = _Known(topics, now, *self._find_places(topics))
+        return known.places, known.failures
+
+    def _find_places(self, topics: Topics) -> tuple[list[Place], list[Error]]:
+        failures: list[Error] = []
         wanted = topics.names or self._matching(topics.pattern, failures)
         places = [(base, topic) for base in self._access.nsqds for topic in wanted]
         if self._access.lookupds:
             for topic in wanted:
-                producers = self._producers("/lookup", failures, topic=topic)
+                producers = self._producers("/lookup", topic=topic)
                 places += [(_http_base(each), topic) for each in producers]
-        return list(dict.fromkeys(places))
+        return list(dict.fromkeys(places)), failures
 
     def _matching(self, pattern: str, failures: list[Error]) -> list[str]:
         answers = [
@@ -136,16 +160,20 @@ class Nodes:
         topics: list[str] = self._calls.get_json(base, "/topics")["topics"]
         return topics
 
-    def _producers(self, path: str, failures: list[Error], **args: str) -> list[dict[str, Any]]:
+    def _producers(self, path: str, **args: str) -> list[dict[str, Any]]:
         """What the lookupds know together. Raises NotConnected if none answers."""
-        answers = _at_once(
-            lambda base: self._producers_at(base, path, **args), self._access.lookupds
-        )
-        failed = [each for each in answers if isinstance(each, Error)]
+        lookupds = self._access.lookupds
+        answers = _at_once(lambda base: self._producers_at(base, path, **args), lookupds)
+        failed = {
+            base: answer
+            for base, answer in zip(lookupds, answers, strict=True)
+            if isinstance(answer, Error)
+        }
         if failed and len(failed) == len(answers):
-            raise NotConnected("no lookupd can be asked: " + "; ".join(map(str, failed)))
-        for failure in failed:
-            log.warning("%s", failure)
+            raise NotConnected("no lookupd can be asked: " + "; ".join(map(str, failed.values())))
+        for base in failed.keys() - self._silent_lookupds:
+            log.warning("the other lookupds are asked alone: %s", failed[base])
+        self._silent_lookupds = set(failed)
         return [each for found in answers if not isinstance(found, Error) for each in found]
 
     def _producers_at(self, base: str, path: str, **args: str) -> list[dict[str, Any]]:
@@ -156,7 +184,7 @@ class Nodes:
             raise answer.refusal()
         return list(answer.json().get("producers") or [])
 
-    def _log_at(self, place: tuple[str, str]) -> TopicLog | None:
+    def _log_at(self, place: Place) -> TopicLog | None:
         return self.history(*place).log()
 
     def _tcp_address_of(self, base: str) -> str:
@@ -165,7 +193,7 @@ class Nodes:
         return f"{host}:{port}"
 
     def _bases(self) -> list[str]:
-        return [*self._access.nsqds, *map(_http_base, self._producers("/nodes", []))]
+        return [*self._access.nsqds, *map(_http_base, self._producers("/nodes"))]
 
 
 def _add(logs: dict[TopicNode, Found], key: TopicNode, found: Found) -> None:

@@ -35,13 +35,16 @@ def running(archive: Archive, frame: DataFrame) -> Iterator[StreamingQuery]:
 
 
 def test_a_query_goes_on_where_its_checkpoint_says(
-    spark: SparkSession, nsqd: NsqdProcess, archive: Archive
+    spark: SparkSession, nsqd: NsqdProcess, other_nsqd: NsqdProcess, archive: Archive
 ) -> None:
-    for first in (0, 300):
-        publish(nsqd, "orders", numbered(first, first + 300))
-        archive.take_what_is_there(stream(spark, nsqd, topic="orders", minPartitions=3))
+    publish(nsqd, "orders", numbered(0, 300))
+    archive.take_what_is_there(stream(spark, nsqd, topic="orders", minPartitions=3))
 
-    assert numbered(0, 600) == archive.bodies()
+    publish(nsqd, "orders", numbered(300, 600))
+    publish(other_nsqd, "orders", numbered(600, 900))
+    archive.take_what_is_there(stream(spark, nsqd, other_nsqd, topic="orders", minPartitions=3))
+
+    assert numbered(0, 900) == archive.bodies()
 
 
 def test_a_channel_shows_how_far_the_query_is_behind(
