@@ -184,7 +184,9 @@ class Deeds:
         self._notify(request, "create_topic", args)
         if channel:
             self._notify(request, "create_channel", args)
-        return self._page_of(args), _said("create", args, inquiry.warning)
+        # A channel may have no page yet: nsqlookupds know it, and no nsqd.
+        to = self._renderer.link("topics", topic)
+        return to, _said("create", args, inquiry.warning)
 
     async def _act(self, request: Request, args: Args) -> Outcome:
         topic, channel, _ = _named(args)
