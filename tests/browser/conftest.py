@@ -11,6 +11,9 @@ __all__ = ["Cluster", "browser", "cluster", "page", "phone", "topic"]
 
 BROWSER_PATH = shutil.which("chromium")
 
+# What is said when a test takes the network away.
+OFFLINE_SIGNS = ("ERR_INTERNET_DISCONNECTED", "htmx:afterRequest", "htmx:sendError")
+
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
@@ -52,7 +55,7 @@ def _watched(
     complaints: list[str] = []
 
     def on_console(message: ConsoleMessage) -> None:
-        was_offline = "ERR_INTERNET_DISCONNECTED" in message.text  # by the test's own doing
+        was_offline = any(sign in message.text for sign in OFFLINE_SIGNS)
         if message.type in ("error", "warning") and not was_offline:
             complaints.append(message.text)
 

@@ -292,3 +292,13 @@ def watching(*addresses: str) -> Iterator[NsqadminProcess]:
     flags = [f"--nsqd-http-address={address}" for address in addresses]
     with run_nsqadmin(*flags, "--sample-interval=200ms") as nsqadmin:
         yield nsqadmin
+
+
+def test_a_long_list_is_shown_in_part_until_all_is_asked_for() -> None:
+    with run_nsqd() as nsqd, watching(nsqd.http_address) as nsqadmin:
+        for number in range(260):
+            nsqd.post(f"/topic/create?topic=t{number:03d}")
+        wait_until(lambda: "250 of 260 topics" in page(nsqadmin, "/topics"), "all to be seen")
+
+        assert 260 == len(re.findall(r'href="/topics/t\d', page(nsqadmin, "/topics?all=true")))
+        assert 1 == len(re.findall(r'href="/topics/t\d', page(nsqadmin, "/topics?q=T259")))

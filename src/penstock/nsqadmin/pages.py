@@ -35,6 +35,9 @@ from penstock.webapi import HttpError
 
 __all__ = ["Pages"]
 
+# Beyond that a list is slow to draw, and nobody reads it: one filters it, or asks for all.
+ROWS_MAX = 250
+
 _CHART_FIGURES = {
     "rates": ("published", "finished"),
     "waiting": ("depth", "in_flight", "deferred"),
@@ -83,11 +86,14 @@ class Pages:
         rows = topic_rows(snapshot, chronicle)
         sort = request.query_params.get("sort", "name")
         text = request.query_params.get("q", "").strip()
-        shown = sorted(_matching(rows, text), key=_SORTS.get(sort, _SORTS["name"]))
+        found = sorted(_matching(rows, text), key=_SORTS.get(sort, _SORTS["name"]))
+        shows_all = request.query_params.get("all") == "true"
         return self._renderer.page(
             request,
             "topics.html",
-            rows=shown,
+            rows=found if shows_all else found[:ROWS_MAX],
+            found_count=len(found),
+            shows_all=shows_all,
             sort=sort,
             text=text,
             totals=totals(rows, snapshot),
