@@ -249,8 +249,7 @@ FLOATS: Kind[tuple[float, ...]] = Kind(
     parse=_parse_floats,
     from_config=_floats_from_config,
     show=lambda values: ", ".join(map(str, values)),
-    # nsq compat: null where the other lists answer [].
-    to_json=lambda values: list(values) or None,
+    to_json=list,
     join=lambda so_far, more: tuple(sorted(so_far + more, reverse=True)),
 )
 

@@ -177,7 +177,7 @@ CONFIG = [
     ok("GET", "/config/deflate", answer=b"true"),
     ok("GET", "/config/broadcast_address", answer=b"broadcast.example"),
     ok("GET", "/config/nsqlookupd_tcp_addresses", answer=b"[]"),
-    ok("GET", "/config/e2e_processing_latency_percentiles", answer=b"null"),
+    ok("GET", "/config/e2e_processing_latency_percentiles", answer=b"[]"),
     bad("INVALID_OPTION", "/config/unknown", method="GET"),
     bad("INVALID_OPTION", "/config/mem-queue-size", method="GET"),
     bad("INVALID_OPTION", "/config/version", method="GET"),
@@ -244,6 +244,7 @@ TEXT = "text/plain; charset=utf-8"
         ("POST", "/topic/create?topic=t", None, True),
         ("GET", "/config/mem_queue_size", JSON, True),
         ("GET", "/config/statsd_prefix", TEXT, True),
+        ("GET", "/config/statsd_address", None, True),
         ("GET", "/config/unknown", JSON, True),
         ("GET", "/nope", JSON, True),
         ("PUT", "/ping", JSON, True),
@@ -288,6 +289,13 @@ def test_info_is_about_this_node(nsqd: NsqdProcess) -> None:
         info["max_output_buffer_timeout"],
     )
     assert ("zone", "region") == (info["topology_zone"], info["topology_region"])
+
+
+@pytest.mark.parametrize("what", ["tcp", "http"])
+def test_the_ports_to_announce_are_those_we_have_unless_told(nsqd: NsqdProcess, what: str) -> None:
+    port = nsqd.http("GET", "/info").json()[f"{what}_port"]
+
+    assert b"%d" % port == nsqd.http("GET", f"/config/broadcast_{what}_port").body
 
 
 class TestPublishing:

@@ -17,7 +17,7 @@ NSQ_DEFAULTS: dict[str, object] = {
     "broadcast_tcp_port": 0,
     "data_path": "",
     "deflate": True,
-    "e2e_processing_latency_percentiles": None,
+    "e2e_processing_latency_percentiles": [],
     "e2e_processing_latency_window_time": 600 * SECOND_NS,
     "enable_experiment": [],
     "http_address": "0.0.0.0:4151",

@@ -215,6 +215,8 @@ CONSUMING = [
        OK + error(b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight")),
     ok("FIN of an id that is no number", SUB + b"FIN ZZZZZZZZZZZZZZZZ\n",
        OK + error(b"E_FIN_FAILED FIN ZZZZZZZZZZZZZZZZ failed ID not in flight")),
+    ok("FIN of an id that is no text", SUB + b"FIN \xff\xc3\xa9ZZZZZZZZZZZZ\x00\n",
+       OK + error(b"E_FIN_FAILED FIN \xff\xc3\xa9ZZZZZZZZZZZZ\x00 failed ID not in flight")),
     ok("two FINs of unknown ids", SUB + 2 * (b"FIN " + ID + b"\n"),
        OK + 2 * error(b"E_FIN_FAILED FIN 0123456789abcdef failed ID not in flight")),
     ok("FIN after CLS", SUB + b"CLS\n" + b"FIN " + ID + b"\n",

@@ -22,6 +22,7 @@ from penstock.broker.subscriber import Subscriber
 from penstock.errors import ProtocolError
 from penstock.log import Run
 from penstock.wire import frames as wire
+from penstock.wire.text import verbatim
 
 __all__ = ["Channel", "NotInFlight"]
 
@@ -34,8 +35,8 @@ class NotInFlight(ProtocolError):
 
     def __init__(self, word: str, message_id: bytes, *, owned_by_another: bool) -> None:
         why = "client does not own message" if owned_by_another else "ID not in flight"
-        text = message_id.decode("latin-1")
-        super().__init__(f"E_{word}_FAILED", f"{word} {text} failed {why}", fatal=False)
+        detail = f"{word} {verbatim(message_id)} failed {why}"
+        super().__init__(f"E_{word}_FAILED", detail, fatal=False)
         self.message_id = message_id
 
 

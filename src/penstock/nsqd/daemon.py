@@ -267,10 +267,26 @@ class Nsqd:
             self.http = await listen(self.options.http_address, server.new_connection)
             self.log.info("HTTP: listening on %s", self.http.address)
             services.http_port = self.http.port
-        # nsq compat: what /config shows is the prefix as it is used.
-        services.options = replace(self.options, statsd_prefix=self._statsd_prefix())
         if self.tcp is not None:
             services.tcp_port = self.tcp.port
+        services.options = self._options_in_use()
+
+    def _options_in_use(self) -> NsqdOptions:
+        """nsq compat: /config shows the ports and the prefix that came of what was given."""
+        tcp_port, http_port = self._broadcast_ports()
+        return replace(
+            self.options,
+            broadcast_tcp_port=tcp_port,
+            broadcast_http_port=http_port,
+            statsd_prefix=self._statsd_prefix(),
+        )
+
+    def _broadcast_ports(self) -> tuple[int, int]:
+        """Of TCP and HTTP: those we were told, or else those we listen on; 0 where we do not."""
+        options = self.options
+        tcp_port = max(self.tcp.port if self.tcp else 0, 0)
+        http_port = max(self.http.port if self.http else 0, 0)
+        return options.broadcast_tcp_port or tcp_port, options.broadcast_http_port or http_port
 
     def _on_tls_failure(self, address: str, failure: TlsFailed) -> None:
         self.refusals.count("tls")
@@ -293,8 +309,8 @@ class Nsqd:
 
     def _statsd_prefix(self) -> str:
         options = self.options
-        port = options.broadcast_http_port or max(self.http.port if self.http else 0, 0)
-        return statsd_prefix(options.statsd_prefix, options.broadcast_address, port)
+        _, http_port = self._broadcast_ports()
+        return statsd_prefix(options.statsd_prefix, options.broadcast_address, http_port)
 
     def _metrics_source(self) -> MetricsSource:
         return MetricsSource(
@@ -338,12 +354,11 @@ class Nsqd:
     def _identity(self) -> dict[str, object]:
         """What nsqlookupd is told of us."""
         options = self.options
-        tcp_port = self.tcp.port if self.tcp else 0
-        http_port = self.http.port if self.http else 0
+        tcp_port, http_port = self._broadcast_ports()
         return {
             "version": NSQ_VERSION,
-            "tcp_port": options.broadcast_tcp_port or tcp_port,
-            "http_port": options.broadcast_http_port or http_port,
+            "tcp_port": tcp_port,
+            "http_port": http_port,
             "hostname": os.uname().nodename,
             "broadcast_address": options.broadcast_address,
             "topology_zone": options.topology_zone,

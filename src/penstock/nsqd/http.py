@@ -48,7 +48,6 @@ from penstock.webapi import (
     Route,
     Router,
     Streaming,
-    json_response,
 )
 from penstock.webapi.prometheus import exposition
 from penstock.wire.limits import Limits
@@ -361,11 +360,9 @@ class HttpApi:
 
     def _config(self, request: Request) -> object:
         try:
-            value = option_value(self._services.options, request.params["opt"])
+            return option_value(self._services.options, request.params["opt"])
         except KeyError:
             raise HttpError(400, "INVALID_OPTION") from None
-        # An option may be null, which is not the same as having nothing to say.
-        return json_response(200, b"null") if value is None else value
 
     def _set_config(self, request: Request) -> object:
         if not request.body:

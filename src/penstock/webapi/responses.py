@@ -174,11 +174,11 @@ class Envelope(Protocol):
 
 
 class _V1:
-    """A str is bare text, None an empty body without a type, anything else is JSON."""
+    """A str is bare text, or nothing, None is an empty body, anything else is JSON."""
 
     def respond(self, result: object) -> Response:
         match result:
-            case None:
+            case None | "":  # the type of nothing cannot be guessed
                 return _EMPTY
             case str():
                 return Response(200, _encode(result), headers=_V1_HEADERS, guessed_type=TEXT_TYPE)
