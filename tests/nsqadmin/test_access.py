@@ -253,3 +253,17 @@ def test_a_slow_visitor_does_not_hold_up_a_stop(nsqd: NsqdProcess) -> None:
         with socket.create_connection((host, int(port))) as visitor:
             visitor.sendall(b"GET /ping HTTP/1.1\r\nHost:")
             nsqadmin.terminate()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("POST", "/do", 400), ("POST", "/api/topics", 413), ("PUT", "/config/log_level", 413)],
+)
+def test_a_body_without_an_end_is_refused(
+    nsqadmin: NsqadminProcess, method: str, path: str, status: int
+) -> None:
+    kind = {"Content-Type": "application/x-www-form-urlencoded"}
+
+    answer = nsqadmin.http(method, path, b"a=" + b"x" * 3_000_000, kind)
+
+    assert status == answer.status

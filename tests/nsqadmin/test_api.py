@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.nsqadmin.conftest import Cluster
-from tests.nsqadmin.strangers import nobody, nonsense
+from tests.nsqadmin.strangers import nobody, nonsense, stock
 
 from penstock.testing.nsqadmin import NsqadminProcess, run_nsqadmin
 from penstock.testing.nsqd import run_nsqd
@@ -308,6 +308,19 @@ class TestFailingDaemons:
                 assert found["message"].startswith("WARNING: ")
                 assert broken in found["message"]
                 assert DONE != order(nsqadmin, "POST", f"/api/topics/{topic}", action="pause")
+
+    def test_a_change_that_nobody_makes_is_a_bad_gateway(
+        self, cluster: Cluster, topic: str
+    ) -> None:
+        cluster.publish(topic, b"x")
+        with (
+            stock(cluster.nsqds[0].http_address) as unable,
+            run_nsqadmin(f"--nsqd-http-address={unable}") as nsqadmin,
+        ):
+            status, answer = order(nsqadmin, "POST", f"/api/topics/{topic}", action="pause")
+
+            assert 502 == status
+            assert answer["message"].startswith("UPSTREAM_ERROR: failed to query any nsqd: ")
 
     def test_if_nobody_answers_it_is_a_bad_gateway(self) -> None:
         with run_nsqadmin(f"--lookupd-http-address={nobody()}", "--sample-interval=0s") as nsqadmin:

@@ -24,7 +24,7 @@ from penstock.nsqadmin.inquiry import Cluster, UpstreamFailed
 from penstock.nsqadmin.login import Login
 from penstock.nsqadmin.login_pages import LoginPages
 from penstock.nsqadmin.message_pages import MessagePages
-from penstock.nsqadmin.middleware import Doors, RequestLog, SafeHeaders
+from penstock.nsqadmin.middleware import BodyLimit, Doors, RequestLog, SafeHeaders
 from penstock.nsqadmin.notifications import Notifier
 from penstock.nsqadmin.options import NsqadminOptions
 from penstock.nsqadmin.pages import Pages
@@ -78,6 +78,7 @@ def make_app(services: Services) -> Starlette:
             Middleware(SafeHeaders),
             Middleware(GZipMiddleware, minimum_size=1024, compresslevel=5),
             Middleware(Doors, base=services.base, login=services.login),
+            Middleware(BodyLimit),
         ],
         exception_handlers={
             HttpError: refusals.on_http_error,

@@ -15,8 +15,12 @@ from penstock.logs import Logger
 from penstock.nsqadmin.access import is_cross_site
 from penstock.nsqadmin.envelope import json_error
 from penstock.nsqadmin.login import Login, to_login
+from penstock.webapi import HttpError
 
-__all__ = ["Doors", "RequestLog", "SafeHeaders", "wants_page"]
+__all__ = ["BodyLimit", "Doors", "RequestLog", "SafeHeaders", "wants_page"]
+
+# More than any body that is asked for: the largest is an option's value, of a megabyte.
+BODY_BYTES_MAX = 2 * 1024 * 1024
 
 # Scripts and styles come from us, and from no attribute or tag within a page; nothing is sent or
 # shown elsewhere. So a message's body could not do harm even if it were not escaped.
@@ -92,6 +96,26 @@ class SafeHeaders:
             await send(message)
 
         await self._app(scope, receive, with_headers)
+
+
+class BodyLimit:
+    """Lets nobody fill our memory. Raises HttpError 413 where a body is read."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        received_bytes = 0
+
+        async def limited() -> Message:
+            nonlocal received_bytes
+            message = await receive()
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > BODY_BYTES_MAX:
+                raise HttpError(413, "BODY_TOO_BIG")
+            return message
+
+        await self._app(scope, limited, send)
 
 
 class Doors:

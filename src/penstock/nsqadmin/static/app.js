@@ -95,6 +95,14 @@
     if (!event.target.closest(".search")) hideFound();
   });
 
+  // What looks like a button is pressed like one.
+  document.addEventListener("keydown", (event) => {
+    if (event.key === " " && event.target.matches("a[role=button]")) {
+      event.preventDefault();
+      event.target.click();
+    }
+  });
+
   // The keys.
   const pages = { t: "topics", n: "nodes", c: "counter", l: "lookup" };
   let before = "";
