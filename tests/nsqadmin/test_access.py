@@ -267,3 +267,12 @@ def test_a_body_without_an_end_is_refused(
     answer = nsqadmin.http(method, path, b"a=" + b"x" * 3_000_000, kind)
 
     assert status == answer.status
+
+
+def test_what_is_no_http_is_refused_and_logged_in_one_line(nsqadmin: NsqadminProcess) -> None:
+    host, port = nsqadmin.http_address.split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as visitor:
+        visitor.sendall(b"what?\r\n\r\n")
+        assert visitor.recv(100).startswith(b"HTTP/1.1 400 ")
+
+    wait_until(lambda: "WARNING: HTTP: Invalid HTTP request" in nsqadmin.log, "the line")

@@ -4,6 +4,7 @@ It has no state but the last hour's figures: any number of them may look at the 
 """
 
 import asyncio
+import logging
 
 import uvicorn
 import uvloop
@@ -86,6 +87,7 @@ class Nsqadmin:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._state = ServerState()
+        self._words = _ServersWords(log)
         services = Services(
             options=options,
             cluster=self.cluster,
@@ -113,6 +115,7 @@ class Nsqadmin:
     async def start(self) -> None:
         """Opens the socket, and begins to look at the cluster."""
         self._server.load()
+        logging.getLogger("uvicorn").addHandler(self._words)
         self.http = await listen(self.options.http_address, self._new_connection)
         self.log.info("HTTP: listening on %s", self.http.address)
         loop = asyncio.get_running_loop()
@@ -134,10 +137,23 @@ class Nsqadmin:
         for task in (*self._state.tasks, *self._tasks):
             task.cancel()
         await asyncio.gather(*self._state.tasks, *self._tasks, return_exceptions=True)
+        logging.getLogger("uvicorn").removeHandler(self._words)
         self.log.info("NSQADMIN: bye")
 
     def _new_connection(self) -> HttpToolsProtocol:
         return HttpToolsProtocol(self._server, self._state, {})
+
+
+class _ServersWords(logging.Handler):
+    """What the HTTP server has to say, as lines of our log."""
+
+    def __init__(self, log: Logger) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        write = self._log.warning if record.levelno < logging.ERROR else self._log.error
+        write("HTTP: %s", self.format(record))
 
 
 def _http_client(options: NsqadminOptions) -> HttpClient:

@@ -38,6 +38,9 @@ __all__ = ["Pages"]
 # Beyond that a list is slow to draw, and nobody reads it: one filters it, or asks for all.
 ROWS_MAX = 250
 
+# nsqlookupds are asked about one topic after the other, but not all that slowly.
+QUESTIONS_AT_ONCE = 16
+
 _CHART_FIGURES = {
     "rates": ("published", "finished"),
     "waiting": ("depth", "in_flight", "deferred"),
@@ -187,15 +190,21 @@ class Pages:
         snapshot = await self._watcher.refresh()
         active = {topic for node in snapshot.nodes for topic, _ in node.topics}
         inactive = [topic for topic in snapshot.topics if topic not in active]
+        shown = inactive[:ROWS_MAX] if self._cluster.lookupds else []
         inquiry = self._cluster.inquire()
-        channels = await asyncio.gather(
-            *(inquiry.channels(topic) for topic in inactive if self._cluster.lookupds)
-        )
+        one_of_few = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+
+        async def channels(topic: str) -> list[str]:
+            async with one_of_few:
+                return await inquiry.channels(topic)
+
+        found = await asyncio.gather(*map(channels, shown))
         return self._renderer.page(
             request,
             "lookup.html",
             lookupds=self._cluster.lookupds,
-            inactive=list(zip(inactive, channels, strict=False)),
+            inactive=list(zip(shown, found, strict=True)),
+            inactive_count=len(inactive),
             warning=snapshot.warning or inquiry.warning,
         )
 

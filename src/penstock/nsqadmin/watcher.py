@@ -53,6 +53,7 @@ class Watcher:
         self._latest: Snapshot | None = None
         self._looking: asyncio.Task[Snapshot] | None = None
         self._last_trouble = ""
+        self._rest_seconds = 0.0
 
     async def run(self) -> None:
         """Watches until it is cancelled."""
@@ -66,7 +67,8 @@ class Watcher:
                 self._tell(snapshot.warning)
                 self.chronicle.observe(snapshot.answers, time.time())
             worked = time.monotonic() - started
-            await asyncio.sleep(max(self.interval_seconds - worked, worked * REST_PER_WORK))
+            self._rest_seconds = max(self.interval_seconds - worked, worked * REST_PER_WORK)
+            await asyncio.sleep(self._rest_seconds)
 
     async def snapshot(self) -> Snapshot:
         """The cluster as it was a moment ago. Raises UpstreamFailed."""
@@ -94,7 +96,7 @@ class Watcher:
 
     @property
     def _age_seconds_max(self) -> float:
-        return 2 * self.interval_seconds if self.interval_seconds else AGE_SECONDS_MAX
+        return 2 * max(self.interval_seconds, self._rest_seconds) or AGE_SECONDS_MAX
 
     async def _look(self) -> Snapshot:
         inquiry = self._cluster.inquire()
