@@ -42,6 +42,15 @@ def test_a_damaged_one(filled: Path, capsys: pytest.CaptureFixture[str]) -> None
     )
 
 
+def test_those_of_penstock_up(
+    filled: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node = filled.rename(tmp_path_factory.mktemp("penstock-data") / "nsqd-1")
+
+    assert 0 == main(["check", str(node.parent)])
+    assert f"{node} is sound\n" == capsys.readouterr().out
+
+
 def test_what_a_crash_left_is_a_note(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (filled / SEGMENT).with_suffix(".index").unlink()
     with (filled / SEGMENT).open("r+b") as file:

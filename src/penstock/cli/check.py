@@ -1,8 +1,11 @@
 """`penstock check`: is everything in a data path as it was written?"""
 
+from pathlib import Path
+
 import click
 
 from penstock.log import check_data_path
+from penstock.log.layout import FORMAT_NAME
 
 __all__ = ["command"]
 
@@ -14,13 +17,27 @@ def command(context: click.Context, data_path: str) -> None:
     """Verify every byte of a data path that no nsqd is using.
 
     Nothing is changed. Exits with 1 if something is damaged. What a crash leaves behind, and the
-    next start puts right, is listed as a note.
+    next start puts right, is listed as a note. Of the data path of `penstock up`, every nsqd's is
+    verified.
     """
+    verdicts = [_is_sound(each) for each in _data_paths(data_path)]
+    context.exit(0 if all(verdicts) else 1)
+
+
+def _data_paths(path: str) -> list[str]:
+    """This one, or if it is none itself, those in it."""
+    inner = sorted(Path(path).glob(f"*/{FORMAT_NAME}"))
+    is_one = (Path(path) / FORMAT_NAME).exists()
+    return [path] if is_one or not inner else [str(each.parent) for each in inner]
+
+
+def _is_sound(data_path: str) -> bool:
     findings = check_data_path(data_path)
     for finding in findings:
         click.echo(f"{'DAMAGE' if finding.is_damage else 'note'}: {finding}")
     damage = sum(finding.is_damage for finding in findings)
     if damage:
         click.echo(f"{data_path} is damaged: {damage} finding{'s' if damage > 1 else ''}")
-        context.exit(1)
-    click.echo(f"{data_path} is sound")
+    else:
+        click.echo(f"{data_path} is sound")
+    return not damage
