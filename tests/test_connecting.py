@@ -9,6 +9,12 @@ import pytest
 from penstock.connecting import reason_of
 
 
+def unverified() -> ssl.SSLCertVerificationError:
+    failure = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] (_ssl.c:1006)")
+    failure.verify_message = "self-signed certificate"
+    return failure
+
+
 @pytest.mark.parametrize(
     ("failure", "expected"),
     [
@@ -19,6 +25,7 @@ from penstock.connecting import reason_of
         ),
         (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
         (ssl.SSLError(1, "certificate\nverify failed"), "certificate verify failed"),
+        (unverified(), "certificate verify failed: self-signed certificate"),
         (ValueError("two\nlines"), "two lines"),
         (ValueError(), "ValueError"),
     ],

@@ -11,8 +11,10 @@ def reason_of(failure: Exception) -> str:
     """In the system's own words, on one line; the event loop's repeat the address."""
     if isinstance(failure, TimeoutError):
         return "timed out"
-    has_number = isinstance(failure, OSError) and failure.errno
-    if has_number and not isinstance(failure, socket.gaierror | ssl.SSLError):
+    if isinstance(failure, ssl.SSLCertVerificationError):  # Its text says where in OpenSSL, too.
+        return f"certificate verify failed: {failure.verify_message}"
+    is_systems = not isinstance(failure, socket.gaierror | ssl.SSLError)
+    if isinstance(failure, OSError) and failure.errno and is_systems:
         return os.strerror(failure.errno)
     text = getattr(failure, "strerror", None) or str(failure) or type(failure).__name__
     return " ".join(text.split())

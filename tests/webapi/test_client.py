@@ -74,7 +74,7 @@ class TestAnswers:
                 OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",
                 "the connection ended before the answer did",
             ),
-            (b"SSH-2.0-OpenSSH\r\n", "no HTTP answer: Expected HTTP/, RTSP/ or ICE/"),
+            (b"SSH-2.0-OpenSSH\r\n", "what it answers is not HTTP"),
             (OK + b"Transfer-Encoding: gzip\r\n\r\nhi", "unknown transfer encoding 'gzip'"),
             (
                 b"HTTP/1.1 101 Hm\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
@@ -202,7 +202,7 @@ class TestTls:
         body, reason = uvloop.run(scene())
 
         assert b"hi" == body
-        assert "CERTIFICATE_VERIFY_FAILED" in reason
+        assert reason.startswith("certificate verify failed: ")
 
     def test_a_handshake_that_hangs_is_left_in_time(self) -> None:
         async def scene() -> None:

@@ -92,8 +92,9 @@ def _after(failure: ClientError, done: int) -> ClientError:
 
 
 def _summary(topic: str, done: int, seconds: float) -> str:
-    speed = f" in {seconds:.1f} s, {done / seconds:,.0f} a second" if seconds >= 1 else ""
-    return f"{counted(done, 'message')} published to {topic}{speed}\n"
+    took = f" in {seconds:.1f} s" if seconds >= 1 else ""
+    speed = f", {done / seconds:,.0f} a second" if done > seconds >= 1 else ""
+    return f"{counted(done, 'message')} published to {topic}{took}{speed}\n"
 
 
 def _bar(source: Source) -> AbstractContextManager["Progress | None"]:

@@ -117,7 +117,7 @@ class HttpConnection(asyncio.Protocol):
         except HttpParserError as error:
             # What a callback raises comes as the context of the parser's own error.
             broken = isinstance(error.__context__, Broken)
-            self._fail(str(error.__context__) if broken else f"no HTTP answer: {reason_of(error)}")
+            self._fail(str(error.__context__) if broken else "what it answers is not HTTP")
         except Broken as reason:
             self._fail(str(reason))
 

@@ -245,6 +245,8 @@ class FrameReader:
             return None
         size, kind = _SIZE_AND_TYPE.unpack_from(data, start)
         if not _TYPE_BYTES <= size <= self._size_max:
+            if data[start : start + _TYPE_BYTES] == b"HTTP":
+                raise _not_a_frame("it is HTTP, which has another port")  # 4151 for 4150
             raise _not_a_frame(f"size {size} out of range {_TYPE_BYTES}-{self._size_max}")
         stop = start + _SIZE_BYTES + size
         if stop > len(data):
