@@ -164,7 +164,9 @@ def test_the_theme_is_chosen_and_kept(page: Page) -> None:
     assert dark == page.evaluate(background)
 
 
-@pytest.mark.parametrize("path", ["/", "/topics/wide", "/topics/wide/c", "/nodes", "/lookup"])
+@pytest.mark.parametrize(
+    "path", ["/", "/topics/wide", "/topics/wide/c", "/consumers", "/nodes", "/lookup"]
+)
 def test_pages_fit_on_a_phone(phone: Page, cluster: Cluster, path: str) -> None:
     cluster.publish("wide", b"x")
     cluster.nsqds[0].post("/channel/create?topic=wide&channel=c")

@@ -41,7 +41,7 @@ def unquoted(cookie: str) -> str:
     return unquote(cookie.partition("=")[2].partition(";")[0].strip('"'))
 
 
-@pytest.mark.parametrize("path", ["/", "/topics", "/nodes", "/counter", "/lookup"])
+@pytest.mark.parametrize("path", ["/", "/topics", "/consumers", "/nodes", "/counter", "/lookup"])
 def test_pages_are_whole_and_have_no_script_or_style_in_them(cluster: Cluster, path: str) -> None:
     cluster.publish("known", b"x")
 

@@ -73,6 +73,7 @@ class Pages:
             Route("/topics", self._topics),
             Route("/topics/{topic}", self._topic),
             Route("/topics/{topic}/{channel}", self._channel),
+            Route("/consumers", self._consumers),
             Route("/nodes", self._nodes),
             Route("/nodes/{node}", self._node),
             Route("/counter", self._counter),
@@ -141,6 +142,26 @@ class Pages:
             able=able,
             places=_places(found["nodes"], logs),
             warning=inquiry.warning,
+        )
+
+    async def _consumers(self, request: Request) -> Response:
+        snapshot = await self._watcher.snapshot()
+        text = request.query_params.get("q", "").strip()
+        rows = topic_rows(snapshot, self._watcher.chronicle)
+        channels = [
+            channel
+            for row in rows
+            for channel in channel_rows(row, self._watcher.chronicle)
+            if all(word in f"{row.name} {channel.name}".lower() for word in text.lower().split())
+        ]
+        channels.sort(key=lambda row: (-row.depth, row.topic, row.name))
+        return self._renderer.page(
+            request,
+            "consumers.html",
+            rows=channels[:ROWS_MAX],
+            found_count=len(channels),
+            text=text,
+            warning=snapshot.warning,
         )
 
     # Nodes.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from penstock import names
 from penstock.nsqadmin.chronicle import Chronicle, Figures, channel_key, node_key, topic_key
 from penstock.nsqadmin.figures import Node, Retention
+from penstock.nsqadmin.rendering import ago
 from penstock.nsqadmin.watcher import Snapshot
 
 __all__ = [
@@ -22,6 +23,11 @@ __all__ = [
 ]
 
 TRAIL_POINTS = 32
+
+# What would take longer than a day to catch up does not catch up; what changes by less than a
+# message in ten seconds does not change.
+CATCH_UP_SECONDS_MAX = 86_400
+NOTICEABLE_RATE = 0.1
 FOUND_MAX = 12
 
 
@@ -52,6 +58,20 @@ class ChannelRow:
     def is_stuck(self) -> bool:
         """Whether messages wait and nobody is there to take them."""
         return bool(self.depth) and not self.clients and not self.is_paused and not self.mode
+
+    @property
+    def outlook(self) -> str:
+        """How it will go on, if it goes on like this."""
+        if self.is_paused:
+            return "paused"
+        if not self.depth:
+            return "up to date"
+        if self.is_stuck:
+            return "no consumer"
+        gain = self.figures.finished - self.figures.published
+        if gain > self.depth / CATCH_UP_SECONDS_MAX:
+            return f"caught up in {ago(self.depth / gain)}"
+        return "falling behind" if gain < -NOTICEABLE_RATE else "standing"
 
 
 @dataclass(slots=True)

@@ -104,7 +104,7 @@
   });
 
   // The keys.
-  const pages = { t: "topics", n: "nodes", c: "counter", l: "lookup" };
+  const pages = { t: "topics", o: "consumers", n: "nodes", c: "counter", l: "lookup" };
   let before = "";
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target.closest("input, select, textarea");
