@@ -1,6 +1,7 @@
 """penstock top as a program: a live view on a terminal, tables in a pipe."""
 
 import signal
+from pathlib import Path
 
 import pytest
 from tests.cli.programs import in_pipe, on_terminal, started
@@ -86,6 +87,18 @@ pears   juice        3          0         0        0   0.0    0.0
         done = in_pipe("penstock", "top", flag, NOWHERE)
 
         assert (1, 1) == (done.returncode, done.stderr.count("\n"))
+
+    def test_a_token_that_is_missing_or_not_enough_is_told_in_words(self, tmp_path: Path) -> None:
+        tokens = tmp_path / "tokens"
+        tokens.write_text("publish secret\n")
+        tokens.chmod(0o600)
+        with run_nsqd(f"--http-auth-token-file={tokens}") as nsqd:
+            without = in_pipe("penstock", *looking_at(nsqd, "--once"))
+            other = in_pipe("penstock", *looking_at(nsqd, "--once", "--token=secret"))
+
+        url = f"http://{nsqd.http_address}/stats"
+        assert f"penstock: {url}: a token is needed\n" == without.stderr
+        assert f"penstock: {url}: the token does not allow that\n" == other.stderr
 
     def test_a_signal_ends_it_well(self, busy_nsqd: NsqdProcess) -> None:
         with started("penstock", *looking_at(busy_nsqd)) as program:

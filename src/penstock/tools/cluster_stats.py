@@ -152,7 +152,7 @@ class Cluster:
         try:
             stats = await self._http.get_json(url, _Stats, headers=self._headers)
         except HttpRequestError as failure:
-            return failure
+            return _about_tokens(failure)
         return NodeStats(address, stats.topics or [], stats.draining, stats.start_time)
 
     async def _found(self, lookupd: str, path: str) -> list[str] | HttpRequestError:
@@ -175,6 +175,15 @@ def _named(**values: str) -> dict[str, str]:
 def _http_address(producer: _Producer) -> str:
     host = producer.broadcast_address
     return f"[{host}]:{producer.http_port}" if ":" in host else f"{host}:{producer.http_port}"
+
+
+def _about_tokens(failure: HttpRequestError) -> HttpRequestError:
+    """The same, in words if it is a matter of tokens."""
+    if failure.status == 401:
+        return HttpRequestError(failure.url, "a token is needed", status=401)
+    if failure.status == 403 and "FORBIDDEN" in failure.reason:
+        return HttpRequestError(failure.url, "the token does not allow that", status=403)
+    return failure
 
 
 def _parted(answers: Sequence[T | HttpRequestError]) -> tuple[list[T], list[HttpRequestError]]:
