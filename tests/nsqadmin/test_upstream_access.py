@@ -1,0 +1,44 @@
+"""nsqds that do not open to everybody: TLS, and tokens."""
+
+from pathlib import Path
+
+from tests.tls.certificates import Authority
+
+from penstock.testing.nsqadmin import run_nsqadmin
+from penstock.testing.nsqd import run_nsqd
+
+TOKEN = "for-the-admin-alone"
+
+
+def test_an_nsqd_that_wants_tls_is_asked_over_https(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server = authority.issue("server")
+    with run_nsqd(
+        "--tls-required=true",
+        "--https-address=127.0.0.1:0",
+        f"--tls-cert={server.cert}",
+        f"--tls-key={server.key}",
+    ) as nsqd:
+        at = f"--nsqd-http-address={nsqd.http_address}"
+        trust = f"--http-client-tls-root-ca-file={authority.root_ca}"
+        with run_nsqadmin(at, trust) as trusting, run_nsqadmin(at) as strict:
+            created = trusting.http("POST", "/api/topics", b'{"topic":"t"}')
+
+            assert (200, {"message": ""}) == (created.status, created.json())
+            assert ["t"] == trusting.http("GET", "/api/topics").json()["topics"]
+            assert 502 == strict.http("GET", "/api/topics").status
+
+
+def test_an_nsqd_that_wants_a_token_gets_it(tmp_path: Path) -> None:
+    (tmp_path / "nsqd").write_text(f"read,admin,consume {TOKEN}\n")
+    (tmp_path / "admin").write_text(f"{TOKEN}\n")
+    with run_nsqd(f"--http-auth-token-file={tmp_path / 'nsqd'}") as nsqd:
+        at = f"--nsqd-http-address={nsqd.http_address}"
+        token = f"--http-client-token-file={tmp_path / 'admin'}"
+        with run_nsqadmin(at, token) as known, run_nsqadmin(at) as unknown:
+            assert 200 == known.http("POST", "/api/topics", b'{"topic":"t"}').status
+            page = known.http("GET", "/topics/t", headers={"Accept": "text/html"})
+            assert b"Retention" in page.body
+            refused = unknown.http("GET", "/api/topics")
+            assert 502 == refused.status
+            assert "401" in refused.json()["message"]
