@@ -120,6 +120,10 @@ class TestLogin:
         assert (401, {"message": "UNAUTHORIZED"}) == (answer.status, answer.json())
         assert 200 == closed.http("GET", "/ping").status
 
+    @pytest.mark.parametrize("host", ["x/static/y?", "x/ping#", "x/login?"])
+    def test_no_name_of_a_host_opens_the_door(self, closed: NsqadminProcess, host: str) -> None:
+        assert 401 == closed.http("GET", "/api/topics", headers={"Host": host}).status
+
     @pytest.mark.parametrize(("token", "status"), [(TOKEN, 200), (TOKEN[:-1], 401), ("", 401)])
     def test_scripts_send_it_as_a_bearers(
         self, closed: NsqadminProcess, token: str, status: int

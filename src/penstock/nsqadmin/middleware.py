@@ -134,7 +134,8 @@ class Doors:
     def _opened(self, request: Request) -> Respond:
         if request.method not in _CHANGING_NOTHING and is_cross_site(request):
             return json_error(403, "FORBIDDEN")
-        if self._login is None or request.url.path.startswith(self._open):
+        # The path as it is routed by: that of request.url depends on what Host says.
+        if self._login is None or request.scope["path"].startswith(self._open):
             return self._app
         if self._login.admits(request):
             return self._app
