@@ -178,6 +178,18 @@ class TestPausing:
         host.pass_time(SECOND_NS)
         assert ["later"] == consumer.take()
 
+    @pytest.mark.parametrize("channel_paused", [False, True])
+    def test_a_deferred_message_that_was_held_counts_as_such_before_anybody_is_ready(
+        self, host: Host, channel_paused: bool
+    ) -> None:
+        host.publish("t", "later", defer_ns=2 * SECOND_NS)
+        host.publish("t", "now")
+        channel = host.broker.topics["t"].channel("c")
+        channel.pause(channel_paused)
+        host.pump()
+
+        assert (1, 1) == (channel.depth, channel.deferred_count)
+
 
 class TestEmptying:
     def test_drops_what_waits_in_the_topic_and_nothing_else(self, host: Host) -> None:

@@ -166,9 +166,11 @@ class Channel:
     def pump(self, now_ns: int) -> None:
         """One round: each of the nearest that are ready is given what it may have, up to a turn's
         worth. Others have theirs when none of these can take more."""
-        if self.paused:
-            return
         ready, backlog = self._nearest_ready(), self._backlog
+        if self.paused or not ready:
+            if not self.committing:
+                backlog.load()  # for the counts: what is deferred does not count as queued
+            return
         for _ in range(len(ready)):
             if not backlog.load():
                 return
