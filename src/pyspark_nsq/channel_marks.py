@@ -5,7 +5,8 @@ far the query is behind.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from penstock.errors import HttpRequestError
 from pyspark_nsq.errors import NotStored
@@ -32,29 +33,20 @@ class ChannelMarks:
         for key, found in logs.items():
             if self._channel and key in offsets and key not in self._placed:
                 seq = max(found.log.first_seq, min(offsets[key], found.log.next_seq))
-                self._history(key, found).create_channel(self._channel, seq)
-                self._placed.add(key)
+                with _or_later("channel %s is not made yet: %s", self._channel):
+                    self._history(key, found).create_channel(self._channel, seq)
+                    self._placed.add(key)
 
     def commit(self, logs: Mapping[TopicNode, Found], offsets: Mapping[TopicNode, int]) -> None:
         """Moves the channels. A node that is away is told with a later commit.
 
         Raises HttpRequestError if a node refuses: somebody consumes from the channel.
         """
-        if not self._channel:
-            return
-        for key, seq in offsets.items():
-            found = logs.get(key)
-            if found is None or self._committed.get(key) == seq:
-                continue
-            try:
-                self._commit(self._history(key, found), seq)
-                self._committed[key] = seq
-            except NotStored as failure:
-                log.warning("cannot commit: %s", failure)
-            except HttpRequestError as failure:
-                if failure.status is not None and failure.status < 500:
-                    raise
-                log.warning("will be committed later: %s", failure)
+        for key in logs.keys() & offsets.keys() & self._placed:
+            if self._committed.get(key) != offsets[key]:
+                with _or_later("channel %s is not committed yet: %s", self._channel):
+                    self._commit(self._history(key, logs[key]), offsets[key])
+                    self._committed[key] = offsets[key]
 
     def _commit(self, history: History, seq: int) -> None:
         try:
@@ -67,3 +59,17 @@ class ChannelMarks:
 
     def _history(self, key: TopicNode, found: Found) -> History:
         return self._nodes.history(found.base, key.topic)
+
+
+@contextmanager
+def _or_later(text: str, channel: str) -> Iterator[None]:
+    """What a node cannot do now, because it is away or has just trimmed its log, it is asked again
+    with the next batch."""
+    try:
+        yield
+    except NotStored as failure:
+        log.warning(text, channel, failure)
+    except HttpRequestError as failure:
+        if failure.status is not None and failure.status < 500:
+            raise
+        log.warning(text, channel, failure)

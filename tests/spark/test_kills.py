@@ -88,7 +88,7 @@ def driver(lookupd: NsqlookupdProcess, folder: Path, mode: str) -> Iterator[None
         wait_until(
             lambda: count(commits) >= committed + 3 or process.poll() is not None,
             "batches",
-            seconds=90,
+            seconds=180,
         )
         assert process.poll() is None, (folder / "log").read_text()
         over = threading.Event()

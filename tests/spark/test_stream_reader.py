@@ -61,6 +61,16 @@ def test_a_channel_shows_how_far_the_query_is_behind(
     assert 5 == nsqd.stats("orders", "spark")["depth"]
 
 
+def test_a_channel_that_has_consumers_is_not_taken_from_them(
+    spark: SparkSession, nsqd: NsqdProcess, archive: Archive
+) -> None:
+    publish(nsqd, "orders", numbered(0, 1))
+    nsqd.consumer("orders", "billing")
+
+    with pytest.raises(StreamingQueryException, match="CHANNEL_HAS_CONSUMERS"):
+        archive.take_what_is_there(stream(spark, nsqd, topic="orders", channel="billing"))
+
+
 @pytest.mark.parametrize(
     ("option", "limit"),
     [("maxMessagesPerTrigger", 40), ("maxBytesPerTrigger", 40 * 45)],
@@ -73,14 +83,14 @@ def test_a_batch_is_no_larger_than_the_limit(
     option: str,
     limit: int,
 ) -> None:
-    publish(nsqd, "orders", numbered(0, 100))
-    publish(other_nsqd, "orders", numbered(100, 110))
+    publish(nsqd, "orders", numbered(0, 50))
+    publish(other_nsqd, "orders", numbered(50, 60))
     frame = stream(spark, nsqd, other_nsqd, topic="orders", **{option: limit})
 
     query = archive.take_what_is_there(frame)
 
     sizes = [progress.numInputRows for progress in query.recentProgress]
-    assert numbered(0, 110) == archive.bodies()
+    assert numbered(0, 60) == archive.bodies()
     assert 35 <= max(sizes) <= 45
     last = query.lastProgress
     assert last is not None
