@@ -1,6 +1,7 @@
 """nsqd and its nsqlookupds: who is told what, and who is asked for channels."""
 
 import json
+import socket
 import signal
 import socket
 import time
@@ -164,6 +165,28 @@ class TestRegistering:
                 ),
                 "them all",
             )
+
+
+def test_nsqd_says_who_it_is_in_nsqs_order() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(20)
+        address = f"--lookupd-tcp-address=127.0.0.1:{server.getsockname()[1]}"
+        with run_nsqd(address, "--topology-zone=z", "--broadcast-tcp-port=1"):
+            conversation, _ = server.accept()
+            with conversation, conversation.makefile("rb") as heard:
+                assert b"  V1IDENTIFY\n" == heard.readline()
+                said = json.loads(heard.read(int.from_bytes(heard.read(4))))
+
+    assert [
+        "broadcast_address",
+        "hostname",
+        "http_port",
+        "tcp_port",
+        "topology_region",
+        "topology_zone",
+        "version",
+    ] == list(said)
+    assert ("z", 1) == (said["topology_zone"], said["tcp_port"])
 
 
 class TestTheList:

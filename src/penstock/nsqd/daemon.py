@@ -352,17 +352,17 @@ class Nsqd:
         self._history.appended(topic)
 
     def _identity(self) -> dict[str, object]:
-        """What nsqlookupd is told of us."""
+        """What nsqlookupd is told of us, in the order in which Go writes a map."""
         options = self.options
         tcp_port, http_port = self._broadcast_ports()
         return {
-            "version": NSQ_VERSION,
-            "tcp_port": tcp_port,
-            "http_port": http_port,
-            "hostname": os.uname().nodename,
             "broadcast_address": options.broadcast_address,
-            "topology_zone": options.topology_zone,
+            "hostname": os.uname().nodename,
+            "http_port": http_port,
+            "tcp_port": tcp_port,
             "topology_region": options.topology_region,
+            "topology_zone": options.topology_zone,
+            "version": NSQ_VERSION,
         }
 
     # What happens in time.
