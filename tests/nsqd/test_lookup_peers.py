@@ -1,7 +1,6 @@
 """nsqd and its nsqlookupds: who is told what, and who is asked for channels."""
 
 import json
-import socket
 import signal
 import socket
 import time
