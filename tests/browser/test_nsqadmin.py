@@ -24,7 +24,7 @@ def test_a_topic_is_created(page: Page, topic: str) -> None:
 
 def test_charts_move_by_themselves(page: Page, cluster: Cluster, topic: str) -> None:
     cluster.publish(topic, b"x")
-    cluster.nsqds[0].post(f"/channel/create?topic={topic}&channel=c")
+    cluster.create_channel(topic, "c")
     page.goto(f"/topics/{topic}")
     chart = page.locator("figure[data-chart=waiting]")
     expect(chart.locator("canvas")).to_be_visible()
@@ -64,7 +64,7 @@ def test_a_channel_is_paused_emptied_and_deleted_and_each_is_asked_about(
 ) -> None:
     nsqd = cluster.nsqds[0]
     cluster.publish(topic, b"1", b"2", b"3")
-    nsqd.post(f"/channel/create?topic={topic}&channel=c")
+    cluster.create_channel(topic, "c")
     page.goto(f"/topics/{topic}/c")
     dialog = page.locator("#dialog")
 
@@ -123,7 +123,7 @@ def test_a_rewind_says_how_many_messages_come_again(
 
 def test_everything_is_found_by_keyboard(page: Page, cluster: Cluster, topic: str) -> None:
     cluster.publish(topic, b"x")
-    cluster.nsqds[0].post(f"/channel/create?topic={topic}&channel=billing")
+    cluster.create_channel(topic, "billing")
     wait_until(
         lambda: topic in cluster.nsqadmin.http("GET", "/find?q=" + topic).body.decode(),
         "the topic to be seen",
@@ -169,7 +169,7 @@ def test_the_theme_is_chosen_and_kept(page: Page) -> None:
 )
 def test_pages_fit_on_a_phone(phone: Page, cluster: Cluster, path: str) -> None:
     cluster.publish("wide", b"x")
-    cluster.nsqds[0].post("/channel/create?topic=wide&channel=c")
+    cluster.create_channel("wide", "c")
     phone.goto(path)
 
     assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")

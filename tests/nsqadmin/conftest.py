@@ -27,6 +27,12 @@ class Cluster:
         port = int(self.nsqds[node].http_address.rpartition(":")[2])
         wait_until(lambda: port in self.ports_of(topic), f"nsqlookupd to know of {topic}")
 
+    def create_channel(self, topic: str, channel: str, *, node: int = 0) -> None:
+        """Creates a channel, and waits until it has what was waiting in the topic."""
+        nsqd = self.nsqds[node]
+        nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
+        wait_until(lambda: nsqd.stats(topic)["depth"] == 0, f"{channel} to have the messages")
+
     def ports_of(self, topic: str) -> list[int]:
         """The HTTP ports of the nsqds that have a topic, as nsqlookupd knows."""
         answer = self.nsqlookupd.http("GET", f"/lookup?topic={topic}").json()

@@ -10,6 +10,7 @@ from tests.nsqadmin.strangers import nobody, nonsense, stock
 
 from penstock.testing.nsqadmin import NsqadminProcess, run_nsqadmin
 from penstock.testing.nsqd import run_nsqd
+from penstock.testing.waiting import wait_until
 
 TOPIC_KEYS = [
     *("node", "hostname", "topic_name", "depth", "memory_depth", "backend_depth"),
@@ -75,8 +76,8 @@ class TestLooking:
     def test_a_topic_is_the_sum_of_its_nodes(self, cluster: Cluster, topic: str) -> None:
         cluster.publish(topic, b"1", b"2")
         cluster.publish(topic, b"3", node=1)
-        for nsqd in cluster.nsqds:
-            nsqd.post(f"/channel/create?topic={topic}&channel=c")
+        for number in (0, 1):
+            cluster.create_channel(topic, "c", node=number)
 
         found = get(cluster.nsqadmin, f"/api/topics/{topic}")
 
@@ -99,6 +100,10 @@ class TestLooking:
         cluster.publish(topic, b"1", b"2", b"3")
         consumer = cluster.nsqds[0].consumer(topic, "c#ephemeral", rdy=2)
         consumer.message()
+        wait_until(
+            lambda: cluster.nsqds[0].shows(topic, "c%23ephemeral", depth=1, in_flight_count=2),
+            "two to be in flight",
+        )
 
         found = get(cluster.nsqadmin, f"/api/topics/{topic}/c%23ephemeral")
 
@@ -150,7 +155,7 @@ class TestLooking:
     ) -> None:
         cluster.publish(topic, b"1", b"2")
         nsqd = cluster.nsqds[0]
-        nsqd.post(f"/channel/create?topic={topic}&channel=c")
+        cluster.create_channel(topic, "c")
 
         found = get(cluster.nsqadmin, "/api/counter")
 
@@ -183,10 +188,10 @@ class TestChanging:
     def test_pause_unpause_and_empty_reach_every_node(
         self, cluster: Cluster, topic: str, kind: str
     ) -> None:
-        for number, nsqd in enumerate(cluster.nsqds):
+        for number in (0, 1):
             cluster.publish(topic, b"x", node=number)
             if kind == "channel":
-                nsqd.post(f"/channel/create?topic={topic}&channel=c")
+                cluster.create_channel(topic, "c", node=number)
         path = f"/api/topics/{topic}" + ("/c" if kind == "channel" else "")
 
         def figures() -> list[tuple[bool, int]]:
@@ -203,7 +208,7 @@ class TestChanging:
     def test_delete_takes_a_channel_and_a_topic_away(self, cluster: Cluster, topic: str) -> None:
         cluster.publish(topic, b"x")
         nsqd = cluster.nsqds[0]
-        nsqd.post(f"/channel/create?topic={topic}&channel=c")
+        cluster.create_channel(topic, "c")
 
         assert DONE == order(cluster.nsqadmin, "DELETE", f"/api/topics/{topic}/c")
         assert [] == nsqd.stats(topic)["channels"]

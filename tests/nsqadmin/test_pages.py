@@ -174,7 +174,7 @@ class TestPeek:
 class TestDeeds:
     def test_a_question_says_what_will_be_lost(self, cluster: Cluster, topic: str) -> None:
         cluster.publish(topic, b"1", b"2")
-        cluster.nsqds[0].post(f"/channel/create?topic={topic}&channel=c")
+        cluster.create_channel(topic, "c")
 
         def question(deed: str, **names: str) -> str:
             query = urlencode({"deed": deed, "topic": topic, **names})
@@ -250,7 +250,7 @@ def test_a_node_is_drained() -> None:
 def test_what_an_nsqd_of_nsqs_cannot_do_is_not_offered(cluster: Cluster, topic: str) -> None:
     """Stands in for one by refusing the paths that it does not know."""
     cluster.publish(topic, b"x")
-    cluster.nsqds[0].post(f"/channel/create?topic={topic}&channel=c")
+    cluster.create_channel(topic, "c")
     with stock(cluster.nsqds[0].http_address) as address, watching(address) as nsqadmin:
         topic_page = page(nsqadmin, f"/topics/{topic}")
         channel_page = page(nsqadmin, f"/topics/{topic}/c")
