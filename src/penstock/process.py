@@ -28,7 +28,8 @@ GC_THRESHOLDS = (50_000, 50, 100)
 
 
 def stop_on_signals(stop: asyncio.Event, log: Logger) -> None:
-    """The first signal stops cleanly, the second at once."""
+    """The first signal stops cleanly, the second at once. So does a terminal that is closed, unless
+    SIGHUP has another meaning here, or none at all under nohup."""
 
     def on_signal(name: str) -> None:
         if stop.is_set():
@@ -40,6 +41,9 @@ def stop_on_signals(stop: asyncio.Event, log: Logger) -> None:
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, on_signal, number.name)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        # Shell and system both send one when a terminal is closed, so a second means nothing.
+        loop.add_signal_handler(signal.SIGHUP, stop.set)
 
 
 def drain_on_sigterm(drain: Callable[[], None], stop: asyncio.Event, log: Logger) -> None:

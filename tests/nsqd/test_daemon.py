@@ -31,7 +31,9 @@ def last_line(log: str) -> str:
 # Stopping -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda each: each.name
+)
 def test_signal_stops_it_cleanly(number: signal.Signals) -> None:
     with run_nsqd() as nsqd:
         nsqd.publish("t", b"x")
