@@ -4,6 +4,7 @@ import base64
 import json
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from http.client import HTTPResponse, IncompleteRead
@@ -11,7 +12,7 @@ from http.client import HTTPResponse, IncompleteRead
 import pytest
 from tests.nsqd.history_reading import FRAMES, bodies, frames, log_of, messages, reading
 
-from penstock.nsqd.history_streams import READERS_MAX
+from penstock.nsqd.history_streams import HEARTBEAT_SECONDS, READERS_MAX
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
@@ -206,6 +207,19 @@ class TestFollowing:
                 nsqd.send_signal(signal.SIGTERM)
                 assert b"" == response.read()
             assert 0 == nsqd.wait()
+
+    def test_it_is_cut_off_at_once_when_the_topic_is_deleted(
+        self, nsqd: NsqdProcess, topic: str
+    ) -> None:
+        publish(nsqd, topic, "a")
+        with reading(nsqd, f"/topic/messages?topic={topic}&follow=true") as response:
+            assert "a" == self.read_line(response)
+            nsqd.post(f"/topic/delete?topic={topic}")
+            began = time.monotonic()
+            with pytest.raises(IncompleteRead):
+                response.read()
+
+        assert time.monotonic() - began < HEARTBEAT_SECONDS / 2
 
     def test_there_is_a_limit_on_readers(self, topic: str) -> None:
         target = f"/topic/messages?topic={topic}&follow=true"

@@ -343,6 +343,8 @@ class Nsqd:
         if lasting:
             self._metadata.write_soon()
         self._lookups.topology_changed(topic)
+        if topic.closed:
+            self._history.appended(topic)  # Its followers find that it is gone.
 
     def topic_made(self, topic: Topic) -> None:
         self._lookups.topic_made(topic)
