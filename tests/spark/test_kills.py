@@ -26,7 +26,7 @@ from penstock.testing.waiting import wait_until
 KILLS = int(os.environ.get("KILLS", "1"))
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(120 + 60 * KILLS)]
+pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(240 + 60 * KILLS)]
 
 
 @pytest.fixture
