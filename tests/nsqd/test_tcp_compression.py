@@ -2,6 +2,8 @@
 
 import random
 import ssl
+import statistics
+import time
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -118,6 +120,20 @@ def test_what_is_sent_ahead_of_the_answer_is_read(nsqd: NsqdProcess, topic: str)
     assert b'"deflate":true' in client.response()
     client.compress(layer)
     assert [b"OK", b"OK"] == [client.response(), client.response()]
+
+
+def test_compression_begins_once_the_answer_can_have_been_read(nsqd: NsqdProcess) -> None:
+    """What is read together with the answer is plain to some clients."""
+    waits = []
+    for _ in range(21):  # a busy machine delays some of them, on either side
+        client = nsqd.connect()
+        client.identify(snappy=True)
+        answered_at = time.monotonic()
+        client.compress(Snappy())
+        assert b"OK" == client.response()
+        waits.append(time.monotonic() - answered_at)
+
+    assert 0.002 < statistics.median(waits)
 
 
 class TestNegotiation:

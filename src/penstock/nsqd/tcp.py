@@ -39,6 +39,10 @@ __all__ = ["Client", "Clients", "TcpServices"]
 # the kernel from resetting the connection, and so from taking the error out of the client's hands.
 LINGER_SECONDS = 1.0
 
+# Some clients (asyncnsq is one) take what they read together with the answer to IDENTIFY, or with
+# the OK of TLS, for plain bytes. So compression begins once that has had the time to be read.
+BEFORE_COMPRESSION_SECONDS = 0.005
+
 # What a consumer that reads slowly may have waiting in memory before delivery stops.
 WRITE_BUFFER_BYTES = 256 * 1024
 
@@ -267,6 +271,7 @@ class Client(asyncio.Protocol):
         if negotiated.snappy or negotiated.deflate:
             if negotiated.tls:
                 self._write(frames.OK)
+            await asyncio.sleep(BEFORE_COMPRESSION_SECONDS)
             codec = Snappy() if negotiated.snappy else Deflate(negotiated.deflate_level)
             layered.compress(codec, self._wire.take_unread())
         self._layered = layered
