@@ -130,6 +130,12 @@ def test_a_value_of_the_wrong_type_is_refused(name: str, value: str) -> None:
     assert_refused(f'{{"{name}":{value}}}'.encode())
 
 
+def test_json_may_nest_but_not_without_end() -> None:
+    assert IdentifyRequest() == parse_identify(b'{"x":' + b"[" * 500 + b"]" * 500 + b"}")
+
+    assert_refused(b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}")
+
+
 def test_a_wrong_value_is_refused_even_if_a_later_one_is_right() -> None:
     assert_refused(b'{"client_id":1,"client_id":"me"}')
 
