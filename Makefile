@@ -34,7 +34,7 @@ docs: .venv/.up-to-date ## write the pages of docs/ that are made from the sourc
 
 bench: .venv/.up-to-date ## measure against the reference points; ARGS="--help" for choices
 	@scripts/ensure-redis
-	@$(bin)/python -m bench $(ARGS)
+	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(bin)/python -m bench $(ARGS)
 
 clean: ## remove everything that the other targets made
 	rm -rf .venv build dist tests/interop/node_modules .hypothesis

@@ -25,6 +25,7 @@ PARTS = {
     "log": "bench.log_bench",  # our log by itself, in this process
     "clients": "bench.clients",  # our client library beside other ones
     "discovery": "bench.discovery",  # nsqlookupd with a large cluster
+    "spark": "bench.spark_drain",  # Spark, reading a topic
 }
 
 FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
