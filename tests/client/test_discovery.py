@@ -1,5 +1,6 @@
 """Finding nsqds through the running nsqlookupd, and through one that knows less."""
 
+import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from tests.client.stand_in import stand_in
 from tests.nsqd.auth_server import AuthServer, auth_server
 
 from penstock.client import ClientConfig, Consumer, Producer, blocking
+from penstock.client.discovery import parse_answer
 from penstock.errors import NotConnected
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
@@ -142,6 +144,18 @@ def test_a_secret_is_shown_to_lookupds_unless_that_is_not_wanted(
 
     headers = [asked.headers.get("Authorization") for asked in old_lookupd.asked]
     assert ["Bearer secret", None] == headers
+
+
+def test_a_node_that_has_registered_no_address_does_not_hide_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    nodes = [("", 4150), ("a", 0), ("a", 70000), ("a\nb", 1), ("/run/x", 1), ("::1", 1), ("b", 2)]
+    producers = [{"broadcast_address": host, "tcp_port": port} for host, port in nodes]
+
+    found = parse_answer("http://l/lookup", 200, json.dumps({"producers": producers}).encode())
+    assert {"[::1]:1", "b:2"} == found
+    assert 5 == len(caplog.messages)
+    assert r"http://l/lookup: not an address (host:port): 'a\nb:1'" in caplog.messages
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 
 from penstock.errors import ConfigError
 
-__all__ = ["Addresses", "host_and_port", "parse_addresses", "parse_lookupds"]
+__all__ = ["PORT_MAX", "Addresses", "host_and_port", "parse_addresses", "parse_lookupds"]
 
 Addresses = str | Iterable[str]
 """One, or several."""
 
-_PORT_MAX = 65535
+PORT_MAX = 65535
 
 
 def parse_addresses(addresses: Addresses) -> list[str]:
@@ -25,7 +25,7 @@ def host_and_port(address: str) -> tuple[str, int] | None:
     if address.startswith(("/", "./")):
         return None
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
+    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
         raise ConfigError(f"not an address (host:port): {address!r}")
     return host.strip("[]"), int(port)
 

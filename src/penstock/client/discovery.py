@@ -9,12 +9,14 @@ said last stays valid while it cannot be asked.
 import asyncio
 import logging
 import random
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import quote
 
 import msgspec
 
+from penstock.client.addresses import PORT_MAX
 from penstock.client.config import ClientConfig
 from penstock.errors import HttpRequestError, NotConnected
 from penstock.webapi.client import ACCEPT_V1, HttpClient
@@ -34,6 +36,9 @@ ALL_NODES = "/nodes?for=producer"
 """For a producer: any nsqd will do, since publishing creates the topic."""
 
 INDEX_HEADER = "x-penstock-index"
+
+# What a node may call itself: anything that is no unix socket's path, and stays on a line.
+_HOST = re.compile(r"[^\s/]+")
 
 # An answer that took this long was held.
 HELD_SECONDS_MIN = 1.0
@@ -179,7 +184,7 @@ def parse_answer(url: str, status: int, body: bytes) -> frozenset[str]:
         answer = msgspec.json.decode(body, type=_Answer)
     except (msgspec.DecodeError, RecursionError) as failure:
         raise HttpRequestError(url, f"unexpected answer: {failure}") from None
-    return frozenset(map(_tcp_address, answer.producers or []))
+    return frozenset(_tcp_addresses(url, answer.producers or []))
 
 
 async def _failure_of(poller: _Poller) -> HttpRequestError | None:
@@ -190,6 +195,12 @@ async def _failure_of(poller: _Poller) -> HttpRequestError | None:
     return None
 
 
-def _tcp_address(producer: _Producer) -> str:
-    host = producer.broadcast_address
-    return f"[{host}]:{producer.tcp_port}" if ":" in host else f"{host}:{producer.tcp_port}"
+def _tcp_addresses(url: str, producers: list[_Producer]) -> Iterator[str]:
+    """A node that has registered what is no address must not keep us from the others."""
+    for producer in producers:
+        host, port = producer.broadcast_address, producer.tcp_port
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if _HOST.fullmatch(host) and 0 < port <= PORT_MAX:
+            yield address
+        else:
+            log.warning("%s: not an address (host:port): %r", url, address)
