@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from penstock.errors import ProtocolError
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Refused
 from penstock.wire import commands, frames
@@ -227,6 +228,17 @@ def test_silent_client_gets_a_heartbeat_and_then_the_end(
     # The loop's clock has milliseconds.
     assert 0.99 <= heartbeat_after < 1.0 + TOLERANCE_SECONDS
     assert 1.99 <= end_after < 2.0 + TOLERANCE_SECONDS
+
+
+def test_client_that_stops_inside_a_body_is_told_what_is_missing(nsqd: NsqdProcess) -> None:
+    missing = ProtocolError("E_BAD_MESSAGE", "PUB failed to read message body")
+    with nsqd.connect() as client:
+        client.identify(heartbeat_interval=1000)
+        client.send(commands.pub("heartbeat", b"body")[:-1])
+
+        assert HEARTBEAT == client.next_frame()
+        # The second heartbeat falls due at the same time.
+        assert frames.error(missing) == client.read_to_end().removeprefix(frames.HEARTBEAT)
 
 
 def test_answered_heartbeats_keep_a_connection() -> None:

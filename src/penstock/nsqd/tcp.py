@@ -294,7 +294,14 @@ class Client(asyncio.Protocol):
 
     def give_up(self, reason: str) -> None:
         self._services.refusals.count("timeout")
-        self._break_off(reason)
+        try:
+            if self._pulse.blocked_since is None:
+                self._wire.receive_eof()
+        except ProtocolError as error:
+            # nsq compat: who stops inside a body is told what is missing, others just cut off.
+            self._refuse(error, [])
+        else:
+            self._break_off(reason)
 
     def _break_off(self, reason: str) -> None:
         """Closes at once."""
