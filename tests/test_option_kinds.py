@@ -154,7 +154,7 @@ def test_config_values_of_a_wrong_kind_are_refused(kind: Kind[Any], value: objec
         (STRINGS, (), "", []),
         (FLOAT, 0.5, "0.5", 0.5),
         (FLOATS, (0.99, 0.5), "0.99, 0.5", [0.99, 0.5]),
-        (FLOATS, (), "", None),
+        (FLOATS, (), "", []),
         (LOG_LEVEL, LogLevel.WARN, "warn", 3),
         (COLOUR, Colour.RED, "red", 7),
     ],

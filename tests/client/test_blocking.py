@@ -132,7 +132,10 @@ def test_what_goes_wrong_is_told(nsqd: NsqdProcess, topic: str) -> None:
     ("peer_does", "complaint"),
     [
         ({"is_silent": True}, r"no answer to IDENTIFY within 0\.2 s"),
-        ({"raw_answer": b"HTTP/1.1 400 Bad Request\r\n\r\n"}, "not a frame: size 1213486160"),
+        (
+            {"raw_answer": b"HTTP/1.1 400 Bad Request\r\n\r\n"},
+            "not a frame: it is HTTP, which has another port",
+        ),
     ],
 )
 def test_a_peer_that_is_no_nsqd(peer_does: dict[str, Any], complaint: str) -> None:

@@ -182,7 +182,7 @@ def test_the_registry_is_right_soon_after_a_partition(lab: Lab) -> None:
     make_topic(lab.busy, "comes")
     make_topic(lab.near, "meanwhile")
     wait_until(
-        lambda: all("i/o timeout" in lab.log_of(host) for host in cut_off),
+        lambda: all("timed out" in lab.log_of(host) for host in cut_off),
         "them to notice",
         seconds=NOTICED_SECONDS,
     )
