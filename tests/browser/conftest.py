@@ -4,12 +4,15 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from tests.nsqadmin.conftest import Cluster, cluster, topic
 
 __all__ = ["Cluster", "browser", "cluster", "page", "phone", "topic"]
 
 BROWSER_PATH = shutil.which("chromium")
+
+# What a page shows by itself may take a while on a busy machine.
+expect.set_options(timeout=20_000)
 
 # What is said when a test takes the network away.
 OFFLINE_SIGNS = ("ERR_INTERNET_DISCONNECTED", "htmx:afterRequest", "htmx:sendError")
