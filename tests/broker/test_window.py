@@ -44,6 +44,14 @@ def test_what_was_taken_is_let_go_of() -> None:
     assert len(window._frames) <= 1024
 
 
+def test_large_ones_are_let_go_of_sooner() -> None:
+    window = window_of(*[bytes(1 << 18)] * 100)
+    while len(window) > 1:
+        window.take(1, PLENTY)
+
+        assert len(window._frames) - len(window) < 4
+
+
 def test_a_cleared_one_is_empty() -> None:
     window = window_of(b"a", b"b")
     window.take(1, PLENTY)

@@ -9,18 +9,19 @@ from collections.abc import Sequence
 
 __all__ = ["Window"]
 
-# What was taken may be kept alive until there are so many of them.
+# What was taken may be kept alive until there are so many of them, or so many bytes.
 _TAKEN_MAX = 1024
+_TAKEN_BYTES_MAX = 1 << 20
 
 
 class Window:
     """First in, first out."""
 
-    __slots__ = ("_frames", "_taken")
+    __slots__ = ("_frames", "_taken", "_taken_bytes")
 
     def __init__(self) -> None:
         self._frames: list[bytes] = []
-        self._taken = 0
+        self._taken = self._taken_bytes = 0
 
     def __len__(self) -> int:
         return len(self._frames) - self._taken
@@ -33,14 +34,17 @@ class Window:
         """Takes out the first frames: at most `count`, and no more than fit into `bytes_max`, but
         at least one."""
         frames = self._frames[self._taken : self._taken + count]
-        if sum(map(len, frames)) > bytes_max:
+        size_bytes = sum(map(len, frames))
+        if size_bytes > bytes_max:
             del frames[_count_within(frames, bytes_max) :]
+            size_bytes = sum(map(len, frames))
         self._taken += len(frames)
+        self._taken_bytes += size_bytes
         if self._taken == len(self._frames):
             self.clear()
-        elif self._taken >= _TAKEN_MAX:
+        elif self._taken >= _TAKEN_MAX or self._taken_bytes >= _TAKEN_BYTES_MAX:
             del self._frames[: self._taken]
-            self._taken = 0
+            self._taken = self._taken_bytes = 0
         return frames
 
     def first(self, count: int) -> list[bytes]:
@@ -50,7 +54,7 @@ class Window:
     def clear(self) -> None:
         """Forgets everything."""
         self._frames = []
-        self._taken = 0
+        self._taken = self._taken_bytes = 0
 
 
 def _count_within(frames: list[bytes], bytes_max: int) -> int:
