@@ -173,6 +173,16 @@ def test_a_data_path_that_cannot_be_is_told_in_one_line(tmp_path: Path) -> None:
     assert "is a file" in done.stderr
 
 
+def test_it_stops_cleanly_when_whoever_started_it_has_gone(tmp_path: Path) -> None:
+    with up(tmp_path) as cluster:
+        assert cluster.program.stdout is not None
+        assert cluster.program.stderr is not None
+        cluster.program.stdout.close()
+        cluster.program.send_signal(signal.SIGHUP)
+        assert 0 == cluster.program.wait(timeout=20)
+        assert "" == cluster.program.stderr.read()
+
+
 def test_ctrl_c_stops_it_on_a_terminal(tmp_path: Path) -> None:
     with on_terminal("penstock", "up", f"--data-path={tmp_path}", *FREE_PORTS) as terminal:
         terminal.see("Ctrl-C stops it.")

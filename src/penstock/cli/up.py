@@ -3,6 +3,7 @@
 import click
 
 from penstock.cli.command_options import DURATION, CommandWithExamples
+from penstock.cli.interrupts import silence_stdout
 
 __all__ = ["command"]
 
@@ -97,5 +98,13 @@ def command(
             retention_seconds=retention_time or 0.0,
             log_level=LogLevel.parse(log_level),
         ),
-        click.echo,
+        _say,
     )
+
+
+def _say(text: str) -> None:
+    """Who has closed the terminal, or the pipe, need not be told; the cluster goes on."""
+    try:
+        click.echo(text)
+    except OSError:
+        silence_stdout()
