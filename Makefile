@@ -16,7 +16,7 @@ demo: .venv/.up-to-date ## start nsqd, publish, consume, kill it, and lose nothi
 	@$(bin)/python examples/demo.py
 
 test: .venv/.up-to-date tests/interop/node_modules/.up-to-date ## run all tests; ARGS="-k name" for some
-	@scripts/ensure-chromium
+	@scripts/ensure-test-programs
 	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(PYTEST) $(ARGS)
 
 lint: .venv/.up-to-date ## check format, style, types and the import rule

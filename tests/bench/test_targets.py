@@ -70,6 +70,7 @@ def test_a_run_that_fails_tells_what_the_server_said_last() -> None:
         raise LoadError("got 3 of 4 messages")
 
 
+# `make test` installs it, unless it may not.
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
 def test_redis_takes_its_flags() -> None:
     with running(redis("redis-server")) as server:

@@ -22,7 +22,8 @@ OFFLINE_SIGNS = ("ERR_INTERNET_DISCONNECTED", "htmx:afterRequest", "htmx:sendErr
 def browser() -> Iterator[Browser]:
     """One for all tests of a module."""
     if BROWSER_PATH is None:
-        pytest.skip("there is no chromium: run scripts/ensure-chromium")
+        # `make test` installs it, unless it may not.
+        pytest.skip("there is no chromium: run scripts/ensure-test-programs")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=BROWSER_PATH, args=["--no-sandbox", "--disable-gpu"]

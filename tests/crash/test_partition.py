@@ -147,12 +147,14 @@ def cabled(name: str, path: Path) -> Iterator[Lab]:
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
+        # Only the system's administrator may make networks; `make test` installs iproute2.
         pytest.skip("network namespaces take Linux, root and iproute2")
     name = f"pn{os.getpid() % 100_000}"
     with ExitStack() as stack:
         try:
             lab = stack.enter_context(cabled(name, tmp_path))
         except subprocess.CalledProcessError as failure:
+            # A container can keep this even from root, and what is tested is nsqd, not the host.
             pytest.skip(f"no network namespaces here: {failure.stderr.strip()}")
         lab.start(stack)
         yield lab

@@ -76,6 +76,7 @@ def command_of(client: str) -> list[str]:
         return [sys.executable, str(HERE / "clients" / f"{client}_client.py")]
     node = shutil.which("node")
     if node is None:
+        # Another language's tools are the machine's to have: Python developers may well have none.
         pytest.skip("nsqjs needs node, which is not installed")
     assert (HERE / "node_modules" / "nsqjs").exists(), "run npm install in tests/interop"
     return [node, str(HERE / "clients" / "nsqjs_client.js")]

@@ -250,7 +250,6 @@ def keepalive_seconds(nsqlookupd: NsqlookupdProcess, peer: LookupPeer) -> float:
     return float("nan")
 
 
-@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux shows its connections")
 def test_a_peer_whose_host_vanishes_is_found_out_by_probes(nsqlookupd: NsqlookupdProcess) -> None:
     node = nsqlookupd.node("n")
 

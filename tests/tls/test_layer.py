@@ -196,6 +196,7 @@ def test_a_server_that_is_not_trusted_is_refused_unless_nobody_looks(
 
 
 @pytest.mark.timeout(20)
+# `make test` installs it, unless it may not. Python's ssl cannot ask for new keys.
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program")
 def test_a_peer_may_change_its_keys(server: Identity) -> None:
     """OpenSSL's client does, and demands that we do, on a line with a K."""

@@ -1,0 +1,32 @@
+"""scripts/ensure-test-programs asks for what is missing, and never keeps the tests from running."""
+
+import subprocess
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "ensure-test-programs"
+PROGRAMS = ("chromium", "redis-server", "ip", "openssl")
+
+
+def run_with(folder: Path, programs: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Runs it where these programs, and no apt-get, are to be found."""
+    for name in ("sh", "dirname"):
+        (folder / name).symlink_to(Path("/bin") / name)
+    for name in programs:
+        (folder / name).write_text("")
+        (folder / name).chmod(0o755)
+    return subprocess.run(
+        [SCRIPT], env={"PATH": str(folder)}, capture_output=True, text=True, timeout=10, check=True
+    )
+
+
+def test_it_is_silent_when_all_are_there(tmp_path: Path) -> None:
+    assert "" == run_with(tmp_path, PROGRAMS).stderr
+
+
+def test_it_names_what_is_missing_and_cannot_be_installed(tmp_path: Path) -> None:
+    told = run_with(tmp_path, ("ip", "openssl")).stderr.splitlines()
+
+    assert [
+        f"Tests that need {name} are left out: run 'apt-get install {name}' to have them."
+        for name in ("chromium", "redis-server")
+    ] == told
