@@ -7,7 +7,8 @@ PORT_MAX = 65535
 
 def is_address(text: str) -> bool:
     """Whether this is a host:port that could be connected to."""
-    return has_port(text) and not text.startswith(":") and not text.endswith(":0")
+    host, _, port = text.rpartition(":")
+    return has_port(text) and bool(host) and int(port) > 0
 
 
 def has_port(text: str) -> bool:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable
 
+from penstock.addresses import is_address
 from penstock.errors import ConfigError
 
-__all__ = ["PORT_MAX", "Addresses", "host_and_port", "parse_addresses", "parse_lookupds"]
+__all__ = ["Addresses", "host_and_port", "parse_addresses", "parse_lookupds"]
 
 Addresses = str | Iterable[str]
 """One, or several."""
-
-PORT_MAX = 65535
 
 
 def parse_addresses(addresses: Addresses) -> list[str]:
@@ -24,9 +23,9 @@ def host_and_port(address: str) -> tuple[str, int] | None:
     """None for a unix socket. Raises ConfigError if it is neither."""
     if address.startswith(("/", "./")):
         return None
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= PORT_MAX:
+    if not is_address(address):
         raise ConfigError(f"not an address (host:port): {address!r}")
+    host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.client.addresses import PORT_MAX
+from penstock.addresses import PORT_MAX
 from penstock.client.config import ClientConfig
 from penstock.errors import HttpRequestError, NotConnected
 from penstock.webapi.client import ACCEPT_V1, HttpClient

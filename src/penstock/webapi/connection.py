@@ -20,6 +20,7 @@ from math import inf
 from typing import cast
 
 from penstock.addresses import host_of
+from penstock.listening import peer_address
 from penstock.webapi.bodies import Body, BodyTooBig
 from penstock.webapi.errors import BadRequest, HttpError
 from penstock.webapi.head import may_become_head
@@ -71,11 +72,7 @@ class Connection(asyncio.Protocol):
     @property
     def address(self) -> str:
         """The peer's `host:port`, or `@` on a unix socket."""
-        peer = self._transport.get_extra_info("peername")
-        if not isinstance(peer, tuple):
-            return "@"
-        host, port = peer[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return peer_address(self._transport)
 
     @property
     def is_secure(self) -> bool:
