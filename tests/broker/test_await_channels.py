@@ -48,6 +48,26 @@ def test_what_is_published_meanwhile_goes_to_every_channel(host: Host, name: str
     assert 0 == topic.depth
 
 
+@every_topic
+@pytest.mark.parametrize("channel", ["ch", "ch#ephemeral"])
+def test_what_a_channel_is_emptied_of_meanwhile_does_not_come(
+    host: Host, name: str, channel: str
+) -> None:
+    topic = new_topic(host, name)
+    emptied = host.consumer(name, channel, rdy=10)
+    other = host.consumer(name, "other", rdy=10)
+    host.publish(name, "a")
+    host.publish(name, "b", defer_ns=SECOND_NS)
+    emptied.channel.empty(topic.owed_seq)
+    host.publish(name, "c")
+    topic.start()
+    host.pump()
+    host.pass_time(SECOND_NS)
+
+    assert ["c"] == emptied.take()
+    assert ["a", "c", "b"] == other.take()
+
+
 def test_what_is_deferred_meanwhile_keeps_its_time(host: Host) -> None:
     topic = new_topic(host)
     consumer = host.consumer(rdy=10)

@@ -412,7 +412,7 @@ class TestRefusals:
             case "timed out":
                 host.pass_time(MSG_TIMEOUT_NS + LATE_NS)
             case "emptied":
-                consumer.channel.empty(host.broker.topics["t"].released_seq)
+                consumer.channel.empty(host.broker.topics["t"].owed_seq)
 
         with pytest.raises(
             NotInFlight, match=f"{word} {message_id.decode()} failed ID not in flight"
@@ -587,7 +587,7 @@ class TestEmptying:
         consumer.take()
         assert {"queued": 1, "in flight": 2, "deferred": 1} == counts(consumer.channel)
 
-        consumer.channel.empty(host.broker.topics["t"].released_seq)
+        consumer.channel.empty(host.broker.topics["t"].owed_seq)
         host.pump()
 
         assert {"queued": 0, "in flight": 0, "deferred": 0} == counts(consumer.channel)
@@ -598,7 +598,7 @@ class TestEmptying:
     def test_goes_on_with_what_comes_next(self, host: Host) -> None:
         consumer = host.consumer(rdy=1)
         host.publish("t", *"ab")
-        consumer.channel.empty(host.broker.topics["t"].released_seq)
+        consumer.channel.empty(host.broker.topics["t"].owed_seq)
         host.publish("t", *"cd")
 
         assert ["a", "c"] == consumer.take()
@@ -610,7 +610,7 @@ class TestEmptying:
         host = Host(BrokerSettings(mem_queue_size=mem_queue_size))
         consumer = host.consumer()
         host.publish("t", *numbered(10))
-        consumer.channel.empty(host.broker.topics["t"].released_seq)
+        consumer.channel.empty(host.broker.topics["t"].owed_seq)
         host.publish("t", "new")
         consumer.rdy(10)
 
@@ -619,7 +619,7 @@ class TestEmptying:
     def test_is_forgotten_by_no_restart(self, host: Host) -> None:
         consumer = host.consumer(rdy=1)
         host.publish("t", *"abc")
-        consumer.channel.empty(host.broker.topics["t"].released_seq)
+        consumer.channel.empty(host.broker.topics["t"].owed_seq)
         host.restart()
 
         assert 0 == host.channel().depth
@@ -627,7 +627,7 @@ class TestEmptying:
     def test_concerns_one_channel(self, host: Host) -> None:
         consumer, other = host.consumer(), host.consumer(channel="d")
         host.publish("t", *"ab")
-        consumer.channel.empty(host.broker.topics["t"].released_seq)
+        consumer.channel.empty(host.broker.topics["t"].owed_seq)
 
         assert (0, 2) == (consumer.channel.depth, other.channel.depth)
 
@@ -636,7 +636,7 @@ class TestEmptying:
         consumer = host.consumer(rdy=1)
         host.publish("t", "a")
         consumer.leave()
-        consumer.channel.empty(host.broker.topics["t"].released_seq)
+        consumer.channel.empty(host.broker.topics["t"].owed_seq)
         host.pass_time(2 * MSG_TIMEOUT_NS)
 
         assert {"queued": 0, "in flight": 0, "deferred": 0} == counts(consumer.channel)

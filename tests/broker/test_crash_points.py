@@ -108,7 +108,7 @@ Verb = Callable[[Host], object]
     [
         lambda host: host.broker.delete_topic("t"),
         lambda host: host.broker.delete_channel(host.broker.topics["t"], "c"),
-        lambda host: host.channel().empty(host.broker.topics["t"].released_seq),
+        lambda host: host.channel().empty(host.broker.topics["t"].owed_seq),
         lambda host: host.broker.topics["t"].empty(),
     ],
     ids=["delete topic", "delete channel", "empty channel", "empty topic"],

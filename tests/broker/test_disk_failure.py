@@ -309,7 +309,7 @@ class TestOperators:
         host.publish("t", *"ab")
         fill_disk(host)
         with pytest.raises(StorageError):
-            channel.empty(host.broker.topics["t"].released_seq)
+            channel.empty(host.broker.topics["t"].owed_seq)
         host.files.heal()
 
         assert 2 == channel.depth

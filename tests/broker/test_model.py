@@ -244,7 +244,7 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
                 channel.paused = verb == "pause"
                 real.pause(channel.paused)
             case "empty":
-                real.empty(self.topic.released_seq)
+                real.empty(self.topic.owed_seq)
                 channel.empty()
             case "delete":
                 self.host.broker.delete_channel(self.topic, name)

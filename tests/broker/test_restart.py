@@ -336,7 +336,7 @@ class TestCrash:
     def test_an_emptied_channel_stays_empty(self, host: Host) -> None:
         host.consumer(rdy=1)
         host.publish("t", *"abc")
-        host.channel().empty(host.broker.topics["t"].released_seq)
+        host.channel().empty(host.broker.topics["t"].owed_seq)
         host.crash()
 
         assert 0 == host.channel().depth

@@ -37,6 +37,7 @@ class Backlog:
         self.window_max = window_max  # what it may hold without a subscriber that waits for it
         self._on_due = on_due
         self._deferred = Deferred(frames_max=None)
+        self._cleared_below = 0  # the topic may still hold, and release, what has been dropped
 
     def offer(self, first_seq: int, frames: list[bytes], due_ns: int, wanted: int) -> None:
         """Takes a batch just released by the topic; `wanted` frames at least find room."""
@@ -48,7 +49,8 @@ class Backlog:
     def release(self, runs: Iterable[Run], next_seq: int) -> None:
         """Takes what the topic had held back, all of it below `next_seq`."""
         for run in runs:
-            self.offer(run.first_seq, run.frames, run.due_ns, 0)
+            if run.first_seq >= self._cleared_below:
+                self.offer(run.first_seq, run.frames, run.due_ns, 0)
 
     def load(self) -> bool:
         """Whether there is anything to take."""
@@ -106,7 +108,8 @@ class Backlog:
         """These will never be offered: they were dropped while the topic held them."""
 
     def clear(self, next_seq: int) -> None:
-        """Drops everything below `next_seq`."""
+        """Drops everything below `next_seq`, be it given to us or not."""
+        self._cleared_below = next_seq
         self._window.clear()
         self.in_sequence = True
         self._deferred.clear()

@@ -175,6 +175,12 @@ class Topic:
         """How many of them are beyond what a memory queue would hold."""
         return max(self.depth - self._settings.mem_queue_size, 0)
 
+    @property
+    def owed_seq(self) -> int:
+        """Everything below this is the channels': given to them, or waiting only until the rest
+        of them is there."""
+        return self.released_seq if self.paused else self.log.next_seq
+
     def _resume(self, store: TopicStore) -> None:
         """Takes up where the cursors say that an earlier process left off."""
         cursors, log = store.cursors, store.log

@@ -342,7 +342,7 @@ class HttpApi:
     def _empty_channel(self, request: Request) -> None:
         topic, channel = topic_and_channel(self._broker, request.args)
         with failing_with_500(self._services.log, request):
-            channel.empty(topic.released_seq)
+            channel.empty(topic.owed_seq)
 
     def _pause_channel(self, request: Request, *, paused: bool) -> None:
         _, channel = topic_and_channel(self._broker, request.args)
