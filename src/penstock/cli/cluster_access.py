@@ -8,8 +8,8 @@ import asyncio
 import click
 
 from penstock.cli.command_options import NSQD_HTTP_ADDRESS, token_headers
+from penstock.cluster.stats import Cluster
 from penstock.errors import HttpRequestError
-from penstock.tools.cluster_stats import Cluster
 from penstock.webapi.client import HttpClient
 
 __all__ = ["cluster_of", "http_client", "nodes_with_topic"]

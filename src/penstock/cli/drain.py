@@ -38,8 +38,8 @@ def command(node: str, *, token: str, no_wait: bool, timeout: float) -> None:
     import asyncio  # noqa: PLC0415
 
     from penstock.cli.cluster_access import cluster_of, http_client  # noqa: PLC0415
+    from penstock.cluster.nsqd_api import NsqdApi  # noqa: PLC0415
     from penstock.tools.draining import wait_until_drained  # noqa: PLC0415
-    from penstock.tools.nsqd_api import NsqdApi  # noqa: PLC0415
 
     asyncio.run(NsqdApi(http_client(), node, token_headers(token)).drain())
     if no_wait:

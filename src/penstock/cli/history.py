@@ -62,13 +62,13 @@ def command(
     """
     from penstock.cli.cluster_access import nodes_with_topic  # noqa: PLC0415
     from penstock.cli.interrupts import leaving_on_signals  # noqa: PLC0415
+    from penstock.cluster.nsqd_api import absolute_place, is_seq  # noqa: PLC0415
     from penstock.tools.history import (  # noqa: PLC0415
         body_line,
         json_line,
         read_history,
         text_line,
     )
-    from penstock.tools.nsqd_api import absolute_place, is_seq  # noqa: PLC0415
 
     line_of = {"json": json_line, "body": body_line}.get(form or "", text_line)
     start = absolute_place(start or ("latest" if follow else "earliest"))

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.cli.command_options import NSQD_HTTP_ADDRESS, token_headers
+from penstock.cluster.stats import Cluster, Snapshot
 from penstock.errors import HttpRequestError
-from penstock.tools.cluster_stats import Cluster, Snapshot
 from penstock.webapi.client import HttpClient
 
 __all__ = ["known_channels", "known_topics"]

@@ -77,8 +77,8 @@ def _run(options: NsqStatOptions, log: Logger) -> int:
     import asyncio  # noqa: PLC0415
 
     from penstock.cli.interrupts import leaving_on_signals, quiet_when_unread  # noqa: PLC0415
+    from penstock.cluster.stats import Cluster  # noqa: PLC0415
     from penstock.tools.channel_stats import ChannelWatch  # noqa: PLC0415
-    from penstock.tools.cluster_stats import Cluster  # noqa: PLC0415
     from penstock.tools.live_screen import maybe_live_console  # noqa: PLC0415
     from penstock.webapi.client import HttpClient  # noqa: PLC0415
 

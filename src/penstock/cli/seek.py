@@ -16,7 +16,7 @@ from penstock.cli.command_options import (
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.tools.seeking import Move
+    from penstock.cluster.seeking import Move
 
 __all__ = ["command"]
 
@@ -60,8 +60,8 @@ def command(
         http_client,
         nodes_with_topic,
     )
-    from penstock.tools.nsqd_api import NsqdApi, absolute_place, is_seq  # noqa: PLC0415
-    from penstock.tools.seeking import move, plan  # noqa: PLC0415
+    from penstock.cluster.nsqd_api import NsqdApi, absolute_place, is_seq  # noqa: PLC0415
+    from penstock.cluster.seeking import move, plan  # noqa: PLC0415
 
     place = absolute_place(place)
     addresses = nodes_with_topic(topic, nsqds, lookupds, token)

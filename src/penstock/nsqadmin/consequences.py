@@ -6,9 +6,9 @@ The numbers are those of the moment at which the operator is asked.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.cluster.seeking import Move
 from penstock.nsqadmin.rendering import commas
 from penstock.nsqadmin.views import ChannelRow, NodeRow, TopicRow
-from penstock.tools.seeking import Move
 
 __all__ = [
     "Question",

@@ -12,6 +12,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock import names
+from penstock.cluster.nsqd_api import absolute_place
+from penstock.cluster.seeking import Move
 from penstock.durations import parse_duration
 from penstock.errors import ConfigError, HttpRequestError
 from penstock.nsqadmin.access import Admins
@@ -30,8 +32,6 @@ from penstock.nsqadmin.orders import Orders
 from penstock.nsqadmin.rendering import Renderer
 from penstock.nsqadmin.views import TopicRow, node_rows, topic_rows
 from penstock.nsqadmin.watcher import Snapshot, Watcher
-from penstock.tools.nsqd_api import absolute_place
-from penstock.tools.seeking import Move
 from penstock.webapi import HttpError
 
 __all__ = ["Deeds"]

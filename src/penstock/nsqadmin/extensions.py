@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from penstock.cluster import stats as cluster_stats
+from penstock.cluster.nsqd_api import LogExtent, NsqdApi, refusal, url_of
+from penstock.cluster.seeking import Move, move, plan
 from penstock.errors import HttpRequestError
 from penstock.nsqadmin.inquiry import Cluster
-from penstock.tools import cluster_stats
-from penstock.tools.nsqd_api import LogExtent, NsqdApi, refusal, url_of
-from penstock.tools.seeking import Move, move, plan
 from penstock.webapi.client import ACCEPT_V1, HttpReply
 
 __all__ = ["STATES", "Extensions", "Message", "Search"]

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.cluster.nsqd_api import LogExtent, absolute_place, is_seq
 from penstock.errors import ConfigError, HttpRequestError
 from penstock.nsqadmin.bodies import Shown, shown
 from penstock.nsqadmin.extensions import STATES, Extensions, Message
 from penstock.nsqadmin.inquiry import Cluster
 from penstock.nsqadmin.rendering import Renderer
-from penstock.tools.nsqd_api import LogExtent, absolute_place, is_seq
 from penstock.webapi import HttpError
 
 __all__ = ["MessagePages"]

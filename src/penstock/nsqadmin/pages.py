@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.cluster.nsqd_api import LogExtent
 from penstock.nsqadmin.aggregate import aggregate_channel, node_topics
 from penstock.nsqadmin.chronicle import CLUSTER, Key, channel_key, node_key, topic_key
 from penstock.nsqadmin.envelope import json_reply
@@ -30,7 +31,6 @@ from penstock.nsqadmin.views import (
     totals,
 )
 from penstock.nsqadmin.watcher import Snapshot, Watcher
-from penstock.tools.nsqd_api import LogExtent
 from penstock.webapi import HttpError
 
 __all__ = ["Pages"]

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from penstock.cluster.nsqd_api import refusal, url_of
+from penstock.cluster.stats import base_url
 from penstock.errors import HttpRequestError
-from penstock.tools.cluster_stats import base_url
-from penstock.tools.nsqd_api import refusal, url_of
 
 __all__ = ["StoredMessage", "body_line", "json_line", "read_history", "text_line"]
 

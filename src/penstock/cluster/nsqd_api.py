@@ -1,4 +1,4 @@
-"""What the tools ask of nsqd over HTTP beside its figures: history, places in it, and draining.
+"""What one nsqd is asked over HTTP beside its figures: history, places in it, and draining.
 
 A refusal is told in words, as an HttpRequestError that names the node.
 """
@@ -10,9 +10,9 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from penstock.cluster.stats import base_url
 from penstock.durations import parse_duration
 from penstock.errors import ConfigError, HttpRequestError
-from penstock.tools.cluster_stats import base_url
 from penstock.webapi.client import ACCEPT_V1, HttpClient, HttpReply
 
 __all__ = ["LogExtent", "NsqdApi", "Segment", "absolute_place", "is_seq", "refusal", "url_of"]

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
+from penstock.cluster.nsqd_api import LogExtent, Segment, absolute_place, is_seq, refusal
 from penstock.errors import ConfigError
-from penstock.tools.nsqd_api import LogExtent, Segment, absolute_place, is_seq, refusal
 
 
 @pytest.mark.parametrize("place", ["earliest", "latest", "12345", "2026-11-15T08:00:00.5+01:00"])

@@ -1,4 +1,4 @@
-"""`penstock seek`: what moving a channel would do, and doing it.
+"""What moving a channel would do, and doing it.
 
 A channel has a cursor on every node that has it. All of them are looked at before any is moved.
 """
@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.cluster.nsqd_api import NsqdApi
+from penstock.cluster.stats import Snapshot
 from penstock.errors import HttpRequestError
-from penstock.tools.cluster_stats import Snapshot
-from penstock.tools.nsqd_api import NsqdApi
 
 __all__ = ["Move", "move", "plan"]
 
