@@ -18,9 +18,9 @@ def from_json_body(frame: DataFrame, schema: StructType | str) -> DataFrame:
 
     A field that is missing in a body is null there; where a body is no JSON, all of them are.
     """
-    others = [name for name in frame.columns if name != "body"]
+    # Without asking for the columns that there are: a declarative pipeline may not be asked yet.
     value = sql.from_json(sql.col("body").cast("string"), schema)
-    return frame.select(*others, value.alias("value"))
+    return frame.withColumn("value", value).drop("body")
 
 
 def infer_json_schema(table: DataFrame, rows: int = SAMPLE_ROWS) -> StructType:

@@ -33,7 +33,7 @@ _SOURCE = (
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "nodeTimeout"),
 )
 _SINK = ("topic", "maxMessageSize", "publishTimeout")
-_SPARKS_OWN = ("checkpointLocation",)
+_SPARKS_OWN = ("checkpointLocation", "queryName")
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ def test_windows_go_from_topic_to_topic(
     )
 
     writer = counts.writeStream.format("nsq").options(nsqd=nsqd.http_address, topic="counts")
+    writer = writer.queryName("counts")
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
 
     assert query.awaitTermination(60)
