@@ -45,6 +45,7 @@ STEPS = [
     *["operate"] * 5,
     *["move"] * 4,
     *["cancel"] * 2,
+    *["recall"] * 3,
     *["save_progress"] * 4,
     *["restart"] * 1,
     *["crash"] * 2,
@@ -294,6 +295,27 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
         body = wire.body(frame).decode()
         self.channels[name].finished.add(body)
         self.channels[name].finished_saved.add(body)
+
+    def recall(self, data: st.DataObject) -> None:
+        """One that somebody has, or that waits for a time, as far as we can see."""
+        name = data.draw(st.sampled_from(sorted(self.channels) or [""]))
+        if not name:
+            return
+        real, model = self.topic.channels[name], self.channels[name]
+        in_flight = [frame for _, frame, _ in real.peek_in_flight(100)]
+        deferred = [waiting.frame for waiting in real.peek_deferred(100)]
+        if not in_flight + deferred:
+            return
+        frame = data.draw(st.sampled_from(in_flight + deferred))
+        requeue_count = real.requeue_count
+        assert real.recall(wire.message_id(frame), self.host.clock.wall_ns())
+        assert requeue_count + (frame in in_flight) == real.requeue_count
+        body = wire.body(frame).decode()
+        for consumer in model.consumers + model.departed:
+            consumer.in_flight.pop(body, None)
+        model.put_back(body)
+        if frame in deferred:
+            model.noted_saved[body] = model.noted[body]
 
     # What the daemon does.
 

@@ -1,4 +1,4 @@
-"""Looking into a channel changes nothing; cancelling changes one message."""
+"""Looking into a channel changes nothing; cancelling and recalling change one message."""
 
 import pytest
 from hypothesis import given
@@ -131,6 +131,35 @@ class TestDeferred:
         consumer = host.consumer(rdy=10)
         host.pass_time(SECOND_NS)
         assert ["a", "c"] == consumer.take()
+
+    @SIZES
+    @pytest.mark.parametrize("topic", ["t", "t#ephemeral"])
+    def test_one_that_is_recalled_comes_at_once(self, topic: str, mem_queue_size: int) -> None:
+        host = host_with(mem_queue_size)
+        consumer = host.consumer(topic, rdy=10)
+        host.publish(topic, *"abc", defer_ns=SECOND_NS)
+        _, b, _ = [wire.message_id(each.frame) for each in consumer.channel.peek_deferred(3)]
+
+        assert consumer.channel.recall(b, host.clock.wall_ns())
+        host.pump()
+        assert ["b"] == consumer.take()
+        assert 2 == consumer.channel.deferred_count
+        host.pass_time(SECOND_NS)
+        assert [*"ac"] == consumer.take()
+
+    @pytest.mark.parametrize("is_read", [True, False], ids=["read", "still in the log"])
+    def test_that_it_was_recalled_outlives_a_crash(self, is_read: bool) -> None:
+        host = host_with(10 if is_read else 0)
+        host.publish("t", "a")
+        host.publish("t", *"bc", defer_ns=SECOND_NS)
+        channel, now_ns = host.channel(), host.clock.wall_ns()
+        waiting = channel.peek_deferred(100) if is_read else channel.peek(100)[1:]
+        b = wire.message_id(waiting[0].frame)
+
+        assert not channel.recall(b"%016x" % id_number(0, 5), now_ns)
+        assert channel.recall(b, now_ns)
+        host.crash()
+        assert [*"ab"] == host.consumer(rdy=10).take()
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Looking into a channel of the running program, and taking back what was deferred."""
+"""Looking into a channel of the running program, and seeing to one message of it."""
 
 import json
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ import pytest
 
 from penstock.nsqd.history_peek import LIMIT_MAX
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.raw_client import Refused
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
 
@@ -41,6 +42,11 @@ def prepare(nsqd: NsqdProcess, topic: str, letters: str = "") -> None:
 
 def defer(nsqd: NsqdProcess, topic: str, body: bytes, minutes: int) -> None:
     nsqd.post(f"/pub?topic={topic}&defer={minutes * 60_000}", body)
+
+
+def refusal(nsqd: NsqdProcess, path: str) -> tuple[int, str]:
+    answer = nsqd.http("POST", path)
+    return answer.status, answer.json()["message"]
 
 
 def test_what_is_queued_comes_in_order_and_stays(nsqd: NsqdProcess, topic: str) -> None:
@@ -113,10 +119,33 @@ def test_only_what_is_deferred_is_cancelled(nsqd: NsqdProcess, topic: str) -> No
     path = f"/channel/cancel?topic={topic}&channel=c"
     # The second one is the same message on another node.
     for message_id in (message["id"], f"{int(message['id'], 16) ^ 1 << 60:016x}"):
-        answer = nsqd.http("POST", f"{path}&id={message_id}")
-        assert (404, "MESSAGE_NOT_FOUND") == (answer.status, answer.json()["message"])
+        assert (404, "MESSAGE_NOT_FOUND") == refusal(nsqd, f"{path}&id={message_id}")
 
     assert "a" == bodies(nsqd, topic)
+
+
+def test_one_message_is_requeued_whoever_has_it(nsqd: NsqdProcess, topic: str) -> None:
+    prepare(nsqd, topic, "a")
+    stuck = nsqd.consumer(topic, "c", rdy=1)
+    defer(nsqd, topic, b"b", 1)
+    held = stuck.message()
+    wait_until(lambda: nsqd.shows(topic, "c", deferred_count=1), "one to be deferred")
+    (waiting,) = peek(nsqd, topic, "&state=deferred")
+    other = nsqd.consumer(topic, "c", rdy=2)
+    stuck.send(commands.rdy(0))
+    for message_id in (held.id.decode(), waiting["id"]):
+        nsqd.post(f"/channel/requeue?topic={topic}&channel=c&id={message_id}")
+    again, hastened = other.messages(2)
+
+    assert (held.id, b"a", 2) == (again.id, again.body, again.attempts)
+    assert (b"b", 1) == (hastened.body, hastened.attempts)
+    with pytest.raises(Refused, match="E_FIN_FAILED"):
+        stuck.call(commands.fin(held.id))
+    assert nsqd.shows(topic, "c", requeue_count=1, deferred_count=0, in_flight_count=2)
+    other.send(commands.fin(again.id))
+    wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=1), "one to be finished")
+    path = f"/channel/requeue?topic={topic}&channel=c&id={again.id.decode()}"
+    assert (404, "MESSAGE_NOT_FOUND") == refusal(nsqd, path)
 
 
 REFUSALS = {
@@ -127,6 +156,8 @@ REFUSALS = {
     "POST /channel/cancel?topic=known&channel=c": "MISSING_ARG_ID",
     "POST /channel/cancel?topic=known&channel=c&id=7": "INVALID_ARG_ID",
     "POST /channel/cancel?topic=known&channel=c&id=ABCDEF0123456789": "INVALID_ARG_ID",
+    "POST /channel/requeue?topic=known&channel=c": "MISSING_ARG_ID",
+    "POST /channel/requeue?topic=known&channel=c&id=7": "INVALID_ARG_ID",
 }
 
 

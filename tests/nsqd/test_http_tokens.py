@@ -104,6 +104,8 @@ class TestTheFile:
         ("PUT", "/config/log_level", {ADMIN}),
         ("POST", "/topic/delete", {ADMIN}),
         ("POST", "/channel/seek", {ADMIN}),
+        ("POST", "/channel/requeue", {ADMIN}),
+        ("POST", "/client/close", {ADMIN}),
         ("POST", "/channel/create", {ADMIN, CONSUME}),
         ("POST", "/channel/commit", {CONSUME}),
         ("GET", "/topic/messages", {CONSUME}),

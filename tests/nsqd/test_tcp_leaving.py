@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Refused
+from penstock.testing.raw_client import Disconnected, Refused
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
 from penstock.wire.frames import Message
@@ -23,6 +23,11 @@ def nsqd() -> Iterator[NsqdProcess]:
 
 def bodies(messages: list[Message]) -> list[bytes]:
     return [message.body for message in messages]
+
+
+def refusal(nsqd: NsqdProcess, path: str) -> tuple[int, str]:
+    answer = nsqd.http("POST", path)
+    return answer.status, answer.json()["message"]
 
 
 # Consumers that leave -----------------------------------------------------------------------------
@@ -52,6 +57,37 @@ def test_consumer_that_breaks_the_protocol_leaves_at_once(nsqd: NsqdProcess, top
     nsqd.publish(topic, b"2")
 
     assert [b"1", b"2"] == bodies(other.messages(2, seconds=0.5))
+
+
+def test_consumer_that_is_sent_away_leaves_at_once(nsqd: NsqdProcess, topic: str) -> None:
+    """Though it has not answered anything, nor read all that it was sent."""
+    nsqd.publish(topic, *[bytes(10_000)] * 300)
+    stuck = nsqd.consumer(topic, "c", rdy=300)
+    wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=300), "all to be in flight")
+    other = nsqd.consumer(topic, "c", rdy=0)
+    shown = {each["remote_address"]: each for each in nsqd.stats(topic, "c")["clients"]}
+    connect_ts = shown[stuck.local_address]["connect_ts"]
+    path = f"/client/close?remote_address={stuck.local_address}"
+
+    assert (404, "CLIENT_NOT_FOUND") == refusal(nsqd, f"{path}&connect_ts={connect_ts - 1}")
+    nsqd.post(f"{path}&connect_ts={connect_ts}")
+    other.send(commands.rdy(300))
+
+    assert {2} == {each.attempts for each in other.messages(300)}
+    assert (404, "CLIENT_NOT_FOUND") == refusal(nsqd, path)
+    with pytest.raises((Disconnected, ConnectionResetError)):
+        stuck.messages(301)
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    {
+        "": "MISSING_ARG_REMOTE_ADDRESS",
+        "remote_address=1.2.3.4:5&connect_ts=yesterday": "INVALID_ARG_CONNECT_TS",
+    }.items(),
+)
+def test_nonsense_sends_nobody_away(nsqd: NsqdProcess, query: str, code: str) -> None:
+    assert (400, code) == refusal(nsqd, f"/client/close?{query}")
 
 
 def test_messages_of_a_lost_consumer_can_wait_for_their_timeout(topic: str) -> None:

@@ -104,6 +104,13 @@ class Backlog:
         """Finishes a message that waits for a time. Returns whether there was such a one."""
         return self._deferred.remove(seq_of(message_id))
 
+    def hasten(self, message_id: bytes, wall_ns: int) -> bool:
+        """Queues a message that waits for a time. Returns whether there was such a one."""
+        if not self._deferred.hasten(seq_of(message_id)):
+            return False
+        self.recall_due(wall_ns)
+        return True
+
     def skip(self, first_seq: int, next_seq: int) -> None:
         """These will never be offered: they were dropped while the topic held them."""
 

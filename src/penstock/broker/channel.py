@@ -252,6 +252,19 @@ class Channel:
         """Finishes a message that is deferred. Returns whether there was such a one."""
         return self._backlog.cancel(message_id, wall_ns)
 
+    def recall(self, message_id: bytes, wall_ns: int) -> bool:
+        """Queues a message that a subscriber has, or that waits for a time, for its next attempt at
+        once. Returns whether there was such a one."""
+        for subscriber in chain(self.subscribers, self._departed):
+            if (frame := subscriber.in_flight.pop(message_id)) is not None:
+                self.requeue_count += 1
+                self._put_back([frame])
+                if subscriber in self.subscribers:
+                    self.ready(subscriber)
+                return True
+        self._agenda.wake(self)
+        return self._backlog.hasten(message_id, wall_ns)
+
     def delete(self) -> None:
         """Forgets all that was not finished, and sends the subscribers away."""
         if isinstance(self._backlog, LogBacklog):

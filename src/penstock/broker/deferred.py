@@ -69,15 +69,20 @@ class Deferred:
 
     def remove(self, seq: int) -> bool:
         """Takes one message out, wherever it waits. Returns whether it was there."""
-        for at, run in enumerate(self._heap):
-            place = seq - run.first_seq
-            if 0 <= place < run.length:
-                self._heap[at : at + 1] = _without(run, place)
-                heapq.heapify(self._heap)
-                self.count -= 1
-                self._frames_held -= run.frames is not None
-                return True
-        return False
+        run = self._split_off(seq)
+        if run is None:
+            return False
+        self.count -= 1
+        self._frames_held -= run.frames is not None
+        return True
+
+    def hasten(self, seq: int) -> bool:
+        """Makes one message due at once, wherever it waits. Returns whether it was there."""
+        run = self._split_off(seq)
+        if run is None:
+            return False
+        heapq.heappush(self._heap, run._replace(due_ns=0))
+        return True
 
     def first(self, count: int) -> list[DeferredRun]:
         """The runs that the next `count` messages to come due are in; the last one is cut to fit.
@@ -97,14 +102,19 @@ class Deferred:
         self._heap.clear()
         self.count = self._frames_held = 0
 
+    def _split_off(self, seq: int) -> DeferredRun | None:
+        """Takes one message out of the run that it waits in; it still counts."""
+        for at, run in enumerate(self._heap):
+            place = seq - run.first_seq
+            if 0 <= place < run.length:
+                others = (_part(run, 0, place), _part(run, place + 1, run.length))
+                self._heap[at : at + 1] = [part for part in others if part.length]
+                heapq.heapify(self._heap)
+                return _part(run, place, place + 1)
+        return None
 
-def _without(run: DeferredRun, place: int) -> list[DeferredRun]:
-    """What is left of a run without one of its messages: what comes before it, and after."""
-    before, after = (run.frames[:place], run.frames[place + 1 :]) if run.frames else (None, None)
-    parts = [
-        run._replace(length=place, frames=before),
-        run._replace(
-            first_seq=run.first_seq + place + 1, length=run.length - place - 1, frames=after
-        ),
-    ]
-    return [part for part in parts if part.length]
+
+def _part(run: DeferredRun, start: int, end: int) -> DeferredRun:
+    """The messages from `start` to `end` of a run."""
+    frames = None if run.frames is None else run.frames[start:end]
+    return run._replace(first_seq=run.first_seq + start, length=end - start, frames=frames)

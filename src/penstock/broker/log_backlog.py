@@ -138,13 +138,28 @@ class LogBacklog(Backlog):
 
     def cancel(self, message_id: bytes, wall_ns: int) -> bool:
         seq = seq_of(message_id)
-        runs = self._log.read(seq, 1)
-        if not runs or wire.message_id(runs[0].frames[0]) != message_id:
-            return False  # of another topic or node
-        if not self._deferred.remove(seq) and not self._is_unread_and_deferred(runs[0], wall_ns):
+        run = self._maybe_stored(message_id)
+        if run is None:
+            return False
+        if not self._deferred.remove(seq) and not self._is_unread_and_deferred(run, wall_ns):
             return False
         self._finish_range(seq, seq + 1)
         self._cursors.flush()
+        return True
+
+    def hasten(self, message_id: bytes, wall_ns: int) -> bool:
+        seq = seq_of(message_id)
+        run = self._maybe_stored(message_id)
+        if run is None:
+            return False
+        if not self._deferred.hasten(seq) and not self._is_unread_and_deferred(run, wall_ns):
+            return False
+        noted = self._progress.notes.get(seq)
+        self._cursors.note(self._channel, seq, Note(noted.attempts if noted else 0, due_ns=0))
+        self._revisited_below = max(self._revisited_below, seq + 1)
+        self._on_progress()
+        self._cursors.flush()
+        self.recall_due(wall_ns)
         return True
 
     def skip(self, first_seq: int, next_seq: int) -> None:
@@ -234,6 +249,11 @@ class LogBacklog(Backlog):
                     yield seq, Waiting(frame, due_ns)
                 else:
                     yield seq, Waiting(wire.with_attempts(frame, note.attempts + 1), note.due_ns)
+
+    def _maybe_stored(self, message_id: bytes) -> Run | None:
+        """The message as the log has it; None if it is of another topic or node."""
+        runs = self._log.read(seq_of(message_id), 1)
+        return runs[0] if runs and wire.message_id(runs[0].frames[0]) == message_id else None
 
     def _is_unread_and_deferred(self, run: Run, wall_ns: int) -> bool:
         """Whether the first message of a run is still to be read by us, and will have to wait."""

@@ -1,4 +1,4 @@
-"""Looking into a channel over HTTP without consuming, and taking back what was deferred.
+"""Looking into a channel over HTTP without consuming, and seeing to one message of it.
 
 What is seen is a moment: it may have moved on by the time that it arrives.
 """
@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from penstock.broker.address import seq_of
 from penstock.broker.backlog import Waiting
+from penstock.broker.channel import Channel
 from penstock.broker.subscriber import Subscriber
 from penstock.nsqd.history import LINES_TYPE, HistoryServices
 from penstock.nsqd.history_args import answering_refusals, count_arg, word_arg
@@ -41,6 +42,7 @@ class ChannelPeek:
         return [
             Route("GET", "/channel/messages", answering_refusals(log, self._messages)),
             Route("POST", "/channel/cancel", answering_refusals(log, self._cancel)),
+            Route("POST", "/channel/requeue", answering_refusals(log, self._requeue)),
         ]
 
     def _messages(self, request: Request) -> Streaming:
@@ -58,12 +60,21 @@ class ChannelPeek:
         return Streaming(_in_pieces(lines), headers=(("Content-Type", LINES_TYPE),))
 
     def _cancel(self, request: Request) -> None:
-        _, channel = topic_and_channel(self._broker, request.args)
-        message_id = required(request.args, "id")
+        channel, message_id = self._channel_and_id(request.args)
+        if not channel.cancel(message_id, self._services.clock.wall_ns()):
+            raise HttpError(404, "MESSAGE_NOT_FOUND")
+
+    def _requeue(self, request: Request) -> None:
+        channel, message_id = self._channel_and_id(request.args)
+        if not channel.recall(message_id, self._services.clock.wall_ns()):
+            raise HttpError(404, "MESSAGE_NOT_FOUND")
+
+    def _channel_and_id(self, args: dict[str, str]) -> tuple[Channel, bytes]:
+        _, channel = topic_and_channel(self._broker, args)
+        message_id = required(args, "id")
         if not _MESSAGE_ID.fullmatch(message_id):
             raise HttpError(400, "INVALID_ARG_ID")
-        if not channel.cancel(message_id.encode(), self._services.clock.wall_ns()):
-            raise HttpError(404, "MESSAGE_NOT_FOUND")
+        return channel, message_id.encode()
 
     def _in_flight_lines(
         self, in_flight: list[tuple[Subscriber, bytes, int]]

@@ -8,7 +8,7 @@ but for publishing, which is answered when the message is stored.
 import asyncio
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,12 +32,14 @@ from penstock.nsqd.http_args import (
     topic_name,
     topic_of,
 )
+from penstock.nsqd.http_clients import ClientEndpoints
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.metrics import MetricsSource, metrics
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.publisher import Publisher
-from penstock.nsqd.stats import ClientView, collect
+from penstock.nsqd.stats import collect
 from penstock.nsqd.stats_text import as_text
+from penstock.nsqd.tcp import Clients
 from penstock.options import option_value
 from penstock.webapi import (
     OK,
@@ -69,7 +71,7 @@ class HttpServices:
     limits: Limits
     options: NsqdOptions  # replaced by PUT /config
     publisher: Publisher
-    clients: Iterable[ClientView]
+    clients: Clients
     gc_pauses: GcPauses
     metrics: MetricsSource
     save_metadata: Callable[[], None]
@@ -133,6 +135,7 @@ class HttpApi:
             Route("POST", "/channel/empty", settled(self._empty_channel)),
             Route("POST", "/channel/pause", settled(partial(self._pause_channel, paused=True))),
             Route("POST", "/channel/unpause", settled(partial(self._pause_channel, paused=False))),
+            *ClientEndpoints(self._services.clients).routes(),
             Route("POST", "/drain", self._drain),
             Route("GET", "/config/:opt", self._config),
             Route(

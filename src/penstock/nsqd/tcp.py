@@ -244,6 +244,10 @@ class Client(asyncio.Protocol):
         """Closes at once."""
         self._transport.abort()
 
+    def kick(self) -> None:
+        """Closes at once, whatever it is doing, and gives back what it has in flight."""
+        self._break_off("sent away by an operator")
+
     # What the session calls.
 
     def hold_replies(self, word: str) -> Done:
@@ -330,7 +334,6 @@ class Client(asyncio.Protocol):
         try:
             while self._takes_commands and (event := wire.next_event()) is not None:
                 reply = handlers[type(event)](event)
-                self._pulse.last_command_at = self._loop.time()
                 if isinstance(reply, bytes):
                     replies.append(reply)
                 elif reply is not None:
