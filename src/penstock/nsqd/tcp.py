@@ -334,6 +334,7 @@ class Client(asyncio.Protocol):
         try:
             while self._takes_commands and (event := wire.next_event()) is not None:
                 reply = handlers[type(event)](event)
+                self._pulse.last_command_at = self._loop.time()
                 if isinstance(reply, bytes):
                     replies.append(reply)
                 elif reply is not None:
