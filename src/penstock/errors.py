@@ -15,9 +15,11 @@
         Refused            an nsqd said no
         QueueFull          as many publishes are waiting as may wait
         ClientClosed       it was used after it was closed
+      PipelineFailed       Spark could not do what it was asked
       StorageError         the disk or the data path let us down
         LimitReached       there are as many topics or channels as there may be
         DataPathError      the data path cannot be used (locked, foreign, newer, unwritable)
+        LakeError          a folder is no lake, or cannot be used as one
         CorruptBatch       bytes on disk are not what was written
         LogClosed          the log was used after it was closed
 
@@ -33,11 +35,13 @@ __all__ = [
     "DataPathError",
     "Error",
     "HttpRequestError",
+    "LakeError",
     "LimitReached",
     "LineTooLong",
     "LogClosed",
     "NotConfirmed",
     "NotConnected",
+    "PipelineFailed",
     "ProtocolError",
     "QueueFull",
     "Refused",
@@ -92,14 +96,18 @@ class TlsFailed(StreamCorrupt):
 class HttpRequestError(Error):
     """An HTTP request of ours failed. `url` is shown, so it is without query and password.
 
-    `status` is that of an answer that came and was not the one wanted.
+    `status` is that of an answer that came and was not the one wanted. `timed_out` is whether none
+    came in time, be the server there or not.
     """
 
-    def __init__(self, url: str, reason: str, *, status: int | None = None) -> None:
+    def __init__(
+        self, url: str, reason: str, *, status: int | None = None, timed_out: bool = False
+    ) -> None:
         super().__init__(url, reason)
         self.url = url
         self.reason = reason
         self.status = status
+        self.timed_out = timed_out
 
     def __str__(self) -> str:
         return f"{self.url}: {self.reason}"
@@ -142,6 +150,10 @@ class ClientClosed(ClientError):
     """There is nothing left to do it with."""
 
 
+class PipelineFailed(Error):
+    """What Spark raised, in one line."""
+
+
 class StorageError(Error):
     """A write, a read or an fsync failed; what was being stored is not stored."""
 
@@ -152,6 +164,10 @@ class LimitReached(StorageError):
 
 class DataPathError(StorageError):
     """The data path cannot be used, and has not been touched."""
+
+
+class LakeError(StorageError):
+    """The folder has not been touched."""
 
 
 class CorruptBatch(StorageError):

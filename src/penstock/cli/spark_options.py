@@ -1,0 +1,78 @@
+"""What the commands that run on Spark have in common on their command lines.
+
+Imports no Spark: `penstock archive --help` has to work, and to work fast, without it.
+"""
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from penstock.cli.command_options import NSQD_HTTP_ADDRESS
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.pipeline.brokers import Brokers
+    from penstock.pipeline.session import SparkSettings
+
+__all__ = ["brokers_of", "require_spark", "spark_options", "spark_settings"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_NEEDED = ("pyspark", "pyarrow", "numpy", "pandas")
+
+
+def spark_options(command: F) -> F:
+    """Which Spark, and what to hear of it: `master`, `spark_log` and `spark_conf`."""
+    master = click.option(
+        "--master",
+        envvar="PENSTOCK_SPARK_MASTER",
+        default="local[*]",
+        show_default=True,
+        metavar="URL",
+        help="Where Spark runs, such as spark://10.0.0.1:7077.",
+    )
+    log = click.option(
+        "--spark-log",
+        default="",
+        metavar="FILE",
+        help="Write what Spark has to say to FILE; - for stderr.  [default: nowhere]",
+    )
+    conf = click.option(
+        "--spark-conf",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set one of Spark's own settings; may be repeated.",
+    )
+    return master(log(conf(command)))
+
+
+def spark_settings(master: str, spark_log: str, spark_conf: tuple[str, ...]) -> "SparkSettings":
+    """Of those options. Raises ConfigError if Spark is not installed."""
+    require_spark()
+    from penstock.pipeline.session import SparkSettings  # noqa: PLC0415
+
+    return SparkSettings(master=master, log=spark_log, conf=dict(map(_pair, spark_conf)))
+
+
+def brokers_of(nsqds: tuple[str, ...], lookupds: tuple[str, ...], token: str) -> "Brokers":
+    """The nsqds at these addresses; without any, the one on this machine."""
+    require_spark()
+    from penstock.pipeline.brokers import Brokers  # noqa: PLC0415
+
+    return Brokers(nsqds if nsqds or lookupds else (NSQD_HTTP_ADDRESS,), lookupds, token)
+
+
+def require_spark() -> None:
+    """Raises ConfigError if something that Spark needs of Python is not installed."""
+    for package in _NEEDED:
+        if find_spec(package) is None:
+            raise ConfigError(f"there is no {package} here: pip install 'penstock[spark]'")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise click.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--spark-conf")
+    return name, value

@@ -1,0 +1,140 @@
+"""What there is to know about running queries, from the progress that Spark reports. Pure.
+
+    meter = QueryMeter("orders", target=offsets_at_start)
+    meter.observe(query.recentProgress)
+    meter.figures(now_seconds)
+
+Offsets are nested by topic and node (`pyspark_nsq.offsets`). How far behind a query is, is the sum
+over nodes of what is there and what has been read; with a target, how much is left is known too.
+"""
+
+import json
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark_nsq.offsets import JsonOffsets, Offsets, from_json
+
+__all__ = ["Figures", "QueryMeter", "offsets_of"]
+
+# Over so many seconds a rate is measured: long enough to be calm, short enough to be true.
+RATE_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Of one query, now."""
+
+    name: str
+    batches: int = 0
+    rows: int = 0
+    """Read since it was started."""
+    rows_per_second: float | None = None
+    batch_seconds: float | None = None
+    """How long the last batch took."""
+    lag: Mapping[str, int] = field(default_factory=dict)
+    """Messages not read yet, by node; by topic and node if there are several topics."""
+    left: int | None = None
+    """Messages until the end, if there is one."""
+    notes: Mapping[str, int] = field(default_factory=dict)
+    """What else the job counts, such as `rejected`."""
+
+    @property
+    def behind(self) -> int:
+        return sum(self.lag.values())
+
+    @property
+    def seconds_left(self) -> float | None:
+        """If that can be told."""
+        if self.left is None or not self.rows_per_second:
+            return None
+        return self.left / self.rows_per_second
+
+    @property
+    def fraction(self) -> float | None:
+        """How much of all there is to do is done."""
+        if self.left is None:
+            return None
+        total = self.rows + self.left
+        return self.rows / total if total else 1.0
+
+
+class QueryMeter:
+    """Is shown what Spark reports, again and again, and counts each report once."""
+
+    def __init__(self, name: str, *, target: Mapping[Any, int] | None = None) -> None:
+        """`target` is where the query will end: offsets by topic and node."""
+        self.name = name
+        self.notes: dict[str, int] = {}
+        self._target = target
+        self._seen: tuple[str, int] = ("", -1)
+        self._batches = 0
+        self._rows = 0
+        self._batch_seconds: float | None = None
+        self._read: Offsets = {}
+        self._there: Offsets = {}
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def observe(self, reports: Iterable[Mapping[str, Any]]) -> None:
+        """Reports of one query, oldest first; those that were seen before are passed over."""
+        for report in reports:
+            at = str(report["timestamp"]), int(report["batchId"])
+            if at > self._seen:
+                self._seen = at
+                self._add(report)
+
+    def figures(self, now_seconds: float) -> Figures:
+        """As of now, by a clock that only goes forward."""
+        self._samples.append((now_seconds, self._rows))
+        while len(self._samples) > 2 and self._samples[1][0] <= now_seconds - RATE_SECONDS:
+            self._samples.popleft()
+        return Figures(
+            name=self.name,
+            batches=self._batches,
+            rows=self._rows,
+            rows_per_second=self._rate(),
+            batch_seconds=self._batch_seconds,
+            lag=self._lag(),
+            left=self._left(),
+            notes=dict(self.notes),
+        )
+
+    def _add(self, report: Mapping[str, Any]) -> None:
+        rows = int(report["numInputRows"])
+        if rows:
+            self._batches += 1
+            self._rows += rows
+            self._batch_seconds = report["durationMs"].get("triggerExecution", 0) / 1000
+        for source in report["sources"]:
+            self._read |= offsets_of(source["endOffset"])
+            self._there |= offsets_of(source["latestOffset"])
+
+    def _rate(self) -> float | None:
+        (first_at, first_rows), (last_at, last_rows) = self._samples[0], self._samples[-1]
+        return (last_rows - first_rows) / (last_at - first_at) if last_at > first_at else None
+
+    def _lag(self) -> dict[str, int]:
+        several = len({key.topic for key in self._read}) > 1
+        return {
+            f"{key.topic}/{key.node}" if several else str(key.node): max(
+                self._there.get(key, seq) - seq, 0
+            )
+            for key, seq in sorted(self._read.items())
+        }
+
+    def _left(self) -> int | None:
+        if self._target is None or not self._read:
+            return None
+        return sum(max(seq - self._read.get(key, seq), 0) for key, seq in self._target.items())
+
+
+def offsets_of(text: str | JsonOffsets | None) -> Offsets:
+    """Of what Spark reports, which may be nothing; not every source's offsets are ours."""
+    try:
+        nested = json.loads(text) if isinstance(text, str) else text
+    except ValueError:
+        return {}
+    if not isinstance(nested, dict) or not all(isinstance(each, dict) for each in nested.values()):
+        return {}
+    return from_json(nested)

@@ -1,0 +1,60 @@
+"""Running queries until they end, fail, or are told to stop, while their figures are shown."""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.pipeline.failures import telling_in_words
+from penstock.pipeline.progress import Figures, QueryMeter
+from penstock.pipeline.stopping import Stop
+from penstock.pipeline.view import showing
+
+__all__ = ["Running", "run_queries"]
+
+# Between two looks at the queries.
+LOOK_SECONDS = 0.5
+
+
+class Running(NamedTuple):
+    """A query that has been started, and what counts its progress."""
+
+    query: StreamingQuery
+    meter: QueryMeter
+
+
+def run_queries(title: str, running: Sequence[Running], stop: Stop) -> list[Figures]:
+    """The last figures of each, once all have ended. A batch that is under way when it is time to
+    stop is abandoned: it will be done again, from its beginning.
+
+    Raises PipelineFailed as soon as one fails; the others are stopped then.
+    """
+    with telling_in_words():
+        try:
+            with showing(title) as show:
+                while any(each.query.isActive for each in running):
+                    for each in running:
+                        _raise_failure(each.query)
+                    show(_look(running))
+                    if stop.wait(LOOK_SECONDS):
+                        break
+        finally:
+            for each in running:
+                each.query.stop()
+        if not stop.is_asked:
+            for each in running:
+                _raise_failure(each.query)
+        return _look(running)
+
+
+def _look(running: Sequence[Running]) -> list[Figures]:
+    for query, meter in running:
+        meter.observe(query.recentProgress)
+    return [each.meter.figures(time.monotonic()) for each in running]
+
+
+def _raise_failure(query: StreamingQuery) -> None:
+    failure = query.exception()
+    if failure is not None:
+        raise failure

@@ -1,0 +1,50 @@
+"""From Spark's reports to figures, without Spark."""
+
+from typing import Any
+
+from penstock.pipeline.progress import Figures, QueryMeter
+from penstock.pipeline.view import in_one_line
+from pyspark_nsq.offsets import TopicNode
+
+
+def report(batch: int, rows: int, end: dict[str, int], there: dict[str, int]) -> dict[str, Any]:
+    source = {"endOffset": {"orders": end}, "latestOffset": {"orders": there}}
+    return {
+        "timestamp": f"2026-11-15T08:00:{batch:02}.000Z",
+        "batchId": batch,
+        "numInputRows": rows,
+        "durationMs": {"triggerExecution": 1500},
+        "sources": [source],
+    }
+
+
+def test_reports_are_counted_once_and_lag_is_told_by_node() -> None:
+    meter = QueryMeter("orders")
+    first = report(0, 100, {"1": 100, "2": 7}, {"1": 150, "2": 7})
+    meter.observe([first])
+    meter.observe([first, report(1, 50, {"1": 150, "2": 7}, {"1": 170, "2": 9})])
+    figures = meter.figures(10.0)
+
+    assert (2, 150, 1.5) == (figures.batches, figures.rows, figures.batch_seconds)
+    assert {"1": 20, "2": 2} == figures.lag
+    assert 22 == figures.behind
+
+
+def test_what_is_left_until_the_target_gives_the_time_it_takes() -> None:
+    meter = QueryMeter("orders", target={TopicNode("orders", 1): 300})
+    meter.figures(10.0)
+    meter.observe([report(0, 100, {"1": 100}, {"1": 400})])
+    figures = meter.figures(12.0)
+
+    assert 200 == figures.left
+    assert 50.0 == figures.rows_per_second
+    assert 4.0 == figures.seconds_left
+    assert "orders: 100 messages, 50.0/s, batch 1.5 s, behind 300, 4 s left" == in_one_line(figures)
+
+
+def test_offsets_of_another_source_are_not_taken_for_ours() -> None:
+    meter = QueryMeter("rate")
+    strange = report(0, 3, {}, {}) | {"sources": [{"endOffset": "7", "latestOffset": None}]}
+    meter.observe([strange])
+
+    assert Figures(name="rate", batches=1, rows=3, batch_seconds=1.5) == meter.figures(1.0)
