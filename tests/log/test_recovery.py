@@ -241,6 +241,17 @@ class TestDamage:
             (finding.is_damage, finding.first_seq, finding.end_seq) for finding in loaded.findings
         ]
 
+    def test_before_the_first_batch_it_costs_none(self, memory_files: MemoryFiles) -> None:
+        segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ)
+        segment.handle.create().write(0, b"what is this")
+        segment.end = len(b"what is this")
+        segment.append(b"".join(frames("a", "b")), 2, 1, 0)
+        (damage,) = load(memory_files).findings
+
+        assert str(damage).endswith(f"moved to {FIRST_SEQ:020}.log.bad (bytes 0 to 11)")
+        assert {100: "a", 101: "b"} == stored(load(memory_files))
+        assert [] == load(memory_files).findings
+
     def test_numbers_that_repeat_are_damage(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "abc")
         segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ)

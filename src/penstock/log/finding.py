@@ -30,7 +30,9 @@ class Finding:
         parts = []
         if self.first_byte is not None and self.end_byte is not None:
             parts.append(f"bytes {self.first_byte} to {self.end_byte - 1}")
-        if self.first_seq is not None and self.end_seq is not None:
+        if self.first_seq is not None and self.first_seq == self.end_seq:
+            pass  # They cost no message.
+        elif self.first_seq is not None and self.end_seq is not None:
             parts.append(f"messages {self.first_seq} to {self.end_seq - 1}")
         elif self.first_seq is not None:
             parts.append(f"messages {self.first_seq} and on")

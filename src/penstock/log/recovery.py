@@ -148,7 +148,11 @@ class _Recovery:
         # From the last to the first: a segment that is there always ends the one before it.
         for stretch in reversed(self._strays):
             self.split_off.insert(0, self._split_off(stretch))
-        if self._bad or self._strays:
+        if self.split_off and self.split_off[0].first_seq == self.segment.first_seq:
+            # What stood before it was no batch: it has the segment's name, and its place.
+            self.segment.handle.close()
+            self.segment = self.split_off.pop(0)
+        elif self._bad or self._strays:
             self.segment.handle.open().truncate(self.segment.end)
         self.findings += [self._finding(bad, seq) for bad, seq in self._bad]
 
