@@ -39,7 +39,6 @@ class RecordingDriver:
         self.saves_asked = 0
         self.topology_changes = 0
         self.topics_made: list[Topic] = []
-        self.appended_to: list[Topic] = []
 
     def pump_soon(self) -> None:
         self.pump_wanted = True
@@ -57,9 +56,6 @@ class RecordingDriver:
 
     def topic_made(self, topic: Topic) -> None:
         self.topics_made.append(topic)
-
-    def appended(self, topic: Topic) -> None:
-        self.appended_to.append(topic)
 
 
 class Recorder:
@@ -209,7 +205,7 @@ class Host:
         wall_ns = self.clock.wall_ns()
         due_ns = wall_ns + defer_ns if defer_ns else 0
         encoded = [body.encode() for body in bodies]
-        self.broker.topic_for_publish(topic).publish(encoded, wall_ns, due_ns)
+        self.broker.topic_for_publish(topic).publish(encoded, self.clock.now_ns(), wall_ns, due_ns)
         self.events_done()
 
     def consumer(

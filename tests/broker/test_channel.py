@@ -126,6 +126,18 @@ class TestOrder:
 
         assert ["a", "b", "c"] == consumer.take()
 
+    def test_who_keeps_up_is_given_a_batch_at_once_and_sent_it_when_the_turn_ends(self) -> None:
+        host = Host(pumps_by_itself=False)
+        consumer = host.consumer(rdy=3)
+        host.pump()
+        host.publish("t", "a", "b")
+        host.publish("t", "c", "d")
+        given = counts(consumer.channel), consumer.take()
+        host.pump()
+
+        assert ({"queued": 2, "in flight": 2, "deferred": 0}, []) == given
+        assert ["a", "b", "c"] == consumer.take()
+
     def test_a_requeued_message_joins_at_the_end(self, host: Host) -> None:
         consumer = host.consumer(rdy=1)
         host.publish("t", *"abc")

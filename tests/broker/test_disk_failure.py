@@ -53,7 +53,6 @@ class TestPublishing:
             topic.message_bytes,
             topic.channels["c"].message_count,
         )
-        assert [topic] == host.driver.appended_to
 
     def test_works_again_when_the_disk_does(self, host: Host) -> None:
         consumer = host.consumer(rdy=10)

@@ -156,6 +156,8 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
             self.published_due_ns[body] = self.due_ns(defer_ns)
         self.held += bodies
         self.release()
+        self.host.broker.deliver()  # who keeps up is given it at once
+        self.see_deliveries()
 
     def subscribe(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(CHANNELS))

@@ -46,12 +46,6 @@ class TestPublishing:
 
         assert (3, 10) == (topic.message_count, topic.message_bytes)
 
-    def test_the_driver_hears_of_it_to_have_it_synced(self, host: Host) -> None:
-        host.publish("t", "a")
-        host.publish("e#ephemeral", "a")
-
-        assert [host.broker.topics["t"]] == host.driver.appended_to
-
 
 class TestHolding:
     def test_the_first_channel_gets_what_waited_and_later_ones_only_what_comes(

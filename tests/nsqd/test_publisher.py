@@ -54,7 +54,10 @@ class Bench:
             BrokerSettings(), self.data_path, self.appends, self.clock, lambda: 0.0
         )
         self.publisher = Publisher(
-            self.clock, Durability(self.commit, sync_every), self._flush_at_end_of_turn
+            self.clock,
+            Durability(self.commit, sync_every),
+            self.appends.appended,
+            self._flush_at_end_of_turn,
         )
 
     def _flush_at_end_of_turn(self) -> None:

@@ -1,8 +1,10 @@
 """What the broker has to do next, and when: one list for all topics and channels.
 
 Three things, each asked for as often as anybody likes and done once: channels to be pumped,
-channels whose next deadline comes up, topics with progress to be journalled. The driver, which owns
-the event loop, is told when there is something to do; it is never told twice for the same work.
+channels whose next deadline comes up, topics with progress to be journalled. And what was handed
+out waits here to be sent, so that a client's commands are answered before it is sent messages. The
+driver, which owns the event loop, is told when there is something to do; it is never told twice for
+the same work.
 
 A channel has at most one live deadline on the heap, its earliest: later ones are found when that
 one fires. So a delivery costs a comparison, and ten thousand idle channels cost nothing.
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from penstock.broker.channel import Channel
+    from penstock.broker.subscriber import Peer
     from penstock.broker.topic import Topic
 
 __all__ = ["NEVER_NS", "Agenda", "Driver"]
@@ -38,18 +41,24 @@ class Driver(Protocol):
     def topic_made(self, topic: "Topic") -> None:
         """A topic was made that nobody knew of; nothing has been published to it yet."""
 
-    def appended(self, topic: "Topic") -> None:
-        """Messages were appended to the topic's log."""
-
 
 class Agenda:
     """See the module's docstring."""
 
-    __slots__ = ("_awake", "_deadlines", "_driver", "_sequence", "_unsaved", "wall_offset_ns")
+    __slots__ = (
+        "_awake",
+        "_deadlines",
+        "_driver",
+        "_outgoing",
+        "_sequence",
+        "_unsaved",
+        "wall_offset_ns",
+    )
 
     def __init__(self, driver: Driver, wall_offset_ns: int) -> None:
         self._driver = driver
         self._awake: list[Channel] = []
+        self._outgoing: list[tuple[Peer, list[bytes]]] = []
         self._deadlines: list[tuple[int, int, Channel]] = []
         self._sequence = 0
         self._unsaved: dict[Topic, None] = {}
@@ -60,7 +69,7 @@ class Agenda:
         if channel.awake:
             return
         channel.awake = True
-        if not self._awake:
+        if not self._awake and not self._outgoing:
             self._driver.pump_soon()
         self._awake.append(channel)
 
@@ -70,6 +79,17 @@ class Agenda:
         for channel in awake:
             channel.awake = False
         return awake
+
+    def deliver(self, peer: "Peer", frames: list[bytes]) -> None:
+        """These frames are to be sent."""
+        if not self._awake and not self._outgoing:
+            self._driver.pump_soon()
+        self._outgoing.append((peer, frames))
+
+    def take_outgoing(self) -> list[tuple["Peer", list[bytes]]]:
+        """What is to be sent, in this order."""
+        outgoing, self._outgoing = self._outgoing, []
+        return outgoing
 
     def arm(self, channel: "Channel", deadline_ns: int) -> None:
         """The channel has something to do at `deadline_ns` (steady time)."""
@@ -121,7 +141,3 @@ class Agenda:
     def topic_made(self, topic: "Topic") -> None:
         """A topic was made."""
         self._driver.topic_made(topic)
-
-    def appended(self, topic: "Topic") -> None:
-        """Messages were appended to the topic's log."""
-        self._driver.appended(topic)

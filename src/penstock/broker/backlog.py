@@ -46,6 +46,11 @@ class Backlog:
         else:
             self._window.extend(frames[: self._room(wanted)])
 
+    def pass_by(self, first_seq: int, count: int) -> bool:
+        """Whether a batch just released may be handed out at once, since nothing stands before it.
+        If so it counts as taken."""
+        return not self._window
+
     def release(self, runs: Iterable[Run], next_seq: int) -> None:
         """Takes what the topic had held back, all of it below `next_seq`."""
         for run in runs:

@@ -119,15 +119,24 @@ class Broker:
     def pump(self) -> list[StorageError]:
         """Delivers what can be delivered, a turn for each channel. Returns what could not be read;
         that is tried again in a while."""
+        self.deliver()
+        awake = self._agenda.take_awake()
+        if not awake:
+            return []
         now_ns = self._clock.now_ns()
         failures = []
-        for channel in self._agenda.take_awake():
+        for channel in awake:
             try:
                 channel.pump(now_ns)
             except StorageError as failure:
                 failures.append(failure)
                 self._agenda.arm(channel, now_ns + _RETRY_NS)
         return failures
+
+    def deliver(self) -> None:
+        """Sends what has been handed out."""
+        for peer, frames in self._agenda.take_outgoing():
+            peer.deliver(frames)
 
     def advance(self) -> list[StorageError]:
         """Brings back what has timed out or come due. Returns what could not be read; that is tried

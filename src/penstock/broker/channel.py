@@ -76,10 +76,20 @@ class Channel:
 
     # What the topic does.
 
-    def offer(self, first_seq: int, frames: list[bytes], due_ns: int) -> None:
+    def offer(self, first_seq: int, frames: list[bytes], due_ns: int, now_ns: int) -> None:
         """A batch has just been published."""
         self.message_count += len(frames)
         ready = self._nearest_ready()
+        if ready and not due_ns and not self.paused:
+            # A consumer that keeps up takes it at once, without a detour through the window.
+            subscriber, count = ready[0], len(frames)
+            capacity = subscriber.capacity()
+            if TURN_FRAMES >= count <= capacity and self._backlog.pass_by(first_seq, count):
+                ready.popleft()
+                if frames := self._hand_out(subscriber, frames, now_ns):
+                    self._agenda.deliver(subscriber.peer, frames)
+                self._go_on(subscriber, ready, capacity - len(frames))
+                return
         self._backlog.offer(first_seq, frames, due_ns, TURN_FRAMES if ready else 0)
         if ready and not due_ns:
             self._agenda.wake(self)
@@ -178,11 +188,10 @@ class Channel:
             capacity = subscriber.capacity()
             if capacity > 0:
                 taken = backlog.take(min(capacity, TURN_FRAMES))
-                capacity -= self._hand_out(subscriber, taken, now_ns)
-            if capacity > 0:
-                ready.append(subscriber)
-            else:
-                subscriber.waiting = False
+                if frames := self._hand_out(subscriber, taken, now_ns):
+                    subscriber.peer.deliver(frames)
+                    capacity -= len(frames)
+            self._go_on(subscriber, ready, capacity)
         if backlog.has_more and self._nearest_ready():
             self._agenda.wake(self)
 
@@ -357,12 +366,19 @@ class Channel:
         zone, region, anywhere = self._ready
         return zone or region or anywhere
 
-    def _hand_out(self, subscriber: Subscriber, frames: list[bytes], now_ns: int) -> int:
-        """Gives the frames to the subscriber, as far as it wants them; returns how many."""
+    def _go_on(self, subscriber: Subscriber, ready: deque[Subscriber], capacity: int) -> None:
+        """The subscriber has had its turn; it has another one if it can take more."""
+        if capacity > 0:
+            ready.append(subscriber)
+        else:
+            subscriber.waiting = False
+
+    def _hand_out(self, subscriber: Subscriber, frames: list[bytes], now_ns: int) -> list[bytes]:
+        """Puts frames in flight; returns those to be sent, which is as many as it wants."""
         if subscriber.sample_rate:
             frames = self._sampled(frames, subscriber.sample_rate)
             if not frames:
-                return 0
+                return frames
         deadline_ns = now_ns + subscriber.msg_timeout_ns
         if self._backlog.in_sequence:
             ids = wire.message_ids(frames)
@@ -375,8 +391,7 @@ class Channel:
         self.delivered_counts[subscriber.locality] += len(frames)
         if deadline_ns < self.armed_ns:
             self._agenda.arm(self, deadline_ns)
-        subscriber.peer.deliver(frames)
-        return len(frames)
+        return frames
 
     def _add_by_sequence(
         self, subscriber: Subscriber, frames: list[bytes], now_ns: int, deadline_ns: int

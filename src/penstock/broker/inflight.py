@@ -42,11 +42,6 @@ class Late(NamedTuple):
     deadline_ns: int
 
 
-class _Batch(NamedTuple):
-    last_seq: int
-    deadline_ns: int
-
-
 class InFlight:
     """See the module's docstring."""
 
@@ -55,7 +50,7 @@ class InFlight:
     def __init__(self) -> None:
         self.fresh: dict[bytes, bytes] = {}
         self.late: dict[bytes, Late] = {}
-        self._batches: deque[_Batch] = deque()
+        self._batches: deque[tuple[int, int]] = deque()  # last number, deadline of its messages
         self._late_deadlines: list[tuple[int, bytes]] = []
 
     def __len__(self) -> int:
@@ -82,7 +77,7 @@ class InFlight:
     def with_deadlines(self) -> Iterator[tuple[bytes, int]]:
         """Every frame in flight with the steady time until which it may be answered."""
         for message_id, frame in self.fresh.items():
-            yield frame, self._batch_of(message_id).deadline_ns
+            yield frame, self._deadline_of(message_id)
         for late in self.late.values():
             yield late.frame, late.deadline_ns
 
@@ -92,12 +87,12 @@ class InFlight:
         """Takes a batch in sequence, up to `last_seq`, all of it above every batch before."""
         self.fresh.update(zip(ids, frames, strict=True))
         batches = self._batches
-        if batches and deadline_ns <= batches[-1].deadline_ns:
-            batches[-1] = _Batch(last_seq, batches[-1].deadline_ns)
+        if batches and deadline_ns <= (shared_ns := batches[-1][1]):
+            batches[-1] = (last_seq, shared_ns)
             return
         if len(batches) >= _BATCHES_BEFORE_PRUNING:
             self._drop_finished_batches()
-        batches.append(_Batch(last_seq, deadline_ns + DEADLINE_GRAIN_NS))
+        batches.append((last_seq, deadline_ns + DEADLINE_GRAIN_NS))
 
     def add_late(self, message_id: bytes, frame: bytes, now_ns: int, deadline_ns: int) -> None:
         """Takes one message with its own deadline."""
@@ -127,7 +122,7 @@ class InFlight:
         if (late := self.late.get(message_id)) is not None:
             frame, delivered_ns = late.frame, late.delivered_ns
         elif message_id in self.fresh:
-            delivered_ns = self._batch_of(message_id).deadline_ns - DEADLINE_GRAIN_NS - timeout_ns
+            delivered_ns = self._deadline_of(message_id) - DEADLINE_GRAIN_NS - timeout_ns
             frame = self.fresh.pop(message_id)
         else:
             return None
@@ -162,7 +157,7 @@ class InFlight:
         self._drop_stale_deadlines()
         heads = []
         if self._batches:
-            heads.append(self._batches[0].deadline_ns)
+            heads.append(self._batches[0][1])
         if self._late_deadlines:
             heads.append(self._late_deadlines[0][0])
         return min(heads, default=None)
@@ -179,14 +174,15 @@ class InFlight:
 
     def _pop_expired_fresh(self, now_ns: int) -> list[bytes]:
         batches, last_seq = self._batches, -1
-        while batches and batches[0].deadline_ns <= now_ns:
-            last_seq = batches.popleft().last_seq
+        while batches and batches[0][1] <= now_ns:
+            last_seq, _ = batches.popleft()
         if last_seq < 0:
             return []
         return [self.fresh.pop(message_id) for message_id in list(_up_to(last_seq, self.fresh))]
 
-    def _batch_of(self, message_id: bytes) -> _Batch:
-        return self._batches[bisect_left(self._batches, (seq_of(message_id),))]
+    def _deadline_of(self, message_id: bytes) -> int:
+        _, deadline_ns = self._batches[bisect_left(self._batches, (seq_of(message_id),))]
+        return deadline_ns
 
     def _drop_finished_batches(self) -> None:
         batches = self._batches
@@ -195,7 +191,7 @@ class InFlight:
             batches.clear()
             return
         oldest_seq = seq_of(oldest_id)
-        while batches and batches[0].last_seq < oldest_seq:
+        while batches and batches[0][0] < oldest_seq:
             batches.popleft()
 
     def _drop_stale_deadlines(self) -> None:

@@ -81,6 +81,12 @@ class LogBacklog(Backlog):
         self._window.extend(taken)
         self._read_seq += len(taken)
 
+    def pass_by(self, first_seq: int, count: int) -> bool:
+        if self._read_seq != first_seq or self._window:
+            return False
+        self._read_seq = self._released_seq = first_seq + count
+        return True
+
     def release(self, runs: Iterable[Run], next_seq: int) -> None:
         self._released_seq = next_seq
 
@@ -97,8 +103,9 @@ class LogBacklog(Backlog):
         return bool(self._window)
 
     def finish(self, ids: list[bytes]) -> None:
+        if not self._finished:
+            self._on_progress()
         self._finished.append(ids)
-        self._on_progress()
 
     def put_back(self, frames: list[bytes], due_ns: int = 0) -> None:
         self.note(frames, due_ns)

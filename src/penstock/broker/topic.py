@@ -58,7 +58,7 @@ class Topic:
         if self.store is not None:
             self._resume(self.store)
 
-    def publish(self, bodies: list[bytes], wall_ns: int, due_ns: int = 0) -> None:
+    def publish(self, bodies: list[bytes], now_ns: int, wall_ns: int, due_ns: int = 0) -> None:
         """Stores a batch and passes it on. Raises StorageError, and then nothing is stored."""
         log = self.log
         first_seq = log.next_seq
@@ -72,9 +72,7 @@ class Topic:
         else:
             self.released_seq = log.next_seq
             for channel in self.channels.values():
-                channel.offer(first_seq, frames, due_ns)
-        if self.store is not None:
-            self._agenda.appended(self)
+                channel.offer(first_seq, frames, due_ns, now_ns)
 
     def channel(self, name: str, first_seq: int | None = None) -> Channel:
         """The channel of that name, made if there is none.

@@ -114,7 +114,7 @@ class Segment:
     def append(self, frames: bytes, count: int, timestamp_ns: int, due_ns: int) -> None:
         """Adds one batch with one write. If that fails it raises OSError and has added nothing."""
         # Before the write, since it may have to be read.
-        index = self.index
+        index = self.index if self._index is None else self._index
         position = self.end
         first_seq = self.next_seq
         end = position + HEADER_BYTES + len(frames)

@@ -142,7 +142,9 @@ class Nsqd:
         self._data_path = DataPath.open(str(self._path), settings.log_settings(options))
         self._commit = GroupCommit(self._loop.call_soon_threadsafe, self._sync_seconds.observe)
         self.durability = Durability(self._commit, options.sync_every)
-        self._publisher = Publisher(self.clock, self.durability, self._end_turn_soon)
+        self._publisher = Publisher(
+            self.clock, self.durability, self._history.appended, self._end_turn_soon
+        )
         self._metadata = MetadataWriter(
             self._path, lambda: metadata.render(self.broker.topics.values()), log
         )
@@ -348,10 +350,6 @@ class Nsqd:
 
     def topic_made(self, topic: Topic) -> None:
         self._lookups.topic_made(topic)
-
-    def appended(self, topic: Topic) -> None:
-        self.durability.appended(topic)
-        self._history.appended(topic)
 
     def _identity(self) -> dict[str, object]:
         """What nsqlookupd is told of us, in the order in which Go writes a map."""

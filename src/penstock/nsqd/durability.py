@@ -21,23 +21,18 @@ class Durability:
         self._commit = commit
         self._sync_every = sync_every
 
-    @property
-    def replies_wait(self) -> bool:
-        """Whether a publish may be answered only when its fsync has returned."""
-        return self._sync_every == 1
-
-    def appended(self, topic: Topic) -> None:
-        """Asks for an fsync when enough has come together."""
+    def appended(self, topic: Topic, done: Callable[[StorageError | None], None]) -> None:
+        """A batch has been appended: calls `done` once it is as safe as it has to be, or cannot be
+        made so. Asks for an fsync when enough has come together."""
         store = topic.store
-        if store is not None and store.log.unsynced >= self._sync_every > 1:
-            self._commit.request(store.log)
-
-    def when_safe(self, topic: Topic, done: Callable[[StorageError | None], None]) -> None:
-        """Calls `done` once all that the topic has been given is safe, or cannot be made so."""
-        if topic.store is None:
+        if store is None:
             done(None)
+        elif self._sync_every == 1:
+            self._commit.request(store.log, done)
         else:
-            self._commit.request(topic.store.log, done)
+            done(None)
+            if store.log.unsynced >= self._sync_every > 1:
+                self._commit.request(store.log)
 
     def sync_what_is_left(self, topics: Iterable[Topic]) -> None:
         """To be called every sync timeout."""

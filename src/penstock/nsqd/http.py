@@ -5,7 +5,6 @@ reference's. Go's /debug endpoints do not exist here. What an endpoint does is d
 but for publishing, which is answered when the message is stored.
 """
 
-import asyncio
 import os
 import re
 from collections.abc import Callable
@@ -46,6 +45,7 @@ from penstock.webapi import (
     PLAIN_TEXT,
     Handler,
     HttpError,
+    Promise,
     Request,
     Route,
     Router,
@@ -92,7 +92,6 @@ class HttpApi:
         self._services = services
         self._broker = services.broker
         self._publisher = services.publisher
-        self._loop = asyncio.get_running_loop()
 
     def router(self) -> Router:
         """The table: what a body may be, and what answers."""
@@ -245,19 +244,17 @@ class HttpApi:
             bodies = self._lines(request.body)
         return self._publish(topic, bodies) if bodies else OK
 
-    def _publish(
-        self, topic: Topic, bodies: list[bytes], defer_ns: int = 0
-    ) -> "asyncio.Future[object]":
-        """The future becomes OK when the messages are stored, or else an HttpError."""
-        answer = self._loop.create_future()
+    def _publish(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> Promise:
+        """OK when the messages are stored, or else an HttpError."""
+        answer = Promise()
 
         def done(failure: StorageError | None) -> None:
             if failure is None:
-                answer.set_result(OK)
+                answer.keep(OK)
             else:
                 self._services.log.error("HTTP: failed to publish to %s - %s", topic.name, failure)
                 # nsq compat: the same, whatever the reason.
-                answer.set_exception(HttpError(503, "EXITING"))
+                answer.refuse(HttpError(503, "EXITING"))
 
         if defer_ns:
             self._publisher.publish_deferred(topic, bodies, defer_ns, done)

@@ -34,16 +34,27 @@ class _Batch:
         self.byte_size = 0
         self.waiting: list[Done] = []
 
+    def done(self, failure: StorageError | None) -> None:
+        """Tells all who wait."""
+        for done in self.waiting:
+            done(failure)
+
 
 class Publisher:
     """See the module's docstring."""
 
     def __init__(
-        self, clock: Clock, durability: Durability, flush_soon: Callable[[], None]
+        self,
+        clock: Clock,
+        durability: Durability,
+        on_stored: Callable[[Topic], None],
+        flush_soon: Callable[[], None],
     ) -> None:
-        """`flush_soon` sees to it that `flush` is called at the end of the loop's turn."""
+        """`on_stored` is told which topic has more. `flush_soon` sees to it that `flush` is called
+        at the end of the loop's turn."""
         self._clock = clock
         self._durability = durability
+        self._on_stored = on_stored
         self._flush_soon = flush_soon
         self._batches: dict[Topic, _Batch] = {}
 
@@ -79,18 +90,11 @@ class Publisher:
                 self._store(topic, batch)
 
     def _store(self, topic: Topic, batch: _Batch, defer_ns: int = 0) -> None:
-        wall_ns = self._clock.wall_ns()
+        now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
         try:
-            topic.publish(batch.bodies, wall_ns, wall_ns + defer_ns if defer_ns else 0)
+            topic.publish(batch.bodies, now_ns, wall_ns, wall_ns + defer_ns if defer_ns else 0)
         except StorageError as failure:
-            _tell(batch.waiting, failure)
-            return
-        if self._durability.replies_wait:
-            self._durability.when_safe(topic, lambda failure: _tell(batch.waiting, failure))
+            batch.done(failure)
         else:
-            _tell(batch.waiting, None)
-
-
-def _tell(waiting: list[Done], failure: StorageError | None) -> None:
-    for done in waiting:
-        done(failure)
+            self._durability.appended(topic, batch.done)
+            self._on_stored(topic)

@@ -32,7 +32,9 @@ class Held:
     def complete(self, data: bytes) -> None:
         """This is what is to be written when there is nothing more to wait for."""
         self.action = data
-        self.done(None)
+        self.waits -= 1
+        if not self.waits:
+            self._replies.release()
 
 
 class Replies:

@@ -227,8 +227,9 @@ class Client(asyncio.Protocol):
     # What the broker calls.
 
     def deliver(self, batch: list[bytes]) -> None:
-        """Sends message frames."""
-        self._send_bytes(b"".join(batch))
+        """Sends message frames, unless the client has left since it was given them."""
+        if not self._dead:
+            self._send_bytes(b"".join(batch))
 
     def channel_gone(self) -> None:
         """Closes without a word, as the reference does when a channel is deleted."""
@@ -329,10 +330,10 @@ class Client(asyncio.Protocol):
             self._take_plain_bytes(self._layered)
 
     def _take_commands(self) -> None:
-        wire, handlers = self._wire, self._handlers
+        next_event, handlers = self._wire.next_event, self._handlers
         replies: list[bytes] = []
         try:
-            while self._takes_commands and (event := wire.next_event()) is not None:
+            while self._takes_commands and (event := next_event()) is not None:
                 reply = handlers[type(event)](event)
                 self._pulse.last_command_at = self._loop.time()
                 if isinstance(reply, bytes):

@@ -2,6 +2,7 @@
 
 from penstock.webapi.errors import CutShort, HttpError
 from penstock.webapi.go_json import to_json
+from penstock.webapi.promises import Promise
 from penstock.webapi.requests import Request
 from penstock.webapi.responses import OK, PLAIN_TEXT, V1, Response, Streaming, json_response
 from penstock.webapi.routing import Handler, Route, Router
@@ -18,6 +19,7 @@ __all__ = [
     "HttpError",
     "HttpServer",
     "Limits",
+    "Promise",
     "Request",
     "Response",
     "Route",

@@ -26,6 +26,7 @@ from penstock.webapi.errors import BadRequest, HttpError
 from penstock.webapi.head import may_become_head
 from penstock.webapi.outbox import Answer, Outbox
 from penstock.webapi.planning import Plan
+from penstock.webapi.promises import Promise
 from penstock.webapi.requests import Request
 from penstock.webapi.responses import Response
 from penstock.webapi.state import ServerState
@@ -282,7 +283,7 @@ class Connection(asyncio.Protocol):
             result = plan.handler(Request(plan.head, plan.params, body, self))
             if type(result) is Response:
                 answer: Answer = result
-            elif isinstance(result, asyncio.Future) or asyncio.iscoroutine(result):
+            elif isinstance(result, (Promise, asyncio.Future)) or asyncio.iscoroutine(result):
                 self._outbox.promise(plan, result, started_ns)
                 self._maybe_hold()
                 return

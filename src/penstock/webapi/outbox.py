@@ -11,11 +11,12 @@ it is waiting, or something that has to be finished before the next request is s
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 
 from penstock.durations import format_duration
 from penstock.webapi.errors import CutShort, HttpError
 from penstock.webapi.planning import Plan
+from penstock.webapi.promises import Promise
 from penstock.webapi.requests import Peer
 from penstock.webapi.responses import INTERNAL_ERROR, Response, Streaming
 from penstock.webapi.state import ServerState
@@ -27,17 +28,18 @@ __all__ = ["Answer", "Outbox"]
 COLLECTED_BYTES_MAX = 64 * 1024
 
 Answer = Response | Streaming
+Promised = Promise | asyncio.Future[object]
 
 
-class _Promise:
+class _Place:
     """The place of an answer that is not there yet, or is a stream, among the others."""
 
-    __slots__ = ("future", "plan", "started_ns", "stream")
+    __slots__ = ("plan", "promise", "started_ns", "stream")
 
     def __init__(self, plan: Plan, started_ns: int) -> None:
         self.plan = plan
         self.started_ns = started_ns
-        self.future: asyncio.Future[object] | None = None
+        self.promise: Promised | None = None
         self.stream: Streaming | None = None
 
 
@@ -49,7 +51,6 @@ class Outbox:
         "_collected_bytes",
         "_drained",
         "_is_exclusive",
-        "_last_promised",
         "_on_progress",
         "_peer",
         "_state",
@@ -74,10 +75,9 @@ class Outbox:
         self._collected: list[bytes] = []
         self._collected_bytes = 0
         self._is_exclusive = False
-        self._last_promised: asyncio.Future[object] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._streaming: asyncio.Task[None] | None = None
-        self.waiting: deque[bytes | _Promise] = deque()  # a promise, and what is behind it
+        self.waiting: deque[bytes | _Place] = deque()  # a promise, and what is behind it
         self.is_writable = True
         self.is_last = False  # after the answers that are here, the connection will be closed
 
@@ -104,26 +104,24 @@ class Outbox:
                 self.log(plan, answer.status, started_ns)
             self.put(self._wire(plan, answer, is_last=self.is_last))
         else:
-            promise = _Promise(plan, started_ns)
-            promise.stream = answer
+            place = _Place(plan, started_ns)
+            place.stream = answer
             self._is_exclusive = True
-            self.waiting.append(promise)
+            self.waiting.append(place)
             self._settle()
 
-    def promise(self, plan: Plan, result: Awaitable[object], started_ns: int) -> None:
+    def promise(
+        self, plan: Plan, result: Promised | Coroutine[object, object, object], started_ns: int
+    ) -> None:
         """Keeps the place of an answer that will be what `result` yields."""
-        promise = _Promise(plan, started_ns)
-        if isinstance(result, asyncio.Future):
-            promise.future = result
-        else:
-            promise.future = asyncio.ensure_future(result)
-            self._state.tasks.add(promise.future)
+        place = _Place(plan, started_ns)
+        self.waiting.append(place)
+        if isinstance(result, Coroutine):
+            result = asyncio.ensure_future(result)
+            self._state.tasks.add(result)
             self._is_exclusive = True
-        # One promise may answer many requests; to be told of it once is enough.
-        if self._last_promised is not promise.future:
-            self._last_promised = promise.future
-            promise.future.add_done_callback(self._on_done)
-        self.waiting.append(promise)
+        place.promise = result
+        result.add_done_callback(self._on_done)
 
     def flush(self) -> None:
         """Writes what has been collected."""
@@ -188,11 +186,12 @@ class Outbox:
             head_only=line.method == "HEAD",
         )
 
-    def _on_done(self, future: "asyncio.Future[object]") -> None:
-        self._state.tasks.discard(future)
-        self._last_promised = None
+    def _on_done(self, promise: Promised) -> None:
+        if isinstance(promise, asyncio.Future):
+            self._state.tasks.discard(promise)
+            if not self.waiting:
+                self._log_unheard_failure(promise)
         if not self.waiting:
-            self._log_unheard_failure(future)
             return
         self._settle()
         self._on_progress()
@@ -208,7 +207,7 @@ class Outbox:
             first = self.waiting[0]
             if isinstance(first, bytes):
                 self._collect(first)
-            elif first.future is not None and not first.future.done():
+            elif first.promise is not None and not first.promise.done():
                 return
             else:
                 answer = first.stream or self._outcome(first)
@@ -223,11 +222,11 @@ class Outbox:
         if not self.waiting:
             self._is_exclusive = False
 
-    def _outcome(self, promise: _Promise) -> Answer:
-        plan, future = promise.plan, promise.future
-        assert future is not None
+    def _outcome(self, place: _Place) -> Answer:
+        plan, promise = place.plan, place.promise
+        assert promise is not None
         try:
-            return plan.in_envelope(future.result())
+            return plan.in_envelope(promise.result())
         except HttpError as error:
             return plan.endpoint.envelope.refuse(error)
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 (it is logged, with traceback)

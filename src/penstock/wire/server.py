@@ -116,7 +116,13 @@ class ServerConnection:
             return self._continue_multi(self._multi)
         if not self._greeted and not self._read_magic():
             return None
-        return self._maybe_run() or self._next_command()
+        # A run of FINs, or of publishes like the last one: most of all traffic.
+        buffer, line = self._buffer, self._publish_line
+        if self.state in _FIN_STATES and (fins := maybe_fin_run(buffer)) is not None:
+            return fins
+        if line is not None and (run := line.maybe_run(buffer, self.limits.max_msg_size)):
+            return run
+        return self._next_command()
 
     def _read_magic(self) -> bool:
         buffer = self._buffer
@@ -129,14 +135,6 @@ class ServerConnection:
         buffer.start += len(_MAGIC)
         self._greeted = True
         return True
-
-    def _maybe_run(self) -> Event | None:
-        """A run of FINs, or of publishes like the last one: most of all traffic."""
-        if self.state in _FIN_STATES and (fins := maybe_fin_run(self._buffer)) is not None:
-            return fins
-        if self._publish_line is not None:
-            return self._publish_line.maybe_run(self._buffer, self.limits.max_msg_size)
-        return None
 
     def _next_command(self) -> Event | None:
         buffer = self._buffer
