@@ -16,7 +16,7 @@ from penstock.cluster.nsqd_api import LogExtent, NsqdApi, refusal, url_of
 from penstock.cluster.seeking import Move, move, plan
 from penstock.errors import HttpRequestError
 from penstock.nsqadmin.inquiry import Cluster
-from penstock.webapi.client import ACCEPT_V1, HttpReply
+from penstock.webapi.client import HttpReply
 
 __all__ = ["STATES", "Extensions", "Message", "Search"]
 
@@ -150,16 +150,12 @@ class Extensions:
             return believed
         url = url_of(address, "/topic/log", {})
         try:
-            reply = await self._cluster.http.fetch("GET", url, headers=self._headers)
+            reply = await self._cluster.http.ask("GET", url, headers=self._cluster.headers)
         except HttpRequestError:
             return False  # It may be back in a moment.
         has = reply.status == 400  # It misses an argument; NSQ's nsqd knows no such path.
         self._beliefs[address] = has, time.monotonic() + BELIEF_SECONDS
         return has
-
-    @property
-    def _headers(self) -> tuple[tuple[str, str], ...]:
-        return (ACCEPT_V1, *self._cluster.headers)
 
     def _api(self, address: str) -> NsqdApi:
         return NsqdApi(self._cluster.http, address, self._cluster.headers)
@@ -173,7 +169,8 @@ class Extensions:
         bytes_max: int = PAGE_BYTES_MAX,
     ) -> HttpReply:
         http = replace(self._cluster.http, body_bytes_max=bytes_max)
-        reply = await http.fetch(method, url_of(address, path, args), headers=self._headers)
+        url = url_of(address, path, args)
+        reply = await http.ask(method, url, headers=self._cluster.headers)
         if reply.status != 200:
             raise refusal(address, reply.status, reply.body, args)
         return reply
