@@ -36,9 +36,11 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     modules={
+        "archive": "penstock.cli.archive",
         "check": "penstock.cli.check",
         "drain": "penstock.cli.drain",
         "history": "penstock.cli.history",
+        "import": "penstock.cli.import_data",
         "log": "penstock.cli.log",
         "pub": "penstock.cli.pub",
         "seek": "penstock.cli.seek",
