@@ -18,6 +18,9 @@ class Brokers:
     nsqds: tuple[str, ...] = ()
     lookupds: tuple[str, ...] = ()
     token: str = field(default="", repr=False)
+    tls_root_ca_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
 
     def options(self) -> dict[str, str]:
         """For Spark's `format("nsq")`."""
@@ -25,6 +28,9 @@ class Brokers:
             "nsqd": ",".join(self.nsqds),
             "lookupd": ",".join(self.lookupds),
             "httpToken": self.token,
+            "tlsRootCaFile": self.tls_root_ca_file,
+            "tlsCert": self.tls_cert,
+            "tlsKey": self.tls_key,
         }
         return {name: value for name, value in given.items() if value}
 
@@ -49,5 +55,8 @@ class Brokers:
             nsqds=tuple(map(base_url, self.nsqds)),
             lookupds=tuple(map(base_url, self.lookupds)),
             http_token=self.token,
+            tls_root_ca_file=self.tls_root_ca_file,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
         )
         return Nodes(access)

@@ -10,7 +10,7 @@ over nodes of what is there and what has been read; with a target, how much is l
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,11 +63,18 @@ class Figures:
 class QueryMeter:
     """Is shown what Spark reports, again and again, and counts each report once."""
 
-    def __init__(self, name: str, *, target: Mapping[Any, int] | None = None) -> None:
-        """`target` is where the query will end: offsets by topic and node."""
+    def __init__(
+        self,
+        name: str,
+        *,
+        target: Mapping[Any, int] | None = None,
+        counts: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
+        """`target` is where the query will end: offsets by topic and node. `counts` are a job's
+        own: its `messages`, where Spark would count those twice that are read twice, and more."""
         self.name = name
-        self.notes: dict[str, int] = {}
         self._target = target
+        self._counts = counts
         self._seen: tuple[str, int] = ("", -1)
         self._batches = 0
         self._rows = 0
@@ -86,18 +93,20 @@ class QueryMeter:
 
     def figures(self, now_seconds: float) -> Figures:
         """As of now, by a clock that only goes forward."""
-        self._samples.append((now_seconds, self._rows))
+        notes = dict(self._counts()) if self._counts is not None else {}
+        rows = notes.pop("messages", self._rows)
+        self._samples.append((now_seconds, rows))
         while len(self._samples) > 2 and self._samples[1][0] <= now_seconds - RATE_SECONDS:
             self._samples.popleft()
         return Figures(
             name=self.name,
             batches=self._batches,
-            rows=self._rows,
+            rows=rows,
             rows_per_second=self._rate(),
             batch_seconds=self._batch_seconds,
             lag=self._lag(),
             left=self._left(),
-            notes=dict(self.notes),
+            notes=notes,
         )
 
     def _add(self, report: Mapping[str, Any]) -> None:
