@@ -1,5 +1,5 @@
-"""What Penstock's nsqd can do and NSQ's cannot: history, looking into channels, moving them,
-retention, draining.
+"""What Penstock's nsqd can do and NSQ's cannot: history, looking into channels, moving them, seeing
+to one message or one client, retention, draining.
 
 A node is asked once in a while whether it can; where it cannot, the pages do not offer it.
 """
@@ -115,6 +115,11 @@ class Extensions:
         args = {"topic": topic, "channel": channel, "id": id}
         await self._ask("POST", address, "/channel/cancel", args)
 
+    async def requeue(self, address: str, topic: str, channel: str, id: str) -> None:
+        """Has a message delivered again that is in flight or deferred. Raises HttpRequestError."""
+        args = {"topic": topic, "channel": channel, "id": id}
+        await self._ask("POST", address, "/channel/requeue", args)
+
     # Places.
 
     async def plan_seek(
@@ -137,6 +142,12 @@ class Extensions:
     async def set_retention(self, address: str, topic: str, args: Mapping[str, str]) -> None:
         """How long what is finished stays. Raises HttpRequestError."""
         await self._ask("POST", address, "/topic/retention", {"topic": topic, **args})
+
+    async def kick(self, address: str, client: str, connect_ts: str) -> None:
+        """Ends a client's connection to a node; `connect_ts` may be empty. Raises
+        HttpRequestError."""
+        args = {"remote_address": client} | ({"connect_ts": connect_ts} if connect_ts else {})
+        await self._ask("POST", address, "/client/close", args)
 
     async def drain(self, address: str) -> None:
         """Begins to drain a node. Raises HttpRequestError."""
