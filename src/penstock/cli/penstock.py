@@ -38,6 +38,7 @@ class LazyGroup(click.Group):
     modules={
         "archive": "penstock.cli.archive",
         "check": "penstock.cli.check",
+        "doctor": "penstock.cli.doctor",
         "drain": "penstock.cli.drain",
         "history": "penstock.cli.history",
         "import": "penstock.cli.import_data",

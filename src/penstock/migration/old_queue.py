@@ -17,6 +17,7 @@ from penstock.migration.record_reader import RecordReader
 __all__ = ["Damage", "OldQueue", "QueueReport"]
 
 _START = Spot(0, 0)
+_TELL_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +96,14 @@ class OldQueue:
         on_damage: Callable[[Damage], None] = lambda _: None,
         on_read: Callable[[int], None] = lambda _: None,
     ) -> Iterator[Record]:
-        """The messages, one by one, while `report` is filled in. `on_read` is told how many bytes
-        have been read, file by file. Raises StorageError."""
+        """The messages, one by one, while `report` is filled in. `on_read` is told now and then how
+        many bytes have been read since it was last told. Raises StorageError."""
         for number, name in sorted(self.numbered.items()):
             if number < self._read.file:
                 continue
             try:
                 with contextlib.closing(self._files.open(f"{self._folder}/{name}", "read")) as file:
-                    yield from self._records_of(number, name, file, report, on_damage)
-                    on_read(file.size())
+                    yield from self._records_of(number, name, file, report, on_damage, on_read)
             except OSError as error:
                 raise storage_error("read", f"{self._folder}/{name}", error) from error
 
@@ -123,6 +123,7 @@ class OldQueue:
         file: File,
         report: QueueReport,
         on_damage: Callable[[Damage], None],
+        on_read: Callable[[int], None],
     ) -> Iterator[Record]:
         reader, size = RecordReader(file), file.size()
         known_end = self._known_end(number, size)
@@ -135,11 +136,16 @@ class OldQueue:
             on_damage(damage)
 
         start = self._read.byte if number == self._read.file else 0
+        told = 0
         for position, record in reader.records(start, keep):
             report.found += 1
             report.late += position >= known_end
             report.body_bytes += len(record.body)
+            if position - told >= _TELL_BYTES:
+                on_read(position - told)
+                told = position
             yield record
+        on_read(size - told)
 
     @property
     def _read(self) -> Spot:
