@@ -150,7 +150,10 @@ class Receiver:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="penstock.celery", daemon=True
+                    target=_run_until_stopped,
+                    args=(self._loop,),
+                    name="penstock.celery",
+                    daemon=True,
                 )
                 self._thread.start()
             return self._loop
@@ -285,6 +288,13 @@ class Receiver:
         answer(message)
         if subscription.is_cancelled and not subscription.held:
             self._end_soon(subscription)
+
+
+def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 def _payload_of(message: Message) -> dict[str, Any] | None:
