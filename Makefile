@@ -45,12 +45,6 @@ fuzz: .venv/.up-to-date ## look for input that breaks something; ARGS="--help" f
 soak: .venv/.up-to-date ## load and faults for MINUTES=20: nothing may grow, nothing get lost
 	@$(bin)/python -m soak $(ARGS)
 
-fuzz: .venv/.up-to-date ## look for input that breaks something; ARGS="--help" for choices
-	@$(bin)/python -m fuzz $(ARGS)
-
-soak: .venv/.up-to-date ## load and faults for MINUTES=20: nothing may grow, nothing get lost
-	@$(bin)/python -m soak $(ARGS)
-
 clean: ## remove everything that the other targets made
 	rm -rf .venv build dist tests/interop/node_modules .hypothesis
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
