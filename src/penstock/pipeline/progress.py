@@ -16,7 +16,7 @@ from typing import Any
 
 from pyspark_nsq.offsets import JsonOffsets, Offsets, from_json
 
-__all__ = ["Figures", "QueryMeter", "offsets_of"]
+__all__ = ["Figures", "QueryMeter", "RateMeter", "offsets_of"]
 
 # Over so many seconds a rate is measured: long enough to be calm, short enough to be true.
 RATE_SECONDS = 20.0
@@ -60,6 +60,22 @@ class Figures:
         return self.rows / total if total else 1.0
 
 
+class RateMeter:
+    """From a count that grows to a rate."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def rate(self, now_seconds: float, count: int) -> float | None:
+        """A second, lately; None until two moments can be compared."""
+        samples = self._samples
+        samples.append((now_seconds, count))
+        while len(samples) > 2 and samples[1][0] <= now_seconds - RATE_SECONDS:
+            samples.popleft()
+        (first_at, first_count), (last_at, last_count) = samples[0], samples[-1]
+        return (last_count - first_count) / (last_at - first_at) if last_at > first_at else None
+
+
 class QueryMeter:
     """Is shown what Spark reports, again and again, and counts each report once."""
 
@@ -81,7 +97,7 @@ class QueryMeter:
         self._batch_seconds: float | None = None
         self._read: Offsets = {}
         self._there: Offsets = {}
-        self._samples: deque[tuple[float, int]] = deque()
+        self._meter = RateMeter()
 
     def observe(self, reports: Iterable[Mapping[str, Any]]) -> None:
         """Reports of one query, oldest first; those that were seen before are passed over."""
@@ -95,14 +111,11 @@ class QueryMeter:
         """As of now, by a clock that only goes forward."""
         notes = dict(self._counts()) if self._counts is not None else {}
         rows = notes.pop("messages", self._rows)
-        self._samples.append((now_seconds, rows))
-        while len(self._samples) > 2 and self._samples[1][0] <= now_seconds - RATE_SECONDS:
-            self._samples.popleft()
         return Figures(
             name=self.name,
             batches=self._batches,
             rows=rows,
-            rows_per_second=self._rate(),
+            rows_per_second=self._meter.rate(now_seconds, rows),
             batch_seconds=self._batch_seconds,
             lag=self._lag(),
             left=self._left(),
@@ -118,10 +131,6 @@ class QueryMeter:
         for source in report["sources"]:
             self._read |= offsets_of(source["endOffset"])
             self._there |= offsets_of(source["latestOffset"])
-
-    def _rate(self) -> float | None:
-        (first_at, first_rows), (last_at, last_rows) = self._samples[0], self._samples[-1]
-        return (last_rows - first_rows) / (last_at - first_at) if last_at > first_at else None
 
     def _lag(self) -> dict[str, int]:
         several = len({key.topic for key in self._read}) > 1
