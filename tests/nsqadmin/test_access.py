@@ -272,7 +272,6 @@ def test_a_slow_visitor_does_not_hold_up_a_stop(nsqd: NsqdProcess) -> None:
 def test_a_body_without_an_end_is_refused(
     nsqadmin: NsqadminProcess, method: str, path: str, status: int
 ) -> None:
-
     answer = nsqadmin.http(method, path, b"a=" + b"x" * 3_000_000, FORM)
 
     assert status == answer.status
