@@ -50,6 +50,9 @@ __all__ = [
 # The name by which rows that come out are counted in the progress that Spark reports.
 ROWS_OUT = "rows out"
 
+# Between two looks whether a query has begun.
+BEGIN_SECONDS = 0.1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOrder:
@@ -159,7 +162,16 @@ def run_stream(
             target = ends if order.once else None  # of what it does not read, nothing is left
             meter = QueryMeter(output.name, target=target, counts=_Counts(query))
             running.append(Running(query, meter))
+            _wait_until_begun(query, stop)
         return run_queries("stream", running, stop)
+
+
+def _wait_until_begun(query: StreamingQuery, stop: Stop) -> None:
+    """Each source has a Python process, which Spark gives ten seconds to start. If all of them
+    started at once, a small machine would be too busy for that."""
+    while query.isActive and query.status["message"].startswith("Initializing"):
+        if stop.wait(BEGIN_SECONDS):
+            break
 
 
 def outputs(spark: SparkSession, order: StreamOrder) -> list[Output]:

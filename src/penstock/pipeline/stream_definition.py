@@ -242,7 +242,8 @@ def _check_whole(definition: StreamDefinition) -> None:
             if sink.query not in known:
                 hint = _hint(sink.query, known)
                 raise ConfigError(f"there is no source or query {sink.query!r}{hint}")
-            _check_topic("its channel would be", channel_of(definition, name))
+            if not names.is_valid(channel_of(definition, name)):
+                raise ConfigError(f"{channel_of(definition, name)!r} is too long for a channel")
             _check_no_loop(definition, sink)
 
 

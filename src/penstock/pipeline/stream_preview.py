@@ -49,11 +49,7 @@ def samples(spark: SparkSession, order: StreamOrder, rows_max: int) -> Iterator[
     definition = order.definition
     last = list(definition.queries or definition.sources)[-1]
     for query in dict.fromkeys(sink.query for sink in definition.sinks.values()) or [last]:
-        needed = definition.needed_for(query)
-        messages = {name: _history(spark, order, source) for name, source in needed.sources.items()}
-        with telling_in_words(), tables(spark, needed, messages) as made:
-            rows = made[query].limit(rows_max).collect()
-            yield Sample(query, made[query].columns, rows)
+        yield _sample(spark, order, query, rows_max)
 
 
 def misfits(spark: SparkSession, order: StreamOrder) -> Iterator[Misfits]:
@@ -85,6 +81,14 @@ def explanation(spark: SparkSession, order: StreamOrder) -> str:
     return "\n\n".join(
         [_section("Sources", sources), _section("Sinks", sinks), "Spark's plans\n", *plans]
     )
+
+
+def _sample(spark: SparkSession, order: StreamOrder, query: str, rows_max: int) -> Sample:
+    needed = order.definition.needed_for(query)
+    with telling_in_words():
+        messages = {name: _history(spark, order, each) for name, each in needed.sources.items()}
+        with tables(spark, needed, messages) as made:
+            return Sample(query, made[query].columns, made[query].limit(rows_max).collect())
 
 
 def _history(spark: SparkSession, order: StreamOrder, source: Source) -> DataFrame:
