@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format docs bench clean
+.PHONY: help demo test lint format docs build bench fuzz soak clean
 
 bin := .venv/bin
 
@@ -32,9 +32,18 @@ format: .venv/.up-to-date ## format the code, and mend what can be mended
 docs: .venv/.up-to-date ## write the pages of docs/ that are made from the source
 	@$(bin)/python scripts/options_page.py
 
+build: .venv/.up-to-date ## make the wheel and the source archive, in dist/
+	@$(bin)/python -m build --no-isolation --outdir dist .
+
 bench: .venv/.up-to-date ## measure against the reference points; ARGS="--help" for choices
 	@scripts/ensure-redis
 	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(bin)/python -m bench $(ARGS)
+
+fuzz: .venv/.up-to-date ## look for input that breaks something; ARGS="--help" for choices
+	@$(bin)/python -m fuzz $(ARGS)
+
+soak: .venv/.up-to-date ## load and faults for MINUTES=20: nothing may grow, nothing get lost
+	@$(bin)/python -m soak $(ARGS)
 
 clean: ## remove everything that the other targets made
 	rm -rf .venv build dist tests/interop/node_modules .hypothesis

@@ -4,6 +4,7 @@
     procfs     what a server costs: CPU seconds and memory, its children included
     load       processes that publish and consume, as cheaply as Python can
     latency    processes that publish at a steady pace and time each message
+    crowd      thousands of consumers on one channel, by itself
     nsq redis  the two wires that the load speaks
     scenarios  what is measured; a new scenario is one function and one entry there
     figures    samples, medians, ratios within a run

@@ -35,7 +35,10 @@ __all__ = [
     "RoundTrips",
     "TimedReader",
     "TimingConsumer",
+    "latencies_of",
     "percentiles_ms",
+    "sleep_until",
+    "stamped_body",
 ]
 
 SENT_AT = Struct(">Q")
@@ -65,8 +68,8 @@ class PacedPublisher:
     def run(self) -> Outcome:
         started_ns = due_ns = time.monotonic_ns()
         for i in range(self._messages):
-            _sleep_until(due_ns)
-            self._socket.sendall(self._head + _stamped_body())
+            sleep_until(due_ns)
+            self._socket.sendall(self._head + stamped_body())
             due_ns += self._interval_ns
             if i % REPLY_EVERY == 0:
                 with suppress(BlockingIOError):
@@ -128,7 +131,7 @@ class RoundTrips:
         return Outcome(len(latencies_ns), started_ns, now_ns, latencies_ns)
 
     def _once(self) -> int:
-        self._socket.sendall(self._head + _stamped_body())
+        self._socket.sendall(self._head + stamped_body())
         latencies_ns: list[int] = []
         while not latencies_ns:
             latencies_ns = self._reader.receive()
@@ -160,11 +163,18 @@ class TimedReader:
         if count:
             self._socket.sendall(fin_commands(frames, count))
         self._tail = frames[end:]
-        sent_ns = SENT_AT.unpack_from
-        return [now_ns - sent_ns(frames, at)[0] for at in range(BODY_AT, end, FRAME_BYTES)]
+        return latencies_of(frames, count, now_ns)
 
 
-def _stamped_body() -> bytes:
+def latencies_of(frames: bytes, count: int, now_ns: int) -> list[int]:
+    """How long the first `count` messages took, which came now."""
+    sent_ns = SENT_AT.unpack_from
+    end = count * FRAME_BYTES
+    return [now_ns - sent_ns(frames, at)[0] for at in range(BODY_AT, end, FRAME_BYTES)]
+
+
+def stamped_body() -> bytes:
+    """A body that says when it was sent."""
     return SENT_AT.pack(time.monotonic_ns()) + PADDING
 
 
@@ -175,7 +185,8 @@ def percentiles_ms(latencies_ns: Sequence[int]) -> dict[str, float]:
     return {key: percentile(ordered_ms, share) for key, share in shares.items()}
 
 
-def _sleep_until(due_ns: int) -> None:
+def sleep_until(due_ns: int) -> None:
+    """Returns at once if it is late."""
     left_ns = due_ns - time.monotonic_ns()
     if left_ns > 0:
         time.sleep(left_ns / 1e9)

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 __all__ = [
     "EPHEMERAL_SUFFIX",
+    "NAME_BYTES_MAX",
     "file_name",
     "is_ephemeral",
     "is_valid",

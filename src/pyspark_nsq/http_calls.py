@@ -75,9 +75,9 @@ class HttpCalls:
         """The answer, whatever its status. Raises HttpRequestError if there is none."""
         return self._call("GET", base, path, args)
 
-    def post(self, base: str, path: str, **args: object) -> Answer:
-        """The same, by POST and without a body."""
-        return self._call("POST", base, path, args)
+    def post(self, base: str, path: str, content: bytes = b"", /, **args: object) -> Answer:
+        """The same, by POST."""
+        return self._call("POST", base, path, args, content)
 
     def get_json(self, base: str, path: str, **args: object) -> Any:
         """What is in the answer, which must be 200. Raises HttpRequestError."""
@@ -102,15 +102,23 @@ class HttpCalls:
         else:
             yield answer
 
-    def _call(self, method: str, base: str, path: str, args: dict[str, object]) -> Answer:
-        with self._opened(method, base, path, _ACCEPT_V1, args) as (url, response):
+    def _call(
+        self, method: str, base: str, path: str, args: dict[str, object], content: bytes = b""
+    ) -> Answer:
+        with self._opened(method, base, path, _ACCEPT_V1, args, content) as (url, response):
             answer = _read_whole(url, response)
         https_base = _https_base(base, answer)
-        return self._call(method, https_base, path, args) if https_base else answer
+        return self._call(method, https_base, path, args, content) if https_base else answer
 
     @contextmanager
     def _opened(
-        self, method: str, base: str, path: str, accept: str, args: dict[str, object]
+        self,
+        method: str,
+        base: str,
+        path: str,
+        accept: str,
+        args: dict[str, object],
+        content: bytes = b"",
     ) -> Iterator[tuple[str, HTTPResponse]]:
         url = base + path
         with _failing_as(url):
@@ -118,7 +126,7 @@ class HttpCalls:
         try:
             with _failing_as(url):
                 target = f"{path}?{urlencode(args)}" if args else path
-                connection.request(method, target, headers=self._headers(accept))
+                connection.request(method, target, content or None, self._headers(accept))
                 response = connection.getresponse()
             yield url, response
         finally:

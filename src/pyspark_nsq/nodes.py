@@ -96,6 +96,10 @@ class Nodes:
         """Of a topic, at the nsqd with this base URL."""
         return History(self._calls, base, topic)
 
+    def topics(self) -> list[str]:
+        """Names of all topics with a log, as far as anybody can say."""
+        return self._matching(".*", [])
+
     def tcp_addresses(self) -> list[str]:
         """Where the nodes take connections of NSQ's protocol: any node will do for publishing.
 
@@ -113,9 +117,15 @@ class Nodes:
             raise NotConnected(f"no nsqd can be used: {why}")
         return list(dict.fromkeys(found))
 
+    def bases(self) -> list[str]:
+        """The base URLs of all nodes, whatever topics they have. Raises NotConnected if no lookupd
+        can be asked."""
+        known = [*self._access.nsqds, *map(_http_base, self._producers("/nodes"))]
+        return list(dict.fromkeys(known))
+
     def size_max(self) -> int | None:
         """The largest message that the nodes take, if one of them tells."""
-        for base in self._bases():
+        for base in self.bases():
             try:
                 return int(self._calls.get_json(base, "/config/max_msg_size"))
             except (HttpRequestError, TypeError, ValueError):
@@ -191,9 +201,6 @@ class Nodes:
         port = self._calls.get_json(base, "/info")["tcp_port"]
         host = base.partition("://")[2].rpartition(":")[0]
         return f"{host}:{port}"
-
-    def _bases(self) -> list[str]:
-        return [*self._access.nsqds, *map(_http_base, self._producers("/nodes"))]
 
 
 def _add(logs: dict[TopicNode, Found], key: TopicNode, found: Found) -> None:

@@ -38,7 +38,7 @@ def test_what_is_left_is_shown_and_told_when_time_is_up() -> None:
             code, shown = terminal.end()
 
         assert 1 == code
-        assert f"penstock: {nsqd.http_address} is still draining, 2 messages left" in shown
+        assert f"{nsqd.http_address} has not stopped in time: it is draining, 2 messages" in shown
 
 
 def test_it_need_not_wait() -> None:

@@ -4,9 +4,11 @@ import json
 import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from tests.cli.programs import in_pipe, on_terminal, started
+from tests.tls.certificates import Authority
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess
@@ -130,8 +132,6 @@ def test_ctrl_c_leaves_it_on_a_terminal(nsqd: NsqdProcess) -> None:
         (["there", "--from=1"], "that message is gone; the next one that is there is "),
         (["there", "--from=9000000000000000"], "there is no such message yet; the next one will"),
         (["there", "--from=latest", "--to=earliest"], "the range ends before it begins"),
-        (["there", "--from=yesterday"], "'yesterday' is no place in a log: earliest, latest, "),
-        (["there", "--from=2026-13-99T00:00:00Z"], "2026-13-99T00:00:00Z is no place in a log"),
         (["there", "--nsqd-http-address=127.0.0.1:1"], "127.0.0.1:1: Connection refused"),
     ],
 )
@@ -142,3 +142,33 @@ def test_what_fails_is_told_in_one_line(args: list[str], expected: str, nsqd: Ns
 
     assert (1, 1) == (done.returncode, done.stderr.count("\n"))
     assert expected in done.stderr
+
+
+@pytest.mark.parametrize("place", ["yesterday", "2026-13-99T00:00:00Z", "2026-11-15T08:00:00"])
+def test_what_is_no_place_is_a_mistake_on_the_command_line(place: str) -> None:
+    done = in_pipe("penstock", "history", "orders", "--from", place)
+
+    assert 2 == done.returncode
+    assert f"'{place}' is no place in a log: earliest, latest, " in done.stderr
+
+
+def test_a_node_that_wants_tls_and_a_certificate_gets_both(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, client = authority.issue("server"), authority.issue("client")
+    with run_nsqd(
+        "--tls-required=true",
+        "--tls-client-auth-policy=require-verify",
+        "--https-address=127.0.0.1:0",
+        f"--tls-root-ca-file={authority.root_ca}",
+        f"--tls-cert={server.cert}",
+        f"--tls-key={server.key}",
+    ) as nsqd:
+        https = [f"--tls-root-ca-file={authority.root_ca}"]
+        known = [*https, f"--tls-cert={client.cert}", f"--tls-key={client.key}"]
+        stranger = in_pipe("penstock", *reading(nsqd, "orders", *https))
+        guest = in_pipe("penstock", *reading(nsqd, "orders", *known))
+        drained = in_pipe("penstock", "drain", nsqd.http_address, *known)
+
+        assert (1, 1) == (stranger.returncode, stranger.stderr.count("\n"))
+        assert "there is no topic orders" in guest.stderr
+        assert (0, f"{nsqd.http_address} has stopped\n") == (drained.returncode, drained.stderr)

@@ -84,7 +84,8 @@ def test_a_channel_is_moved_on_all_its_nodes(
             publish_and_finish(node, "everywhere", b"0", b"1", finished=2)
         wait_until(lambda: len(nsqlookupd.found("everywhere")) == 2, "both nodes to be known")
         found = ["--lookupd-http-address", nsqlookupd.http_address, "--yes"]
-        assert 2 == in_pipe("penstock", "seek", "everywhere", "c", "12345", *found).returncode
+        for mistake in ("12345", "whenever"):
+            assert 2 == in_pipe("penstock", "seek", "everywhere", "c", mistake, *found).returncode
         done = in_pipe("penstock", "seek", "everywhere", "c", "earliest", *found)
 
         assert 0 == done.returncode
@@ -98,7 +99,6 @@ def test_a_channel_is_moved_on_all_its_nodes(
         (["nobody-has-it", "c", "earliest"], "there is no channel c of nobody-has-it"),
         (["there", "other", "earliest"], "there is no channel other of there"),
         (["there", "c", "1"], "that message is gone; the next one that is there is "),
-        (["there", "c", "whenever"], "'whenever' is no place in a log: "),
         (["there", "c", "latest", "--nsqd-http-address=127.0.0.1:1"], "127.0.0.1:1/stats: "),
     ],
 )

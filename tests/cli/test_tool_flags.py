@@ -100,6 +100,7 @@ def test_what_cannot_be_reached_is_named(tool: str, capfd: pytest.CaptureFixture
         ("nsq_to_file", [NSQD], "--topic or --topic-pattern required"),
         ("nsq_to_file", [NSQD, "--topic-pattern=x"], "--lookupd-http-address must be specified"),
         ("nsq_to_file", [LOOKUPD, "--topic-pattern=("], "--topic-pattern is no regular"),
+        ("nsq_to_file", [NSQD, TOPIC, f"--output-dir={__file__}"], "is a file, and no folder"),
         ("nsq_to_file", [NSQD, TOPIC, "--gzip-level=10"], "--gzip-level must be from 1 to 9"),
         (
             "nsq_to_file",

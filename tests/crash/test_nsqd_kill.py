@@ -5,6 +5,7 @@ of FINs followed by a publish, whose answer proves that nsqd has seen them. A se
 nobody reads until the end, must then hold everything.
 """
 
+import os
 import random
 import threading
 import time
@@ -29,6 +30,8 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 
+# KILLS=50 is the long version.
+KILLS = int(os.environ.get("KILLS", "20"))
 MESSAGES_BETWEEN_KILLS = 2_000
 
 # What nsqd promises: a crash brings back at most what was finished in this time before it.
@@ -164,7 +167,10 @@ SMALL_FILES = "--max-bytes-per-file=1000000"
 
 @pytest.mark.parametrize(
     ("kills", "flags"),
-    [(20, [SMALL_FILES]), (5, [SMALL_FILES, "--sync-every=1", "--mem-queue-size=100"])],
+    [
+        (KILLS, [SMALL_FILES]),
+        (KILLS // 4, [SMALL_FILES, "--sync-every=1", "--mem-queue-size=100"]),
+    ],
     ids=["as it comes", "each publish synced"],
 )
 def test_kill_loses_nothing_and_brings_back_little(

@@ -69,7 +69,7 @@ class TestRefusals:
 
         assert (
             f"data path {data_path} has foreign files: orders.diskqueue.000000.dat is a queue of "
-            "another nsqd, to be drained by that"
+            f"NSQ's own nsqd, which 'penstock import {data_path} --data-path FOLDER' takes over"
         ) == self.refusal(data_path)
 
     def test_one_with_topics_that_somebody_else_made(self, data_path: str) -> None:

@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from tests.nsqadmin.strangers import nobody, recorder
@@ -15,6 +16,7 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
 
 CREATE = b'{"topic":"orders"}'
+FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 TOKEN = "0123456789abcdef-token"
 
 
@@ -175,14 +177,17 @@ class TestNotifications:
                 headers = {"Authorization": f"Basic {basic}", "User-Agent": "a script"}
                 nsqadmin.http("POST", "/api/topics", b'{"topic":"t","channel":"c"}', headers)
                 nsqadmin.http("POST", "/api/topics/t/c", b'{"action":"pause"}', headers)
+                client = nsqd.consumer("t", "c").local_address
+                form = {"deed": "kick", "topic": "t", "channel": "c", "client": client}
+                body = urlencode({**form, "node": nsqd.http_address}).encode()
+                nsqadmin.http("POST", "/do", body, FORM)
                 secure = {"X-Scheme": "https"}
                 nsqadmin.http("DELETE", "/api/topics/t?really=yes", headers=secure)
-                wait_until(lambda: len(kept) == 4, "four notifications")
+                wait_until(lambda: len(kept) == 5, "five notifications")
                 address = nsqadmin.http_address
 
-        assert ["create_topic", "create_channel", "pause_channel", "delete_topic"] == [
-            each["action"] for each in kept
-        ]
+        actions = ["create_topic", "create_channel", "pause_channel", "kick_client", "delete_topic"]
+        assert actions == [each["action"] for each in kept]
         paused = kept[2]
         assert [
             *("action", "topic", "channel", "timestamp", "user"),
@@ -196,8 +201,9 @@ class TestNotifications:
         )
         assert f"http://{address}/api/topics/t/c" == paused["url"]
         assert os.uname().nodename == paused["via"]
-        assert f"https://{address}/api/topics/t?really=yes" == kept[3]["url"]
-        assert "user" not in kept[3]
+        assert (client, nsqd.http_address) == (kept[3]["client"], kept[3]["node"])
+        assert f"https://{address}/api/topics/t?really=yes" == kept[4]["url"]
+        assert "user" not in kept[4]
 
     def test_an_endpoint_that_fails_costs_nothing(self, nsqd: NsqdProcess) -> None:
         flags = (
@@ -266,9 +272,7 @@ def test_a_slow_visitor_does_not_hold_up_a_stop(nsqd: NsqdProcess) -> None:
 def test_a_body_without_an_end_is_refused(
     nsqadmin: NsqadminProcess, method: str, path: str, status: int
 ) -> None:
-    kind = {"Content-Type": "application/x-www-form-urlencoded"}
-
-    answer = nsqadmin.http(method, path, b"a=" + b"x" * 3_000_000, kind)
+    answer = nsqadmin.http(method, path, b"a=" + b"x" * 3_000_000, FORM)
 
     assert status == answer.status
 

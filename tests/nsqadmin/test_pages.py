@@ -168,7 +168,30 @@ class TestPeek:
 
         assert 303 == do(cluster.nsqadmin, deed="cancel", **form)[0]
         assert 0 == nsqd.stats(topic, "c")["deferred_count"]
-        assert "MESSAGE_NOT_FOUND" in do(cluster.nsqadmin, deed="cancel", **form)[2]
+        assert "that message is not there" in do(cluster.nsqadmin, deed="cancel", **form)[2]
+
+    @pytest.mark.parametrize("state", ["inflight", "deferred"])
+    def test_a_message_can_be_requeued(self, cluster: Cluster, topic: str, state: str) -> None:
+        nsqd = cluster.nsqds[0]
+        cluster.publish(topic, b"taken")
+        stuck = nsqd.consumer(topic, "c")
+        stuck.message()
+        stuck.send(commands.rdy(0))
+        nsqd.http("POST", f"/pub?topic={topic}&defer=600000", b"later")
+        wait_until(lambda: nsqd.shows(topic, "c", deferred_count=1), "it to be deferred")
+        text = page(cluster.nsqadmin, f"/messages/{topic}/c?state={state}")
+        (message_id,) = re.findall("<code>([0-9a-f]{16})</code>", text)
+        form = {"topic": topic, "channel": "c", "node": nsqd.http_address, "id": message_id}
+        query = urlencode({"deed": "requeue", "state": state, **form})
+
+        asked = page(cluster.nsqadmin, f"/confirm?{query}")
+        status, to, notice = do(cluster.nsqadmin, deed="requeue", state=state, **form)
+        received = nsqd.consumer(topic, "c").message()
+
+        assert f"Message {message_id} will be" in asked
+        assert (303, True) == (status, to.endswith(f"state={state}"))
+        assert f"Message {message_id} is to be delivered again." == notice
+        assert message_id == received.id.decode()
 
 
 class TestDeeds:
@@ -208,6 +231,25 @@ class TestDeeds:
         assert (303, f"/topics/{topic}/c") == (status, to)
         assert "3 messages will come once more" in notice
         assert b"1" == consumer.message().body
+
+    def test_a_consumer_is_sent_away(self, cluster: Cluster, topic: str) -> None:
+        nsqd = cluster.nsqds[0]
+        cluster.publish(topic, b"1")
+        consumer = nsqd.consumer(topic, "c")
+        consumer.message()
+        text = page(cluster.nsqadmin, f"/topics/{topic}/c")
+        (url,) = set(re.findall(r'href="([^"]*deed=kick[^"]*)"', text))
+        asked = page(cluster.nsqadmin, unescape(url))
+        form = dict(re.findall(r'type="hidden" name="(\w+)" value="([^"]*)"', asked))
+
+        status, to, notice = do(cluster.nsqadmin, **form)
+
+        assert "The 1 message it has in flight will come back at once" in asked
+        assert (303, f"/topics/{topic}/c") == (status, to)
+        assert f"{consumer.local_address} was disconnected from {nsqd.http_address}." == notice
+        assert nsqd.shows(topic, "c", client_count=0, depth=1)
+        assert "no such client any more" in do(cluster.nsqadmin, **form)[2]
+        assert "That cannot be done" in page(cluster.nsqadmin, unescape(url))
 
     def test_retention_is_set_and_shown(self, cluster: Cluster, topic: str) -> None:
         cluster.publish(topic, b"x")
@@ -251,6 +293,7 @@ def test_what_an_nsqd_of_nsqs_cannot_do_is_not_offered(cluster: Cluster, topic: 
     """Stands in for one by refusing the paths that it does not know."""
     cluster.publish(topic, b"x")
     cluster.create_channel(topic, "c")
+    cluster.nsqds[0].consumer(topic, "c")
     with stock(cluster.nsqds[0].http_address) as address, watching(address) as nsqadmin:
         topic_page = page(nsqadmin, f"/topics/{topic}")
         channel_page = page(nsqadmin, f"/topics/{topic}/c")
@@ -259,7 +302,7 @@ def test_what_an_nsqd_of_nsqs_cannot_do_is_not_offered(cluster: Cluster, topic: 
         assert "Delete" in channel_page
         for offered in ("Retention", "/messages/", "Stored"):
             assert offered not in topic_page
-        for offered in ("Rewind", "Peek", "Done up to"):
+        for offered in ("Rewind", "Peek", "Done up to", "Disconnect"):
             assert offered not in channel_page
         assert "Drain" not in page(nsqadmin, f"/nodes/{address}")
         assert "No node keeps a history" in page(nsqadmin, f"/messages/{topic}")

@@ -7,6 +7,7 @@ from tests.tls.certificates import Authority
 from penstock.testing.nsqadmin import run_nsqadmin
 from penstock.testing.nsqd import run_nsqd
 
+HTML = {"Accept": "text/html"}
 TOKEN = "for-the-admin-alone"
 
 
@@ -26,6 +27,9 @@ def test_an_nsqd_that_wants_tls_is_asked_over_https(tmp_path: Path) -> None:
 
             assert (200, {"message": ""}) == (created.status, created.json())
             assert ["t"] == trusting.http("GET", "/api/topics").json()["topics"]
+            assert b"Retention" in trusting.http("GET", "/topics/t", headers=HTML).body
+            history = trusting.http("GET", "/messages/t", headers=HTML)
+            assert b"Nothing is stored" in history.body
             assert 502 == strict.http("GET", "/api/topics").status
 
 
@@ -37,7 +41,7 @@ def test_an_nsqd_that_wants_a_token_gets_it(tmp_path: Path) -> None:
         token = f"--http-client-token-file={tmp_path / 'admin'}"
         with run_nsqadmin(at, token) as known, run_nsqadmin(at) as unknown:
             assert 200 == known.http("POST", "/api/topics", b'{"topic":"t"}').status
-            page = known.http("GET", "/topics/t", headers={"Accept": "text/html"})
+            page = known.http("GET", "/topics/t", headers=HTML)
             assert b"Retention" in page.body
             refused = unknown.http("GET", "/api/topics")
             assert 502 == refused.status

@@ -5,6 +5,8 @@ cluster need say it only once.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,19 +15,23 @@ from click.shell_completion import CompletionItem
 from penstock import names
 from penstock.clock import SECOND_NS
 from penstock.durations import format_duration, parse_duration
+from penstock.errors import ConfigError
 
 __all__ = [
     "CHANNEL",
     "DURATION",
     "NSQD_HTTP_ADDRESS",
     "NSQD_TCP_ADDRESS",
+    "PLACE",
     "TOPIC",
     "CommandWithExamples",
     "Duration",
+    "HttpAccess",
     "Name",
+    "Place",
     "client_options",
+    "http_access",
     "http_addresses",
-    "http_token",
     "tcp_addresses",
     "token_headers",
 ]
@@ -107,6 +113,25 @@ TOPIC = Name("topic")
 CHANNEL = Name("channel")
 
 
+class Place(_NameType):
+    """A place in a topic's log, as nsqd takes it."""
+
+    name = "place"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        from penstock.cluster.nsqd_api import absolute_place  # noqa: PLC0415
+
+        try:
+            return absolute_place(str(value))
+        except ConfigError as error:
+            self.fail(str(error), param, ctx)
+
+
+PLACE = Place()
+
+
 def http_addresses(command: F) -> F:
     """Which nsqds are asked over HTTP: `nsqds` and `lookupds`."""
     nsqd = click.option(
@@ -155,15 +180,52 @@ def client_options(role: str) -> Callable[[F], F]:
     )
 
 
-def http_token(command: F) -> F:
-    """The token for nsqd's HTTP API: `token`."""
-    return click.option(
-        "--token",
-        default="",
-        envvar="PENSTOCK_HTTP_TOKEN",
-        metavar="TOKEN",
-        help="The bearer token that nsqd's HTTP API asks for; best set in $PENSTOCK_HTTP_TOKEN.",
-    )(command)
+@dataclass(frozen=True, slots=True)
+class HttpAccess:
+    """What makes nsqds let us in over HTTP."""
+
+    token: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_root_ca_file: str = ""
+
+    @property
+    def headers(self) -> list[tuple[str, str]]:
+        """What a request has to say."""
+        return token_headers(self.token)
+
+
+def http_access(command: F) -> F:
+    """What nsqd's HTTP API may ask for: `access`."""
+
+    @wraps(command)
+    def with_access(
+        *args: Any, token: str, tls_cert: str, tls_key: str, tls_root_ca_file: str, **kwargs: Any
+    ) -> Any:
+        access = HttpAccess(token, tls_cert, tls_key, tls_root_ca_file)
+        return command(*args, access=access, **kwargs)
+
+    options = (
+        click.option(
+            "--token",
+            default="",
+            envvar="PENSTOCK_HTTP_TOKEN",
+            metavar="TOKEN",
+            help="The bearer token that nsqd's API asks for; best set in $PENSTOCK_HTTP_TOKEN.",
+        ),
+        _file_option("--tls-cert", "The certificate to show to an nsqd that asks for one."),
+        _file_option("--tls-key", "The key of --tls-cert, if that file has it not."),
+        _file_option("--tls-root-ca-file", "Who vouches for nsqds, if not the system's CAs."),
+    )
+    wrapped: Callable[..., Any] = with_access
+    for option in reversed(options):
+        wrapped = option(wrapped)
+    return wrapped  # type: ignore[return-value]
+
+
+def _file_option(flag: str, text: str) -> Callable[[F], F]:
+    variable = "PENSTOCK" + flag.removeprefix("-").replace("-", "_").upper()
+    return click.option(flag, default="", envvar=variable, metavar="FILE", help=text)
 
 
 def token_headers(token: str) -> list[tuple[str, str]]:

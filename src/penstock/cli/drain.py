@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from penstock.cli.command_options import DURATION, CommandWithExamples, http_token, token_headers
+from penstock.cli.command_options import DURATION, CommandWithExamples, HttpAccess, http_access
 
 __all__ = ["command"]
 
@@ -18,7 +18,7 @@ __all__ = ["command"]
     ],
 )
 @click.argument("node", metavar="NODE")
-@http_token
+@http_access
 @click.option("--no-wait", is_flag=True, help="Begin, and do not wait for the end.")
 @click.option(
     "--timeout",
@@ -27,7 +27,7 @@ __all__ = ["command"]
     show_default=True,
     help="How long to wait for the end; the node goes on all the same.",
 )
-def command(node: str, *, token: str, no_wait: bool, timeout: float) -> None:
+def command(node: str, *, access: HttpAccess, no_wait: bool, timeout: float) -> None:
     """Take a node out of service without losing a message.
 
     NODE is an nsqd's HTTP address. It takes no more messages, and tells every nsqlookupd, so that
@@ -41,11 +41,11 @@ def command(node: str, *, token: str, no_wait: bool, timeout: float) -> None:
     from penstock.cluster.nsqd_api import NsqdApi  # noqa: PLC0415
     from penstock.tools.draining import wait_until_drained  # noqa: PLC0415
 
-    asyncio.run(NsqdApi(http_client(), node, token_headers(token)).drain())
+    asyncio.run(NsqdApi(http_client(access), node, access.headers).drain())
     if no_wait:
         click.echo(f"{node} is draining", err=True)
         return
-    cluster = cluster_of((node,), (), token)
+    cluster = cluster_of((node,), (), access)
     left = asyncio.run(wait_until_drained(cluster, node, _tell, timeout_seconds=timeout))
     stays = f"; {left:,} messages were left a moment before, and stay on its disk" if left else ""
     _tell("")

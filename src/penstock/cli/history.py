@@ -6,11 +6,12 @@ from contextlib import nullcontext
 import click
 
 from penstock.cli.command_options import (
+    PLACE,
     TOPIC,
     CommandWithExamples,
+    HttpAccess,
+    http_access,
     http_addresses,
-    http_token,
-    token_headers,
 )
 
 __all__ = ["command"]
@@ -28,14 +29,17 @@ __all__ = ["command"]
 )
 @click.argument("topic", type=TOPIC)
 @http_addresses
-@http_token
+@http_access
 @click.option(
     "--from",
     "start",
+    type=PLACE,
     metavar="PLACE",
     help="The first message.  [default: earliest; with --follow, latest]",
 )
-@click.option("--to", "end", metavar="PLACE", help="The one after the last.  [default: latest]")
+@click.option(
+    "--to", "end", type=PLACE, metavar="PLACE", help="The one after the last.  [default: latest]"
+)
 @click.option("--limit", "-n", type=click.IntRange(min=1), help="So many messages at most.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
 @click.option("--json", "form", flag_value="json", help="Print a JSON object for each message.")
@@ -45,7 +49,7 @@ def command(
     nsqds: tuple[str, ...],
     lookupds: tuple[str, ...],
     *,
-    token: str,
+    access: HttpAccess,
     start: str | None,
     end: str | None,
     limit: int | None,
@@ -60,9 +64,9 @@ def command(
 
     How long messages are kept once all channels have finished them is nsqd's --retention-time.
     """
-    from penstock.cli.cluster_access import nodes_with_topic  # noqa: PLC0415
+    from penstock.cli.cluster_access import nodes_with_topic, tls_context  # noqa: PLC0415
     from penstock.cli.interrupts import leaving_on_signals  # noqa: PLC0415
-    from penstock.cluster.nsqd_api import absolute_place, is_seq  # noqa: PLC0415
+    from penstock.cluster.nsqd_api import is_seq  # noqa: PLC0415
     from penstock.tools.history import (  # noqa: PLC0415
         body_line,
         json_line,
@@ -71,9 +75,8 @@ def command(
     )
 
     line_of = {"json": json_line, "body": body_line}.get(form or "", text_line)
-    start = absolute_place(start or ("latest" if follow else "earliest"))
-    end = end and absolute_place(end)
-    addresses = nodes_with_topic(topic, nsqds, lookupds, token)
+    start = start or ("latest" if follow else "earliest")
+    addresses = nodes_with_topic(topic, nsqds, lookupds, access)
     if len(addresses) > 1 and (is_seq(start) or (end is not None and is_seq(end))):
         raise click.UsageError("a sequence number means one node: name it by --nsqd-http-address")
     with leaving_on_signals() if follow else nullcontext():
@@ -84,7 +87,8 @@ def command(
             end=end,
             limit=limit,
             follow=follow,
-            headers=dict(token_headers(token)),
+            headers=dict(access.headers),
+            ssl_context=tls_context(access),
         ):
             sys.stdout.buffer.write(line_of(message))
             if follow:

@@ -36,12 +36,17 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     modules={
+        "archive": "penstock.cli.archive",
         "check": "penstock.cli.check",
+        "doctor": "penstock.cli.doctor",
         "drain": "penstock.cli.drain",
         "history": "penstock.cli.history",
+        "import": "penstock.cli.import_data",
         "log": "penstock.cli.log",
         "pub": "penstock.cli.pub",
+        "replay": "penstock.cli.replay",
         "seek": "penstock.cli.seek",
+        "stream": "penstock.cli.stream",
         "sub": "penstock.cli.sub",
         "top": "penstock.cli.top",
         "up": "penstock.cli.up",

@@ -7,11 +7,12 @@ import click
 
 from penstock.cli.command_options import (
     CHANNEL,
+    PLACE,
     TOPIC,
     CommandWithExamples,
+    HttpAccess,
+    http_access,
     http_addresses,
-    http_token,
-    token_headers,
 )
 from penstock.errors import ConfigError
 
@@ -32,9 +33,9 @@ __all__ = ["command"]
 )
 @click.argument("topic", type=TOPIC)
 @click.argument("channel", type=CHANNEL)
-@click.argument("place", metavar="TO")
+@click.argument("place", metavar="TO", type=PLACE)
 @http_addresses
-@http_token
+@http_access
 @click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
 def command(
     topic: str,
@@ -43,7 +44,7 @@ def command(
     nsqds: tuple[str, ...],
     lookupds: tuple[str, ...],
     *,
-    token: str,
+    access: HttpAccess,
     yes: bool,
 ) -> None:
     """Move CHANNEL of TOPIC: rewind it, or skip what waits.
@@ -60,18 +61,17 @@ def command(
         http_client,
         nodes_with_topic,
     )
-    from penstock.cluster.nsqd_api import NsqdApi, absolute_place, is_seq  # noqa: PLC0415
+    from penstock.cluster.nsqd_api import NsqdApi, is_seq  # noqa: PLC0415
     from penstock.cluster.seeking import move, plan  # noqa: PLC0415
 
-    place = absolute_place(place)
-    addresses = nodes_with_topic(topic, nsqds, lookupds, token)
+    addresses = nodes_with_topic(topic, nsqds, lookupds, access)
     if is_seq(place) and len(addresses) > 1:
         raise click.UsageError("a sequence number means one node: name it by --nsqd-http-address")
-    cluster = cluster_of(tuple(addresses), (), token)
+    cluster = cluster_of(tuple(addresses), (), access)
     snapshot = asyncio.run(cluster.snapshot(topic))
     if snapshot.failures:
         raise snapshot.failures[0]  # A channel is moved on all its nodes, or on none.
-    apis = [NsqdApi(http_client(), address, token_headers(token)) for address in addresses]
+    apis = [NsqdApi(http_client(access), address, access.headers) for address in addresses]
     moves = asyncio.run(plan(apis, snapshot, topic, channel, place))
     for each in moves:
         click.echo(_in_words(each), err=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from penstock.cli.command_options import NSQD_HTTP_ADDRESS
+from penstock.cli.command_options import NSQD_HTTP_ADDRESS, HttpAccess
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,12 +56,19 @@ def spark_settings(master: str, spark_log: str, spark_conf: tuple[str, ...]) -> 
     return SparkSettings(master=master, log=spark_log, conf=dict(map(_pair, spark_conf)))
 
 
-def brokers_of(nsqds: tuple[str, ...], lookupds: tuple[str, ...], token: str) -> "Brokers":
-    """The nsqds at these addresses; without any, the one on this machine."""
+def brokers_of(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess) -> "Brokers":
+    """The nsqds at these addresses; without any, the one on this machine. Raises ConfigError."""
     require_spark()
     from penstock.pipeline.brokers import Brokers  # noqa: PLC0415
 
-    return Brokers(nsqds if nsqds or lookupds else (NSQD_HTTP_ADDRESS,), lookupds, token)
+    return Brokers(
+        nsqds if nsqds or lookupds else (NSQD_HTTP_ADDRESS,),
+        lookupds,
+        token=access.token,
+        tls_root_ca_file=access.tls_root_ca_file,
+        tls_cert=access.tls_cert,
+        tls_key=access.tls_key or access.tls_cert,
+    )
 
 
 def require_spark() -> None:

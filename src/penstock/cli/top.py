@@ -2,7 +2,13 @@
 
 import click
 
-from penstock.cli.command_options import DURATION, CommandWithExamples, http_addresses, http_token
+from penstock.cli.command_options import (
+    DURATION,
+    CommandWithExamples,
+    HttpAccess,
+    http_access,
+    http_addresses,
+)
 
 __all__ = ["command"]
 
@@ -17,7 +23,7 @@ __all__ = ["command"]
     ],
 )
 @http_addresses
-@http_token
+@http_access
 @click.option(
     "--interval", type=DURATION, default="2s", show_default=True, help="Time between two looks."
 )
@@ -35,7 +41,7 @@ def command(
     nsqds: tuple[str, ...],
     lookupds: tuple[str, ...],
     *,
-    token: str,
+    access: HttpAccess,
     interval: float,
     sort: str,
     once: bool,
@@ -57,7 +63,7 @@ def command(
     from penstock.tools.live_screen import maybe_live_console  # noqa: PLC0415
     from penstock.tools.top import TopView, print_tables, watch  # noqa: PLC0415
 
-    cluster = cluster_of(nsqds, lookupds, token)
+    cluster = cluster_of(nsqds, lookupds, access)
     view = TopView(order=sort, interval_seconds=interval)
     count = 1 if once else count
     console = None if plain or once else maybe_live_console()

@@ -139,6 +139,10 @@ class Connection(asyncio.Protocol):
             and not self._is_ending
         )
 
+    def fileno(self) -> int:
+        """Of the socket."""
+        return cast("int", self._transport.get_extra_info("socket").fileno())
+
     # Sending.
 
     def send(self, rendered: bytes) -> None:

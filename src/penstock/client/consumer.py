@@ -196,6 +196,18 @@ class Consumer:
         """Returns once `stop` or `close` has been called."""
         await self._stopped.wait()
 
+    def set_max_in_flight(self, count: int) -> None:
+        """How many messages may be here unanswered from now on. Raises ConfigError if none may."""
+        self._config = replace(self._config, max_in_flight=count)
+        if self._fleet is not None:
+            self._share_out()
+
+    @property
+    def filenos(self) -> list[int]:
+        """Of the sockets. A process that is forked off has them too, and unless it closes them the
+        connections stay open when this process is gone."""
+        return [connection.fileno() for connection in self._shares]
+
     @property
     def waiting(self) -> tuple[Message, ...]:
         """The messages that are here and have not been handed out."""

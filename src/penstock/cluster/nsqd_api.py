@@ -6,6 +6,7 @@ A refusal is told in words, as an HttpRequestError that names the node.
 import re
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from urllib.parse import urlencode
 
 import msgspec
@@ -13,13 +14,13 @@ import msgspec
 from penstock.cluster.stats import base_url
 from penstock.durations import parse_duration
 from penstock.errors import ConfigError, HttpRequestError
-from penstock.webapi.client import ACCEPT_V1, HttpClient, HttpReply
+from penstock.webapi.client import HttpClient, HttpReply
 
 __all__ = ["LogExtent", "NsqdApi", "Segment", "absolute_place", "is_seq", "refusal", "url_of"]
 
 _FIRST_SEQ_HEADER = "x-penstock-first-seq"
 _SEQ_LIMIT = 1 << 54  # a larger number is a time
-_PLACE = re.compile(r"earliest|latest|[0-9]+|[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ].+")
+_PLACE = re.compile(r"earliest|latest|[0-9]+")
 
 _IN_WORDS = {
     "TOPIC_NOT_FOUND": "there is no topic {topic}",
@@ -35,6 +36,9 @@ _IN_WORDS = {
     "INVALID_ARG_FROM": "{from} is no place in a log",
     "INVALID_ARG_TO": "{to} is no place in a log, or none that can be followed to",
     "TOO_MANY_READERS": "too many are reading history just now; try again",
+    "MESSAGE_NOT_FOUND": "that message is not there any more",
+    "CLIENT_NOT_FOUND": "there is no such client any more",
+    "CLIENT_NOT_UNIQUE": "there are several such clients",
     "NOT_FOUND": "this nsqd keeps no history: it is not Penstock's",
     "UNAUTHORIZED": "a token is needed: --token",
     "FORBIDDEN": "the token does not allow that",
@@ -68,7 +72,7 @@ class NsqdApi:
     ) -> None:
         self.address = address
         self._http = http
-        self._headers = (ACCEPT_V1, *headers)
+        self._headers = tuple(headers)
 
     async def log_of(self, topic: str) -> LogExtent:
         """How far a topic reaches. Raises HttpRequestError."""
@@ -99,7 +103,7 @@ class NsqdApi:
 
     async def _ask(self, method: str, path: str, args: Mapping[str, str]) -> HttpReply:
         url = url_of(self.address, path, args)
-        reply = await self._http.fetch(method, url, headers=self._headers)
+        reply = await self._http.ask(method, url, headers=self._headers)
         if reply.status != 200:
             raise refusal(self.address, reply.status, reply.body, args)
         return reply
@@ -126,7 +130,7 @@ def refusal(address: str, status: int, body: bytes, args: Mapping[str, str]) -> 
 
 def absolute_place(text: str) -> str:
     """A place in a log as nsqd takes it: a duration means so long ago. Raises ConfigError."""
-    if _PLACE.fullmatch(text):
+    if _PLACE.fullmatch(text) or _is_time(text):
         return text
     try:
         ago_ns = parse_duration(text)
@@ -136,6 +140,13 @@ def absolute_place(text: str) -> str:
             " a time such as 2026-11-15T08:00:00Z, or how long ago, such as 15m"
         ) from None
     return str(max(time.time_ns() - abs(ago_ns), _SEQ_LIMIT))
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text.upper()).tzinfo is not None
+    except ValueError:
+        return False
 
 
 def is_seq(place: str) -> bool:

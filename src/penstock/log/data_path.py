@@ -26,6 +26,10 @@ __all__ = ["REAL_FILES", "DataPath", "lock_data_path", "verify_data_path"]
 
 REAL_FILES = RealFiles()
 
+_HOW_TO_IMPORT = (
+    "is a queue of NSQ's own nsqd, which 'penstock import {path} --data-path FOLDER' takes over"
+)
+
 
 class DataPath:
     """A data path that this process has to itself. `DataPath.open` makes one."""
@@ -187,7 +191,7 @@ def verify_data_path(path: str, files: Files) -> Marker | None:
         marker = read_marker(files, path)
         for name in files.names(path):
             if is_another_nsqds(name):
-                raise _foreign(path, name, "is a queue of another nsqd, to be drained by that")
+                raise _foreign(path, name, _HOW_TO_IMPORT.format(path=path))
         if TOPICS_NAME not in files.names(path):
             return marker
         if marker is None:

@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.cluster.seeking import Move
+from penstock.nsqadmin.figures import ClientStats
 from penstock.nsqadmin.rendering import commas
 from penstock.nsqadmin.views import ChannelRow, NodeRow, TopicRow
 
 __all__ = [
     "Question",
+    "about_cancel",
     "about_channel",
+    "about_client",
     "about_drain",
+    "about_requeue",
     "about_seek",
     "about_tombstone",
     "about_topic",
@@ -125,3 +129,34 @@ def about_seek(channel: str, place: str, moves: Sequence[Move]) -> Question:
         facts.append("The channel is there already.")
     facts.append("What consumers have in flight is forgotten; they stay connected.")
     return Question(f"Move channel {channel}?", facts, "Move channel")
+
+
+def about_client(client: ClientStats, channel: str, node: str) -> Question:
+    """Ending one consumer's connection."""
+    held = _count(client.in_flight_count, "message")
+    facts = [
+        f"The connection from {client.remote_address} to {node} will be closed.",
+        f"The {held} it has in flight will come back at once, for other consumers of {channel}.",
+        "Most clients connect again by themselves.",
+    ]
+    name = client.client_id or client.hostname or client.remote_address
+    return Question(f"Disconnect {name}?", facts, "Disconnect")
+
+
+def about_requeue(id: str, channel: str, state: str) -> Question:
+    """Delivering one message again."""
+    if state == "deferred":
+        facts = [f"Message {id} will be delivered now, and not at the time it waits for."]
+    else:
+        facts = [
+            f"Message {id} will be taken from the consumer that has it.",
+            "An answer that it still gives will be refused, and its work may be done twice.",
+        ]
+    facts.append(f"It goes to any consumer of {channel} that is ready.")
+    return Question("Requeue this message?", facts, "Requeue message", is_dangerous=False)
+
+
+def about_cancel(id: str, channel: str) -> Question:
+    """Dropping one deferred message."""
+    fact = f"Channel {channel} will never deliver message {id}."
+    return Question("Cancel this message?", [fact], "Cancel message")

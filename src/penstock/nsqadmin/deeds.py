@@ -5,33 +5,24 @@
 Forms need no script. That they come from our own pages has been checked before they get here.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock import names
-from penstock.cluster.nsqd_api import absolute_place
-from penstock.cluster.seeking import Move
 from penstock.durations import parse_duration
 from penstock.errors import ConfigError, HttpRequestError
 from penstock.nsqadmin.access import Admins
-from penstock.nsqadmin.consequences import (
-    Question,
-    about_channel,
-    about_drain,
-    about_seek,
-    about_tombstone,
-    about_topic,
-)
+from penstock.nsqadmin.consequences import Question
 from penstock.nsqadmin.extensions import Extensions
 from penstock.nsqadmin.inquiry import Cluster
 from penstock.nsqadmin.notifications import Action, Notifier
 from penstock.nsqadmin.orders import Orders
+from penstock.nsqadmin.questions import Args, Questions, named
 from penstock.nsqadmin.rendering import Renderer
-from penstock.nsqadmin.views import TopicRow, node_rows, topic_rows
-from penstock.nsqadmin.watcher import Snapshot, Watcher
+from penstock.nsqadmin.watcher import Watcher
 from penstock.webapi import HttpError
 
 __all__ = ["Deeds"]
@@ -44,7 +35,6 @@ _PAST = {
     "delete": "deleted",
 }
 
-Args = Mapping[str, str]
 # Where to go afterwards, and what to say there.
 Outcome = tuple[str, str]
 
@@ -68,6 +58,7 @@ class Deeds:
         self._admins = admins
         self._notifier = notifier
         self._orders = Orders(cluster)
+        self._questions = Questions(cluster, watcher, extensions)
         self._doing: dict[str, Callable[[Request, Args], Awaitable[Outcome]]] = {
             "create": self._create,
             "pause": self._act,
@@ -79,6 +70,8 @@ class Deeds:
             "seek": self._seek,
             "retention": self._retention,
             "cancel": self._cancel,
+            "requeue": self._requeue,
+            "kick": self._kick,
         }
 
     def routes(self) -> list[Route]:
@@ -98,7 +91,7 @@ class Deeds:
             raise HttpError(404, "NOT_FOUND")
         question: Question | None = None
         try:
-            question = await self._question(deed, args)
+            question = await self._questions.about(deed, args)
         except (HttpRequestError, ConfigError) as error:
             problem = str(error)
         return self._renderer.page(
@@ -110,52 +103,6 @@ class Deeds:
             problem=problem,
             back=self._page_of(args),
         )
-
-    async def _question(self, deed: str, args: Args) -> Question | None:
-        """None if a place is still to be named."""
-        topic, channel, node = _named(args)
-        match deed:
-            case "tombstone":
-                row = await self._row(topic, only=node)
-                return about_tombstone(topic, node, row.depth)
-            case "drain":
-                return await self._question_of_drain(node)
-            case "seek":
-                if not args.get("to"):
-                    return None
-                return about_seek(channel, args["to"], await self._moves(args))
-            case "cancel":
-                return Question(
-                    "Cancel this message?",
-                    [f"Channel {channel} will never deliver message {args.get('id', '')}."],
-                    "Cancel message",
-                )
-            case _:
-                row = await self._row(topic)
-                if not channel:
-                    return about_topic(deed, row)
-                if channel not in row.channels:
-                    raise HttpError(404, "CHANNEL_NOT_FOUND")
-                return about_channel(deed, row.channels[channel])
-
-    async def _question_of_drain(self, address: str) -> Question:
-        inquiry = self._cluster.inquire()
-        node = await inquiry.node(address)
-        if node is None:
-            raise HttpError(404, "NODE_NOT_FOUND")
-        snapshot = Snapshot(0.0, [], [node], await inquiry.stats([node]))
-        return about_drain(node_rows(snapshot, self._watcher.chronicle)[0])
-
-    async def _row(self, topic: str, *, only: str = "") -> TopicRow:
-        inquiry = self._cluster.inquire()
-        nodes = await inquiry.nodes_of(topic)
-        if nodes is None:
-            raise HttpError(404, "TOPIC_NOT_FOUND")
-        answers = await inquiry.stats(
-            [node for node in nodes if not only or node.is_at(only)], topic
-        )
-        rows = topic_rows(Snapshot(0.0, [topic], nodes, answers), self._watcher.chronicle)
-        return next(row for row in rows if row.name == topic)
 
     # Doing.
 
@@ -174,7 +121,7 @@ class Deeds:
         return self._renderer.redirect(to, notice)
 
     async def _create(self, request: Request, args: Args) -> Outcome:
-        topic, channel, _ = _named(args)
+        topic, channel, _ = named(args)
         for kind, name in (("topic", topic), ("channel", channel)):
             if not names.is_valid(name) and (name or kind == "topic"):
                 raise ConfigError(
@@ -189,20 +136,20 @@ class Deeds:
         return to, _said("create", args, inquiry.warning)
 
     async def _act(self, request: Request, args: Args) -> Outcome:
-        topic, channel, _ = _named(args)
+        topic, channel, _ = named(args)
         inquiry = await self._orders.act(args["deed"], topic, channel)
         self._notify(request, f"{args['deed']}_{_kind(channel)}", args)
         return self._page_of(args), _said(args["deed"], args, inquiry.warning)
 
     async def _delete(self, request: Request, args: Args) -> Outcome:
-        topic, channel, _ = _named(args)
+        topic, channel, _ = named(args)
         inquiry = await self._orders.delete(topic, channel)
         self._notify(request, f"delete_{_kind(channel)}", args)
         to = self._renderer.link("topics", topic) if channel else self._renderer.link("topics")
         return to, _said("delete", args, inquiry.warning)
 
     async def _tombstone(self, request: Request, args: Args) -> Outcome:
-        topic, _, node = _named(args)
+        topic, _, node = named(args)
         inquiry = await self._orders.tombstone(topic, node)
         self._notify(request, "tombstone_topic_producer", args)
         said = f"Topic {topic} was taken from {node}. {inquiry.warning}"
@@ -216,8 +163,8 @@ class Deeds:
         return self._renderer.link("nodes"), f"{node} drains, and stops when it is empty."
 
     async def _seek(self, request: Request, args: Args) -> Outcome:
-        topic, channel, _ = _named(args)
-        moves = await self._moves(args)
+        topic, channel, _ = named(args)
+        moves = await self._questions.moves(args)
         await self._extensions.seek(moves, topic, channel)
         self._notify(request, "seek_channel", args)
         again = sum(each.again for each in moves)
@@ -225,36 +172,37 @@ class Deeds:
         return self._page_of(args), said
 
     async def _retention(self, request: Request, args: Args) -> Outcome:
-        topic, _, _ = _named(args)
-        for node in await self._able_nodes(topic):
+        topic, _, _ = named(args)
+        for node in await self._questions.able_nodes(topic):
             await self._extensions.set_retention(node, topic, _retention_args(args))
         self._notify(request, "retention_topic", args)
         return self._page_of(args), f"The retention of {topic} was changed."
 
     async def _cancel(self, request: Request, args: Args) -> Outcome:
-        topic, channel, node = _named(args)
+        topic, channel, node = named(args)
         await self._check_node(node)
         await self._extensions.cancel(node, topic, channel, args.get("id", ""))
         self._notify(request, "cancel_message", args)
         to = self._renderer.link("messages", topic, channel, node=node, state="deferred")
         return to, f"Message {args.get('id', '')} was cancelled."
 
+    async def _requeue(self, request: Request, args: Args) -> Outcome:
+        topic, channel, node = named(args)
+        await self._check_node(node)
+        await self._extensions.requeue(node, topic, channel, args.get("id", ""))
+        self._notify(request, "requeue_message", args)
+        state = args.get("state", "")
+        to = self._renderer.link("messages", topic, channel, node=node, state=state)
+        return to, f"Message {args.get('id', '')} is to be delivered again."
+
+    async def _kick(self, request: Request, args: Args) -> Outcome:
+        node = args.get("node", "")
+        await self._check_node(node)
+        await self._extensions.kick(node, args.get("client", ""), args.get("since", ""))
+        self._notify(request, "kick_client", args)
+        return self._page_of(args), f"{args.get('client', '')} was disconnected from {node}."
+
     # Within.
-
-    async def _moves(self, args: Args) -> list[Move]:
-        topic, channel, _ = _named(args)
-        place = absolute_place(args.get("to", "").strip())
-        only = args.get("node", "")
-        nodes = [node for node in await self._able_nodes(topic) if not only or node == only]
-        return await self._extensions.plan_seek(nodes, topic, channel, place)
-
-    async def _able_nodes(self, topic: str) -> list[str]:
-        """The nodes of a topic that have our extensions."""
-        nodes = await self._cluster.inquire().nodes_of(topic)
-        able = await self._extensions.having(node.address for node in nodes or ())
-        if not able:
-            raise HttpError(404, "TOPIC_NOT_FOUND")
-        return able
 
     async def _check_node(self, address: str) -> None:
         """Nothing is sent to an address that is not one of the cluster's."""
@@ -263,22 +211,24 @@ class Deeds:
 
     def _page_of(self, args: Args) -> str:
         """The page of what is named."""
-        topic, channel, node = _named(args)
+        topic, channel, node = named(args)
         link = self._renderer.link
         if topic and names.is_valid(topic):
             return link("topics", topic, channel) if channel else link("topics", topic)
         return link("nodes", node) if node else link("lookup")
 
     def _notify(self, request: Request, verb: str, args: Args) -> None:
-        topic, channel, node = _named(args)
+        topic, channel, node = named(args)
         channel = "" if verb == "create_topic" else channel
-        action = Action(verb=verb, topic=topic, channel=channel, node=node)
+        action = Action(
+            verb=verb,
+            topic=topic,
+            channel=channel,
+            node=node,
+            client=args.get("client", ""),
+            message_id=args.get("id", ""),
+        )
         self._notifier.notify(action, request)
-
-
-def _named(args: Args) -> tuple[str, str, str]:
-    topic, channel, node = (args.get(name, "").strip() for name in ("topic", "channel", "node"))
-    return topic, channel, node
 
 
 def _kind(channel: str) -> str:
@@ -286,7 +236,7 @@ def _kind(channel: str) -> str:
 
 
 def _said(deed: str, args: Args, warning: str) -> str:
-    topic, channel, _ = _named(args)
+    topic, channel, _ = named(args)
     name = f"Channel {channel} of {topic}" if channel else f"Topic {topic}"
     return f"{name} was {_PAST[deed]}. {warning}".rstrip()
 

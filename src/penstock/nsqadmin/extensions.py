@@ -1,5 +1,5 @@
-"""What Penstock's nsqd can do and NSQ's cannot: history, looking into channels, moving them,
-retention, draining.
+"""What Penstock's nsqd can do and NSQ's cannot: history, looking into channels, moving them, seeing
+to one message or one client, retention, draining.
 
 A node is asked once in a while whether it can; where it cannot, the pages do not offer it.
 """
@@ -16,7 +16,7 @@ from penstock.cluster.nsqd_api import LogExtent, NsqdApi, refusal, url_of
 from penstock.cluster.seeking import Move, move, plan
 from penstock.errors import HttpRequestError
 from penstock.nsqadmin.inquiry import Cluster
-from penstock.webapi.client import ACCEPT_V1, HttpReply
+from penstock.webapi.client import HttpReply
 
 __all__ = ["STATES", "Extensions", "Message", "Search"]
 
@@ -115,6 +115,11 @@ class Extensions:
         args = {"topic": topic, "channel": channel, "id": id}
         await self._ask("POST", address, "/channel/cancel", args)
 
+    async def requeue(self, address: str, topic: str, channel: str, id: str) -> None:
+        """Has a message delivered again that is in flight or deferred. Raises HttpRequestError."""
+        args = {"topic": topic, "channel": channel, "id": id}
+        await self._ask("POST", address, "/channel/requeue", args)
+
     # Places.
 
     async def plan_seek(
@@ -138,6 +143,12 @@ class Extensions:
         """How long what is finished stays. Raises HttpRequestError."""
         await self._ask("POST", address, "/topic/retention", {"topic": topic, **args})
 
+    async def kick(self, address: str, client: str, connect_ts: str) -> None:
+        """Ends a client's connection to a node; `connect_ts` may be empty. Raises
+        HttpRequestError."""
+        args = {"remote_address": client} | ({"connect_ts": connect_ts} if connect_ts else {})
+        await self._ask("POST", address, "/client/close", args)
+
     async def drain(self, address: str) -> None:
         """Begins to drain a node. Raises HttpRequestError."""
         await self._api(address).drain()
@@ -150,16 +161,12 @@ class Extensions:
             return believed
         url = url_of(address, "/topic/log", {})
         try:
-            reply = await self._cluster.http.fetch("GET", url, headers=self._headers)
+            reply = await self._cluster.http.ask("GET", url, headers=self._cluster.headers)
         except HttpRequestError:
             return False  # It may be back in a moment.
         has = reply.status == 400  # It misses an argument; NSQ's nsqd knows no such path.
         self._beliefs[address] = has, time.monotonic() + BELIEF_SECONDS
         return has
-
-    @property
-    def _headers(self) -> tuple[tuple[str, str], ...]:
-        return (ACCEPT_V1, *self._cluster.headers)
 
     def _api(self, address: str) -> NsqdApi:
         return NsqdApi(self._cluster.http, address, self._cluster.headers)
@@ -173,7 +180,8 @@ class Extensions:
         bytes_max: int = PAGE_BYTES_MAX,
     ) -> HttpReply:
         http = replace(self._cluster.http, body_bytes_max=bytes_max)
-        reply = await http.fetch(method, url_of(address, path, args), headers=self._headers)
+        url = url_of(address, path, args)
+        reply = await http.ask(method, url, headers=self._cluster.headers)
         if reply.status != 200:
             raise refusal(address, reply.status, reply.body, args)
         return reply

@@ -141,6 +141,15 @@ class Inquiry:
         found = [NodeAnswer(by_address[address], stats) for address, stats in answers]
         return sorted(found, key=lambda answer: answer.node.hostname)
 
+    async def stats_if_any(self, nodes: Sequence[Node]) -> list[NodeAnswer]:
+        """What these nodes say of all they have. That none answers is a failure like any other:
+        who they are is known all the same."""
+        try:
+            return await self.stats(nodes)
+        except UpstreamFailed as nobody:
+            self.failures += nobody.failures
+            return []
+
     # Changing things.
 
     async def post(

@@ -31,6 +31,8 @@ class Action(msgspec.Struct, kw_only=True, omit_defaults=True):
     topic: str
     channel: str = ""
     node: str = ""
+    client: str = ""  # ours, as is the next
+    message_id: str = ""
 
 
 class Notifier:
@@ -75,6 +77,10 @@ def _notification(action: Action, request: Request) -> dict[str, object]:
         notification["channel"] = action.channel
     if action.node:
         notification["node"] = action.node
+    if action.client:
+        notification["client"] = action.client
+    if action.message_id:
+        notification["message_id"] = action.message_id
     notification["timestamp"] = int(time.time())
     if user := basic_auth_user(request.headers.get("authorization", "")):
         notification["user"] = user

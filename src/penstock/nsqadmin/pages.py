@@ -183,7 +183,7 @@ class Pages:
         node = await inquiry.node(address)
         if node is None:
             raise HttpError(404, "NODE_NOT_FOUND")
-        answers = await inquiry.stats([node])
+        answers = await inquiry.stats_if_any([node])
         snapshot = Snapshot(0.0, [], [node], answers)
         (row,) = node_rows(snapshot, self._watcher.chronicle)
         topics = [topic for answer in answers for topic in node_topics(answer, time.time_ns())]

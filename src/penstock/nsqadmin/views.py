@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 from penstock import names
 from penstock.nsqadmin.chronicle import Chronicle, Figures, channel_key, node_key, topic_key
-from penstock.nsqadmin.figures import Node, Retention
+from penstock.nsqadmin.figures import ClientStats, Node, Retention
+from penstock.nsqadmin.inquiry import NodeAnswer
 from penstock.nsqadmin.rendering import ago
 from penstock.nsqadmin.watcher import Snapshot
 
@@ -16,6 +17,7 @@ __all__ = [
     "TopicRow",
     "Totals",
     "channel_rows",
+    "clients_of",
     "find",
     "node_rows",
     "topic_rows",
@@ -223,6 +225,19 @@ def totals(rows: Iterable[TopicRow], snapshot: Snapshot) -> Totals:
         in_flight=sum(row.in_flight for row in rows),
         deferred=sum(row.deferred for row in rows),
     )
+
+
+def clients_of(answers: Iterable[NodeAnswer], topic: str, channel: str) -> list[ClientStats]:
+    """The consumers of a channel, on all nodes that were asked."""
+    return [
+        client
+        for answer in answers
+        for each in answer.stats.topics or ()
+        if each.topic_name == topic
+        for part in each.channels
+        if part.channel_name == channel
+        for client in part.clients or ()
+    ]
 
 
 def find(snapshot: Snapshot, text: str) -> list[Found]:

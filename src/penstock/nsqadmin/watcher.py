@@ -101,7 +101,7 @@ class Watcher:
     async def _look(self) -> Snapshot:
         inquiry = self._cluster.inquire()
         topics, nodes = await asyncio.gather(inquiry.topics(), inquiry.nodes())
-        answers = await inquiry.stats(nodes)
+        answers = await inquiry.stats_if_any(nodes)
         self._latest = Snapshot(time.monotonic(), topics, nodes, answers, inquiry.failures)
         return self._latest
 

@@ -27,12 +27,24 @@ from penstock.errors import DataPathError, StorageError
 from penstock.log import Retention
 from penstock.logs import Logger
 
-__all__ = ["FILE_NAME", "render", "restore", "write"]
+__all__ = [
+    "FILE_NAME",
+    "ChannelEntry",
+    "Metadata",
+    "TopicEntry",
+    "encode",
+    "read",
+    "render",
+    "restore",
+    "write",
+]
 
 FILE_NAME = "nsqd.dat"
 
 
-class _Channel(msgspec.Struct):
+class ChannelEntry(msgspec.Struct):
+    """What the file says of a channel."""
+
     name: str
     paused: bool = False
     mode: str | UnsetType = UNSET
@@ -43,24 +55,28 @@ class _Retention(msgspec.Struct):
     bytes: int | None = None
 
 
-class _Topic(msgspec.Struct):
+class TopicEntry(msgspec.Struct):
+    """What the file says of a topic."""
+
     name: str
     paused: bool = False
-    channels: list[_Channel] | None = None
+    channels: list[ChannelEntry] | None = None
     retention: _Retention | UnsetType = UNSET
 
 
-_Named = TypeVar("_Named", _Topic, _Channel)
+_Named = TypeVar("_Named", TopicEntry, ChannelEntry)
 
 
-class _Metadata(msgspec.Struct):
-    topics: list[_Topic] | None = None
+class Metadata(msgspec.Struct):
+    """What the file says."""
+
+    topics: list[TopicEntry] | None = None
     version: str = ""
 
 
 def restore(data_path: Path, broker: Broker, log: Logger) -> None:
     """Makes the topics and channels that the file names, and has them as it says they were."""
-    metadata = _read(data_path / FILE_NAME)
+    metadata = read(data_path)
     unnamed = dict(broker.topics)
     for stored_topic in _with_valid_names(metadata.topics, "topic", log):
         unnamed.pop(stored_topic.name, None)
@@ -81,7 +97,27 @@ def restore(data_path: Path, broker: Broker, log: Logger) -> None:
 def render(topics: Iterable[Topic]) -> bytes:
     """The file's content."""
     lasting = [_describe(topic) for topic in topics if not topic.ephemeral]
-    return msgspec.json.encode(_Metadata(topics=lasting or None, version=NSQ_VERSION))
+    return encode(lasting)
+
+
+def encode(topics: list[TopicEntry]) -> bytes:
+    """The file's content, of what it shall say."""
+    return msgspec.json.encode(Metadata(topics=topics or None, version=NSQ_VERSION))
+
+
+def read(data_path: Path) -> Metadata:
+    """What the file of a data path says; nothing, if there is none. Raises DataPathError."""
+    file = data_path / FILE_NAME
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return Metadata()
+    except OSError as failure:
+        raise DataPathError(f"cannot read {file}: {failure.strerror}") from failure
+    try:
+        return msgspec.json.decode(content, type=Metadata) if content else Metadata()
+    except msgspec.DecodeError as failure:
+        raise DataPathError(f"failed to parse metadata in {file} - {failure}") from failure
 
 
 def write(data_path: Path, content: bytes) -> None:
@@ -102,29 +138,16 @@ def write(data_path: Path, content: bytes) -> None:
         raise StorageError(f"cannot write {FILE_NAME}: {failure.strerror}") from failure
 
 
-def _describe(topic: Topic) -> _Topic:
+def _describe(topic: Topic) -> TopicEntry:
     channels = [
-        _Channel(channel.name, channel.paused, "commit" if channel.committing else UNSET)
+        ChannelEntry(channel.name, channel.paused, "commit" if channel.committing else UNSET)
         for channel in topic.channels.values()
         if not channel.ephemeral
     ]
-    described = _Topic(topic.name, topic.paused, channels or None)
+    described = TopicEntry(topic.name, topic.paused, channels or None)
     if topic.retention is not None:
         described.retention = _Retention(topic.retention.time_ns, topic.retention.size_bytes)
     return described
-
-
-def _read(file: Path) -> _Metadata:
-    try:
-        content = file.read_bytes()
-    except FileNotFoundError:
-        return _Metadata()
-    except OSError as failure:
-        raise DataPathError(f"cannot read {file}: {failure.strerror}") from failure
-    try:
-        return msgspec.json.decode(content, type=_Metadata) if content else _Metadata()
-    except msgspec.DecodeError as failure:
-        raise DataPathError(f"failed to parse metadata in {file} - {failure}") from failure
 
 
 def _with_valid_names(entries: list[_Named] | None, kind: str, log: Logger) -> Iterable[_Named]:

@@ -95,6 +95,14 @@ class Lake:
             raise LakeError(f"{topic} means no topic at all in a lake")
         return TopicFolder(self.path, topic)
 
+    def topic_in_use(self, topic: str) -> "TopicFolder":
+        """The same, of one that there is. Raises LakeError."""
+        folder = self.topic(topic)
+        if not folder.messages.is_dir():
+            known = ", ".join(self.topics()) or "no topic at all"
+            raise LakeError(f"there is no topic {topic} in {self.path}, which has {known}")
+        return folder
+
     @property
     def replays(self) -> Path:
         """The folder for the state of replays."""

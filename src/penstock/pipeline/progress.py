@@ -10,13 +10,13 @@ over nodes of what is there and what has been read; with a target, how much is l
 
 import json
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_nsq.offsets import JsonOffsets, Offsets, from_json
 
-__all__ = ["Figures", "QueryMeter", "offsets_of"]
+__all__ = ["Figures", "QueryMeter", "RateMeter", "offsets_of"]
 
 # Over so many seconds a rate is measured: long enough to be calm, short enough to be true.
 RATE_SECONDS = 20.0
@@ -60,21 +60,44 @@ class Figures:
         return self.rows / total if total else 1.0
 
 
+class RateMeter:
+    """From a count that grows to a rate."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def rate(self, now_seconds: float, count: int) -> float | None:
+        """A second, lately; None until two moments can be compared."""
+        samples = self._samples
+        samples.append((now_seconds, count))
+        while len(samples) > 2 and samples[1][0] <= now_seconds - RATE_SECONDS:
+            samples.popleft()
+        (first_at, first_count), (last_at, last_count) = samples[0], samples[-1]
+        return (last_count - first_count) / (last_at - first_at) if last_at > first_at else None
+
+
 class QueryMeter:
     """Is shown what Spark reports, again and again, and counts each report once."""
 
-    def __init__(self, name: str, *, target: Mapping[Any, int] | None = None) -> None:
-        """`target` is where the query will end: offsets by topic and node."""
+    def __init__(
+        self,
+        name: str,
+        *,
+        target: Mapping[Any, int] | None = None,
+        counts: Callable[[], Mapping[str, int]] | None = None,
+    ) -> None:
+        """`target` is where the query will end: offsets by topic and node. `counts` are a job's
+        own: its `messages`, where Spark would count those twice that are read twice, and more."""
         self.name = name
-        self.notes: dict[str, int] = {}
         self._target = target
+        self._counts = counts
         self._seen: tuple[str, int] = ("", -1)
         self._batches = 0
         self._rows = 0
         self._batch_seconds: float | None = None
         self._read: Offsets = {}
         self._there: Offsets = {}
-        self._samples: deque[tuple[float, int]] = deque()
+        self._meter = RateMeter()
 
     def observe(self, reports: Iterable[Mapping[str, Any]]) -> None:
         """Reports of one query, oldest first; those that were seen before are passed over."""
@@ -86,18 +109,17 @@ class QueryMeter:
 
     def figures(self, now_seconds: float) -> Figures:
         """As of now, by a clock that only goes forward."""
-        self._samples.append((now_seconds, self._rows))
-        while len(self._samples) > 2 and self._samples[1][0] <= now_seconds - RATE_SECONDS:
-            self._samples.popleft()
+        notes = dict(self._counts()) if self._counts is not None else {}
+        rows = notes.pop("messages", self._rows)
         return Figures(
             name=self.name,
             batches=self._batches,
-            rows=self._rows,
-            rows_per_second=self._rate(),
+            rows=rows,
+            rows_per_second=self._meter.rate(now_seconds, rows),
             batch_seconds=self._batch_seconds,
             lag=self._lag(),
             left=self._left(),
-            notes=dict(self.notes),
+            notes=notes,
         )
 
     def _add(self, report: Mapping[str, Any]) -> None:
@@ -109,10 +131,6 @@ class QueryMeter:
         for source in report["sources"]:
             self._read |= offsets_of(source["endOffset"])
             self._there |= offsets_of(source["latestOffset"])
-
-    def _rate(self) -> float | None:
-        (first_at, first_rows), (last_at, last_rows) = self._samples[0], self._samples[-1]
-        return (last_rows - first_rows) / (last_at - first_at) if last_at > first_at else None
 
     def _lag(self) -> dict[str, int]:
         several = len({key.topic for key in self._read}) > 1

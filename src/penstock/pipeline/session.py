@@ -11,6 +11,7 @@ was asked for, and nowhere else: what matters of it comes as an exception.
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -132,7 +133,8 @@ def _own_java(settings: SparkSettings) -> Iterator[SparkSession]:
         gateway = _launched(settings, java, output)
         try:
             conf = SparkConf(loadDefaults=False).setAll(list(configuration(settings).items()))
-            SparkContext(conf=conf, gateway=gateway)
+            with _own_interrupts():
+                SparkContext(conf=conf, gateway=gateway)
             session = SparkSession.builder.getOrCreate()
             yield session
             session.stop()
@@ -167,6 +169,15 @@ def _end(gateway: Any) -> None:
     except subprocess.TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Spark would have Ctrl-C for itself."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
 
 
 def _silence_python() -> None:

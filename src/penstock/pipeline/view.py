@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +24,8 @@ __all__ = ["Show", "in_one_line", "showing", "table_of"]
 
 # Between two lines in a pipe.
 LINE_SECONDS = 5.0
+
+BAR_WIDTH = 20
 
 Show = Callable[[Sequence[Figures]], None]
 
@@ -65,7 +68,8 @@ def in_one_line(figures: Figures) -> str:
     if figures.batch_seconds is not None:
         parts.append(f"batch {figures.batch_seconds:.1f} s")
     parts += [f"{grouped(count)} {name}" for name, count in figures.notes.items() if count]
-    parts.append(f"behind {_lag(figures)}")
+    if figures.lag:
+        parts.append(f"behind {_lag(figures)}")
     if figures.left is not None:
         parts.append(f"{duration(figures.seconds_left)} left")
     return ", ".join(parts)
@@ -80,11 +84,12 @@ def table_of(title: str, figures: Sequence[Figures]) -> Table:
     for heading in ("messages", "in/s", "batch", *names, "behind"):
         table.add_column(heading, justify="right")
     if has_end:
-        table.add_column("done", justify="right")
+        table.add_column("done", width=BAR_WIDTH)
+        table.add_column("")
         table.add_column("left", justify="right")
     table.add_column("by node", style="dim")
     for each in figures:
-        cells: list[str | Text] = [
+        cells: list[RenderableType] = [
             Text(each.name),
             grouped(each.rows),
             per_second(each.rows_per_second),
@@ -93,7 +98,8 @@ def table_of(title: str, figures: Sequence[Figures]) -> Table:
             grouped(each.behind),
         ]
         if has_end:
-            cells += [_percent(each.fraction), duration(each.seconds_left)]
+            bar = ProgressBar(1.0, each.fraction or 0.0, width=BAR_WIDTH)
+            cells += [bar, _percent(each.fraction), duration(each.seconds_left)]
         table.add_row(*cells, Text(_by_node(each)))
     return table
 

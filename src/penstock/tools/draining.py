@@ -16,20 +16,24 @@ async def wait_until_drained(
     cluster: Cluster, node: str, tell: Callable[[str], None], *, timeout_seconds: float
 ) -> int:
     """Returns how many messages were left when it was last seen. Raises ClientError if it is still
-    there after so long."""
+    there after so long, or may be."""
     loop = asyncio.get_running_loop()
-    until, left = loop.time() + timeout_seconds, 0
+    until, left, seen = loop.time() + timeout_seconds, 0, ""
     while loop.time() < until:
         try:
             snapshot = await cluster.snapshot()
         except HttpRequestError as failure:
             if failure.status is not None:
                 raise
-            return left
-        if not snapshot.nodes[0].is_draining:
-            return left  # Somebody has started it again.
-        left = snapshot.nodes[0].pending_count
-        tell(f"{node} is draining, {counted(left, 'message')} left")
+            if not failure.timed_out:
+                return left
+            seen = "does not answer"  # It may be busy, and is not known to have stopped.
+        else:
+            if not snapshot.nodes[0].is_draining:
+                return left  # Somebody has started it again.
+            left = snapshot.nodes[0].pending_count
+            seen = f"is draining, {counted(left, 'message')} left"
+        tell(f"{node} {seen}")
         await asyncio.sleep(LOOK_SECONDS)
     tell("")
-    raise ClientError(f"{node} is still draining, {counted(left, 'message')} left")
+    raise ClientError(f"{node} has not stopped in time: it {seen}")

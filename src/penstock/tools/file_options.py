@@ -1,5 +1,6 @@
 """Everything nsq_to_file can be told. Flags and defaults are NSQ's."""
 
+import os
 import re
 from dataclasses import dataclass
 
@@ -119,6 +120,9 @@ def check(options: FileOptions) -> None:
         raise ConfigError(
             "missing <REV> in --filename-format when gzip, rotation, or work dir enabled"
         )
+    for flag, path in (("output-dir", options.output_dir), ("work-dir", options.work_dir)):
+        if os.path.exists(path) and not os.path.isdir(path):
+            raise ConfigError(f"--{flag}: {path} is a file, and no folder")
 
 
 def needs_revisions(options: FileOptions) -> bool:

@@ -9,7 +9,7 @@ import queue
 import ssl
 import threading
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from heapq import merge
@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from penstock.cluster.nsqd_api import refusal, url_of
-from penstock.cluster.stats import base_url
 from penstock.errors import HttpRequestError
+from penstock.webapi.client import https_instead
 
 __all__ = ["StoredMessage", "body_line", "json_line", "read_history", "text_line"]
 
@@ -61,8 +61,10 @@ def read_history(
     limit: int | None = None,
     follow: bool = False,
     headers: Mapping[str, str] | None = None,
+    ssl_context: ssl.SSLContext | None = None,
 ) -> Iterator[StoredMessage]:
-    """The messages from `start` to `end`, of all these nodes. Raises HttpRequestError."""
+    """The messages from `start` to `end`, of all these nodes. Raises HttpRequestError. Without an
+    `ssl_context`, nodes that want TLS are judged by the system's CAs."""
     args = {"topic": topic, "from": start}
     if end is not None:
         args["to"] = end
@@ -70,7 +72,9 @@ def read_history(
         args["limit"] = str(limit)
     if follow:
         args["follow"] = "true"
-    readings = [_Reading(address, args, headers or {}).messages() for address in addresses]
+    readings = [
+        _Reading(address, args, headers or {}, ssl_context).messages() for address in addresses
+    ]
     if len(readings) == 1:
         return readings[0]
     if follow:
@@ -112,27 +116,42 @@ def _escaped(character: str) -> str:
 class _Reading:
     """What one node sends."""
 
-    def __init__(self, address: str, args: Mapping[str, str], headers: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        address: str,
+        args: Mapping[str, str],
+        headers: Mapping[str, str],
+        ssl_context: ssl.SSLContext | None,
+    ) -> None:
         self._address = address
         self._args = args
-        self._headers = headers
+        self._headers = dict(headers)
+        self._ssl_context = ssl_context
         self._next_seq: int | None = None
 
     def messages(self) -> Iterator[StoredMessage]:
-        connection = _connection(self._address)
-        try:
-            yield from self._parsed(connection)
-        except (OSError, HTTPException) as failure:
-            raise self._broken(failure) from failure
-        finally:
-            connection.close()
+        url: str | None = url_of(self._address, "/topic/messages", self._args)
+        while url is not None:
+            connection = self._connection(url)
+            try:
+                url = yield from self._parsed(connection, url)
+            except (OSError, HTTPException) as failure:
+                raise self._broken(failure) from failure
+            finally:
+                connection.close()
 
-    def _parsed(self, connection: HTTPConnection) -> Iterator[StoredMessage]:
-        url = urlsplit(url_of(self._address, "/topic/messages", self._args))
-        connection.request("GET", f"{url.path}?{url.query}", headers=dict(self._headers))
+    def _parsed(
+        self, connection: HTTPConnection, url: str
+    ) -> Generator[StoredMessage, None, str | None]:
+        """Returns where else to ask, if they are not to be had here."""
+        parts = urlsplit(url)
+        connection.request("GET", f"{parts.path}?{parts.query}", headers=self._headers)
         answer = connection.getresponse()
         if answer.status != 200:
-            raise refusal(self._address, answer.status, answer.read(), self._args)
+            said = answer.read()
+            if (elsewhere := https_instead(url, answer.status, said)) is not None:
+                return elsewhere
+            raise refusal(self._address, answer.status, said, self._args)
         rest = b""
         while chunk := answer.read1(_READ_BYTES):
             *lines, rest = (rest + chunk).split(b"\n")
@@ -140,6 +159,18 @@ class _Reading:
                 message = self._message(line)
                 self._next_seq = message.seq + 1
                 yield message
+        return None
+
+    def _connection(self, url: str) -> HTTPConnection:
+        parts = urlsplit(url)
+        try:
+            host, port = parts.hostname or "", parts.port
+        except ValueError as error:
+            raise HttpRequestError(self._address, f"not an address: {error}") from None
+        if parts.scheme == "https":
+            context = self._ssl_context or ssl.create_default_context()
+            return HTTPSConnection(host, port, timeout=SILENCE_SECONDS, context=context)
+        return HTTPConnection(host, port, timeout=SILENCE_SECONDS)
 
     def _message(self, line: bytes) -> StoredMessage:
         try:
@@ -160,18 +191,6 @@ class _Reading:
         if self._next_seq is not None:
             reason += f"; go on with --from {self._next_seq}"
         return HttpRequestError(self._address, reason)
-
-
-def _connection(address: str) -> HTTPConnection:
-    url = urlsplit(base_url(address))
-    try:
-        host, port = url.hostname or "", url.port
-    except ValueError as error:
-        raise HttpRequestError(address, f"not an address: {error}") from None
-    if url.scheme == "https":
-        context = ssl.create_default_context()
-        return HTTPSConnection(host, port, timeout=SILENCE_SECONDS, context=context)
-    return HTTPConnection(host, port, timeout=SILENCE_SECONDS)
 
 
 def _as_they_come(readings: Sequence[Iterator[StoredMessage]]) -> Iterator[StoredMessage]:

@@ -8,17 +8,13 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from penstock.client import ClientConfig
 from penstock.client.blocking import Producer
 from penstock.errors import ClientError, ConfigError
+from penstock.tools.byte_bar import byte_bar
 from penstock.tools.figures import counted
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 __all__ = ["Source", "publish"]
 
@@ -26,9 +22,6 @@ READ_BYTES = 1 << 20
 
 # No nsqd is set up to take more than that.
 MESSAGE_BYTES_MAX = 64 << 20
-
-# A file that is published before anybody could have looked needs no bar.
-BAR_FROM_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +65,10 @@ def publish(
     ConfigError."""
     began, done = time.monotonic(), 0
     config = ClientConfig().with_options(options)
-    with Producer(nsqds, lookupd=lookupds, config=config) as producer, _bar(source) as bar:
+    with (
+        Producer(nsqds, lookupd=lookupds, config=config) as producer,
+        byte_bar(source.size_bytes) as bar,
+    ):
         for bodies, read_bytes in source.batches():
             try:
                 producer.publish_many(topic, bodies, defer=defer)
@@ -95,24 +91,6 @@ def _summary(topic: str, done: int, seconds: float) -> str:
     took = f" in {seconds:.1f} s" if seconds >= 1 else ""
     speed = f", {done / seconds:,.0f} a second" if done > seconds >= 1 else ""
     return f"{counted(done, 'message')} published to {topic}{took}{speed}\n"
-
-
-def _bar(source: Source) -> AbstractContextManager["Progress | None"]:
-    size_bytes = source.size_bytes
-    if size_bytes is None or size_bytes < BAR_FROM_BYTES or not sys.stderr.isatty():
-        return nullcontext()
-    from rich.console import Console  # noqa: PLC0415 (most of what is published is short)
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
-
-    columns = (
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TextColumn("{task.description}", style="dim"),
-        TimeRemainingColumn(compact=True),
-    )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    bar.add_task("", total=size_bytes)
-    return bar
 
 
 def _lines(descriptor: int) -> Iterator[tuple[list[bytes], int]]:

@@ -12,22 +12,17 @@ import asyncio
 import ssl
 from dataclasses import dataclass, field
 from typing import TypeVar
-from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.webapi.http_connection import Broken, HttpConnection, HttpReply
-from penstock.webapi.http_target import Headers, Target, without_secrets
+from penstock.webapi.http_connection import Broken, HttpConnection, HttpReply, TimedOut
+from penstock.webapi.http_target import Headers, Target, https_instead, without_secrets
 
-__all__ = ["ACCEPT_V1", "HttpClient", "HttpReply", "without_secrets"]
+__all__ = ["ACCEPT_V1", "HttpClient", "HttpReply", "https_instead", "without_secrets"]
 
 ACCEPT_V1 = ("Accept", "application/vnd.nsq; version=1.0")
 
 T = TypeVar("T")
-
-
-class _PortForHttps(msgspec.Struct):
-    https_port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +53,28 @@ class HttpClient:
                 finally:
                     connection.close()
         except TimeoutError:
-            raise target.failure("timed out") from None
+            raise target.failure("timed out", timed_out=True) from None
         except Broken as reason:
-            raise target.failure(str(reason)) from None
+            timed_out = isinstance(reason, TimedOut)
+            raise target.failure(str(reason), timed_out=timed_out) from None
+
+    async def ask(
+        self, method: str, url: str, *, headers: Headers = (), body: bytes = b""
+    ) -> HttpReply:
+        """Makes a request of one of NSQ's daemons, in V1 of its API, whatever status it is answered
+        with; over TLS if it says that it takes no other. Raises HttpRequestError."""
+        headers = (ACCEPT_V1, *headers)
+        reply = await self.fetch(method, url, headers=headers, body=body)
+        https_url = https_instead(url, reply.status, reply.body)
+        if https_url is None:
+            return reply
+        return await self.fetch(method, https_url, headers=headers, body=body)
 
     async def call(
         self, method: str, url: str, *, headers: Headers = (), body: bytes = b""
     ) -> bytes:
-        """The body of NSQ's V1 answer to a request, which must be 200.
-
-        A server that takes this request over TLS only says so by a 403 and its port: it is then
-        asked there. Raises HttpRequestError.
-        """
-        headers = (ACCEPT_V1, *headers)
-        reply = await self.fetch(method, url, headers=headers, body=body)
-        if reply.status == 403 and (https_url := _https_url(url, reply.body)):
-            url = https_url
-            reply = await self.fetch(method, url, headers=headers, body=body)
+        """The body of what `ask` gets, which must be a 200. Raises HttpRequestError."""
+        reply = await self.ask(method, url, headers=headers, body=body)
         if reply.status != 200:
             raise Target(url).failure(_said(reply), status=reply.status)
         return reply.body
@@ -92,18 +92,6 @@ class HttpClient:
         if self.ssl_context is None:
             return await asyncio.to_thread(ssl.create_default_context)
         return self.ssl_context
-
-
-def _https_url(url: str, refusal: bytes) -> str | None:
-    parts = urlsplit(url)
-    if parts.scheme != "http":
-        return None
-    try:
-        port = msgspec.json.decode(refusal, type=_PortForHttps).https_port
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    host = parts.netloc.removesuffix(f":{parts.port}")
-    return parts._replace(scheme="https", netloc=f"{host}:{port}").geturl()
 
 
 def _said(reply: HttpReply) -> str:

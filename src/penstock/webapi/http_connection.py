@@ -14,7 +14,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from penstock.connecting import reason_of
 from penstock.webapi.http_target import Target
 
-__all__ = ["Broken", "HttpConnection", "HttpReply"]
+__all__ = ["Broken", "HttpConnection", "HttpReply", "TimedOut"]
 
 # What a server may send beside the body: enough for any head, and for chunks of a byte each.
 HEAD_BYTES_MAX = 64 * 1024
@@ -23,6 +23,10 @@ FRAMING_BYTES_PER_BODY_BYTE = 16
 
 class Broken(Exception):
     """The exchange has failed; the text says why."""
+
+
+class TimedOut(Broken):
+    """It took too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ class HttpConnection(asyncio.Protocol):
                     ssl=ssl_context,
                 )
         except TimeoutError:
-            raise Broken("timed out while connecting") from None
+            raise TimedOut("timed out while connecting") from None
         except (OSError, UnicodeError) as error:
             raise Broken(reason_of(error)) from None
         return connection

@@ -5,9 +5,11 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
+import msgspec
+
 from penstock.errors import HttpRequestError
 
-__all__ = ["Headers", "Target", "without_secrets"]
+__all__ = ["Headers", "Target", "https_instead", "without_secrets"]
 
 _PORTS = {"http": 80, "https": 443}
 _REQUEST_LINE = re.compile(r"[A-Z]+ /[!-~]* HTTP/1\.1")
@@ -20,6 +22,24 @@ Headers = Iterable[tuple[str, str]]
 def without_secrets(url: str) -> str:
     """`url` as it may be shown: its password and query are nobody's business."""
     return _SECRETS.sub("", url)
+
+
+class _PortForHttps(msgspec.Struct):
+    https_port: int
+
+
+def https_instead(url: str, status: int, body: bytes) -> str | None:
+    """Where to ask again, if the answer to `url` says that it is to be asked over TLS: NSQ's
+    daemons do so by a 403 and their port."""
+    parts = urlsplit(url)
+    if status != 403 or parts.scheme != "http":
+        return None
+    try:
+        port = msgspec.json.decode(body, type=_PortForHttps).https_port
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    host = parts.netloc.removesuffix(f":{parts.port}")
+    return parts._replace(scheme="https", netloc=f"{host}:{port}").geturl()
 
 
 class Target:
@@ -39,9 +59,11 @@ class Target:
         self.is_secure = self._parts.scheme == "https"
         self.port = _PORTS[self._parts.scheme] if port is None else port
 
-    def failure(self, reason: str, *, status: int | None = None) -> HttpRequestError:
+    def failure(
+        self, reason: str, *, status: int | None = None, timed_out: bool = False
+    ) -> HttpRequestError:
         """The error that names this target, without what may be secret in its URL."""
-        return HttpRequestError(self._shown_url, reason, status=status)
+        return HttpRequestError(self._shown_url, reason, status=status, timed_out=timed_out)
 
     def request(
         self, method: str, headers: Headers, body: bytes, *, keep_alive: bool = False

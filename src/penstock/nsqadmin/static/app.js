@@ -26,6 +26,13 @@
     if (event.detail.successful && event.detail.elt.hasAttribute("data-retry")) location.reload();
   });
 
+  // What a page shows may be gone, or nobody may answer: then it says so where it showed it.
+  body.addEventListener("htmx:beforeSwap", (event) => {
+    if (event.detail.target.id === "live" && [404, 502].includes(event.detail.xhr.status)) {
+      event.detail.shouldSwap = true;
+    }
+  });
+
   // The theme.
   const isDark = () => {
     const chosen = document.documentElement.dataset.theme;

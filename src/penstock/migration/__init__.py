@@ -1,0 +1,1 @@
+"""Taking over what NSQ's own nsqd has left on disk."""

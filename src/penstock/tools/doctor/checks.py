@@ -1,0 +1,40 @@
+"""All checks, in the order in which they are shown."""
+
+from collections.abc import Callable, Iterator
+
+from penstock.tools.doctor import disk, machine, ports, software
+from penstock.tools.doctor.diagnosis import Diagnosis, Subject, warn
+
+__all__ = ["CHECKS", "examine"]
+
+CHECKS: dict[str, Callable[[Subject], Diagnosis]] = {
+    "python": lambda _: software.python(),
+    "uvloop": lambda _: software.package("uvloop"),
+    "httptools": lambda _: software.package("httptools"),
+    "google-crc32c": lambda _: software.checksums(),
+    "spark": lambda _: software.spark(),
+    "java": lambda _: software.java(),
+    "data path": lambda subject: disk.data_path(subject.data_path),
+    "file system": lambda subject: disk.file_system(subject.data_path),
+    "free disk": lambda subject: disk.free_space(subject.data_path),
+    "fsync": lambda subject: disk.fsync(subject.data_path),
+    "open files": lambda _: machine.open_files(),
+    "memory": lambda _: machine.memory(),
+    "cores": lambda _: machine.cores(),
+    "clock": lambda _: machine.clock(),
+    "nsqd tcp": lambda subject: ports.port(subject.host, 4150, "nsqd"),
+    "nsqd http": lambda subject: ports.port(subject.host, 4151, "nsqd"),
+    "nsqlookupd tcp": lambda subject: ports.port(subject.host, 4160, "nsqlookupd"),
+    "nsqlookupd http": lambda subject: ports.port(subject.host, 4161, "nsqlookupd"),
+    "nsqadmin http": lambda subject: ports.port(subject.host, 4171, "nsqadmin"),
+}
+
+
+def examine(subject: Subject) -> Iterator[tuple[str, Diagnosis]]:
+    """Makes every check, one after the other. One that this system has no answer for is a
+    warning."""
+    for name, check in CHECKS.items():
+        try:
+            yield name, check(subject)
+        except OSError as error:
+            yield name, warn("cannot be told", str(error))

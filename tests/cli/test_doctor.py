@@ -1,0 +1,50 @@
+"""`penstock doctor` shows every check, and exits with 1 if one has failed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.penstock import main
+from penstock.tools.doctor import Diagnosis, Subject, checks
+from penstock.tools.doctor.diagnosis import fail, ok, warn
+
+
+@pytest.fixture
+def findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    findings = {"one": ok("fine"), "another": warn("poor", "eat"), "third": fail("ill", "rest")}
+
+    def always(diagnosis: Diagnosis) -> Callable[[Subject], Diagnosis]:
+        return lambda _: diagnosis
+
+    made = {name: always(diagnosis) for name, diagnosis in findings.items()}
+    monkeypatch.setattr(checks, "CHECKS", made)
+
+
+@pytest.mark.usefixtures("findings")
+def test_what_fails_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 1 == main(["doctor"])
+    assert [
+        "one      ok    fine",
+        "another  warn  poor",
+        "    eat",
+        "third    FAIL  ill",
+        "    rest",
+        "not fit: 1 to put right, 1 to look at",
+    ] == capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.usefixtures("findings")
+def test_the_same_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert 1 == main(["doctor", "--json"])
+    said = json.loads(capsys.readouterr().out)
+    assert not said["fit"]
+    assert {"check": "another", "grade": "warn", "found": "poor", "hint": "eat"} == (
+        said["checks"][1]
+    )
+
+
+def test_a_fit_machine_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == main(["doctor", "--data-path", str(tmp_path)])
+    assert capsys.readouterr().out.splitlines()[-1].startswith("fit")

@@ -1,0 +1,97 @@
+"""Disks that fill up, break down or hang under the running nsqd: real ones, each an ext4."""
+
+import os
+import time
+
+import pytest
+from tests.crash.disks import Disk, disk
+from tests.crash.steady_load import SteadyLoad, received
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.raw_client import Refused
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+
+__all__ = ["disk"]
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
+
+# How often each happens under one nsqd: DISK_ROUNDS=50 is the long version.
+ROUNDS = int(os.environ.get("DISK_ROUNDS", "2"))
+
+HANG_SECONDS = 0.3
+
+
+def is_well(nsqd: NsqdProcess) -> bool:
+    return nsqd.http("GET", "/ping").status == 200
+
+
+def test_a_full_disk_costs_nothing_that_was_acknowledged_and_heals_without_a_restart(
+    disk: Disk,
+) -> None:
+    with run_nsqd("--max-bytes-per-file=200000", data_path=disk.path) as nsqd:
+        with SteadyLoad(nsqd) as load:
+            for _ in range(ROUNDS):
+                load.await_progress()
+                filler = disk.fill()
+                load.await_refusal()
+                assert not is_well(nsqd)
+                filler.unlink()
+                load.await_progress()
+                assert is_well(nsqd)
+        pid = nsqd.pid
+
+        assert all("E_MPUB_FAILED" in refusal for refusal in load.refusals)
+        assert set() == load.acknowledged - received(nsqd, load.acknowledged)
+        assert pid == nsqd.pid
+        nsqd.restart()
+        wait_until(lambda: nsqd.shows("t", "c", depth=0, in_flight_count=0), "all to be finished")
+
+
+def test_a_file_system_that_gives_up_costs_nothing_that_was_acknowledged(disk: Disk) -> None:
+    """What a disk error does: the kernel makes the file system read-only, until it is repaired."""
+    with run_nsqd("--sync-every=1", data_path=disk.path) as nsqd:
+        for _ in range(ROUNDS):
+            with SteadyLoad(nsqd) as load:
+                load.await_progress()
+                disk.break_down()
+                load.await_refusal()
+            assert not is_well(nsqd)
+            # Consumers are served, though their FINs cannot be written down.
+            assert b"0" == nsqd.consumer("t", "c").message().body
+            nsqd.kill()
+            disk.repair()
+            nsqd.restart()
+
+            assert set() == load.acknowledged - received(nsqd, load.acknowledged)
+            nsqd.post("/topic/empty?topic=t")
+            nsqd.post("/channel/empty?topic=t&channel=c")
+
+
+def test_a_file_system_is_used_again_once_it_can_be_written_to(disk: Disk) -> None:
+    """It can be made read-only, as an administrator does, only while no log is open."""
+    with run_nsqd(data_path=disk.path) as nsqd:
+        disk.set_writable(False)
+        with pytest.raises(Refused, match="E_PUB_FAILED"):
+            nsqd.publish("t", b"x")
+        disk.set_writable(True)
+        nsqd.publish("t", b"y")
+
+        assert b"y" == nsqd.consumer("t", "c").message().body
+        assert is_well(nsqd)
+
+
+@pytest.mark.parametrize("flags", [(), ("--sync-every=1",)], ids=["written", "synced"])
+def test_a_disk_that_hangs_delays_and_costs_nothing(disk: Disk, flags: tuple[str, ...]) -> None:
+    with run_nsqd(*flags, data_path=disk.path) as nsqd:
+        consumer = nsqd.consumer("other", "c", rdy=10)
+        with SteadyLoad(nsqd) as load:
+            for _ in range(ROUNDS):
+                load.await_progress()
+                with disk.hanging():
+                    time.sleep(HANG_SECONDS)
+        assert b"OK" == nsqd.connect().call(commands.pub("other", b"x"))
+
+        assert [] == load.refusals
+        assert set() == load.acknowledged - received(nsqd, load.acknowledged)
+        assert 1 == consumer.message().attempts

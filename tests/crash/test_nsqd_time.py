@@ -1,0 +1,133 @@
+"""Time that stands still for nsqd, or jumps: what timed out comes again, and nothing else does.
+
+The kernel can stop a process but not give it a time of day of its own. So where the clock is set,
+nsqd is the real program in its own process with one thing changed: the time of day that it reads is
+the system's and as much as a file says.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.crash.steady_load import SteadyLoad, received
+
+from penstock.testing.daemon import running
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+
+pytestmark = pytest.mark.crash
+
+# How long nsqd is stopped: STOP_SECONDS=30 is the long version.
+STOP_SECONDS = float(os.environ.get("STOP_SECONDS", "2"))
+
+HOUR_SECONDS = 3600
+
+
+def test_after_a_stop_all_goes_on_and_what_timed_out_comes_again() -> None:
+    with run_nsqd("--msg-timeout=1s") as nsqd:
+        held = nsqd.consumer("held", "c")
+        nsqd.publish("held", b"x")
+        first = held.message()
+        with SteadyLoad(nsqd) as load:
+            load.await_progress()
+            nsqd.send_signal(signal.SIGSTOP)
+            time.sleep(STOP_SECONDS)
+            nsqd.send_signal(signal.SIGCONT)
+            load.await_progress()
+        again = held.message()
+        held.send(commands.fin(again.id))
+
+        assert (first.id, 2) == (again.id, again.attempts)
+        wait_until(lambda: nsqd.shows("held", "c", depth=0, timeout_count=1), "the FIN")
+        assert [] == load.refusals
+        assert set() == load.acknowledged - received(nsqd, load.acknowledged)
+
+
+PROGRAM = """
+import sys, time
+from penstock.clock import SystemClock
+from penstock.cli.nsqd import main
+
+offset = open(sys.argv[1], "rb", buffering=0)
+
+def wall_ns():
+    offset.seek(0)
+    return time.time_ns() + int(offset.read())
+
+SystemClock.wall_ns = staticmethod(wall_ns)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+class ClockedNsqd(NsqdProcess):
+    """An nsqd whose time of day can be set."""
+
+    def __init__(self, folder: Path, log_fd: int) -> None:
+        (folder / "data").mkdir()
+        self._offset = folder / "offset"
+        self.set_clock(0)
+        super().__init__(folder / "data", [], log_fd)
+
+    def set_clock(self, offset_seconds: int) -> None:
+        """Away from the system's by so much, from now on."""
+        # Over what is there: nsqd may be reading it, and all offsets are of one length.
+        file = os.open(self._offset, os.O_WRONLY | os.O_CREAT)
+        os.pwrite(file, b"%+025d" % (offset_seconds * 10**9), 0)
+        os.close(file)
+
+    def _command(self) -> list[str]:
+        _, _, _, *flags = super()._command()
+        return [sys.executable, "-c", PROGRAM, str(self._offset), *flags]
+
+
+@contextmanager
+def run_clocked_nsqd() -> Iterator[ClockedNsqd]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        running(lambda log_fd: ClockedNsqd(Path(folder), log_fd)) as nsqd,
+    ):
+        yield nsqd
+
+
+@pytest.mark.parametrize("step", [-HOUR_SECONDS, HOUR_SECONDS], ids=["back", "forward"])
+def test_a_clock_that_is_set_moves_no_timeout_and_costs_no_message(step: int) -> None:
+    with run_clocked_nsqd() as nsqd:
+        holder = nsqd.consumer("held", "c")
+        nsqd.publish("held", b"x")
+        held = holder.message()
+        with SteadyLoad(nsqd) as load:
+            for offset in (step, 0, step):
+                load.await_progress()
+                nsqd.set_clock(offset)
+            load.await_progress()
+            deferred = nsqd.consumer("deferred", "c")
+            began = time.monotonic()
+            nsqd.connect().call(commands.dpub("deferred", 300, b"y"))
+            assert b"y" == deferred.message().body
+            assert 0.3 <= time.monotonic() - began
+        holder.send(commands.fin(held.id))
+        wait_until(lambda: nsqd.shows("held", "c", depth=0, in_flight_count=0), "the FIN")
+
+        assert 0 == nsqd.stats("held", "c")["timeout_count"]
+        nsqd.restart()
+        nsqd.publish("t", b"last")
+        wanted = load.acknowledged | {b"last"}
+        assert set() == wanted - received(nsqd, wanted)
+
+
+def test_what_is_deferred_follows_the_time_of_day() -> None:
+    """It was promised for a time that a restart, too, would keep to."""
+    with run_clocked_nsqd() as nsqd:
+        consumer = nsqd.consumer("t", "c")
+        nsqd.connect().call(commands.dpub("t", HOUR_SECONDS * 1000, b"x"))
+        wait_until(lambda: nsqd.shows("t", "c", deferred_count=1), "the message")
+        nsqd.set_clock(HOUR_SECONDS + 1)
+
+        assert b"x" == consumer.message(seconds=10).body

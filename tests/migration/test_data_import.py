@@ -1,0 +1,271 @@
+"""What NSQ's own nsqd left is taken over: all of it, or nothing, and never a file of its own."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.migration.reference_files import OldMessage, meta, record, write_metadata, write_queue
+
+from penstock.errors import DataPathError, StorageError
+from penstock.log import RealFiles, TopicLog
+from penstock.migration import data_import
+from penstock.migration.data_import import Found, finish_interrupted, import_data, survey
+from penstock.migration.queue_files import QueueName
+from penstock.nsqd import metadata
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.wire import commands
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    folder = tmp_path / "old"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def new(tmp_path: Path) -> Path:
+    return tmp_path / "new"
+
+
+def messages(first: int, end: int, attempts: int = 0) -> list[OldMessage]:
+    return [OldMessage(number, attempts) for number in range(first, end)]
+
+
+def take_over(old: Path, new: Path) -> Found:
+    return import_data(str(old), str(new), node_id=7, on_read=lambda _: None)
+
+
+def delivered(nsqd: NsqdProcess, topic: str, channel: str, count: int) -> list[OldMessage]:
+    """What a consumer gets, and nothing comes after it."""
+    consumer = nsqd.consumer(topic, channel, rdy=2500)
+    got = []
+    for _ in range(count):
+        message = consumer.message()
+        consumer.send(commands.fin(message.id))
+        number = int(message.body.split()[1])
+        assert OldMessage(number).timestamp_ns == message.timestamp_ns
+        got.append(OldMessage(number, (message.attempts - 1) & 0xFFFF))
+    assert consumer.is_silent(seconds=0.02)
+    consumer.close()
+    return got
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_every_channel_gets_what_it_had_in_order_and_with_its_attempts(
+    old: Path, new: Path
+) -> None:
+    """As after years of use: consumed in part, requeued, over many files; one topic paused, one
+    without a channel, one channel that has finished everything."""
+    queues = {
+        "billing": [*messages(50, 400), *messages(3, 6, attempts=2)],
+        "audit": [*messages(200, 400), OldMessage(7, 65_535), *messages(90, 95)],
+        "idle": [],
+    }
+    write_metadata(
+        old,
+        {"Orders": list(queues), "paused": ["c"], "alone": [], "..": ["x"]},
+        paused="paused",
+    )
+    write_queue(old, "Orders:billing", queues["billing"], per_file=64, read=100)
+    write_queue(old, "Orders:audit", queues["audit"], per_file=1000)
+    write_queue(old, "Orders:idle", messages(0, 128), per_file=64, read=128)
+    write_queue(old, "Orders", messages(400, 420))
+    write_queue(old, "paused", messages(10, 15))
+    write_queue(old, "paused:c", messages(0, 10))
+    write_queue(old, "alone", messages(0, 5))
+    before = content_of(old)
+    found = take_over(old, new)
+
+    assert found.is_complete
+    assert [] == [*found.notes, *(note for report in found.reports for note in report.notes)]
+    assert before == content_of(old)
+    assert ["nsqd.dat", "penstock.format", "topics"] == sorted(
+        content.name for content in new.iterdir()
+    )
+    waiting = messages(400, 420)
+    with run_nsqd("--node-id=7", data_path=new) as nsqd:
+        for channel, queue in queues.items():
+            expected = [*(queue[100:] if channel == "billing" else queue), *waiting]
+            assert expected == delivered(nsqd, "Orders", channel, len(expected))
+        assert messages(0, 10) == delivered(nsqd, "paused", "c", 10)
+        nsqd.post("/topic/unpause?topic=paused")
+        assert messages(10, 15) == delivered(nsqd, "paused", "c", 5)
+        assert messages(0, 5) == delivered(nsqd, "alone", "first", 5)
+        assert 0 == nsqd.stats("..", "x")["depth"]
+
+
+def test_what_many_channels_have_is_stored_once(old: Path, new: Path) -> None:
+    channels = [f"c{number}" for number in range(10)]
+    write_metadata(old, {"t": channels}, paused="t:c3")
+    for number, channel in enumerate(channels):
+        write_queue(old, f"t:{channel}", messages(0, 1000), read=100 * number)
+    take_over(old, new)
+    with run_nsqd(data_path=new) as nsqd:
+        described = nsqd.http("GET", "/topic/log?topic=t").json()
+        channel_stats = nsqd.stats("t")["channels"]
+
+    assert 1000 == described["next_seq"] - described["first_seq"]
+    assert [1000 - 100 * number for number in range(10)] == [
+        each["depth"] for each in channel_stats
+    ]
+    assert [number == 3 for number in range(10)] == [each["paused"] for each in channel_stats]
+
+
+def test_after_a_crash_of_the_old_nsqd_nothing_that_was_acknowledged_is_left_behind(
+    old: Path, new: Path
+) -> None:
+    """`late` has records that its meta file does not know of, `never` has none, and `gone` had
+    consumed a file when it crashed."""
+    write_metadata(old, {"late": [], "gone": []})
+    write_queue(old, "late", messages(0, 3))
+    with (old / "late.diskqueue.000000.dat").open("ab") as file:
+        file.write(b"".join([record(OldMessage(3)), record(OldMessage(4))[:-1]]))
+    (old / "late.diskqueue.000001.dat").write_bytes(record(OldMessage(5)))
+    write_queue(old, "gone", messages(0, 6), per_file=3)
+    (old / "gone.diskqueue.000000.dat").unlink()
+    write_queue(old, "never:c", messages(0, 2))
+    (old / "never:c.diskqueue.meta.dat").unlink()
+    found = take_over(old, new)
+
+    reports = {str(report.queue): report for report in found.reports}
+    assert (3, 5, 2) == (reports["late"].depth, reports["late"].found, reports["late"].late)
+    assert [True] == [damage.is_leftover for damage in reports["late"].damage]
+    assert ["file 000000 of gone is missing: consumed before a crash, or lost"] == (
+        reports["gone"].notes
+    )
+    assert {"late": True, "gone": False, "never": True, "never:c": True} == {
+        name: report.is_complete for name, report in reports.items()
+    }
+    assert [
+        "topic never is not in nsqd.dat; it is made",
+        "channel never:c is not in nsqd.dat; it is made",
+    ] == found.notes
+    with run_nsqd(data_path=new) as nsqd:
+        assert [*messages(0, 4), OldMessage(5)] == delivered(nsqd, "late", "c", 5)
+        assert messages(3, 6) == delivered(nsqd, "gone", "c", 3)
+        assert messages(0, 2) == delivered(nsqd, "never", "c", 2)
+
+
+def test_damaged_bytes_are_kept_and_cost_no_other_message(old: Path, new: Path) -> None:
+    write_metadata(old, {"t": []})
+    write_queue(old, "t", messages(0, 5))
+    file = old / "t.diskqueue.000000.dat"
+    damaged = bytearray(file.read_bytes())
+    first, size = 2 * len(record(OldMessage(0))), len(record(OldMessage(2)))
+    damaged[first + 20] ^= 0x80
+    file.write_bytes(damaged)
+    (old / "t.diskqueue.000009.dat.bad").write_bytes(b"")
+    found = take_over(old, new)
+
+    assert not found.is_complete
+    (report,) = found.reports
+    assert ["t.diskqueue.000009.dat.bad was set aside by NSQ's nsqd; it is left out"] == (
+        report.notes
+    )
+    kept = {f"{file.name}.{first}-{first + size}": bytes(damaged[first : first + size])}
+    assert kept == content_of(new / "import-damage")
+    with run_nsqd(data_path=new) as nsqd:
+        assert [OldMessage(n) for n in (0, 1, 3, 4)] == delivered(nsqd, "t", "c", 4)
+
+
+def test_a_survey_writes_nothing(old: Path) -> None:
+    write_metadata(old, {"t": ["c"]})
+    write_queue(old, "t:c", messages(0, 5), read=2)
+    before = content_of(old)
+    found = survey(str(old), lambda _: None)
+
+    assert {QueueName("t", "c"): (3, 3), QueueName("t", None): (None, 0)} == {
+        report.queue: (report.depth, report.found) for report in found.reports
+    }
+    assert before == content_of(old)
+
+
+class TestRefusals:
+    def test_a_topic_that_is_there_already(self, old: Path, new: Path) -> None:
+        write_metadata(old, {"t": []})
+        take_over(old, new)
+        before = (new / "nsqd.dat").read_bytes()
+
+        with pytest.raises(DataPathError, match="has the topic t already"):
+            take_over(old, new)
+        assert before == (new / "nsqd.dat").read_bytes()
+
+    def test_an_old_nsqd_that_runs(self, old: Path, new: Path) -> None:
+        write_metadata(old, {"t": []})
+        lock = RealFiles().lock(str(old))
+
+        with pytest.raises(DataPathError, match="is in use: stop its nsqd first"):
+            take_over(old, new)
+        lock.close()
+
+    def test_a_folder_without_anything_of_an_nsqd(self, old: Path, new: Path) -> None:
+        with pytest.raises(DataPathError, match="has nothing of an nsqd"):
+            take_over(old, new)
+        assert not new.exists()
+
+
+class TestInterruption:
+    def test_before_all_is_verified_it_begins_again(
+        self, old: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_metadata(old, {"one": [], "two": []})
+        write_queue(old, "one", messages(0, 5))
+        write_queue(old, "two", messages(0, 5))
+        real_append = TopicLog.append
+
+        def append(log: TopicLog, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> None:
+            if "/two" in log._folder:
+                raise StorageError("No space left on device")
+            real_append(log, frames, timestamp_ns, due_ns)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TopicLog, "append", append)
+            with pytest.raises(StorageError, match="No space left"):
+                take_over(old, new)
+        assert ["penstock.format", "topics"] == sorted(path.name for path in new.iterdir())
+        assert [] == list((new / "topics").iterdir())
+        (new / "importing").mkdir()  # as a kill leaves it
+        assert [] == finish_interrupted(str(new))
+        assert 10 == sum(report.found for report in take_over(old, new).reports)
+
+    def test_while_topics_are_moved_it_is_completed(
+        self, old: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write_metadata(old, {"one": ["c"], "two": ["c"]})
+        for topic in ("one", "two"):
+            write_queue(old, f"{topic}:c", messages(0, 5))
+
+        def fail(*_: object) -> None:
+            raise StorageError("interrupted")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(metadata, "encode", fail)
+            patch.setattr(data_import, "_move_in", fail)
+            with pytest.raises(StorageError):
+                take_over(old, new)
+        assert not (new / "importing").exists()
+        with monkeypatch.context() as patch:
+            patch.setattr(data_import, "_move_in", fail)
+            with pytest.raises(StorageError):
+                take_over(old, new)
+        (new / "importing/topics/one").rename(new / "topics/one")
+
+        assert ["one", "two"] == finish_interrupted(str(new))
+        named = [topic["name"] for topic in json.loads((new / "nsqd.dat").read_text())["topics"]]
+        assert ["one", "two"] == named
+        with run_nsqd(data_path=new) as nsqd:
+            assert messages(0, 5) == delivered(nsqd, "one", "c", 5)
+            assert messages(0, 5) == delivered(nsqd, "two", "c", 5)
+
+
+def test_a_meta_file_that_makes_no_sense_counts_as_none(old: Path) -> None:
+    write_queue(old, "t", messages(0, 3))
+    (old / "t.diskqueue.meta.dat").write_text(meta(3, (0, 0), (0, 9))[:-5] + "x")
+    (report,) = survey(str(old), lambda _: None).reports
+
+    assert (None, 3) == (report.depth, report.found)
+    assert report.notes[0].startswith("t has no whole meta file")

@@ -1,0 +1,46 @@
+"""Queues are merged by time, each keeps its order, and what several have next is one message."""
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.migration.merging import merged
+from penstock.migration.queue_files import Record
+
+QUEUES = st.dictionaries(
+    st.sampled_from("abcd"),
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1))),
+    max_size=4,
+)
+
+
+def records(numbers: Sequence[tuple[int, int]]) -> list[Record]:
+    return [Record(number, attempts, b"%016x" % number, b"") for number, attempts in numbers]
+
+
+@given(numbers=QUEUES, turns_max=st.integers(0, 5))
+def test_every_queue_comes_out_as_it_went_in(
+    numbers: dict[str, list[tuple[int, int]]], turns_max: int
+) -> None:
+    queues = {channel: records(each) for channel, each in numbers.items()}
+    out = list(merged({channel: iter(queue) for channel, queue in queues.items()}, turns_max))
+
+    assert queues == {
+        channel: [record for channels, record in out if channel in channels] for channel in queues
+    }
+
+
+def test_what_all_have_is_one_message() -> None:
+    behind, ahead = records([(n, 0) for n in range(9)]), records([(n, 0) for n in range(6, 9)])
+    out = list(merged({"behind": iter(behind), "ahead": iter(ahead)}))
+
+    assert behind == [record for _, record in out]
+    assert [("behind",)] * 6 + [("behind", "ahead")] * 3 == [channels for channels, _ in out]
+
+
+def test_queues_that_take_turns_too_often_follow_each_other() -> None:
+    even, odd = ([(n, 0) for n in range(start, 10, 2)] for start in (0, 1))
+    out = merged({"even": iter(records(even)), "odd": iter(records(odd))}, turns_max=3)
+
+    assert [0, 1, 2, 4, 6, 8, 3, 5, 7, 9] == [record.timestamp_ns for _, record in out]

@@ -1,0 +1,76 @@
+"""The checks, made on what is really there."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.log import DataPath, LogSettings
+from penstock.testing.nsqd import run_nsqd
+from penstock.tools.doctor import Grade, Subject, checks, examine
+from penstock.tools.doctor.disk import data_path
+from penstock.tools.doctor.ports import port
+
+
+def test_the_machine_that_runs_the_tests_is_fit(tmp_path: Path) -> None:
+    """All but its ports: they may well be taken."""
+    diagnoses = dict(examine(Subject(str(tmp_path), "127.0.0.1")))
+
+    assert list(checks.CHECKS) == list(diagnoses)
+    assert {} == {
+        name: diagnosis
+        for name, diagnosis in diagnoses.items()
+        if diagnosis.grade is Grade.FAIL or diagnosis.found == "cannot be told"
+    }
+    assert [] == list(tmp_path.iterdir())
+
+
+class TestPorts:
+    def test_a_running_nsqd_is_named_with_its_version(self) -> None:
+        with run_nsqd() as nsqd:
+            http, tcp = (
+                port("127.0.0.1", int(address.rpartition(":")[2]), "nsqd")
+                for address in (nsqd.http_address, nsqd.tcp_address)
+            )
+            owner = f"is taken by penstock.cli.nsqd (process {nsqd.pid})"
+
+        assert (Grade.OK, Grade.OK) == (http.grade, tcp.grade)
+        assert http.found.endswith(f"{owner}, version 1.3.0")
+        assert tcp.found.endswith(owner)
+
+    def test_somebody_else_is_a_warning(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            number = server.getsockname()[1]
+            taken = port("127.0.0.1", number, "nsqd")
+        free = port("127.0.0.1", number, "nsqd")
+
+        assert Grade.WARN is taken.grade
+        assert taken.found.endswith(f"(process {os.getpid()})")
+        assert (Grade.OK, f"{number} is free") == free[:2]
+
+    def test_an_address_that_is_not_ours_fails(self) -> None:
+        assert Grade.FAIL is port("192.0.2.1", 4150, "nsqd").grade
+
+
+class TestDataPath:
+    def test_one_that_is_in_use(self, tmp_path: Path) -> None:
+        opened = DataPath.open(str(tmp_path), LogSettings())
+        in_use = data_path(str(tmp_path))
+        opened.close()
+
+        assert (Grade.OK, f"{tmp_path}, in use by a running nsqd") == in_use[:2]
+        assert (Grade.OK, f"{tmp_path}, a data path of Penstock") == data_path(str(tmp_path))[:2]
+
+    def test_one_of_another_nsqd(self, tmp_path: Path) -> None:
+        (tmp_path / "t.diskqueue.000000.dat").touch()
+        diagnosis = data_path(str(tmp_path))
+
+        assert Grade.FAIL is diagnosis.grade
+        assert "penstock import" in diagnosis.found
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+    def test_one_that_we_may_not_write_to(self, tmp_path: Path) -> None:
+        tmp_path.chmod(0o500)
+
+        assert Grade.FAIL is data_path(str(tmp_path / "new")).grade

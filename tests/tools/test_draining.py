@@ -1,0 +1,27 @@
+import signal
+
+import pytest
+import uvloop
+
+from penstock.cluster.stats import Cluster
+from penstock.errors import ClientError
+from penstock.testing.nsqd import run_nsqd
+from penstock.tools.draining import wait_until_drained
+from penstock.webapi.client import HttpClient
+
+
+def test_a_node_that_does_not_answer_has_not_stopped() -> None:
+    hasty = HttpClient(connect_timeout_seconds=0.2, request_timeout_seconds=0.2)
+    with run_nsqd() as nsqd:
+        node = nsqd.http_address
+        nsqd.publish("orders", b"one")
+        nsqd.post("/drain")
+        nsqd.send_signal(signal.SIGSTOP)
+        try:
+            waiting = wait_until_drained(
+                Cluster(hasty, nsqds=[node]), node, lambda _: None, timeout_seconds=0.3
+            )
+            with pytest.raises(ClientError, match="has not stopped in time: it does not answer"):
+                uvloop.run(waiting)
+        finally:
+            nsqd.send_signal(signal.SIGCONT)
