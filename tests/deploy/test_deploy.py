@@ -1,0 +1,138 @@
+"""What deploy/ offers fits the daemons as they are."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.durations import parse_duration
+from penstock.nsqadmin import options as nsqadmin_options
+from penstock.nsqd import options as nsqd_options
+from penstock.nsqlookupd import options as nsqlookupd_options
+from penstock.options import load_config, unknown_keys
+from penstock.testing.nsqd import run_nsqd
+from penstock.testing.nsqlookupd import run_nsqlookupd
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana/penstock.json").read_text())
+RULES: Any = import_module("yaml").safe_load((DEPLOY / "prometheus/penstock.rules.yml").read_text())
+OPTIONS: dict[str, tuple[type[Any], Callable[[Any], None]]] = {
+    "nsqd": (nsqd_options.NsqdOptions, nsqd_options.check),
+    "nsqlookupd": (nsqlookupd_options.NsqlookupdOptions, nsqlookupd_options.check),
+    "nsqadmin": (nsqadmin_options.NsqadminOptions, nsqadmin_options.check),
+}
+
+
+def panels() -> list[Any]:
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+
+
+def expressions() -> Iterator[str]:
+    for panel in panels():
+        for target in panel["targets"]:
+            yield target["expr"]
+    for variable in DASHBOARD["templating"]["list"]:
+        yield variable.get("definition", "")
+    for group in RULES["groups"]:
+        for rule in group["rules"]:
+            yield rule["expr"]
+
+
+def metrics_of(page: bytes) -> set[str]:
+    return set(re.findall(r"^([a-z_0-9]+)[{ ]", page.decode(), re.MULTILINE))
+
+
+def test_every_metric_that_is_asked_for_exists() -> None:
+    asked = {
+        name
+        for expression in expressions()
+        for name in re.findall(r"\b(?:nsqd|nsqlookupd|process)_[a-z_0-9]+", expression)
+    }
+    with run_nsqlookupd() as lookupd:
+        flags = (
+            f"--lookupd-tcp-address={lookupd.tcp_address}",
+            "--e2e-processing-latency-percentile=0.99",
+        )
+        with run_nsqd(*flags) as nsqd:
+            nsqd.publish("t", b"one")
+            consumer = nsqd.consumer("t", "c")
+            consumer.send(commands.fin(consumer.message().id))
+            nsqd.connect(opening=b"none")  # is refused
+            offered = metrics_of(lookupd.http("GET", "/metrics").body)
+            wait_until(
+                lambda: asked <= (offered | metrics_of(nsqd.http("GET", "/metrics").body)),
+                f"{asked - offered}",
+                seconds=5.0,
+            )
+
+
+def test_alerts_say_what_is_wrong_and_where() -> None:
+    rules = [rule for group in RULES["groups"] for rule in group["rules"]]
+
+    assert rules
+    for rule in rules:
+        assert {"severity"} == rule["labels"].keys()
+        assert "{{ $labels." in rule["annotations"]["summary"]
+
+
+def test_panels_stand_side_by_side() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        columns = range(place["x"], place["x"] + place["w"])
+        cells = {(x, y) for x in columns for y in range(place["y"], place["y"] + place["h"])}
+        assert not taken & cells, panel["title"]
+        assert columns[-1] < 24
+        taken |= cells
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert sorted(set(ids)) == ids
+    assert {"${datasource}"} == {panel["datasource"]["uid"] for panel in panels()}
+
+
+@pytest.mark.parametrize("daemon", OPTIONS)
+def test_a_config_file_is_taken(daemon: str, tmp_path: Path) -> None:
+    """As it is, and with all that it only proposes."""
+    kind, check = OPTIONS[daemon]
+    file = DEPLOY / f"systemd/{daemon}.toml"
+    proposed = tmp_path / "proposed.toml"
+    proposed.write_text(re.sub(r"^#(?=\w+ = )", "", file.read_text(), flags=re.MULTILINE))
+
+    check(kind(**load_config(kind, str(file))))
+    assert [] == list(unknown_keys(kind, str(proposed)))
+    assert load_config(kind, str(file)).items() <= load_config(kind, str(proposed)).items()
+
+
+def test_a_stop_is_given_the_time_that_draining_takes() -> None:
+    unit = (DEPLOY / "systemd/nsqd.service").read_text()
+    config = tomllib.loads((DEPLOY / "systemd/nsqd.toml").read_text())
+    (stop,) = re.findall(r"^TimeoutStopSec=(\w+)$", unit, re.MULTILINE)
+
+    assert "drain" == config["sigterm"]
+    assert parse_duration(config["drain_timeout"]) < parse_duration(stop)
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze here")
+@pytest.mark.parametrize("daemon", OPTIONS)
+def test_a_unit_is_one(daemon: str, tmp_path: Path) -> None:
+    unit = (DEPLOY / f"systemd/{daemon}.service").read_text()
+    copy = tmp_path / f"{daemon}.service"
+    copy.write_text(unit.replace("/opt/penstock/bin", str(Path(sys.executable).parent)))
+    verified = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(copy)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+    assert (0, "") == (verified.returncode, verified.stderr)
