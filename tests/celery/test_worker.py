@@ -28,8 +28,11 @@ class Work:
         self._done = folder / "done"
         self._log = folder / "log"
         self._stack = stack
-        broker = os.environ.get("BROKER_URL", f"nsq://{nsqd.tcp_address}")
-        self._environment = {**os.environ, "BROKER_URL": broker, "DONE": str(self._done)}
+        self._environment = {
+            **os.environ,
+            "BROKER_URL": f"nsq://{nsqd.tcp_address}",
+            "DONE": str(self._done),
+        }
 
     def start_worker(self, *flags: str) -> subprocess.Popen[bytes]:
         """Returns when it is ready."""

@@ -100,12 +100,14 @@ class Channel(virtual.Channel):
         )
 
     def _put_live(self, exchange: str, routing_key: str, message: dict[str, Any]) -> None:
-        """For whoever listens now. A message to a queue that lasts must not get lost so."""
+        """For whoever listens now. A message to a queue that lasts must not get lost so, and an
+        exchange that is not known here might lead to one."""
         declared = self.state.exchanges.get(exchange, {"type": "direct", "durable": True})
         if declared["type"] == "direct" and declared["durable"]:
             raise ChannelError(
-                f"NOT_FOUND - no queue is bound to exchange {exchange!r} with {routing_key!r}:"
-                " it has to be declared where it is published to"
+                f"NOT_FOUND - no queue is bound to exchange {exchange!r} with {routing_key!r}"
+                " as far as is known here: declare the queue, or the exchange if it is a fanout"
+                " (apply_async has declare=[...] for it)"
             )
         topic = self.connection.settings.topic_of_exchange(exchange)
         self.connection.publish(topic, dumps(message).encode())

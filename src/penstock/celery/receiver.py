@@ -29,6 +29,8 @@ from penstock.celery.deferral import seconds_until_due
 from penstock.celery.inbox import Delivery, Inbox
 from penstock.celery.settings import Settings
 from penstock.client import Consumer, Message
+from penstock.client.blocking.lookup import look_up
+from penstock.client.discovery import ALL_NODES
 from penstock.errors import ClientClosed
 
 __all__ = ["Receiver"]
@@ -129,6 +131,8 @@ class Receiver:
 
     def unsubscribe(self, queue: str) -> None:
         """Listens no more. Messages that were handed out can still be answered."""
+        if self._is_closed:
+            return
         self._leave(lambda: self._unsubscribe(queue))
         for delivery in self.inbox.take_back(queue):
             self.requeue(delivery.tag)
@@ -191,10 +195,16 @@ class Receiver:
             self._set_prefetch_count(queue, prefetch_count)
             return
         since_ns = time.time_ns() if is_live else 0
+        nsqds = set(self._settings.nsqds)
+        if is_live and self._settings.lookupds:
+            # Who waited until a lookupd knows of the topic would miss what made it known.
+            nsqds |= await asyncio.to_thread(
+                look_up, self._settings.lookupds, ALL_NODES, self._settings.config
+            )
         consumer = Consumer(
             topic,
             channel,
-            nsqd=self._settings.nsqds,
+            nsqd=sorted(nsqds),
             lookupd=self._settings.lookupds,
             max_in_flight=prefetch_count or IN_FLIGHT_MAX,
             config=self._settings.config,

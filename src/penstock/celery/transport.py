@@ -7,6 +7,8 @@ connection error only where something cannot be done at all.
 """
 
 import logging
+import os
+import random
 import time
 from typing import Any
 
@@ -58,6 +60,7 @@ class Transport(virtual.Transport):
         self._parked: dict[str, list[Delivery]] = {}
         self._producer: Producer | None = None
         self._refused_defer_seconds = float("inf")
+        self._pid = os.getpid()
 
     def driver_version(self) -> str:
         return penstock.__version__
@@ -80,15 +83,17 @@ class Transport(virtual.Transport):
             connect_timeout=client.connect_timeout,
             options=client.transport_options,
         )
-        producer = Producer(
-            self.settings.nsqds, lookupd=self.settings.lookupds, config=self.settings.config
-        )
+        # In any order, or all processes would publish to the first.
+        nsqds = random.sample(self.settings.nsqds, len(self.settings.nsqds))
+        producer = Producer(nsqds, lookupd=self.settings.lookupds, config=self.settings.config)
         self._producer = producer.__enter__()
         self.receiver = Receiver(self.settings)
         super().establish_connection()
         return self
 
     def close_connection(self, connection: "Transport") -> None:
+        if self._pid != os.getpid():
+            return  # it is the parent's, who still uses it
         super().close_connection(connection)
         self.receiver.close()
         if self._producer is not None:
