@@ -2,12 +2,14 @@
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from tests.nsqadmin.conftest import Cluster, cluster, topic
 
-__all__ = ["Cluster", "browser", "cluster", "page", "phone", "topic"]
+__all__ = ["Cluster", "browser", "cluster", "page", "phone", "topic", "watched"]
 
 BROWSER_PATH = shutil.which("chromium")
 
@@ -16,6 +18,9 @@ expect.set_options(timeout=20_000)
 
 # What is said when a test takes the network away.
 OFFLINE_SIGNS = ("ERR_INTERNET_DISCONNECTED", "htmx:afterRequest", "htmx:sendError")
+
+# What is said when a page is not there, or has nobody to ask.
+FAILURE_SIGNS = ("status of 404", "status of 502", "htmx:responseError", "Response Status Error")
 
 
 @pytest.fixture(scope="module")
@@ -34,33 +39,40 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, cluster: Cluster) -> Iterator[Page]:
-    """A window on the front page. Whatever the browser finds fault with fails the test: an error
-    of a script, and anything that the Content-Security-Policy forbids."""
-    yield from _watched(browser, cluster, width=1280, height=900)
+    """A window on the front page."""
+    with watched(browser, cluster.nsqadmin.url) as window:
+        yield window
 
 
 @pytest.fixture
 def phone(browser: Browser, cluster: Cluster) -> Iterator[Page]:
     """The same, on a small screen in the dark."""
-    yield from _watched(browser, cluster, width=360, height=740, color_scheme="dark")
+    with watched(browser, cluster.nsqadmin.url, width=360, scheme="dark") as window:
+        yield window
 
 
-def _watched(
-    browser: Browser, cluster: Cluster, *, width: int, height: int, color_scheme: str = "light"
+@contextmanager
+def watched(
+    browser: Browser,
+    url: str,
+    *,
+    width: int = 1280,
+    scheme: Literal["light", "dark"] = "light",
+    may_fail: bool = False,
 ) -> Iterator[Page]:
-    scheme = "dark" if color_scheme == "dark" else "light"
+    """A window on the front page. Whatever the browser finds fault with fails the test: an error
+    of a script, and anything that the Content-Security-Policy forbids."""
     context = browser.new_context(
-        viewport={"width": width, "height": height},
-        color_scheme=scheme,  # type: ignore[arg-type]
-        base_url=cluster.nsqadmin.url,
+        viewport={"width": width, "height": 800}, color_scheme=scheme, base_url=url
     )
     context.set_default_timeout(10_000)
     window = context.new_page()
     complaints: list[str] = []
+    expected = (*OFFLINE_SIGNS, *(FAILURE_SIGNS if may_fail else ()))
 
     def on_console(message: ConsoleMessage) -> None:
-        was_offline = any(sign in message.text for sign in OFFLINE_SIGNS)
-        if message.type in ("error", "warning") and not was_offline:
+        was_expected = any(sign in message.text for sign in expected)
+        if message.type in ("error", "warning") and not was_expected:
             complaints.append(message.text)
 
     window.on("console", on_console)

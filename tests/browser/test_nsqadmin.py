@@ -1,13 +1,20 @@
 """nsqadmin in a real browser: what an operator does all day."""
 
 import re
+from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, Page, expect
+from tests.browser.conftest import watched
 from tests.nsqadmin.conftest import Cluster
 
+from penstock.testing.nsqadmin import run_nsqadmin
+from penstock.testing.nsqd import run_nsqd
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
+
+READABILITY = Path(__file__).with_name("readability.js").read_text()
 
 
 def test_a_topic_is_created(page: Page, topic: str) -> None:
@@ -96,6 +103,105 @@ def test_a_channel_is_paused_emptied_and_deleted_and_each_is_asked_about(
     assert [] == nsqd.stats(topic)["channels"]
 
 
+def test_a_topic_is_paused_emptied_taken_from_a_node_and_deleted(
+    page: Page, cluster: Cluster, topic: str
+) -> None:
+    first, second = cluster.nsqds
+    for node in (0, 1):
+        cluster.publish(topic, b"1", b"2", node=node)
+    page.goto(f"/topics/{topic}")
+    dialog = page.locator("#dialog")
+
+    page.get_by_role("button", name="Pause").click()
+    dialog.get_by_role("button", name="Pause topic").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("paused")
+    page.get_by_role("button", name="Unpause").click()
+    expect(page.locator(".notice")).to_have_text(f"Topic {topic} was unpaused.")
+
+    page.get_by_role("button", name="Empty").click()
+    expect(dialog).to_contain_text("4 messages that wait in the topic itself, on 2 nodes")
+    dialog.get_by_role("button", name="Empty topic").click()
+    expect(page.locator(".notice")).to_contain_text("was emptied")
+    assert [0, 0] == [nsqd.stats(topic)["depth"] for nsqd in cluster.nsqds]
+
+    page.get_by_label("For how long").fill("2h")
+    page.get_by_role("button", name="Keep").click()
+    expect(page.locator("#main")).to_contain_text("is kept for 2h")
+
+    row = page.get_by_role("row").filter(has_text=second.http_address)
+    row.get_by_role("button", name="Tombstone").click()
+    expect(dialog).to_contain_text("Other nodes keep theirs")
+    dialog.get_by_role("button", name="Tombstone").click()
+    expect(page.locator(".notice")).to_contain_text(f"was taken from {second.http_address}")
+
+    page.goto(f"/topics/{topic}")
+    page.get_by_role("button", name="Delete").click()
+    dialog.get_by_role("button", name="Delete topic").click()
+    page.wait_for_url("**/topics")
+    assert topic not in first.http("GET", "/stats?format=json").body.decode()
+
+
+def test_a_message_is_requeued_another_cancelled_and_a_consumer_sent_away(
+    phone: Page, cluster: Cluster, topic: str
+) -> None:
+    nsqd = cluster.nsqds[0]
+    cluster.publish(topic, b"taken")
+    consumer = nsqd.consumer(topic, "c")
+    taken = consumer.message()
+    for body in (b"sooner", b"never"):
+        nsqd.http("POST", f"/pub?topic={topic}&defer=600000", body)
+    wait_until(lambda: nsqd.shows(topic, "c", deferred_count=2), "both to be deferred")
+    dialog = phone.locator("#dialog")
+
+    def see_to(body: str, deed: str) -> None:
+        phone.locator("summary").filter(has_text=body).click()
+        phone.get_by_role("button", name=deed).locator("visible=true").click()
+        dialog.get_by_role("button", name=f"{deed} message").click()
+
+    phone.goto(f"/topics/{topic}/c")
+    phone.get_by_role("link", name="Peek").click()
+    phone.get_by_role("link", name="Deferred").click()
+    see_to("never", "Cancel")
+    expect(phone.locator(".notice")).to_contain_text("was cancelled")
+    see_to("sooner", "Requeue")
+    expect(phone.locator(".notice")).to_contain_text("is to be delivered again")
+    assert nsqd.shows(topic, "c", deferred_count=0, depth=1)
+    phone.get_by_role("link", name="In flight").click()
+    see_to("taken", "Requeue")
+    expect(phone.locator(".notice")).to_contain_text(taken.id.decode())
+    assert b"sooner" == consumer.message().body
+
+    phone.goto(f"/topics/{topic}/c")
+    phone.get_by_role("button", name="Disconnect").click()
+    expect(dialog).to_contain_text("The 1 message it has in flight will come back at once")
+    dialog.get_by_role("button", name="Disconnect").click()
+    expect(phone.locator(".notice")).to_contain_text("was disconnected")
+    expect(phone.get_by_text("No consumers")).to_be_visible()
+
+
+def test_a_node_is_drained_and_its_page_sees_it_go(browser: Browser) -> None:
+    with run_nsqd() as nsqd:
+        nsqd.publish("t", b"x")
+        consumer = nsqd.consumer("t", "c")
+        message = consumer.message()
+        at = f"--nsqd-http-address={nsqd.http_address}"
+        with (
+            run_nsqadmin(at, "--sample-interval=200ms") as nsqadmin,
+            watched(browser, nsqadmin.url, scheme="dark", may_fail=True) as window,
+        ):
+            window.goto(f"/nodes/{nsqd.http_address}")
+            window.get_by_role("button", name="Drain").click()
+            expect(window.locator("#dialog")).to_contain_text("When its 1 consumer have taken")
+            window.locator("#dialog").get_by_role("button", name="Drain node").click()
+            expect(window.get_by_role("row").filter(has_text="draining")).to_be_visible()
+            window.get_by_role("link", name=nsqd.http_address).click()
+            expect(window.get_by_text("stops when its consumers have finished")).to_be_visible()
+            consumer.send(commands.fin(message.id))
+
+            expect(window.get_by_role("heading", name="No nsqd answers")).to_be_visible()
+        assert 0 == nsqd.wait()
+
+
 def test_a_rewind_says_how_many_messages_come_again(
     page: Page, cluster: Cluster, topic: str
 ) -> None:
@@ -164,15 +270,32 @@ def test_the_theme_is_chosen_and_kept(page: Page) -> None:
     assert dark == page.evaluate(background)
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/topics/wide", "/topics/wide/c", "/consumers", "/nodes", "/lookup"]
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+PAGES = (
+    *("/", "/topics/wide", "/topics/wide/c", "/consumers", "/nodes", "/nodes/{node}", "/counter"),
+    *("/lookup", "/messages/wide", "/messages/wide/c?state=inflight", "/topics/no-such-topic"),
+    *("/confirm?deed=delete&topic=wide", "/confirm?deed=seek&topic=wide&channel=c"),
 )
-def test_pages_fit_on_a_phone(phone: Page, cluster: Cluster, path: str) -> None:
-    cluster.publish("wide", b"x")
-    cluster.create_channel("wide", "c")
-    phone.goto(path)
 
-    assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+@pytest.mark.parametrize("width", [1280, 360], ids=["desktop", "phone"])
+def test_every_page_fits_and_can_be_read_by_day_and_by_night(
+    browser: Browser, cluster: Cluster, width: int
+) -> None:
+    cluster.publish("wide", b'{"of":"%s"}' % (b"x" * 2000))
+    cluster.nsqds[0].consumer("wide", "c").message()
+    with watched(browser, cluster.nsqadmin.url, width=width, may_fail=True) as window:
+        for path in PAGES:
+            window.goto(path.replace("{node}", cluster.nsqds[0].http_address))
+            if window.locator(".messages summary").count():
+                window.locator(".messages summary").first.click()
+
+            assert window.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+            for scheme in SCHEMES:
+                window.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+                look = window.evaluate(READABILITY)
+                assert [] == look["faint"], (path, scheme)
+                assert (scheme == "dark") == (look["luminance"] < 0.2), path
 
 
 def test_a_page_says_when_it_gets_no_news(page: Page) -> None:
