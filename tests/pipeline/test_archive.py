@@ -45,8 +45,8 @@ def test_every_message_is_archived_once_whatever_happens_to_the_checkpoint(
     publish(nsqd, "Orders", map(str, range(100)))
     [first] = run(spark, wanted)
     committed = folder.committed.read_bytes()
-    for log in ("offsets/1", "commits/1"):  # killed before Spark knew
-        (folder.checkpoint / log).unlink()
+    for entry in folder.checkpoint.glob("*/*1*"):  # killed before Spark knew
+        entry.unlink()
 
     publish(nsqd, "Orders", map(str, range(50)))
     publish(other_nsqd, "Orders", map(str, range(30)))  # a node that joins

@@ -17,7 +17,7 @@ from penstock.pipeline import replay as replay_module
 from penstock.pipeline.brokers import Brokers
 from penstock.pipeline.chunk_publisher import ChunkPublisher
 from penstock.pipeline.lake import Lake
-from penstock.pipeline.replay import Replay, ReplayOrder, check_order, time_ns_of
+from penstock.pipeline.replay import Pace, Replay, ReplayOrder, check_order, time_ns_of
 from penstock.pipeline.replay_state import Sending
 from penstock.pipeline.stopping import Stop
 from penstock.testing.nsqd import NsqdProcess
@@ -105,24 +105,36 @@ def test_a_part_of_a_lake_is_published_in_order_and_once_however_often_it_is_kil
     assert [] == list(Lake.open(lake).replays.iterdir())
 
 
-def test_history_is_replayed_at_a_rate_and_can_be_left(
+def test_a_rate_is_kept_and_a_delay_is_made_up_for_by_a_seconds_worth() -> None:
+    pace = Pace(50, 0.0)
+    waits = []
+    for now in (0.0, 0.0, 0.05, 10.0):
+        waits.append(round(pace.seconds_to_wait(now), 9))
+        pace.add(pace.chunk_messages)
+
+    assert [0.0, 0.1, 0.15, 0.0] == waits
+    assert 0.0 == Pace(50, 0.0).seconds_to_wait(5.0)
+    assert (5, 1000, 1) == tuple(Pace(rate, 0.0).chunk_messages for rate in (50, 0, 3))
+    pace.add(50)
+    assert 0.2 == round(pace.seconds_to_wait(10.0), 9)
+
+
+def test_history_is_replayed_and_can_be_left(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(nsqd, "orders", map(str, range(30)))
-    wanted = order(None, nsqd, rate=50, state_folder=tmp_path)
-    stop, waits = Stop(), list[float]()
+    wanted = order(None, nsqd, state_folder=tmp_path)
+    stop, send = Stop(), ChunkPublisher.publish
 
-    def wait(self: Stop, seconds: float) -> bool:
-        waits.append(seconds)
-        if len(waits) == 4:
-            self.ask()
-        return self.is_asked
+    def publish_and_leave(self: ChunkPublisher, plan: Sending, bodies: Sequence[bytes]) -> None:
+        send(self, plan, bodies)
+        stop.ask()
 
-    monkeypatch.setattr(Stop, "wait", wait)
-    left = Replay(spark, wanted).run(stop)
+    monkeypatch.setattr(replay_module, "CHUNK_MESSAGES", 15)
+    with monkeypatch.context() as patch:
+        patch.setattr(ChunkPublisher, "publish", publish_and_leave)
+        left = Replay(spark, wanted).run(stop)
     assert (15, 30) == (left.done, left.messages)
-    assert all(0.0 <= seconds <= 0.1 for seconds in waits)
-    assert waits[-1] > 0.0
 
     Replay(spark, wanted).run(Stop())
     assert [str(number) for number in range(30)] == bodies(nsqd, "again")

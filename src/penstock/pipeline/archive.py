@@ -225,8 +225,8 @@ class _TopicArchive:
 
     def _check_start(self, begun: Offsets) -> None:
         for key, seq in begun.items():
-            have = self._commits.state.next_seqs.get(str(key.node), 0)
-            if seq > have and have:
+            have = self._commits.state.next_seqs.get(str(key.node), -1)
+            if seq > have:
                 raise LakeError(
                     f"{self.topic}: the checkpoint is at message {seq} of node {key.node}, the lake"
                     f" at {have}: was the lake put back to an older state? Without"

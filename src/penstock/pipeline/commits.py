@@ -10,14 +10,14 @@ lake, any other is not. Spark's checkpoint may be behind that, if it was killed 
 the messages that it brings again are known by their numbers.
 """
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from penstock.errors import LakeError
-from penstock.pipeline.lake import TopicFolder, remove_folder, sync_folder, write_durably
+from penstock.pipeline.durable import remove_folder, sync, write_durably
+from penstock.pipeline.lake import TopicFolder
 
 __all__ = ["Commits", "Committed"]
 
@@ -98,8 +98,8 @@ class Commits:
                 (lake / source).rename(lake / target)
                 folders.add((lake / target).parent)
         for folder in folders:
-            sync_folder(folder)
-            sync_folder(folder.parent)
+            sync(folder)
+            sync(folder.parent)
 
     @property
     def _batch(self) -> Path:
@@ -115,11 +115,7 @@ def _sync(files: Iterable[Path]) -> None:
     """Files, and the folders that lead to them, stay after a power loss."""
     folders = set()
     for file in files:
-        descriptor = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(file)
         folders |= {file.parent, file.parent.parent, file.parent.parent.parent}
     for folder in folders:
-        sync_folder(folder)
+        sync(folder)

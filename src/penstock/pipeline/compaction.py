@@ -18,7 +18,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from penstock.errors import LakeError
-from penstock.pipeline.lake import TopicFolder, remove_folder, sync_folder, write_durably
+from penstock.pipeline.durable import maybe_json, remove_folder, sync, write_durably
+from penstock.pipeline.lake import TopicFolder
 
 __all__ = ["Compaction", "Merge", "rows_in"]
 
@@ -70,21 +71,20 @@ class Compaction:
             if file.name.startswith(("_", ".")):
                 file.unlink()
             else:
-                _sync(file)
-        sync_folder(self._new)
+                sync(file)
+        sync(self._new)
         write_durably(self._plan, str(hour.relative_to(self._topic.lake)))
         if not _exchange(self._new, hour):
             hour.rename(self._folder / "old")
             self._new.rename(hour)
-        sync_folder(hour.parent)
+        sync(hour.parent)
         remove_folder(self._folder)
 
     def _recover(self) -> None:
-        if self._plan.exists():
-            hour = self._topic.lake / _read_plan(self._plan)
-            if not hour.exists():
-                self._new.rename(hour)
-                sync_folder(hour.parent)
+        name = maybe_json(self._plan)
+        if name is not None and not (self._topic.lake / name).exists():
+            self._new.rename(self._topic.lake / name)
+            sync((self._topic.lake / name).parent)
         remove_folder(self._folder)
 
     @property
@@ -116,18 +116,3 @@ def _exchange(one: Path, other: Path) -> bool:
     if hasattr(libc, "renamex_np"):
         return not libc.renamex_np(*paths, _EXCHANGE)
     return False
-
-
-def _read_plan(plan: Path) -> str:
-    import json  # noqa: PLC0415
-
-    hour: str = json.loads(plan.read_bytes())
-    return hour
-
-
-def _sync(file: Path) -> None:
-    descriptor = os.open(file, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

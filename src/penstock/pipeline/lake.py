@@ -20,20 +20,18 @@ others who read such folders turn back.
 """
 
 import fcntl
-import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from penstock import names
 from penstock.errors import LakeError
+from penstock.pipeline.durable import maybe_json, write_durably
 
-__all__ = ["Lake", "TopicFolder", "folder_of_topic", "maybe_topic_of_folder", "write_durably"]
+__all__ = ["Lake", "TopicFolder", "folder_of_topic", "maybe_topic_of_folder"]
 
 VERSION = 1
 
@@ -138,7 +136,7 @@ class TopicFolder:
 
     def body_schema(self) -> dict[str, Any] | None:
         """The schema of its bodies, as Spark writes one in JSON. Raises LakeError."""
-        schema: dict[str, Any] | None = _read_json(self.schema)
+        schema: dict[str, Any] | None = maybe_json(self.schema)
         return schema
 
     def set_body_schema(self, schema: dict[str, Any]) -> None:
@@ -169,34 +167,8 @@ def maybe_topic_of_folder(folder: str) -> str | None:
     return topic if is_its_folder else None
 
 
-def write_durably(path: Path, content: Any) -> None:
-    """JSON, which is there whole or not at all, whatever happens. Raises OSError."""
-    new = path.with_name(f"{path.name}.new")
-    with new.open("w") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """What was made, renamed or removed in it stays so after a power loss."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def remove_folder(folder: Path) -> None:
-    """With all that is in it, if it is there."""
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder)
-
-
 def _check_marker(path: Path) -> None:
-    marker = _read_json(path / MARKER_NAME)
+    marker = maybe_json(path / MARKER_NAME)
     version = marker.get("penstock_lake") if isinstance(marker, dict) else None
     if not isinstance(version, int):
         raise LakeError(
@@ -204,13 +176,3 @@ def _check_marker(path: Path) -> None:
         )
     if version > VERSION:
         raise LakeError(f"{path} is a lake of version {version}, made by a newer Penstock")
-
-
-def _read_json(path: Path) -> Any:
-    """None if there is no such file."""
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as failure:
-        raise LakeError(f"cannot read {path}: {failure}") from None

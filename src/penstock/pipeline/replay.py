@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
+from penstock import names
 from penstock.cluster.nsqd_api import absolute_place
 from penstock.errors import ConfigError, Error, PipelineFailed
 from penstock.pipeline.brokers import Brokers
@@ -25,7 +26,7 @@ from penstock.pipeline.replay_state import Key, ReplayFile, ReplayState
 from penstock.pipeline.stopping import Stop
 from penstock.pipeline.view import Show, showing
 
-__all__ = ["Replay", "ReplayOrder", "check_order", "time_ns_of"]
+__all__ = ["Pace", "Replay", "ReplayOrder", "check_order", "time_ns_of"]
 
 CHUNK_MESSAGES = 1000
 CHUNK_BYTES = 1 << 20
@@ -64,6 +65,8 @@ def check_order(order: ReplayOrder, *, dry_run: bool) -> None:
     """Before Spark is started: whether it can be done at all. Changes nothing. Raises LakeError,
     NotConnected or ConfigError."""
     _times(order)
+    if names.is_ephemeral(order.target):
+        raise ConfigError(f"{order.target} is ephemeral: what it has stored cannot be looked up")
     if order.lake is not None:
         order.lake.topic_in_use(order.topic)
     else:
@@ -116,10 +119,10 @@ class Replay:
         return self.state
 
     def _publish_all(self, publisher: ChunkPublisher, stop: Stop, show: Show) -> None:
-        pace, meter = _Pace(self._order.rate), RateMeter()
+        pace, meter = Pace(self._order.rate, time.monotonic()), RateMeter()
         first = self.state.sending.count if self.state.sending is not None else None
         for keys, bodies in self._chunks(first, pace.chunk_messages):
-            if stop.is_asked or stop.wait(pace.seconds_to_wait()):
+            if stop.is_asked or stop.wait(pace.seconds_to_wait(time.monotonic())):
                 return
             self._publish(publisher, bodies)
             pace.add(len(bodies))
@@ -173,26 +176,25 @@ class Replay:
         )
 
 
-class _Pace:
-    """So many a second, from when it began: a delay is made up for, by a second's worth."""
+class Pace:
+    """So many a second, or all at once if that is 0. A delay is made up for, by a second's worth.
+    Pure."""
 
-    def __init__(self, rate: int) -> None:
+    def __init__(self, rate: int, now_seconds: float) -> None:
         self._rate = rate
         self._sent = 0
-        self._began = time.monotonic()
+        self._began = now_seconds
         self.chunk_messages = CHUNK_MESSAGES
         if rate:
             self.chunk_messages = min(max(rate // CHUNKS_PER_SECOND, 1), CHUNK_MESSAGES)
 
-    def seconds_to_wait(self) -> float:
+    def seconds_to_wait(self, now_seconds: float) -> float:
         """Until the next chunk may go."""
         if not self._rate:
             return 0.0
-        now = time.monotonic()
         due = self._began + self._sent / self._rate
-        if due < now - 1.0:
-            self._began += now - 1.0 - due
-        return max(due - now, 0.0)
+        self._began += max(now_seconds - 1.0 - due, 0.0)
+        return max(due - now_seconds, 0.0)
 
     def add(self, count: int) -> None:
         self._sent += count

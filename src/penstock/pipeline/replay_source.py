@@ -89,11 +89,11 @@ class Source:
         """All of it: `timestamp_ns`, `node`, `seq` and `body`. Sorted in parts, none of which is
         much to hold."""
         size_bytes = extent.size_bytes + extent.messages * ROW_OVERHEAD_BYTES
-        sorted_rows = (
-            self.table.select(*_ORDER, "body")
-            .repartitionByRange(size_bytes // PART_BYTES + 1, *_ORDER)
-            .sortWithinPartitions(*_ORDER)
-        )
+        parts = size_bytes // PART_BYTES + 1
+        rows = self.table.select(*_ORDER, "body")
+        # To part it by ranges, Spark would have to look at it twice.
+        rows = rows.coalesce(1) if parts == 1 else rows.repartitionByRange(parts, *_ORDER)
+        sorted_rows = rows.sortWithinPartitions(*_ORDER)
         # Arrow batches travel as one value each: a row at a time would take ten times as long.
         packed = sorted_rows.mapInArrow(_packed, "batch binary")
         for row in packed.toLocalIterator(prefetchPartitions=True):

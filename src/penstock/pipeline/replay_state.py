@@ -8,7 +8,6 @@ between, or does not hear from nsqd, can find out from nsqd's log which it was.
 import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.errors import ConfigError, LakeError
+from penstock.pipeline.durable import sync
 
 __all__ = ["Key", "ReplayFile", "ReplayState", "Sending"]
 
@@ -104,12 +104,4 @@ class ReplayFile:
         """It is over."""
         self.path.unlink(missing_ok=True)
         if self.path.parent.is_dir():
-            _sync(self.path.parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync(self.path.parent)

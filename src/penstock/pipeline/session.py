@@ -17,11 +17,12 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -48,6 +49,7 @@ _ALWAYS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",  # they are all looked at, twice a second
     # Rows of a few hours are written as they come, instead of being sorted by the hour first.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
 }
@@ -159,9 +161,10 @@ def _launched(settings: SparkSettings, java: str, output: "_Output") -> Any:
 def _end(gateway: Any) -> None:
     """Java ends when its stdin does. Another Spark can be started afterwards."""
     context = SparkContext._active_spark_context  # noqa: SLF001
-    if context is not None:
-        context.stop()
-    gateway.shutdown()
+    with suppress(Py4JError, PySparkException, OSError):  # it may be gone already
+        if context is not None:
+            context.stop()
+        gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     gateway.proc.stdin.close()
     try:
