@@ -72,6 +72,22 @@ def test_no_more_are_in_flight_than_may_be(nsqd: NsqdProcess, topic: str, run: R
     run(scenario())
 
 
+def test_how_many_may_be_in_flight_can_be_changed_under_way(
+    nsqd: NsqdProcess, topic: str, run_once: Run
+) -> None:
+    nsqd.publish(topic, *[b"x"] * 20)
+
+    async def scenario() -> None:
+        async with Consumer(topic, "c", nsqd=nsqd.tcp_address, max_in_flight=5) as consumer:
+            await eventually(lambda: nsqd.shows(topic, "c", in_flight_count=5), "five")
+            consumer.set_max_in_flight(7)
+            await eventually(lambda: nsqd.shows(topic, "c", in_flight_count=7), "seven")
+            with pytest.raises(ConfigError):
+                consumer.set_max_in_flight(0)
+
+    run_once(scenario())
+
+
 def test_a_requeued_message_comes_again_after_its_delay(
     nsqd: NsqdProcess, topic: str, run: Run
 ) -> None:
