@@ -8,7 +8,6 @@ import logging
 
 import uvicorn
 import uvloop
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from penstock.clock import SECOND_NS, SystemClock
@@ -16,6 +15,7 @@ from penstock.errors import ConfigError
 from penstock.listening import Listener, listen
 from penstock.logs import Logger
 from penstock.nsqadmin.app import Services, make_app
+from penstock.nsqadmin.connections import Connection
 from penstock.nsqadmin.inquiry import Cluster
 from penstock.nsqadmin.login import Login
 from penstock.nsqadmin.notifications import Notifier
@@ -37,9 +37,10 @@ __all__ = ["Nsqadmin", "run"]
 # How long a clean stop waits for requests that are being answered.
 STOP_SECONDS = 1.0
 
-# What a browser's requests may take in memory while they are read: names, and a few words.
-HEAD_BYTES_MAX = 64 * 1024
 CONNECTIONS_MAX = 1000
+
+# How long a browser may take to send a request, and how long until its next one.
+REQUEST_SECONDS_MAX = 30
 IDLE_SECONDS = 60
 
 
@@ -98,7 +99,7 @@ class Nsqadmin:
         )
         self._server = uvicorn.Config(
             make_app(services),
-            http=HttpToolsProtocol,
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -107,7 +108,6 @@ class Nsqadmin:
             server_header=False,
             proxy_headers=False,
             limit_concurrency=CONNECTIONS_MAX,
-            h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             timeout_keep_alive=IDLE_SECONDS,
         )
         log.info("%s", version_line("nsqadmin"))
@@ -140,8 +140,8 @@ class Nsqadmin:
         logging.getLogger("uvicorn").removeHandler(self._words)
         self.log.info("NSQADMIN: bye")
 
-    def _new_connection(self) -> HttpToolsProtocol:
-        return HttpToolsProtocol(self._server, self._state, {})
+    def _new_connection(self) -> Connection:
+        return Connection(self._server, self._state, request_seconds_max=REQUEST_SECONDS_MAX)
 
 
 class _ServersWords(logging.Handler):

@@ -1,0 +1,69 @@
+"""A browser's connection: uvicorn's, with limits on how long a request may take to arrive, and on
+how much comes before its body. Who is slower, or sends more, is cut off.
+"""
+
+import asyncio
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+__all__ = ["Connection"]
+
+HEAD_BYTES_MAX = 64 * 1024
+
+
+class Connection(HttpToolsProtocol):
+    """See the module's docstring."""
+
+    def __init__(
+        self, config: Config, server_state: ServerState, *, request_seconds_max: float
+    ) -> None:
+        super().__init__(config, server_state, {})
+        self._request_seconds_max = request_seconds_max
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_in_head = True
+        self._head_bytes = 0
+
+    # What the loop calls.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_timer()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._is_in_head and not self.transport.is_closing():
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self.send_400_response("Too much comes before the body.")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._start_timer()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._stop_timer()
+        self._is_in_head, self._head_bytes = True, 0
+        super().on_message_complete()
+
+    # Within.
+
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = self.loop.call_later(self._request_seconds_max, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -1,0 +1,85 @@
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import uvicorn
+import uvloop
+from starlette.responses import PlainTextResponse
+from uvicorn.server import ServerState
+
+from penstock.nsqadmin.connections import HEAD_BYTES_MAX, Connection
+
+HURRY_SECONDS = 0.1
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[Streams]:
+    """To a server that is in a hurry."""
+    config = uvicorn.Config(PlainTextResponse("hello"), ws="none", lifespan="off", log_config=None)
+    config.load()
+    server = await asyncio.get_running_loop().create_server(
+        lambda: Connection(config, ServerState(), request_seconds_max=HURRY_SECONDS), "127.0.0.1"
+    )
+    host, port = server.sockets[0].getsockname()
+    reader, writer = await asyncio.open_connection(host, port)
+    async with server:
+        yield reader, writer
+        writer.close()
+
+
+def run(scene: Callable[[Streams], Awaitable[bytes]]) -> bytes:
+    async def whole() -> bytes:
+        async with asyncio.timeout(10), connected() as streams:
+            return await scene(streams)
+
+    return uvloop.run(whole())
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [b"", b"GET / HTTP/1.1\r\nHo", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nbody"],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_a_request_that_does_not_arrive_is_cut_off(beginning: bytes) -> None:
+    async def scene(streams: Streams) -> bytes:
+        reader, writer = streams
+        writer.write(beginning)
+        await _until_lost(reader)
+        return b"lost"
+
+    assert b"lost" == run(scene)
+
+
+def test_who_asks_again_later_is_answered() -> None:
+    async def scene(streams: Streams) -> bytes:
+        reader, writer = streams
+        writer.write(GET)
+        first = await reader.readuntil(b"hello")
+        await asyncio.sleep(2 * HURRY_SECONDS)
+        writer.write(GET)
+        return first + await reader.readuntil(b"hello")
+
+    assert 2 == run(scene).count(b"HTTP/1.1 200 OK")
+
+
+def test_a_head_without_an_end_is_refused() -> None:
+    async def scene(streams: Streams) -> bytes:
+        reader, writer = streams
+        writer.write(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * (HEAD_BYTES_MAX // 6 + 1))
+        return await _until_lost(reader)
+
+    assert run(scene).startswith(b"HTTP/1.1 400 ")
+
+
+async def _until_lost(reader: asyncio.StreamReader) -> bytes:
+    received = b""
+    try:
+        while chunk := await reader.read(65536):
+            received += chunk
+    except ConnectionResetError:
+        pass
+    return received
