@@ -15,6 +15,9 @@ from penstock.nsqd import metadata
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.wire import commands
 
+# More than --max-msg-size, which is for publishing.
+LARGE = OldMessage(8, body=b"message 8 " + bytes(3_000_000))
+
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
@@ -37,7 +40,7 @@ def take_over(old: Path, new: Path) -> Found:
 
 
 def delivered(nsqd: NsqdProcess, topic: str, channel: str, count: int) -> list[OldMessage]:
-    """What a consumer gets, and nothing comes after it."""
+    """What a consumer gets, without its body, and nothing comes after it."""
     consumer = nsqd.consumer(topic, channel, rdy=2500)
     got = []
     for _ in range(count):
@@ -45,6 +48,7 @@ def delivered(nsqd: NsqdProcess, topic: str, channel: str, count: int) -> list[O
         consumer.send(commands.fin(message.id))
         number = int(message.body.split()[1])
         assert OldMessage(number).timestamp_ns == message.timestamp_ns
+        assert message.body in {OldMessage(number).content, LARGE.content}
         got.append(OldMessage(number, (message.attempts - 1) & 0xFFFF))
     assert consumer.is_silent(seconds=0.02)
     consumer.close()
@@ -62,7 +66,7 @@ def test_every_channel_gets_what_it_had_in_order_and_with_its_attempts(
     without a channel, one channel that has finished everything."""
     queues = {
         "billing": [*messages(50, 400), *messages(3, 6, attempts=2)],
-        "audit": [*messages(200, 400), OldMessage(7, 65_535), *messages(90, 95)],
+        "audit": [*messages(200, 400), OldMessage(7, 65_535), LARGE, *messages(90, 95)],
         "idle": [],
     }
     write_metadata(
@@ -90,7 +94,10 @@ def test_every_channel_gets_what_it_had_in_order_and_with_its_attempts(
     with run_nsqd("--node-id=7", data_path=new) as nsqd:
         for channel, queue in queues.items():
             expected = [*(queue[100:] if channel == "billing" else queue), *waiting]
-            assert expected == delivered(nsqd, "Orders", channel, len(expected))
+            got = delivered(nsqd, "Orders", channel, len(expected))
+            assert [(each.number, each.attempts) for each in expected] == [
+                (each.number, each.attempts) for each in got
+            ]
         assert messages(0, 10) == delivered(nsqd, "paused", "c", 10)
         nsqd.post("/topic/unpause?topic=paused")
         assert messages(10, 15) == delivered(nsqd, "paused", "c", 5)
@@ -182,6 +189,18 @@ def test_a_survey_writes_nothing(old: Path) -> None:
         report.queue: (report.depth, report.found) for report in found.reports
     }
     assert before == content_of(old)
+
+
+def test_topics_that_were_there_before_stay(old: Path, new: Path) -> None:
+    new.mkdir()
+    with run_nsqd(data_path=new) as nsqd:
+        nsqd.publish("before", b"message 1")
+    write_metadata(old, {"t": ["c"]}, paused="t:c")
+    take_over(old, new)
+    with run_nsqd(data_path=new) as nsqd:
+        stats = nsqd.http("GET", "/stats?format=json").json()["topics"]
+
+    assert [("before", 1), ("t", 0)] == [(each["topic_name"], each["depth"]) for each in stats]
 
 
 class TestRefusals:

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.command_options import CommandWithExamples
+from penstock.errors import StorageError
 
 __all__ = ["command"]
 
@@ -52,6 +53,7 @@ def command(
         survey,
     )
     from penstock.nsqd.options import NsqdOptions  # noqa: PLC0415
+    from penstock.process import raise_open_files_limit  # noqa: PLC0415
     from penstock.tools.byte_bar import byte_bar  # noqa: PLC0415
 
     if data_path is None and not dry_run:
@@ -61,17 +63,21 @@ def command(
     if data_path is not None and not dry_run and (topics := finish_interrupted(data_path)):
         click.echo(f"completed an import that had been interrupted: {', '.join(topics)}")
         return
-    with byte_bar(size_to_read(old_data_path)) as bar:
+    raise_open_files_limit()  # all channels of a topic are read at once
+    try:
+        with byte_bar(size_to_read(old_data_path)) as bar:
 
-        def on_read(size_bytes: int) -> None:
-            if bar is not None:
-                bar.advance(bar.task_ids[0], size_bytes)
+            def on_read(size_bytes: int) -> None:
+                if bar is not None:
+                    bar.advance(bar.task_ids[0], size_bytes)
 
-        if dry_run or data_path is None:
-            found = survey(old_data_path, on_read)
-        else:
-            chosen = NsqdOptions().node_id if node_id is None else node_id
-            found = import_data(old_data_path, data_path, node_id=chosen, on_read=on_read)
+            if dry_run or data_path is None:
+                found = survey(old_data_path, on_read)
+            else:
+                chosen = NsqdOptions().node_id if node_id is None else node_id
+                found = import_data(old_data_path, data_path, node_id=chosen, on_read=on_read)
+    except KeyboardInterrupt:
+        raise StorageError("interrupted; it can be run again") from None
     for line in lines_of(found, None if dry_run else data_path):
         click.echo(line)
     context.exit(0 if found.is_complete else 1)

@@ -20,7 +20,8 @@ from penstock.migration.queue_files import (
 
 __all__ = ["RecordReader"]
 
-CHUNK_BYTES = 256 * 1024
+# Of each channel of a topic one file is open at a time, and there may be a thousand.
+CHUNK_BYTES = 64 * 1024
 
 # Looking ahead, so that ids that overlap are found too.
 _ID = re.compile(rb"(?=[0-9a-f]{16})")

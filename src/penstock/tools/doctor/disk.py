@@ -45,7 +45,7 @@ def data_path(path: str) -> Diagnosis:
         lock_data_path(path, files, shared=True).close()
         is_ours = verify_data_path(path, files) is not None
     except DataPathError as error:
-        if "in use" in str(error):
+        if isinstance(error.__cause__, BlockingIOError):
             return ok(f"{path}, in use by a running nsqd")
         return fail(str(error), "name another folder by --data-path")
     if is_ours or any(Path(path).glob(f"*/{FORMAT_NAME}")):
