@@ -1,0 +1,22 @@
+"""The same bytes in other pieces: a stream may be cut anywhere, and must read the same."""
+
+from collections.abc import Iterator
+from random import Random
+from zlib import crc32
+
+__all__ = ["Pieces", "cuttings"]
+
+Pieces = list[bytes]
+
+# Byte by byte takes long for a long input, and finds nothing in the rest of it.
+BYTEWISE_MAX = 300
+CUTS_MAX = 8
+
+
+def cuttings(data: bytes) -> Iterator[Pieces]:
+    """Whole first, then byte by byte, then at a few places that the bytes themselves decide."""
+    yield [data]
+    yield [*(data[at : at + 1] for at in range(len(data[:BYTEWISE_MAX]))), data[BYTEWISE_MAX:]]
+    chance = Random(crc32(data))
+    cuts = sorted(chance.randint(0, len(data)) for _ in range(chance.randint(1, CUTS_MAX)))
+    yield [data[start:stop] for start, stop in zip([0, *cuts], [*cuts, None], strict=True)]

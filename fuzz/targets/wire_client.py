@@ -1,0 +1,132 @@
+"""A server's frames, as a client reads them, from the answer to its IDENTIFY on.
+
+However the bytes are cut, the server has said the same. Frames that
+were read and are rendered again are the bytes that they were read from.
+"""
+
+import struct
+from typing import Any
+
+from fuzz.cutting import Pieces, cuttings
+from penstock.errors import ProtocolError, StreamCorrupt
+from penstock.wire import commands, frames
+from penstock.wire.client import (
+    ClientConnection,
+    CloseWait,
+    Confirmed,
+    Delivered,
+    Event,
+    Opened,
+    Opening,
+    Refused,
+)
+from penstock.wire.deflate import Deflate
+from penstock.wire.frames import ErrorFrame, Frame, FrameReader, Message, Response
+from penstock.wire.snappy import Snappy
+
+__all__ = ["SEEDS", "TOKENS", "check"]
+
+FRAME_BYTES_MAX = 200
+PUBLISHES = 3
+
+OPENING = Opening(
+    features={"snappy": True, "deflate": True},
+    auth_secret=b"secret",
+    topic="t",
+    channel="c",
+    make_compression={"snappy": lambda _level: Snappy(), "deflate": Deflate},
+)
+
+MESSAGES = b"".join(frames.render_messages([b"one", b"two"], 0xABC, 1_700_000_000_000_000_000))
+REFUSAL = frames.error(ProtocolError("E_FIN_FAILED", "FIN 0123456789abcdef failed"))
+
+
+def compressed(name: bytes, layer: Snappy | Deflate) -> bytes:
+    plain = frames.OK + frames.OK + MESSAGES + frames.OK
+    return frames.response(b'{"%b":true}' % name) + layer.encode(plain)
+
+
+SEEDS = [
+    frames.OK + frames.OK + MESSAGES + frames.HEARTBEAT + frames.OK + frames.CLOSE_WAIT,
+    frames.OK + frames.OK + REFUSAL + frames.OK * 2,
+    frames.OK + frames.error(ProtocolError("E_BAD_TOPIC")),
+    frames.response(b'{"auth_required":true,"max_rdy_count":9}') + frames.OK * 3,
+    compressed(b"snappy", Snappy()),
+    compressed(b"deflate", Deflate()),
+    b"HTTP/1.1 400 Bad Request\r\n",
+]
+TOKENS = [frames.OK, frames.HEARTBEAT, frames.CLOSE_WAIT, b"_heartbeat_", b'"deflate":true']
+
+
+def check(data: bytes) -> None:
+    """See the module's docstring."""
+    heard = [said for pieces in cuttings(data) if (said := maybe_converse(pieces)) is not None]
+    for other in heard[1:]:
+        assert other == heard[0], f"cut otherwise: {other}, before: {heard[0]}"
+    check_frames(data)
+
+
+def maybe_converse(pieces: Pieces) -> list[Any] | None:
+    """What the server says, one by one, and what we answered by ourselves. None if a layer cannot
+    be read: what came in one piece with the damage may then be lost with it."""
+    connection: ClientConnection[Message, int] = ClientConnection(
+        OPENING, Message, frame_bytes_max=FRAME_BYTES_MAX
+    )
+    said: list[Any] = []
+    try:
+        for piece in pieces:
+            connection.receive_data(piece)
+            while (event := connection.next_event()) is not None:
+                said += said_by(event)
+                if isinstance(event, Opened):
+                    for receipt in range(PUBLISHES):
+                        connection.publish(commands.pub("t", b"x"), receipt)
+    except ProtocolError as error:
+        said.append(("error", str(error)))
+    except StreamCorrupt:
+        return None
+    return [*said, connection.unconfirmed, connection.data_to_send()]
+
+
+def said_by(event: Event[Message, int]) -> list[Any]:
+    match event:
+        case Delivered(messages):
+            return list(messages)
+        case Confirmed(receipts):
+            return list(receipts)
+        case Refused(error, receipt):
+            return [(str(error), error.fatal, receipt)]
+        case Opened() | CloseWait():
+            return [event]
+
+
+def check_frames(data: bytes) -> None:
+    read = read_frames(data)
+    rendered = b"".join(map(render, read))
+    assert read == read_frames(rendered)
+    if not any(isinstance(frame, ErrorFrame) for frame in read):
+        # With one it need not be so: a space before no detail at all is left out.
+        assert data.startswith(rendered), rendered
+
+
+def read_frames(data: bytes) -> list[Frame]:
+    reader = FrameReader(FRAME_BYTES_MAX)
+    reader.receive_data(data)
+    read: list[Frame] = []
+    try:
+        while (frame := reader.next_frame()) is not None:
+            read.append(frame)
+    except ProtocolError:
+        pass
+    return read
+
+
+def render(frame: Frame) -> bytes:
+    match frame:
+        case Response(data):
+            return frames.response(data)
+        case ErrorFrame(code, detail):
+            return frames.error(ProtocolError(code, detail))
+        case Message(timestamp_ns, attempts, id, body):
+            header = struct.pack(">qH16s", timestamp_ns, attempts, id)
+            return struct.pack(">ii", len(header + body) + 4, frames.FRAME_MESSAGE) + header + body
