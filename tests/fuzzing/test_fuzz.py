@@ -20,6 +20,8 @@ from penstock.webapi.bodies import SizedBody
 from penstock.wire.buffer import ReceiveBuffer
 from penstock.wire.snappy import Snappy
 
+pytestmark = pytest.mark.usefixtures("damaged_on_purpose")
+
 SECONDS_EACH = int(os.environ.get("FUZZ_SECONDS", "60")) // len(TARGETS)
 
 
