@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format docs build bench fuzz soak clean
+.PHONY: help demo test lint format docs pictures build bench fuzz soak clean
 
 bin := .venv/bin
 
@@ -31,6 +31,10 @@ format: .venv/.up-to-date ## format the code, and mend what can be mended
 
 docs: .venv/.up-to-date ## write the pages of docs/ that are made from the source
 	@$(bin)/python scripts/options_page.py
+
+pictures: .venv/.up-to-date ## take the pictures of nsqadmin in docs/images, in four minutes
+	@scripts/ensure-test-programs
+	@$(bin)/python scripts/nsqadmin_pictures.py $(ARGS)
 
 build: .venv/.up-to-date ## make the wheel and the source archive, in dist/
 	@$(bin)/python -m build --no-isolation --outdir dist .

@@ -89,7 +89,7 @@
         width: this.box.clientWidth,
         height: HEIGHT,
         cursor: { y: false, points: { size: 6 } },
-        padding: [8, 10, 0, 0],
+        padding: [8, 28, 0, 0],
         hooks: { setCursor: [showLatest] },
         scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
         axes: [
