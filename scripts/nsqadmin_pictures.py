@@ -1,7 +1,9 @@
 """Takes the pictures of nsqadmin in docs/images: a small shop's traffic, seen in chromium.
 
-make pictures                                      # those of the docs, in about four minutes
-scripts/nsqadmin_pictures.py FOLDER --every        # each page, light and dark, wide and narrow
+    make pictures                              # those of the docs
+    make pictures ARGS="FOLDER --every"        # each page, light and dark, wide and narrow
+
+It takes a few minutes, because charts without a past show nothing.
 """
 
 import argparse
