@@ -21,7 +21,7 @@ import penstock
 from penstock.testing.waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
-SECONDS = 100.0
+SECONDS = 200.0
 
 # One worker builds once.
 pytestmark = pytest.mark.xdist_group("packaging")
@@ -180,6 +180,7 @@ def test_a_cluster_runs_without_the_repository(installed: Path, outside: Path) -
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)  # Spark starts for it alone, maybe beside another one
 def test_spark_reads_without_the_repository(installed: Path, outside: Path) -> None:
     (outside / "read.py").write_text(SPARK_READ)
     with up(installed, outside) as cluster:

@@ -178,7 +178,7 @@ def _keep(folder: str, damage: Damage) -> None:
     try:
         Path(folder).mkdir(exist_ok=True)
         Path(path).unlink(missing_ok=True)  # of an import that was interrupted
-        for piece in damage.pieces():
+        for piece in damage.pieces:
             append_to(RealFiles(), path, [piece])
     except OSError as error:
         raise storage_error("write", path, error) from error

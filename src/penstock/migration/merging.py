@@ -6,20 +6,19 @@ queue keeps its own order, whatever that is: what cannot be matched is stored tw
 nothing but space.
 
 A cursor knows what its channel does not have as ranges, and many ranges take memory. Queues that
-take turns too often are therefore no longer merged, but follow each other.
+take turns too often are therefore no longer merged from then on, but follow each other.
 """
 
 from collections.abc import Iterator, Mapping
-from operator import itemgetter
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from penstock.migration.queue_files import Record
 
 __all__ = ["Owned", "merged"]
 
-TURNS_MAX = 50_000
-
-_time_and_id = itemgetter(0, 2)
+# Of all channels together: each may have one more at every turn.
+RANGES_MAX = 200_000
 
 
 class Owned(NamedTuple):
@@ -29,27 +28,52 @@ class Owned(NamedTuple):
     record: Record
 
 
-def merged(queues: Mapping[str, Iterator[Record]], turns_max: int = TURNS_MAX) -> Iterator[Owned]:
+class _Head(NamedTuple):
+    """What is next in a queue; the earliest comes first."""
+
+    timestamp_ns: int
+    id: bytes
+    queue: int
+    record: Record
+
+
+def merged(queues: Mapping[str, Iterator[Record]], ranges_max: int = RANGES_MAX) -> Iterator[Owned]:
     """Every message of every queue; a queue is known by its channel."""
-    heads = {
-        channel: record
-        for channel, queue in queues.items()
-        if (record := next(queue, None)) is not None
-    }
-    turns = 0
-    owners: tuple[str, ...] = ()
-    while heads:
-        if turns < turns_max:
-            record = min(heads.values(), key=_time_and_id)
-        else:  # the queue of the last message goes on, while it has any
-            record = heads[next((each for each in owners if each in heads), next(iter(heads)))]
-        new_owners = tuple(channel for channel, head in heads.items() if head == record)
-        turns += new_owners != owners
-        owners = new_owners
-        yield Owned(owners, record)
-        for channel in owners:
-            following = next(queues[channel], None)
-            if following is None:
-                del heads[channel]
-            else:
-                heads[channel] = following
+    channels, iterators = list(queues), list(queues.values())
+    heads: list[_Head] = []
+    for queue, records in enumerate(iterators):
+        heads += _next_head(queue, records)
+    heapify(heads)
+    turns, last = 0, [-1]
+    while heads and turns * len(channels) < ranges_max:
+        same = _pop_same(heads)
+        owners = [head.queue for head in same]
+        turns += owners != last
+        last = owners
+        yield Owned(tuple(channels[queue] for queue in owners), same[0].record)
+        for queue in owners:
+            for head in _next_head(queue, iterators[queue]):
+                heappush(heads, head)
+    for head in sorted(heads):
+        owner = (channels[head.queue],)
+        yield Owned(owner, head.record)
+        for record in iterators[head.queue]:
+            yield Owned(owner, record)
+
+
+def _next_head(queue: int, records: Iterator[Record]) -> list[_Head]:
+    """One, or none if the queue is at its end."""
+    record = next(records, None)
+    return [] if record is None else [_Head(record.timestamp_ns, record.id, queue, record)]
+
+
+def _pop_same(heads: list[_Head]) -> list[_Head]:
+    """The first head, and those of other queues that are the same message in every respect."""
+    same = [heappop(heads)]
+    others: list[_Head] = []
+    while heads and heads[0][:2] == same[0][:2]:
+        head = heappop(heads)
+        (same if head.record == same[0].record else others).append(head)
+    for head in others:
+        heappush(heads, head)
+    return same

@@ -7,7 +7,7 @@ is in the files counts.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from penstock.log.files import File, Files, storage_error
@@ -22,20 +22,20 @@ _TELL_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes of a file that are no record; `pieces` reads them, while the queue is being read.
+    """Bytes of a file that are no record; `pieces` reads them, once, while the file is open.
 
-    `is_leftover` if they are at the end of what a crash interrupted: nobody had an OK for them.
+    `is_leftover` if a crash left them: they are beyond the end that nsqd knew of.
     """
 
     file: str
     first_byte: int
     end_byte: int
     is_leftover: bool
-    pieces: Callable[[], Iterable[bytes]] = field(compare=False)
+    pieces: Iterator[bytes] = field(compare=False)
 
     def __str__(self) -> str:
-        what = "the beginning of a record" if self.is_leftover else "no record that can be read"
-        return f"{self.file}: bytes {self.first_byte} to {self.end_byte - 1} are {what}"
+        why = ", left by a crash" if self.is_leftover else ""
+        return f"{self.file}: bytes {self.first_byte} to {self.end_byte - 1} are no record{why}"
 
 
 @dataclass(slots=True)
@@ -129,9 +129,8 @@ class OldQueue:
         known_end = self._known_end(number, size)
 
         def keep(first: int, end: int) -> None:
-            is_leftover = first >= known_end and end == size
-            pieces = reader.bytes_between(first, end)
-            damage = Damage(name, first, end, is_leftover, lambda: pieces)
+            is_leftover = first >= known_end or (self.meta is None and end == size)
+            damage = Damage(name, first, end, is_leftover, reader.bytes_between(first, end))
             report.damage.append(damage)
             on_damage(damage)
 
@@ -162,7 +161,5 @@ class OldQueue:
         if self.meta is None:
             return []
         end = self.meta.write.file + (self.meta.write.byte > 0)
-        is_empty = self.meta.read >= self.meta.write
-        return (
-            [] if is_empty else [n for n in range(self._read.file, end) if n not in self.numbered]
-        )
+        wanted = range(self._read.file, end) if self.meta.read < self.meta.write else ()
+        return [number for number in wanted if number not in self.numbered]
