@@ -61,6 +61,8 @@ class LogBacklog(Backlog):
         known = cursors.progress.get(channel)
         if known is not None:
             self._progress = known
+            # Numbers that were skipped are finished, also where the topic has released nothing yet.
+            self._revisited_below = max(released_seq, known.known_end)
         else:
             self._progress = cursors.create(
                 channel, released_seq if first_seq is None else first_seq
@@ -178,6 +180,7 @@ class LogBacklog(Backlog):
         self._progress = self._cursors.progress[self._channel]
         super().clear(next_seq)
         self._finished.clear()
+        self._revisited_below = self._finish_gaps()
         self._read_seq = self._released_seq = next_seq
 
     def seek(self, seq: int) -> None:

@@ -166,7 +166,7 @@ class Topic:
         """How many messages wait in the topic, not yet given to any channel."""
         if isinstance(self.log, MemoryLog):
             return self.log.held_count
-        return self.log.next_seq - self.released_seq
+        return self._count_from(self.released_seq)
 
     @property
     def backend_depth(self) -> int:
@@ -236,15 +236,23 @@ class Topic:
         """Gives the channels what the topic held back, unless it goes on holding."""
         if self._is_holding():
             return
-        first_seq, self.released_seq = self.released_seq, self.log.next_seq
-        held = self.released_seq - first_seq
-        if held:
+        first_seq, held = self.released_seq, self._count_from(self.released_seq)
+        self.released_seq = self.log.next_seq
+        if self.released_seq > first_seq:
             runs = self._held_in_memory(first_seq)
             for channel in self.channels.values():
                 channel.release(runs, held, self.released_seq)
         if isinstance(self.log, MemoryLog):
             self.log.forget()
         self._note_hold()
+
+    def _count_from(self, seq: int) -> int:
+        """How many messages there are from `seq` on. Numbers that a power loss had skipped are not
+        messages; in memory none is ever skipped."""
+        count = self.log.next_seq - seq
+        if count and isinstance(self.log, TopicLog):
+            count -= sum(end - first for first, end in self.log.gaps(seq, self.log.next_seq))
+        return count
 
     def _held_in_memory(self, first_seq: int) -> list[Run]:
         """What channels without a cursor can be given of what was held: a memory queue's worth."""
