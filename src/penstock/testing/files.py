@@ -258,6 +258,8 @@ class FaultyFiles:
     def __init__(self, files: Files) -> None:
         self.changes = 0
         """How many operations there have been that a crash can come before."""
+        self.struck: list[tuple[Operation, str]] = []
+        """The operations that something went wrong with, and the paths that they were for."""
         self.files = files
         self._faults: list[tuple[Operation, _Fault]] = []
         self._crash: _Fault | None = None
@@ -291,26 +293,26 @@ class FaultyFiles:
 
     def open(self, path: str, mode: Mode) -> "_FaultyFile":
         if mode == "create":
-            self._before("create")
-        return _FaultyFile(self, self.files.open(path, mode))
+            self._before("create", path)
+        return _FaultyFile(self, self.files.open(path, mode), path)
 
     def names(self, folder: str) -> list[str]:
         return self.files.names(folder)
 
     def make_folder(self, path: str) -> None:
-        self._before("make_folder")
+        self._before("make_folder", path)
         self.files.make_folder(path)
 
     def rename(self, path: str, new_path: str) -> None:
-        self._before("rename")
+        self._before("rename", path)
         self.files.rename(path, new_path)
 
     def remove(self, path: str) -> None:
-        self._before("remove")
+        self._before("remove", path)
         self.files.remove(path)
 
     def sync_folder(self, path: str) -> None:
-        self._before("sync_folder")
+        self._before("sync_folder", path)
         self.files.sync_folder(path)
 
     def lock(self, folder: str, *, shared: bool = False) -> Lock:
@@ -319,13 +321,24 @@ class FaultyFiles:
     def boot_id(self) -> str:
         return self.files.boot_id()
 
-    def _before(self, operation: Operation) -> None:
-        fault = self.next_fault(operation)
+    @property
+    def has_faults(self) -> bool:
+        """Whether anything may still go wrong."""
+        return self._crash is not None or any(fault.may_strike for _, fault in self._faults)
+
+    def _before(self, operation: Operation, path: str) -> None:
+        fault = self.next_fault(operation, path)
         if fault is not None:
             fault.strike()
 
-    def next_fault(self, operation: Operation) -> "_Fault | None":
+    def next_fault(self, operation: Operation, path: str) -> "_Fault | None":
         """What goes wrong with an operation that is about to be done, if anything does."""
+        fault = self._next_fault(operation)
+        if fault is not None:
+            self.struck.append((operation, path))
+        return fault
+
+    def _next_fault(self, operation: Operation) -> "_Fault | None":
         if self._crash is not None and self.changes >= self._crash_at:
             crash, self._crash = self._crash, _Fault(is_crash=True)
             return crash
@@ -351,6 +364,10 @@ class _Fault:
             self.times -= 1
         return self.times is None or self.times >= 0
 
+    @property
+    def may_strike(self) -> bool:
+        return self.times is None or self.times > 0
+
     def strike(self) -> None:
         if self.is_crash:
             raise SimulatedCrash
@@ -359,12 +376,13 @@ class _Fault:
 
 
 class _FaultyFile:
-    def __init__(self, files: FaultyFiles, file: File) -> None:
+    def __init__(self, files: FaultyFiles, file: File, path: str) -> None:
         self._files = files
         self._file = file
+        self._path = path
 
     def write(self, position: int, *parts: bytes) -> int:
-        fault = self._files.next_fault("write")
+        fault = self._files.next_fault("write", self._path)
         if fault is None:
             return self._file.write(position, *parts)
         written = self._file.write(position, b"".join(parts)[: fault.written])
@@ -378,7 +396,7 @@ class _FaultyFile:
         return self._file.size()
 
     def truncate(self, size: int) -> None:
-        fault = self._files.next_fault("truncate")
+        fault = self._files.next_fault("truncate", self._path)
         if fault is not None:
             fault.strike()
         self._file.truncate(size)
@@ -387,7 +405,7 @@ class _FaultyFile:
         self._file.reserve(position, size)
 
     def sync(self) -> None:
-        fault = self._files.next_fault("sync")
+        fault = self._files.next_fault("sync", self._path)
         if fault is not None:
             if isinstance(self._file, _MemoryFile) and not fault.is_crash:
                 self._file.sync_in_vain()
