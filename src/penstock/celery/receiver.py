@@ -11,6 +11,7 @@ the new delivery takes the place of the old, and no task runs twice.
 """
 
 import asyncio
+import base64
 import itertools
 import logging
 import os
@@ -111,7 +112,8 @@ class Receiver:
         null = os.open(os.devnull, os.O_RDWR)
         for subscription in {*self._subscriptions.values(), *self._holders.values()}:
             for fileno in subscription.consumer.filenos:
-                os.dup2(null, fileno, inheritable=False)
+                if fileno >= 0:
+                    os.dup2(null, fileno, inheritable=False)
         os.close(null)
 
     # Listening.
@@ -164,12 +166,13 @@ class Receiver:
 
     def _leave(self, call: Callable[[], None]) -> None:
         """Leaves a call for the thread. One wake-up serves all that are left before it comes."""
-        if self._is_closed or self._loop is None:
-            return
-        self._calls.append(call)
-        if not self._calls_are_due:
-            self._calls_are_due = True
-            self._loop.call_soon_threadsafe(self._do_calls)
+        with self._lock:  # what is left before `close` is done before the loop ends
+            if self._is_closed or self._loop is None:
+                return
+            self._calls.append(call)
+            if not self._calls_are_due:
+                self._calls_are_due = True
+                self._loop.call_soon_threadsafe(self._do_calls)
 
     def _do_calls(self) -> None:
         self._calls_are_due = False
@@ -308,15 +311,19 @@ def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _payload_of(message: Message) -> dict[str, Any] | None:
-    """What kombu has put into a message, or None if it was not kombu."""
+    """What kombu has put into a message, or None if it was not kombu, or if reading it would fail
+    later, where it would end the worker."""
     try:
-        payload = loads(message.body)
-        has_parts = isinstance(payload["headers"], dict) and isinstance(
-            payload["properties"]["delivery_info"], dict
+        payload: dict[str, Any] = loads(message.body)
+        properties = payload["properties"]
+        if properties.get("body_encoding") == "base64":
+            base64.b64decode(payload["body"])
+        is_whole = isinstance(payload["headers"], dict) and isinstance(
+            properties["delivery_info"], dict
         )
-    except (ValueError, KeyError, TypeError):
+    except Exception:  # noqa: BLE001 (anybody may publish anything, and kombu's decoders raise all)
         return None
-    return payload if has_parts else None
+    return payload if is_whole else None
 
 
 def _tell_of_bug(task: "asyncio.Future[None]") -> None:
