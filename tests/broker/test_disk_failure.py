@@ -379,3 +379,20 @@ class TestStartingOnAFullDisk:
         host.save_progress()
         host.crash()
         assert ["d", "e"] == host.consumer(rdy=10).take()
+
+
+class TestLeaving:
+    def test_the_last_consumer_of_an_ephemeral_channel_can_leave_though_nothing_can_be_written(
+        self, host: Host
+    ) -> None:
+        consumer = host.consumer(channel="c#ephemeral", rdy=1)
+        host.publish("t", "seen")
+        fill_disk(host)
+        consumer.leave()
+        assert {} == host.broker.topics["t"].channels
+
+        host.files.heal()
+        host.save_progress()
+        host.publish("t", "unseen")
+        host.crash()
+        assert ["unseen"] == host.consumer(rdy=10).take()

@@ -112,7 +112,11 @@ class Broker:
             return  # the channel was deleted before its subscriber left
         channel.remove(subscriber)
         if channel.ephemeral and not channel.subscribers:
-            self.delete_channel(self.topics[topic_name], channel.name)
+            topic = self.topics[topic_name]
+            try:
+                self.delete_channel(topic, channel.name)
+            except StorageError:
+                self._agenda.unsaved(topic)  # it is gone; that its topic holds, is written later
 
     # What the driver calls when the time has come.
 

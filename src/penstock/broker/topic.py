@@ -106,8 +106,8 @@ class Topic:
         channel = self.channels[name]
         channel.delete()
         del self.channels[name]
-        self._note_hold()
         self._topology_changed(channel)
+        self._note_hold()
 
     def pause(self, paused: bool) -> None:
         """A paused topic keeps what is published; its channels go on with what they have."""
@@ -135,6 +135,7 @@ class Topic:
         if self.store is not None and not self.closed:
             for channel in self.channels.values():
                 channel.report_finished()
+            self._note_hold()  # unless that was refused, it has been written before
             self.store.cursors.flush()
 
     def retain(self, retention: Retention | None) -> None:
