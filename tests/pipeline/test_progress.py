@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from penstock.pipeline.progress import Figures, QueryMeter
+from penstock.pipeline.progress import Figures, QueryMeter, RateMeter
 from penstock.pipeline.view import in_one_line
 from pyspark_nsq.offsets import TopicNode
 
@@ -40,6 +40,17 @@ def test_what_is_left_until_the_target_gives_the_time_it_takes() -> None:
     assert 50.0 == figures.rows_per_second
     assert 4.0 == figures.seconds_left
     assert "orders: 100 messages, 50.0/s, batch 1.5 s, behind 300, 4 s left" == in_one_line(figures)
+
+
+def test_a_rate_outlasts_long_batches_and_ends_when_nothing_comes() -> None:
+    meter = RateMeter()
+    for at in range(5):
+        meter.rate(30.0 * at, 3000 * at)
+
+    assert 100.0 == meter.rate(170.0, 12_000)
+    assert 100.0 == meter.rate(179.0, 12_000)
+    assert 9000 / 570 == meter.rate(600.0, 12_000)
+    assert RateMeter().rate(1.0, 0) is None
 
 
 def test_offsets_of_another_source_are_not_taken_for_ours() -> None:

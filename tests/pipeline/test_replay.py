@@ -116,7 +116,7 @@ def test_a_rate_is_kept_and_a_delay_is_made_up_for_by_a_seconds_worth() -> None:
     assert 0.0 == Pace(50, 0.0).seconds_to_wait(5.0)
     assert (5, 1000, 1) == tuple(Pace(rate, 0.0).chunk_messages for rate in (50, 0, 3))
     pace.add(50)
-    assert 0.2 == round(pace.seconds_to_wait(10.0), 9)
+    assert 0.1 == round(pace.seconds_to_wait(10.0), 9)
 
 
 def test_history_is_replayed_and_can_be_left(

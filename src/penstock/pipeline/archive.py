@@ -5,6 +5,7 @@ other. Spark plans and reads the batches; how they get into the lake is `commits
 """
 
 import json
+import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ def archive(spark: SparkSession, order: ArchiveOrder, survey: Survey, stop: Stop
             for folder, schema in zip(folders, schemas, strict=True)
         ]
         _run(archives, order, survey, stop)
+        for each in archives:
+            each.settle()
         if order.compact is not False and (order.once or order.compact):
             for each in archives:
                 each.compact(small_files=2 if order.compact else SMALL_FILES)
@@ -133,6 +136,7 @@ class _TopicArchive:
         self._commits = Commits(folder)
         self._before = self._commits.state
         self._files_merged = 0
+        self._writing = threading.Lock()
 
     def start(self) -> StreamingQuery:
         """The query."""
@@ -160,6 +164,11 @@ class _TopicArchive:
             .start()
         )
 
+    def settle(self) -> None:
+        """Waits for a batch that its query has given up, but that has not noticed yet."""
+        with self._writing:
+            return
+
     def counts(self) -> dict[str, int]:
         """What has been committed by this process: messages, and those among them that did not
         fit."""
@@ -186,6 +195,10 @@ class _TopicArchive:
 
     def _write(self, batch: DataFrame, batch_id: int) -> None:
         """Called by Spark, with a batch that may have been committed already."""
+        with self._writing:
+            self._write_once(batch, batch_id)
+
+    def _write_once(self, batch: DataFrame, batch_id: int) -> None:
         commits = self._commits
         begun, end = self._offsets(batch_id - 1), self._offsets(batch_id)
         self._check_start(begun)
@@ -196,7 +209,7 @@ class _TopicArchive:
         rows, rejected = self._stage(self._new_rows(batch, begun))
         commits.commit(next_seqs, messages=rows + rejected, rejected=rejected)
         if self._order.compact is not False:
-            self._files_merged += self._compaction.run()
+            self._files_merged += self._compaction.run(commits.hours())
 
     def _stage(self, batch: DataFrame) -> tuple[int, int]:
         """Messages that fit, and those that do not, which are read once more only if there are

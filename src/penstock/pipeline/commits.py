@@ -88,6 +88,11 @@ class Commits:
         self._move()
         remove_folder(self._batch)
 
+    def hours(self) -> list[Path]:
+        """The folders that the last batch has added messages to."""
+        folders = {(self._topic.lake / target).parent for _, target in self.state.moves}
+        return sorted(each for each in folders if each.is_relative_to(self._topic.messages))
+
     def _move(self) -> None:
         """A file that is not in staging any more has been moved before, and since then maybe merged
         with others."""

@@ -12,7 +12,7 @@ Must not run while the topic is written to: it belongs to the process that archi
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -46,10 +46,11 @@ class Compaction:
         self._folder = topic.staging / "compaction"
         self._recover()
 
-    def run(self, *, small_files: int = SMALL_FILES) -> int:
-        """Every hour that has so many small files; how many files there are less. Raises
-        LakeError if what was merged is not what there was."""
-        return sum(self._compact(hour, small_files) for hour in self._topic.hours())
+    def run(self, hours: Iterable[Path] | None = None, *, small_files: int = SMALL_FILES) -> int:
+        """Each of these hours, or of all, that has so many small files; how many files there are
+        less. Raises LakeError if what was merged is not what there was."""
+        looked_at = self._topic.hours() if hours is None else hours
+        return sum(self._compact(hour, small_files) for hour in looked_at)
 
     def _compact(self, hour: Path, small_files: int) -> int:
         files = sorted(hour.glob("[!._]*.parquet"))

@@ -37,7 +37,7 @@ def telling_in_words() -> Iterator[None]:
     """Raises a PipelineFailed for anything that Spark raises in the block."""
     try:
         yield
-    except (PySparkException, Py4JError, ConnectionError) as failure:
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as failure:
         raise PipelineFailed(in_words(failure)) from failure
 
 

@@ -12,6 +12,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from pyspark_nsq.offsets import JsonOffsets, Offsets, from_json
@@ -20,6 +21,12 @@ __all__ = ["Figures", "QueryMeter", "RateMeter", "offsets_of"]
 
 # Over so many seconds a rate is measured: long enough to be calm, short enough to be true.
 RATE_SECONDS = 20.0
+
+# And over so many leaps at least, if batches take longer than that.
+LEAPS_MIN = 4
+
+# When nothing has come for so many times the longest time between two leaps, it has become slower.
+OVERDUE = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,19 +68,24 @@ class Figures:
 
 
 class RateMeter:
-    """From a count that grows to a rate."""
+    """From a count that grows by leaps, a batch at a time, to a rate."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque()
+        self._leaps: deque[tuple[float, int]] = deque()
 
     def rate(self, now_seconds: float, count: int) -> float | None:
-        """A second, lately; None until two moments can be compared."""
-        samples = self._samples
-        samples.append((now_seconds, count))
-        while len(samples) > 2 and samples[1][0] <= now_seconds - RATE_SECONDS:
-            samples.popleft()
-        (first_at, first_count), (last_at, last_count) = samples[0], samples[-1]
-        return (last_count - first_count) / (last_at - first_at) if last_at > first_at else None
+        """A second, lately; None at the very first. Between two leaps it stays as it was, until the
+        next is long overdue."""
+        leaps = self._leaps
+        if not leaps or leaps[-1][1] != count:
+            leaps.append((now_seconds, count))
+        while len(leaps) > LEAPS_MIN and leaps[1][0] <= now_seconds - RATE_SECONDS:
+            leaps.popleft()
+        (first_at, first_count), (last_at, last_count) = leaps[0], leaps[-1]
+        longest = max((after[0] - before[0] for before, after in pairwise(leaps)), default=0.0)
+        is_overdue = now_seconds - last_at > OVERDUE * longest
+        seconds = (now_seconds if is_overdue else last_at) - first_at
+        return (last_count - first_count) / seconds if seconds > 0 else None
 
 
 class QueryMeter:

@@ -30,7 +30,7 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from penstock.errors import ConfigError, PipelineFailed
-from penstock.pipeline.failures import in_words
+from penstock.pipeline.failures import telling_in_words
 
 __all__ = ["LOCAL_MASTER", "SparkSettings", "configuration", "java_program", "spark_session"]
 
@@ -134,28 +134,33 @@ def _own_java(settings: SparkSettings) -> Iterator[SparkSession]:
     with _Output(settings.log) as output:
         gateway = _launched(settings, java, output)
         try:
-            conf = SparkConf(loadDefaults=False).setAll(list(configuration(settings).items()))
-            with _own_interrupts():
-                SparkContext(conf=conf, gateway=gateway)
-            session = SparkSession.builder.getOrCreate()
-            yield session
-            session.stop()
-        except PySparkException as failure:
-            raise PipelineFailed(in_words(failure)) from failure
+            with telling_in_words():
+                with _own_interrupts():
+                    SparkContext(conf=_conf(settings), gateway=gateway)
+                yield SparkSession.builder.getOrCreate()
+        except PipelineFailed:
+            if gateway.proc.poll() is not None:
+                raise PipelineFailed(
+                    "Spark's Java has ended (out of memory?): --spark-log FILE says why"
+                ) from None
+            raise
         finally:
             _end(gateway)
 
 
 def _launched(settings: SparkSettings, java: str, output: "_Output") -> Any:
-    conf = SparkConf(loadDefaults=False).setAll(list(configuration(settings).items()))
     try:
-        return launch_gateway(conf, output.popen_arguments())  # type: ignore[no-untyped-call]
+        return launch_gateway(_conf(settings), output.popen_arguments())  # type: ignore[no-untyped-call]
     except PySparkException:
         said = output.tail()
         if any("UnsupportedClassVersionError" in line for line in said):
             raise ConfigError(f"Spark needs Java 17 or later, and {java} is older") from None
         last = next((line for line in reversed(said) if line.strip()), "it said nothing")
         raise PipelineFailed(f"Spark did not start: {last.strip()}") from None
+
+
+def _conf(settings: SparkSettings) -> SparkConf:
+    return SparkConf(loadDefaults=False).setAll(list(configuration(settings).items()))
 
 
 def _end(gateway: Any) -> None:
