@@ -33,6 +33,7 @@ __all__ = ["Account", "Order", "Where"]
 
 TOPICS = ("orders", "clicks")
 TICK_SECONDS = 0.05
+ANSWERED_SECONDS = 60.0
 DRAIN_SECONDS = 90.0
 BODY_BYTES = 200
 
@@ -149,27 +150,40 @@ class NodeLoad:
 
     async def run(self) -> None:
         """Until `is_over`, and then until all that is owed has come, or too long has passed."""
+        await self._make_channels()
         async with asyncio.TaskGroup() as group:
-            topical = [
-                *(self._publish, self._publish_over_tls, self._consume_slowly, self._read_back),
-                *(self._consume_unreliably, self._consume_over_tls, self._vanish),
-            ]
-            tasks = [
-                group.create_task(self._keep_at(work, topic))
-                for work in topical
-                for topic in TOPICS
-            ]
-            tasks.append(group.create_task(self._keep_at(self._come_and_go, "passing")))
-            audits = [group.create_task(self._keep_at(self._audit, topic)) for topic in TOPICS]
+
+            def start(*works: Callable[[str], Awaitable[None]]) -> list[asyncio.Task[None]]:
+                return [
+                    group.create_task(self._keep_at(work, topic))
+                    for work in works
+                    for topic in TOPICS
+                ]
+
+            audits = start(self._audit)
+            others = start(
+                *(self._consume_over_tls, self._consume_slowly, self._consume_unreliably),
+                *(self._vanish, self._read_back),
+            )
+            others.append(group.create_task(self._keep_at(self._come_and_go, "passing")))
+            publishers = start(self._publish, self._publish_over_tls)
             await self.is_over.wait()
-            await asyncio.wait(tasks[:4], timeout=60)  # what is being published is answered
+            await asyncio.wait(publishers, timeout=ANSWERED_SECONDS)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_came(), DRAIN_SECONDS)
-            for task in (*tasks, *audits):
+            for task in (*publishers, *others, *audits):
                 task.cancel()
 
+    async def _make_channels(self) -> None:
+        """Before the first message, since a channel gets what comes after it was made."""
+        for topic in TOPICS:
+            for channel in ("audit", "work"):
+                query = f"topic={topic}&channel={channel}"
+                await self._http.call("POST", f"http://{self.where.http}/topic/create?{query}")
+                await self._http.call("POST", f"http://{self.where.http}/channel/create?{query}")
+
     async def _all_came(self) -> None:
-        while any(ledger.lost() for ledger in self.ledgers.values()):  # noqa: ASYNC110 (once, at the end)
+        while any(ledger.lost() for ledger in self.ledgers.values()):  # noqa: ASYNC110 (at the end)
             await asyncio.sleep(0.2)
 
     async def _keep_at(self, work: Callable[[str], Awaitable[None]], topic: str) -> None:

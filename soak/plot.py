@@ -1,6 +1,7 @@
 """The figures of a run over its time, and when what happened."""
 
 from collections.abc import Callable, Mapping, Sequence
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,14 @@ def draw(
 
 def _mark(axis: Any, faults: Sequence[tuple[float, str]]) -> None:
     for fault, colour in FAULT_COLOURS.items():
-        times = [at / 60 for at, name in faults if name == fault]
-        label = fault.replace("_", " ")
-        for number, at in enumerate(times):
-            axis.axvline(
-                at, color=colour, alpha=0.3, linewidth=0.6, label=label if number == 0 else None
-            )
+        minutes = [at / 60 for at, name in faults if name == fault]
+        # One line from bottom to top for each, all as one path: the file stays small.
+        axis.plot(
+            [x for minute in minutes for x in (minute, minute, nan)],
+            [y for _ in minutes for y in (0, 1, nan)],
+            transform=axis.get_xaxis_transform(),
+            color=colour,
+            alpha=0.3,
+            linewidth=0.6,
+            label=fault.replace("_", " "),
+        )
