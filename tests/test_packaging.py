@@ -29,6 +29,7 @@ pytestmark = pytest.mark.xdist_group("packaging")
 SPARK_READ = """
 import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts sooner
 from pyspark.sql import SparkSession
 spark = (
     SparkSession.builder.master("local[1]")
@@ -38,7 +39,7 @@ spark = (
     .getOrCreate()
 )
 table = spark.read.format("nsq").option("nsqd", sys.argv[1]).option("topic", "orders").load()
-print([bytes(row.body) for row in table.orderBy("seq").collect()])
+print(sorted(bytes(row.body) for row in table.collect()))
 """
 
 
