@@ -14,10 +14,11 @@ __all__ = ["SteadyLoad", "received"]
 
 TOPIC, CHANNEL = "t", "c"
 BATCH = 10
+PAUSE_SECONDS = 0.002
 
 
 class SteadyLoad:
-    """Publishes numbers, a batch when the last was answered, while its block lasts."""
+    """Publishes numbers, a batch soon after the last was answered, while its block lasts."""
 
     def __init__(self, nsqd: NsqdProcess) -> None:
         self.acknowledged: set[bytes] = set()
@@ -61,6 +62,7 @@ class SteadyLoad:
                         bodies = [b"%d" % next(numbers) for _ in range(BATCH)]
                         client.call(commands.mpub(TOPIC, bodies))
                         self.acknowledged.update(bodies)
+                        self._stopping.wait(PAUSE_SECONDS)
                 except Refused as refusal:
                     self.refusals.append(str(refusal))
                     self._stopping.wait(0.02)
