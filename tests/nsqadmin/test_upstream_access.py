@@ -1,5 +1,6 @@
 """nsqds that do not open to everybody: TLS, and tokens."""
 
+import re
 from pathlib import Path
 
 from tests.tls.certificates import Authority
@@ -22,6 +23,7 @@ def test_an_nsqd_that_wants_tls_is_asked_over_https(tmp_path: Path) -> None:
     ) as nsqd:
         at = f"--nsqd-http-address={nsqd.http_address}"
         trust = f"--http-client-tls-root-ca-file={authority.root_ca}"
+        (https,) = re.findall(r"HTTPS: listening on (\S+)", nsqd.log)
         with run_nsqadmin(at, trust) as trusting, run_nsqadmin(at) as strict:
             created = trusting.http("POST", "/api/topics", b'{"topic":"t"}')
 
@@ -31,6 +33,11 @@ def test_an_nsqd_that_wants_tls_is_asked_over_https(tmp_path: Path) -> None:
             history = trusting.http("GET", "/messages/t", headers=HTML)
             assert b"Nothing is stored" in history.body
             assert 502 == strict.http("GET", "/api/topics").status
+        with run_nsqadmin(f"--nsqd-http-address=https://{https}", trust) as direct:
+            topic = direct.http("GET", "/topics/t", headers=HTML).body.decode()
+            (node,) = re.findall(r'href="(/nodes/[^"]+)"', topic)
+            assert "Retention" in topic
+            assert b"Drain" in direct.http("GET", node, headers=HTML).body
 
 
 def test_an_nsqd_that_wants_a_token_gets_it(tmp_path: Path) -> None:

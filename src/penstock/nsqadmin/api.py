@@ -70,8 +70,8 @@ class Api:
             ("POST", "/api/topics/{topic}/{channel}", self._for_admins(self._act)),
             ("DELETE", "/api/topics/{topic}/{channel}", self._for_admins(self._delete)),
             ("GET", "/api/nodes", self._nodes),
-            ("GET", "/api/nodes/{node}", self._node),
-            ("DELETE", "/api/nodes/{node}", self._for_admins(self._tombstone)),
+            ("GET", "/api/nodes/{node:path}", self._node),
+            ("DELETE", "/api/nodes/{node:path}", self._for_admins(self._tombstone)),
             ("GET", "/api/counter", self._counter),
         ]
         return [Route(path, endpoint, methods=[method]) for method, path, endpoint in table]

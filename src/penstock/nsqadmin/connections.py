@@ -22,7 +22,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, server_state, {})
         self._request_seconds_max = request_seconds_max
         self._timer: asyncio.TimerHandle | None = None
-        self._is_in_head = True
+        self._is_in_head = False
         self._head_bytes = 0
 
     # What the loop calls.
@@ -32,8 +32,10 @@ class Connection(HttpToolsProtocol):
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
+        was_in_head = self._is_in_head
         super().data_received(data)
-        if self._is_in_head and not self.transport.is_closing():
+        # The read in which a head begins does not count: what comes before it may be a body.
+        if was_in_head and self._is_in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self.send_400_response("Too much comes before the body.")
@@ -46,6 +48,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._is_in_head, self._head_bytes = True, 0
         self._start_timer()
 
     def on_headers_complete(self) -> None:
@@ -54,7 +57,6 @@ class Connection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._stop_timer()
-        self._is_in_head, self._head_bytes = True, 0
         super().on_message_complete()
 
     # Within.

@@ -14,10 +14,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import urlencode
 
 import msgspec
 
+from penstock.cluster.nsqd_api import url_of
 from penstock.errors import Error, HttpRequestError
 from penstock.nsqadmin.figures import Node, NodeInfo, NodeStats, Producer
 from penstock.nsqadmin.versions import parse_version
@@ -160,7 +160,7 @@ class Inquiry:
         headers = self._cluster.headers if what == "nsqd" else ()
 
         def ask(address: str) -> Awaitable[bytes]:
-            return self._cluster.http.call("POST", _url(address, path, args), headers=headers)
+            return self._cluster.http.call("POST", url_of(address, path, args), headers=headers)
 
         return len(await self._ask_all(list(addresses), ask, what, may_be_unknown=True))
 
@@ -170,7 +170,7 @@ class Inquiry:
         self, path: str, args: Mapping[str, str], type: type[A], *, may_be_unknown: bool = False
     ) -> list[tuple[str, A]]:
         def ask(address: str) -> Awaitable[A]:
-            return self._cluster.http.get_json(_url(address, path, args), type)
+            return self._cluster.http.get_json(url_of(address, path, args), type)
 
         lookupds = self._cluster.lookupds
         return await self._ask_all(lookupds, ask, "nsqlookupd", may_be_unknown=may_be_unknown)
@@ -179,7 +179,7 @@ class Inquiry:
         self, addresses: Sequence[str], path: str, args: Mapping[str, str], type: type[A]
     ) -> list[tuple[str, A]]:
         def ask(address: str) -> Awaitable[A]:
-            url = _url(address, path, args)
+            url = url_of(address, path, args)
             return self._cluster.http.get_json(url, type, headers=self._cluster.headers)
 
         return await self._ask_all(addresses, ask, "nsqd")
@@ -221,10 +221,6 @@ class Inquiry:
 def warning_of(failures: Sequence[HttpRequestError]) -> str:
     """As the API words it; empty if there is no failure."""
     return "WARNING: " + "; ".join(map(str, failures)) if failures else ""
-
-
-def _url(address: str, path: str, args: Mapping[str, str]) -> str:
-    return f"http://{address}{path}" + (f"?{urlencode(args)}" if args else "")
 
 
 _BRIEF = {"format": "json", "include_clients": "false", "include_mem": "false"}
@@ -283,7 +279,7 @@ def _node(producer: Producer) -> Node:
 
 def _node_of(info: NodeInfo, address: str, stats: NodeStats) -> Node:
     """Of an nsqd that was asked directly."""
-    host, _, port = address.rpartition(":")
+    host, _, port = address.removeprefix("https://").rpartition(":")
     return Node(
         hostname=info.hostname or host.strip("[]"),
         broadcast_address=info.broadcast_address or host.strip("[]"),

@@ -139,7 +139,7 @@ def check(options: NsqadminOptions) -> None:
         raise ConfigError("use --nsqd-http-address or --lookupd-http-address not both")
     for flag, addresses in (("lookupd", lookupds), ("nsqd", nsqds)):
         for address in addresses:
-            if not is_address(address):
+            if not is_address(address.removeprefix("https://")):
                 raise ConfigError(f"--{flag}-http-address: {address!r} is not host:port")
     _check_tls(options)
     if options.proxy_graphite and not options.graphite_url.startswith(("http://", "https://")):

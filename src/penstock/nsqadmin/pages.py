@@ -75,7 +75,7 @@ class Pages:
             Route("/topics/{topic}/{channel}", self._channel),
             Route("/consumers", self._consumers),
             Route("/nodes", self._nodes),
-            Route("/nodes/{node}", self._node),
+            Route("/nodes/{node:path}", self._node),
             Route("/counter", self._counter),
             Route("/lookup", self._lookup),
             Route("/find", self._find),

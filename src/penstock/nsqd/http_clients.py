@@ -41,8 +41,7 @@ class ClientEndpoints:
         found = [
             each
             for each in self._clients
-            if each.remote_address == address
-            and since in (None, each.connected_at_ns // SECOND_NS)
+            if each.remote_address == address and since in (None, each.connected_at_ns // SECOND_NS)
         ]
         if not found:
             raise HttpError(404, "CLIENT_NOT_FOUND")
