@@ -10,7 +10,7 @@ import click
 
 from penstock.cli.command_options import NSQD_HTTP_ADDRESS, HttpAccess
 from penstock.cluster.stats import Cluster
-from penstock.errors import ConfigError, HttpRequestError
+from penstock.errors import HttpRequestError
 from penstock.tls import client_context
 from penstock.webapi.client import HttpClient
 
@@ -33,7 +33,7 @@ def tls_context(access: HttpAccess) -> ssl.SSLContext | None:
     """For nsqds that want TLS; None if nothing was said of it. Raises ConfigError."""
     cert, key, root_ca = access.tls_cert, access.tls_key, access.tls_root_ca_file
     if key and not cert:
-        raise ConfigError("--tls-key needs a --tls-cert")
+        raise click.UsageError("--tls-key needs a --tls-cert")
     return client_context(root_ca=root_ca, cert=cert, key=key) if cert or root_ca else None
 
 
