@@ -248,6 +248,10 @@ class TestInterruption:
         assert ["penstock.format", "topics"] == sorted(path.name for path in new.iterdir())
         assert [] == list((new / "topics").iterdir())
         (new / "importing").mkdir()  # as a kill leaves it
+        with run_nsqd(data_path=new) as nsqd:
+            assert (
+                "WARNING: an import was not finished: stop, and run 'penstock import'" in nsqd.log
+            )
         assert [] == finish_interrupted(str(new))
         assert 10 == sum(report.found for report in take_over(old, new).reports)
 

@@ -10,6 +10,7 @@
           cursors.7                        the journal of the channels, seventh generation
           cursors.bad                      damaged bytes of the journal
         orders~removed/                    a topic whose removal was interrupted
+      importing/                           a data path in the making, to become part of this one
 
 A name with `.new` added is a file that was not finished: it is removed when it is found.
 """
@@ -22,6 +23,7 @@ __all__ = [
     "BAD_SUFFIX",
     "CURSORS_BAD_NAME",
     "FORMAT_NAME",
+    "IMPORTING_NAME",
     "NEW_SUFFIX",
     "TOPICS_NAME",
     "cursors_name",
@@ -38,6 +40,7 @@ __all__ = [
 
 FORMAT_NAME = "penstock.format"
 TOPICS_NAME = "topics"
+IMPORTING_NAME = "importing"
 CURSORS_BAD_NAME = "cursors.bad"
 BAD_SUFFIX = ".bad"
 NEW_SUFFIX = ".new"

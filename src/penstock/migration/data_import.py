@@ -19,7 +19,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import DataPathError
 from penstock.log import DataPath, Files, LogSettings, RealFiles
 from penstock.log.files import append_to, storage_error
-from penstock.log.layout import TOPICS_NAME
+from penstock.log.layout import IMPORTING_NAME, TOPICS_NAME
 from penstock.migration.old_data_path import OldDataPath, lock_old
 from penstock.migration.old_queue import Damage, QueueReport
 from penstock.migration.topic_import import TopicImport
@@ -27,7 +27,6 @@ from penstock.nsqd import metadata
 
 __all__ = [
     "DAMAGE_NAME",
-    "STAGING_NAME",
     "Found",
     "finish_interrupted",
     "import_data",
@@ -35,7 +34,6 @@ __all__ = [
     "survey",
 ]
 
-STAGING_NAME = "importing"
 DAMAGE_NAME = "import-damage"
 
 
@@ -87,7 +85,7 @@ def import_data(
         old = OldDataPath.read(old_path, files)
         with closing(_open(new_path)) as data_path:
             _refuse_what_is_there(old, data_path)
-            _remove(f"{new_path}/{STAGING_NAME}")
+            _remove(f"{new_path}/{IMPORTING_NAME}")
             found = _found_before(old)
             _write(old, new_path, found, node_id, on_read, clock)
             _move_in(new_path, files)
@@ -97,7 +95,7 @@ def import_data(
 def finish_interrupted(new_path: str) -> list[str]:
     """Completes an import that was interrupted after all of it had been verified; returns its
     topics, none if there is nothing to complete. Raises StorageError."""
-    if not Path(new_path, STAGING_NAME, metadata.FILE_NAME).exists():
+    if not Path(new_path, IMPORTING_NAME, metadata.FILE_NAME).exists():
         return []
     with closing(_open(new_path)):
         return _move_in(new_path, RealFiles())
@@ -135,7 +133,7 @@ def _write(
     clock: Clock,
 ) -> None:
     """Everything, to the staging place, verified."""
-    staging = f"{new_path}/{STAGING_NAME}"
+    staging = f"{new_path}/{IMPORTING_NAME}"
 
     def keep(damage: Damage) -> None:
         _keep(f"{new_path}/{DAMAGE_NAME}", damage)
@@ -157,7 +155,7 @@ def _write(
 
 def _move_in(new_path: str, files: Files) -> list[str]:
     """Moves verified topics to their place, and says in nsqd.dat that they are there."""
-    staging = f"{new_path}/{STAGING_NAME}"
+    staging = f"{new_path}/{IMPORTING_NAME}"
     entries = metadata.read(Path(staging)).topics or []
     try:
         for folder in files.names(f"{staging}/{TOPICS_NAME}"):

@@ -23,6 +23,7 @@ from penstock.clock import SECOND_NS, Clock, SystemClock
 from penstock.errors import DataPathError, StorageError, TlsFailed
 from penstock.listening import Listener, listen
 from penstock.log import DataPath, GroupCommit
+from penstock.log.layout import IMPORTING_NAME
 from penstock.logs import Logger
 from penstock.nsqd import metadata, settings
 from penstock.nsqd.auth import Authenticator
@@ -161,6 +162,8 @@ class Nsqd:
         )
         for finding in self.broker.findings:
             log.warning("%s", finding)
+        if (self._path / IMPORTING_NAME).exists():
+            log.warning("an import was not finished: stop, and run 'penstock import' once more")
         metadata.restore(self._path, self.broker, log)
         self.drain = Drain(
             self.broker,
