@@ -36,6 +36,9 @@ __all__ = ["ArchiveOrder", "Archived", "archive", "check_order"]
 
 DEFAULT_CHANNEL = "penstock-archive"
 
+TASK_ROWS = 500_000
+"""A task writes a file: large ones, unless there are many cores to do it at once."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOrder:
@@ -151,6 +154,7 @@ class _TopicArchive:
             .option("startingOffsets", starting)
             .option("maxMessagesPerTrigger", self._order.batch_rows)
             .option("minPartitions", self._spark.sparkContext.defaultParallelism)
+            .option("maxRecordsPerPartition", TASK_ROWS)
             .load()
         )
         trigger: dict[str, Any] = {"processingTime": f"{self._order.trigger_seconds} seconds"}

@@ -48,13 +48,11 @@ class ChunkPublisher:
         self._bases: dict[int, str] = {}
 
     def choose_node(self) -> None:
-        """The first that takes messages; the topic is made there. Raises NotConnected."""
+        """The first that answers; the topic is made there if need be. Raises NotConnected."""
         failures: list[str] = []
         for base in self._nodes.bases():
             try:
-                answer = self._calls.post(base, "/topic/create", topic=self._topic)
-                if answer.status != 200:
-                    raise answer.refusal()
+                self._ensure_topic(base)
                 self._node_id = self._log_at(base).node_id
                 self._bases[self._node_id] = base
                 return
@@ -95,6 +93,13 @@ class ChunkPublisher:
         return self._patiently(lambda: self._is_stored(plan, list(bodies)))
 
     # Within.
+
+    def _ensure_topic(self, base: str) -> None:
+        """Asked for only where it is not there: it takes a token of another scope."""
+        if self._nodes.history(base, self._topic).log() is None:
+            answer = self._calls.post(base, "/topic/create", topic=self._topic)
+            if answer.status != 200:
+                raise answer.refusal()
 
     def _is_stored(self, plan: Sending, bodies: list[bytes]) -> bool:
         base = self._locate(plan.node_id)
