@@ -97,5 +97,5 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"shop.toml: .*line 1"):
         read_file(str(file))
-    with pytest.raises(ConfigError, match="cannot read .*none.toml - No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*none.toml - No such file"):
         read_file(str(tmp_path / "none.toml"))

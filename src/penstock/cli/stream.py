@@ -18,7 +18,6 @@ from penstock.errors import ConfigError, HttpRequestError, NotConnected
 
 if TYPE_CHECKING:
     from penstock.pipeline.progress import Figures
-    from penstock.pipeline.stopping import Stop
     from penstock.pipeline.stream import StreamOrder
     from penstock.pipeline.stream_definition import StreamDefinition
     from penstock.pipeline.stream_preview import Misfits, Sample
@@ -117,21 +116,20 @@ def command(
         once=once,
     )
     check_order(order, writes=not explain and sample is None)
-    with stop_on_signals() as stop:
-        survey = None if explain else _maybe_survey(order, stop, wait=wait)
-        if stop.is_asked:
-            return
+    survey = None if explain else _maybe_survey(order, wait=wait)
+    if explain:
         with spark_session(settings) as spark:
-            if survey is None:
-                click.echo(explanation(spark, order))
-            elif sample is not None:
-                for each in samples(spark, order, sample):
-                    _show(each)
-                for some in misfits(spark, order):
-                    click.echo(_misfits_in_words(some), err=True)
-            else:
-                for done in run_stream(spark, order, survey, stop):
-                    click.echo(_in_words(done))
+            click.echo(explanation(spark, order))
+    elif sample is not None and survey is not None:
+        with spark_session(settings) as spark:
+            for each in samples(spark, order, sample):
+                _show(each)
+            for some in misfits(spark, order):
+                click.echo(_misfits_in_words(some), err=True)
+    elif survey is not None:
+        with spark_session(settings) as spark, stop_on_signals() as stop:
+            for done in run_stream(spark, order, survey, stop):
+                click.echo(_in_words(done))
 
 
 # What is to be done.
@@ -181,24 +179,26 @@ def _pairs(option: str, told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield name.strip(), value.strip()
 
 
-def _maybe_survey(order: "StreamOrder", stop: "Stop", *, wait: bool) -> "Survey | None":
-    """What there is of all sources; none if it was left while it waited for them."""
+def _maybe_survey(order: "StreamOrder", *, wait: bool) -> "Survey | None":
+    """What there is of all sources; nothing if it was left while it waited for them."""
+    from penstock.pipeline.stopping import stop_on_signals  # noqa: PLC0415
     from penstock.pipeline.stream import survey_sources  # noqa: PLC0415
 
     said = ""
-    while not stop.is_asked:
-        try:
-            survey = survey_sources(order)
-        except (ConfigError, HttpRequestError, NotConnected) as failure:
-            if not wait:
-                raise
-            if said != (said := str(failure)):
-                click.echo(f"penstock: waits: {said}", err=True)
-            stop.wait(WAIT_SECONDS)
-        else:
-            for each in survey.failures:
-                click.echo(f"penstock: goes on without it until it is back: {each}", err=True)
-            return survey
+    with stop_on_signals() as stop:
+        while not stop.is_asked:
+            try:
+                survey = survey_sources(order)
+            except (ConfigError, HttpRequestError, NotConnected) as failure:
+                if not wait:
+                    raise
+                if said != (said := str(failure)):
+                    click.echo(f"penstock: waits: {said}", err=True)
+                stop.wait(WAIT_SECONDS)
+            else:
+                for each in survey.failures:
+                    click.echo(f"penstock: goes on without it until it is back: {each}", err=True)
+                return survey
     return None
 
 

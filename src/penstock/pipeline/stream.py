@@ -9,6 +9,7 @@ for all of them, what Spark has to say.
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PipelineFailed
 from penstock.pipeline.brokers import Brokers
 from penstock.pipeline.failures import telling_in_words
 from penstock.pipeline.progress import Figures, QueryMeter
@@ -41,6 +42,7 @@ __all__ = [
     "Output",
     "StreamOrder",
     "check_order",
+    "locked",
     "outputs",
     "run_stream",
     "source_options",
@@ -52,6 +54,14 @@ ROWS_OUT = "rows out"
 
 # Between two looks whether a query has begun.
 BEGIN_SECONDS = 0.1
+
+ATTEMPTS = 5
+_TOO_SLOW = "Python worker failed to connect back"
+
+# What Spark says when it cannot make sense of what a checkpoint remembers.
+_OTHER_QUERY = re.compile(
+    r"STATE_STORE_\w*SCHEMA|STATEFUL_OPERATOR_NOT_MATCH|sources in the checkpoint offsets"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,24 +164,46 @@ def run_stream(
     ends = {key: found.log.next_seq for key, found in survey.logs.items()}
     with telling_in_words(), ExitStack() as stack:
         ready = outputs(spark, order)
-        stack.enter_context(_locked(order.definition.checkpoint))
+        stack.enter_context(locked(order.definition.checkpoint))
         running: list[Running] = []
         for output in ready:
-            query = output.start(order)
+            query = _begun(output, order, stop)
             stack.callback(query.stop)
             target = ends if order.once else None  # of what it does not read, nothing is left
             meter = QueryMeter(output.name, target=target, counts=_Counts(query))
             running.append(Running(query, meter))
-            _wait_until_begun(query, stop)
-        return run_queries("stream", running, stop)
+        try:
+            return run_queries("stream", running, stop)
+        except PipelineFailed as failure:
+            raise PipelineFailed(_with_name(str(failure), running, order)) from failure
 
 
-def _wait_until_begun(query: StreamingQuery, stop: Stop) -> None:
-    """Each source has a Python process, which Spark gives ten seconds to start. If all of them
-    started at once, a small machine would be too busy for that."""
-    while query.isActive and query.status["message"].startswith("Initializing"):
-        if stop.wait(BEGIN_SECONDS):
+def _with_name(words: str, running: Sequence[Running], order: StreamOrder) -> str:
+    """Which query failed, and what to do if it is no longer the one that its checkpoint is of."""
+    for query, meter in running:
+        failure = query.exception()
+        if failure is not None and _OTHER_QUERY.search(str(failure)):
+            checkpoint = order.checkpoint_of(meter.name)
+            return (
+                f"{meter.name}: the query is another one than that of its checkpoint {checkpoint},"
+                f" and cannot go on from there: name another by --checkpoint ({words})"
+            )
+        if failure is not None:
+            return f"{meter.name}: {words}"
+    return words
+
+
+def _begun(output: Output, order: StreamOrder, stop: Stop) -> StreamingQuery:
+    """One after the other: each source has a Python process, which Spark gives ten seconds to
+    start. A machine that is too busy for that gets another chance."""
+    for _ in range(ATTEMPTS):
+        query = output.start(order)
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            if stop.wait(BEGIN_SECONDS):
+                return query
+        if _TOO_SLOW not in str(query.exception()):
             break
+    return query
 
 
 def outputs(spark: SparkSession, order: StreamOrder) -> list[Output]:
@@ -257,7 +289,7 @@ def absolute(folder: str) -> str:
 
 
 @contextmanager
-def _locked(checkpoint: str) -> Iterator[None]:
+def locked(checkpoint: str) -> Iterator[None]:
     """Two of them at one checkpoint would spoil each other's work."""
     if "://" in checkpoint:
         yield

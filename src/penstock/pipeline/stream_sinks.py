@@ -2,16 +2,25 @@
 
 from collections.abc import Mapping
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PipelineFailed
+from penstock.pipeline.failures import in_words
 from penstock.pipeline.stream_definition import Sink
 from pyspark_nsq.outgoing import check_columns
 
-__all__ = ["check_sink", "messages_of", "start_query", "writer_to_files", "writer_to_topic"]
+__all__ = [
+    "check_sink",
+    "messages_of",
+    "partition_columns",
+    "start_query",
+    "writer_to_files",
+    "writer_to_topic",
+]
 
 # A query with these columns, and no others, makes its messages itself.
 _OF_MESSAGES = {"body", "defer_ms"}
@@ -25,16 +34,18 @@ def messages_of(rows: DataFrame) -> DataFrame:
 
 
 def check_sink(name: str, sink: Sink, rows: DataFrame) -> None:
-    """Raises ConfigError if these rows cannot go there; PySparkException if Spark could not
-    compute them in this mode."""
+    """Raises ConfigError if these rows cannot go there, and PipelineFailed if Spark cannot compute
+    them in this mode."""
     try:
         if sink.topic:
             check_columns(messages_of(rows).schema, sink.topic)
         else:
             _check_partition_columns(partition_columns(sink), rows.schema)
+        _check_streamable(rows, sink.mode)
     except ConfigError as failure:
         raise ConfigError(f"sinks.{name}: {failure}") from None
-    _check_streamable(rows, sink.mode)
+    except PySparkException as failure:
+        raise PipelineFailed(f"sinks.{name}: {in_words(failure)}") from None
 
 
 def writer_to_topic(messages: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
@@ -63,11 +74,9 @@ def start_query(
 
 
 def partition_columns(sink: Sink) -> list[str]:
-    return (
-        [sink.partition_by]
-        if isinstance(sink.partition_by, str) and sink.partition_by
-        else list(sink.partition_by)
-    )
+    """One may stand alone in the file."""
+    columns = sink.partition_by
+    return [column for column in ([columns] if isinstance(columns, str) else columns) if column]
 
 
 def _check_partition_columns(columns: list[str], schema: StructType) -> None:
