@@ -1,0 +1,60 @@
+"""A chunk is stored once, also when nsqd's answer is lost or nsqd is killed."""
+
+from typing import Any
+
+import pytest
+from tests.spark.tables import history
+
+from penstock.errors import HttpRequestError, NotConnected
+from penstock.pipeline.brokers import Brokers
+from penstock.pipeline.chunk_publisher import ChunkPublisher
+from penstock.pipeline.stopping import Stop
+from penstock.testing.nsqd import NsqdProcess
+from pyspark_nsq.http_calls import HttpCalls
+
+
+def publisher(nsqd: NsqdProcess, patience_seconds: float = 60.0) -> ChunkPublisher:
+    brokers = Brokers((nsqd.http_address,))
+    made = ChunkPublisher(brokers, "again", Stop(), patience_seconds=patience_seconds)
+    made.choose_node()
+    return made
+
+
+def bodies(nsqd: NsqdProcess) -> list[str]:
+    return [message["body"] for message in history(nsqd, "again")]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_chunk_without_an_answer_is_looked_for_before_it_is_sent_again(
+    nsqd: NsqdProcess, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
+) -> None:
+    chunks = publisher(nsqd)
+    nsqd.publish("again", b"one")  # somebody else's
+    plan = chunks.plan(2)
+    nsqd.publish("again", b"two")
+    real, lost = HttpCalls.post, iter(["the answer"])
+
+    def post(self: HttpCalls, *args: Any, **more: Any) -> Any:
+        if next(lost, None) is None:
+            return real(self, *args, **more)
+        if arrives:
+            real(self, *args, **more)
+        raise HttpRequestError("nsqd", "the connection was lost")
+
+    monkeypatch.setattr(HttpCalls, "post", post)
+    chunks.publish(plan, [b"one", b"two"])
+
+    assert ["one", "two", "one", "two"] == bodies(nsqd)
+    assert chunks.is_stored(plan, [b"one", b"two"])
+    assert not chunks.is_stored(plan, [b"two", b"two"])
+
+
+def test_a_node_that_does_not_come_back_ends_it(nsqd: NsqdProcess) -> None:
+    chunks = publisher(nsqd, patience_seconds=0.0)
+    plan = chunks.plan(1)
+    nsqd.kill()
+    with pytest.raises((HttpRequestError, NotConnected)):
+        chunks.publish(plan, [b"one"])
+    nsqd.restart()
+
+    assert [] == bodies(nsqd)
