@@ -1,0 +1,105 @@
+"""What a campaign must have come by, or it has proved less than it seems to.
+
+Everything is counted by a sentence. Those listed here may not be missing: every step, every change
+of a message's state, every end of a process, and faults of every kind at every place.
+"""
+
+from collections import Counter
+
+from tests.simulation.schedule import VERBS
+
+__all__ = ["REQUIRED", "coverage_table", "missing_from"]
+
+_STATES = (
+    "queued",
+    "deferred",
+    "held by the topic",
+    "released by the topic",
+    "delivered",
+    "delivered when due",
+    "delivered again",
+    "finished",
+    "requeued",
+    "requeued with delay",
+    "requeued on disconnect",
+    "left in flight by one who has gone",
+    "timed out",
+    "touched",
+    "sampled away",
+    "cancelled",
+    "recalled before its time",
+    "recalled from a consumer",
+    "trimmed",
+)
+_CHANNELS = (
+    "made",
+    "made to begin in the log",
+    "deleted",
+    "paused",
+    "unpaused",
+    "emptied of messages",
+    "emptied of deferred messages",
+    "rewound",
+    "moved on",
+    "committed",
+)
+_TOPICS = ("made", "deleted", "paused", "unpaused", "emptied of what it held")
+_ENDS = (
+    "clean",
+    "clean with failures",
+    "kill",
+    "power loss",
+    "in the middle of a write",
+    "while starting",
+)
+_PUBLISHES = ("PUB", "MPUB", "DPUB", "DMPUB", "E_BAD_MESSAGE", "E_BAD_TOPIC", "E_INVALID")
+_REFUSALS = ("PUB", "MPUB", "DPUB", "DMPUB", "SUB", "FIN", "REQ", "TOUCH")
+_FAULTS = (
+    "ENOSPC",
+    "EIO",
+    "a short write",
+    "write *.log",
+    "write cursors",
+    "write *.index",
+    "write nsqd.dat",
+    "write marker",
+    "sync *.log",
+    "sync cursors",
+    "sync nsqd.dat",
+    "sync_folder folder",
+    "truncate *.log",
+    "truncate cursors",
+    "create *.log",
+    "create cursors",
+    "remove *.log",
+    "remove cursors",
+    "rename folder",
+    "make_folder folder",
+)
+
+REQUIRED = (
+    *(f"step: {verb}" for verb in VERBS),
+    *(f"state: {state}" for state in _STATES),
+    *(f"channel: {event}" for event in _CHANNELS),
+    *(f"topic: {event}" for event in _TOPICS),
+    *(f"end: {end}" for end in _ENDS),
+    *(f"publish: {kind}" for kind in _PUBLISHES),
+    *(f"refused: E_{word}_FAILED" for word in _REFUSALS),
+    *(f"fault: {fault}" for fault in _FAULTS),
+    "publish: refused by the disk",
+    "ephemeral: dropped what did not fit",
+    "crash: finished a moment ago, and open again",
+    "crash: what was being stored is there",
+    "power: took what was not synced",
+)
+
+
+def missing_from(coverage: Counter[str]) -> list[str]:
+    """What should have happened, and never has."""
+    return [what for what in REQUIRED if not coverage[what]]
+
+
+def coverage_table(coverage: Counter[str]) -> str:
+    """How often everything happened, as a table of Markdown."""
+    rows = [f"| {what} | {count:,} |" for what, count in sorted(coverage.items())]
+    return "\n".join(["| what happened | how often |", "|---|---|", *rows])

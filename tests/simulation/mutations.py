@@ -1,0 +1,445 @@
+"""Deliberate bugs, to see whether the simulation would find real ones.
+
+Each replaces one function by one that is wrong, for as long as schedules are run. None is reachable
+from the product: they are put in from here, and taken out again.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.simulation.campaign import first_failure
+
+import penstock.errors
+import penstock.log.scan
+import penstock.log.topic_store
+from penstock.broker.address import seq_of
+from penstock.broker.backlog import Backlog
+from penstock.broker.broker import Broker
+from penstock.broker.channel import Channel
+from penstock.broker.deferred import Deferred
+from penstock.broker.inflight import InFlight
+from penstock.broker.log_backlog import LogBacklog
+from penstock.broker.memory_log import MemoryLog
+from penstock.broker.subscriber import Subscriber
+from penstock.broker.topic import Topic
+from penstock.log.cursors import Cursors
+from penstock.log.segment import Segment
+from penstock.log.topic_log import TopicLog
+from penstock.nsqd.durability import Durability
+from penstock.nsqd.publisher import Publisher
+from penstock.nsqd.session import Session
+from penstock.wire import frames as wire
+
+__all__ = ["MUTATIONS", "SEEDS_MAX", "Mutation", "seeds_until_found"]
+
+# Within so many schedules every one of them is found.
+SEEDS_MAX = 600
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """What is wrong, and where."""
+
+    name: str
+    owner: Any
+    attribute: str
+    replacement: Callable[[Any], Any]
+    """Makes the wrong function from the right one."""
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Puts the bug in, for a while."""
+        right = self.owner.__dict__[self.attribute]
+        wrong = self.replacement(right.fget if isinstance(right, property) else right)
+        setattr(
+            self.owner, self.attribute, property(wrong) if isinstance(right, property) else wrong
+        )
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.attribute, right)
+
+
+def seeds_until_found(mutation: Mutation) -> int | None:
+    """The first schedule that fails with it; None if none does."""
+    with mutation.active():
+        return first_failure(range(SEEDS_MAX))
+
+
+def _does_nothing(_right: Any) -> Any:
+    return lambda *_args, **_kwargs: None
+
+
+def _returns(value: object) -> Callable[[Any], Any]:
+    return lambda _right: lambda *_args: value
+
+
+def _plus(number: int) -> Callable[[Any], Any]:
+    return lambda right: lambda self: right(self) + number
+
+
+def _ack_before_write(right: Any) -> Any:
+    def publish(self: Publisher, topic: Topic, bodies: list[bytes], done: Any) -> None:
+        right(self, topic, bodies, lambda _failure: None)
+        done(None)
+
+    return publish
+
+
+def _write_that_fails_is_no_failure(right: Any) -> Any:
+    def append(self: TopicLog, frames: list[bytes], *args: Any) -> None:
+        try:
+            right(self, frames, *args)
+        except penstock.errors.StorageError:
+            self.next_seq += len(frames)
+
+    return append
+
+
+def _ack_before_sync(_right: Any) -> Any:
+    def appended(self: Durability, topic: Topic, done: Any) -> None:
+        done(None)
+        if topic.store is not None:
+            self._commit.request(topic.store.log)
+
+    return appended
+
+
+def _requeue_is_lost(right: Any) -> Any:
+    def put_back(self: Channel, frames: list[bytes], due_ns: int = 0) -> None:
+        right(self, frames[1:] if len(frames) > 1 else frames, due_ns)
+
+    return put_back
+
+
+def _attempt_is_forgotten(_right: Any) -> Any:
+    def put_back(self: Backlog, frames: list[bytes], due_ns: int = 0) -> None:
+        if due_ns:
+            for frame in frames:
+                self._defer(due_ns, seq_of(wire.message_id(frame)), [frame])
+        else:
+            self._window.extend(frames)
+            self.in_sequence = False
+
+    return put_back
+
+
+def _delay_is_ignored(right: Any) -> Any:
+    return lambda self, subscriber, message_id, _due_ns: right(self, subscriber, message_id, 0)
+
+
+def _stays_on_disconnect(_right: Any) -> Any:
+    def remove(self: Channel, subscriber: Subscriber) -> None:
+        self.subscribers.remove(subscriber)
+        if subscriber.waiting:
+            self._ready[subscriber.locality].remove(subscriber)
+
+    return remove
+
+
+def _one_too_many(right: Any) -> Any:
+    return lambda self: right(self) + (self.rdy > 0 and not self.blocked)
+
+
+def _ignores_the_pause(right: Any) -> Any:
+    def pump(self: Channel, now_ns: int) -> None:
+        paused, self.paused = self.paused, False
+        try:
+            right(self, now_ns)
+        finally:
+            self.paused = paused
+
+    return pump
+
+
+def _touch_does_not_extend(right: Any) -> Any:
+    def touch(self: InFlight, message_id: bytes, now_ns: int, *limits: int) -> Any:
+        deadlines = dict(self.with_deadlines())
+        if message_id not in self:
+            return right(self, message_id, now_ns, *limits)
+        return next(iter(deadlines.values()))
+
+    return touch
+
+
+def _empty_keeps_deferred(right: Any) -> Any:
+    def clear(self: Backlog, next_seq: int) -> None:
+        deferred, self._deferred = self._deferred, Deferred(frames_max=None)
+        right(self, next_seq)
+        self._deferred = deferred
+
+    return clear
+
+
+def _refill_is_swapped(right: Any) -> Any:
+    def read(self: TopicLog, seq: int, *size: int) -> Any:
+        runs = right(self, seq, *size)
+        return [run._replace(frames=run.frames[::-1]) if not run.due_ns else run for run in runs]
+
+    return read
+
+
+def _seek_is_off_by_one(right: Any) -> Any:
+    return lambda self, seq: right(self, seq + 1 if seq < self._released_seq else seq)
+
+
+def _commits_one_more(right: Any) -> Any:
+    return lambda self, seq: right(self, min(seq + 1, self._log.next_seq))
+
+
+def _trims_what_is_needed(_right: Any) -> Any:
+    return lambda self, _first_seq, next_seq: next_seq > self.released_seq
+
+
+def _forgets_that_it_holds(_right: Any) -> Any:
+    def resume(self: Topic, store: Any) -> None:
+        for name in store.cursors.progress:
+            self._add_channel(name)
+
+    return resume
+
+
+def _given_twice(right: Any) -> Any:
+    def release(self: Topic) -> None:
+        first_seq, was_holding = self.released_seq, self.depth
+        right(self)
+        if was_holding and not self._is_holding() and self.store is not None:
+            for channel in self.channels.values():
+                if isinstance(channel._backlog, LogBacklog):
+                    channel._backlog._read_seq = min(channel._backlog._read_seq, first_seq)
+                    frames = [f for run in self.log.read(first_seq) for f in run.frames]
+                    channel._backlog._window.extend(frames[:1])
+
+    return release
+
+
+def _deferred_is_due_at_once_after_restart(right: Any) -> Any:
+    def load_run(self: LogBacklog, run: Any) -> None:
+        right(self, run._replace(due_ns=0) if run.first_seq < self._revisited_below else run)
+
+    return load_run
+
+
+def _deferred_is_dropped_when_read(right: Any) -> Any:
+    def load_run(self: LogBacklog, run: Any) -> None:
+        if run.due_ns and run.first_seq < self._revisited_below:
+            self._read_seq = run.next_seq
+            return
+        right(self, run)
+
+    return load_run
+
+
+def _finish_is_not_journalled(right: Any) -> Any:
+    def finish(self: Cursors, channel: str, first: int, end: int) -> None:
+        self.progress[channel].finish(first, end)
+        if first % 2:
+            right(self, channel, first, end)
+
+    return finish
+
+
+def _finish_reaches_too_far(right: Any) -> Any:
+    return lambda self, channel, first, end: right(self, channel, first, end + (end - first > 1))
+
+
+def _refused_write_is_not_undone(right: Any) -> Any:
+    def publish(self: Topic, bodies: list[bytes], *times: int) -> None:
+        first_seq = self.log.next_seq
+        try:
+            right(self, bodies, *times)
+        except penstock.errors.StorageError:
+            self.message_count += 1
+            raise
+        assert self.log.next_seq > first_seq
+
+    return publish
+
+
+def _sampling_loses_what_it_keeps(_right: Any) -> Any:
+    def sampled(self: Channel, frames: list[bytes], percent: int) -> list[bytes]:
+        kept = [frame for frame in frames if self._sample() * 100 < percent]
+        self._backlog.finish(wire.message_ids(frames))
+        return kept
+
+    return sampled
+
+
+def _reads_one_too_few(right: Any) -> Any:
+    def split(self: Deferred, wall_ns: int) -> Any:
+        run = right(self, wall_ns)
+        return run if run is None or run.frames is None else run._replace(frames=run.frames[1:])
+
+    return split
+
+
+def _never_times_out(right: Any) -> Any:
+    return lambda self, message_id, frame, now_ns, _deadline_ns: right(
+        self, message_id, frame, now_ns, 1 << 62
+    )
+
+
+def _early(nanoseconds: int) -> Callable[[Any], Any]:
+    return lambda right: lambda self, wall_ns: right(self, wall_ns + nanoseconds)
+
+
+def _closes_without_notes(_right: Any) -> Any:
+    def close(self: Channel) -> None:
+        self.report_finished()
+        self.dismiss()
+
+    return close
+
+
+def _fin_of_others(right: Any) -> Any:
+    def finish(self: Channel, subscriber: Subscriber, ids: list[bytes]) -> Any:
+        refusals = right(self, subscriber, ids)
+        return refusals[1:]
+
+    return finish
+
+
+def _channel_stays_subscribed(right: Any) -> Any:
+    def dismiss(self: Channel) -> None:
+        subscribers = list(self.subscribers)
+        right(self)
+        self.subscribers = subscribers
+
+    return dismiss
+
+
+MUTATIONS = (
+    Mutation(
+        "a publish is acknowledged before it is written", Publisher, "publish", _ack_before_write
+    ),
+    Mutation(
+        "a write that fails is no failure", TopicLog, "append", _write_that_fails_is_no_failure
+    ),
+    Mutation(
+        "with sync-every 1, a publish is acknowledged before its fsync",
+        Durability,
+        "appended",
+        _ack_before_sync,
+    ),
+    Mutation(
+        "of several messages that come back, one is lost", Channel, "_put_back", _requeue_is_lost
+    ),
+    Mutation("an attempt is forgotten", Backlog, "put_back", _attempt_is_forgotten),
+    Mutation("REQ ignores its delay", Channel, "requeue", _delay_is_ignored),
+    Mutation("a consumer is sent one more than its RDY", Subscriber, "capacity", _one_too_many),
+    Mutation(
+        "what a consumer had in flight is lost when it leaves",
+        Channel,
+        "remove",
+        _stays_on_disconnect,
+    ),
+    Mutation("a paused channel delivers", Channel, "pump", _ignores_the_pause),
+    Mutation(
+        "a paused topic passes messages on",
+        Topic,
+        "_is_holding",
+        lambda _: lambda self: not self.channels,
+    ),
+    Mutation("TOUCH does not extend", InFlight, "touch", _touch_does_not_extend),
+    Mutation("nothing ever times out", InFlight, "pop_expired", _returns([])),
+    Mutation(
+        "redeliveries do not time out",
+        InFlight,
+        "add_late",
+        _never_times_out,
+    ),
+    Mutation("depth is one too many", Backlog, "depth", _plus(1)),
+    Mutation("depth forgets what is in the log", LogBacklog, "log_depth", _returns(0)),
+    Mutation("deferred_count is one too many", Backlog, "deferred_count", _plus(1)),
+    Mutation(
+        "in_flight_count forgets those who have gone",
+        Channel,
+        "in_flight_count",
+        lambda _: lambda self: sum(len(each.in_flight) for each in self.subscribers),
+    ),
+    Mutation("emptying leaves what is deferred", Backlog, "clear", _empty_keeps_deferred),
+    Mutation(
+        "messages read from the log come in the wrong order", TopicLog, "read", _refill_is_swapped
+    ),
+    Mutation("a seek is off by one", LogBacklog, "seek", _seek_is_off_by_one),
+    Mutation("a commit finishes one too many", LogBacklog, "commit", _commits_one_more),
+    Mutation("what channels need is trimmed", Topic, "_is_needed", _trims_what_is_needed),
+    Mutation(
+        "what is to be retained is trimmed",
+        TopicLog,
+        "_is_retained",
+        _returns(False),
+    ),
+    Mutation(
+        "what a topic holds is forgotten at a restart", Topic, "_resume", _forgets_that_it_holds
+    ),
+    Mutation("what a topic held is given twice", Topic, "_release", _given_twice),
+    Mutation(
+        "after a restart, deferred messages are delivered at once",
+        LogBacklog,
+        "_load_run",
+        _deferred_is_due_at_once_after_restart,
+    ),
+    Mutation(
+        "after a restart, deferred messages are dropped",
+        LogBacklog,
+        "_load_run",
+        _deferred_is_dropped_when_read,
+    ),
+    Mutation("every other FIN is not journalled", Cursors, "finish", _finish_is_not_journalled),
+    Mutation(
+        "FINs are not journalled at all",
+        LogBacklog,
+        "report_finished",
+        lambda _: lambda self: self._finished.clear(),
+    ),
+    Mutation("FINs that come together finish one more", Cursors, "finish", _finish_reaches_too_far),
+    Mutation("attempts are not journalled", Cursors, "note", _does_nothing),
+    Mutation("a clean stop forgets what is in flight", Channel, "close", _closes_without_notes),
+    Mutation("a publish that is refused counts", Topic, "publish", _refused_write_is_not_undone),
+    Mutation(
+        "a sampling consumer's messages are finished before it answers",
+        Channel,
+        "_sampled",
+        _sampling_loses_what_it_keeps,
+    ),
+    Mutation(
+        "of messages that come due together, the first is lost",
+        Deferred,
+        "maybe_due",
+        _reads_one_too_few,
+    ),
+    Mutation(
+        "what is deferred is delivered a second early", Backlog, "recall_due", _early(1_000_000_000)
+    ),
+    Mutation(
+        "a step of the wall clock goes unnoticed", Broker, "_follow_wall_clock", _does_nothing
+    ),
+    Mutation(
+        "FIN of a message that is not in flight is no error", Channel, "finish", _fin_of_others
+    ),
+    Mutation("consumers of a deleted channel stay", Channel, "dismiss", _does_nothing),
+    Mutation(
+        "CLS does not stop deliveries",
+        Session,
+        "_on_cls",
+        _returns(wire.CLOSE_WAIT),
+    ),
+    Mutation(
+        "an ephemeral topic keeps nothing for its first channel", MemoryLog, "hold", _does_nothing
+    ),
+    Mutation(
+        "a torn end of the log is taken for good", penstock.log.scan, "verify_frames", _does_nothing
+    ),
+    Mutation(
+        "after a power loss, numbers are used again",
+        penstock.log.topic_store,
+        "_skip_numbers",
+        _returns([]),
+    ),
+    Mutation(
+        "a failed write leaves its bytes to be read as messages", Segment, "cut_rest", _does_nothing
+    ),
+)
