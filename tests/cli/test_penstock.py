@@ -14,14 +14,15 @@ from penstock.cli.command_options import CommandWithExamples
 from penstock.cli.penstock import cli, main
 from penstock.testing.nsqd import NsqdProcess
 
-EVERYDAY = ["drain", "history", "pub", "seek", "sub", "top", "up"]
+EVERYDAY = ["doctor", "drain", "history", "import", "pub", "seek", "sub", "top", "up"]
+ON_SPARK = ["archive", "replay", "stream"]
 
 
 def test_help_names_the_commands_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == main(["--help"])
 
     _, commands = capsys.readouterr().out.split("Commands:\n")
-    assert sorted([*EVERYDAY, "check", "log"]) == [
+    assert sorted([*EVERYDAY, *ON_SPARK, "check", "log"]) == [
         line.split()[0] for line in commands.splitlines()
     ]
     assert "..." not in commands
