@@ -25,7 +25,7 @@ from penstock.pipeline.failures import telling_in_words
 from penstock.pipeline.json_columns import is_misfit, with_value
 from penstock.pipeline.lake import Lake, TopicFolder
 from penstock.pipeline.progress import QueryMeter
-from penstock.pipeline.running import Running, run_queries
+from penstock.pipeline.running import Running, begun, run_queries
 from penstock.pipeline.schemas import rejection_reason, schema_for, value_column
 from penstock.pipeline.stopping import Stop
 from penstock.pipeline.tables import MESSAGE_COLUMNS, lake_table
@@ -114,7 +114,7 @@ def _run(
         target = {key: seq for key, seq in ends.items() if key.topic == each.topic}
         meter = QueryMeter(each.topic, target=target if order.once else None, counts=each.counts)
         with telling_in_words():
-            running.append(Running(each.start(), meter))
+            running.append(Running(begun(each.start, stop), meter))
     run_queries("archive", running, stop)
 
 

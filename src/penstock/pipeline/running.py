@@ -1,7 +1,7 @@
 """Running queries until they end, fail, or are told to stop, while their figures are shown."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from pyspark.sql.streaming.query import StreamingQuery
@@ -11,10 +11,16 @@ from penstock.pipeline.progress import Figures, QueryMeter
 from penstock.pipeline.stopping import Stop
 from penstock.pipeline.view import showing
 
-__all__ = ["Running", "run_queries"]
+__all__ = ["Running", "begun", "run_queries"]
 
 # Between two looks at the queries.
 LOOK_SECONDS = 0.5
+
+# Between two looks whether a query has begun.
+BEGIN_SECONDS = 0.1
+
+ATTEMPTS = 5
+_TOO_SLOW = "Python worker failed to connect back"
 
 
 class Running(NamedTuple):
@@ -22,6 +28,20 @@ class Running(NamedTuple):
 
     query: StreamingQuery
     meter: QueryMeter
+
+
+def begun(start: Callable[[], StreamingQuery], stop: Stop) -> StreamingQuery:
+    """A query that `start` starts, once it is past its beginning; so queries begin one after the
+    other. Each source has a Python process, which Spark gives ten seconds to start: a machine that
+    is too busy for that gets another chance."""
+    for _ in range(ATTEMPTS):
+        query = start()
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            if stop.wait(BEGIN_SECONDS):
+                return query
+        if _TOO_SLOW not in str(query.exception()):
+            break
+    return query
 
 
 def run_queries(title: str, running: Sequence[Running], stop: Stop) -> list[Figures]:

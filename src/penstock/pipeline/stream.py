@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +25,7 @@ from penstock.errors import ConfigError, PipelineFailed
 from penstock.pipeline.brokers import Brokers
 from penstock.pipeline.failures import telling_in_words
 from penstock.pipeline.progress import Figures, QueryMeter
-from penstock.pipeline.running import Running, run_queries
+from penstock.pipeline.running import Running, begun, run_queries
 from penstock.pipeline.stopping import Stop
 from penstock.pipeline.stream_definition import Sink, Source, StreamDefinition, channel_of
 from penstock.pipeline.stream_sinks import (
@@ -51,12 +52,6 @@ __all__ = [
 
 # The name by which rows that come out are counted in the progress that Spark reports.
 ROWS_OUT = "rows out"
-
-# Between two looks whether a query has begun.
-BEGIN_SECONDS = 0.1
-
-ATTEMPTS = 5
-_TOO_SLOW = "Python worker failed to connect back"
 
 # What Spark says when it cannot make sense of what a checkpoint remembers.
 _OTHER_QUERY = re.compile(
@@ -167,7 +162,7 @@ def run_stream(
         stack.enter_context(locked(order.definition.checkpoint))
         running: list[Running] = []
         for output in ready:
-            query = _begun(output, order, stop)
+            query = begun(partial(output.start, order), stop)
             stack.callback(query.stop)
             target = ends if order.once else None  # of what it does not read, nothing is left
             meter = QueryMeter(output.name, target=target, counts=_Counts(query))
@@ -191,19 +186,6 @@ def _with_name(words: str, running: Sequence[Running], order: StreamOrder) -> st
         if failure is not None:
             return f"{meter.name}: {words}"
     return words
-
-
-def _begun(output: Output, order: StreamOrder, stop: Stop) -> StreamingQuery:
-    """One after the other: each source has a Python process, which Spark gives ten seconds to
-    start. A machine that is too busy for that gets another chance."""
-    for _ in range(ATTEMPTS):
-        query = output.start(order)
-        while query.isActive and query.status["message"].startswith("Initializing"):
-            if stop.wait(BEGIN_SECONDS):
-                return query
-        if _TOO_SLOW not in str(query.exception()):
-            break
-    return query
 
 
 def outputs(spark: SparkSession, order: StreamOrder) -> list[Output]:
