@@ -49,3 +49,12 @@ def test_a_channel_that_was_emptied_counts_only_what_comes_after(host: Host) -> 
 
     assert 1 == host.channel().depth
     assert ["b"] == host.consumer(rdy=10).take()
+
+
+def test_a_channel_that_was_committed_counts_only_what_comes_after(host: Host) -> None:
+    topic = host.broker.topics["t"]
+    host.channel().commit(topic.log.first_seq + 1)
+    topic.pause(False)
+
+    assert 1 == host.channel().depth
+    assert ["b"] == host.consumer(rdy=10).take()

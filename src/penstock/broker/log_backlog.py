@@ -194,7 +194,8 @@ class LogBacklog(Backlog):
         self.report_finished()
         if seq > self._progress.floor:
             self._cursors.finish(self._channel, self._progress.floor, seq)
-        self._revisited_below = self._released_seq
+        # Beyond what is released, numbers may have been skipped.
+        self._revisited_below = max(self._released_seq, self._progress.known_end)
         self._read_again()
         self._on_progress()
         self._cursors.flush()
