@@ -40,7 +40,10 @@ def _try_target(target: Target, seconds: int, *, keep: bool) -> bool:
         click.echo(failure, err=True)
     if not seconds or replayed.failures:
         return not replayed.failures
-    fuzzed = engine.fuzz(target.name, seconds)
+    try:
+        fuzzed = engine.fuzz(target.name, seconds)
+    except engine.EngineFailed as failure:
+        raise click.ClickException(str(failure)) from None
     click.echo(f"{target.name}: {fuzzed.runs:,} inputs tried in {seconds} s")
     for data in fuzzed.failed:
         # What atheris says is the same, unless the input took too long or too much memory.
