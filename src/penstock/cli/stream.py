@@ -18,10 +18,9 @@ from penstock.errors import ConfigError, HttpRequestError, NotConnected
 
 if TYPE_CHECKING:
     from penstock.pipeline.progress import Figures
-    from penstock.pipeline.stream import StreamOrder
+    from penstock.pipeline.stream import StreamOrder, Survey
     from penstock.pipeline.stream_definition import StreamDefinition
     from penstock.pipeline.stream_preview import Misfits, Sample
-    from pyspark_nsq.nodes import Survey
 
 __all__ = ["command"]
 

@@ -42,6 +42,7 @@ from pyspark_nsq.options import SinkOptions, SourceOptions
 __all__ = [
     "Output",
     "StreamOrder",
+    "Survey",
     "check_order",
     "locked",
     "outputs",
