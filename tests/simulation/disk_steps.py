@@ -139,7 +139,8 @@ def end_process(world: World, end: End, step: Step) -> None:
     world.drop_connections()
     if end is End.POWER:
         world.memory.lose_power(Random(step.c))
-        world.clock.advance(SECOND_NS)  # a machine takes its time to start
+        # A machine takes its time to start; its steady clock then begins anew.
+        world.clock.set_wall(world.clock.wall_ns() + SECOND_NS)
     else:
         world.memory.crash()
     world.ill_ns = world.now_ns if world.files.has_faults else world.ill_ns

@@ -236,6 +236,7 @@ class ModelChannel:
         self.forget_in_flight()
         self.close_all(now_ns)
         self.finished.clear()
+        self.skipped.clear()
         self.floor = seq
         self.last_first_seq = -1
         self.take(messages, now_ns, since_ns=now_ns)

@@ -12,7 +12,6 @@ from typing import Any
 from tests.simulation.campaign import first_failure
 
 import penstock.errors
-import penstock.log.scan
 import penstock.log.topic_store
 from penstock.broker.address import seq_of
 from penstock.broker.backlog import Backlog
@@ -429,9 +428,6 @@ MUTATIONS = (
     ),
     Mutation(
         "an ephemeral topic keeps nothing for its first channel", MemoryLog, "hold", _does_nothing
-    ),
-    Mutation(
-        "a torn end of the log is taken for good", penstock.log.scan, "verify_frames", _does_nothing
     ),
     Mutation(
         "after a power loss, numbers are used again",

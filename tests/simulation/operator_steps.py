@@ -97,6 +97,7 @@ def empty_channel(world: World, step: Step) -> str | None:
         channel.forget_in_flight()
         channel.close_all(world.now_ns)
         channel.finished.clear()
+        channel.skipped.clear()
         channel.floor = topic.real.owed_seq
     return f"empty {_name(channel)}{outcome}"
 
@@ -265,6 +266,7 @@ def retain(world: World, step: Step) -> str | None:
     if topic is None or topic.ephemeral:
         return None
     kept = Retention(time_ns=3600 * 10**9) if step.b % 2 else None
+    world.see_trims()  # what went before was not to be retained
 
     def verb() -> None:
         topic.real.retain(kept)

@@ -171,6 +171,10 @@ class World:
 
     def drop_connections(self) -> None:
         """The process has ended, and all it was connected to."""
+        if self._sampled_away:
+            self._sampled_away = 0  # nobody can tell any more which ones that were
+            for consumer in self.consumers.values():
+                consumer.channel.topic.is_unsure |= consumer.sampling
         for connection in (*self.consumers, *self.producers.values()):
             connection.gone = True
         self.consumers.clear()
