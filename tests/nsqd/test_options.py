@@ -81,6 +81,7 @@ OUR_OWN = {
     "requeue_on_disconnect",
     "retention_bytes",
     "retention_time",
+    "shards",
     "sigterm",
 }
 ONLY_FLAGS = {"version", "config", "verbose", "worker-id"}

@@ -6,6 +6,7 @@ import click
 
 from penstock.log import check_data_path
 from penstock.log.layout import FORMAT_NAME
+from penstock.nsqd.shards import shard_folders
 
 __all__ = ["command"]
 
@@ -17,18 +18,19 @@ def command(context: click.Context, data_path: str) -> None:
     """Verify every byte of a data path that no nsqd is using.
 
     Nothing is changed. Exits with 1 if something is damaged. What a crash leaves behind, and the
-    next start puts right, is listed as a note. Of the data path of `penstock up`, every nsqd's is
-    verified.
+    next start puts right, is listed as a note. Of the data path of `penstock up`, or of shards,
+    every nsqd's is verified.
     """
     verdicts = [_is_sound(each) for each in _data_paths(data_path)]
     context.exit(0 if all(verdicts) else 1)
 
 
 def _data_paths(path: str) -> list[str]:
-    """This one, or if it is none itself, those in it."""
+    """This one and its shards, or if it is none itself, those in it."""
     inner = sorted(Path(path).glob(f"*/{FORMAT_NAME}"))
-    is_one = (Path(path) / FORMAT_NAME).exists()
-    return [path] if is_one or not inner else [str(each.parent) for each in inner]
+    if inner and not (Path(path) / FORMAT_NAME).exists():
+        return [str(each.parent) for each in inner]
+    return [path, *shard_folders(path).values()]
 
 
 def _is_sound(data_path: str) -> bool:

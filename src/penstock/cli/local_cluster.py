@@ -22,6 +22,7 @@ from penstock.logs import Logger, LogLevel
 from penstock.nsqd.daemon import Nsqd
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.options import check as check_nsqd
+from penstock.nsqd.shards import PORT_STEP
 from penstock.nsqlookupd.daemon import Nsqlookupd
 from penstock.nsqlookupd.options import NsqlookupdOptions
 from penstock.nsqlookupd.options import check as check_nsqlookupd
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from penstock.nsqadmin.daemon import Nsqadmin
 
 __all__ = ["ClusterPlan", "LocalCluster", "run_cluster"]
-
-# From one nsqd's ports to the next one's, which leaves those of nsqlookupd and nsqadmin alone.
-PORT_STEP = 100
 
 _ANYWHERE = ("0.0.0.0", "::", "[::]")  # as it is given, and as it is listened on
 

@@ -18,8 +18,14 @@ def main(args: Sequence[str] | None = None) -> int:
 def _run(options: NsqdOptions, log: Logger) -> int:
     # Last, so that a mistake in the flags is answered at once.
     from penstock.nsqd.daemon import run  # noqa: PLC0415
+    from penstock.nsqd.shards import shards_of  # noqa: PLC0415
 
-    return run(options, log)
+    shards = shards_of(options)
+    if len(shards) == 1:
+        return run(options, log)
+    from penstock.nsqd.supervisor import supervise  # noqa: PLC0415
+
+    return supervise(shards, log)
 
 
 COMMAND = DaemonCommand(

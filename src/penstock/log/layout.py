@@ -11,6 +11,7 @@
           cursors.bad                      damaged bytes of the journal
         orders~removed/                    a topic whose removal was interrupted
       importing/                           a data path in the making, to become part of this one
+      shard-1/                             the data path of another nsqd of this machine
 
 A name with `.new` added is a file that was not finished: it is removed when it is found.
 """
@@ -34,8 +35,10 @@ __all__ = [
     "maybe_generation",
     "maybe_index_seq",
     "maybe_segment_seq",
+    "maybe_shard",
     "removed_name",
     "segment_name",
+    "shard_name",
 ]
 
 FORMAT_NAME = "penstock.format"
@@ -50,6 +53,7 @@ _REMOVED_SUFFIX = "~removed"
 
 _SEGMENT = re.compile(r"(\d{20})\.log", re.ASCII)
 _INDEX = re.compile(r"(\d{20})\.index", re.ASCII)
+_SHARD = re.compile(r"shard-([1-9]\d{0,3})", re.ASCII)
 _CURSORS = re.compile(r"cursors\.([1-9]\d*)", re.ASCII)
 _IN_TOPIC = re.compile(
     r"\d{20}\.(log|index)(\.new)?|\d{20}\.log\.bad|cursors\.([1-9]\d*|bad)", re.ASCII
@@ -96,6 +100,17 @@ def is_known_in_topic(name: str) -> bool:
 def is_another_nsqds(name: str) -> bool:
     """Whether a file in the data path is a queue that NSQ's own nsqd wrote."""
     return _NSQD_QUEUE.fullmatch(name) is not None
+
+
+def shard_name(number: int) -> str:
+    """The folder of a shard; shard 0 has none, because the data path is its own."""
+    return f"shard-{number}"
+
+
+def maybe_shard(name: str) -> int | None:
+    """Which shard's folder has this name, if it is one's."""
+    match = _SHARD.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def removed_name(folder: str) -> str:

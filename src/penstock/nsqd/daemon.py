@@ -71,13 +71,19 @@ SAVE_RETRY_SECONDS = 1.0
 STOP_SECONDS = 1.0
 
 
-def run(options: NsqdOptions, log: Logger) -> int:
+def run(
+    options: NsqdOptions,
+    log: Logger,
+    *,
+    new_loop: Callable[[], uvloop.Loop] = uvloop.new_event_loop,
+    when_serving: Callable[["Nsqd"], None] = lambda _: None,
+) -> int:
     """Runs nsqd until it is told to stop; returns the exit code."""
     raise_open_files_limit()
-    return uvloop.run(_serve(options, log))
+    return uvloop.run(_serve(options, log, when_serving), loop_factory=new_loop)
 
 
-async def _serve(options: NsqdOptions, log: Logger) -> int:
+async def _serve(options: NsqdOptions, log: Logger, when_serving: Callable[["Nsqd"], None]) -> int:
     stop = asyncio.Event()
     stop_on_signals(stop, log)
     try:
@@ -89,6 +95,7 @@ async def _serve(options: NsqdOptions, log: Logger) -> int:
         if options.sigterm == "drain":
             drain_on_sigterm(nsqd.drain.start, stop, log)
         settle_memory()
+        when_serving(nsqd)
         await stop.wait()
     finally:
         await nsqd.stop()

@@ -15,6 +15,7 @@ from penstock.option_kinds import BOOL, DURATION, FLOATS, INT, LOG_LEVEL, STRING
 from penstock.options import check_values, option
 
 __all__ = [
+    "NODE_IDS",
     "TOPOLOGY_AWARE_CONSUMPTION",
     "NsqdOptions",
     "TlsRequired",
@@ -64,6 +65,7 @@ TLS_VERSION = word_of(
     }
 )
 
+SHARDS_MAX = 64
 NODE_IDS = 1024  # a message id has 10 bits for its node
 
 TOPOLOGY_AWARE_CONSUMPTION = "topology-aware-consumption"
@@ -370,6 +372,13 @@ class NsqdOptions:
         INT,
         "how much of a topic to keep that every channel has finished; 0 sets no such limit",
         at_least=0,
+    )
+    shards: int = option(
+        1,
+        INT,
+        "how many nsqds to run here, one a core; each further one has ports that are 100 higher",
+        at_least=1,
+        at_most=SHARDS_MAX,
     )
 
 

@@ -1,0 +1,213 @@
+"""The parent of the shards: starts them, hands signals on to them, starts again what has died.
+
+It holds no message and serves nobody. It sleeps until a signal comes, one's own end or a child's,
+and so needs neither a loop nor a thread; that is also what makes it safe to fork. A shard that is
+started again runs the code that was loaded first, whatever has been installed since.
+
+How a shard ends says what becomes of it:
+
+- with exit code 0 it was told to stop, or has been drained: it stays down;
+- in any other way before it has ever served, there is something to put right: all are stopped;
+- in any other way later on, it is started again, after a pause that grows from death to death.
+
+The supervisor ends with its last shard. If it is killed, its shards notice and stop.
+"""
+
+import gc
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from penstock.clock import SECOND_NS, SystemClock
+from penstock.errors import StorageError
+from penstock.logs import Logger
+from penstock.nsqd.shard_process import FORWARDED, become_shard
+from penstock.nsqd.shards import Shard
+
+__all__ = ["supervise"]
+
+# How long a shard that died is left alone, at first and at most.
+PAUSE_SECONDS = (0.25, 30.0)
+
+# A shard that has served for so long has got over what it died of before.
+STEADY_SECONDS = 60.0
+
+_SIGNALS = (*FORWARDED, signal.SIGCHLD, signal.SIGALRM)
+
+
+def supervise(shards: Sequence[Shard], log: Logger) -> int:
+    """Runs these until all of them have ended; returns the exit code. Raises StorageError."""
+    for shard in shards:
+        _make_folder(shard)
+    # Whoever started us may have had it ignored, and then no end of a child could be waited for.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    gc.freeze()  # so that no collection in a shard makes copies of pages that all share
+    return _Supervisor([_Worker(shard) for shard in shards], log).run()
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A shard, over all the processes that it will have."""
+
+    shard: Shard
+    pid: int = 0
+    link: socket.socket | None = None
+    started_ns: int = 0
+    restart_ns: int = 0  # when it is to be started again
+    pause_seconds: float = PAUSE_SECONDS[0]
+    has_served: bool = False
+
+    def tell(self, number: int) -> None:
+        if self.link is not None:
+            with suppress(OSError):  # It has just ended.
+                self.link.send(bytes([number]))
+
+    def close_link(self) -> None:
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+
+    def take_leave(self) -> None:
+        """Its process has ended."""
+        assert self.link is not None
+        with suppress(OSError):
+            self.has_served |= bool(self.link.recv(1))
+        self.close_link()
+        self.pid = 0
+
+
+class _Supervisor:
+    """See the module's docstring."""
+
+    def __init__(self, workers: Sequence[_Worker], log: Logger) -> None:
+        self._workers = workers
+        self._log = log
+        self._clock = SystemClock()
+        self._is_stopping = False
+        self._exit_code = 0
+
+    def run(self) -> int:
+        for worker in self._workers:
+            self._start(worker)
+        while any(worker.pid or worker.restart_ns for worker in self._workers):
+            match signal.sigwait(_SIGNALS):
+                case signal.SIGCHLD:
+                    self._reap()
+                case signal.SIGALRM:
+                    self._restart()
+                case number:
+                    self._log.info("%s, passed on to the shards", signal.Signals(number).name)
+                    self._pass_on(number)
+        return self._exit_code
+
+    def _start(self, worker: _Worker) -> None:
+        worker.started_ns, worker.restart_ns = self._clock.now_ns(), 0
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        worker.link = ours
+        try:
+            worker.pid = os.fork()
+        except OSError as failure:
+            theirs.close()
+            worker.close_link()
+            self._died(worker, f"could not be started ({failure.strerror})")
+            return
+        if worker.pid == 0:
+            # Our ends, which came along, must end with the supervisor.
+            for each in self._workers:
+                each.close_link()
+            become_shard(worker.shard, theirs)
+        theirs.close()
+        self._log.info("shard %d is process %d", worker.shard.number, worker.pid)
+
+    def _pass_on(self, number: int) -> None:
+        if number != signal.SIGHUP:
+            self._is_stopping = True
+        for worker in self._workers:
+            worker.tell(number)
+            if self._is_stopping:
+                worker.restart_ns = 0
+
+    def _reap(self) -> None:
+        """One signal may stand for the ends of several, and of strangers whom we have inherited."""
+        by_pid = {worker.pid: worker for worker in self._workers if worker.pid}
+        while by_pid:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            worker = by_pid.pop(pid, None)
+            if worker is not None:
+                self._ended(worker, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, worker: _Worker, exit_code: int) -> None:
+        shard, pid = worker.shard, worker.pid
+        worker.take_leave()
+        if exit_code < 0:
+            self._died(worker, f"(process {pid}) was killed by {_signal_name(-exit_code)}")
+        elif exit_code > 0:
+            self._died(worker, f"(process {pid}) ended with exit code {exit_code}")
+        elif shard.is_retiring and not self._is_stopping:
+            folder = shard.options.data_path
+            self._log.info("shard %d is drained, and %s may be deleted", shard.number, folder)
+        else:
+            self._log.info("shard %d has ended", shard.number)
+
+    def _died(self, worker: _Worker, how: str) -> None:
+        number = worker.shard.number
+        if self._is_stopping:
+            self._exit_code = 1
+            self._log.error("shard %d %s", number, how)
+        elif not worker.has_served:
+            self._exit_code = 1
+            self._log.fatal("shard %d %s before it served: all are stopped", number, how)
+            self._pass_on(signal.SIGINT)
+        else:
+            pause_seconds = self._next_pause(worker)
+            self._log.error("shard %d %s; next start in %g s", number, how, pause_seconds)
+            worker.restart_ns = self._clock.now_ns() + round(pause_seconds * SECOND_NS)
+            self._set_alarm()
+
+    def _next_pause(self, worker: _Worker) -> float:
+        first, longest = PAUSE_SECONDS
+        if self._clock.now_ns() - worker.started_ns > STEADY_SECONDS * SECOND_NS:
+            worker.pause_seconds = first
+        pause_seconds = worker.pause_seconds
+        worker.pause_seconds = min(2 * pause_seconds, longest)
+        return pause_seconds
+
+    def _restart(self) -> None:
+        now_ns = self._clock.now_ns()
+        for worker in self._workers:
+            if 0 < worker.restart_ns <= now_ns:
+                self._start(worker)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        """For the next one that is to be started again, if there is one."""
+        times_ns = [worker.restart_ns for worker in self._workers if worker.restart_ns]
+        if times_ns:
+            left_ns = min(times_ns) - self._clock.now_ns()
+            # 0 would mean never; and a moment late is never early.
+            signal.setitimer(signal.ITIMER_REAL, max(left_ns / SECOND_NS, 0) + 0.001)
+
+
+def _make_folder(shard: Shard) -> None:
+    """The folder of a shard; that of shard 0 is the data path, which must be there."""
+    if shard.number == 0:
+        return
+    try:
+        os.makedirs(shard.options.data_path, exist_ok=True)
+    except OSError as failure:
+        reason = failure.strerror
+        raise StorageError(f"cannot make {shard.options.data_path} - {reason}") from failure
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

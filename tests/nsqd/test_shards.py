@@ -1,0 +1,101 @@
+"""What becomes of nsqd's options for each shard."""
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.log import DataPath, LogSettings
+from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.shards import shards_of
+
+
+def options(path: Path, shards: int, **others: object) -> NsqdOptions:
+    return NsqdOptions(data_path=str(path), shards=shards, **others)  # type: ignore[arg-type]
+
+
+def make_shard(path: Path, number: int) -> None:
+    folder = path / f"shard-{number}"
+    folder.mkdir()
+    DataPath.open(str(folder), LogSettings()).close()
+
+
+def test_one_shard_is_an_nsqd_as_ever(tmp_path: Path) -> None:
+    given = options(tmp_path, 1)
+
+    (shard,) = shards_of(given)
+
+    assert given is shard.options
+
+
+def test_shard_0_has_what_was_given_and_others_go_on_from_there(tmp_path: Path) -> None:
+    given = options(tmp_path, 3, node_id=1022, tcp_address="h:4150", broadcast_tcp_port=7000)
+
+    first, second, third = (shard.options for shard in shards_of(given))
+
+    assert (str(tmp_path), 1022, "h:4150", "0.0.0.0:4151", "0.0.0.0:4152", 7000, 0) == (
+        first.data_path,
+        first.node_id,
+        first.tcp_address,
+        first.http_address,
+        first.https_address,
+        first.broadcast_tcp_port,
+        first.broadcast_http_port,
+    )
+    assert (f"{tmp_path}/shard-1", 1023, "h:4250", "0.0.0.0:4251", "0.0.0.0:4252", 7100, 0) == (
+        second.data_path,
+        second.node_id,
+        second.tcp_address,
+        second.http_address,
+        second.https_address,
+        second.broadcast_tcp_port,
+        second.broadcast_http_port,
+    )
+    assert (0, "h:4350") == (third.node_id, third.tcp_address)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("h:0", "h:0"),
+        ("/run/nsqd.sock", "/run/nsqd.sock.1"),
+        ("", ""),
+        ("h:nonsense", "h:nonsense"),
+    ],
+)
+def test_an_address_that_has_no_port_to_be_moved(tmp_path: Path, given: str, expected: str) -> None:
+    shards = shards_of(options(tmp_path, 2, http_address=given))
+
+    assert expected == shards[1].options.http_address
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("[nsqd] ", "[nsqd/1] "), ("nsqd: ", "nsqd: [1] "), ("", "[1] ")]
+)
+def test_log_lines_name_their_shard(tmp_path: Path, given: str, expected: str) -> None:
+    shards = shards_of(options(tmp_path, 2, log_prefix=given))
+
+    assert expected == shards[1].options.log_prefix
+
+
+def test_a_port_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no port 65600 for shard 1"):
+        shards_of(options(tmp_path, 2, tcp_address="h:65500"))
+
+
+def test_a_shard_that_is_not_wanted_any_more_is_retiring(tmp_path: Path) -> None:
+    for number in (1, 2, 10):
+        make_shard(tmp_path, number)
+    (tmp_path / "shard-3").mkdir()  # of which nothing ever came
+    (tmp_path / "shard-04").mkdir()
+
+    shards = shards_of(options(tmp_path, 2, sigterm="drain"))
+
+    assert [(0, False), (1, False), (2, True), (10, True)] == [
+        (shard.number, shard.is_retiring) for shard in shards
+    ]
+    assert ("drain", 60_000_000_000) == (
+        shards[1].options.sigterm,
+        shards[1].options.drain_timeout_ns,
+    )
+    assert ("stop", 0) == (shards[2].options.sigterm, shards[2].options.drain_timeout_ns)
