@@ -17,11 +17,11 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from penstock.errors import LakeError, PipelineFailed
+from penstock.errors import LakeError
 from penstock.pipeline.brokers import Brokers
 from penstock.pipeline.commits import Commits
 from penstock.pipeline.compaction import SMALL_FILES, Compaction, rows_in
-from penstock.pipeline.failures import is_passing, telling_in_words
+from penstock.pipeline.failures import telling_in_words
 from penstock.pipeline.json_columns import is_misfit, with_value
 from penstock.pipeline.lake import Lake, TopicFolder
 from penstock.pipeline.progress import QueryMeter
@@ -35,8 +35,6 @@ from pyspark_nsq.offsets import Offsets, from_json
 __all__ = ["ArchiveOrder", "Archived", "archive", "check_order"]
 
 DEFAULT_CHANNEL = "penstock-archive"
-
-ATTEMPTS = 5
 
 TASK_ROWS = 500_000
 """A task writes a file: large ones, unless there are many cores to do it at once."""
@@ -98,25 +96,13 @@ def archive(spark: SparkSession, order: ArchiveOrder, survey: Survey, stop: Stop
             _TopicArchive(spark, order, folder, schema)
             for folder, schema in zip(folders, schemas, strict=True)
         ]
-        _run_patiently(archives, order, survey, stop)
+        _run(archives, order, survey, stop)
         for each in archives:
             each.settle()
         if order.compact is not False and (order.once or order.compact):
             for each in archives:
                 each.compact(small_files=2 if order.compact else SMALL_FILES)
         return [each.done() for each in archives]
-
-
-def _run_patiently(
-    archives: "Sequence[_TopicArchive]", order: ArchiveOrder, survey: Survey, stop: Stop
-) -> None:
-    """Queries that a busy machine has let down are started again: they go on where they were."""
-    for left in reversed(range(ATTEMPTS)):
-        try:
-            return _run(archives, order, survey, stop)
-        except PipelineFailed as failure:
-            if not left or not is_passing(failure):
-                raise
 
 
 def _run(
@@ -127,8 +113,11 @@ def _run(
     for each in archives:
         target = {key: seq for key, seq in ends.items() if key.topic == each.topic}
         meter = QueryMeter(each.topic, target=target if order.once else None, counts=each.counts)
-        with telling_in_words():
+        with telling_in_words(), ExitStack() as others:
+            for before in running:  # are stopped if this one cannot be started
+                others.callback(before.query.stop)
             running.append(Running(begun(each.start, stop), meter))
+            others.pop_all()
     run_queries("archive", running, stop)
 
 

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 
 from penstock.errors import PipelineFailed
 
-__all__ = ["in_words", "is_passing", "telling_in_words"]
+__all__ = ["in_words", "telling_in_words"]
 
 # The last line of a traceback, if the exception is one of ours.
 _OURS = re.compile(r"^(?:\w+Error: )?(?:penstock|pyspark_nsq)(?:\.\w+)+: (.+)$", re.MULTILINE)
@@ -39,12 +39,6 @@ def telling_in_words() -> Iterator[None]:
         yield
     except (PySparkException, Py4JError, ConnectionError, EOFError) as failure:
         raise PipelineFailed(in_words(failure)) from failure
-
-
-def is_passing(failure: PipelineFailed) -> bool:
-    """Whether it was only that Python took longer to start than Spark waits for it, ten seconds,
-    as it may on a machine that is very busy."""
-    return "Python worker failed to connect back" in str(failure)
 
 
 def in_words(failure: BaseException) -> str:
