@@ -19,7 +19,7 @@ LOOK_SECONDS = 0.5
 # Between two looks whether a query has begun.
 BEGIN_SECONDS = 0.1
 
-ATTEMPTS = 5
+ATTEMPTS = 10
 _TOO_SLOW = "Python worker failed to connect back"
 
 
