@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,17 +22,15 @@ def skeleton(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("skeleton")
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy2(ROOT / name, root)
-    shutil.copytree(ROOT / "scripts", root / "scripts")
+    shutil.copytree(ROOT / "scripts", root / "scripts", ignore=shutil.ignore_patterns("*.py"))
     (root / ".venv").symlink_to(ROOT / ".venv")
     for module in PACKAGE.glob("*.py"):
         write(root / "src" / "penstock" / module.name, module.read_text())
     for module in PACKAGE.glob("*/*.py"):
         write(root / "src" / "penstock" / module.relative_to(PACKAGE), '"""Empty."""\n')
-    for daemon in ("nsqadmin", "nsqd", "nsqlookupd"):
-        shutil.copy2(PACKAGE / daemon / "options.py", root / "src" / "penstock" / daemon)
-    write(root / "tests" / "test_nothing.py", '"""Empty."""\n')
-    write(root / "bench" / "nothing.py", '"""Empty."""\n')
-    write(root / "examples" / "nothing.py", '"""Empty."""\n')
+    for folder in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"]:
+        if folder != "src":
+            write(root / folder / "__init__.py", '"""Empty."""\n')
     return root
 
 
