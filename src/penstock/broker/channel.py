@@ -58,6 +58,7 @@ class Channel:
         self.ephemeral = names.is_ephemeral(name)
         self.paused = False
         self.committing = False  # moved by commits, and so without subscribers
+        self.gone = False  # deleted or closed: it may be on the agenda still
         self.subscribers: list[Subscriber] = []
         self.message_count = 0
         self.delivered_counts = [0 for _ in Locality]  # by locality, redeliveries included
@@ -176,6 +177,8 @@ class Channel:
     def pump(self, now_ns: int) -> None:
         """One round: each of the nearest that are ready is given what it may have, up to a turn's
         worth. Others have theirs when none of these can take more."""
+        if self.gone:
+            return
         ready, backlog = self._nearest_ready(), self._backlog
         if self.paused or not ready:
             if not self.committing:
@@ -290,6 +293,7 @@ class Channel:
 
     def dismiss(self) -> None:
         """Sends the subscribers away."""
+        self.gone = True
         self.armed_ns = NEVER_NS
         for ready in self._ready:
             ready.clear()
