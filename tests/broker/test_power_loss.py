@@ -58,3 +58,28 @@ def test_a_channel_that_was_committed_counts_only_what_comes_after(host: Host) -
 
     assert 1 == host.channel().depth
     assert ["b"] == host.consumer(rdy=10).take()
+
+
+def test_a_channel_that_is_deleted_before_it_was_pumped_is_left_alone() -> None:
+    host = Host(pumps_by_itself=False)
+    host.publish("t", "a")
+    lose_power(host)
+    host.consumer()
+    host.broker.delete_channel(host.broker.topics["t"], "c")
+
+    assert [] == host.broker.pump()
+
+
+def test_what_a_stop_could_not_sync_is_synced_after_the_next_start() -> None:
+    host = Host()
+    host.publish("t", "a")
+    host.channel()
+    host.files.fail("sync", times=None)
+    assert 1 == len(host.broker.close())
+    host.files.heal()
+    host._data_path.close()
+    host.start()
+
+    store = host.broker.topics["t"].store
+    assert store is not None
+    assert store.cursors.needs_sync

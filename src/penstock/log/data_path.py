@@ -111,7 +111,8 @@ class DataPath:
             still_open = [store for store in self._stores.values() if not store.is_closed]
             for failure in close_stores(still_open):
                 raise failure
-            if not self._unrecovered:
+            # What could not be synced must not count as if it had been by the next start.
+            if not self._unrecovered and all(store.is_safe for store in self._stores.values()):
                 self._write_marker(is_open=False)
         except OSError as error:
             raise storage_error("close", self.path, error) from error

@@ -28,15 +28,19 @@ class TopicStore:
         self.log = log
         self.cursors = cursors
         self.is_closed = False
+        self.is_safe = True
+        """Whether, once closed, all of it was brought to disk."""
 
     def close(self) -> None:
         """Closes both, so that the next start reads no message. Raises StorageError if one could
         not be brought to disk; both are closed then too."""
         self.is_closed = True
+        self.is_safe = False
         try:
             self.cursors.close()
         finally:
             self.log.close()
+        self.is_safe = True
 
     def discard(self) -> None:
         """Closes both and leaves everything as it is: for a topic that is to be removed."""
