@@ -68,7 +68,6 @@ _FAULTS = (
     "sync nsqd.dat",
     "sync_folder folder",
     "truncate *.log",
-    "truncate cursors",
     "create *.log",
     "create cursors",
     "remove *.log",

@@ -116,7 +116,7 @@ def lose_power(world: World, step: Step) -> str:
 
 
 def crash_soon(world: World, step: Step) -> str:
-    changes, written = step.a % 12, (0, 5, 70)[step.b % 3]
+    changes, written = step.a % 12, (0, 5, 70, 100_000)[step.b % 4]
     world.files.crash_after(changes, written=written)
     return f"the process will end after {changes} more changes to the disk"
 
