@@ -34,6 +34,7 @@ def test_what_was_kept_shows_nothing_wrong(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(SECONDS_EACH + 240)
 @pytest.mark.parametrize("name", TARGETS)
 def test_nothing_new_is_found(name: str) -> None:
     if not engine.is_available():
