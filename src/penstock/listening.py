@@ -1,6 +1,7 @@
 """Opening the sockets that a daemon serves on."""
 
 import asyncio
+import errno
 import os
 import socket
 import stat
@@ -76,7 +77,7 @@ async def _listen_unix(path: str, factory: Callable[[], asyncio.BaseProtocol]) -
 
 def _remove_stale_socket(path: str) -> None:
     """A socket file outlives a killed process. One that somebody still answers is left alone, and
-    so is anything that is not a socket: listening then fails, as it should."""
+    so is anything that is not a socket: listening then fails, as it should. Raises OSError."""
     if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -84,3 +85,6 @@ def _remove_stale_socket(path: str) -> None:
             probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
+        else:
+            # The loop would not mind, and take it away from whoever answers.
+            raise OSError(errno.EADDRINUSE, "address already in use")
