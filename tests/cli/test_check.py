@@ -1,5 +1,6 @@
 """`penstock check` says whether a data path is sound, and exits accordingly."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,17 @@ def test_those_of_penstock_up(
 
     assert 0 == main(["check", str(node.parent)])
     assert f"{node} is sound\n" == capsys.readouterr().out
+
+
+def test_those_of_shards(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shard = filled / "shard-1"
+    shutil.copytree(filled, shard)
+    (shard / SEGMENT).with_suffix(".index").write_bytes(b"")
+
+    assert 0 == main(["check", str(filled)])
+    sound, note, also_sound = capsys.readouterr().out.splitlines()
+    assert [f"{filled} is sound", f"{shard} is sound"] == [sound, also_sound]
+    assert note.startswith(f"note: {shard}/")
 
 
 def test_what_a_crash_left_is_a_note(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,212 @@
+"""Several nsqds under one supervisor, as real processes."""
+
+import json
+import os
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from tests.cli.programs import in_pipe
+
+from penstock.client.blocking import Consumer
+from penstock.log import check_data_path
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+from penstock.testing.nsqlookupd import run_nsqlookupd
+from penstock.testing.raw_client import RawClient, Refused
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+
+TOPIC, CHANNEL = "t", "c"
+
+
+class Shards:
+    """A supervisor, and the shards that it has started, as its log names them."""
+
+    def __init__(self, supervisor: NsqdProcess) -> None:
+        self.supervisor = supervisor
+
+    def addresses(self, protocol: str) -> dict[int, str]:
+        """Where shards serve, or did before they ended."""
+        found = re.findall(rf"\[nsqd/(\d+)\] .* {protocol}: listening on (\S+)\n", self.log)
+        return {int(number): address for number, address in found}
+
+    def process_id(self, number: int) -> int:
+        found = re.findall(rf"\[nsqd\] .* shard {number} is process (\d+)\n", self.log)
+        return int(found[-1])
+
+    def publish(self, number: int, *bodies: bytes) -> list[bytes]:
+        with RawClient(self.addresses("TCP")[number]) as producer:
+            for body in bodies:
+                producer.call(commands.pub(TOPIC, body))
+        return list(bodies)
+
+    def get(self, number: int, target: str) -> bytes:
+        connection = HTTPConnection(self.addresses("HTTP")[number], timeout=10)
+        try:
+            connection.request("GET", target)
+            return connection.getresponse().read()
+        finally:
+            connection.close()
+
+    def wait_for_log(self, text: str, *, times: int = 1) -> None:
+        wait_until(lambda: self.log.count(text) >= times, text)
+
+    @property
+    def log(self) -> str:
+        return self.supervisor.log
+
+
+@contextmanager
+def running(path: Path, *flags: str, serving: int = 2) -> Iterator[Shards]:
+    """What there is once so many are serving. All data must be sound in the end."""
+    with run_nsqd(*flags, data_path=path) as nsqd:
+        shards = Shards(nsqd)
+        wait_until(lambda: len(shards.addresses("HTTP")) == serving, "all shards to serve")
+        yield shards
+    for folder in (path, path / "shard-1"):
+        assert not [finding for finding in check_data_path(folder) if finding.is_damage]
+
+
+def is_gone(pid: int) -> bool:
+    """Also if nobody has asked yet how it ended."""
+    try:
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return True
+
+
+def test_a_consumer_finds_the_messages_of_all_also_of_one_that_was_killed(tmp_path: Path) -> None:
+    with run_nsqlookupd() as nsqlookupd:
+        lookupd = f"--lookupd-tcp-address={nsqlookupd.tcp_address}"
+        flags = ("--shards=2", "--broadcast-address=127.0.0.1", lookupd)
+        with running(tmp_path, *flags) as shards:
+            acknowledged = shards.publish(0, b"1", b"2") + shards.publish(1, b"3", b"4")
+            killed, served_at = shards.process_id(1), shards.addresses("HTTP")[1]
+            os.kill(killed, signal.SIGKILL)
+            shards.wait_for_log(f"shard 1 (process {killed}) was killed by SIGKILL; next start in")
+            wait_until(lambda: shards.addresses("HTTP")[1] != served_at, "shard 1 to serve again")
+            acknowledged += shards.publish(0, b"5") + shards.publish(1, b"6")
+
+            received: set[bytes] = set()
+            with Consumer(TOPIC, CHANNEL, lookupd=nsqlookupd.http_address) as consumer:
+                while received != set(acknowledged):
+                    message = consumer.receive(timeout=10)
+                    assert message is not None, f"only {received}"
+                    received.add(message.body)
+                    message.finish()
+
+
+def test_each_is_a_node_of_its_own(tmp_path: Path) -> None:
+    with running(tmp_path, "--shards=2", "--node-id=7") as shards:
+        config = [json.loads(shards.get(1, f"/config/{key}")) for key in ("id", "shards")]
+        prefix = shards.get(1, "/config/statsd_prefix").decode()
+        folder = shards.get(1, "/config/data_path").decode()
+
+        assert [8, 2] == config
+        assert str(tmp_path / "shard-1") == folder
+        assert prefix.endswith(f"_{shards.addresses('HTTP')[1].rpartition(':')[2]}.")
+
+
+def test_whoever_tells_all_processes_to_stop_has_told_them_once(tmp_path: Path) -> None:
+    """As a terminal does with Ctrl-C, and systemd with its SIGTERM."""
+    with running(tmp_path, "--shards=2") as shards:
+        for number in (0, 1):
+            os.kill(shards.process_id(number), signal.SIGTERM)
+        assert b"OK" == shards.get(1, "/ping")
+        shards.supervisor.terminate()
+
+        assert 2 == shards.log.count("SIGTERM, stopping\n")
+        assert 2 == shards.log.count("NSQ: bye\n")
+
+
+def test_a_second_signal_forces(tmp_path: Path) -> None:
+    """The first one is held up: a client is connected that does not close its end."""
+    with running(tmp_path, "--shards=2") as shards:
+        with RawClient(shards.addresses("TCP")[1]) as client:
+            client.call(commands.pub(TOPIC, b"x"))
+            shards.supervisor.send_signal(signal.SIGTERM)
+            shards.wait_for_log("SIGTERM, stopping\n", times=2)
+            shards.supervisor.send_signal(signal.SIGINT)
+            exit_code = shards.supervisor.wait()
+
+        assert 1 == exit_code
+        assert "SIGINT again, exiting without a clean stop\n" in shards.log
+
+
+def test_sighup_reaches_all(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("read  a-token\n")
+    tokens.chmod(0o600)
+    with running(tmp_path, "--shards=2", f"--http-auth-token-file={tokens}") as shards:
+        shards.supervisor.send_signal(signal.SIGHUP)
+        shards.wait_for_log("SIGHUP, tokens reloaded\n", times=2)
+
+
+def test_all_can_be_drained(tmp_path: Path) -> None:
+    with running(tmp_path, "--shards=2", "--sigterm=drain") as shards:
+        with RawClient(shards.addresses("TCP")[1]) as consumer:
+            consumer.subscribe(TOPIC, CHANNEL, rdy=1)
+            shards.publish(1, b"left")
+            message = consumer.message()
+            shards.supervisor.send_signal(signal.SIGTERM)
+            shards.wait_for_log("shard 0 has ended\n")
+            assert shards.supervisor.is_running
+            consumer.send(commands.fin(message.id))
+            exit_code = shards.supervisor.wait()
+
+        assert 0 == exit_code
+        assert 2 == shards.log.count("NSQ: drained\n")
+
+
+def test_none_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+    with running(tmp_path, "--shards=2") as shards:
+        shards.publish(1, b"x")
+        process_ids = [shards.process_id(number) for number in (0, 1)]
+        shards.supervisor.kill()
+        wait_until(lambda: all(map(is_gone, process_ids)), "the shards to end")
+
+        assert 2 == shards.log.count("NSQ: bye\n")
+
+
+def test_one_that_cannot_start_keeps_all_from_serving(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as occupant:
+        occupant.bind(str(tmp_path / "socket.1"))
+        occupant.listen()
+        done = in_pipe(
+            "nsqd",
+            "--shards=2",
+            f"--tcp-address={tmp_path}/socket",
+            "--http-address=127.0.0.1:0",
+            f"--data-path={tmp_path}",
+        )
+
+    assert 1 == done.returncode
+    assert f"FATAL: listen ({tmp_path}/socket.1) failed - address already in use\n" in done.stderr
+    assert "before it served: all are stopped\n" in done.stderr
+
+
+def test_one_that_is_not_wanted_any_more_gives_away_what_it_has(tmp_path: Path) -> None:
+    with running(tmp_path, "--shards=2") as shards:
+        with RawClient(shards.addresses("TCP")[1]) as consumer:
+            consumer.subscribe(TOPIC, CHANNEL, rdy=0)
+        shards.publish(0, b"of shard 0")
+        shards.publish(1, b"of shard 1")
+
+    with running(tmp_path) as shards:
+        with pytest.raises(Refused, match="draining"):
+            shards.publish(1, b"new")
+        with RawClient(shards.addresses("TCP")[1]) as consumer:
+            consumer.subscribe(TOPIC, CHANNEL, rdy=1)
+            message = consumer.message()
+            assert b"of shard 1" == message.body
+            consumer.send(commands.fin(message.id))
+            shards.wait_for_log(f"shard 1 is drained, and {tmp_path}/shard-1 may be deleted\n")
+        shards.publish(0, b"another")
+        topic = json.loads(shards.get(0, f"/stats?format=json&topic={TOPIC}"))["topics"][0]
+
+        assert 2 == topic["depth"]
