@@ -24,7 +24,6 @@ from penstock.broker.memory_log import MemoryLog
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
 from penstock.log.cursors import Cursors
-from penstock.log.segment import Segment
 from penstock.log.topic_log import TopicLog
 from penstock.nsqd.durability import Durability
 from penstock.nsqd.publisher import Publisher
@@ -434,8 +433,5 @@ MUTATIONS = (
         penstock.log.topic_store,
         "_skip_numbers",
         _returns([]),
-    ),
-    Mutation(
-        "a failed write leaves its bytes to be read as messages", Segment, "cut_rest", _does_nothing
     ),
 )
