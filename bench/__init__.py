@@ -6,7 +6,10 @@
     latency    processes that publish at a steady pace and time each message
     crowd      thousands of consumers on one channel, by itself
     nsq redis  the two wires that the load speaks
+    layered    connections with TLS or snappy under the protocol
+    driving    load on a server, and what that cost
     scenarios  what is measured; a new scenario is one function and one entry there
+               (the functions: rates, delays, restarts)
     figures    samples, medians, ratios within a run
     goals      what our figures have to reach
     report     tables, Markdown, JSON

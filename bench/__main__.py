@@ -145,7 +145,7 @@ def _run(
 def _measure(
     scenario: Scenario, target: Target, count: int, repetition: int, results: Results
 ) -> None:
-    with targets.running(target) as server:
+    with targets.running(target, *scenario.flags) as server:
         rows = scenario.run(server, count)
     for row, figures in rows.items():
         results.add(Sample(row, target.name, repetition, figures))

@@ -11,7 +11,6 @@ them, and whether each came, once, in time; the exit code is 1 if not.
 import argparse
 import json
 import os
-import resource
 import select
 import socket
 import sys
@@ -24,7 +23,17 @@ from itertools import cycle, islice
 
 from bench import targets
 from bench.latency import UNBUFFERED, latencies_of, percentiles_ms, sleep_until, stamped_body
-from bench.load import BODY, Address, Crew, LoadError, Outcome, connect, read_some, read_until
+from bench.load import (
+    BODY,
+    Address,
+    Crew,
+    LoadError,
+    Outcome,
+    allow_sockets,
+    connect,
+    read_some,
+    read_until,
+)
 from bench.nsq import FRAME_BYTES, MAGIC, OK, fin_commands, frame_count, pub
 from bench.targets import Server
 from penstock.wire import commands
@@ -36,8 +45,6 @@ TOPIC, CHANNEL = "crowd", "everyone"
 CONSUMING_PROCESSES = 2
 QUIET_SECONDS = 2.0
 """When nothing has come for so long after the last publish, nothing will."""
-SOCKETS_BESIDE = 100
-"""What a process has open beside the crowd."""
 
 
 class CrowdOfConsumers:
@@ -150,7 +157,7 @@ def main(args: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--p99-ms", type=float, default=100, help="what is good enough")
     given = parser.parse_args(args)
-    _allow_sockets(given.consumers + given.publishers + SOCKETS_BESIDE)
+    allow_sockets(given.consumers + given.publishers)
     with targets.running(targets.penstock()) as server:
         result = _measure(server, given)
     late_ms = percentiles_ms(result.latencies_ns)
@@ -198,14 +205,6 @@ def _channel_stats(http: Address) -> dict[str, int]:
     channel: dict[str, int] = json.load(connection.getresponse())["topics"][0]["channels"][0]
     connection.close()
     return channel
-
-
-def _allow_sockets(count: int) -> None:
-    """For us and for the nsqd that we start."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < count:
-        raise LoadError(f"{count} sockets are needed, and {hard} are allowed: ulimit -Hn")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
 
 
 def _load_average() -> str:

@@ -34,6 +34,7 @@ METRICS: Mapping[str, Metric] = {
     "p99_ms": Metric("p99, ms", digits=3, more_is_better=False),
     "p999_ms": Metric("p99.9, ms", digits=3, more_is_better=False),
     "start_s": Metric("start to first answer, s", digits=3, more_is_better=False),
+    "first_message_s": Metric("start to first message, s", digits=3, more_is_better=False),
     "idle_mb": Metric("idle memory, MB", digits=1, more_is_better=False),
     "peak_mb": Metric("peak memory, MB", digits=1, more_is_better=False),
 }

@@ -28,6 +28,7 @@ from bench.nsq import (
     frame_count,
     pub,
 )
+from penstock.wire import commands
 
 __all__ = [
     "UNBUFFERED",
@@ -54,9 +55,12 @@ REPLY_EVERY = 16
 class PacedPublisher:
     """Sends `messages` single publishes at `rate` a second."""
 
-    def __init__(self, address: Address, topic: str, *, rate: int, messages: int) -> None:
+    def __init__(
+        self, address: Address, topic: str, *, rate: int, messages: int, defer_ms: int = 0
+    ) -> None:
+        request = commands.dpub(topic, defer_ms, BODY) if defer_ms else pub(topic, BODY)
         self._address = address
-        self._head = pub(topic, BODY)[: -len(BODY)]
+        self._head = request[: -len(BODY)]
         self._interval_ns = 1_000_000_000 // rate
         self._messages = messages
         self._replies = bytearray()

@@ -10,17 +10,20 @@ channel came exactly once.
 
 import gc
 import multiprocessing
+import resource
 import select
 import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Protocol, Self
 
 __all__ = [
     "BODY",
+    "RECEIVE_BYTES",
     "Address",
     "Consumer",
     "Crew",
@@ -30,6 +33,7 @@ __all__ = [
     "Outcome",
     "Publisher",
     "Reader",
+    "allow_sockets",
     "connect",
     "read_some",
     "read_until",
@@ -40,8 +44,11 @@ Address = tuple[str, int]
 BODY = b"x" * 200
 
 RECEIVE_BYTES = 16 * 1024
-RUN_SECONDS_MAX = 180.0
+RUN_SECONDS_MAX = 300.0
 """No scenario takes that long; a server that stops answering must not stop the whole run."""
+
+SOCKETS_BESIDE = 200
+"""What a process may have open beside the connections of a run."""
 
 
 class LoadError(Exception):
@@ -100,40 +107,35 @@ class Reader(Protocol):
 
 @dataclass
 class Publisher:
-    """Sends one prebuilt request again and again on several connections.
+    """Sends prebuilt requests, in turn, again and again on several connections.
 
     Each connection waits for its reply before it sends the next request. The loop goes round the
     connections with blocking calls: two system calls a request and no selector, while the server
     always has the requests of the others to work on.
     """
 
-    address: Address
-    request: bytes
+    dial: Callable[[], socket.socket]
+    """Makes a connection that takes requests."""
+    in_turn: Sequence[bytes]
     is_reply: Callable[[bytes], bool]
     """True for a whole reply, False for the beginning of one; raises LoadError for any other."""
     connections: int
     requests: int
     batch: int = 1
-    opening: bytes = b""
-    greeting: bytes = b""
     sockets: list[socket.socket] = field(default_factory=list)
 
     def prepare(self) -> None:
-        for _ in range(self.connections):
-            peer = connect(self.address)
-            peer.sendall(self.opening)
-            read_until(peer, self.greeting)
-            self.sockets.append(peer)
+        self.sockets += [self.dial() for _ in range(self.connections)]
 
     def run(self) -> Outcome:
-        request, sockets = self.request, self.sockets
+        next_request, sockets = cycle(self.in_turn).__next__, self.sockets
         started_ns = time.monotonic_ns()
         for peer in sockets:
-            peer.sendall(request)
+            peer.sendall(next_request())
         for _ in range(self.requests - 1):
             for peer in sockets:
                 self._await_reply(peer)
-                peer.sendall(request)
+                peer.sendall(next_request())
         for peer in sockets:
             self._await_reply(peer)
         finished_ns = time.monotonic_ns()
@@ -147,7 +149,10 @@ class Publisher:
 
 @dataclass
 class Consumer:
-    """Reads channels through any number of connections until `messages` were delivered in all."""
+    """Reads channels through any number of connections until `messages` were delivered in all.
+
+    If more are waiting, the last read may bring a few of those, too.
+    """
 
     readers: Sequence[Reader]
     messages: int
@@ -171,15 +176,15 @@ class Consumer:
         for reader in self.readers:
             reader.close()
         finished_ns = time.monotonic_ns()
-        self._check()
+        self._check(self.messages - left)
         return Outcome(self.messages - left, started_ns, finished_ns)
 
-    def _check(self) -> None:
+    def _check(self, received: int) -> None:
         """Every channel has got the same number of messages, and no message twice."""
         seen: dict[str, set[bytes]] = {reader.channel: set() for reader in self.readers}
         for reader in self.readers:
             seen[reader.channel].update(reader.ids())
-        expected = self.messages // len(seen)
+        expected = received // len(seen)
         for channel, ids in seen.items():
             if len(ids) != expected:
                 raise LoadError(f"channel {channel} got {len(ids)} of {expected} messages")
@@ -231,6 +236,15 @@ class Crew:
             pipe.close()
             worker.terminate()
             worker.join()
+
+
+def allow_sockets(count: int) -> None:
+    """For us, for the servers that we start, and for the load's processes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = count + SOCKETS_BESIDE
+    if hard < needed:
+        raise LoadError(f"{needed} sockets are needed, and {hard} are allowed: ulimit -Hn")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, needed), hard))
 
 
 def connect(address: Address) -> socket.socket:

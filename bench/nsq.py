@@ -9,7 +9,8 @@ each byte of an id, whatever the number of messages.
 
 import json
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from struct import Struct
@@ -19,15 +20,23 @@ from bench.load import BODY, Address, Endpoint, LoadError, Publisher, Reader, co
 
 __all__ = [
     "BODY_AT",
+    "CLOSE_WAIT",
     "FRAME_BYTES",
     "MAGIC",
     "OK",
+    "RDY_MAX",
     "SELDOM",
+    "U32",
+    "Dial",
     "Nsq",
     "NsqReader",
+    "dial",
     "fin_commands",
     "frame_count",
+    "http_batch_publisher",
     "http_publisher",
+    "identify",
+    "mpub",
     "pub",
 ]
 
@@ -40,12 +49,14 @@ ID_AT = 18
 ID_BYTES = 16
 BODY_AT = ID_AT + ID_BYTES
 FRAME_BYTES = BODY_AT + len(BODY)
-FRAME_START = U32.pack(FRAME_BYTES - 4) + U32.pack(2)
+MESSAGE_TYPE = U32.pack(2)
 
 FIN = b"FIN " + b"0" * ID_BYTES + b"\n"
 
-RDY = 2500
+RDY_MAX = 2500
 """The most that nsqd allows by default."""
+
+BUFFER_BYTES_MIN = 64 * 1024
 
 SELDOM: Mapping[str, int] = {"heartbeat_interval": 60_000}
 """A consumer may not refuse heartbeats, but no run is long enough to see one of these."""
@@ -54,8 +65,24 @@ THROUGHPUT: Mapping[str, int] = {**SELDOM, "output_buffer_timeout": 25}
 """What a busy consumer asks for: of all waits for a flush the shortest."""
 
 
+Dial = Callable[[Address, Mapping[str, int]], socket.socket]
+"""Makes a connection on which IDENTIFY has said these things, and been answered."""
+
+
+def dial(address: Address, features: Mapping[str, int]) -> socket.socket:
+    """A plain connection."""
+    peer = connect(address)
+    peer.sendall(MAGIC + identify(features))
+    read_until(peer, OK)
+    return peer
+
+
 class Nsq:
-    """The wire of every nsqd."""
+    """The wire of every nsqd. `dial` puts TLS or compression under it; `body` is what is sent."""
+
+    def __init__(self, dial: Dial = dial, body: bytes = BODY) -> None:
+        self._dial = dial
+        self._body = body
 
     def is_ready(self, at: Endpoint) -> bool:
         try:
@@ -69,21 +96,40 @@ class Nsq:
             _post(at.http, "/channel/create", topic=topic, channel=channel)
 
     def publisher(
-        self, at: Endpoint, topic: str, *, connections: int, requests: int, batch: int
+        self, at: Endpoint, *topics: str, connections: int, requests: int, batch: int
     ) -> Publisher:
+        bodies = [self._body] * batch
+        return self.requester(
+            at,
+            [pub(topic, self._body) if batch == 1 else mpub(topic, bodies) for topic in topics],
+            connections=connections,
+            requests=requests,
+            batch=batch,
+        )
+
+    def requester(
+        self,
+        at: Endpoint,
+        in_turn: Sequence[bytes],
+        *,
+        connections: int,
+        requests: int,
+        batch: int = 1,
+    ) -> Publisher:
+        """Publishes by these commands, each of which is `batch` messages."""
         return Publisher(
-            at.tcp,
-            pub(topic, BODY) if batch == 1 else _mpub(topic, [BODY] * batch),
+            partial(self._dial, at.tcp, SELDOM),
+            in_turn,
             _is_ok,
             connections=connections,
             requests=requests,
             batch=batch,
-            opening=MAGIC + _identify(SELDOM),
-            greeting=OK,
         )
 
-    def reader(self, at: Endpoint, topic: str, channel: str) -> Reader:
-        return NsqReader(at.tcp, topic, channel)
+    def reader(self, at: Endpoint, topic: str, channel: str, *, ahead: int = RDY_MAX) -> Reader:
+        return NsqReader(
+            at.tcp, topic, channel, rdy=ahead, body_bytes=len(self._body), dial=self._dial
+        )
 
 
 class NsqReader:
@@ -96,38 +142,47 @@ class NsqReader:
         channel: str,
         *,
         identify: Mapping[str, int] | None = THROUGHPUT,
+        rdy: int = RDY_MAX,
+        body_bytes: int = len(BODY),
+        dial: Dial = dial,
     ) -> None:
         self.channel = channel
         self._address = address
         self._topic = topic
         self._identify = identify
+        self._rdy = rdy
+        self._frame_bytes = BODY_AT + body_bytes
+        self._dial = dial
         self._finished: list[bytearray] = []
 
     def open(self) -> socket.socket:
-        identify = b"" if self._identify is None else _identify(self._identify)
-        self.socket = connect(self._address)
-        self.socket.sendall(MAGIC + identify + f"SUB {self._topic} {self.channel}\n".encode())
-        read_until(self.socket, OK * (2 if identify else 1))
-        self._buffer = bytearray(2 * RDY * FRAME_BYTES)
+        if self._identify is None:
+            self.socket = connect(self._address)
+            self.socket.sendall(MAGIC)
+        else:
+            self.socket = self._dial(self._address, self._identify)
+        self.socket.sendall(f"SUB {self._topic} {self.channel}\n".encode())
+        read_until(self.socket, OK)
+        self._buffer = bytearray(max(2 * self._rdy * self._frame_bytes, BUFFER_BYTES_MIN))
         self._view = memoryview(self._buffer)
         self._filled = 0
         return self.socket
 
     def begin(self) -> None:
-        self.socket.sendall(b"RDY %d\n" % RDY)
+        self.socket.sendall(b"RDY %d\n" % self._rdy)
 
     def receive(self) -> int:
-        start = self._filled
+        start, frame_bytes = self._filled, self._frame_bytes
         filled = start + self.socket.recv_into(self._view[start:])
         if filled == start:
             raise LoadError("the server closed the connection")
-        count = frame_count(self._view[:filled])
+        count = frame_count(self._view[:filled], frame_bytes)
         if count:
-            fins = fin_commands(self._buffer, count)
+            fins = fin_commands(self._buffer, count, frame_bytes)
             self.socket.sendall(fins)
             self._finished.append(fins)
         # What is left of an unfinished frame moves to the front.
-        end = count * FRAME_BYTES
+        end = count * frame_bytes
         self._filled = filled - end
         self._view[: self._filled] = self._view[end:filled]
         return count
@@ -143,20 +198,24 @@ class NsqReader:
                 yield bytes(fins[start : start + ID_BYTES])
 
 
-def frame_count(received: bytes | bytearray | memoryview) -> int:
+def frame_count(received: bytes | bytearray | memoryview, frame_bytes: int = FRAME_BYTES) -> int:
     """How many whole message frames these bytes begin with. Raises if another frame comes first."""
-    start = received[: len(FRAME_START)]
-    if start != FRAME_START[: len(start)]:
-        raise LoadError(f"not a message of {len(BODY)} bytes: {bytes(received[:60])!r}")
-    return len(received) // FRAME_BYTES
+    expected = U32.pack(frame_bytes - 4) + MESSAGE_TYPE
+    start = received[: len(expected)]
+    if start != expected[: len(start)]:
+        body_bytes = frame_bytes - BODY_AT
+        raise LoadError(f"not a message of {body_bytes} bytes: {bytes(received[:60])!r}")
+    return len(received) // frame_bytes
 
 
-def fin_commands(frames: bytes | bytearray, count: int) -> bytearray:
+def fin_commands(
+    frames: bytes | bytearray, count: int, frame_bytes: int = FRAME_BYTES
+) -> bytearray:
     """A FIN for each of the first `count` frames."""
     commands = bytearray(FIN * count)
-    end = count * FRAME_BYTES
+    end = count * frame_bytes
     for i in range(ID_BYTES):
-        commands[4 + i :: len(FIN)] = frames[ID_AT + i : end : FRAME_BYTES]
+        commands[4 + i :: len(FIN)] = frames[ID_AT + i : end : frame_bytes]
     return commands
 
 
@@ -164,24 +223,52 @@ def pub(topic: str, body: bytes) -> bytes:
     return b"PUB %s\n%s%s" % (topic.encode(), U32.pack(len(body)), body)
 
 
-def http_publisher(at: Endpoint, topic: str, *, connections: int, requests: int) -> Publisher:
-    """Publishes over keep-alive HTTP connections, one message a request."""
-    path = "/pub?" + urlencode({"topic": topic})
-    host, port = at.http
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {len(BODY)}\r\n\r\n"
-    return Publisher(
-        at.http, head.encode() + BODY, _is_http_ok, connections=connections, requests=requests
-    )
+def mpub(topic: str, bodies: Sequence[bytes]) -> bytes:
+    body = _multi_body(bodies)
+    return b"MPUB %s\n%s%s" % (topic.encode(), U32.pack(len(body)), body)
 
 
-def _identify(features: Mapping[str, int]) -> bytes:
+def identify(features: Mapping[str, object]) -> bytes:
     body = json.dumps(features).encode()
     return b"IDENTIFY\n" + U32.pack(len(body)) + body
 
 
-def _mpub(topic: str, bodies: Sequence[bytes]) -> bytes:
-    body = U32.pack(len(bodies)) + b"".join(U32.pack(len(one)) + one for one in bodies)
-    return b"MPUB %s\n%s%s" % (topic.encode(), U32.pack(len(body)), body)
+def http_publisher(at: Endpoint, topic: str, *, connections: int, requests: int) -> Publisher:
+    """Publishes over keep-alive HTTP connections, one message a request."""
+    request = _http_post(at, "/pub?" + urlencode({"topic": topic}), BODY)
+    return _http_requester(at, request, connections=connections, requests=requests)
+
+
+def http_batch_publisher(
+    at: Endpoint, topic: str, *, connections: int, requests: int, batch: int
+) -> Publisher:
+    """The same, with `batch` messages a request, as MPUB has them."""
+    path = "/mpub?" + urlencode({"topic": topic, "binary": "true"})
+    request = _http_post(at, path, _multi_body([BODY] * batch))
+    return _http_requester(at, request, connections=connections, requests=requests, batch=batch)
+
+
+def _http_requester(
+    at: Endpoint, request: bytes, *, connections: int, requests: int, batch: int = 1
+) -> Publisher:
+    return Publisher(
+        partial(connect, at.http),
+        [request],
+        _is_http_ok,
+        connections=connections,
+        requests=requests,
+        batch=batch,
+    )
+
+
+def _http_post(at: Endpoint, path: str, body: bytes) -> bytes:
+    host, port = at.http
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+def _multi_body(bodies: Sequence[bytes]) -> bytes:
+    return U32.pack(len(bodies)) + b"".join(U32.pack(len(one)) + one for one in bodies)
 
 
 def _is_ok(reply: bytes) -> bool:

@@ -8,6 +8,7 @@ form in which they go back into XACK.
 import re
 import socket
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from bench.load import BODY, Address, Endpoint, LoadError, Publisher, Reader, connect, read_until
 
@@ -44,29 +45,36 @@ class Redis:
                 read_until(peer, b"+OK\r\n")
 
     def publisher(
-        self, at: Endpoint, topic: str, *, connections: int, requests: int, batch: int
+        self, at: Endpoint, *topics: str, connections: int, requests: int, batch: int
     ) -> Publisher:
         def is_reply(reply: bytes) -> bool:
             if not reply.startswith(b"$"):
                 raise LoadError(f"not an entry id: {reply[:60]!r}")
             return reply.count(b"\r\n") == 2 * batch  # length and id, a line each
 
-        request = _command("XADD", topic, "*", "d", BODY.decode()) * batch
         return Publisher(
-            at.tcp, request, is_reply, connections=connections, requests=requests, batch=batch
+            partial(connect, at.tcp),
+            [_command("XADD", topic, "*", "d", BODY.decode()) * batch for topic in topics],
+            is_reply,
+            connections=connections,
+            requests=requests,
+            batch=batch,
         )
 
-    def reader(self, at: Endpoint, topic: str, channel: str) -> Reader:
-        return RedisReader(at.tcp, topic, channel)
+    def reader(self, at: Endpoint, topic: str, channel: str, *, ahead: int = READ_COUNT) -> Reader:
+        return RedisReader(at.tcp, topic, channel, min(ahead, READ_COUNT))
 
 
 class RedisReader:
     """A member of a consumer group that acknowledges what it gets."""
 
-    def __init__(self, address: Address, topic: str, channel: str) -> None:
+    def __init__(
+        self, address: Address, topic: str, channel: str, read_count: int = READ_COUNT
+    ) -> None:
         self.channel = channel
         self._address = address
         self._topic = topic
+        self._read_count = read_count
         self._received = b""
         self._unacknowledged = False
         self._ids: list[list[bytes]] = []
@@ -75,7 +83,8 @@ class RedisReader:
         self.socket = connect(self._address)
         # A consumer's name is its own within the group: the port tells the readers apart.
         name = f"reader-{self.socket.getsockname()[1]}"
-        group = ("GROUP", self.channel, name, "COUNT", str(READ_COUNT), "BLOCK", str(BLOCK_MS))
+        limits = ("COUNT", str(self._read_count), "BLOCK", str(BLOCK_MS))
+        group = ("GROUP", self.channel, name, *limits)
         self._read = _command("XREADGROUP", *group, "STREAMS", self._topic, ">")
         return self.socket
 

@@ -1,10 +1,12 @@
 """The servers under load, started as programs, each on free ports with a data path of its own.
 
 A command line is a template: `{tcp}` and `{http}` stand for addresses, `{tcp_port}` and
-`{http_port}` for their ports, `{data}` for a directory that is deleted afterwards.
+`{http_port}` for their ports, `{data}` for a directory that is deleted afterwards, `{certificate}`
+and `{key}` for files that are made if they are named.
 """
 
 import shlex
+import signal
 import socket
 import subprocess
 import sys
@@ -12,9 +14,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+import trustme
 
 from bench import procfs
 from bench.figures import OURS
@@ -22,9 +26,9 @@ from bench.load import Endpoint, LoadError, Publisher, Reader
 from bench.nsq import Nsq
 from bench.redis import Redis
 
-__all__ = ["Server", "Target", "Wire", "nsqd", "penstock", "redis", "running", "trial"]
+__all__ = ["Program", "Server", "Target", "Wire", "nsqd", "penstock", "redis", "running", "trial"]
 
-START_SECONDS_MAX = 20.0
+START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 20.0
 NSQD_FLAGS = ("--tcp-address={tcp}", "--http-address={http}", "--data-path={data}")
 
@@ -39,11 +43,13 @@ class Wire(Protocol):
         """Make the topic and its channels, so that what is published from now on reaches them."""
 
     def publisher(
-        self, at: Endpoint, topic: str, *, connections: int, requests: int, batch: int
+        self, at: Endpoint, *topics: str, connections: int, requests: int, batch: int
     ) -> Publisher:
-        """Each connection sends `requests` requests of `batch` messages, one after the other."""
+        """Each connection sends `requests` requests of `batch` messages, one after the other. The
+        topics take turns."""
 
-    def reader(self, at: Endpoint, topic: str, channel: str) -> Reader: ...
+    def reader(self, at: Endpoint, topic: str, channel: str, *, ahead: int = ...) -> Reader:
+        """`ahead` is how many messages it may be sent before it has finished one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,8 @@ class Target:
     name: str
     command: tuple[str, ...]
     wire: Wire
+    is_complete: bool = True
+    """Whether it does all that a server of its wire does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +71,12 @@ class Server:
     at: Endpoint
     pid: int
     start_seconds: float
+    program: "Program"
+
+    def restart(self, by: signal.Signals) -> "Server":
+        """Ends it by this signal and starts it again, on its data. This server is no more."""
+        self.program.end(by)
+        return self.program.start()
 
     def cpu_seconds(self) -> float:
         return procfs.cpu_seconds(self.pid)
@@ -81,7 +95,8 @@ def penstock() -> Target:
 
 def trial(script: Path) -> Target:
     """A yardstick: a Python script that takes nsqd's flags and does the least a broker must."""
-    return Target("trial", (sys.executable, str(script), *NSQD_FLAGS), Nsq())
+    command = (sys.executable, str(script), *NSQD_FLAGS)
+    return Target("trial", command, Nsq(), is_complete=False)
 
 
 def nsqd(command_line: str) -> Target:
@@ -99,71 +114,100 @@ def redis(program: str) -> Target:
 
 
 @contextmanager
-def running(target: Target) -> Iterator[Server]:
+def running(target: Target, *flags: str) -> Iterator[Server]:
     """Start the target, wait until it answers, stop it and delete its data at the end."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as directory:
-        data, output = Path(directory, "data"), Path(directory, "output")
-        data.mkdir()
+        folder = Path(directory)
+        (folder / "data").mkdir()
         at = _free_endpoint()
-        command = _filled_in(target.command, at, data)
+        command = _filled_in((*target.command, *flags), at, folder)
+        program = Program(target, command, at, folder / "output")
+        try:
+            yield program.start()
+        except LoadError as error:
+            raise LoadError(f"{error}; {_last_words(program.output)}") from None
+        finally:
+            program.end(signal.SIGTERM)
+
+
+@dataclass
+class Program:
+    """A target's process: the one that runs, and those that ran before it on the same data."""
+
+    target: Target
+    command: Sequence[str]
+    at: Endpoint
+    output: Path
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self) -> Server:
         started = time.perf_counter()
-        with output.open("wb") as log, _process(target, command, log.fileno()) as process:
-            try:
-                _wait_until_ready(target, at, process)
-                yield Server(target.wire, at, process.pid, time.perf_counter() - started)
-            except LoadError as error:
-                raise LoadError(f"{error}; {_last_words(output)}") from None
+        try:
+            with self.output.open("ab") as output:
+                self.process = process = subprocess.Popen(
+                    self.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+        except OSError as error:
+            raise LoadError(f"{self.target.name} does not start: {error}") from None
+        self._wait_until_ready(process)
+        seconds = time.perf_counter() - started
+        return Server(self.target.wire, self.at, process.pid, seconds, self)
 
-
-@contextmanager
-def _process(
-    target: Target, command: Sequence[str], output: int
-) -> Iterator[subprocess.Popen[bytes]]:
-    try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
-        )
-    except OSError as error:
-        raise LoadError(f"{target.name} does not start: {error}") from None
-    try:
-        yield process
-    finally:
-        process.terminate()
+    def end(self, by: signal.Signals) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        process.send_signal(by)
         try:
             process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
-
-def _wait_until_ready(target: Target, at: Endpoint, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + START_SECONDS_MAX
-    while not target.wire.is_ready(at):
-        if process.poll() is not None:
-            raise LoadError(f"{target.name} does not start: exit code {process.returncode}")
-        if time.monotonic() > deadline:
-            raise LoadError(f"{target.name} does not answer after {START_SECONDS_MAX:.0f} s")
-        time.sleep(0.002)
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        name = self.target.name
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not self.target.wire.is_ready(self.at):
+            if process.poll() is not None:
+                raise LoadError(f"{name} does not start: exit code {process.returncode}")
+            if time.monotonic() > deadline:
+                raise LoadError(f"{name} does not answer after {START_SECONDS_MAX:.0f} s")
+            time.sleep(0.002)
 
 
 def _last_words(output: Path) -> str:
+    if not output.exists():
+        return "it printed nothing"
     lines = output.read_text(errors="replace").strip().splitlines()
     return f"its last output: {lines[-1]}" if lines else "it printed nothing"
 
 
-def _filled_in(command: Sequence[str], at: Endpoint, data: Path) -> list[str]:
-    places = {
+def _filled_in(command: Sequence[str], at: Endpoint, folder: Path) -> list[str]:
+    places: dict[str, object] = {
         "tcp": "{}:{}".format(*at.tcp),
         "http": "{}:{}".format(*at.http),
         "tcp_port": at.tcp[1],
         "http_port": at.http[1],
-        "data": data,
+        "data": folder / "data",
+        "certificate": folder / "certificate.pem",
+        "key": folder / "key.pem",
     }
+    if any("{certificate}" in word for word in command):
+        _make_certificate(folder / "certificate.pem", folder / "key.pem")
     try:
         return [word.format(**places) for word in command]
     except (KeyError, IndexError, ValueError):
         known = " ".join(f"{{{name}}}" for name in places)
         raise LoadError(f"a command may contain {known}: {shlex.join(command)}") from None
+
+
+def _make_certificate(certificate: Path, key: Path) -> None:
+    issued = trustme.CA().issue_cert("127.0.0.1")
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
 
 
 def _free_endpoint() -> Endpoint:

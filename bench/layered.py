@@ -1,0 +1,97 @@
+"""Connections with something under the protocol: TLS, or snappy.
+
+Both are dialled as NSQ does it: IDENTIFY asks for the layer, its answer grants it in clear, and
+what follows, an OK first, goes through the layer. The load's side of the work is not the server's,
+and is not counted.
+"""
+
+import json
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import Any, cast
+
+from bench.load import RECEIVE_BYTES, Address, LoadError, connect, read_until
+from bench.nsq import MAGIC, OK, U32, identify
+from penstock.wire.snappy import Snappy
+
+__all__ = ["SnappySocket", "dial_snappy", "dial_tls"]
+
+FRAME_HEADER_BYTES = 8
+
+
+def dial_tls(address: Address, features: Mapping[str, int]) -> socket.socket:
+    """A connection under TLS. The certificate is one that the bench has just made."""
+    peer = _negotiated(address, features, "tls_v1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    wrapped = context.wrap_socket(peer)
+    read_until(wrapped, OK)
+    return wrapped
+
+
+def dial_snappy(address: Address, features: Mapping[str, int]) -> socket.socket:
+    """A connection under snappy."""
+    peer = _negotiated(address, features, "snappy")
+    # It has what the load uses of a socket.
+    compressed = cast("socket.socket", SnappySocket(peer))
+    read_until(compressed, OK)
+    return compressed
+
+
+class SnappySocket:
+    """A socket whose bytes are compressed on their way."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self._peer = peer
+        self._layer = Snappy()
+        self.fileno = peer.fileno
+        self.close = peer.close
+
+    def sendall(self, data: bytes | bytearray) -> None:
+        self._peer.sendall(self._layer.encode(bytes(data)))
+
+    def recv(self, size: int) -> bytes:
+        """All that has come, which may be more than `size`; waits until there is something."""
+        plain = b""
+        while not plain:
+            received = self._peer.recv(max(size, RECEIVE_BYTES))
+            if not received:
+                return b""
+            self._layer.receive(received)
+            plain = b"".join(iter(self._layer.read, b""))
+        return plain
+
+    def recv_into(self, view: memoryview) -> int:
+        # A reader has room for all that it has allowed the server to send.
+        plain = self.recv(len(view))
+        view[: len(plain)] = plain
+        return len(plain)
+
+
+def _negotiated(address: Address, features: Mapping[str, int], layer: str) -> socket.socket:
+    peer = connect(address)
+    peer.sendall(MAGIC + identify({**features, "feature_negotiation": True, layer: True}))
+    (size,) = U32.unpack_from(_read_exactly(peer, FRAME_HEADER_BYTES))
+    answer = _read_exactly(peer, size + 4 - FRAME_HEADER_BYTES)
+    if not _grants(answer, layer):
+        peer.close()
+        raise LoadError(f"no {layer}: {answer[:60]!r}")
+    return peer
+
+
+def _grants(answer: bytes, layer: str) -> bool:
+    try:
+        granted: Any = json.loads(answer)
+    except ValueError:
+        return False  # an OK, from a server that does not negotiate
+    return isinstance(granted, dict) and bool(granted.get(layer))
+
+
+def _read_exactly(peer: socket.socket, size: int) -> bytes:
+    # Not a byte more: what follows belongs to the layer.
+    received = peer.recv(size, socket.MSG_WAITALL)
+    if len(received) < size:
+        raise LoadError(f"the server closed the connection after {received!r}")
+    return received
