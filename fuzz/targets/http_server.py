@@ -160,8 +160,7 @@ async def settled() -> None:
 
 
 def is_plain(seen: Seen) -> bool:
-    """Whether it can be written again: not if bytes that are no UTF-8 stand for themselves, or are
-    too many once they are escaped."""
+    """Whether it can be written again: with every byte escaped, it may be too long for a head."""
     return len(render(seen)) < LIMITS.head_bytes_max
 
 

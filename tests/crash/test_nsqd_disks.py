@@ -4,15 +4,13 @@ import os
 import time
 
 import pytest
-from tests.crash.disks import Disk, disk
+from tests.crash.disks import Disk
 from tests.crash.steady_load import SteadyLoad, received
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Refused
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
-
-__all__ = ["disk"]
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
 
