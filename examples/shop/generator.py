@@ -1,0 +1,127 @@
+"""The shop itself, as a process of its own: publishes events, and keeps the ledger.
+
+    python -m examples.shop.generator LEDGER --nsqd HOST:PORT --nsqd HOST:PORT
+
+It publishes for some seconds, says so, waits for a line on its input, and then publishes the one
+order that closes the shop. Every half second, and at each of these steps, it prints a line of JSON:
+how many events are acknowledged. An event is published until it is acknowledged, by whichever nsqd
+is there; then it is in the ledger.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+from examples.shop.events import Event, Shop, body_of
+from examples.shop.ledger import lines_of
+
+from penstock.client import ClientConfig, Producer
+from penstock.errors import ClientError
+
+__all__ = ["Status"]
+
+TICK_SECONDS = 0.05
+STATUS_SECONDS = 0.5
+
+# A broker that was killed may take its time on a busy machine, and there is always the other one.
+PATIENCE_SECONDS = 120.0
+
+CLOSING_MS = 3_600_000
+"""The last order is dated an hour ahead."""
+
+
+class Status(msgspec.Struct, frozen=True):
+    """A line that the generator prints; `step` is `open`, `closed` or `done`."""
+
+    step: str
+    acknowledged: int
+
+
+class Generator:
+    """Publishes what the shop tells."""
+
+    def __init__(self, producer: Producer, shop: Shop, ledger: BinaryIO) -> None:
+        self._producer = producer
+        self._shop = shop
+        self._ledger = ledger
+        self._acknowledged = 0
+
+    async def run(self, seconds: float) -> None:
+        """While the shop is open."""
+        ends_at = time.monotonic() + seconds
+        status_at = 0.0
+        async with asyncio.TaskGroup() as group:
+            while (now := time.monotonic()) < ends_at:
+                group.create_task(self.publish(list(self._shop.events_until(_now_ms()))))
+                if now >= status_at:
+                    self.tell("open")
+                    status_at = now + STATUS_SECONDS
+                await asyncio.sleep(TICK_SECONDS)
+        self.tell("closed")
+
+    async def close_shop(self) -> None:
+        await self.publish([self._shop.closing(_now_ms() + CLOSING_MS)])
+        self.tell("done")
+
+    async def publish(self, events: Iterable[Event]) -> None:
+        """Until all are acknowledged, and in the ledger."""
+        by_topic: dict[str, list[Event]] = defaultdict(list)
+        for event in events:
+            by_topic[event.topic].append(event)
+        await asyncio.gather(*(self._publish(*each) for each in by_topic.items()))
+
+    async def _publish(self, topic: str, events: list[Event]) -> None:
+        """In one command, which an nsqd stores whole or not at all."""
+        bodies = [body_of(event) for event in events]
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                await self._producer.publish_many(topic, bodies)
+                break
+            except ClientError:
+                if time.monotonic() > deadline:
+                    raise
+        self._ledger.write(lines_of(events))
+        self._acknowledged += len(events)
+
+    def tell(self, step: str) -> None:
+        self._ledger.flush()
+        print(msgspec.json.encode(Status(step, self._acknowledged)).decode(), flush=True)
+
+
+async def run(args: argparse.Namespace) -> None:
+    shop = Shop(per_second=args.rate, began_ms=_now_ms())
+    config = ClientConfig(reconnect_delay_max=1.0)
+    with args.ledger.open("wb") as ledger:
+        async with Producer(args.nsqd, config=config) as producer:
+            generator = Generator(producer, shop, ledger)
+            await generator.run(args.seconds)
+            if await asyncio.to_thread(sys.stdin.readline):
+                await generator.close_shop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Publishes a shop's events, and keeps a ledger.")
+    parser.add_argument("ledger", type=Path)
+    parser.add_argument("--nsqd", action="append", required=True, metavar="HOST:PORT")
+    parser.add_argument("--rate", type=float, default=3000, help="events a second")
+    parser.add_argument("--seconds", type=float, default=45)
+    args = parser.parse_args()
+    try:
+        asyncio.run(run(args))
+    except* ClientError as group:
+        sys.exit(f"generator: {group.exceptions[0]}")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    main()

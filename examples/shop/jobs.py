@@ -1,0 +1,153 @@
+"""The processes that the demo runs beside its brokers: the generator, and Spark's jobs.
+
+Each has a session of its own, so that Ctrl-C reaches the demo alone, which then ends them in good
+order: a job is asked first, and what is left of its session is killed.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+from examples.shop.generator import Status
+
+__all__ = ["Generating", "Job", "JobFailed", "running"]
+
+ROOT = Path(__file__).parents[2]
+STOP_SECONDS = 60.0
+
+# Small enough for two of them beside everything else on a small machine.
+SPARK = ("--master", "local[2]", "--spark-conf", "spark.driver.memory=640m")
+
+
+class JobFailed(Exception):
+    """A process has ended that should not have, or not in this way."""
+
+
+class Job:
+    """A `penstock` command that runs on Spark, in the demo's folder; its output goes to a file."""
+
+    def __init__(self, name: str, args: Sequence[str], folder: Path) -> None:
+        self.name = name
+        self._output = folder / f"{name}.log"
+        command = [sys.executable, "-m", "penstock.cli.penstock", *args, *SPARK]
+        with self._output.open("wb") as output:
+            self._process = subprocess.Popen(
+                command,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=_environment(folder),
+                start_new_session=True,
+            )
+
+    def check_runs(self) -> None:
+        """Raises JobFailed if it does not."""
+        if self._process.poll() is not None:
+            raise JobFailed(f"{self.name} has ended: {self.last_line()}")
+
+    def has_ended(self) -> bool:
+        """Whether it has done its work. Raises JobFailed if it could not."""
+        code = self._process.poll()
+        if code:
+            raise JobFailed(f"{self.name} has failed: {self.last_line()}")
+        return code == 0
+
+    def ask_to_stop(self) -> None:
+        """Once: asked again, it would drop everything."""
+        self._process.send_signal(signal.SIGINT)
+
+    def wait(self) -> None:
+        """For what has been asked to stop. Raises JobFailed if it does not, or not cleanly."""
+        try:
+            code = self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise JobFailed(f"{self.name} does not stop: {self.last_line()}") from None
+        if code:
+            raise JobFailed(f"{self.name} has failed: {self.last_line()}")
+
+    def kill(self) -> None:
+        """With all that it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def last_line(self) -> str:
+        return (self.lines() or ["it said nothing"])[-1]
+
+    def lines(self) -> list[str]:
+        """What it has said."""
+        text = self._output.read_text(errors="replace")
+        return [line for line in text.splitlines() if line.strip()]
+
+
+class Generating:
+    """The generator's process, and the last that it has said."""
+
+    def __init__(self, ledger: Path, nsqds: Sequence[str], *, rate: float, seconds: float) -> None:
+        self.status = Status("open", 0)
+        addresses = [f"--nsqd={address}" for address in nsqds]
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "examples.shop.generator", str(ledger), *addresses),
+                *(f"--rate={rate}", f"--seconds={seconds}"),
+            ],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # it says that a broker is gone
+            text=True,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def check_runs(self) -> None:
+        """Raises JobFailed if it has ended before its work was done."""
+        if self._process.poll() and self.status.step != "done":
+            raise JobFailed("the generator has ended")
+
+    def close_shop(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("close\n")
+        self._process.stdin.flush()
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.status = msgspec.json.decode(line, type=Status)
+
+
+@contextmanager
+def running(*jobs: Job) -> Iterator[None]:
+    """All are asked to stop in the end, or killed, if something goes wrong; none is left."""
+    try:
+        yield
+        for job in jobs:
+            job.ask_to_stop()
+        for job in jobs:
+            job.wait()
+    finally:
+        for job in jobs:
+            job.kill()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Whatever Spark writes down for itself is gone with the folder."""
+    scratch = str(folder / "scratch")
+    return {**os.environ, "TMPDIR": scratch, "SPARK_LOCAL_DIRS": scratch}

@@ -1,0 +1,149 @@
+"""The demo's shop: what it tells, the account of it, and the checks that nothing passes by."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from examples.shop.checks import checks, remarks
+from examples.shop.events import LATE_SECONDS_MAX, TOPICS, Event, Shop, body_of, maybe_id_of
+from examples.shop.found import Found
+from examples.shop.ledger import Ledger, Revenue, lines_of, read_ledger
+
+BEGAN_MS = 1_794_800_000_000
+SECONDS = 20
+
+
+def told(per_second: float = 500) -> list[Event]:
+    shop = Shop(per_second=per_second, began_ms=BEGAN_MS)
+    times_ms = range(BEGAN_MS, BEGAN_MS + SECONDS * 1000, 50)
+    return [event for now_ms in times_ms for event in shop.events_until(now_ms)]
+
+
+def faultless(ledger: Ledger) -> Found:
+    """What a pipeline without a fault makes of it; some is stored twice."""
+    archived = {topic: Counter(ledger.sound(topic)) for topic in TOPICS}
+    archived["orders"].update(["o-1"])
+    return Found(
+        archived=archived,
+        rejected={topic: Counter(ledger.broken(topic)) for topic in TOPICS},
+        windows=ledger.revenue(),
+        paid=Counter(ledger.paid()),
+        set_aside=Counter(ledger.broken("orders")),
+        clicks=Counter(ledger.sound("clicks")),
+        replayed=archived["orders"],
+    )
+
+
+class TestEvents:
+    def test_come_at_the_rate_that_was_asked_for(self) -> None:
+        # The first orders have no payment yet.
+        assert SECONDS * 500 * 0.95 < len(told()) < SECONDS * 500
+
+    def test_are_the_same_each_time(self) -> None:
+        assert told() == told()
+
+    def test_have_ids_of_their_own_which_are_in_their_bodies_broken_or_not(self) -> None:
+        events = told()
+
+        assert len(events) == len({event.id for event in events})
+        assert [event.id for event in events] == [maybe_id_of(body_of(event)) for event in events]
+
+    def test_are_valid_json_unless_they_are_broken(self) -> None:
+        for event in told():
+            if not event.flaw:
+                fields = msgspec.json.decode(body_of(event))
+                assert {"orders": "amount", "payments": "paid", "clicks": "page"}[
+                    event.topic
+                ] in fields
+                assert fields["ts"].endswith("Z")
+
+    def test_some_are_broken_each_in_its_way_and_some_are_late(self) -> None:
+        events = told(per_second=2000)
+        flaws = {event.flaw for event in events if event.flaw}
+
+        assert {"cut off", "a field is missing", "a wrong type"} == flaws
+        assert 0.01 < sum(event.is_late for event in events) / len(events) < 0.04
+        assert all(event.at_ms >= BEGAN_MS - LATE_SECONDS_MAX * 1000 for event in events)
+
+
+class TestLedger:
+    def test_is_the_same_when_it_is_read_again(self, tmp_path: Path) -> None:
+        events = told()
+        (tmp_path / "ledger.jsonl").write_bytes(lines_of(events))
+
+        assert Ledger(events) == read_ledger(tmp_path / "ledger.jsonl")
+
+    def test_adds_up_revenue_by_windows_without_what_is_broken_or_closes_the_shop(self) -> None:
+        orders = [
+            Event("orders", "o-1", 10_000, order_id="o-1", cents=100),
+            Event("orders", "o-2", 19_999, order_id="o-2", cents=250),
+            Event("orders", "o-3", 20_000, order_id="o-3", cents=5),
+            Event("orders", "o-4", 20_001, order_id="o-4", cents=7, flaw="cut off"),
+            Event("orders", "o-5", 99_000, order_id="o-5", is_closing=True),
+        ]
+
+        assert {10_000: Revenue(2, 350), 20_000: Revenue(1, 5)} == Ledger(orders).revenue()
+
+    def test_knows_which_orders_were_paid_in_time(self) -> None:
+        orders = [Event("orders", f"o-{n}", 1000, order_id=f"o-{n}") for n in range(4)]
+        payments = [
+            Event("payments", "p-0", 61_000, order_id="o-0"),
+            Event("payments", "p-1", 61_001, order_id="o-1"),
+            Event("payments", "p-2", 1000, order_id="o-2", flaw="cut off"),
+            Event("payments", "p-3", 999, order_id="o-3"),
+        ]
+
+        assert {"o-0"} == Ledger(orders + payments).paid()
+
+
+class TestChecks:
+    def test_hold_if_all_has_arrived_and_tell_what_is_there_twice(self) -> None:
+        ledger = Ledger(told())
+        found = faultless(ledger)
+
+        assert [] == [check for check in checks(ledger, found) if check.fault]
+        assert any("1 are stored twice" in remark for remark in remarks(ledger, found))
+
+    @pytest.mark.parametrize(
+        ("is_lost", "what"),
+        [
+            (lambda e: e.topic == "clicks" and not e.flaw, "clicks in the lake"),
+            (lambda e: e.topic == "payments" and e.flaw, "payments in the lake, kept aside"),
+            (lambda e: e.topic == "orders" and not e.flaw, "windows with the right revenue"),
+            (lambda e: e.topic == "orders" and not e.flaw, "revenue"),
+            (lambda e: e.topic == "orders" and not e.flaw, "orders replayed"),
+        ],
+    )
+    def test_say_so_if_the_ledger_lacks_a_single_event(
+        self, is_lost: Callable[[Event], bool], what: str
+    ) -> None:
+        events = told()
+        lost = next(event for event in events if is_lost(event))
+        damaged = Ledger([event for event in events if event != lost])
+
+        results = checks(damaged, faultless(Ledger(events)))
+        assert any(check.what.startswith(what) and check.fault for check in results)
+
+    def test_are_by_id_not_by_number(self) -> None:
+        ledger = Ledger(told())
+        found = faultless(ledger)
+        paid = Counter({("o-999999" if each == "o-2" else each): 1 for each in found.paid})
+
+        (fault,) = (
+            check.fault for check in checks(ledger, replace(found, paid=paid)) if check.fault
+        )
+        assert "1 missing, such as o-2; 1 unknown, such as o-999999" == fault
+
+    def test_say_so_if_an_order_counts_twice_in_a_window(self) -> None:
+        ledger = Ledger(told())
+        found = faultless(ledger)
+        start, revenue = next(iter(found.windows.items()))
+        windows = {**found.windows, start: Revenue(revenue.orders + 1, revenue.cents)}
+
+        faults = [
+            each.what for each in checks(ledger, replace(found, windows=windows)) if each.fault
+        ]
+        assert ["windows with the right revenue", "orders in windows"] == faults
