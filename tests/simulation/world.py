@@ -404,12 +404,7 @@ class World:
         """Draws the conclusions from what the step has brought, and checks everything."""
         self._note_health()
         self._see_acknowledgements()
-        for channel in self.channels():
-            for consumer in channel.holders:
-                if consumer.in_flight:
-                    self._settle_timeouts(channel, consumer)
-            if channel.departed:
-                channel.departed = [gone for gone in channel.departed if gone.in_flight]
+        self._settle_timeouts()
         self.settle_sampling()
         self.see_trims()
         self._check_counts()
@@ -458,7 +453,15 @@ class World:
             message.acknowledged = True
         self._acknowledged.clear()
 
-    def _settle_timeouts(self, channel: ModelChannel, consumer: Consumer) -> None:
+    def _settle_timeouts(self) -> None:
+        for channel in self.channels():
+            for consumer in channel.holders:
+                if consumer.in_flight:
+                    self._settle_timeouts_of(channel, consumer)
+            if channel.departed:
+                channel.departed = [gone for gone in channel.departed if gone.in_flight]
+
+    def _settle_timeouts_of(self, channel: ModelChannel, consumer: Consumer) -> None:
         now_ns = self.now_ns
         in_flight = self.subscriber(consumer).in_flight
         for message_id, entry in list(consumer.in_flight.items()):
@@ -476,6 +479,7 @@ class World:
         """What a sampling consumer did not want is finished. Which ones, the node has to tell."""
         if not self._sampled_away:
             return
+        self._settle_timeouts()  # or what has come back unseen would not be among the queued
         for channel in self.channels():
             if any(consumer.sampling for consumer in channel.consumers):
                 real = self.real_channel(channel)
