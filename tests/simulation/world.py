@@ -343,7 +343,7 @@ class World:
                 self.say(f"    {connection.name} <- {message.body.decode()}{attempts}")
             channel.deliver(consumer, message, now_ns, wall_ns)
         if len(consumer.in_flight) > consumer.rdy:
-            self._settle_timeouts(channel, consumer)
+            self._settle_timeouts_of(channel, consumer)
             if len(consumer.in_flight) > consumer.rdy:
                 raise Violation(f"{connection.name} was sent more than its RDY {consumer.rdy}")
 
