@@ -97,6 +97,7 @@ def subscribe_to(world: World, topic: str, name: str, step: Step) -> str:
     consumer = Consumer(connection, model.channels[name], timeout_ns, sampling=is_sampling)
     world.consumers[connection] = consumer
     consumer.channel.consumers.append(consumer)
+    consumer.channel.is_sampled |= is_sampling
     rdy = (0, 1, 2, 5, 300)[step.c // 5 % 5]
     set_rdy(consumer, rdy)
     return f"{connection.name} SUB {topic} {name}, RDY {rdy}" + (", samples" if is_sampling else "")

@@ -114,6 +114,7 @@ class ModelChannel:
         self.last_first_seq = -1
         self.consumers: list[Consumer] = []
         self.departed: list[Consumer] = []
+        self.is_sampled = False  # has, or had, a consumer that does not want everything
         self.message_count = self.delivered_count = self.requeue_count = self.timeout_count = 0
         self._note = note
 

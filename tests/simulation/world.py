@@ -316,8 +316,8 @@ class World:
     def _taken(self, model: ModelTopic, name: str) -> int:
         """How many messages of a channel have gone to consumers, or might have."""
         channel = model.channels.get(name)
-        is_sampling = channel is not None and any(each.sampling for each in channel.consumers)
-        return model.real.channels[name].delivered_count + self._sampled_away * is_sampling
+        is_sampled = channel is not None and channel.is_sampled
+        return model.real.channels[name].delivered_count + self._sampled_away * is_sampled
 
     # What clients see.
 
@@ -481,7 +481,7 @@ class World:
             return
         self._settle_timeouts()  # or what has come back unseen would not be among the queued
         for channel in self.channels():
-            if any(consumer.sampling for consumer in channel.consumers):
+            if channel.is_sampled:
                 real = self.real_channel(channel)
                 waiting = [*real.peek(10_000), *real.peek_deferred(10_000)]
                 bodies = {each.frame[34:] for each in waiting}
