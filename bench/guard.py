@@ -1,0 +1,236 @@
+"""Has a message become more expensive? `python -m bench.guard`, and a test that asks the same.
+
+Messages go the way that they go in nsqd, without its sockets: commands are parsed, messages are
+published, stored, delivered and finished, by the real wire, broker and log, on files in memory.
+What that takes is divided by what a loop of plain Python takes, in turn with it in the same
+process, so that the figure, a message's cost in steps of that loop, means the same on a fast
+machine and on a slow or busy one. Of many short rounds the least counts: whatever else the machine
+does makes a round longer, never shorter.
+
+The figures that hold are kept in guard.json, for each version of Python. `--accept` puts those of
+this run in their place, after a change that is worth what it costs, or one that made it faster.
+"""
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+
+import click
+
+from penstock.broker.broker import Broker
+from penstock.broker.settings import BrokerSettings
+from penstock.broker.subscriber import Subscriber
+from penstock.broker.topic import Topic
+from penstock.clock import SECOND_NS
+from penstock.log import DataPath, LogSettings
+from penstock.testing import ManualClock, MemoryFiles
+from penstock.wire import commands, events
+from penstock.wire.limits import Limits
+from penstock.wire.server import ServerConnection
+
+__all__ = ["WORSE_MAX", "Guarded", "accepted", "main", "measure"]
+
+WORSE_MAX = 1.25
+BASELINE = Path(__file__).with_name("guard.json")
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+ROUNDS = 60
+BODY = b"x" * 200
+BATCH = 200
+BATCHES = 25
+SINGLES = 250
+STEPS = 10_000
+SAVE_EVERY = 10
+"""Commands between two writes of the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """What a message costs in one of the workloads, now and when it was last accepted."""
+
+    workload: str
+    cost: float
+    accepted: float | None
+
+    @property
+    def worse(self) -> float | None:
+        """How many times as much as was accepted."""
+        return self.cost / self.accepted if self.accepted else None
+
+    @property
+    def is_too_much(self) -> bool:
+        return self.worse is not None and self.worse > WORSE_MAX
+
+
+def measure(rounds: int) -> list[Guarded]:
+    """All workloads, in turn with the loop that they are compared with."""
+    seconds: dict[str, float] = {"steps": float("inf")}
+    with _no_collection():
+        for _ in range(rounds):
+            for name, (run, count) in WORKLOADS.items():
+                for what, took in (("steps", _calibrate() / STEPS), (name, run() / count)):
+                    seconds[what] = min(took, seconds.get(what, took))
+    before = accepted()
+    return [Guarded(name, seconds[name] / seconds["steps"], before.get(name)) for name in WORKLOADS]
+
+
+def accepted() -> Mapping[str, float]:
+    """What was accepted for this version of Python; nothing if it never was."""
+    known: dict[str, dict[str, float]] = json.loads(BASELINE.read_text())
+    return known.get(PYTHON, {})
+
+
+@click.command()
+@click.option("--accept", is_flag=True, help="From now on these figures hold.")
+def main(*, accept: bool) -> None:
+    """Compare what a message costs with what was accepted; 1 if it is 25 % more."""
+    measured = measure(ROUNDS)
+    for one in measured:
+        beside = (
+            "" if one.worse is None else f", accepted {one.accepted:.2f}: {one.worse:.2f} times"
+        )
+        click.echo(f"{one.workload}: {one.cost:.2f} steps a message{beside}")
+    if accept:
+        _accept(measured)
+        click.echo(f"accepted for Python {PYTHON}: {BASELINE.name}")
+    elif any(one.is_too_much for one in measured):
+        click.echo(f"at most {WORSE_MAX:g} times is allowed", err=True)
+        sys.exit(1)
+
+
+def _accept(measured: list[Guarded]) -> None:
+    known = json.loads(BASELINE.read_text())
+    known[PYTHON] = {one.workload: round(one.cost, 2) for one in measured}
+    BASELINE.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+
+
+def _calibrate() -> float:
+    """A bit of everything that the workloads are made of: calls, dicts, lists, bytes, structs."""
+    pack, seen, frames = Struct(">iiqH16s").pack, {}, []
+    began = time.thread_time()
+    for number in range(STEPS):
+        message_id = b"%016x" % number
+        seen[message_id] = frame = pack(230, 2, number, 1, message_id) + BODY
+        frames.append(frame)
+        if len(frames) == BATCH:
+            for one in b"".join(frames).split(b"\0\1"):
+                seen.pop(one[:16], None)
+            frames.clear()
+    return time.thread_time() - began
+
+
+def _batches() -> float:
+    broker = _Passage()
+    return broker.run([commands.mpub("topic", [BODY] * BATCH)] * BATCHES)
+
+
+def _singles() -> float:
+    broker = _Passage()
+    return broker.run([commands.pub("topic", BODY)] * SINGLES)
+
+
+WORKLOADS: Mapping[str, tuple[Callable[[], float], int]] = {
+    "MPUB x200, delivered and finished": (_batches, BATCHES * BATCH),
+    "PUB one by one, delivered and finished": (_singles, SINGLES),
+}
+
+
+class _Passage:
+    """A broker in memory with a publisher and a consumer; also its `Driver` and a `Peer`."""
+
+    def __init__(self) -> None:
+        files = MemoryFiles()
+        files.make_folder("data")
+        self._clock = clock = ManualClock()
+        data_path = DataPath.open("data", LogSettings(), files)
+        self._broker = Broker(BrokerSettings(), data_path, self, clock, lambda: 0.0)
+        self._subscriber = Subscriber(self, 60 * SECOND_NS)
+        self._channel = self._broker.subscribe("topic", "channel", self._subscriber)
+        self._subscriber.rdy = 2500
+        self._channel.ready(self._subscriber)
+        self._publisher = self._connected(b"")
+        self._consumer = self._connected(commands.sub("topic", "channel"))
+        self._received: list[bytes] = []
+        self._pump_wanted = True
+
+    def run(self, requests: list[bytes]) -> float:
+        """CPU seconds from the first command to the last FIN."""
+        began = time.thread_time()
+        for number, request in enumerate(requests):
+            self._publish(request)
+            self._finish()
+            if number % SAVE_EVERY == 0:
+                self._broker.save_progress()
+        seconds = time.thread_time() - began
+        assert self._channel.depth == self._channel.in_flight_count == 0
+        return seconds
+
+    def _publish(self, request: bytes) -> None:
+        self._publisher.receive_data(request)
+        while event := self._publisher.next_event():
+            assert isinstance(event, events.Publish)
+            topic = self._broker.topic_for_publish(event.topic)
+            topic.publish(event.bodies, self._clock.now_ns(), self._clock.wall_ns())
+        while self._pump_wanted:
+            self._pump_wanted = False
+            self._broker.pump()
+
+    def _finish(self) -> None:
+        ids = [frame[18:34] for frame in self._received]
+        self._received.clear()
+        self._consumer.receive_data(commands.fins(ids))
+        while event := self._consumer.next_event():
+            assert isinstance(event, events.Fin)
+            assert not self._channel.finish(self._subscriber, event.ids)
+
+    def _connected(self, command: bytes) -> ServerConnection:
+        connection = ServerConnection(Limits())
+        connection.receive_data(commands.MAGIC + command)
+        connection.next_event()
+        return connection
+
+    # The peer.
+
+    def deliver(self, frames: list[bytes]) -> None:
+        self._received += frames
+
+    def channel_gone(self) -> None:
+        pass
+
+    # The driver.
+
+    def pump_soon(self) -> None:
+        self._pump_wanted = True
+
+    def advance_at(self, now_ns: int) -> None:
+        pass
+
+    def save_soon(self) -> None:
+        pass
+
+    def topology_changed(self, topic: Topic, *, lasting: bool) -> None:
+        pass
+
+    def topic_made(self, topic: Topic) -> None:
+        pass
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """A collection would be paid by whoever happens to be running."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+if __name__ == "__main__":
+    main()
