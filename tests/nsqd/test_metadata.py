@@ -125,6 +125,22 @@ def test_topics_channels_and_pauses_come_back(tmp_path: Path, *, kill: bool) -> 
         assert [True, False] == [nsqd.stats(name)["paused"] for name in ("T", "..")]
 
 
+def test_channel_without_a_cursor_begins_where_the_log_does(tmp_path: Path) -> None:
+    with run_nsqd(data_path=tmp_path) as nsqd:
+        nsqd.post("/topic/create?topic=t")
+        nsqd.post("/channel/create?topic=t&channel=c")
+        nsqd.publish("t", b"one", b"two")
+    stopped = nsqd_dat(tmp_path)
+    channels = [{"name": "c", "paused": False}, {"name": "lost", "paused": False}]
+    write_nsqd_dat(tmp_path, {"name": "t", "paused": False, "channels": channels})
+
+    with run_nsqd(data_path=tmp_path) as nsqd:
+        depths = {name: nsqd.stats("t", name)["depth"] for name in ("c", "lost")}
+
+    assert b"lost" not in stopped
+    assert {"c": 2, "lost": 2} == depths
+
+
 def test_invalid_names_are_skipped_with_a_warning(tmp_path: Path) -> None:
     good = {"name": "good", "paused": False}
     write_nsqd_dat(

@@ -24,7 +24,7 @@ from penstock import NSQ_VERSION, names
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
 from penstock.errors import DataPathError, StorageError
-from penstock.log import Retention
+from penstock.log import RealFiles, Retention
 from penstock.logs import Logger
 
 __all__ = [
@@ -82,7 +82,9 @@ def restore(data_path: Path, broker: Broker, log: Logger) -> None:
         unnamed.pop(stored_topic.name, None)
         topic = broker.topic(stored_topic.name)
         for stored_channel in _with_valid_names(stored_topic.channels, "channel", log):
-            channel = topic.channel(stored_channel.name)
+            # One whose cursor a power loss has taken begins where the log does: what it had finished
+            # comes again, but what it had not is not passed by.
+            channel = topic.channel(stored_channel.name, topic.log.first_seq)
             if stored_channel.paused:
                 channel.pause(True)
             channel.set_committing(stored_channel.mode == "commit")
@@ -134,6 +136,7 @@ def write(data_path: Path, content: bytes) -> None:
             except OSError:
                 os.unlink(file.name)
                 raise
+        RealFiles().sync_folder(str(data_path))
     except OSError as failure:
         raise StorageError(f"cannot write {FILE_NAME}: {failure.strerror}") from failure
 
