@@ -69,7 +69,8 @@ class Broker:
         """The same, unless we take no more messages."""
         if self.exiting or self.draining:
             raise StorageError("exiting" if self.exiting else "draining")
-        return self.topic(name)
+        topic = self.topics.get(name)
+        return topic if topic is not None else self.topic(name)
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with its channels and its log."""

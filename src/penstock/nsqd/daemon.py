@@ -62,7 +62,7 @@ __all__ = ["Nsqd", "run"]
 # Finished messages are journalled this soon, or in ten times as long as it took the last time: well
 # within the 100 ms whose work a crash may bring back, and never for more than a tenth of the time
 # unless the upper limit demands it.
-SAVE_SECONDS = (0.01, 0.05)
+SAVE_SECONDS = (0.03, 0.06)
 
 # How soon journalling is tried again when the disk has refused it.
 SAVE_RETRY_SECONDS = 1.0
