@@ -15,7 +15,7 @@ from penstock.cli.penstock import cli, main
 from penstock.testing.nsqd import NsqdProcess
 
 EVERYDAY = ["doctor", "drain", "history", "import", "pub", "seek", "sub", "top", "up"]
-ON_SPARK = ["archive", "replay", "stream"]
+ON_SPARK = ["archive", "replay", "report", "stream"]
 
 
 def test_help_names_the_commands_in_full(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,7 @@ class LazyGroup(click.Group):
         "log": "penstock.cli.log",
         "pub": "penstock.cli.pub",
         "replay": "penstock.cli.replay",
+        "report": "penstock.cli.report",
         "seek": "penstock.cli.seek",
         "stream": "penstock.cli.stream",
         "sub": "penstock.cli.sub",

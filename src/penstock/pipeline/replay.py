@@ -26,7 +26,7 @@ from penstock.pipeline.replay_state import Key, ReplayFile, ReplayState
 from penstock.pipeline.stopping import Stop
 from penstock.pipeline.view import Show, showing
 
-__all__ = ["Pace", "Replay", "ReplayOrder", "check_order", "time_ns_of"]
+__all__ = ["Pace", "Replay", "ReplayOrder", "check_order", "time_ns_of", "time_range"]
 
 CHUNK_MESSAGES = 1000
 CHUNK_BYTES = 1 << 20
@@ -64,7 +64,7 @@ class ReplayOrder:
 def check_order(order: ReplayOrder, *, dry_run: bool) -> None:
     """Before Spark is started: whether it can be done at all. Changes nothing. Raises LakeError,
     NotConnected or ConfigError."""
-    _times(order)
+    time_range(order.start, order.end)
     if names.is_ephemeral(order.target):
         raise ConfigError(f"{order.target} is ephemeral: what it has stored cannot be looked up")
     if order.lake is not None:
@@ -229,13 +229,15 @@ def _source(spark: SparkSession, order: ReplayOrder) -> Source:
 
 
 def _begun(order: ReplayOrder, source: Source) -> ReplayState:
-    from_ns, to_ns = _times(order)
+    from_ns, to_ns = time_range(order.start, order.end)
     return ReplayState(ends=source.ends, from_ns=from_ns, to_ns=to_ns)
 
 
-def _times(order: ReplayOrder) -> tuple[int | None, int | None]:
+def time_range(start: str, end: str) -> tuple[int | None, int | None]:
+    """From when to when, in nanoseconds; None for as far as there is something. Raises
+    ConfigError."""
     from_ns, to_ns = (
-        time_ns_of(absolute_place(place)) if place else None for place in (order.start, order.end)
+        time_ns_of(absolute_place(place)) if place else None for place in (start, end)
     )
     if from_ns is not None and to_ns is not None and from_ns >= to_ns:
         raise ConfigError("the time ends before it begins")

@@ -16,7 +16,7 @@ from pyspark.sql.types import (
 
 from penstock.pipeline.lake import Lake
 
-__all__ = ["MESSAGE_COLUMNS", "lake_table", "topic_table"]
+__all__ = ["MESSAGE_COLUMNS", "lake_table", "rejected_table", "topic_table"]
 
 MESSAGES = (
     StructType()
@@ -36,9 +36,17 @@ def topic_table(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
     folder = lake.topic_in_use(topic)
     stored = folder.body_schema()
     schema = _with_value(None if stored is None else StructType.fromJson(stored))
-    schema = schema.add("topic", StringType()).add("date", DateType()).add("hour", IntegerType())
-    reader = spark.read.schema(schema).option("basePath", str(lake.path))
+    reader = spark.read.schema(_with_folders(schema)).option("basePath", str(lake.path))
     return reader.parquet(str(folder.messages))
+
+
+def rejected_table(spark: SparkSession, lake: Lake, topic: str) -> DataFrame | None:
+    """What did not fit the schema, with a `reason`, if there is any."""
+    folder = lake.topic(topic).rejected
+    if not folder.is_dir():
+        return None
+    schema = _with_folders(StructType([*MESSAGES.fields]).add("reason", StringType()))
+    return spark.read.schema(schema).option("basePath", str(folder.parent)).parquet(str(folder))
 
 
 def lake_table(spark: SparkSession, files: Sequence[Path], schema: StructType | None) -> DataFrame:
@@ -50,3 +58,8 @@ def lake_table(spark: SparkSession, files: Sequence[Path], schema: StructType | 
 def _with_value(body_schema: StructType | None) -> StructType:
     columns = StructType([*MESSAGES.fields])
     return columns if body_schema is None else columns.add("value", body_schema)
+
+
+def _with_folders(schema: StructType) -> StructType:
+    """And what the names of the folders say."""
+    return schema.add("topic", StringType()).add("date", DateType()).add("hour", IntegerType())

@@ -1,0 +1,116 @@
+"""`penstock report`: what a lake has, as a page."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import click
+
+from penstock.cli.command_options import DURATION, TOPIC, CommandWithExamples
+from penstock.cli.spark_options import spark_options, spark_settings
+from penstock.cli.text_table import text_table
+from penstock.errors import ConfigError, PipelineFailed
+
+__all__ = ["command"]
+
+
+@click.command(
+    "report",
+    cls=CommandWithExamples,
+    examples=[
+        "penstock report --lake lake",
+        "penstock report --lake lake --topic orders --from 24h --out orders.html",
+        "penstock report --lake lake --topic orders --event-time value.ts --every 1m",
+    ],
+)
+@click.option("--lake", required=True, metavar="DIR", help="What penstock archive has written.")
+@click.option("--topic", "topics", multiple=True, type=TOPIC, help="Only these.  [default: all]")
+@click.option("--from", "start", default="", metavar="TIME", help="The first.  [default: earliest]")
+@click.option("--to", "end", default="", metavar="TIME", help="After the last.  [default: latest]")
+@click.option("--every", type=DURATION, help="The steps of the plots.  [default: a hundred or so]")
+@click.option(
+    "--event-time",
+    default="",
+    metavar="SQL",
+    help="When it happened, such as value.ts: shows how late it was published.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="report.html",
+    show_default=True,
+    help="The page.",
+)
+@spark_options
+def command(
+    lake: str,
+    topics: tuple[str, ...],
+    *,
+    start: str,
+    end: str,
+    every: float | None,
+    event_time: str,
+    out: Path,
+    master: str,
+    spark_log: str,
+    spark_conf: tuple[str, ...],
+) -> None:
+    """Report what a lake has, over time.
+
+    The report is one HTML page, with plots and tables, that can be sent to anybody; a summary is
+    printed. A TIME is one such as 2026-11-15T08:00:00Z, or how long ago, such as 15m.
+    """
+    settings = spark_settings(master, spark_log, spark_conf)
+
+    from penstock.pipeline.lake import Lake  # noqa: PLC0415
+    from penstock.pipeline.report import ReportOrder, check_order, make_report  # noqa: PLC0415
+    from penstock.pipeline.report_page import page_of, summary_rows  # noqa: PLC0415
+    from penstock.pipeline.session import spark_session  # noqa: PLC0415
+    from penstock.pipeline.stopping import stop_on_signals  # noqa: PLC0415
+
+    order = ReportOrder(
+        lake=Lake.open(lake),
+        topics=tuple(dict.fromkeys(topics)),
+        start=start,
+        end=end,
+        step_seconds=_whole_seconds(every),
+        event_time=event_time,
+    )
+    check_order(order)
+    _check_writable(out)
+    with (
+        spark_session(settings) as spark,
+        stop_on_signals(spark.sparkContext.cancelAllJobs) as stop,
+    ):
+        try:
+            report = make_report(spark, order)
+        except PipelineFailed:
+            if stop.is_asked:
+                raise click.Abort from None
+            raise
+    _write(out, page_of(report, datetime.now(UTC)))
+    rows = summary_rows(report)
+    for line in text_table(rows, right=frozenset(range(1, len(rows[0])))):
+        click.echo(line)
+    click.echo(f"{out} has it all")
+
+
+def _whole_seconds(every: float | None) -> int:
+    if every is None:
+        return 0
+    if every < 1 or every != int(every):
+        raise click.BadParameter("steps are whole seconds", param_hint="--every")
+    return int(every)
+
+
+def _check_writable(out: Path) -> None:
+    """Before the work is done in vain."""
+    if not os.access(out if out.exists() else out.absolute().parent, os.W_OK):
+        raise ConfigError(f"cannot write {out}")
+
+
+def _write(out: Path, page: str) -> None:
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as failure:
+        raise ConfigError(f"cannot write {out} - {failure.strerror}") from None
