@@ -13,6 +13,9 @@
     figures    samples, medians, ratios within a run
     goals      what our figures have to reach
     report     tables, Markdown, JSON
+    growth     how the cost of a message grows with what there is more of
+    guard      whether a message has become more expensive: a test asks it
+    plot       pictures of all this
     log_bench  the log by itself, without a server
 
 `python -m bench --help` lists the options. The load shares the machine with the servers, so wall

@@ -13,7 +13,7 @@ from rich.table import Table
 from bench.figures import METRICS, OURS, Results
 from bench.goals import Verdict, goals_of, judge
 
-__all__ = ["Line", "Report", "as_json", "as_markdown", "print_report"]
+__all__ = ["Line", "Report", "as_json", "as_markdown", "machine", "print_report"]
 
 MET: Mapping[bool | None, str] = {True: "met", False: "not met", None: "not measured"}
 STYLES: Mapping[bool | None, str] = {True: "green", False: "red", None: "yellow"}
@@ -104,12 +104,7 @@ def as_markdown(report: Report) -> str:
 def as_json(report: Report) -> str:
     """Everything: the samples themselves, the table, the goals."""
     document = {
-        "machine": {
-            "platform": platform.platform(),
-            "python": platform.python_version(),
-            "cores": os.cpu_count(),
-            "load": os.getloadavg(),
-        },
+        "machine": machine(),
         "targets": list(report.targets),
         "samples": [
             {
@@ -136,6 +131,16 @@ def as_json(report: Report) -> str:
         "failures": list(report.failures),
     }
     return json.dumps(document, indent=2) + "\n"
+
+
+def machine() -> Mapping[str, object]:
+    """Where, and how busy it is there."""
+    return {
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg(),
+    }
 
 
 def _number(value: float | None, digits: int) -> str:
