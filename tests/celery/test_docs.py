@@ -22,7 +22,7 @@ def test_the_example_is_the_one_that_is_shown() -> None:
 
 
 def test_the_commands_do_what_they_are_said_to(tmp_path: Path) -> None:
-    _, worker_command, commands = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    worker_command, commands = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     log = tmp_path / "log"
     with run_nsqd() as nsqd, log.open("wb") as output:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -1,0 +1,102 @@
+"""Every flag that the docs name is in the program's own --help, and every target is make's."""
+
+import re
+import tomllib
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
+from importlib import import_module
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import ROOT, Block, Command, blocks, commands, pages
+
+from penstock.cli.penstock import cli
+
+SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+_FLAG = re.compile(r"(?<![\w-])--?([a-z][a-z0-9-]+)")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+
+# Flags in prose that are other programs'.
+FOREIGN = {
+    "compare-to",
+    "concurrency",
+    "conf",
+    "markdown",
+    "only",
+    "quick",
+    "master",
+    "reflink",
+    "signal",
+    "upgrade",
+}
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_flags_of_commands_are_theirs(page: Path) -> None:
+    shown = [command for block in blocks(page) for command in shell_commands(block)]
+
+    assert [] == [wrong for command in shown for wrong in unknown_flags(command.line)]
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_flags_in_prose_are_somebodys(page: Path) -> None:
+    text = re.sub(
+        r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    named = re.findall(r"`--([a-z][a-z0-9-]*[a-z0-9])(?![\w*-])", text)
+    known = FOREIGN.union(*(flags(program) for program in programs()))
+
+    assert [] == [flag for flag in named if flag not in known]
+
+
+def test_targets_of_make_are_there() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    shown = {
+        target
+        for page in pages()
+        for target in re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(), re.MULTILINE)
+    }
+
+    assert shown
+    assert set() == shown - targets
+
+
+def shell_commands(block: Block) -> list[Command]:
+    return commands(block) if block.language in ("sh", "console", "given") else []
+
+
+def unknown_flags(line: str) -> list[str]:
+    """Those of our programs in a pipeline of commands."""
+    wrong = []
+    for part in re.split(r"[|;&]+", _QUOTED.sub("", line)):
+        words = part.split()
+        program = next(
+            (" ".join(words[:n]) for n in (3, 2, 1) if " ".join(words[:n]) in programs()), ""
+        )
+        if program:
+            asked = _FLAG.findall(part.partition("#")[0])
+            wrong += [f"{program} --{flag}" for flag in asked if flag not in flags(program)]
+    return wrong
+
+
+@cache
+def programs() -> frozenset[str]:
+    """Every command there is, of one word or of several."""
+    return frozenset([*SCRIPTS, *(f"penstock {command}" for command in cli.list_commands(None))])  # type: ignore[arg-type]
+
+
+@cache
+def flags(program: str) -> frozenset[str]:
+    """What `--help` of a program lists."""
+    first, *rest = program.split()
+    module, _, function = SCRIPTS[first].partition(":")
+    said = StringIO()
+    with redirect_stdout(said), redirect_stderr(said):
+        getattr(import_module(module), function)([*rest, "--help"])
+    return frozenset(_FLAG.findall(said.getvalue()))

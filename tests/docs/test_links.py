@@ -1,0 +1,50 @@
+"""Every link on every page leads somewhere, and every page can be reached."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import ROOT, pages
+
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"")
+_HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", pages(), ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert [] == [link for link in links(page) if not leads_somewhere(page, link)]
+
+
+def test_every_page_is_on_the_map() -> None:
+    the_map = ROOT / "docs" / "README.md"
+    listed = {(the_map.parent / link.partition("#")[0]).resolve() for link in links(the_map)}
+    there = {path for path in (ROOT / "docs").glob("*.md") if path != the_map}
+
+    assert set() == there - listed
+
+
+def links(page: Path) -> list[str]:
+    """Those to places of ours."""
+    prose = re.sub(r"`[^`\n]*`", "", _FENCED.sub("", page.read_text(encoding="utf-8")))
+    found = [link or image for link, image in _LINK.findall(prose)]
+    return [link for link in found if "://" not in link]
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    return target.exists() and (not anchor or anchor in anchors(target))
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """Headings as they are linked to: small, words joined by hyphens, and no other signs."""
+    text = _FENCED.sub("", page.read_text(encoding="utf-8"))
+    headings = (heading.lower().replace(" ", "-") for heading in _HEADING.findall(text))
+    return {re.sub(r"[^\w-]", "", heading) for heading in headings}
