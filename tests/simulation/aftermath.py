@@ -220,7 +220,7 @@ class _Adoption:
                 self._take_as_found(channel, real)
 
     def _check_channel(self, channel: ModelChannel, known: ModelChannel, real: Channel) -> None:
-        channel.created_ns = self._renewed(known.created_ns)
+        channel.placed_ns = self._renewed(known.placed_ns)
         channel.last_first_seq = known.last_first_seq
         channel.floor, channel.skipped = known.floor, set(known.skipped)
         if not self._is_loose and (known.paused, known.committing) != (
@@ -229,22 +229,22 @@ class _Adoption:
         ):
             raise Violation(f"{channel.name} is paused or committing, and was not, or was")
         is_loose = self._is_loose or (
-            self._end is End.POWER and not self._world.is_safe(known.created_ns)
+            self._end is End.POWER and not self._world.is_safe(known.placed_ns)
         )
         if is_loose:
             self._take_as_found(channel, real)
-            channel.last_first_seq = -1
-            progress = real._log_backlog()._progress
-            channel.floor = progress.floor
-            channel.skipped = {
-                message.seq
-                for message in self.model.held
-                if progress.is_finished(message.seq, message.seq + 1)
-            }
             return
         self._check_open(channel, known, self._open_in(real))
 
     def _take_as_found(self, channel: ModelChannel, real: Channel) -> None:
+        progress = real._log_backlog()._progress
+        channel.last_first_seq = -1
+        channel.floor = progress.floor
+        channel.skipped = {
+            message.seq
+            for message in self.model.held
+            if progress.is_finished(message.seq, message.seq + 1)
+        }
         channel.message_count = real.message_count  # the topic may have released something
         for seq, (attempts, due_ns) in self._open_in(real).items():
             if seq not in self.model.messages:

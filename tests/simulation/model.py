@@ -100,7 +100,7 @@ class ModelChannel:
         self.name = name
         self.goes_with_consumers = name.endswith("#ephemeral")
         self.ephemeral = topic.ephemeral or self.goes_with_consumers  # so in memory only
-        self.created_ns = now_ns
+        self.placed_ns = now_ns  # when it was made, or moved
         self.deleted = False
         self.paused = False
         self.committing = False
@@ -250,7 +250,6 @@ class ModelTopic:
         self.real = real
         self.name = real.name
         self.ephemeral = real.ephemeral
-        self.created_ns = now_ns
         self.changed_ns = now_ns  # when it was last paused, emptied, or a channel came or went
         self.paused = False
         self.is_unsure = False  # an operator was told that something failed: it may have happened

@@ -99,6 +99,7 @@ def empty_channel(world: World, step: Step) -> str | None:
         channel.finished.clear()
         channel.skipped.clear()
         channel.floor = topic.real.owed_seq
+        channel.placed_ns = world.now_ns
     return f"empty {_name(channel)}{outcome}"
 
 
@@ -169,6 +170,7 @@ def seek(world: World, step: Step) -> str | None:
         messages = world.stored_in(topic, seq)
         was_open = set(channel.open)
         channel.move(seq, messages, world.now_ns)
+        channel.placed_ns = world.now_ns
         is_back = any(message.seq not in was_open for message in messages)
         world.count("channel: rewound" if is_back else "channel: moved on")
     return f"seek {_name(channel)} to {_position(topic, seq)}{outcome}"
@@ -181,15 +183,18 @@ def commit(world: World, step: Step) -> str | None:
     topic, real = channel.topic, world.real_channel(channel)
     seq = _place(world, topic, step.b)
     floors: list[int] = []
+    is_begun = False
 
     def verb() -> None:
+        nonlocal is_begun
         real.set_committing(True)
         world.node.save_metadata()
+        is_begun = True
         floors.append(real.commit(seq))
 
     outcome = _operate(world, topic, verb)
     channel.committing = real.committing
-    if not outcome or seq <= real._log_backlog().floor:
+    if is_begun and (not outcome or seq <= real._log_backlog().floor):
         for entry in list(channel.open.values()):
             if entry.holder is not None:
                 channel.let_go(entry)
@@ -199,6 +204,7 @@ def commit(world: World, step: Step) -> str | None:
         if outcome:
             channel.finished |= channel.closed
         channel.floor = max(channel.floor, seq)
+        channel.placed_ns = world.now_ns
         world.count("channel: committed")
     if floors and floors[0] < seq:
         raise Violation(f"a commit of {seq} has left the floor at {floors[0]}")

@@ -432,8 +432,8 @@ class World:
                 entry.noted_ns = LONG_AGO
             if self.is_safe(entry.since_ns):
                 entry.since_ns = LONG_AGO
-        if self.is_safe(channel.created_ns):
-            channel.created_ns = LONG_AGO
+        if self.is_safe(channel.placed_ns):
+            channel.placed_ns = LONG_AGO
 
     def _note_health(self) -> None:
         struck = self.files.struck

@@ -256,8 +256,10 @@ class Channel:
         number that is not finished. Raises StorageError."""
         assert not self.subscribers
         backlog = self._log_backlog()
-        backlog.commit(seq)
-        self._departed.clear()
+        try:
+            backlog.commit(seq)
+        finally:
+            self._departed.clear()  # it is in the backlog again, or finished
         return backlog.floor
 
     def cancel(self, message_id: bytes, wall_ns: int) -> bool:
