@@ -12,8 +12,9 @@ PYTEST = $(bin)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/.up-to-date ## start nsqd, publish, consume, kill it, and lose nothing
-	@$(bin)/python examples/demo.py
+demo: .venv/.up-to-date ## a shop's events through two brokers and Spark, a kill -9, and nothing lost; KEEP=1
+	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(bin)/python -m examples.shop.demo \
+		$(if $(RATE),--rate $(RATE)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(KEEP),--keep)
 
 test: .venv/.up-to-date tests/interop/node_modules/.up-to-date ## run all tests; ARGS="-k name" for some
 	@scripts/ensure-test-programs

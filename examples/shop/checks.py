@@ -27,32 +27,25 @@ class Check(NamedTuple):
 
 def checks(ledger: Ledger, found: Found) -> list[Check]:
     """All of them, in the order in which an event comes past."""
-    archived = [
-        check
-        for topic in TOPICS
-        for check in (
-            _same_ids(f"{topic} in the lake", ledger.sound(topic), found.archived[topic].keys()),
-            _same_ids(
-                f"{topic} in the lake, kept aside as broken",
-                ledger.broken(topic),
-                found.rejected[topic].keys(),
-            ),
-        )
-    ]
     expected = ledger.revenue()
     return [
-        *archived,
-        _same_ids(
-            "broken orders set aside by the stream", ledger.broken("orders"), found.set_aside
+        *(
+            _same_ids(f"{each} archived", ledger.sound(each), found.archived[each])
+            for each in TOPICS
         ),
+        *(
+            _same_ids(f"broken {each} kept aside", ledger.broken(each), found.rejected[each])
+            for each in TOPICS
+        ),
+        _same_ids("broken orders rejected by the stream", ledger.broken("orders"), found.set_aside),
         _same_windows("windows with the right revenue", expected, found.windows),
-        _same("orders in windows", _orders(expected), _orders(found.windows)),
+        _same("orders in these windows", _orders(expected), _orders(found.windows)),
         _same("revenue", _amount(expected), _amount(found.windows)),
         _same_ids("orders joined with their payments", ledger.paid(), found.paid),
         _same_ids("clicks in files", ledger.sound("clicks"), found.clicks),
         _same_ids("orders replayed", ledger.sound("orders"), found.replayed),
         _same(
-            "messages replayed, those stored twice among them",
+            "the same, counted as messages",
             f"{found.archived['orders'].total():,}",
             f"{found.replayed.total():,}",
         ),

@@ -190,7 +190,7 @@ class Demo:
 
     def tell_what_spark_did(self, *jobs: Job) -> None:
         for job in jobs:
-            for line in job.lines():
+            for line in job.results():
                 self._stage.tell(f"{job.name:8} {line}")
 
     def replay_and_report(self) -> None:
@@ -205,7 +205,7 @@ class Demo:
                 "penstock replay, penstock report",
                 seconds=PATIENCE_SECONDS,
             )
-        self.tell_what_spark_did(replay, report)
+        self.tell_what_spark_did(replay)
 
     def check(self) -> bool:
         """Whether all is as it should be."""

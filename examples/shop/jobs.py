@@ -21,8 +21,14 @@ __all__ = ["Generating", "Job", "JobFailed", "running"]
 ROOT = Path(__file__).parents[2]
 STOP_SECONDS = 60.0
 
-# Small enough for two of them beside everything else on a small machine.
-SPARK = ("--master", "local[2]", "--spark-conf", "spark.driver.memory=640m")
+# Small enough for two of them beside everything else on a small machine. What lives for a minute or
+# two is not worth being compiled for hours of work.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SPARK = (
+    *("--master", "local[2]"),
+    *("--spark-conf", "spark.driver.memory=512m"),
+    *("--spark-conf", f"spark.driver.extraJavaOptions={JAVA_OPTIONS}"),
+)
 
 
 class JobFailed(Exception):
@@ -30,19 +36,19 @@ class JobFailed(Exception):
 
 
 class Job:
-    """A `penstock` command that runs on Spark, in the demo's folder; its output goes to a file."""
+    """A `penstock` command that runs on Spark, in the demo's folder; what it says goes to files."""
 
     def __init__(self, name: str, args: Sequence[str], folder: Path) -> None:
         self.name = name
-        self._output = folder / f"{name}.log"
+        self._output, self._progress = folder / f"{name}.out", folder / f"{name}.log"
         command = [sys.executable, "-m", "penstock.cli.penstock", *args, *SPARK]
-        with self._output.open("wb") as output:
+        with self._output.open("wb") as output, self._progress.open("wb") as progress:
             self._process = subprocess.Popen(
                 command,
                 cwd=folder,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=output,
+                stderr=progress,
                 env=_environment(folder),
                 start_new_session=True,
             )
@@ -79,12 +85,12 @@ class Job:
         self._process.wait()
 
     def last_line(self) -> str:
-        return (self.lines() or ["it said nothing"])[-1]
+        """What it said last on stderr, where progress and failures are told."""
+        return (_lines(self._progress) or ["it said nothing"])[-1]
 
-    def lines(self) -> list[str]:
-        """What it has said."""
-        text = self._output.read_text(errors="replace")
-        return [line for line in text.splitlines() if line.strip()]
+    def results(self) -> list[str]:
+        """What it says that it has done."""
+        return _lines(self._output)
 
 
 class Generating:
@@ -145,6 +151,10 @@ def running(*jobs: Job) -> Iterator[None]:
     finally:
         for job in jobs:
             job.kill()
+
+
+def _lines(file: Path) -> list[str]:
+    return [line for line in file.read_text(errors="replace").splitlines() if line.strip()]
 
 
 def _environment(folder: Path) -> dict[str, str]:

@@ -19,7 +19,7 @@ __all__ = ["InVain", "Stage"]
 
 _Answer = TypeVar("_Answer")
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.5
 
 # Between two lines in a pipe.
 LINE_SECONDS = 10.0
@@ -83,7 +83,7 @@ class Stage:
     def summary(self, checks: Sequence[Check], remarks: Sequence[str]) -> None:
         """What has been checked, and whether it holds."""
         table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
-        table.add_column("")
+        table.add_column("", no_wrap=True)
         table.add_column("sent", justify="right")
         table.add_column("found", justify="right")
         table.add_column("")

@@ -110,8 +110,8 @@ class TestChecks:
     @pytest.mark.parametrize(
         ("is_lost", "what"),
         [
-            (lambda e: e.topic == "clicks" and not e.flaw, "clicks in the lake"),
-            (lambda e: e.topic == "payments" and e.flaw, "payments in the lake, kept aside"),
+            (lambda e: e.topic == "clicks" and not e.flaw, "clicks archived"),
+            (lambda e: e.topic == "payments" and e.flaw, "broken payments kept aside"),
             (lambda e: e.topic == "orders" and not e.flaw, "windows with the right revenue"),
             (lambda e: e.topic == "orders" and not e.flaw, "revenue"),
             (lambda e: e.topic == "orders" and not e.flaw, "orders replayed"),
@@ -146,4 +146,4 @@ class TestChecks:
         faults = [
             each.what for each in checks(ledger, replace(found, windows=windows)) if each.fault
         ]
-        assert ["windows with the right revenue", "orders in windows"] == faults
+        assert ["windows with the right revenue", "orders in these windows"] == faults
