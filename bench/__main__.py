@@ -26,6 +26,7 @@ PARTS = {
     "clients": "bench.clients",  # our client library beside other ones
     "discovery": "bench.discovery",  # nsqlookupd with a large cluster
     "crowd": "bench.crowd",  # 5,000 consumers on one channel
+    "shards": "bench.shards",  # one nsqd, and several on the same machine
     "spark": "bench.spark_drain",  # Spark, reading a topic
 }
 

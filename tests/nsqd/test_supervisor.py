@@ -190,6 +190,14 @@ def test_one_that_cannot_start_keeps_all_from_serving(tmp_path: Path) -> None:
     assert "before it served: all are stopped\n" in done.stderr
 
 
+def test_a_data_path_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    done = in_pipe("nsqd", "--shards=2", f"--data-path={tmp_path}/missing")
+
+    assert 1 == done.returncode
+    expected = f"FATAL: cannot make {tmp_path}/missing/shard-1 - No such file or directory\n"
+    assert done.stderr.endswith(expected)
+
+
 def test_one_that_is_not_wanted_any_more_gives_away_what_it_has(tmp_path: Path) -> None:
     with running(tmp_path, "--shards=2") as shards:
         with RawClient(shards.addresses("TCP")[1]) as consumer:

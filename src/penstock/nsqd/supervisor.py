@@ -196,14 +196,15 @@ class _Supervisor:
 
 
 def _make_folder(shard: Shard) -> None:
-    """The folder of a shard; that of shard 0 is the data path, which must be there."""
+    """The folder of a shard. The data path itself, which is that of shard 0, must be there."""
+    folder = shard.options.data_path
     if shard.number == 0:
         return
     try:
-        os.makedirs(shard.options.data_path, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(folder)
     except OSError as failure:
-        reason = failure.strerror
-        raise StorageError(f"cannot make {shard.options.data_path} - {reason}") from failure
+        raise StorageError(f"cannot make {folder} - {failure.strerror}") from failure
 
 
 def _signal_name(number: int) -> str:
