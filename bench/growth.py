@@ -28,10 +28,13 @@ __all__ = ["CURVES", "Curve", "Growth", "factor", "main"]
 BATCH_BYTES_MAX = 1_000_000
 """Bodies in one MPUB, and what a consumer may be sent ahead."""
 
-VOLUME_BYTES = 100_000_000
+VOLUME_BYTES = 400_000_000
 """What is published at a point of the curve of sizes, unless the messages are too many."""
 
-COUNT = 400_000
+COUNT = 800_000
+"""Enough for a CPU-second or so: the kernel counts in hundredths."""
+
+CONSUMED_BY_MANY = 200_000
 SINGLES = 40_000
 
 Costs = Mapping[str, float]
@@ -120,7 +123,7 @@ def with_consumers(server: Server, connections: int, share: float) -> Costs:
     """Together they may be sent as much as one may be at most, but each at least one message."""
     allow_sockets(connections)
     server.wire.create(server.at, TOPIC, [CHANNEL])
-    published = publish(server, int(share * COUNT))
+    published = publish(server, int(share * CONSUMED_BY_MANY))
     ahead = max(1, RDY_MAX // connections)
     drained = drain(server, published.messages, readers=connections, ahead=ahead)
     return {"consume + FIN": _cost_us(drained)}

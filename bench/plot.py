@@ -65,6 +65,7 @@ def draw_rates(table: Sequence[Mapping[str, Any]], path: Path) -> None:
     axis.set_yticks(range(len(lines)), [titles.get(line["row"], line["row"]) for line in lines])
     axis.set_xscale("log")
     axis.set_xlabel("messages per CPU-second of the server (more is better)")
+    axis.xaxis.set_major_formatter(_in_full)
     axis.legend(loc="lower right", frameon=False, labelcolor=INK)
     _plain(axis)
     axis.grid(visible=False, axis="y")
@@ -114,14 +115,21 @@ def _growth_axes(axis: Any, curve: Mapping[str, Any]) -> None:
     axis.set_title(curve["title"], loc="left", color=INK)
     axis.set_xlabel(curve["unit"])
     axis.set_ylabel("CPU µs per message")
+    axis.xaxis.set_major_formatter(_in_full)
+    axis.yaxis.set_major_formatter(_in_full)
     axis.legend(frameon=False, labelcolor=INK)
     _plain(axis)
 
 
 def _figure(width: float, height: float) -> Figure:
     # So that the same figures make the same file.
-    mpl.rcParams.update({"svg.hashsalt": "bench", "font.size": 9})
+    mpl.rcParams.update({"svg.hashsalt": "bench", "svg.fonttype": "none", "font.size": 9})
     return Figure(figsize=(width, height))
+
+
+def _in_full(value: float, _position: float) -> str:
+    """1,000 rather than a power; a million is shorter by its letter."""
+    return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,g}"
 
 
 def _plain(axis: Any) -> None:
@@ -129,7 +137,8 @@ def _plain(axis: Any) -> None:
         axis.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axis.spines[side].set_color(INK)
-    axis.tick_params(which="both", color=INK, labelcolor=INK)
+    axis.minorticks_off()
+    axis.tick_params(color=INK, labelcolor=INK)
     axis.xaxis.label.set_color(INK)
     axis.yaxis.label.set_color(INK)
     axis.grid(visible=True, which="major", color=INK, alpha=0.25, linewidth=0.6)
