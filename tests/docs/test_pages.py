@@ -26,7 +26,7 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.timeout(300)  # Spark starts for the first that needs it
+@pytest.mark.timeout(600)  # Spark starts for the first that needs it
 @pytest.mark.parametrize("page", pages_to_follow(), ids=name)
 def test_a_page_can_be_followed_word_for_word(
     page: Path, terminal: Terminal, request: pytest.FixtureRequest
