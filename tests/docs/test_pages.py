@@ -19,7 +19,7 @@ from tests.docs.pages import (
 )
 from tests.docs.terminal import Terminal
 
-NOT_RUN_MAX = 12
+NOT_RUN_MAX = 16
 
 
 def name(page: Path) -> str:

@@ -31,6 +31,7 @@ def loaded(path: Path) -> ModuleType:
     return module
 
 
+@pytest.mark.timeout(300)  # Spark may have to start
 def test_the_spark_job_sums_up_orders(spark: SparkSession, tmp_path: Path) -> None:
     orders = [("ann", 30), ("bob", 7), ("ann", 12.5)]
     bodies = [json.dumps({"id": 1, "customer": who, "amount": much}) for who, much in orders]
