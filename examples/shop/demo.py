@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -26,7 +26,7 @@ from examples.shop.checks import checks, remarks
 from examples.shop.cluster import Cluster, running_cluster
 from examples.shop.events import TOPICS
 from examples.shop.found import Places, look, paid_orders, revenue
-from examples.shop.jobs import Generating, Job, JobFailed, running
+from examples.shop.jobs import Generating, Job, JobFailed, running_jobs
 from examples.shop.ledger import Ledger, read_ledger
 from examples.shop.scenes import InVain, Stage
 from rich.console import Console
@@ -80,8 +80,9 @@ class Demo:
     def run(self, *, rate: float, seconds: float) -> bool:
         """Whether every check holds."""
         self.show_cluster()
-        archive, stream = self.archive(), self.stream()
-        with running(archive, stream):
+        with running_jobs(self._folder) as start:
+            archive = start("archive", self.archive_command())
+            stream = start("stream", ("stream", str(HERE / "stream.toml"), self._lookupd))
             self.wait_for_spark(archive, stream)
             with self.open_shop(rate, seconds) as shop:
                 watch = Watch(shop, archive, stream)
@@ -102,12 +103,9 @@ class Demo:
             cluster.create_topic(topic)
         (self._folder / "demo.json").write_bytes(msgspec.json.encode(self.places))
 
-    def archive(self) -> Job:
+    def archive_command(self) -> Sequence[str]:
         flags = ("--lake=lake", f"--schema={LAKE_SCHEMA}", "--trigger=5s")
-        return Job("archive", ("archive", *TOPICS, *flags, self._lookupd), self._folder)
-
-    def stream(self) -> Job:
-        return Job("stream", ("stream", str(HERE / "stream.toml"), self._lookupd), self._folder)
+        return ("archive", *TOPICS, *flags, self._lookupd)
 
     def wait_for_spark(self, archive: Job, stream: Job) -> None:
         """Until each query has its place on the brokers."""
@@ -197,9 +195,9 @@ class Demo:
         self._stage.scene("Out of the lake: the last hour of orders once more, and a report")
         replay_flags = ("--lake=lake", "--from=1h", "--yes", self._lookupd)
         report_flags = ("--lake=lake", "--event-time=value.ts", f"--out={self.report}")
-        replay = Job("replay", ("replay", "orders", "orders.again", *replay_flags), self._folder)
-        report = Job("report", ("report", *report_flags), self._folder)
-        with running(replay, report):
+        with running_jobs(self._folder) as start:
+            replay = start("replay", ("replay", "orders", "orders.again", *replay_flags))
+            report = start("report", ("report", *report_flags))
             self._stage.wait(
                 lambda: replay.has_ended() and report.has_ended(),
                 "penstock replay, penstock report",

@@ -9,14 +9,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 from examples.shop.generator import Status
 
-__all__ = ["Generating", "Job", "JobFailed", "running"]
+__all__ = ["Generating", "Job", "JobFailed", "running_jobs"]
 
 ROOT = Path(__file__).parents[2]
 STOP_SECONDS = 60.0
@@ -140,10 +140,17 @@ class Generating:
 
 
 @contextmanager
-def running(*jobs: Job) -> Iterator[None]:
-    """All are asked to stop in the end, or killed, if something goes wrong; none is left."""
+def running_jobs(folder: Path) -> Iterator[Callable[[str, Sequence[str]], Job]]:
+    """A function that starts jobs. In the end, all are asked to stop, or killed, if something goes
+    wrong; none is left."""
+    jobs: list[Job] = []
+
+    def start(name: str, args: Sequence[str]) -> Job:
+        jobs.append(Job(name, args, folder))
+        return jobs[-1]
+
     try:
-        yield
+        yield start
         for job in jobs:
             job.ask_to_stop()
         for job in jobs:

@@ -93,6 +93,7 @@ def test_messages_sizes_delays_and_silence_are_those_of_the_messages(
     assert [100, 0, 0, 0, 0, 0, 0, 100] == [moment.messages for moment in orders.moments]
     assert [0] * 7 + [10] == [moment.rejected for moment in orders.moments]
     assert orders.moments[1].sizes is None
+    assert {0: 50, 1: 50} == orders.moments[0].by_node
 
 
 def test_a_part_of_the_time_is_reported_alone(spark: SparkSession, lake: Path) -> None:

@@ -12,7 +12,8 @@ START = 1_794_729_600  # 2026-11-15T08:00:00Z
 
 def moment(second: int, messages: int) -> Moment:
     delays = Delays(0.5, 1.0, 61.0, 3700.0, 2)
-    return Moment(START + second, messages, messages * 180, 1, Sizes(180, 200, 250, 1200), delays)
+    sizes, by_node = Sizes(180, 200, 250, 1200), {1: messages - 10, 2: 10}
+    return Moment(START + second, messages, messages * 180, 1, sizes, delays, by_node)
 
 
 def report(lake: str = "lake", event_time: str = "value.ts") -> Report:
@@ -21,7 +22,7 @@ def report(lake: str = "lake", event_time: str = "value.ts") -> Report:
         first_ns=START * 10**9,
         last_ns=(START + 30) * 10**9,
         total=moment(0, 6000),
-        moments=[moment(0, 1000), Moment(START + 10, 0, 0, 0, None, None), moment(20, 5000)],
+        moments=[moment(0, 1000), Moment(START + 10, 0, 0, 0, None, None, {}), moment(20, 5000)],
         by_node={1: 4000, 2: 2000},
         silence_seconds=10.25,
     )
@@ -60,10 +61,11 @@ def test_a_plot_and_a_table_for_each_figure() -> None:
     seen = Seen(page_of(report(), MADE_AT))
 
     assert [] == seen.open
-    assert 3 == seen.tags.count("figure")
-    assert 3 == sum(attribute == ("class", "plot") for attribute in seen.attributes)
-    assert 4 == seen.tags.count("table")
+    assert 4 == seen.tags.count("figure")
+    assert 4 == sum(attribute == ("class", "plot") for attribute in seen.attributes)
+    assert 5 == seen.tags.count("table")
     assert "5,000" in seen.words
+    assert "4,990" in seen.words
     assert "Left out: 2 that are dated after they were published." in seen.words
 
 

@@ -47,6 +47,9 @@ STEPS_SECONDS = (
 
 PERCENTILES = (0.5, 0.95, 0.99)
 
+# More lines than that in a plot cannot be told apart.
+NODES_MAX = 6
+
 TimeRange = tuple[int | None, int | None]
 
 
@@ -93,6 +96,8 @@ class Moment(NamedTuple):
     rejected: int
     sizes: Sizes | None
     delays: Delays | None
+    by_node: Mapping[int, int]
+    """Messages; of no node, if there are too many for a plot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +268,9 @@ def _topic_reports(
     stepped = table.withColumn("start", start)
     # Every step of each topic and, where there is no start, all of it: the files are read once.
     sets = stepped.groupingSets([["topic", "start"], ["topic"]], "topic", "start")
-    rows = sets.agg(*_measures()).collect()
+    nodes = sorted({node for extent in extents.values() for node in extent.by_node})
+    nodes = nodes if len(nodes) <= NODES_MAX else []
+    rows = sets.agg(*_measures(nodes)).collect()
     silences = _silences(table)
     return [
         TopicReport(
@@ -284,7 +291,7 @@ def _total(rows: Sequence[Row], extent: _Extent) -> Moment:
     return _moment(row)._replace(start_seconds=extent.first_ns // 10**9)
 
 
-def _measures() -> list[Column]:
+def _measures(nodes: Sequence[int]) -> list[Column]:
     delay = sql.col("delay")
     counted = sql.when(delay >= 0, delay)
     percentiles = [sql.lit(each) for each in PERCENTILES]
@@ -297,6 +304,13 @@ def _measures() -> list[Column]:
         sql.percentile_approx(counted, sql.array(*percentiles)).alias("delays"),
         sql.max(counted).alias("delay_max"),
         sql.count_if(delay < 0).alias("ahead"),
+        sql.create_map(
+            *(
+                column
+                for node in nodes
+                for column in (sql.lit(node), sql.count_if(sql.col("node") == node))
+            )
+        ).alias("by_node"),
     ]
 
 
@@ -313,6 +327,7 @@ def _moment(row: Row) -> Moment:
         rejected=row["rejected"],
         sizes=Sizes(p50, p95, p99, row["size_max"]),
         delays=delays,
+        by_node=row["by_node"],
     )
 
 
@@ -320,7 +335,7 @@ def _moments(rows: Sequence[Row], step: int) -> list[Moment]:
     """In order, with a moment for each step between the first and the last."""
     known = {row["start"]: _moment(row) for row in rows if row["start"] is not None}
     return [
-        known.get(start, Moment(start, 0, 0, 0, None, None))
+        known.get(start, Moment(start, 0, 0, 0, None, None, {}))
         for start in range(min(known), max(known) + step, step)
     ]
 

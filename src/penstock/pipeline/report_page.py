@@ -42,7 +42,8 @@ def page_of(report: Report, made_at: datetime) -> str:
 
 def summary_rows(report: Report) -> list[list[str]]:
     """A row for each topic, after one of headings."""
-    head = ["topic", "messages", "rejected", "size", "a second", "at most", "p50", "p99", "largest"]
+    head = ["topic", "messages", "rejected", "bytes", "a second", "at most"]
+    head += ["size p50", "p99", "largest"]
     if report.event_time:
         head += ["delay p50", "p99", "longest"]
     head += ["longest silence"]
@@ -89,6 +90,8 @@ class _Section:
 
 def _section(topic: TopicReport, report: Report) -> _Section:
     figures = [_throughput(topic, report)]
+    if len(topic.by_node) > 1 and topic.total.by_node:
+        figures.append(_nodes(topic, report))
     if topic.total.delays is not None:
         figures.append(_delays(topic))
     figures.append(_sizes(topic))
@@ -124,6 +127,20 @@ def _throughput(topic: TopicReport, report: Report) -> _Figure:
     ]
     head = ["from", "messages", "rejected", "a second", "size"]
     return _figure("Throughput", topic, series, lambda rate: f"{per_second(rate)}/s", head, rows)
+
+
+def _nodes(topic: TopicReport, report: Report) -> _Figure:
+    step, nodes = report.step_seconds, sorted(topic.by_node)
+    series = [
+        Series(f"node {node}", [each.by_node.get(node, 0) / step for each in topic.moments])
+        for node in nodes
+    ]
+    rows = [
+        [_time(each.start_seconds), *(grouped(each.by_node.get(node, 0)) for node in nodes)]
+        for each in topic.moments
+    ]
+    head = ["from", *(f"node {node}" for node in nodes)]
+    return _figure("By node", topic, series, lambda rate: f"{per_second(rate)}/s", head, rows)
 
 
 def _delays(topic: TopicReport) -> _Figure:
