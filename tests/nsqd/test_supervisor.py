@@ -218,3 +218,17 @@ def test_one_that_is_not_wanted_any_more_gives_away_what_it_has(tmp_path: Path) 
         topic = json.loads(shards.get(0, f"/stats?format=json&topic={TOPIC}"))["topics"][0]
 
         assert 2 == topic["depth"]
+
+
+def test_one_that_was_only_stopped_is_not_called_drained(tmp_path: Path) -> None:
+    """A closed terminal stops nsqd; what is left must not seem to be nothing."""
+    (tmp_path / "shard-1").mkdir()
+    with run_nsqd(data_path=tmp_path / "shard-1") as nsqd:
+        nsqd.publish(TOPIC, b"left")
+
+    with running(tmp_path) as shards:
+        shards.supervisor.send_signal(signal.SIGHUP)
+        exit_code = shards.supervisor.wait()
+
+        assert 0 == exit_code
+        assert "shard 1 has ended\n" in shards.log

@@ -87,6 +87,7 @@ class _Supervisor:
         self._workers = workers
         self._log = log
         self._clock = SystemClock()
+        self._has_told = False
         self._is_stopping = False
         self._exit_code = 0
 
@@ -106,25 +107,27 @@ class _Supervisor:
 
     def _start(self, worker: _Worker) -> None:
         worker.started_ns, worker.restart_ns = self._clock.now_ns(), 0
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        worker.link = ours
         try:
-            worker.pid = os.fork()
+            self._fork(worker)
         except OSError as failure:
-            theirs.close()
             worker.close_link()
             self._died(worker, f"could not be started ({failure.strerror})")
             return
-        if worker.pid == 0:
-            # Our ends, which came along, must end with the supervisor.
-            for each in self._workers:
-                each.close_link()
-            become_shard(worker.shard, theirs)
-        theirs.close()
         self._log.info("shard %d is process %d", worker.shard.number, worker.pid)
 
+    def _fork(self, worker: _Worker) -> None:
+        worker.link, theirs = socket.socketpair()
+        worker.link.setblocking(False)
+        with theirs:
+            worker.pid = os.fork()
+            if worker.pid == 0:
+                # Our ends, which came along, must end with the supervisor.
+                for each in self._workers:
+                    each.close_link()
+                become_shard(worker.shard, theirs)
+
     def _pass_on(self, number: int) -> None:
+        self._has_told = True
         if number != signal.SIGHUP:
             self._is_stopping = True
         for worker in self._workers:
@@ -150,7 +153,7 @@ class _Supervisor:
             self._died(worker, f"(process {pid}) was killed by {_signal_name(-exit_code)}")
         elif exit_code > 0:
             self._died(worker, f"(process {pid}) ended with exit code {exit_code}")
-        elif shard.is_retiring and not self._is_stopping:
+        elif shard.is_retiring and not self._has_told:
             folder = shard.options.data_path
             self._log.info("shard %d is drained, and %s may be deleted", shard.number, folder)
         else:
