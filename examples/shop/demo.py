@@ -179,12 +179,15 @@ class Demo:
         watch.shop.close_shop()
         self._stage.wait(lambda: watch.step() == "done", "the last order", seconds=PATIENCE_SECONDS)
         ledger = read_ledger(self.places.ledger)
-        self._stage.wait(
-            lambda: watch.step() and self._is_complete(ledger),
-            "the last windows",
-            seconds=PATIENCE_SECONDS,
-            progress=lambda: self._progress(watch),
-        )
+        try:
+            self._stage.wait(
+                lambda: watch.step() and self._is_complete(ledger),
+                "the last windows",
+                seconds=PATIENCE_SECONDS,
+                progress=lambda: self._progress(watch),
+            )
+        except InVain as failure:  # the checks will say what is missing
+            self._stage.tell(str(failure), "bold red")
 
     def tell_what_spark_did(self, *jobs: Job) -> None:
         for job in jobs:
