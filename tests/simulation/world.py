@@ -396,6 +396,10 @@ class World:
         channel.deleted = True
         channel.topic.channels.pop(channel.name, None)
         channel.topic.changed_ns = self.now_ns
+        self._note_health()
+        if channel.goes_with_consumers and self.is_ill():
+            # Nobody is told if the journal cannot take down what the topic holds from now on.
+            channel.topic.is_unsure = True
         self.count("channel: deleted")
 
     # After every step.
