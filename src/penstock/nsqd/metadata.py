@@ -82,8 +82,8 @@ def restore(data_path: Path, broker: Broker, log: Logger) -> None:
         unnamed.pop(stored_topic.name, None)
         topic = broker.topic(stored_topic.name)
         for stored_channel in _with_valid_names(stored_topic.channels, "channel", log):
-            # One whose cursor a power loss has taken begins where the log does: what it had finished
-            # comes again, but what it had not is not passed by.
+            # One whose cursor a power loss has taken begins where the log does: what it had
+            # finished comes again, but what it had not is not passed by.
             channel = topic.channel(stored_channel.name, topic.log.first_seq)
             if stored_channel.paused:
                 channel.pause(True)
