@@ -28,6 +28,7 @@ PARTS = {
     "crowd": "bench.crowd",  # 5,000 consumers on one channel
     "shards": "bench.shards",  # one nsqd, and several on the same machine
     "spark": "bench.spark_drain",  # Spark, reading a topic
+    "growth": "bench.growth",  # what a message costs as there is more of something
 }
 
 FILE = click.Path(dir_okay=False, writable=True, path_type=Path)

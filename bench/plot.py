@@ -51,24 +51,27 @@ def main(*, files: Sequence[Path], into: Path) -> None:
 
 
 def draw_rates(table: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Bars for each row that has messages per CPU-second, a colour for each target."""
+    """A line for each row that has messages per CPU-second, a dot on it for each target."""
     lines = [line for line in table if line["metric"] == "per_cpu"][::-1]
-    targets = list(lines[0]["medians"])
-    figure = _figure(9, 1 + 0.17 * len(lines) * (len(targets) + 1))
+    figure = _figure(9, 1 + 0.28 * len(lines))
     axis = figure.subplots()
-    height = 0.8 / len(targets)
-    for number, target in enumerate(targets):
-        rates = [line["medians"][target] or 0 for line in lines]
-        at = [y + 0.4 - height * (number + 0.5) for y in range(len(lines))]
-        axis.barh(at, rates, height, label=target, color=COLOURS[number % len(COLOURS)])
+    for number, target in enumerate(lines[0]["medians"]):
+        measured = [(y, line["medians"][target]) for y, line in enumerate(lines)]
+        known = [(y, rate) for y, rate in measured if rate]
+        axis.scatter(
+            [rate for _, rate in known],
+            [y for y, _ in known],
+            label=target,
+            color=COLOURS[number % len(COLOURS)],
+            zorder=3 - number,  # ours on top
+        )
     titles = row_titles()
     axis.set_yticks(range(len(lines)), [titles.get(line["row"], line["row"]) for line in lines])
     axis.set_xscale("log")
     axis.set_xlabel("messages per CPU-second of the server (more is better)")
     axis.xaxis.set_major_formatter(_in_full)
-    axis.legend(loc="lower right", frameon=False, labelcolor=INK)
+    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=4, frameon=False, labelcolor=INK)
     _plain(axis)
-    axis.grid(visible=False, axis="y")
     _save(figure, path)
 
 
@@ -128,8 +131,10 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _in_full(value: float, _position: float) -> str:
-    """1,000 rather than a power; a million is shorter by its letter."""
-    return f"{value / 1e6:g} M" if value >= 1e6 else f"{value:,g}"
+    """1,000 rather than a power; beyond that by letters, for which there is room."""
+    if value >= 1e6:
+        return f"{value / 1e6:g}M"
+    return f"{value / 1e3:g}k" if value >= 1e4 else f"{value:,g}"
 
 
 def _plain(axis: Any) -> None:
