@@ -1,4 +1,4 @@
-"""penstock archive and penstock replay as programs: what is wrong is told at once, in one line.
+"""penstock archive, replay and report as programs: what is wrong is told at once, in one line.
 
 What they do when nothing is wrong is in tests/pipeline; one test here starts Spark as they do.
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.programs import in_pipe, started
 
+from penstock.pipeline.lake import Lake
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.waiting import wait_until
 
@@ -30,6 +31,7 @@ def test_what_is_wrong_is_told_in_one_line_before_spark_is_started(
     photos, lake = tmp_path / "photos", tmp_path / "lake"
     photos.mkdir()
     (photos / "holiday.jpg").touch()
+    empty = Lake.create(tmp_path / "empty").path
     no_java = {"JAVA_HOME": "", "PATH": str(tmp_path)}
     cases = {
         ("archive", "ordres", "--lake", str(lake), *at(nsqd)): "there is no topic ordres",
@@ -37,6 +39,9 @@ def test_what_is_wrong_is_told_in_one_line_before_spark_is_started(
         ("archive", "orders", "--lake", str(lake), *at(nsqd)): "Spark needs Java 17 or later",
         ("replay", "orders", "again", "--lake", str(lake), *at(nsqd)): "is no lake",
         ("replay", "ordres", "again", "--from-history", *at(nsqd)): "there is no topic ordres",
+        ("report", "--lake", str(photos)): "is no lake",
+        ("report", "--lake", str(empty)): "has no topic yet",
+        ("report", "--lake", str(empty), "--topic", "orders"): "there is no topic orders in",
     }
     for args, words in cases.items():
         done = in_pipe("penstock", *args, env=no_java)
