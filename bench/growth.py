@@ -268,7 +268,9 @@ def _print(growth: Growth) -> None:
     for goal, _ in _goals([growth]):
         for line, times in factor(goal, growth).items():
             met = "met" if goal.is_met(times) else "not met"
-            console.print(f"{met:>8}  {line}: {goal}  ({times:.2f})", highlight=False)
+            console.print(
+                f"{met:>8}  {line}: {goal}  ({times:.2f})", highlight=False, soft_wrap=True
+            )
 
 
 def _goals(grown: Sequence[Growth]) -> list[tuple[GrowthGoal, Growth]]:
