@@ -239,7 +239,7 @@ class Crew:
 
 
 def allow_sockets(count: int) -> None:
-    """For us, for the servers that we start, and for the load's processes."""
+    """For us, and for the processes that we start from now on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + SOCKETS_BESIDE
     if hard < needed:

@@ -32,7 +32,7 @@ MANY = 1_000
 """Topics, or consumers; a tenth of the messages if that is fewer."""
 
 AHEAD_OF_MANY = 25
-"""Messages in flight to each of many consumers: together ten times what two have."""
+"""Messages in flight to each of many consumers: together five times what two have."""
 
 
 def publish_batches(server: Server, count: int) -> Mapping[str, Figures]:
