@@ -19,6 +19,7 @@ _LOOSE = [
     (r"\b[0-9a-f]{16}\b", None),  # an id
     (r"\b\d{9,}\b", None),  # a sequence number, nanoseconds
     (r"(?<![\d.])\d+\.\d+(?![\d.])", None),  # seconds, megabytes
+    (r"(?:(?<=\n)|^)\.{3}\n", r"(?:.*\n)*?"),
     (r"\.{3}", r"(?:.|\n)*?"),
     (r"\s+", r"\s+"),
 ]

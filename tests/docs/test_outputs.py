@@ -12,6 +12,9 @@ from tests.docs.outputs import alike, answers_alike
         ("id 9a466058d7254c7b", "id 0046605c5de1c491"),
         ("took 0.31 s", "took 12.5 s"),
         ("up\n...\ndone", "up\nmany\nlines\ndone"),
+        ("up\n...\ndone", "up\ndone"),
+        ("...\ndone", "done"),
+        ("up\n...", "up\nmany\nlines"),
         ("<Message ...>", "<Message b'x'>"),
     ],
 )
