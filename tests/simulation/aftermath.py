@@ -221,7 +221,8 @@ class _Adoption:
 
     def _check_channel(self, channel: ModelChannel, known: ModelChannel, real: Channel) -> None:
         channel.placed_ns = self._renewed(known.placed_ns)
-        channel.last_first_seq = known.last_first_seq
+        if not self._world.wall_went_back:  # or numbers may begin anew, below those before
+            channel.last_first_seq = known.last_first_seq
         channel.floor, channel.skipped = known.floor, set(known.skipped)
         if not self._is_loose and (known.paused, known.committing) != (
             real.paused,

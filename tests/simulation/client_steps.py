@@ -71,9 +71,15 @@ def subscribe(world: World, step: Step) -> str:
     return subscribe_to(world, topic, name, step)
 
 
+def _another_is_sampled(world: World, topic: str, name: str) -> bool:
+    """Then nobody could tell any more from which channel something was sampled away."""
+    sampled = [channel for channel in world.channels() if channel.is_sampled]
+    return any((each.topic.name, each.name) != (topic, name) for each in sampled)
+
+
 def subscribe_to(world: World, topic: str, name: str, step: Step) -> str:
     connection = world.connect("consumer")
-    is_sampling = step.c % 24 == 0
+    is_sampling = step.c % 24 == 0 and not _another_is_sampled(world, topic, name)
     timeout_ns = SECOND_NS if step.c % 5 == 0 else MSG_TIMEOUT_NS
     if is_sampling or timeout_ns != MSG_TIMEOUT_NS:
         wishes = {"msg_timeout": timeout_ns // MILLISECOND_NS, "sample_rate": 0}

@@ -61,6 +61,7 @@ def _take(world: World, step: Step) -> None:
     try:
         if step.ends_turn:
             world.loop.pass_time(MILLISECOND_NS)
+            world.settle_timeouts()
             world.settle_sampling()
         said = _STEPS[step.verb](world, step)
         if said:

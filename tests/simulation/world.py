@@ -76,6 +76,7 @@ class World:
         self.node_is_ending = False
         self._random = Random(seed)
         self._sampled_away = 0
+        self._lost_sample = False  # a channel has gone, and with it what was sampled away
         self._outgoing: object = None
         self._outgoing_seen = 0
         self._struck = 0
@@ -397,6 +398,7 @@ class World:
         channel.topic.channels.pop(channel.name, None)
         channel.topic.changed_ns = self.now_ns
         self._note_health()
+        self._lost_sample |= channel.is_sampled
         if channel.goes_with_consumers and self.is_ill():
             # Nobody is told if the journal cannot take down what the topic holds from now on.
             channel.topic.is_unsure = True
@@ -408,7 +410,7 @@ class World:
         """Draws the conclusions from what the step has brought, and checks everything."""
         self._note_health()
         self._see_acknowledgements()
-        self._settle_timeouts()
+        self.settle_timeouts()
         self.settle_sampling()
         self.see_trims()
         self._check_counts()
@@ -457,7 +459,8 @@ class World:
             message.acknowledged = True
         self._acknowledged.clear()
 
-    def _settle_timeouts(self) -> None:
+    def settle_timeouts(self) -> None:
+        """What the node has taken back since it was last looked at is no longer in flight."""
         for channel in self.channels():
             for consumer in channel.holders:
                 if consumer.in_flight:
@@ -483,7 +486,8 @@ class World:
         """What a sampling consumer did not want is finished. Which ones, the node has to tell."""
         if not self._sampled_away:
             return
-        self._settle_timeouts()  # or what has come back unseen would not be among the queued
+        self.settle_timeouts()  # or what has come back unseen would not be among the queued
+        left, self._sampled_away = self._sampled_away, 0
         for channel in self.channels():
             if channel.is_sampled:
                 real = self.real_channel(channel)
@@ -493,9 +497,10 @@ class World:
                     if entry.message.body not in bodies:
                         entry.delivered = True  # in a way: its turn was over
                         channel.finish(entry, self.now_ns)
-                        self._sampled_away -= 1
+                        left -= 1
                         self.count("state: sampled away")
-        if self._sampled_away:
+        is_known, self._lost_sample = not self._lost_sample, False
+        if left and is_known:
             raise Violation("sampling has taken more or fewer messages than it should have")
 
     def see_trims(self) -> None:
