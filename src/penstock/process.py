@@ -5,6 +5,7 @@ import gc
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -14,6 +15,7 @@ from penstock.logs import Logger
 __all__ = [
     "drain_on_sigterm",
     "ignore_signals",
+    "open_files_limit",
     "raise_open_files_limit",
     "reload_on_hangup",
     "settle_memory",
@@ -84,6 +86,12 @@ def raise_open_files_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def open_files_limit() -> int:
+    """How many files we may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def settle_memory() -> None:

@@ -31,7 +31,7 @@ class LogSettings:
     sync_timeout_ns: int = 2_000_000_000
     retention_time_ns: int | None = None
     retention_bytes: int | None = None
-    # Well below the 1,024 descriptors a process usually gets: the rest is for connections.
+    # Well below the 1,024 descriptors that a process has at least.
     open_files_max: int = 256
 
     @property

@@ -9,6 +9,7 @@ from penstock.log import LogSettings
 from penstock.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from penstock.nsqd.pulse import Patience
 from penstock.nsqd.statsd import StatsdSettings
+from penstock.process import open_files_limit
 from penstock.tls import client_context
 from penstock.webapi.client import HttpClient
 from penstock.wire.identify import ServerOffer
@@ -26,8 +27,14 @@ __all__ = [
 ]
 
 
+# A quarter of the files that we may have open is for logs, the rest for connections. More than
+# these would save no more openings, unless there are as many busy topics.
+_LOG_FILES_MAX = 16_384
+
+
 def log_settings(options: NsqdOptions) -> LogSettings:
     return LogSettings(
+        open_files_max=min(open_files_limit() // 4, _LOG_FILES_MAX),
         max_bytes_per_file=options.max_bytes_per_file,
         sync_every=options.sync_every,
         sync_timeout_ns=options.sync_timeout_ns,
