@@ -86,9 +86,9 @@ _NOTHING = Block("", "", 0)
 
 def pages() -> list[Path]:
     """Every page there is."""
-    own = (path for path in ROOT.glob("*.md"))
-    below = (path for folder in ("docs", "examples", "deploy") for path in _below(ROOT / folder))
-    return sorted([*own, *below])
+    folders = [ROOT / name for name in ("docs", "examples", "deploy")]
+    below = [path for folder in folders for path in folder.rglob("*.md")]
+    return sorted([*ROOT.glob("*.md"), *below])
 
 
 def pages_to_follow() -> list[Path]:
@@ -120,10 +120,6 @@ def commands(block: Block) -> list[Command]:
         ]
     lines = [line for line in _lines(block.text) if line and not line.startswith("#")]
     return [Command(line) for line in lines]
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    return folder.rglob("*.md")
 
 
 def _block(found: re.Match[str], text: str) -> Block:

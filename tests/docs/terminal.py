@@ -21,7 +21,6 @@ from penstock.testing.waiting import wait_until
 
 __all__ = ["Terminal"]
 
-WRONG_COMMAND_LINE = 2
 COMMAND_SECONDS = 200.0  # Spark on a crowded machine takes long
 
 # What goes on until Ctrl-C, and what it says when it is ready.
@@ -91,12 +90,7 @@ class Terminal:
         return output.read_text()
 
     def _start(self, command: str, ready: str, printed: str | None) -> str:
-        """Takes the place of the same program, if that was started before."""
-        for running in [
-            each for each in self._others if _program(each.command) == _program(command)
-        ]:
-            self._others.remove(running)
-            _interrupt(running)
+        self._leave(_program(command))
         output = self._file()
         process = self._started("bash", "-c", command, stdin=subprocess.DEVNULL, output=output)
         self._others.append(_Running(process, command))
@@ -113,13 +107,16 @@ class Terminal:
             raise
         return output.read_text()
 
+    def _leave(self, program: list[str]) -> None:
+        """Ends what is about to be started anew, if it runs, and before it what came after it."""
+        programs = [_program(running.command) for running in self._others]
+        while program in programs:
+            _interrupt(self._others.pop())
+            programs.pop()
+
     def _started(self, *command: str, stdin: int, output: Path) -> subprocess.Popen[bytes]:
-        there = [
-            "env",
-            "--chdir",
-            str(self.folder),
-            *command,
-        ]  # a mount namespace forgets the folder
+        # Who enters a mount namespace leaves the folder.
+        there = ["env", "--chdir", str(self.folder), *command]
         with output.open("wb") as file:
             return subprocess.Popen(
                 self.machine.inside(*there),
@@ -155,9 +152,10 @@ def _compare(command: str, shown: str, real: str) -> None:
 
 
 def _interrupt(running: _Running) -> None:
-    """Ctrl-C, for what goes on until then, unless its cluster has gone before it."""
+    """Ctrl-C, for what goes on until then."""
+    ended = running.process.poll()
     _stop(running.process, signal.SIGINT)
-    assert running.process.returncode != WRONG_COMMAND_LINE, running.command
+    assert ended in (None, 0), f"{running.command} ended by itself, with {ended}"
 
 
 def _stop(process: subprocess.Popen[bytes], sign: signal.Signals) -> None:
