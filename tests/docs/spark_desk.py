@@ -83,6 +83,7 @@ class Desk:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", "1")
+            .config("spark.sql.codegen.wholeStage", "false")  # of little use for a few rows
             .getOrCreate()
         )
         self.spark.sparkContext.setLogLevel("ERROR")
