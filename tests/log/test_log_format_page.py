@@ -58,7 +58,7 @@ def test_its_files_are_those_of_the_layout() -> None:
     assert layout.__doc__ is not None
     described = re.findall(r"^ +\S+ {2,}.*$", layout.__doc__, re.MULTILINE)
 
-    assert 8 == len(described)
+    assert 10 == len(described)
     for line in described:
         assert line.strip() in section("Files")
 
