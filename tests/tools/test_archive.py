@@ -216,11 +216,11 @@ def test_a_disk_that_fails_ends_it_and_nothing_is_finished(
     nsqd: NsqdProcess, topic: str, tmp_path: Path
 ) -> None:
     publish_first(nsqd, topic, [b"one"])
-    output = tmp_path / "out"
-    output.write_text("no folder")
-    with tool_process("nsq_to_file", *flags(nsqd, topic, output)) as archive:
+    (tmp_path / "day").write_text("no folder")
+    named = ["--filename-format=day/<TOPIC>.log"]
+    with tool_process("nsq_to_file", *flags(nsqd, topic, tmp_path), *named) as archive:
         assert 1 == archive.wait()
-        assert "FATAL: unable to write to " in archive.log
+        assert "FATAL: unable to " in archive.log
 
     assert 1 == unfinished_after_disconnect(nsqd, topic)
 
