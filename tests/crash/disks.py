@@ -84,6 +84,7 @@ class Disk:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
+        # Only the system's administrator may mount; `make test` installs e2fsprogs.
         pytest.skip("a disk of its own takes Linux, root and e2fsprogs")
     made = Disk(tmp_path)
     try:

@@ -121,6 +121,7 @@ def test_a_stop_is_given_the_time_that_draining_takes() -> None:
     assert parse_duration(config["drain_timeout"]) < parse_duration(stop)
 
 
+# It is part of systemd, which is not installed where it does not run the machine.
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze here")
 @pytest.mark.parametrize("daemon", OPTIONS)
 def test_a_unit_is_one(daemon: str, tmp_path: Path) -> None:

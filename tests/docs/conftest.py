@@ -41,6 +41,8 @@ def machine() -> Iterator[Machine]:
         with new_machine() as made:
             yield made
     except NoNamespaces as reason:
+        # Pages name the default ports, which may be in use here, and folders such as /var/lib.
+        # Without others of our own, nothing may be started on them.
         pytest.skip(str(reason))
 
 

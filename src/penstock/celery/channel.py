@@ -174,4 +174,6 @@ class Channel(virtual.Channel):
             )
 
     def _get(self, queue: str, timeout: float | None = None) -> NoReturn:
+        # kombu's base class has it for those who poll, which Celery's workers do not. NSQ has no
+        # command that fetches one message: to subscribe for one, and leave, would take others too.
         raise NotImplementedError("NSQ pushes messages: consume the queue instead of polling it")

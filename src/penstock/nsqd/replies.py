@@ -32,9 +32,7 @@ class Held:
     def complete(self, data: bytes) -> None:
         """This is what is to be written when there is nothing more to wait for."""
         self.action = data
-        self.waits -= 1
-        if not self.waits:
-            self._replies.release()
+        self.done(None)
 
 
 class Replies:
