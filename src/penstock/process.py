@@ -33,10 +33,16 @@ def stop_on_signals(stop: asyncio.Event, log: Logger) -> None:
     """The first signal stops cleanly, the second at once. So does a terminal that is closed, unless
     SIGHUP has another meaning here, or none at all under nohup."""
 
+    asked = False
+
     def on_signal(name: str) -> None:
-        if stop.is_set():
+        # Not `stop.is_set()`: what stops by itself, when it is drained, is not to be cut short by
+        # the first signal.
+        nonlocal asked
+        if asked:
             log.fatal("%s again, exiting without a clean stop", name)
             os._exit(1)
+        asked = True
         log.info("%s, stopping", name)
         stop.set()
 
@@ -60,10 +66,16 @@ def drain_on_sigterm(drain: Callable[[], None], stop: asyncio.Event, log: Logger
 
 
 def ignore_signals() -> None:
-    """All is done: a signal that comes now must not call that an unclean stop."""
+    """All is done: a signal that comes now must not call that an unclean stop.
+
+    They are taken from the loop, which would give them back their deadly default when it is closed,
+    while Python still has its own end before it.
+    """
     loop = asyncio.get_running_loop()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
     for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, lambda: None)
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 def reload_on_hangup(reloads: Mapping[str, Callable[[], None]], log: Logger) -> None:

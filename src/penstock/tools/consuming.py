@@ -13,7 +13,7 @@ import uvloop
 
 from penstock.client import Consumer
 from penstock.logs import Logger
-from penstock.process import stop_on_signals
+from penstock.process import ignore_signals, stop_on_signals
 
 __all__ = ["consume_all", "run_tool"]
 
@@ -26,7 +26,9 @@ def run_tool(work: Callable[[asyncio.Event], Coroutine[Any, Any, int]], log: Log
     async def main() -> int:
         stop = asyncio.Event()
         stop_on_signals(stop, log)
-        return await work(stop)
+        exit_code = await work(stop)
+        ignore_signals()
+        return exit_code
 
     with _telling_of_clients(log):
         return uvloop.run(main())

@@ -1,0 +1,95 @@
+"""Signals that come at an awkward moment."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+def run(program: str) -> "subprocess.CompletedProcess[str]":
+    """What becomes of a daemon that does this, and signals itself at `tell(number)`."""
+    beginning = """
+        import asyncio, os, signal, sys, uvloop
+        from penstock.logs import Logger, LogLevel
+        from penstock.process import drain_on_sigterm, ignore_signals, stop_on_signals
+
+        log = Logger("[test] ", LogLevel.INFO)
+
+        def tell(number):
+            os.kill(os.getpid(), number)
+    """
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(beginning) + textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_signal_after_a_clean_stop_changes_nothing(number: str) -> None:
+    ended = run(f"""
+        async def serve():
+            stop = asyncio.Event()
+            stop_on_signals(stop, log)
+            ignore_signals()
+            tell(signal.{number})
+            return 0
+
+        code = uvloop.run(serve())
+        tell(signal.{number})
+        sys.exit(code)
+    """)
+    assert (0, "") == (ended.returncode, ended.stderr)
+
+
+def test_what_stops_by_itself_is_not_cut_short_by_the_first_signal() -> None:
+    ended = run("""
+        async def serve():
+            stop = asyncio.Event()
+            stop_on_signals(stop, log)
+            stop.set()
+            tell(signal.SIGTERM)
+            await asyncio.sleep(0.1)
+            ignore_signals()
+            return 0
+
+        sys.exit(uvloop.run(serve()))
+    """)
+    assert 0 == ended.returncode, ended.stderr
+
+
+def test_the_second_signal_does_not_wait_for_a_clean_stop() -> None:
+    ended = run("""
+        async def serve():
+            stop = asyncio.Event()
+            stop_on_signals(stop, log)
+            tell(signal.SIGTERM)
+            await stop.wait()
+            tell(signal.SIGINT)
+            await asyncio.sleep(20)
+
+        uvloop.run(serve())
+    """)
+    assert 1 == ended.returncode
+    assert "SIGINT again, exiting without a clean stop" in ended.stderr
+
+
+def test_the_first_sigterm_drains_and_the_second_stops() -> None:
+    ended = run("""
+        async def serve():
+            stop, draining = asyncio.Event(), asyncio.Event()
+            drain_on_sigterm(draining.set, stop, log)
+            tell(signal.SIGTERM)
+            await draining.wait()
+            assert not stop.is_set()
+            tell(signal.SIGTERM)
+            await stop.wait()
+            ignore_signals()
+            return 0
+
+        sys.exit(uvloop.run(serve()))
+    """)
+    assert 0 == ended.returncode, ended.stderr
