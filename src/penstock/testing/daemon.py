@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -176,9 +177,8 @@ class DaemonProcess(ABC):
         return int(resident_pages) * os.sysconf("SC_PAGE_SIZE")
 
     def cpu_seconds(self) -> float:
-        """The CPU time it has used so far, all threads together. Linux only."""
-        tasks = Path(f"/proc/{self.pid}/task").iterdir()
-        return sum(int((task / "schedstat").read_bytes().split()[0]) for task in tasks) / 1e9
+        """The CPU time it has used so far, all threads together, ended ones too. Linux only."""
+        return time.clock_gettime(_cpu_clock_of(self.pid))
 
     def starved_seconds(self) -> float:
         """How long it could have run so far and had no core to run on. Linux only."""
@@ -233,6 +233,11 @@ def running(make: Callable[[int], _Daemon]) -> Iterator[_Daemon]:
 def starved_seconds(pid: int) -> float:
     """How long a process could have run so far and had no core to run on. Linux only."""
     return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
+
+
+def _cpu_clock_of(pid: int) -> int:
+    """As clock_getcpuclockid(3), which Python does not have, gives it."""
+    return ~pid << 3 | 2
 
 
 def _environment() -> dict[str, str]:

@@ -1,0 +1,33 @@
+"""An nsqd with its data in memory: what others do to the disk is not to be felt."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from penstock.testing.nsqd import NsqdProcess, run_nsqd
+
+__all__ = ["run_nsqd_off_disk"]
+
+_MEMORY = "/dev/shm"
+
+# What the tests of one module leave there at most, and more. A container has 64 MB, unless told.
+_BYTES_NEEDED = 1 << 30
+
+
+@contextmanager
+def run_nsqd_off_disk(*flags: str) -> Iterator[NsqdProcess]:
+    """Where there is not enough of it, on the disk."""
+    with (
+        tempfile.TemporaryDirectory(prefix="nsqd-", dir=_folder()) as data_path,
+        run_nsqd(*flags, data_path=data_path) as nsqd,
+    ):
+        yield nsqd
+
+
+def _folder() -> str | None:
+    with suppress(OSError):
+        space = os.statvfs(_MEMORY)
+        if space.f_bavail * space.f_frsize > _BYTES_NEEDED and os.access(_MEMORY, os.W_OK):
+            return _MEMORY
+    return None
