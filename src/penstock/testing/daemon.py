@@ -184,6 +184,11 @@ class DaemonProcess(ABC):
         """How long it could have run so far and had no core to run on. Linux only."""
         return starved_seconds(self.pid)
 
+    def own_time(self) -> float:
+        """The time, which stands still while the daemon, or the test that waits for it, could run
+        and has no core to run on: what a busy machine adds does not count. Linux only."""
+        return time.monotonic() - self.starved_seconds() - starved_seconds(os.getpid())
+
     # Within.
 
     def _command(self) -> list[str]:
