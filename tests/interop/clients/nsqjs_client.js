@@ -39,7 +39,7 @@ async function publish(address, topic) {
 }
 
 async function consume(address, topic, policy, count) {
-  for await (const message of received(address, topic, count)) {
+  for await (const message of received(address, topic, count, { messageTimeout: 1000 })) {
     report(message)
     await answer(message, policy)
   }
@@ -54,11 +54,11 @@ async function relay(address, source, destination, count) {
   writer.close()
 }
 
-async function* received(address, topic, count) {
+async function* received(address, topic, count, options = {}) {
   const reader = new Reader(topic, 'channel', {
     nsqdTCPAddresses: [address],
     maxInFlight: 10,
-    messageTimeout: 1000,
+    ...options,
     ...features(),
   })
   const messages = []
@@ -75,9 +75,18 @@ async function* received(address, topic, count) {
     }
     yield messages.shift()
   }
-  // An answer is written in the next turn of the loop.
-  await sleep(50)
+  await sent(reader)
   reader.close()
+}
+
+// An answer is written in the next turn of the loop, compressed in another thread, and forgotten if
+// the reader is closed before that.
+async function sent(reader) {
+  await sleep(0)
+  for (const { conn } of reader.readerRdy.connections) {
+    await new Promise((resolve) => { conn.outWriter.write('NOP\n', resolve) })
+    await new Promise((resolve) => { conn.conn.write('', resolve) })
+  }
 }
 
 async function answer(message, policy) {
