@@ -1,7 +1,11 @@
 """The life of the running program: starting, stopping, coming back, and what it takes meanwhile."""
 
+import os
+import resource
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -9,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.nsqd import NsqdDidNotStart, NsqdProcess, run_nsqd
+from penstock.testing.nsqd import NsqdDidNotStart, NsqdProcess, run_nsqd, starved_seconds
 from penstock.testing.raw_client import Disconnected, RawClient
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
@@ -128,25 +132,29 @@ def test_deferral_is_kept_over_a_restart(*, kill: bool) -> None:
         client = nsqd.consumer("t", "c")
         nsqd.publish("t", b"requeued")
         requeued = client.message()
+        journal = nsqd.data_path / "topics" / "t" / "cursors.1"
+        journal_bytes = journal.stat().st_size
         published_at = time.monotonic()
         client.send(commands.req(requeued.id, 1500))
         client.call(commands.dpub("t", 1500, b"published"))
         answered_at = time.monotonic()
         wait_until(lambda: nsqd.shows("t", "c", deferred_count=2), "both to be deferred")
         if kill:
-            # A REQ is journalled with the FINs, within 100 ms.
-            time.sleep(0.1)
+            # A REQ is journalled with the FINs, a moment later.
+            wait_until(lambda: journal.stat().st_size > journal_bytes, "the REQ to be journalled")
             nsqd.kill()
         nsqd.restart()
 
         client = nsqd.consumer("t", "c", rdy=10)
-        ready_at = time.monotonic()
+        due_in_seconds = max(answered_at + 1.5 - time.monotonic(), 0)
+        began = nsqd.own_time()
         received = client.messages(2)
-        now = time.monotonic()
+        took_seconds = nsqd.own_time() - began
         assert {(2, b"requeued"), (1, b"published")} == {
             (message.attempts, message.body) for message in received
         }
-        assert published_at + 1.5 <= now < max(answered_at + 1.5, ready_at) + 0.25
+        assert published_at + 1.5 <= time.monotonic()
+        assert took_seconds < due_in_seconds + 0.25
 
 
 # Starting -----------------------------------------------------------------------------------------
@@ -232,26 +240,38 @@ def test_socket_file_that_a_kill_left_behind_is_taken_over(tmp_path: Path) -> No
 # What it takes ------------------------------------------------------------------------------------
 
 
-def test_first_answer_comes_within_350_ms_of_the_start() -> None:
-    """Once in ten starts is enough, and time in which nsqd had no core to run on is not counted:
-    what a busy machine adds is not nsqd's."""
+def test_first_answer_comes_within_five_times_what_python_takes() -> None:
+    """Python takes 70 ms to start with the least of a server's modules, so that is 350 ms; on
+    another machine it is as much more, or less. Once in ten starts is enough, and time in which
+    nobody had a core to run on is not counted: what a busy machine adds is not nsqd's."""
     with run_nsqd() as nsqd:
         nsqd.terminate()
-        times = [seconds_to_first_answer(nsqd)]
-        while min(times) > 0.35 and len(times) < 10:
+        times, of_python = [seconds_to_first_answer(nsqd)], [seconds_of_python()]
+        while min(times) > 5 * min(of_python) and len(times) < 10:
             times.append(seconds_to_first_answer(nsqd))
+            of_python.append(seconds_of_python())
     print("seconds to the first answer:", *(f"{seconds:.3f}" for seconds in times))
+    print("of Python:", *(f"{seconds:.3f}" for seconds in of_python))
 
-    assert min(times) < 0.35
+    assert min(times) < 5 * min(of_python)
 
 
 def seconds_to_first_answer(nsqd: NsqdProcess) -> float:
-    began = time.monotonic()
+    began, starved = time.monotonic(), starved_seconds(os.getpid())
     nsqd.start()
     assert b"OK" == nsqd.http("GET", "/ping").body
-    seconds = time.monotonic() - began - nsqd.starved_seconds()
+    starved = nsqd.starved_seconds() + starved_seconds(os.getpid()) - starved
+    seconds = time.monotonic() - began - starved
     nsqd.terminate()
     return seconds
+
+
+def seconds_of_python() -> float:
+    """CPU time, which for a process that waits for nobody is all it takes."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", "import asyncio, ssl"], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_idle_memory_is_under_60_mb() -> None:
