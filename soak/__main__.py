@@ -1,7 +1,6 @@
 """python -m soak: load and faults for as long as one likes, then a plot and a verdict."""
 
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from random import Random
 import click
 import trustme
 
+from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from soak.faults import Fault, fill_disk, kill_and_restart, stop_and_continue
 from soak.load import Account, Order, Where
@@ -117,8 +117,13 @@ def nodes() -> Iterator[tuple[Node, Node, str]]:
 def node(name: str, data_path: Path, flags: Sequence[str]) -> Iterator[Node]:
     data_path.mkdir()
     # On ports that stay, so that clients find it again.
-    addresses = (f"--tcp-address={_free_address()}", f"--http-address={_free_address()}")
-    with run_nsqd(*flags, *addresses, data_path=data_path) as nsqd:
+    with (
+        reserved_address() as tcp,
+        reserved_address() as http,
+        run_nsqd(
+            *flags, f"--tcp-address={tcp}", f"--http-address={http}", data_path=data_path
+        ) as nsqd,
+    ):
         sampler = Sampler(nsqd.http_address, data_path)
         sampler.start(nsqd.pid)
         try:
@@ -176,12 +181,6 @@ def report(both: Sequence[Node], accounts: Sequence[Account], findings: Sequence
             click.echo(f"    {times} x {trouble}")
     for finding in findings:
         click.echo(f"{'good ' if finding.is_good else 'WRONG'} {finding.text}")
-
-
-def _free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        host, port = listener.getsockname()
-    return f"{host}:{port}"
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -17,6 +16,7 @@ from tests.nsqd.auth_server import AuthServer, auth_server
 from tests.tls.certificates import Authority, Identity
 
 from penstock.errors import NotConnected
+from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
 
@@ -251,9 +251,7 @@ def test_another_nsqds_messages_are_not_purged_by_a_guess(
 
 
 def test_an_nsqd_that_restarts_is_found_again_and_no_task_runs_twice(connect: Connect) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-    with run_nsqd(f"--tcp-address={address}") as nsqd:
+    with reserved_address() as address, run_nsqd(f"--tcp-address={address}") as nsqd:
         connection = connect(f"nsq://{address}")
         listener = Listener(connection, Queue("q"))
         send(connection, "q", "worked on")

@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from tests.cli.programs import in_pipe, on_terminal, started
 
 from penstock.log import check_data_path
+from penstock.testing.addresses import reserved_address
 from penstock.testing.waiting import wait_until
 
 FREE_PORTS = ("--nsqd-port=0", "--lookupd-port=0", "--admin-port=0")
@@ -126,15 +127,11 @@ def test_a_node_can_be_drained_and_the_last_one_ends_it(tmp_path: Path) -> None:
 
 
 def test_ports_count_up_from_the_first(tmp_path: Path) -> None:
-    port = _free_port_below_a_hundred_others()
-    flags = [
-        "--nsqd=2",
-        f"--nsqd-port={port}",
-        f"--data-path={tmp_path}",
-        "--lookupd-port=0",
-        "--no-admin",
-    ]
-    with started("penstock", "up", *flags) as program:
+    flags = ["--nsqd=2", f"--data-path={tmp_path}", "--lookupd-port=0", "--no-admin"]
+    with (
+        _reserved_port_below_a_hundred_others() as port,
+        started("penstock", "up", *flags, f"--nsqd-port={port}") as program,
+    ):
         cluster = Cluster(program)
 
         assert f"127.0.0.1:{port}" == cluster.tcp["nsqd-1"]
@@ -193,18 +190,16 @@ def test_ctrl_c_stops_it_on_a_terminal(tmp_path: Path) -> None:
     assert "stopped; messages stay in" in shown
 
 
-def _free_port_below_a_hundred_others() -> int:
-    """One that is free, as are those after it and a hundred further on, at this moment."""
+@contextmanager
+def _reserved_port_below_a_hundred_others() -> Iterator[int]:
+    """One that nobody else has, nor those after it and a hundred further on."""
     while True:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port: int = probe.getsockname()[1]
-        if port + 101 <= 65535 and all(_is_free(port + step) for step in (0, 1, 100, 101)):
-            return port
-
-
-def _is_free(port: int) -> bool:
-    try:
-        socket.create_server(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
+        with ExitStack() as stack:
+            port = int(stack.enter_context(reserved_address()).rpartition(":")[2])
+            try:
+                for step in (1, 100, 101):
+                    stack.enter_context(reserved_address(port + step))
+            except (OSError, OverflowError):  # it is taken, or there is no such port
+                continue
+            yield port
+            return

@@ -10,6 +10,7 @@ from tests.client.stand_in import stand_in
 from penstock.client import ClientConfig
 from penstock.client.blocking import Consumer, Producer
 from penstock.errors import ClientClosed, ConfigError, NotConfirmed, NotConnected, Refused
+from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
 from penstock.wire.events import Identify
@@ -77,9 +78,11 @@ def test_a_producer_asks_for_no_heartbeats_so_it_may_rest() -> None:
 
 
 def test_a_connection_that_ended_while_it_rested_is_made_again(topic: str) -> None:
-    with stand_in() as peer:  # a port that is free
-        address = peer.address
-    with run_nsqd(f"--tcp-address={address}") as nsqd, Producer(address) as producer:
+    with (
+        reserved_address() as address,
+        run_nsqd(f"--tcp-address={address}") as nsqd,
+        Producer(address) as producer,
+    ):
         producer.publish(topic, b"x")
         nsqd.restart()
         producer.publish(topic, b"y")
@@ -90,9 +93,7 @@ def test_a_connection_that_ended_while_it_rested_is_made_again(topic: str) -> No
 def test_messages_come_from_all_nsqds_and_again_from_one_that_was_lost(
     nsqd: NsqdProcess, topic: str
 ) -> None:
-    with stand_in() as peer:  # a port that is free
-        address = peer.address
-    with run_nsqd(f"--tcp-address={address}") as second:
+    with reserved_address() as address, run_nsqd(f"--tcp-address={address}") as second:
         for each in (nsqd, second):
             each.publish(topic, b"x")
         addresses = [nsqd.tcp_address, address]

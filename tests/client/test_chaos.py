@@ -12,9 +12,9 @@ from contextlib import ExitStack
 import pytest
 import uvloop
 from tests.client.eventually import eventually
-from tests.client.stand_in import stand_in
 
 from penstock.client import Consumer, Message, Producer
+from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
 CHAOS_SECONDS = float(os.environ.get("CHAOS_SECONDS", "8"))
@@ -23,8 +23,7 @@ PUBLISHERS = 20
 
 def nsqd_at_a_port_of_its_own(stack: ExitStack) -> NsqdProcess:
     """One that comes back where it was."""
-    with stand_in() as peer:  # a port that is free
-        address = peer.address
+    address = stack.enter_context(reserved_address())
     return stack.enter_context(run_nsqd(f"--tcp-address={address}"))
 
 

@@ -11,6 +11,7 @@ from tests.client.stand_in import stand_in
 
 from penstock.client import ClientConfig, Consumer, Message
 from penstock.errors import ConfigError, NotConnected, Refused
+from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
 from penstock.wire.events import Cls, Event, Fin, Sub
@@ -496,11 +497,8 @@ def test_all_get_their_turn_when_there_is_less_than_one_for_each(
 
 
 def test_it_comes_back_to_an_nsqd_that_comes_back(topic: str, run_once: Run) -> None:
-    with stand_in() as peer:  # a port that is free
-        address = peer.address
-
     async def scenario() -> None:
-        with run_nsqd(f"--tcp-address={address}") as nsqd:
+        with reserved_address() as address, run_nsqd(f"--tcp-address={address}") as nsqd:
             async with Consumer(topic, "c", nsqd=address) as consumer:
                 nsqd.publish(topic, b"before")
                 before = await anext(consumer)

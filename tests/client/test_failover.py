@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from tests.client.conftest import Run
@@ -12,12 +13,18 @@ from penstock.client import ClientConfig, Producer
 from penstock.client.blocking import Consumer as BlockingConsumer
 from penstock.client.blocking import Producer as BlockingProducer
 from penstock.errors import NotConfirmed
+from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
 
 @pytest.fixture(scope="module")
 def nsqds() -> Iterator[tuple[NsqdProcess, NsqdProcess]]:
-    with run_nsqd() as first, run_nsqd() as second:
+    """They keep their ports: nobody else is to be found there while they are away."""
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(reserved_address()) for _ in range(2)]
+        first, second = (
+            stack.enter_context(run_nsqd(f"--tcp-address={address}")) for address in addresses
+        )
         yield first, second
 
 

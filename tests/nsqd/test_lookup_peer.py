@@ -1,7 +1,6 @@
 """What one nsqlookupd is told, and what becomes of a connection to it that goes wrong."""
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from tests.nsqd.scripted_lookupd import ScriptedLookupd, scripted_lookupd
 from penstock.logs import Logger
 from penstock.nsqd.lookup_peer import LookupPeer
 from penstock.nsqd.lookup_peer import PeerInfo as PeerInfoOfLookupd
+from penstock.testing.addresses import reserved_address
 from penstock.wire import lookup_v1
 from penstock.wire.lookup_server import Event, Identify, PeerInfo, Ping, Register, Unregister
 
@@ -312,9 +312,7 @@ class TestTrouble:
             ours.serve_until(lambda: any("ERROR" in line for line in ours.logged))
 
     def test_where_nobody_listens_is_logged(self) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            address = f"127.0.0.1:{server.getsockname()[1]}"
-        with registrant(address) as ours:
+        with reserved_address() as address, registrant(address) as ours:
             ours.serve_until(lambda: any("Connect" in line for line in ours.logged))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from tests.tools.tool_process import tool_process
 
+from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
@@ -140,21 +141,21 @@ def test_nothing_is_finished_while_the_only_destination_is_away(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     sent = [b"%d" % number for number in range(100)]
-    with run_nsqd() as mortal:
-        opts = ("--producer-opt=publish_timeout,300ms", "--consumer-opt=max_backoff_duration,0")
-        quick = "--consumer-opt=default_requeue_delay,100ms"
-        with tool_process("nsq_to_nsq", *flags(topic, nsqd, mortal), *opts, quick) as relay:
+    with reserved_address() as address, run_nsqd(f"--tcp-address={address}") as mortal:
+        patience = ["max_backoff_duration,0", "default_requeue_delay,100ms", "max_attempts,0"]
+        opts = [f"--consumer-opt={opt}" for opt in patience]
+        opts.append("--producer-opt=publish_timeout,300ms")
+        with tool_process("nsq_to_nsq", *flags(topic, nsqd, mortal), *opts) as relay:
             nsqd.publish(topic, b"first")
             wait_until(lambda: passed_on(mortal, topic) == 1, "the first")
-            address = mortal.tcp_address
             mortal.kill()
             nsqd.post(f"/mpub?topic={topic}", b"\n".join(sent))
             relay.logs("NotConfirmed: not confirmed within 0.3 s: ")
             assert 100 == unfinished(nsqd, topic)
-            with run_nsqd(f"--tcp-address={address}", data_path=mortal.data_path) as again:
-                wait_until(lambda: unfinished(nsqd, topic) == 0, "all to be passed on")
-                relay.stop()
-                found = all_bodies(again, topic)
+            mortal.start()
+            wait_until(lambda: unfinished(nsqd, topic) == 0, "all to be passed on")
+            relay.stop()
+            found = all_bodies(mortal, topic)
 
     assert {b"first", *sent} == set(found)
 

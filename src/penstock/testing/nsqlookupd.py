@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.testing.addresses import reserved_address
 from penstock.testing.daemon import DaemonProcess, DidNotStart, running
 from penstock.wire import lookup_v1
 
@@ -36,8 +37,10 @@ def run_nsqlookupd(*flags: str) -> Iterator["NsqlookupdProcess"]:
 
     Raises NsqlookupdDidNotStart.
     """
-    with running(lambda log_fd: NsqlookupdProcess(flags, log_fd)) as nsqlookupd:
-        yield nsqlookupd
+    with reserved_address() as tcp, reserved_address() as http:
+        addresses = (f"--tcp-address={tcp}", f"--http-address={http}")
+        with running(lambda log_fd: NsqlookupdProcess((*addresses, *flags), log_fd)) as nsqlookupd:
+            yield nsqlookupd
 
 
 class NsqlookupdProcess(DaemonProcess):
@@ -50,12 +53,6 @@ class NsqlookupdProcess(DaemonProcess):
     def __init__(self, flags: Sequence[str], log_fd: int) -> None:
         super().__init__(flags, log_fd)
         self._peers: list[LookupPeer] = []
-
-    def start(self) -> None:
-        if self.tcp_address:
-            addresses = (f"--tcp-address={self.tcp_address}", f"--http-address={self.http_address}")
-            self._flags = (*self._flags, *addresses)
-        super().start()
 
     def connect(
         self, *, magic: bytes = lookup_v1.MAGIC, tls: ssl.SSLContext | None = None
