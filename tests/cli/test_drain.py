@@ -32,7 +32,7 @@ def test_it_waits_until_consumers_have_finished_everything() -> None:
 def test_what_is_left_is_shown_and_told_when_time_is_up() -> None:
     with run_nsqd() as nsqd:
         nsqd.publish("orders", b"one", b"two")
-        flags = ["--timeout=500ms"]
+        flags = ["--timeout=1500ms"]
         with on_terminal("penstock", "drain", nsqd.http_address, *flags) as terminal:
             terminal.see("is draining, 2 messages left")
             code, shown = terminal.end()

@@ -365,7 +365,7 @@ def test_every_change_ends_a_wait(
 
 
 def test_time_alone_can_end_a_wait(topic: str) -> None:
-    flags = ("--inactive-producer-timeout=400ms", "--tombstone-lifetime=200ms")
+    flags = ("--inactive-producer-timeout=2s", "--tombstone-lifetime=1s")
     with run_nsqlookupd(*flags) as nsqlookupd:
         nsqlookupd.node("n").call(lookup_v1.register(topic))
         nsqlookupd.post(f"/topic/tombstone?topic={topic}&node=n:4151")

@@ -215,7 +215,7 @@ def test_who_never_reads_is_given_up() -> None:
 
 
 def test_a_node_may_be_silent_between_commands() -> None:
-    with run_nsqlookupd("--greeting-timeout=50ms", "--command-timeout=50ms") as nsqlookupd:
+    with run_nsqlookupd("--greeting-timeout=500ms", "--command-timeout=500ms") as nsqlookupd:
         node, silent = nsqlookupd.node("a"), nsqlookupd.connect()
         node.call(lookup_v1.register("t"))
         silent.read_to_end()  # by when the node has had as much time

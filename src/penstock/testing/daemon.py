@@ -24,7 +24,14 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 import penstock
 from penstock.testing.waiting import wait_until
 
-__all__ = ["DaemonProcess", "DidNotStart", "HttpAnswer", "running", "starved_seconds"]
+__all__ = [
+    "DaemonProcess",
+    "DidNotStart",
+    "HttpAnswer",
+    "own_time",
+    "running",
+    "starved_seconds",
+]
 
 READY_SECONDS = 20.0
 STOP_SECONDS = 20.0
@@ -187,7 +194,7 @@ class DaemonProcess(ABC):
     def own_time(self) -> float:
         """The time, which stands still while the daemon, or the test that waits for it, could run
         and has no core to run on: what a busy machine adds does not count. Linux only."""
-        return time.monotonic() - self.starved_seconds() - starved_seconds(os.getpid())
+        return own_time() - self.starved_seconds()
 
     # Within.
 
@@ -238,6 +245,12 @@ def running(make: Callable[[int], _Daemon]) -> Iterator[_Daemon]:
 def starved_seconds(pid: int) -> float:
     """How long a process could have run so far and had no core to run on. Linux only."""
     return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
+
+
+def own_time() -> float:
+    """The time, which stands still while this process could run and has no core to run on. Linux
+    only."""
+    return time.monotonic() - starved_seconds(os.getpid())
 
 
 def _cpu_clock_of(pid: int) -> int:

@@ -22,13 +22,21 @@ from penstock.testing.daemon import (
     DaemonProcess,
     DidNotStart,
     HttpAnswer,
+    own_time,
     running,
     starved_seconds,
 )
 from penstock.testing.raw_client import RawClient
 from penstock.wire import commands
 
-__all__ = ["HttpAnswer", "NsqdDidNotStart", "NsqdProcess", "run_nsqd", "starved_seconds"]
+__all__ = [
+    "HttpAnswer",
+    "NsqdDidNotStart",
+    "NsqdProcess",
+    "own_time",
+    "run_nsqd",
+    "starved_seconds",
+]
 
 
 class NsqdDidNotStart(DidNotStart):
