@@ -14,6 +14,7 @@ from tests.tls.certificates import Authority
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Disconnected, RawClient, Refused
+from penstock.testing.waiting import wait_until
 from penstock.tls import client_context
 from penstock.wire import commands
 from penstock.wire.deflate import Deflate
@@ -120,6 +121,22 @@ def test_what_is_sent_ahead_of_the_answer_is_read(nsqd: NsqdProcess, topic: str)
     assert b'"deflate":true' in client.response()
     client.compress(layer)
     assert [b"OK", b"OK"] == [client.response(), client.response()]
+
+
+@pytest.mark.parametrize("kind", ["snappy", "deflate"])
+def test_what_is_said_before_a_leave_in_plain_bytes_counts(
+    nsqd: NsqdProcess, topic: str, kind: str
+) -> None:
+    """nsqjs takes its leave so, in the same breath as its last FIN on a busy machine."""
+    nsqd.publish(topic, b"x")
+    client = nsqd.connect()
+    client.upgrade(snappy=kind == "snappy", deflate=kind == "deflate")
+    client.subscribe(topic, "c", rdy=1)
+    client.send_beneath(client.encoded(commands.fin(client.message().id)) + commands.cls())
+    client.close()
+
+    wait_until(lambda: nsqd.shows(topic, "c", client_count=0), "it to be gone")
+    assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, requeue_count=0)
 
 
 def test_compression_begins_once_the_answer_can_have_been_read(nsqd: NsqdProcess) -> None:

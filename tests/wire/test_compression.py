@@ -87,6 +87,19 @@ class TestBoth:
             assert write == read_all(theirs)
 
     @BOTH
+    @pytest.mark.parametrize("behind", [b"CLS\n", b"\x01\x05\x00\x00nosum"])
+    def test_what_came_whole_is_read_though_what_is_behind_it_cannot_be(
+        self, codec: Codec, behind: bytes
+    ) -> None:
+        ours, theirs = codec.layer(), codec.layer()
+        theirs.receive(ours.encode(b"first") + ours.encode(b"second") + behind)
+
+        assert b"firstsecond" == theirs.read()
+        for _ in range(2):
+            with pytest.raises(StreamCorrupt):
+                read_all(theirs)
+
+    @BOTH
     def test_others_can_read_what_we_write(self, codec: Codec) -> None:
         layer, decompress = codec.layer(), codec.decompressor()
 

@@ -28,6 +28,7 @@ class Layer(Protocol):
     def read(self) -> bytes:
         """The next piece of plain bytes; empty when more has to be received first.
 
-        Raises penstock.errors.StreamCorrupt if what was received cannot be read. Then it is over.
+        Raises penstock.errors.StreamCorrupt if what was received cannot be read. Then it is over;
+        what had been sent whole before that has been returned.
         """
         ...

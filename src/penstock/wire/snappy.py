@@ -60,7 +60,7 @@ _crc32c = google_crc32c.value
 class Snappy:
     """A `Layer`: both streams of a connection that negotiated snappy."""
 
-    __slots__ = ("_begun", "_buffer", "_empty_chunks", "_identified", "_skip")
+    __slots__ = ("_begun", "_buffer", "_corrupt", "_empty_chunks", "_identified", "_skip")
 
     def __init__(self) -> None:
         self._begun = False  # we have sent our stream identifier
@@ -68,6 +68,7 @@ class Snappy:
         self._buffer = ReceiveBuffer()
         self._skip = 0  # bytes yet to come of a chunk that is skipped
         self._empty_chunks = 0  # since the last one that was not
+        self._corrupt: StreamCorrupt | None = None  # what is next, if it is that
 
     def encode(self, data: bytes) -> bytes:
         if not data:
@@ -87,7 +88,18 @@ class Snappy:
         self._buffer.append(data)
 
     def read(self) -> bytes:
+        if self._corrupt is not None:
+            raise self._corrupt
         pieces: list[bytes] = []
+        try:
+            self._read_chunks(pieces)
+        except StreamCorrupt as failure:
+            if not pieces:
+                raise
+            self._corrupt = failure
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_chunks(self, pieces: list[bytes]) -> None:
         room = PIECE_BYTES_MAX
         while room >= PLAIN_BYTES_MAX and len(pieces) < CHUNKS_PER_READ and self._buffer.is_ready():
             piece = self._next_chunk()
@@ -95,7 +107,6 @@ class Snappy:
                 self._empty_chunks = 0
                 pieces.append(piece)
                 room -= len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _next_chunk(self) -> bytes:
         """The plain bytes of the next chunk; none if it has no such, or has not come whole."""

@@ -85,6 +85,7 @@ async function sent(reader) {
   await sleep(0)
   for (const { conn } of reader.readerRdy.connections) {
     await new Promise((resolve) => { conn.outWriter.write('NOP\n', resolve) })
+    await sleep(0)
     await new Promise((resolve) => { conn.conn.write('', resolve) })
   }
 }
