@@ -55,7 +55,7 @@ def test_deferring_requeueing_and_touching(nsqd: NsqdProcess, topic: str) -> Non
         again.finish()
         while time.monotonic() < deadline:
             now.touch()
-            assert consumer.receive(timeout=0.3) is None
+            assert consumer.receive(timeout=0.1) is None
         now.finish()
 
     wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=0, timeout_count=0), "the answers")

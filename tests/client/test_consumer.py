@@ -116,9 +116,10 @@ def test_what_is_not_answered_comes_again_unless_it_is_touched(
         config = ClientConfig(msg_timeout=1.0, output_buffer_timeout=0.025)
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
             touched, _forgotten = await anext(consumer), await anext(consumer)
-            await asyncio.sleep(0.6)
-            touched.touch()
-            again = await anext(consumer)
+            coming = asyncio.ensure_future(anext(consumer))
+            while not (await asyncio.wait([coming], timeout=0.1))[0]:
+                touched.touch()
+            again = coming.result()
             assert (b"forgotten", 2) == (again.body, again.attempts)
             touched.finish()
             again.finish()

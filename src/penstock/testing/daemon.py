@@ -90,7 +90,10 @@ class DaemonProcess(ABC):
         self._process = subprocess.Popen(  # noqa: S603 (our own program)
             self._command(), stdout=self._log_fd, stderr=self._log_fd, env=_environment()
         )
-        wait_until(self._is_ready, f"{self.program} to serve", seconds=READY_SECONDS)
+        try:
+            wait_until(self._is_ready, f"{self.program} to serve", seconds=READY_SECONDS)
+        except AssertionError as in_vain:
+            raise AssertionError(f"{in_vain}:\n{self.log}") from None
 
     def kill(self) -> None:
         """Ends it without a warning, as a crash would (SIGKILL)."""

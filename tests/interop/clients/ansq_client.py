@@ -71,8 +71,8 @@ async def answer(message: NSQMessage, policy: str) -> None:
     elif policy == "defer" and first:
         await message.req(500)
     elif policy == "touch":
-        for _ in range(2):
-            await asyncio.sleep(0.7)
+        for _ in range(7):
+            await asyncio.sleep(0.2)
             await message.touch()
         await message.fin()
     elif policy == "finish" or not first:

@@ -97,8 +97,8 @@ async function answer(message, policy) {
   } else if (policy === 'defer' && first) {
     message.requeue(500, false)
   } else if (policy === 'touch') {
-    for (let touches = 0; touches < 2; touches++) {
-      await sleep(700)
+    for (let touches = 0; touches < 7; touches++) {
+      await sleep(200)
       message.touch()
     }
     message.finish()
