@@ -12,13 +12,13 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "penstock"
 
-# One worker makes the skeleton once; the checkers' caches in it make all but the first run quick.
-pytestmark = pytest.mark.xdist_group("lint")
-
 
 @pytest.fixture(scope="module")
 def skeleton(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our settings and our modules, with next to nothing in them."""
+    """Our settings and our modules, with next to nothing in them.
+
+    The checkers' caches in it make all but the first run quick.
+    """
     root = tmp_path_factory.mktemp("skeleton")
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy2(ROOT / name, root)

@@ -23,13 +23,9 @@ from penstock.testing.waiting import wait_until
 ROOT = Path(__file__).parents[1]
 SECONDS = 200.0
 
-# One worker builds once.
-pytestmark = pytest.mark.xdist_group("packaging")
-
 SPARK_READ = """
 import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts sooner
 from pyspark.sql import SparkSession
 spark = (
     SparkSession.builder.master("local[1]")

@@ -9,7 +9,6 @@ CONSUMERS = int(os.environ.get("CROWD", "300"))
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("heavy")
 def test_every_message_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
     publishers, rate = CONSUMERS // 25, CONSUMERS
     sizes = [f"--consumers={CONSUMERS}", f"--publishers={publishers}", f"--rate={rate}"]

@@ -71,7 +71,6 @@ def test_without_spark_the_extra_is_named(tmp_path: Path) -> None:
 
 @spark
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(240)
 def test_an_archive_goes_on_until_it_is_left_and_nothing_of_spark_is_to_be_seen(
     nsqd: NsqdProcess, tmp_path: Path

@@ -28,13 +28,6 @@ exec {programs}/penstock "$@"
 """
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keeps what is in this folder on one worker, so that one Spark is enough."""
-    for item in items:
-        if item.path.is_relative_to(HERE):
-            item.add_marker(pytest.mark.xdist_group("docs"))
-
-
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Machine]:
     try:

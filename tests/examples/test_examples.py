@@ -19,7 +19,7 @@ from penstock.testing.nsqd import run_nsqd
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOTEBOOK = EXAMPLES / "notebook" / "history.ipynb"
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+pytestmark = pytest.mark.spark
 
 
 def loaded(path: Path) -> ModuleType:
@@ -53,7 +53,6 @@ def test_the_notebook_runs_and_comes_to_what_is_stored_in_it(
 ) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
     stored = printed(notebook)
-    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     with run_nsqd("--retention-time=1h") as nsqd:

@@ -35,7 +35,6 @@ def lake_faults(places: Places) -> list[Check]:
 @pytest.mark.spark
 @pytest.mark.crash
 @pytest.mark.slow
-@pytest.mark.xdist_group("spark")
 @pytest.mark.timeout(300)
 def test_what_was_acknowledged_is_in_the_lake_and_half_a_file_less_is_noticed(
     spark: SparkSession, tmp_path: Path

@@ -22,7 +22,7 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.xdist_group("heavy")]
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 CLIENTS = Path(__file__).parent / "clients"
 FOLLOWERS = ["pynsq", "gnsq", "ansq", *(["nsqjs"] if shutil.which("node") else [])]

@@ -14,7 +14,7 @@ from penstock.wire import commands
 from penstock.wire.frames import Message
 
 # One at a time: they are heavy, and measure.
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("heavy")]
+pytestmark = pytest.mark.slow
 
 MIB = 1024 * 1024
 

@@ -19,7 +19,6 @@ def sample(at: float, **changes: float) -> Sample:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("heavy")
 def test_a_short_one_loses_nothing_and_draws_what_it_saw(tmp_path: Path) -> None:
     plot = tmp_path / "soak.svg"
     ended = CliRunner().invoke(main, ["--minutes=0.1", "--rate=500", f"--plot={plot}"])
