@@ -16,7 +16,7 @@ demo: .venv/.up-to-date ## a shop's events through two brokers and Spark, a kill
 	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(bin)/python -m examples.shop.demo \
 		$(if $(RATE),--rate $(RATE)) $(if $(SECONDS),--seconds $(SECONDS)) $(if $(KEEP),--keep)
 
-test: .venv/.up-to-date tests/interop/node_modules/.up-to-date ## run all tests; ARGS="-k name" for some
+test: .venv/.up-to-date .venv/spark-classes.jsa tests/interop/node_modules/.up-to-date ## run all tests; ARGS="-k name" for some
 	@scripts/ensure-test-programs
 	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(PYTEST) $(ARGS)
 
@@ -58,6 +58,12 @@ clean: ## remove everything that the other targets made
 .venv/.up-to-date: pyproject.toml constraints.txt scripts/make-venv
 	@scripts/make-venv
 	@touch $@
+
+# A quarter of a Spark test would be Java reading and checking Spark's classes.
+.venv/spark-classes.jsa: constraints.txt tests/spark/class_archive.py | .venv/.up-to-date
+	@echo "keeping Spark's classes for the tests, in half a minute (once)" >&2
+	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(bin)/python -m \
+		tests.spark.class_archive $@ 2>$@.log || { cat $@.log >&2; exit 1; }
 
 # The Node client is one of the existing clients we test with. Where there is no Node, those tests
 # say that they were left out.

@@ -72,7 +72,6 @@ class Desk:
 
     def __init__(self) -> None:
         os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts sooner
         from pyspark.sql import SparkSession  # noqa: PLC0415 (one who asks does not need it)
 
         self.spark = (
@@ -83,7 +82,8 @@ class Desk:
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.sql.shuffle.partitions", "1")
-            .config("spark.sql.codegen.wholeStage", "false")  # of little use for a few rows
+            .config("spark.sql.codegen.wholeStage", "false")  # compiling pays for many rows only
+            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
             .getOrCreate()
         )
         self.spark.sparkContext.setLogLevel("ERROR")

@@ -18,6 +18,7 @@ def main(lookupd: str, folder: str, mode: str) -> None:
         .config("spark.ui.enabled", "false")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.local.dir", f"{folder}/local")
         .getOrCreate()
     )

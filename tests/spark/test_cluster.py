@@ -21,6 +21,7 @@ SPARK_HOME = Path(pyspark.__file__).parent
 ON_LOOPBACK = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
 
 PROGRAM = """
+import os
 import sys
 from pyspark.sql import SparkSession
 
@@ -31,6 +32,7 @@ spark = (
     .config("spark.driver.bindAddress", "127.0.0.1")
     .config("spark.driver.host", "127.0.0.1")
     .config("spark.executor.memory", "512m")
+    .config("spark.executor.extraJavaOptions", os.environ["SPARK_DAEMON_JAVA_OPTS"])
     .config("spark.scheduler.minRegisteredResourcesRatio", "1")
     .getOrCreate()
 )
