@@ -1,0 +1,68 @@
+"""Spark's classes as Java keeps them in memory: with them, Spark starts in half the time.
+
+    python -m tests.spark.class_archive FILE
+
+Java writes the file when a Spark ends that has done a little of everything; tests/conftest.py
+hands it to every Java that is started. One of another version, or with other jars, ignores it.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+__all__ = ["main"]
+
+
+def main(path: str) -> None:
+    """A file that is there is one that is whole."""
+    unfinished = f"{path}.unfinished"
+    os.environ["SPARK_SUBMIT_OPTS"] = (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        f" -XX:ArchiveClassesAtExit={unfinished} -Xlog:disable"
+    )
+    spark = (
+        SparkSession.builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+    with tempfile.TemporaryDirectory() as folder:
+        use(spark, Path(folder))
+    spark.stop()
+    java.stdin.close()
+    java.wait()
+    Path(unfinished).rename(path)
+
+
+def use(spark: SparkSession, folder: Path) -> None:
+    """SQL and a stream with state, from files to files."""
+    table, results = str(folder / "table"), str(folder / "results")
+    numbers = spark.range(10).selectExpr("id % 3 AS key", "string(id) AS body", "now() AS ts")
+    numbers.write.partitionBy("key").parquet(table)
+    counts = (
+        spark.readStream.schema(spark.read.parquet(table).schema)
+        .parquet(table)
+        .withWatermark("ts", "1 second")
+        .groupBy("ts", "key")
+        .count()
+    )
+    query = (
+        counts.writeStream.option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(results, format="parquet")
+    )
+    query.awaitTermination()
+    spark.read.parquet(results).collect()
+    spark.sql("""SELECT from_json('{"a": 1}', 'a INT') AS j, sum(id) FROM range(3)""").collect()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
