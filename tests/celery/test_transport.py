@@ -140,7 +140,7 @@ def test_what_is_not_a_message_of_kombus_is_dropped_and_told_of(
 def test_a_task_with_an_eta_waits_in_nsqd(nsqd: NsqdProcess, topic: str, connect: Connect) -> None:
     connection = connect(f"nsq://{nsqd.tcp_address}")
     listener = Listener(connection, Queue(topic))
-    due = datetime.now(UTC) + timedelta(seconds=0.5)
+    due = datetime.now(UTC) + timedelta(seconds=1.5)
     send(connection, topic, "later", eta=due.isoformat())
     wait_until(lambda: nsqd.shows(topic, "celery", deferred_count=1), "the deferral")
 

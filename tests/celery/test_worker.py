@@ -142,7 +142,9 @@ def test_a_worker_can_be_talked_to_and_stops_when_its_task_is_done(work: Work) -
 
     assert 0 == worker.wait(30)
     assert {"asleep": 1, "awake": 1} == work.done
-    assert work.nsqd.shows("celery", "celery", depth=0, in_flight_count=0)
+    wait_until(
+        lambda: work.nsqd.shows("celery", "celery", depth=0, in_flight_count=0), "the last answer"
+    )
     assert "Traceback" not in work.log
 
 
