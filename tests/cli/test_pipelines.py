@@ -75,14 +75,14 @@ def test_without_spark_the_extra_is_named(tmp_path: Path) -> None:
 def test_an_archive_goes_on_until_it_is_left_and_nothing_of_spark_is_to_be_seen(
     nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
-    nsqd.publish("orders", b"one", b"two")
-    committed = tmp_path / "lake" / "_topics" / "topic=orders" / "committed.json"
-    args = ("archive", "orders", "--lake", str(tmp_path / "lake"), *at(nsqd), "--trigger", "1s")
+    nsqd.publish("sales", b"one", b"two")
+    committed = tmp_path / "lake" / "_topics" / "topic=sales" / "committed.json"
+    args = ("archive", "sales", "--lake", str(tmp_path / "lake"), *at(nsqd), "--trigger", "1s")
     with started("penstock", *args, "--master", "local[1]") as archive:
         wait_until(committed.exists, "a batch", seconds=180)
         os.kill(archive.pid, signal.SIGINT)
         out, err = archive.communicate(timeout=60)
 
     assert 0 == archive.returncode, err
-    assert f"orders: 2 messages archived; {tmp_path / 'lake'} has 2\n" == out
-    assert all(line.startswith("orders: ") for line in err.splitlines()), err
+    assert f"sales: 2 messages archived; {tmp_path / 'lake'} has 2\n" == out
+    assert all(line.startswith("sales: ") for line in err.splitlines()), err
