@@ -82,7 +82,11 @@ def read(pieces: Pieces) -> list[Said]:
     remaining = list(pieces)
     try:
         while remaining:
-            connection.receive_data(remaining.pop(0))
+            piece = remaining.pop(0)
+            if (only := connection.maybe_only(piece)) is not None:
+                said += commands_of(only)
+                continue
+            connection.receive_data(piece)
             while (event := connection.next_event()) is not None:
                 said += commands_of(event)
                 if isinstance(event, Identify) and (end := identified(connection, event)):
@@ -95,6 +99,7 @@ def read(pieces: Pieces) -> list[Said]:
         said.append(("too long",))
     connection.receive_data(b"NOP\n")
     assert connection.next_event() is None, "it is dead"
+    assert connection.maybe_only(commands.fin(ID)) is None, "it is dead"
     return said
 
 

@@ -26,13 +26,10 @@ def test_what_need_not_wait_is_written_at_once() -> None:
 
 def test_nothing_overtakes_what_waits() -> None:
     recorder = Recorder()
-    held = recorder.replies.hold()
-    held.waits += 2
-    held.complete(b"first")
+    held = recorder.replies.hold("PUB", b"first")
     recorder.replies.send(b"second")
     recorder.replies.then(lambda: recorder.happened.append("third"))
 
-    held.done(None)
     assert [] == recorder.happened
     assert recorder.replies.are_waiting
     held.done(None)
@@ -42,23 +39,17 @@ def test_nothing_overtakes_what_waits() -> None:
 
 def test_what_is_safe_early_waits_for_what_came_before() -> None:
     recorder = Recorder()
-    early, late = recorder.replies.hold(), recorder.replies.hold()
-    early.waits += 1
-    early.complete(b"early")
-    late.complete(b"late")
+    first, second = recorder.replies.hold("PUB", b"first"), recorder.replies.hold("PUB", b"second")
 
+    second.done(None)
     assert [] == recorder.happened
-    early.done(None)
-    assert [b"early", b"late"] == recorder.happened
+    first.done(None)
+    assert [b"first", b"second"] == recorder.happened
 
 
 def test_a_failure_voids_all_that_waits_and_is_told_once() -> None:
     recorder = Recorder()
-    first, second = recorder.replies.hold(), recorder.replies.hold()
-    for held, word in ((first, "PUB"), (second, "MPUB")):
-        held.word = word
-        held.waits += 1
-        held.complete(b"OK")
+    first, second = recorder.replies.hold("PUB", b"OK"), recorder.replies.hold("MPUB", b"OK")
     second.done(StorageError("disk full"))
     first.done(StorageError("disk full"))
 

@@ -69,11 +69,16 @@ class Outcome(NamedTuple):
     """The error; or, when the stream ended, the error due then; or nothing."""
 
 
-def outcome_of(chunks: Iterable[bytes], server: ServerConnection) -> Outcome:
+def outcome_of(
+    chunks: Iterable[bytes], server: ServerConnection, *, short_way: bool = False
+) -> Outcome:
     understood: list[Event] = []
     end = ""
     try:
         for chunk in chunks:
+            if short_way and (only := server.maybe_only(chunk)) is not None:
+                understood += singly(only)
+                continue
             server.receive_data(chunk)
             for event in drain(server):
                 understood += singly(event)
@@ -108,6 +113,7 @@ def check(data: bytes, expected: Outcome, make: Callable[[], ServerConnection]) 
     """The bytes come to the same whole, byte by byte, and in other pieces."""
     for size in (len(data), 1, 2, 3, 5, 16):
         assert expected == outcome_of(pieces(data, size), make())
+    assert expected == outcome_of([data], make(), short_way=True)
 
 
 # Understood ---------------------------------------------------------------------------------------
@@ -625,6 +631,47 @@ def test_a_longer_line_ends_the_connection_without_a_word() -> None:
 def events_of(data: bytes, server: ServerConnection) -> list[Event]:
     server.receive_data(data)
     return list(drain(server))
+
+
+# Each is what one read brings; what a command begins, the next read may go on with.
+READS = [
+    [commands.pub("t", b"a"), commands.pub("t", b"bc"), commands.pub("t", b"d") * 2],
+    [commands.pub("t", b"a"), commands.pub("u", b"a"), commands.pub("tt", b"a")],
+    [commands.pub("t", b"a"), b"PUB t\n", int32(1), b"b", commands.pub("t", b"c")],
+    [commands.pub("t", b"a"), b"PUB t\n" + int32(2) + b"b", commands.pub("t", b"c")],
+    [commands.pub("t", b"a"), b"PUB t\n" + int32(1) + b"bNO", b"P\n", commands.pub("t", b"c")],
+    [commands.pub("t", b"a"), b"PUB t\n" + int32(0), commands.pub("t", b"c")],
+    [commands.pub("t", b"a"), b"PUB t\n" + int32(-1), commands.pub("t", b"c")],
+    [commands.pub("t", b"a"), commands.pub("t", b"x" * (LIMITS.max_msg_size + 1))],
+    [commands.pub("t", b"a"), commands.pub("t", b"x" * LIMITS.max_msg_size)],
+    [commands.dpub("t", 5, b"a"), commands.dpub("t", 5, b"b"), commands.dpub("t", 6, b"c")],
+    [commands.fin(ID), commands.fin(ID) + commands.fin(OTHER_ID), commands.fin(ODD_ID)],
+    [commands.fin(ID), commands.fin(ID)[:-1], b"\n", commands.fin(ID) + commands.nop()],
+    [commands.pub("t", b"a"), commands.fin(ID), commands.pub("t", b"b"), commands.fin(ID)],
+    # A body that looks like commands.
+    [
+        commands.pub("t", b"a"),
+        *pieces(commands.mpub("t", [commands.pub("t", b"b"), commands.fin(ID)]), 11),
+        b"MPUB t\n" + int32(29) + int32(1) + int32(21),
+        commands.fin(ID),
+        commands.fin(OTHER_ID),
+    ],
+]
+
+
+@pytest.mark.parametrize("reads", READS)
+@pytest.mark.parametrize("state", [State.INIT, State.SUBSCRIBED, State.CLOSING])
+def test_the_short_way_leads_where_the_long_way_does(reads: list[bytes], state: State) -> None:
+    expected = outcome_of([b"".join(reads)], connection(state))
+    for short_way in (False, True):
+        assert expected == outcome_of(reads, connection(state), short_way=short_way)
+
+
+def test_the_short_way_is_taken() -> None:
+    server = connection(State.SUBSCRIBED)
+    assert [Publish("t", [b"a"], 1, "PUB")] == events_of(commands.pub("t", b"a"), server)
+    assert Publish("t", [b"b"], 1, "PUB") == server.maybe_only(commands.pub("t", b"b"))
+    assert Fin([ID, OTHER_ID]) == server.maybe_only(commands.fins([ID, OTHER_ID]))
 
 
 def test_a_run_of_fins_is_one_event() -> None:

@@ -46,19 +46,19 @@ class Agenda:
     """See the module's docstring."""
 
     __slots__ = (
-        "_awake",
         "_deadlines",
         "_driver",
-        "_outgoing",
         "_sequence",
         "_unsaved",
+        "awake",
+        "outgoing",
         "wall_offset_ns",
     )
 
     def __init__(self, driver: Driver, wall_offset_ns: int) -> None:
         self._driver = driver
-        self._awake: list[Channel] = []
-        self._outgoing: list[tuple[Peer, list[bytes]]] = []
+        self.awake: list[Channel] = []
+        self.outgoing: list[tuple[Peer, list[bytes]]] = []
         self._deadlines: list[tuple[int, int, Channel]] = []
         self._sequence = 0
         self._unsaved: dict[Topic, None] = {}
@@ -69,26 +69,26 @@ class Agenda:
         if channel.awake:
             return
         channel.awake = True
-        if not self._awake and not self._outgoing:
+        if not self.awake and not self.outgoing:
             self._driver.pump_soon()
-        self._awake.append(channel)
+        self.awake.append(channel)
 
     def take_awake(self) -> list["Channel"]:
         """The channels to pump, each once; from here on they may be woken again."""
-        awake, self._awake = self._awake, []
+        awake, self.awake = self.awake, []
         for channel in awake:
             channel.awake = False
         return awake
 
     def deliver(self, peer: "Peer", frames: list[bytes]) -> None:
         """These frames are to be sent."""
-        if not self._awake and not self._outgoing:
+        if not self.awake and not self.outgoing:
             self._driver.pump_soon()
-        self._outgoing.append((peer, frames))
+        self.outgoing.append((peer, frames))
 
     def take_outgoing(self) -> list[tuple["Peer", list[bytes]]]:
         """What is to be sent, in this order."""
-        outgoing, self._outgoing = self._outgoing, []
+        outgoing, self.outgoing = self.outgoing, []
         return outgoing
 
     def arm(self, channel: "Channel", deadline_ns: int) -> None:

@@ -124,10 +124,11 @@ class Broker:
     def pump(self) -> list[StorageError]:
         """Delivers what can be delivered, a turn for each channel. Returns what could not be read;
         that is tried again in a while."""
-        self.deliver()
-        awake = self._agenda.take_awake()
-        if not awake:
+        if self._agenda.outgoing:
+            self.deliver()
+        if not self._agenda.awake:
             return []
+        awake = self._agenda.take_awake()
         now_ns = self._clock.now_ns()
         failures = []
         for channel in awake:

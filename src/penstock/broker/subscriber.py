@@ -58,7 +58,10 @@ class Subscriber:
 
     def capacity(self) -> int:
         """How many messages may be sent now; not positive for none."""
-        return 0 if self.blocked else self.rdy - len(self.in_flight)
+        if self.blocked:
+            return 0
+        in_flight = self.in_flight  # whose len() this is, at the cost of a call less
+        return self.rdy - len(in_flight.fresh) - len(in_flight.late)
 
     @property
     def delivered_counts(self) -> list[int]:

@@ -113,6 +113,8 @@ class RealFile:
         self._fd = fd
 
     def write(self, position: int, *parts: bytes) -> int:
+        if len(parts) == 1:
+            return os.pwrite(self._fd, parts[0], position)
         return os.pwritev(self._fd, parts, position)
 
     def read(self, position: int, size: int) -> bytes:

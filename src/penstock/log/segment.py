@@ -42,6 +42,10 @@ __all__ = ["Run", "Segment", "SegmentInfo", "read_checkpoint"]
 # How much space is set aside ahead of the appends.
 _RESERVE_BYTES = 4 * 1024 * 1024
 
+# Up to here it is cheaper to copy a header and its frames into one piece than to have the system
+# gather them.
+_COPIED_BYTES_MAX = 16 * 1024
+
 # Readers of one segment whose place is remembered, so that they go on without a search.
 _PLACES_MAX = 64
 
@@ -123,7 +127,10 @@ class Segment:
         if end > self._reserved_end:
             self._reserve(file, end)
         try:
-            written = file.write(position, header, frames)
+            if len(frames) <= _COPIED_BYTES_MAX:
+                written = file.write(position, header + frames)
+            else:
+                written = file.write(position, header, frames)
             if position + written < end:
                 write_all(file, position + written, (header + frames)[written:])
         except OSError:

@@ -15,11 +15,10 @@ from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import StorageError
 from penstock.nsqd.durability import Durability
-from penstock.wire.frames import MESSAGE_HEADER_BYTES
 
 __all__ = ["Done", "Publisher"]
 
-# A batch of this size, headers included, is stored at once: waiting for more would save nothing.
+# A batch of this size is stored at once: waiting for more would save nothing.
 BATCH_BYTES = 256 * 1024
 
 Done: TypeAlias = Callable[[StorageError | None], None]
@@ -66,7 +65,7 @@ class Publisher:
                 self._flush_soon()
             batch = self._batches[topic] = _Batch()
         batch.bodies += bodies
-        batch.byte_size += sum(map(len, bodies)) + MESSAGE_HEADER_BYTES * len(bodies)
+        batch.byte_size += sum(map(len, bodies))
         batch.waiting.append(done)
         if batch.byte_size >= BATCH_BYTES:
             del self._batches[topic]

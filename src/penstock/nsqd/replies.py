@@ -2,37 +2,34 @@
 
 from collections import deque
 from collections.abc import Callable
+from typing import TypeAlias
 
 from penstock.errors import StorageError
 
 __all__ = ["Held", "Replies"]
 
+Action: TypeAlias = Callable[[], None] | bytes
+"""What is to be done, or written."""
+
 
 class Held:
-    """Replies that wait. What they wait for calls `done`; and there is one wait more, which ends
-    with `complete`: until then commands may follow whose replies belong here too."""
+    """One that waits. What it waits for calls `done`."""
 
-    __slots__ = ("_replies", "action", "waits", "word")
+    __slots__ = ("_replies", "_word", "action", "is_due")
 
-    def __init__(self, replies: "Replies") -> None:
+    def __init__(self, replies: "Replies", word: str, action: Action) -> None:
         self._replies = replies
-        self.action: Callable[[], None] | bytes = b""
-        self.waits = 1
-        self.word = ""  # the command that is to blame if it fails
+        self._word = word
+        self.action = action
+        self.is_due = False
 
     def done(self, failure: StorageError | None) -> None:
-        """One thing less to wait for. With the first failure all that waits is void."""
-        if failure is not None:
-            self._replies.fail(self.word, failure)
+        """There is nothing to wait for any more. With the first failure all that waits is void."""
+        if failure is None:
+            self.is_due = True
+            self._replies.release()
         else:
-            self.waits -= 1
-            if not self.waits:
-                self._replies.release()
-
-    def complete(self, data: bytes) -> None:
-        """This is what is to be written when there is nothing more to wait for."""
-        self.action = data
-        self.done(None)
+            self._replies.fail(self._word, failure)
 
 
 class Replies:
@@ -53,32 +50,31 @@ class Replies:
         """Whether there is something that has not been written yet."""
         return bool(self._held)
 
-    def hold(self) -> Held:
-        """Begins replies that have to wait, and that all later ones wait for."""
-        held = Held(self)
+    def hold(self, word: str, data: bytes) -> Held:
+        """A reply that has to wait, and that all later ones wait for. `word` is the command that is
+        to blame if it fails."""
+        held = Held(self, word, data)
         self._held.append(held)
         return held
 
     def send(self, data: bytes) -> None:
         """Writes at once, or after all that is still waiting."""
         if self._held:
-            self.hold().complete(data)
+            self._do_afterwards(data)
         else:
             self._write(data)
 
     def then(self, action: Callable[[], None]) -> None:
         """Does this at once, or after all that is still waiting has been written."""
         if self._held:
-            held = self.hold()
-            held.action = action
-            held.waits = 0
+            self._do_afterwards(action)
         else:
             action()
 
     def release(self) -> None:
         """Writes what need not wait any longer."""
         held = self._held
-        while held and not held[0].waits:
+        while held and held[0].is_due:
             action = held.popleft().action
             if isinstance(action, bytes):
                 self._write(action)
@@ -91,3 +87,8 @@ class Replies:
             self._failed = True
             self._held.clear()
             self._on_failure(word, failure)
+
+    def _do_afterwards(self, action: Action) -> None:
+        last = Held(self, "", action)
+        last.is_due = True
+        self._held.append(last)

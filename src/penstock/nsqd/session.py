@@ -1,11 +1,12 @@
 """What one client is to the broker: each command it sends, and what becomes of it.
 
 The connection underneath brings events and takes replies. Most events are answered on the spot,
-with bytes or with nothing. What cannot be, because somebody else has to be asked first or the
-transport has to change, is answered by a coroutine: the connection handles nothing more of this
-client until it has ended.
+with bytes or with nothing; a publish when it is safe. What cannot be, because somebody else has to
+be asked first or the transport has to change, is answered by a coroutine: the connection handles
+nothing more of this client until it has ended.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias
@@ -19,7 +20,8 @@ from penstock.errors import AuthFailed, ProtocolError, StorageError
 from penstock.logs import Logger
 from penstock.nsqd import auth
 from penstock.nsqd.auth import Authenticator, Authorizations
-from penstock.nsqd.publisher import Done, Publisher
+from penstock.nsqd.publisher import Publisher
+from penstock.nsqd.replies import Replies
 from penstock.tls import TlsInfo
 from penstock.wire import events, frames
 from penstock.wire.identify import Negotiated, ServerOffer, negotiate, parse_identify
@@ -45,6 +47,7 @@ class Link(Peer, Protocol):
     """The connection, as the session sees it."""
 
     remote_address: str
+    replies: Replies
 
     @property
     def remote_ip(self) -> str:
@@ -53,9 +56,6 @@ class Link(Peer, Protocol):
     @property
     def tls(self) -> TlsInfo | None:
         """What TLS the connection has, if it has any."""
-
-    def hold_replies(self, word: str) -> Done:
-        """The replies of this read wait until the returned function has been called."""
 
     def identified(self, negotiated: Negotiated) -> None:
         """These settings hold from now on."""
@@ -79,7 +79,7 @@ class Session:
         self.negotiated = services.offer.unasked()
         self.topic_name = ""
         self.subscriber: Subscriber | None = None
-        self.publish_counts: dict[str, int] = {}
+        self.publish_counts: defaultdict[str, int] = defaultdict(int)
         self._channel: Channel | None = None
         self.handlers: dict[type, Callable[..., Reply]] = {
             events.Publish: self._on_publish,
@@ -121,15 +121,15 @@ class Session:
             topic = self._broker.topic_for_publish(event.topic)
         except StorageError as failure:
             raise failed(event.word, failure) from failure
-        counts = self.publish_counts
-        counts[event.topic] = counts.get(event.topic, 0) + len(event.bodies)
-        done = self._link.hold_replies(event.word)
+        bodies = event.bodies
+        self.publish_counts[event.topic] += len(bodies)
+        done = self._link.replies.hold(event.word, frames.OK * event.oks).done
         if event.defer_ms:
             defer_ns = event.defer_ms * MILLISECOND_NS
-            self._publisher.publish_deferred(topic, event.bodies, defer_ns, done)
+            self._publisher.publish_deferred(topic, bodies, defer_ns, done)
         else:
-            self._publisher.publish(topic, event.bodies, done)
-        return frames.OK * event.oks
+            self._publisher.publish(topic, bodies, done)
+        return None
 
     def _on_topic_named(self, event: events.TopicNamed) -> Reply:
         if self._requires_auth and (asking := self._check(event, event.word, event.topic)):

@@ -1,8 +1,7 @@
 """A TCP client: bytes from the socket to the wire, events from there to the session, replies back.
 
 Few decisions are made here. What a command means is the wire's to say, what becomes of it the
-session's; this is the part with a transport. All that one read brings is handled before anything
-else happens, and its replies leave in one write.
+session's; this is the part with a transport.
 """
 
 import asyncio
@@ -19,14 +18,14 @@ from penstock.keepalive import keep_alive
 from penstock.listening import peer_address
 from penstock.nsqd.auth import Authorizations
 from penstock.nsqd.layered import LayeredTransport
-from penstock.nsqd.publisher import Done
 from penstock.nsqd.pulse import Patience, Pulse
 from penstock.nsqd.refusals import Refusals
-from penstock.nsqd.replies import Held, Replies
+from penstock.nsqd.replies import Replies
 from penstock.nsqd.session import Session, SessionServices, failed
 from penstock.tls import ReloadableContext, TlsInfo
 from penstock.wire import frames
 from penstock.wire.deflate import Deflate
+from penstock.wire.events import Event
 from penstock.wire.identify import Negotiated
 from penstock.wire.limits import Limits
 from penstock.wire.server import ServerConnection
@@ -113,8 +112,7 @@ class Client(asyncio.Protocol):
         self._reading_waits_for: set[str] = set()
         self._turn_ends_at = 0.0
         self._answering: asyncio.Task[None] | None = None
-        self._replies = Replies(self._write, self._publish_failed)
-        self._held: Held | None = None  # the replies of the current read, if they must wait
+        self.replies = Replies(self._write, self._publish_failed)
         self._takes_commands = True  # not while one is being answered by a coroutine
         self._dead = False  # takes no more commands, ever
         self._ended = False  # has nothing more to say
@@ -175,7 +173,7 @@ class Client(asyncio.Protocol):
         self._clients.add(self)
         refusal = self._services.admission.refusal(self.remote_ip)
         if refusal is not None:
-            self._refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", refusal), [])
+            self._refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", refusal))
             return
         self._services.admission.enter(self.remote_ip)
         self._admitted = True
@@ -186,10 +184,13 @@ class Client(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._dead:
             return
-        if self._layered is None:
-            self._wire.receive_data(data)
-        else:
+        if self._layered is not None:
             self._layered.receive(data)
+        elif self._takes_commands and (event := self._wire.maybe_only(data)) is not None:
+            self._handle(event)
+            return
+        else:
+            self._wire.receive_data(data)
         self._take_turn()
 
     def eof_received(self) -> bool:
@@ -198,10 +199,10 @@ class Client(asyncio.Protocol):
             try:
                 self._wire.receive_eof()
             except ProtocolError as error:
-                self._refuse(error, [])
+                self._refuse(error)
             else:
                 self._close()
-        return self._replies.are_waiting  # it may still be waiting for them
+        return self.replies.are_waiting  # it may still be waiting for them
 
     def pause_writing(self) -> None:
         self._pulse.blocked_since = self._loop.time()
@@ -251,14 +252,6 @@ class Client(asyncio.Protocol):
 
     # What the session calls.
 
-    def hold_replies(self, word: str) -> Done:
-        held = self._held
-        if held is None:
-            held = self._held = self._replies.hold()
-        held.word = word
-        held.waits += 1
-        return held.done
-
     def identified(self, negotiated: Negotiated) -> None:
         self._wire.heartbeats_enabled = negotiated.heartbeat_interval_ms is not None
         if not self._identified:  # nsq compat: the first alone sets the time of heartbeats
@@ -304,7 +297,7 @@ class Client(asyncio.Protocol):
                 self._wire.receive_eof()
         except ProtocolError as error:
             # nsq compat: who stops inside a body is told what is missing, others just cut off.
-            self._refuse(error, [])
+            self._refuse(error)
         else:
             self._break_off(reason)
 
@@ -330,28 +323,32 @@ class Client(asyncio.Protocol):
             self._take_plain_bytes(self._layered)
 
     def _take_commands(self) -> None:
-        next_event, handlers = self._wire.next_event, self._handlers
-        replies: list[bytes] = []
+        next_event = self._wire.next_event
         try:
             while self._takes_commands and (event := next_event()) is not None:
-                reply = handlers[type(event)](event)
-                self._pulse.last_command_at = self._loop.time()
-                if isinstance(reply, bytes):
-                    replies.append(reply)
-                elif reply is not None:
-                    self._wait_for(reply)
+                self._handle(event)
                 if monotonic() > self._turn_ends_at:
                     self._give_way()
                     break
         except ProtocolError as error:
-            self._refuse(error, replies)
+            self._refuse(error)
         except LineTooLong:
             self._services.refusals.count("line_too_long")
-            self._send(replies)
             self._close()
+
+    def _handle(self, event: Event) -> None:
+        self._pulse.last_command_at = self._loop.time()
+        try:
+            reply = self._handlers[type(event)](event)
+        except ProtocolError as error:
+            self._refuse(error)
+            return
+        if reply is None:
+            return
+        if isinstance(reply, bytes):
+            self.replies.send(reply)
         else:
-            if not self._dead:
-                self._send(replies)
+            self._wait_for(reply)
 
     def _wait_for(self, answer: Coroutine[Any, Any, bytes]) -> None:
         """Takes no command before this one is answered."""
@@ -364,12 +361,13 @@ class Client(asyncio.Protocol):
         try:
             reply = await answer
         except ProtocolError as error:
-            self._refuse(error, [])
+            self._refuse(error)
         except Exception:  # noqa: BLE001 (it is logged, with traceback)
             self._log.exception("[%s] - failed to answer", self.remote_address)
             self._break_off("a bug of ours")
         else:
-            self._send([reply])
+            if reply:
+                self.replies.send(reply)
             self._takes_commands = not self._dead
         self._pulse.last_command_at = self._loop.time()
         self._pulse.waits_for_us = False
@@ -380,7 +378,7 @@ class Client(asyncio.Protocol):
     async def _all_is_answered(self) -> None:
         """Waits until what was owed to the client has been written."""
         written = asyncio.Event()
-        self._replies.then(written.set)
+        self.replies.then(written.set)
         await written.wait()
 
     async def _start_tls(self, layered: LayeredTransport) -> None:
@@ -440,13 +438,6 @@ class Client(asyncio.Protocol):
 
     # Writing.
 
-    def _send(self, replies: list[bytes]) -> None:
-        held, self._held = self._held, None
-        if held is not None:
-            held.complete(b"".join(replies))
-        elif replies:
-            self._replies.send(b"".join(replies))
-
     def _write(self, data: bytes) -> None:
         if self._ended or self._transport.is_closing():
             return
@@ -456,14 +447,13 @@ class Client(asyncio.Protocol):
             self._pause_reading("answers to be read")
 
     def _publish_failed(self, word: str, failure: StorageError) -> None:
-        self._held = None
-        self._refuse(failed(word, failure), [])
+        self._refuse(failed(word, failure))
 
-    def _refuse(self, error: ProtocolError, replies: list[bytes]) -> None:
-        """Answers what came before, then the error, then ends the connection."""
+    def _refuse(self, error: ProtocolError) -> None:
+        """Answers what came before, then this, then ends the connection."""
         self._services.refusals.count(error.code.lower())
         self._log.error("[%s] - %s", self.remote_address, error)
-        self._send([*replies, frames.error(error)])
+        self.replies.send(frames.error(error))
         self._close()
 
     def _close(self) -> None:
@@ -471,7 +461,7 @@ class Client(asyncio.Protocol):
         self._dead = True
         self._takes_commands = False
         self.session.leave_channel()
-        self._replies.then(self._end)
+        self.replies.then(self._end)
 
     def _end(self) -> None:
         if self._ended or self._transport.is_closing():

@@ -53,6 +53,7 @@ __all__ = [
     "decode_sub",
     "decode_touch",
     "maybe_fin_run",
+    "maybe_only_fins",
 ]
 
 _INT32 = Struct(">i")
@@ -92,7 +93,6 @@ class MultiPublish:
     body: MultiBody
 
 
-@dataclass(frozen=True, slots=True)
 class PublishLine:
     """The line of a PUB or DPUB that has passed every check.
 
@@ -100,17 +100,33 @@ class PublishLine:
     to be looked at.
     """
 
-    line: bytes
-    topic: str
-    word: str
-    defer_ms: int
+    __slots__ = ("_body_at", "_defer_ms", "_line", "_size_at", "_size_max", "_topic", "_word")
 
-    def maybe_run(self, buffer: ReceiveBuffer, size_max: int) -> Publish | None:
+    def __init__(self, line: bytes, topic: str, word: str, defer_ms: int, size_max: int) -> None:
+        """`size_max` is what a message may have."""
+        self._line = line
+        self._size_at = len(line)
+        self._body_at = len(line) + _INT32_BYTES
+        self._topic = topic
+        self._word = word
+        self._defer_ms = defer_ms
+        self._size_max = size_max
+
+    def maybe_only(self, data: bytes) -> Publish | None:
+        """The message, if `data` is this line, one good message behind it, and nothing else."""
+        size = len(data) - self._body_at
+        if not (0 < size <= self._size_max and data.startswith(self._line)):
+            return None
+        if _INT32.unpack_from(data, self._size_at)[0] != size:
+            return None
+        return Publish(self._topic, [data[self._body_at :]], 1, self._word, self._defer_ms)
+
+    def maybe_run(self, buffer: ReceiveBuffer) -> Publish | None:
         """The messages that come next, as many as are complete and well-formed under this line."""
         data, end, stop = buffer.data, len(buffer.data), buffer.start
-        line, header_bytes = self.line, len(self.line) + _INT32_BYTES
+        line, body_at, size_max = self._line, self._body_at, self._size_max
         bodies: list[bytes] = []
-        while data.startswith(line, stop) and (start := stop + header_bytes) <= end:
+        while data.startswith(line, stop) and (start := stop + body_at) <= end:
             size = _INT32.unpack_from(data, start - _INT32_BYTES)[0]
             if not 0 < size <= size_max or start + size > end:
                 break
@@ -119,7 +135,7 @@ class PublishLine:
         if not bodies:
             return None
         buffer.start = stop
-        return Publish(self.topic, bodies, len(bodies), self.word, self.defer_ms)
+        return Publish(self._topic, bodies, len(bodies), self._word, self._defer_ms)
 
 
 # Publishing ---------------------------------------------------------------------------------------
@@ -150,27 +166,39 @@ def _publish_line(request: Request, topic: str, defer_ms: int) -> PublishLine | 
     """The line, if there is a message behind it; the buffer is put back to its start."""
     buffer = request.buffer
     line = buffer.data[request.line_start : buffer.start]
-    body = _maybe_body(request, _MESSAGE_BODY, request.limits.max_msg_size)
+    size_max = request.limits.max_msg_size
+    body = _maybe_body(request, _MESSAGE_BODY, size_max)
     if isinstance(body, NeedMore):
         return body
     buffer.start = request.line_start
-    return PublishLine(line, topic, request.word, defer_ms)
+    return PublishLine(line, topic, request.word, defer_ms, size_max)
 
 
 # Consuming ----------------------------------------------------------------------------------------
 
 # Ids that we give out are lowercase hex, so only a client's mistake goes the general way.
 _FIN_RUN = re.compile(rb"(?:FIN [0-9a-f]{16}+\n)++")
+_FIN_BYTES = len(b"FIN 0123456789abcdef\n")
+
+
+def maybe_only_fins(data: bytes) -> Fin | None:
+    """The FINs that `data` is, if it is nothing else. Whether FIN is allowed has been checked."""
+    if len(data) % _FIN_BYTES or not _FIN_RUN.fullmatch(data):
+        return None
+    return Fin(_ids_of_fins(data))
 
 
 def maybe_fin_run(buffer: ReceiveBuffer) -> Fin | None:
-    """The FINs that come next, as many as there are in a row. Whether FIN is allowed has been
-    checked."""
+    """The FINs that come next, as many as there are in a row."""
     run = _FIN_RUN.match(buffer.data, buffer.start)
     if run is None:
         return None
     buffer.start = run.end()
-    return Fin(run[0][len(b"FIN ") : -len(b"\n")].split(b"\nFIN "))
+    return Fin(_ids_of_fins(run[0]))
+
+
+def _ids_of_fins(run: bytes) -> list[bytes]:
+    return run[len(b"FIN ") : -len(b"\n")].split(b"\nFIN ")
 
 
 def decode_fin(request: Request) -> Fin:

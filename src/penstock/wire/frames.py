@@ -97,16 +97,22 @@ HEARTBEAT = response(b"_heartbeat_")
 
 # Messages -----------------------------------------------------------------------------------------
 
-# Formatting a number in hex costs more than all the rest of a frame. So in a batch the last three
-# digits of an id come from a table, and the others are formatted once for all that share them.
+# Formatting a number in hex costs more than all the rest of a frame. So in all but small batches the
+# last three digits of an id come from a table, and the others are formatted once for all that share
+# them.
+_SMALL_BATCH_MAX = 6
 _COUNTING_DIGITS = [b"%03x" % number for number in range(4096)]
 _BATCH_HEADER = Struct(">iiqH13s3s")
 
 
 def render_messages(bodies: Sequence[bytes], first_id: int, timestamp_ns: int) -> list[bytes]:
     """The frames of new messages, at their first attempt, whose ids count up from `first_id`."""
-    if len(bodies) == 1:
-        return [_render_message(bodies[0], first_id, timestamp_ns)]
+    if len(bodies) <= _SMALL_BATCH_MAX:
+        header = _MESSAGE_HEADER.pack
+        return [
+            header(len(body) + _BODY_OVERHEAD, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % id) + body
+            for id, body in enumerate(bodies, first_id)
+        ]
     pack = _BATCH_HEADER.pack
     frames: list[bytes] = []
     remaining = iter(bodies)
@@ -119,11 +125,6 @@ def render_messages(bodies: Sequence[bytes], first_id: int, timestamp_ns: int) -
             for digits, body in zip(run, remaining, strict=False)
         ]
     return frames
-
-
-def _render_message(body: bytes, id: int, timestamp_ns: int) -> bytes:
-    size = len(body) + _BODY_OVERHEAD
-    return _MESSAGE_HEADER.pack(size, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % id) + body
 
 
 def message_id(frame: bytes) -> bytes:

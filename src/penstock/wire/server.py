@@ -1,9 +1,9 @@
 """The server's side of a connection: a client's bytes in, events out.
 
 Feed what was received to `receive_data`, take events from `next_event` until it returns None, and
-when the stream ends call `receive_eof`. Events come out in the order of the commands, as few and as
-large as the bytes at hand allow; how the bytes were cut changes how commands are grouped into
-events, never what they say.
+when the stream ends call `receive_eof`. `maybe_only` is a short way for what comes most. Events
+come out in the order of the commands, as few and as large as the bytes at hand allow; how the bytes
+were cut changes how commands are grouped into events, never what they say.
 
 `next_event` returns an event, or None for "nothing more yet", or raises once: a ProtocolError to be
 sent as an error frame before closing, or LineTooLong to close without a frame. Then the connection
@@ -17,8 +17,15 @@ resets its read deadline on every event, since every command is one or part of o
 from penstock.errors import LineTooLong, ProtocolError
 from penstock.wire.buffer import ReceiveBuffer
 from penstock.wire.command_table import COMMANDS, Command
-from penstock.wire.decoders import MultiPublish, NeedMore, PublishLine, Request, maybe_fin_run
-from penstock.wire.events import Event, Nop, Publish, TopicNamed
+from penstock.wire.decoders import (
+    MultiPublish,
+    NeedMore,
+    PublishLine,
+    Request,
+    maybe_fin_run,
+    maybe_only_fins,
+)
+from penstock.wire.events import Event, Fin, Nop, Publish, TopicNamed
 from penstock.wire.limits import LINE_BYTES_MAX, Limits
 from penstock.wire.state import State
 from penstock.wire.text import verbatim
@@ -70,6 +77,19 @@ class ServerConnection:
         if not self._dead:
             self._buffer.append(data)
 
+    def maybe_only(self, data: bytes) -> Publish | Fin | None:
+        """Take what the client sent if nothing waits before it, and it is one more message like the
+        last, or FINs, and nothing else; or None, and it is for `receive_data` to take.
+
+        Producers that await each answer, and consumers, send hardly anything but this.
+        """
+        if self._dead or self._multi is not None or not self._buffer.is_empty():
+            return None
+        line = self._publish_line
+        if line is not None and (publish := line.maybe_only(data)) is not None:
+            return publish
+        return maybe_only_fins(data) if self.state in _FIN_STATES else None
+
     def next_event(self) -> Event | None:
         """What the client asks for next, or None if that is not all here."""
         # A dead connection's buffer is empty, and never filled again.
@@ -120,7 +140,7 @@ class ServerConnection:
         buffer, line = self._buffer, self._publish_line
         if self.state in _FIN_STATES and (fins := maybe_fin_run(buffer)) is not None:
             return fins
-        if line is not None and (run := line.maybe_run(buffer, self.limits.max_msg_size)):
+        if line is not None and (run := line.maybe_run(buffer)) is not None:
             return run
         return self._next_command()
 
@@ -186,7 +206,7 @@ class ServerConnection:
             return None
         if isinstance(outcome, PublishLine):
             self._publish_line = outcome
-            return outcome.maybe_run(self._buffer, self.limits.max_msg_size)
+            return outcome.maybe_run(self._buffer)
         if isinstance(outcome, MultiPublish):
             return self._begin_multi(outcome)
         if command.moves_to is not None:
