@@ -6,8 +6,9 @@
 
 bin := .venv/bin
 
-# A worker per core, as long as they do not take each other's breath.
-PYTEST = $(bin)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+# A worker per core, as long as they do not take each other's breath. What Python compiles is kept,
+# whatever it is told elsewhere: every program that a test starts would compile it again.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(bin)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
