@@ -8,6 +8,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
+from tests.nsqd.off_disk import run_nsqd_off_disk
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import RawClient
@@ -31,7 +32,7 @@ IDLE_SHARE_MAX = 0.01
 
 
 def test_ten_thousand_channels_stay_usable() -> None:
-    with run_nsqd() as nsqd:
+    with run_nsqd_off_disk() as nsqd:
         seconds = {"create": timed(nsqd, create_channels)}
         seconds["stats, JSON"] = timed(nsqd, check_stats)
         seconds["stats, text"] = timed(nsqd, lambda nsqd: nsqd.http("GET", "/stats"))
