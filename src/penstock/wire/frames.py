@@ -98,7 +98,8 @@ HEARTBEAT = response(b"_heartbeat_")
 # Messages -----------------------------------------------------------------------------------------
 
 # Formatting a number in hex costs more than all the rest of a frame. So in a larger batch the last
-# three digits of an id come from a table, and the others are formatted once for all that share them.
+# three digits of an id come from a table, and the others are formatted once for those that share
+# them.
 _SMALL_BATCH_MAX = 6
 _COUNTING_DIGITS = [b"%03x" % number for number in range(4096)]
 _BATCH_HEADER = Struct(">iiqH13s3s")
