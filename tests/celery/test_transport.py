@@ -92,16 +92,17 @@ def test_no_more_is_prefetched_than_may_be(nsqd: NsqdProcess, topic: str, connec
     wait_until(lambda: nsqd.shows(topic, "celery", in_flight_count=5, depth=5), "the larger one")
 
 
-def test_what_is_held_is_touched(nsqd: NsqdProcess, topic: str, connect: Connect) -> None:
-    connection = connect(f"nsq://{nsqd.tcp_address}")
-    send(connection, topic, "takes two timeouts and a half")
-    listener = Listener(connection, Queue(topic))
-    message = listener.next()
-    with pytest.raises(TimeoutError):  # nobody drives a loop meanwhile
-        listener.next(seconds=2.5)
+def test_what_is_held_is_touched(topic: str, connect: Connect) -> None:
+    with run_nsqd("--msg-timeout=2s") as nsqd:
+        connection = connect(f"nsq://{nsqd.tcp_address}")
+        send(connection, topic, "takes two timeouts and a half")
+        listener = Listener(connection, Queue(topic))
+        message = listener.next()
+        with pytest.raises(TimeoutError):  # nobody drives a loop meanwhile
+            listener.next(seconds=5)
 
-    assert nsqd.shows(topic, "celery", timeout_count=0, in_flight_count=1)
-    message.ack()
+        assert nsqd.shows(topic, "celery", timeout_count=0, in_flight_count=1)
+        message.ack()
 
 
 def test_what_a_closed_connection_held_goes_to_another(
