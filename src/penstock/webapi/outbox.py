@@ -116,7 +116,7 @@ class Outbox:
         """Keeps the place of an answer that will be what `result` yields."""
         place = _Place(plan, started_ns)
         self.waiting.append(place)
-        if isinstance(result, Coroutine):
+        if not isinstance(result, (Promise, asyncio.Future)):
             result = asyncio.ensure_future(result)
             self._state.tasks.add(result)
             self._is_exclusive = True
