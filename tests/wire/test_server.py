@@ -30,6 +30,7 @@ from penstock.wire.events import (
     TopicNamed,
     Touch,
 )
+from penstock.wire.publish_lines import LINES_MAX, PublishLines
 from penstock.wire.server import LINE_BYTES_MAX, Limits, ServerConnection, State
 
 ID = b"0123456789abcdef"
@@ -665,6 +666,33 @@ def test_the_short_way_leads_where_the_long_way_does(reads: list[bytes], state: 
     expected = outcome_of([b"".join(reads)], connection(state))
     for short_way in (False, True):
         assert expected == outcome_of(reads, connection(state), short_way=short_way)
+
+
+def test_a_line_that_another_connection_has_shown_is_known() -> None:
+    lines = PublishLines()
+    first, second, unmet = (ServerConnection(LIMITS, lines) for _ in range(3))
+    guarded = ServerConnection(LIMITS, lines, tls_required=True)
+    for server in (first, second, guarded):
+        assert [] == events_of(commands.MAGIC, server)
+    assert 1 == len(events_of(commands.pub("t", b"a"), first))
+
+    assert Publish("t", [b"b"], 1, "PUB") == second.maybe_only(commands.pub("t", b"b"))
+    assert [Publish("t", [b"c"], 1, "PUB")] == events_of(commands.pub("t", b"c"), second)
+    assert None is unmet.maybe_only(commands.pub("t", b"d"))  # it has not said hello
+    assert None is guarded.maybe_only(commands.pub("t", b"e"))
+    with pytest.raises(ProtocolError, match="TLS required"):
+        events_of(commands.pub("t", b"e"), guarded)
+
+
+def test_lines_are_remembered_up_to_a_number() -> None:
+    lines = PublishLines()
+    server = ServerConnection(LIMITS, lines)
+    events_of(commands.MAGIC, server)
+    for number in range(LINES_MAX + 1):
+        assert 1 == len(events_of(commands.pub(f"t{number}", b"a"), server))
+
+    assert LINES_MAX == len(lines)
+    assert b"PUB t0\n" not in lines
 
 
 def test_the_short_way_is_taken() -> None:

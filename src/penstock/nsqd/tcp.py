@@ -6,7 +6,7 @@ session's; this is the part with a transport.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ from penstock.wire.deflate import Deflate
 from penstock.wire.events import Event
 from penstock.wire.identify import Negotiated
 from penstock.wire.limits import Limits
+from penstock.wire.publish_lines import PublishLines
 from penstock.wire.server import ServerConnection
 from penstock.wire.snappy import Snappy
 from penstock.wire.state import State
@@ -63,6 +64,7 @@ class TcpServices:
     tls_required: bool
     admission: Admission
     refusals: Refusals
+    publish_lines: PublishLines = field(default_factory=PublishLines)
 
 
 class Clients:
@@ -107,7 +109,9 @@ class Client(asyncio.Protocol):
         self._clients = services.clients
         self._log = services.session.log
         self._loop = asyncio.get_running_loop()
-        self._wire = ServerConnection(services.limits, tls_required=services.tls_required)
+        self._wire = ServerConnection(
+            services.limits, services.publish_lines, tls_required=services.tls_required
+        )
         self._layered: LayeredTransport | None = None
         self._reading_waits_for: set[str] = set()
         self._turn_ends_at = 0.0

@@ -11,7 +11,6 @@ from typing import TypeAlias
 from penstock.wire.decoders import (
     MultiPublish,
     NeedMore,
-    PublishLine,
     Request,
     decode_auth,
     decode_cls,
@@ -28,6 +27,7 @@ from penstock.wire.decoders import (
     decode_touch,
 )
 from penstock.wire.events import Event
+from penstock.wire.publish_lines import PublishLine
 from penstock.wire.state import State
 
 __all__ = ["COMMANDS", "Command"]

@@ -7,7 +7,7 @@ ProtocolError. The checks that all commands share have been made before: see
 `penstock.wire.command_table`.
 
 The two commands that come in thousands are also taken by the run, without the general way:
-`maybe_fin_run`, and a `PublishLine` that is met again.
+`maybe_fin_run`, and `penstock.wire.publish_lines`.
 """
 
 import re
@@ -24,7 +24,6 @@ from penstock.wire.events import (
     Fin,
     Identify,
     Nop,
-    Publish,
     Rdy,
     Req,
     Sub,
@@ -32,12 +31,12 @@ from penstock.wire.events import (
 )
 from penstock.wire.limits import Limits
 from penstock.wire.mpub import MultiBody
+from penstock.wire.publish_lines import PublishLine
 from penstock.wire.text import quoted, verbatim
 
 __all__ = [
     "MultiPublish",
     "NeedMore",
-    "PublishLine",
     "Request",
     "decode_auth",
     "decode_cls",
@@ -91,51 +90,6 @@ class MultiPublish:
     word: str
     defer_ms: int
     body: MultiBody
-
-
-class PublishLine:
-    """The line of a PUB or DPUB that has passed every check.
-
-    Producers send the same line over and over. Where it is met again, only the body behind it has
-    to be looked at.
-    """
-
-    __slots__ = ("_body_at", "_defer_ms", "_line", "_size_at", "_size_max", "_topic", "_word")
-
-    def __init__(self, line: bytes, topic: str, word: str, defer_ms: int, size_max: int) -> None:
-        """`size_max` is what a message may have."""
-        self._line = line
-        self._size_at = len(line)
-        self._body_at = len(line) + _INT32_BYTES
-        self._topic = topic
-        self._word = word
-        self._defer_ms = defer_ms
-        self._size_max = size_max
-
-    def maybe_only(self, data: bytes) -> Publish | None:
-        """The message, if `data` is this line, one good message behind it, and nothing else."""
-        size = len(data) - self._body_at
-        if not (0 < size <= self._size_max and data.startswith(self._line)):
-            return None
-        if _INT32.unpack_from(data, self._size_at)[0] != size:
-            return None
-        return Publish(self._topic, [data[self._body_at :]], 1, self._word, self._defer_ms)
-
-    def maybe_run(self, buffer: ReceiveBuffer) -> Publish | None:
-        """The messages that come next, as many as are complete and well-formed under this line."""
-        data, end, stop = buffer.data, len(buffer.data), buffer.start
-        line, body_at, size_max = self._line, self._body_at, self._size_max
-        bodies: list[bytes] = []
-        while data.startswith(line, stop) and (start := stop + body_at) <= end:
-            size = _INT32.unpack_from(data, start - _INT32_BYTES)[0]
-            if not 0 < size <= size_max or start + size > end:
-                break
-            stop = start + size
-            bodies.append(data[start:stop])
-        if not bodies:
-            return None
-        buffer.start = stop
-        return Publish(self._topic, bodies, len(bodies), self._word, self._defer_ms)
 
 
 # Publishing ---------------------------------------------------------------------------------------

@@ -20,13 +20,13 @@ from penstock.wire.command_table import COMMANDS, Command
 from penstock.wire.decoders import (
     MultiPublish,
     NeedMore,
-    PublishLine,
     Request,
     maybe_fin_run,
     maybe_only_fins,
 )
 from penstock.wire.events import Event, Fin, Nop, Publish, TopicNamed
 from penstock.wire.limits import LINE_BYTES_MAX, Limits
+from penstock.wire.publish_lines import PublishLine, PublishLines
 from penstock.wire.state import State
 from penstock.wire.text import verbatim
 
@@ -48,8 +48,9 @@ class ServerConnection:
         "_dead",
         "_failure",
         "_greeted",
+        "_last_line",
         "_multi",
-        "_publish_line",
+        "_publish_lines",
         "_shortfall",
         "heartbeats_enabled",
         "limits",
@@ -57,7 +58,14 @@ class ServerConnection:
         "tls_required",
     )
 
-    def __init__(self, limits: Limits, *, tls_required: bool = False) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        publish_lines: PublishLines | None = None,
+        *,
+        tls_required: bool = False,
+    ) -> None:
+        """`publish_lines` may be shared with others of the same limits."""
         self.limits = limits
         self.state = State.INIT
         self.tls_required = tls_required
@@ -65,7 +73,8 @@ class ServerConnection:
         self._buffer = ReceiveBuffer()
         self._greeted = False
         self._dead = False
-        self._publish_line: PublishLine | None = None
+        self._publish_lines = PublishLines() if publish_lines is None else publish_lines
+        self._last_line: PublishLine | None = None  # most likely the next one's too
         # A multi-publish whose body is being read, and the error to raise after its TopicNamed.
         self._multi: MultiPublish | None = None
         self._failure: ProtocolError | None = None
@@ -78,17 +87,24 @@ class ServerConnection:
             self._buffer.append(data)
 
     def maybe_only(self, data: bytes) -> Publish | Fin | None:
-        """Take what the client sent if nothing waits before it, and it is one more message like the
-        last, or FINs, and nothing else; or None, and it is for `receive_data` to take.
+        """Take what the client sent if nothing waits before it, and it is one message under a line
+        that we know, or FINs, and nothing else; or None, and it is for `receive_data` to take.
 
         Producers that await each answer, and consumers, send hardly anything but this.
         """
-        if self._dead or self._multi is not None or not self._buffer.is_empty():
+        if self._dead or not self._greeted or self._multi is not None:
             return None
-        line = self._publish_line
-        if line is not None and (publish := line.maybe_only(data)) is not None:
-            return publish
-        return maybe_only_fins(data) if self.state in _FIN_STATES else None
+        if not self._buffer.is_empty():
+            return None
+        if self.state in _FIN_STATES and (fins := maybe_only_fins(data)) is not None:
+            return fins
+        line = self._last_line
+        if line is None or not data.startswith(line.line):
+            line = self._publish_lines.get(data[: data.find(b"\n", 0, LINE_BYTES_MAX) + 1])
+            if line is None or self.tls_required:
+                return None
+            self._last_line = line
+        return line.maybe_only(data)
 
     def next_event(self) -> Event | None:
         """What the client asks for next, or None if that is not all here."""
@@ -136,12 +152,9 @@ class ServerConnection:
             return self._continue_multi(self._multi)
         if not self._greeted and not self._read_magic():
             return None
-        # A run of FINs, or of publishes like the last one: most of all traffic.
-        buffer, line = self._buffer, self._publish_line
-        if self.state in _FIN_STATES and (fins := maybe_fin_run(buffer)) is not None:
+        # A run of FINs: most of what consumers send.
+        if self.state in _FIN_STATES and (fins := maybe_fin_run(self._buffer)) is not None:
             return fins
-        if line is not None and (run := line.maybe_run(buffer)) is not None:
-            return run
         return self._next_command()
 
     def _read_magic(self) -> bool:
@@ -163,6 +176,11 @@ class ServerConnection:
         if newline < 0:
             self._await_newline(len(data) - start)
             return None
+        line = self._publish_lines.get(data[start : newline + 1])
+        if line is not None and not self.tls_required:
+            run = line.maybe_run(buffer)
+            if run is not None:
+                return run
         buffer.start = newline + 1
         word, *params = data[start:newline].removesuffix(b"\r").split(b" ")
         command = COMMANDS.get(word)
@@ -205,7 +223,7 @@ class ServerConnection:
             self._shortfall = outcome.shortfall
             return None
         if isinstance(outcome, PublishLine):
-            self._publish_line = outcome
+            self._publish_lines.remember(outcome)
             return outcome.maybe_run(self._buffer)
         if isinstance(outcome, MultiPublish):
             return self._begin_multi(outcome)

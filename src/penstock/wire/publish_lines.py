@@ -1,0 +1,69 @@
+"""Lines of publishes that have passed every check, and what is read under them.
+
+Producers send the same few lines over and over. Where one is met again, only the body behind it has
+to be looked at.
+"""
+
+from struct import Struct
+
+from penstock.wire.buffer import ReceiveBuffer
+from penstock.wire.events import Publish
+
+__all__ = ["LINES_MAX", "PublishLine", "PublishLines"]
+
+# How many are remembered. All producers of a server may know thousands of topics between them; and
+# a peer that names ever new ones shall not fill our memory.
+LINES_MAX = 4096
+
+_INT32 = Struct(">i")
+_INT32_BYTES = 4
+
+
+class PublishLine:
+    """The line of a PUB or DPUB."""
+
+    __slots__ = ("_body_at", "_defer_ms", "_size_at", "_size_max", "_topic", "_word", "line")
+
+    def __init__(self, line: bytes, topic: str, word: str, defer_ms: int, size_max: int) -> None:
+        """`size_max` is what a message may have."""
+        self.line = line
+        self._size_at = len(line)
+        self._body_at = len(line) + _INT32_BYTES
+        self._topic = topic
+        self._word = word
+        self._defer_ms = defer_ms
+        self._size_max = size_max
+
+    def maybe_only(self, data: bytes) -> Publish | None:
+        """The message, if `data`, which begins with this line, is one good message and no more."""
+        size = len(data) - self._body_at
+        if not 0 < size <= self._size_max or _INT32.unpack_from(data, self._size_at)[0] != size:
+            return None
+        return Publish(self._topic, [data[self._body_at :]], 1, self._word, self._defer_ms)
+
+    def maybe_run(self, buffer: ReceiveBuffer) -> Publish | None:
+        """The messages that come next, as many as are complete and well-formed under this line."""
+        data, end, stop = buffer.data, len(buffer.data), buffer.start
+        line, body_at, size_max = self.line, self._body_at, self._size_max
+        bodies: list[bytes] = []
+        while data.startswith(line, stop) and (start := stop + body_at) <= end:
+            size = _INT32.unpack_from(data, start - _INT32_BYTES)[0]
+            if not 0 < size <= size_max or start + size > end:
+                break
+            stop = start + size
+            bodies.append(data[start:stop])
+        if not bodies:
+            return None
+        buffer.start = stop
+        return Publish(self._topic, bodies, len(bodies), self._word, self._defer_ms)
+
+
+class PublishLines(dict[bytes, PublishLine]):
+    """Those that have been met, by their bytes. One may serve all connections that have the same
+    limits."""
+
+    def remember(self, line: PublishLine) -> None:
+        """It has passed every check; if there are too many, the oldest is forgotten."""
+        if len(self) >= LINES_MAX:
+            del self[next(iter(self))]
+        self[line.line] = line
