@@ -48,7 +48,6 @@ def test_the_peak_remembers_memory_that_was_given_back() -> None:
         assert procfs.peak_rss_bytes(pid) >= procfs.rss_bytes(pid) + 40_000_000
 
 
-def test_what_python_takes_is_plausible() -> None:
+def test_what_python_has_in_memory_is_plausible() -> None:
     with python("") as pid:
-        assert 0 < procfs.cpu_seconds(pid) < 2
         assert 5_000_000 < procfs.rss_bytes(pid) <= procfs.peak_rss_bytes(pid)
