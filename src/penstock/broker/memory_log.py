@@ -26,9 +26,10 @@ class MemoryLog:
         """The oldest message held, or the next one to come."""
         return self._held[0].first_seq if self._held else self.next_seq
 
-    def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> None:
-        """Gives the frames their place in the sequence."""
+    def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> int:
+        """Gives the frames their place in the sequence. Returns how many bytes they have."""
         self.next_seq += len(frames)
+        return sum(map(len, frames))
 
     def hold(self, frames: list[bytes], due_ns: int) -> None:
         """Keeps frames just appended until they are released, as far as there is room."""

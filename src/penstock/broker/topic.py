@@ -63,9 +63,9 @@ class Topic:
         log = self.log
         first_seq = log.next_seq
         frames = wire.render_messages(bodies, self._id_base + first_seq, wall_ns)
-        log.append(frames, wall_ns, due_ns)
+        stored_bytes = log.append(frames, wall_ns, due_ns)
         self.message_count += len(frames)
-        self.message_bytes += sum(map(len, bodies))
+        self.message_bytes += stored_bytes - wire.MESSAGE_HEADER_BYTES * len(frames)
         if self._is_holding():
             if isinstance(log, MemoryLog):
                 log.hold(frames, due_ns)

@@ -118,8 +118,9 @@ class TopicLog:
 
     # Messages
 
-    def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> None:
-        """Stores one batch with one write, or raises StorageError and has stored nothing.
+    def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> int:
+        """Stores one batch with one write, or raises StorageError and has stored nothing. Returns
+        how many bytes the frames have.
 
         A frame is opaque but for its first four bytes, the big-endian number of bytes that follow.
         `due_ns` is the wall time before which none of the messages may be delivered.
@@ -129,16 +130,18 @@ class TopicLog:
         count = len(frames)
         assert count
         joined = b"".join(frames)
+        size = len(joined)
         try:
             segment = self._active
-            if segment is None or segment.is_broken or segment.end + len(joined) > self._roll_at:
-                segment = self._segment_with_room(len(joined))
+            if segment is None or segment.is_broken or segment.end + size > self._roll_at:
+                segment = self._segment_with_room(size)
             segment.append(joined, count, timestamp_ns, due_ns)
         except OSError as error:
             raise self._write_failed(error) from error
         self.next_seq += count
-        self.byte_size += HEADER_BYTES + len(joined)
+        self.byte_size += HEADER_BYTES + size
         self._write_error = None
+        return size
 
     def read(self, seq: int, max_bytes: int = READ_BYTES) -> list[Run]:
         """What is stored from `seq` on: about `max_bytes` of it, but at least one batch.

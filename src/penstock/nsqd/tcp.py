@@ -186,15 +186,18 @@ class Client(asyncio.Protocol):
         self._pulse.start()
 
     def data_received(self, data: bytes) -> None:
+        layered = self._layered
+        if layered is None and self._takes_commands:
+            event = self._wire.maybe_only(data)
+            if event is not None:
+                self._handle(event)
+                return
         if self._dead:
             return
-        if self._layered is not None:
-            self._layered.receive(data)
-        elif self._takes_commands and (event := self._wire.maybe_only(data)) is not None:
-            self._handle(event)
-            return
-        else:
+        if layered is None:
             self._wire.receive_data(data)
+        else:
+            layered.receive(data)
         self._take_turn()
 
     def eof_received(self) -> bool:
