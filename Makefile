@@ -6,9 +6,10 @@
 
 bin := .venv/bin
 
-# A worker per core, as long as they do not take each other's breath. What Python compiles is kept,
-# whatever it is told elsewhere: every program that a test starts would compile it again.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(bin)/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+# Four workers, also on two cores: most tests wait for a process now and then, and there are four
+# long chains of them (tests/scheduling.py). What Python compiles is kept, whatever it is told
+# elsewhere: every program that a test starts would compile it again.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(bin)/pytest --numprocesses 4 --dist loadgroup
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -141,6 +141,14 @@ WORKLOADS: Mapping[str, tuple[Callable[[], float], int]] = {
 }
 
 
+def _events_of(connection: ServerConnection, data: bytes) -> Iterator[events.Event]:
+    """What one read brings, taken in as nsqd does."""
+    if (only := connection.maybe_only(data)) is not None:
+        return iter([only])
+    connection.receive_data(data)
+    return iter(connection.next_event, None)
+
+
 class _Passage:
     """A broker in memory with a publisher and a consumer; also its `Driver` and a `Peer`."""
 
@@ -172,8 +180,7 @@ class _Passage:
         return seconds
 
     def _publish(self, request: bytes) -> None:
-        self._publisher.receive_data(request)
-        while event := self._publisher.next_event():
+        for event in _events_of(self._publisher, request):
             assert isinstance(event, events.Publish)
             topic = self._broker.topic_for_publish(event.topic)
             topic.publish(event.bodies, self._clock.now_ns(), self._clock.wall_ns())
@@ -184,8 +191,7 @@ class _Passage:
     def _finish(self) -> None:
         ids = [frame[18:34] for frame in self._received]
         self._received.clear()
-        self._consumer.receive_data(commands.fins(ids))
-        while event := self._consumer.next_event():
+        for event in _events_of(self._consumer, commands.fins(ids)):
             assert isinstance(event, events.Fin)
             assert not self._channel.finish(self._subscriber, event.ids)
 
