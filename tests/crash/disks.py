@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.testing.waiting import wait_until
+
 __all__ = ["Disk", "disk"]
 
 DISK_BYTES = 16 * 1024 * 1024
@@ -41,6 +43,10 @@ class Disk:
 
     def unmount(self) -> None:
         run("umount", str(self.path))
+        # The kernel lets go of the device a moment later, and what is mounted before that is seen
+        # through what the device still remembers: errors that have been repaired, for one.
+        image = str(self._image)
+        wait_until(lambda: not run("losetup", "--associated", image), "the device to be let go")
 
     def repair(self) -> None:
         """What an administrator does with a file system that has given up."""
