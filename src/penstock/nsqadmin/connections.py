@@ -12,6 +12,14 @@ __all__ = ["Connection"]
 
 HEAD_BYTES_MAX = 64 * 1024
 
+TOO_MUCH = (
+    b"HTTP/1.1 400 Bad Request\r\n"
+    b"content-type: text/plain; charset=utf-8\r\n"
+    b"connection: close\r\n"
+    b"\r\n"
+    b"Too much comes before the body."
+)
+
 
 class Connection(HttpToolsProtocol):
     """See the module's docstring."""
@@ -24,6 +32,7 @@ class Connection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_in_head = False
         self._head_bytes = 0
+        self._is_refused = False
 
     # What the loop calls.
 
@@ -32,13 +41,15 @@ class Connection(HttpToolsProtocol):
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
         was_in_head = self._is_in_head
         super().data_received(data)
         # The read in which a head begins does not count: what comes before it may be a body.
         if was_in_head and self._is_in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
-                self.send_400_response("Too much comes before the body.")
+                self._refuse()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -60,6 +71,16 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     # Within.
+
+    def _refuse(self) -> None:
+        """Answers, and reads on until the peer ends or its time is up. If we closed at once, what
+        it has still sent would have the kernel reset the connection, and the answer be lost."""
+        self._is_refused = True
+        self.transport.write(TOO_MUCH)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def _start_timer(self) -> None:
         self._stop_timer()
