@@ -82,7 +82,7 @@ class World:
         self._struck = 0
         self._acknowledged: list[bytes] = []
         self._stored_bodies: dict[bytes, Stored] = {}
-        self._ephemeral_before: dict[str, tuple[int, int, int]] = {}
+        self._ephemeral_before: dict[tuple[str, str], tuple[int, int, int]] = {}
 
     def start(self) -> None:
         """Starts the first node; the loop must be in its place by then."""
@@ -265,7 +265,7 @@ class World:
                 if first_seq is not None:
                     channel.floor = first_seq
                     channel.take(self.stored_in(model, first_seq), self.now_ns, self.now_ns)
-                self._ephemeral_before[name] = (0, 0, 0)
+                self._ephemeral_before[model.name, name] = (0, 0, 0)
                 self.release(model)
 
     def release(self, model: ModelTopic) -> None:
@@ -278,8 +278,8 @@ class World:
 
     def remember_ephemeral(self, model: ModelTopic) -> None:
         """What does not fit the memory of an ephemeral channel is dropped: to be seen after."""
-        self._ephemeral_before = {
-            name: (real.depth, real.deferred_count, self._taken(model, name))
+        self._ephemeral_before |= {
+            (model.name, name): (real.depth, real.deferred_count, self._taken(model, name))
             for name, real in model.real.channels.items()
             if real.ephemeral or model.ephemeral
         }
@@ -299,7 +299,7 @@ class World:
     ) -> Iterable[Stored]:
         """Those that an ephemeral channel has kept: all there was room for, the first ones."""
         real = model.real.channels[name]
-        depth, deferred, taken = self._ephemeral_before[name]
+        depth, deferred, taken = self._ephemeral_before[model.name, name]
         queued = [message for message in messages if not message.due_ns]
         waiting = [message for message in messages if message.due_ns]
         surely_queued = sum(not message.due_ns for message in messages[:sure])
