@@ -246,13 +246,17 @@ class _Adoption:
             for message in self.model.held
             if progress.is_finished(message.seq, message.seq + 1)
         }
+        channel.noted = {
+            message.seq: progress.notes[message.seq]
+            for message in self.model.held
+            if message.seq in progress.notes
+        }
         channel.message_count = real.message_count  # the topic may have released something
         for seq, (attempts, due_ns) in self._open_in(real).items():
             if seq not in self.model.messages:
                 raise Violation(f"{channel.name} has a message {seq} that is not stored")
             entry = Entry(self.model.messages[seq], self._world.now_ns)
-            entry.attempts = entry.noted = entry.saved = attempts
-            entry.due_ns = entry.saved_due_ns = due_ns
+            entry.remember(attempts, due_ns)
             entry.delivered = attempts > 0
             channel.open[seq] = entry
 
@@ -323,7 +327,6 @@ class _Adoption:
         if is_noted and not again and due_ns != entry.due_ns:
             raise Violation(f"{body!r} is due at {due_ns}, expected {entry.due_ns}")
         went_on = Entry(entry.message, self._renewed(entry.since_ns))
-        went_on.attempts = went_on.noted = went_on.saved = attempts
-        went_on.due_ns = went_on.saved_due_ns = due_ns
+        went_on.remember(attempts, due_ns)
         went_on.delivered = entry.delivered
         return went_on

@@ -71,6 +71,11 @@ class Entry:
         self.holder: Consumer | None = None
         self.deadline_ns = self.delivered_ns = 0
 
+    def remember(self, attempts: int, due_ns: int) -> None:
+        """What is known of it from before the process ended."""
+        self.attempts = self.noted = self.saved = attempts
+        self.due_ns = self.saved_due_ns = due_ns
+
 
 class Consumer:
     """A subscribed connection."""
@@ -106,6 +111,8 @@ class ModelChannel:
         self.committing = False
         self.floor = 0  # what is below has been finished, even if the topic still holds it
         self.skipped: set[int] = set()  # finished in advance, though the topic still holds them
+        self.noted: dict[int, tuple[int, int]] = {}
+        """Of those that the topic holds again after a power loss: attempts, and when due."""
         self.open: dict[int, Entry] = {}
         self.finished: dict[int, tuple[Entry, int]] = {}
         """Those finished lately, and when."""
@@ -137,7 +144,9 @@ class ModelChannel:
         """The topic gives the channel messages."""
         for message in messages:
             if message.seq >= self.floor and message.seq not in self.skipped:
-                self.open[message.seq] = Entry(message, since_ns)
+                entry = self.open[message.seq] = Entry(message, since_ns)
+                if message.seq in self.noted:
+                    entry.remember(*self.noted.pop(message.seq))
                 self._note("deferred" if message.due_ns else "queued")
 
     def deliver(self, consumer: Consumer, message: Message, now_ns: int, wall_ns: int) -> None:
