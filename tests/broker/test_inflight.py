@@ -7,6 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.broker.inflight import DEADLINE_GRAIN_NS, InFlight
 from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.wire import frames as wire
 
 TIMEOUT_NS = 60 * SECOND_NS
 TIMEOUT_MAX_NS = 900 * SECOND_NS
@@ -17,7 +18,7 @@ def id_(number: int) -> bytes:
 
 
 def frame(number: int) -> bytes:
-    return b"frame %d" % number
+    return wire.render_messages([b"body"], number, timestamp_ns=0)[0]
 
 
 def ids(*numbers: int) -> list[bytes]:
@@ -29,7 +30,7 @@ def frames(*numbers: int) -> list[bytes]:
 
 
 def add_fresh(in_flight: InFlight, *numbers: int, deadline_ns: int) -> None:
-    in_flight.add_fresh(ids(*numbers), frames(*numbers), numbers[-1], deadline_ns)
+    in_flight.add_fresh(frames(*numbers), numbers[-1], deadline_ns)
 
 
 def add_late(in_flight: InFlight, number: int, *, now_ns: int, deadline_ns: int) -> None:
@@ -353,7 +354,7 @@ class InFlightAgainstAModel(RuleBasedStateMachine):
 
     @rule()
     def pop_expired(self) -> None:
-        expired = [id_of(each) for each in self.in_flight.pop_expired(self.now_ns)]
+        expired = [wire.message_id(each) for each in self.in_flight.pop_expired(self.now_ns)]
         must = {each for each, (_, latest) in self.deadlines.items() if latest <= self.now_ns}
         may = {each for each, (earliest, _) in self.deadlines.items() if earliest <= self.now_ns}
         assert len(expired) == len(set(expired))
@@ -389,10 +390,6 @@ class InFlightAgainstAModel(RuleBasedStateMachine):
 
 def frame_of(message_id: bytes) -> bytes:
     return frame(int(message_id, 16))
-
-
-def id_of(message: bytes) -> bytes:
-    return id_(int(message.removeprefix(b"frame ")))
 
 
 TestInFlightAgainstAModel = InFlightAgainstAModel.TestCase

@@ -241,15 +241,15 @@ def test_damage_is_stepped_over_and_told(log: TopicLog, memory_files: MemoryFile
 class TestSyncing:
     def test_synced_is_what_was_appended_before(self, log: TopicLog) -> None:
         log.append(frames("a", "b"), 1)
-        assert (2, FIRST_SEQ) == (log.unsynced, log.synced_seq)
+        assert (FIRST_SEQ, FIRST_SEQ) == (log.sync_asked_seq, log.synced_seq)
 
         job = log.begin_sync()
-        assert 0 == log.unsynced
+        assert FIRST_SEQ + 2 == log.sync_asked_seq
         log.append(frames("c"), 1)
         job.run()
         log.end_sync(job, None)
 
-        assert (1, FIRST_SEQ + 2) == (log.unsynced, log.synced_seq)
+        assert (FIRST_SEQ + 2, FIRST_SEQ + 2) == (log.sync_asked_seq, log.synced_seq)
 
     def test_every_segment_that_needs_it_is_synced(
         self, small_log: TopicLog, memory_files: MemoryFiles
@@ -310,7 +310,7 @@ class TestSyncing:
             with pytest.raises(StorageError, match="cannot sync data/topics/t: Input/output error"):
                 log.sync()
             assert FIRST_SEQ + 1 == log.synced_seq
-            assert 1 == log.unsynced
+            assert FIRST_SEQ + 1 == log.sync_asked_seq
             assert log.needs_retry
             with pytest.raises(StorageError, match="cannot sync"):
                 log.append(frames("refused"), 1)

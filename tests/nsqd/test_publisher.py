@@ -8,10 +8,9 @@ from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.clock import SECOND_NS
-from penstock.errors import StorageError
 from penstock.log import DataPath, GroupCommit, LogSettings
 from penstock.nsqd.durability import Durability
-from penstock.nsqd.publisher import BATCH_BYTES, Publisher
+from penstock.nsqd.publisher import BATCH_BYTES, Batch, Publisher
 from penstock.testing import ManualClock
 from penstock.testing.files import FaultyFiles, MemoryFiles
 from penstock.wire import frames
@@ -41,6 +40,17 @@ class Appends:
         self.topics.append(topic.name)
 
 
+class FutureAnswer:
+    """Waits for a batch."""
+
+    def __init__(self) -> None:
+        self.future: Answer = asyncio.get_running_loop().create_future()
+
+    def settled(self, batch: Batch) -> None:
+        assert batch.is_safe == (batch.failure is None)
+        self.future.set_result(STORED if batch.is_safe else str(batch.failure))
+
+
 class Bench:
     """A publisher on a disk in memory."""
 
@@ -65,16 +75,13 @@ class Bench:
 
     def publish(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> Answer:
         """A future that becomes "stored", or the failure's text."""
-        answer: Answer = asyncio.get_running_loop().create_future()
-
-        def done(failure: StorageError | None) -> None:
-            answer.set_result(STORED if failure is None else str(failure))
-
         if defer_ns:
-            self.publisher.publish_deferred(topic, bodies, defer_ns, done)
+            batch = self.publisher.publish_deferred(topic, bodies, defer_ns)
         else:
-            self.publisher.publish(topic, bodies, done)
-        return answer
+            batch = self.publisher.publish(topic, bodies)
+        answer = FutureAnswer()
+        batch.waiting.append(answer)
+        return answer.future
 
     def close(self) -> None:
         self.files.heal()
@@ -154,13 +161,14 @@ def test_a_deferred_message_keeps_its_place() -> None:
     on_loop(test)
 
 
-def test_a_large_batch_does_not_wait() -> None:
+def test_a_large_batch_is_stored_at_once_and_answered_with_the_others() -> None:
     async def test(bench: Bench) -> None:
         topic = bench.broker.topic("a")
         answer = bench.publish(topic, [b"x" * BATCH_BYTES])
 
-        assert answer.done()
         assert ["a"] == bench.appends.topics
+        assert not answer.done()
+        assert STORED == await answer
 
     on_loop(test)
 

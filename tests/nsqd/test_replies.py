@@ -1,6 +1,7 @@
 """Replies that wait for a message to be safe, and what must not overtake them."""
 
 from penstock.errors import StorageError
+from penstock.nsqd.publisher import Batch
 from penstock.nsqd.replies import Replies
 
 
@@ -14,6 +15,12 @@ class Recorder:
     def failed(self, word: str, failure: StorageError) -> None:
         self.happened.append((word, str(failure)))
 
+    def held(self, word: str, data: bytes) -> Batch:
+        """The batch that a reply waits for."""
+        batch = Batch()
+        self.replies.hold(batch, word, data)
+        return batch
+
 
 def test_what_need_not_wait_is_written_at_once() -> None:
     recorder = Recorder()
@@ -26,32 +33,44 @@ def test_what_need_not_wait_is_written_at_once() -> None:
 
 def test_nothing_overtakes_what_waits() -> None:
     recorder = Recorder()
-    held = recorder.replies.hold("PUB", b"first")
+    batch = recorder.held("PUB", b"first,")
     recorder.replies.send(b"second")
     recorder.replies.then(lambda: recorder.happened.append("third"))
+    recorder.replies.send(b"fourth")
 
     assert [] == recorder.happened
     assert recorder.replies.are_waiting
-    held.done(None)
-    assert [b"first", b"second", "third"] == recorder.happened
+    batch.synced(None)
+    assert [b"first,second", "third", b"fourth"] == recorder.happened
     assert not recorder.replies.are_waiting
 
 
 def test_what_is_safe_early_waits_for_what_came_before() -> None:
     recorder = Recorder()
-    first, second = recorder.replies.hold("PUB", b"first"), recorder.replies.hold("PUB", b"second")
+    first, second = recorder.held("PUB", b"first,"), recorder.held("PUB", b"second")
 
-    second.done(None)
+    second.synced(None)
     assert [] == recorder.happened
-    first.done(None)
-    assert [b"first", b"second"] == recorder.happened
+    first.synced(None)
+    assert [b"first,second"] == recorder.happened
 
 
-def test_a_failure_voids_all_that_waits_and_is_told_once() -> None:
+def test_several_replies_to_one_batch_are_one_write() -> None:
     recorder = Recorder()
-    first, second = recorder.replies.hold("PUB", b"OK"), recorder.replies.hold("MPUB", b"OK")
-    second.done(StorageError("disk full"))
-    first.done(StorageError("disk full"))
+    batch = recorder.held("PUB", b"first,")
+    recorder.replies.hold(batch, "PUB", b"second")
 
-    assert [("MPUB", "disk full")] == recorder.happened
+    batch.synced(None)
+    assert [b"first,second"] == recorder.happened
+
+
+def test_a_failure_voids_all_that_waits_after_it_and_is_told_once() -> None:
+    recorder = Recorder()
+    stored = recorder.held("PUB", b"OK")
+    first, second = recorder.held("MPUB", b"OK"), recorder.held("DPUB", b"OK")
+    stored.is_safe = True
+    first.synced(StorageError("disk full"))
+    second.synced(StorageError("disk full"))
+
+    assert [b"OK", ("MPUB", "disk full")] == recorder.happened
     assert not recorder.replies.are_waiting

@@ -35,7 +35,7 @@ from penstock.nsqd.durability import Durability
 from penstock.nsqd.metadata_writer import DELAY_SECONDS
 from penstock.nsqd.metadata_writer import RETRY_SECONDS as METADATA_RETRY_SECONDS
 from penstock.nsqd.options import NsqdOptions
-from penstock.nsqd.publisher import Publisher, _Batch
+from penstock.nsqd.publisher import Batch, Publisher
 from penstock.nsqd.pulse import Patience
 from penstock.nsqd.refusals import Refusals
 from penstock.nsqd.session import SessionServices
@@ -83,7 +83,7 @@ class _ObservedPublisher(Publisher):
     def observe(self, observer: Observer) -> None:
         self._observer = observer
 
-    def _store(self, topic: Topic, batch: _Batch, defer_ns: int = 0) -> None:
+    def _store(self, topic: Topic, batch: Batch, defer_ns: int = 0) -> None:
         due_ns = self._clock.wall_ns() + defer_ns if defer_ns else 0
         first_seq = topic.log.next_seq
         self._observer.storing(topic, batch.bodies, due_ns)

@@ -69,8 +69,7 @@ class Broker:
         """The same, unless we take no more messages."""
         if self.exiting or self.draining:
             raise StorageError("exiting" if self.exiting else "draining")
-        topic = self.topics.get(name)
-        return topic if topic is not None else self.topic(name)
+        return self.topics.get(name) or self.topic(name)
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with its channels and its log."""
@@ -124,11 +123,12 @@ class Broker:
     def pump(self) -> list[StorageError]:
         """Delivers what can be delivered, a turn for each channel. Returns what could not be read;
         that is tried again in a while."""
-        if self._agenda.outgoing:
+        agenda = self._agenda
+        if agenda.outgoing:
             self.deliver()
-        if not self._agenda.awake:
+        if not agenda.awake:
             return []
-        awake = self._agenda.take_awake()
+        awake = agenda.take_awake()
         now_ns = self._clock.now_ns()
         failures = []
         for channel in awake:

@@ -61,7 +61,7 @@ class Channel:
         self.gone = False  # deleted or closed: it may be on the agenda still
         self.subscribers: list[Subscriber] = []
         self.message_count = 0
-        self.delivered_counts = [0 for _ in Locality]  # by locality, redeliveries included
+        self._delivered_to_others = [0 for _ in Locality]  # who have left since
         self.requeue_count = 0
         self.timeout_count = 0
         self.latency = latency
@@ -79,15 +79,16 @@ class Channel:
 
     def offer(self, first_seq: int, frames: list[bytes], due_ns: int, now_ns: int) -> None:
         """A batch has just been published."""
-        self.message_count += len(frames)
+        count = len(frames)
+        self.message_count += count
         ready = self._nearest_ready()
         if ready and not due_ns and not self.paused:
             # A consumer that keeps up takes it at once, without a detour through the window.
-            subscriber, count = ready[0], len(frames)
+            subscriber = ready[0]
             capacity = subscriber.capacity()
             if TURN_FRAMES >= count <= capacity and self._backlog.pass_by(first_seq, count):
                 ready.popleft()
-                if frames := self._hand_out(subscriber, frames, now_ns):
+                if frames := self._hand_out(subscriber, frames, first_seq + count - 1, now_ns):
                     self._agenda.deliver(subscriber.peer, frames)
                 self._go_on(subscriber, ready, capacity - len(frames))
                 return
@@ -115,6 +116,7 @@ class Channel:
     def remove(self, subscriber: Subscriber) -> None:
         """The subscriber has gone; what it had in flight comes back at once or by timeout."""
         self.subscribers.remove(subscriber)
+        self._delivered_to_others[subscriber.locality] += subscriber.message_count
         if subscriber.waiting:
             self._ready[subscriber.locality].remove(subscriber)
             subscriber.waiting = False
@@ -191,7 +193,8 @@ class Channel:
             capacity = subscriber.capacity()
             if capacity > 0:
                 taken = backlog.take(min(capacity, TURN_FRAMES))
-                if frames := self._hand_out(subscriber, taken, now_ns):
+                last_seq = seq_of(wire.message_id(taken[-1]))
+                if frames := self._hand_out(subscriber, taken, last_seq, now_ns):
                     subscriber.peer.deliver(frames)
                     capacity -= len(frames)
             self._go_on(subscriber, ready, capacity)
@@ -306,6 +309,14 @@ class Channel:
     # What there is to see.
 
     @property
+    def delivered_counts(self) -> list[int]:
+        """How many messages were delivered how far, redeliveries included."""
+        counts = self._delivered_to_others.copy()
+        for subscriber in self.subscribers:
+            counts[subscriber.locality] += subscriber.message_count
+        return counts
+
+    @property
     def delivered_count(self) -> int:
         """How many messages were delivered, redeliveries included."""
         return sum(self.delivered_counts)
@@ -379,22 +390,23 @@ class Channel:
         else:
             subscriber.waiting = False
 
-    def _hand_out(self, subscriber: Subscriber, frames: list[bytes], now_ns: int) -> list[bytes]:
-        """Puts frames in flight; returns those to be sent, which is as many as it wants."""
+    def _hand_out(
+        self, subscriber: Subscriber, frames: list[bytes], last_seq: int, now_ns: int
+    ) -> list[bytes]:
+        """Puts frames in flight, the last of which has the number `last_seq`; returns those to be
+        sent, which is as many as it wants."""
         if subscriber.sample_rate:
             frames = self._sampled(frames, subscriber.sample_rate)
             if not frames:
                 return frames
         deadline_ns = now_ns + subscriber.msg_timeout_ns
         if self._backlog.in_sequence:
-            ids = wire.message_ids(frames)
-            self._last_seq = seq_of(ids[-1])
-            subscriber.in_flight.add_fresh(ids, frames, self._last_seq, deadline_ns)
+            self._last_seq = last_seq
+            subscriber.in_flight.add_fresh(frames, last_seq, deadline_ns)
         else:
             self._add_by_sequence(subscriber, frames, now_ns, deadline_ns)
             self._backlog.settle_sequence()
         subscriber.message_count += len(frames)
-        self.delivered_counts[subscriber.locality] += len(frames)
         if deadline_ns < self.armed_ns:
             self._agenda.arm(self, deadline_ns)
         return frames
@@ -403,17 +415,16 @@ class Channel:
         self, subscriber: Subscriber, frames: list[bytes], now_ns: int, deadline_ns: int
     ) -> None:
         """Splits a batch in which redeliveries may stand between first deliveries."""
-        in_sequence: dict[bytes, bytes] = {}
+        in_sequence: list[bytes] = []
         for frame in frames:
             message_id = wire.message_id(frame)
             if (seq := seq_of(message_id)) > self._last_seq:
                 self._last_seq = seq
-                in_sequence[message_id] = frame
+                in_sequence.append(frame)
             else:
                 subscriber.in_flight.add_late(message_id, frame, now_ns, deadline_ns)
         if in_sequence:
-            ids, first_deliveries = list(in_sequence), list(in_sequence.values())
-            subscriber.in_flight.add_fresh(ids, first_deliveries, self._last_seq, deadline_ns)
+            subscriber.in_flight.add_fresh(in_sequence, self._last_seq, deadline_ns)
 
     def _sampled(self, frames: list[bytes], percent: int) -> list[bytes]:
         """Those of the frames that a sampling subscriber is given; the others are finished."""

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from penstock.broker.address import seq_of
 from penstock.clock import MILLISECOND_NS
+from penstock.wire import frames as wire
 
 __all__ = ["DEADLINE_GRAIN_NS", "InFlight", "Late"]
 
@@ -81,11 +82,12 @@ class InFlight:
         for late in self.late.values():
             yield late.frame, late.deadline_ns
 
-    def add_fresh(
-        self, ids: list[bytes], frames: list[bytes], last_seq: int, deadline_ns: int
-    ) -> None:
+    def add_fresh(self, frames: list[bytes], last_seq: int, deadline_ns: int) -> None:
         """Takes a batch in sequence, up to `last_seq`, all of it above every batch before."""
-        self.fresh.update(zip(ids, frames, strict=True))
+        if len(frames) == 1:
+            self.fresh[wire.message_id(frames[0])] = frames[0]
+        else:
+            self.fresh.update(zip(wire.message_ids(frames), frames, strict=True))
         batches = self._batches
         if batches and deadline_ns <= (shared_ns := batches[-1][1]):
             batches[-1] = (last_seq, shared_ns)
@@ -101,6 +103,8 @@ class InFlight:
     def finish_fresh(self, ids: list[bytes]) -> list[bytes]:
         """Takes out those of `ids` that are first deliveries; returns the others."""
         fresh = self.fresh
+        if len(ids) == 1:
+            return ids if fresh.pop(ids[0], None) is None else []
         count_before = len(fresh)
         found = list(map(fresh.pop, ids, repeat(None)))
         if count_before - len(fresh) == len(ids):

@@ -64,6 +64,7 @@ _FIELDS = struct.Struct(
     "Q"  # timestamp_ns
     "Q"  # due_ns
 )
+_HEADER = struct.Struct(">4sI48s")
 _CRC = struct.Struct(">I")
 _FRAME_SIZE = struct.Struct(">I")
 
@@ -109,7 +110,7 @@ def encode_header(
     fields = _FIELDS.pack(
         VERSION, 0, count, len(frames), crc32c(frames), first_seq, position, timestamp_ns, due_ns
     )
-    return MAGIC + _CRC.pack(crc32c(fields)) + fields
+    return _HEADER.pack(MAGIC, crc32c(fields), fields)
 
 
 def decode_header(data: bytes, at: int, position: int) -> Batch:

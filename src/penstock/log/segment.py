@@ -95,6 +95,8 @@ class Segment:
         self._files: Files = pool.files
         self._index_path = f"{folder}/{index_name(first_seq)}"
         self._index: SparseIndex | None = SparseIndex()
+        self._entry_at = 0
+        """A batch at or after this position may have to be entered."""
         self._reserved_end = 0
         self._places: dict[int, int] = {}
         self._damaged_at: set[int] = set()
@@ -117,12 +119,11 @@ class Segment:
 
     def append(self, frames: bytes, count: int, timestamp_ns: int, due_ns: int) -> None:
         """Adds one batch with one write. If that fails it raises OSError and has added nothing."""
-        # Before the write, since it may have to be read.
-        index = self.index if self._index is None else self._index
-        position = self.end
-        first_seq = self.next_seq
-        end = position + HEADER_BYTES + len(frames)
+        position, first_seq = self.end, self.next_seq
         header = encode_header(frames, count, first_seq, position, timestamp_ns, due_ns)
+        end = position + HEADER_BYTES + len(frames)
+        # Before the write, since it may have to be read.
+        index = self.index if position >= self._entry_at else None
         file = self.handle.file or self.handle.open()
         if end > self._reserved_end:
             self._reserve(file, end)
@@ -136,7 +137,10 @@ class Segment:
         except OSError:
             self.cut_rest()
             raise
-        self._enter(index, position, first_seq, timestamp_ns)
+        if index is not None:
+            self._enter(index, position, first_seq, timestamp_ns)
+        if timestamp_ns > self.last_timestamp_ns:  # noqa: PLR1730 (no call for every batch)
+            self.last_timestamp_ns = timestamp_ns
         self.end = end
         self.next_seq = first_seq + count
 
@@ -249,20 +253,22 @@ class Segment:
         self.first_timestamp_ns = checkpoint.first_timestamp_ns
         self.last_timestamp_ns = checkpoint.last_timestamp_ns
         self._index = None
+        self._entry_at = 0
 
     def take(self, batch: Batch) -> None:
         """Counts in a batch that was found at the end."""
         self._enter(self.index, batch.position, batch.first_seq, batch.timestamp_ns)
+        self.last_timestamp_ns = max(self.last_timestamp_ns, batch.timestamp_ns)
         self.end = batch.end
         self.next_seq = batch.next_seq
 
     def _enter(self, index: SparseIndex, position: int, first_seq: int, timestamp_ns: int) -> None:
-        """Enters a batch into what is known of all batches."""
+        """Enters a batch into the index, if it is to be."""
         if position >= index.next_position:
             index.add(position, first_seq, self.last_timestamp_ns)
         if position == 0:
             self.first_timestamp_ns = timestamp_ns
-        self.last_timestamp_ns = max(self.last_timestamp_ns, timestamp_ns)
+        self._entry_at = index.next_position
 
     def _reserve(self, file: File, end: int) -> None:
         """Sets space aside for the next appends, which makes each a sixth cheaper on ext4; but not

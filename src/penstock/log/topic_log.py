@@ -75,7 +75,8 @@ class TopicLog:
         """The segment that is appended to: the last one, or None if that must be a new one."""
         unsynced = self._unsynced_segments()
         self.synced_seq = unsynced[0].first_seq if unsynced else next_seq
-        self._sync_asked_seq = self.synced_seq
+        self.sync_asked_seq = self.synced_seq
+        """What comes from here on was appended since a sync was last asked for."""
         # Names are synced before an index file is written, so where all have one no name is new.
         self._new_names = len(unsynced)
         # What the last run could not sync looks as if it were: see the module's docstring.
@@ -128,18 +129,17 @@ class TopicLog:
         """
         if self._is_closed or self._sync_error is not None:
             raise self._refusal()
-        count = len(frames)
-        assert count
         joined = b"".join(frames)
         size = len(joined)
+        assert size
         try:
             segment = self._active
-            if segment is None or segment.is_broken or segment.end + size > self._roll_at:
+            if segment is None or segment.end + size > self._roll_at or segment.is_broken:
                 segment = self._segment_with_room(size)
-            segment.append(joined, count, timestamp_ns, due_ns)
+            segment.append(joined, len(frames), timestamp_ns, due_ns)
         except OSError as error:
             raise self._write_failed(error) from error
-        self.next_seq += count
+        self.next_seq = segment.next_seq
         self.byte_size += HEADER_BYTES + size
         self._write_error = None
         return size
@@ -250,11 +250,6 @@ class TopicLog:
     # Syncing
 
     @property
-    def unsynced(self) -> int:
-        """How many messages were appended since a sync was last asked for."""
-        return self.next_seq - self._sync_asked_seq
-
-    @property
     def needs_sync(self) -> bool:
         """Whether there is anything that no fsync has covered."""
         return bool(self._new_names or self._unsynced_segments())
@@ -286,7 +281,7 @@ class TopicLog:
             is_rewrite=self._must_rewrite,
         )
         self._is_syncing = True
-        self._sync_asked_seq = self.next_seq
+        self.sync_asked_seq = self.next_seq
         return job
 
     def end_sync(self, job: SyncJob, error: StorageError | None) -> None:
@@ -299,7 +294,7 @@ class TopicLog:
         self._must_rewrite = error is not None
         if error is not None:
             self._sync_error = str(error)
-            self._sync_asked_seq = self.synced_seq
+            self.sync_asked_seq = self.synced_seq
             return
         self._sync_error = None
         self._new_names -= job.new_names

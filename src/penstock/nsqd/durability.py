@@ -21,18 +21,21 @@ class Durability:
         self._commit = commit
         self._sync_every = sync_every
 
-    def appended(self, topic: Topic, done: Callable[[StorageError | None], None]) -> None:
-        """A batch has been appended: calls `done` once it is as safe as it has to be, or cannot be
-        made so. Asks for an fsync when enough has come together."""
+    def appended(self, topic: Topic) -> bool:
+        """A batch has been appended. Returns whether it is as safe as it has to be; if not, it is
+        to be synced. Asks for an fsync by itself when enough has come together."""
         store = topic.store
         if store is None:
-            done(None)
-        elif self._sync_every == 1:
-            self._commit.request(store.log, done)
-        else:
-            done(None)
-            if store.log.unsynced >= self._sync_every > 1:
-                self._commit.request(store.log)
+            return True
+        log, sync_every = store.log, self._sync_every
+        if log.next_seq - log.sync_asked_seq >= sync_every > 1:
+            self._commit.request(log)
+        return sync_every != 1
+
+    def sync(self, topic: Topic, done: Callable[[StorageError | None], None]) -> None:
+        """Calls `done`, later, once all that was appended is safe, or cannot be made so."""
+        assert topic.store is not None
+        self._commit.request(topic.store.log, done)
 
     def sync_what_is_left(self, topics: Iterable[Topic]) -> None:
         """To be called every sync timeout."""

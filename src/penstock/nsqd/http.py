@@ -35,7 +35,7 @@ from penstock.nsqd.http_clients import ClientEndpoints
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.metrics import MetricsSource, metrics
 from penstock.nsqd.options import NsqdOptions
-from penstock.nsqd.publisher import Publisher
+from penstock.nsqd.publisher import Batch, Publisher
 from penstock.nsqd.stats import collect
 from penstock.nsqd.stats_text import as_text
 from penstock.nsqd.tcp import Clients
@@ -246,20 +246,12 @@ class HttpApi:
 
     def _publish(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> Promise:
         """OK when the messages are stored, or else an HttpError."""
-        answer = Promise()
-
-        def done(failure: StorageError | None) -> None:
-            if failure is None:
-                answer.keep(OK)
-            else:
-                self._services.log.error("HTTP: failed to publish to %s - %s", topic.name, failure)
-                # nsq compat: the same, whatever the reason.
-                answer.refuse(HttpError(503, "EXITING"))
-
         if defer_ns:
-            self._publisher.publish_deferred(topic, bodies, defer_ns, done)
+            batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
         else:
-            self._publisher.publish(topic, bodies, done)
+            batch = self._publisher.publish(topic, bodies)
+        answer = _PublishAnswer(topic.name, self._services.log)
+        batch.waiting.append(answer)
         return answer
 
     def _topic_to_publish_to(self, args: dict[str, str]) -> Topic:
@@ -394,6 +386,26 @@ class HttpApi:
             raise HttpError(400, "INVALID_VALUE")
         services.register_with(addresses)
         services.options = replace(services.options, lookupd_tcp_addresses=addresses)
+
+
+class _PublishAnswer(Promise):
+    """What a publish is told once its batch is stored."""
+
+    __slots__ = ("_log", "_topic_name")
+
+    def __init__(self, topic_name: str, log: Logger) -> None:
+        super().__init__()
+        self._topic_name = topic_name
+        self._log = log
+
+    def settled(self, batch: Batch) -> None:
+        """It is, or cannot be."""
+        if batch.failure is None:
+            self.keep(OK)
+        else:
+            self._log.error("HTTP: failed to publish to %s - %s", self._topic_name, batch.failure)
+            # nsq compat: the same, whatever the reason.
+            self.refuse(HttpError(503, "EXITING"))
 
 
 def _flag(args: dict[str, str], name: str) -> bool:

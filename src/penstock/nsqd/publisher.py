@@ -9,34 +9,43 @@ wants to see or to change a topic in the meantime calls `flush` first.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Protocol
+
+from msgspec import Struct, field
 
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import StorageError
 from penstock.nsqd.durability import Durability
 
-__all__ = ["Done", "Publisher"]
+__all__ = ["Batch", "Publisher", "Waiter"]
 
 # A batch of this size is stored at once: waiting for more would save nothing.
 BATCH_BYTES = 256 * 1024
 
-Done: TypeAlias = Callable[[StorageError | None], None]
-"""To be called once: messages are stored, and safe if need be, or cannot be."""
+
+class Waiter(Protocol):
+    """Who is to be told what became of a batch."""
+
+    def settled(self, batch: "Batch") -> None:
+        """The batch is safe, or has failed. Others that are told next may be so, too."""
 
 
-class _Batch:
-    __slots__ = ("bodies", "byte_size", "waiting")
+class Batch(Struct, eq=False):
+    """Messages for one topic that are stored together. Whoever waits for that enters `waiting`."""
 
-    def __init__(self) -> None:
-        self.bodies: list[bytes] = []
-        self.byte_size = 0
-        self.waiting: list[Done] = []
+    bodies: list[bytes] = field(default_factory=list)
+    byte_size: int = 0
+    is_safe: bool = False
+    failure: StorageError | None = None
+    waiting: list[Waiter] = field(default_factory=list)
 
-    def done(self, failure: StorageError | None) -> None:
-        """Tells all who wait."""
-        for done in self.waiting:
-            done(failure)
+    def synced(self, failure: StorageError | None) -> None:
+        """The fsync that was waited for has ended."""
+        self.failure = failure
+        self.is_safe = failure is None
+        for waiter in self.waiting:
+            waiter.settled(self)
 
 
 class Publisher:
@@ -55,45 +64,60 @@ class Publisher:
         self._durability = durability
         self._on_stored = on_stored
         self._flush_soon = flush_soon
-        self._batches: dict[Topic, _Batch] = {}
+        self._batches: dict[Topic, Batch] = {}
+        self._settled: list[Batch] = []
 
-    def publish(self, topic: Topic, bodies: list[bytes], done: Done) -> None:
-        """Takes messages, to be stored by the end of the turn."""
-        batch = self._batches.get(topic)
+    def publish(self, topic: Topic, bodies: list[bytes]) -> Batch:
+        """Takes messages, to be stored by the end of the turn, and answered then."""
+        batches = self._batches
+        batch = batches.get(topic)
         if batch is None:
-            if not self._batches:
+            if not batches:
                 self._flush_soon()
-            batch = self._batches[topic] = _Batch()
+            batch = batches[topic] = Batch()
         batch.bodies += bodies
-        batch.byte_size += sum(map(len, bodies))
-        batch.waiting.append(done)
+        batch.byte_size += len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         if batch.byte_size >= BATCH_BYTES:
             del self._batches[topic]
             self._store(topic, batch)
+        return batch
 
-    def publish_deferred(
-        self, topic: Topic, bodies: list[bytes], defer_ns: int, done: Done
-    ) -> None:
-        """Stores messages at once that are not to be delivered before `defer_ns` have passed."""
-        self.flush()
-        batch = _Batch()
+    def publish_deferred(self, topic: Topic, bodies: list[bytes], defer_ns: int) -> Batch:
+        """Stores messages at once that are not to be delivered before `defer_ns` have passed; they
+        are answered at the end of the turn."""
+        if topic in self._batches:  # what came before it
+            self._store(topic, self._batches.pop(topic))
+        self._flush_soon()
+        batch = Batch()
         batch.bodies += bodies
-        batch.waiting.append(done)
         self._store(topic, batch, defer_ns)
+        return batch
 
     def flush(self) -> None:
-        """Stores what has been taken."""
+        """Stores what has been taken, and has it answered."""
         if self._batches:
             batches, self._batches = self._batches, {}
             for topic, batch in batches.items():
                 self._store(topic, batch)
+        # All are settled before anybody is told, so that who waits for several answers at once.
+        if self._settled:
+            settled, self._settled = self._settled, []
+            for batch in settled:
+                for waiter in batch.waiting:
+                    waiter.settled(batch)
 
-    def _store(self, topic: Topic, batch: _Batch, defer_ns: int = 0) -> None:
-        now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
+    def _store(self, topic: Topic, batch: Batch, defer_ns: int = 0) -> None:
+        clock = self._clock
+        wall_ns = clock.wall_ns()
+        due_ns = wall_ns + defer_ns if defer_ns else 0
         try:
-            topic.publish(batch.bodies, now_ns, wall_ns, wall_ns + defer_ns if defer_ns else 0)
+            topic.publish(batch.bodies, clock.now_ns(), wall_ns, due_ns)
         except StorageError as failure:
-            batch.done(failure)
+            batch.failure = failure
         else:
-            self._durability.appended(topic, batch.done)
             self._on_stored(topic)
+            if not self._durability.appended(topic):
+                self._durability.sync(topic, batch.synced)
+                return
+            batch.is_safe = True
+        self._settled.append(batch)

@@ -5,31 +5,12 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from penstock.errors import StorageError
+from penstock.nsqd.publisher import Batch
 
-__all__ = ["Held", "Replies"]
+__all__ = ["Replies"]
 
-Action: TypeAlias = Callable[[], None] | bytes
-"""What is to be done, or written."""
-
-
-class Held:
-    """One that waits. What it waits for calls `done`."""
-
-    __slots__ = ("_replies", "_word", "action", "is_due")
-
-    def __init__(self, replies: "Replies", word: str, action: Action) -> None:
-        self._replies = replies
-        self._word = word
-        self.action = action
-        self.is_due = False
-
-    def done(self, failure: StorageError | None) -> None:
-        """There is nothing to wait for any more. With the first failure all that waits is void."""
-        if failure is None:
-            self.is_due = True
-            self._replies.release()
-        else:
-            self._replies.fail(self._word, failure)
+Held: TypeAlias = tuple[Batch | None, str, bytes, Callable[[], None] | None]
+"""What has to be safe first; the command to blame if it fails; what is to be written, and done."""
 
 
 class Replies:
@@ -40,6 +21,7 @@ class Replies:
     def __init__(
         self, write: Callable[[bytes], None], on_failure: Callable[[str, StorageError], None]
     ) -> None:
+        """`on_failure` is told which command could not be carried out, and why."""
         self._write = write
         self._on_failure = on_failure
         self._held: deque[Held] = deque()
@@ -50,45 +32,57 @@ class Replies:
         """Whether there is something that has not been written yet."""
         return bool(self._held)
 
-    def hold(self, word: str, data: bytes) -> Held:
-        """A reply that has to wait, and that all later ones wait for. `word` is the command that is
-        to blame if it fails."""
-        held = Held(self, word, data)
-        self._held.append(held)
-        return held
+    def hold(self, batch: Batch, word: str, data: bytes) -> None:
+        """A reply that has to wait for a batch, and that all later ones wait for. `word` is the
+        command that is to blame if it fails."""
+        self._held.append((batch, word, data, None))
+        batch.waiting.append(self)
 
     def send(self, data: bytes) -> None:
         """Writes at once, or after all that is still waiting."""
         if self._held:
-            self._do_afterwards(data)
+            self._held.append((None, "", data, None))
         else:
             self._write(data)
 
     def then(self, action: Callable[[], None]) -> None:
         """Does this at once, or after all that is still waiting has been written."""
         if self._held:
-            self._do_afterwards(action)
+            self._held.append((None, "", b"", action))
         else:
             action()
 
-    def release(self) -> None:
-        """Writes what need not wait any longer."""
+    def settled(self, batch: Batch) -> None:
+        """A batch that a reply waits for is safe, or has failed."""
         held = self._held
-        while held and held[0].is_due:
-            action = held.popleft().action
-            if isinstance(action, bytes):
-                self._write(action)
-            else:
-                action()
+        if len(held) == 1 and batch.is_safe and held[0][0] is batch:  # nearly always
+            self._write(held.popleft()[2])
+        elif held:
+            self._release()
+        if batch.failure is not None:
+            self._fail(batch, batch.failure)
 
-    def fail(self, word: str, failure: StorageError) -> None:
-        """Nothing of what waits will be written."""
+    def _release(self) -> None:
+        """Writes what need not wait any longer, with one write."""
+        held = self._held
+        due: list[bytes] = []
+        while held and ((batch := held[0][0]) is None or batch.is_safe):
+            _, _, data, action = held.popleft()
+            due.append(data)
+            if action is not None:
+                self._write_all(due)
+                action()
+        self._write_all(due)
+
+    def _write_all(self, due: list[bytes]) -> None:
+        if data := b"".join(due):
+            self._write(data)
+            due.clear()
+
+    def _fail(self, batch: Batch, failure: StorageError) -> None:
+        """With the first failure nothing of what waits will be written."""
         if not self._failed:
             self._failed = True
+            word = next(word for waited_for, word, _, _ in self._held if waited_for is batch)
             self._held.clear()
             self._on_failure(word, failure)
-
-    def _do_afterwards(self, action: Action) -> None:
-        last = Held(self, "", action)
-        last.is_due = True
-        self._held.append(last)

@@ -73,6 +73,7 @@ class Session:
         self._publisher = services.publisher
         self._services = services
         self._link = link
+        self._replies = link.replies
         self._requires_auth = services.authenticator.enabled
         self._secret = b""
         self.authorizations: Authorizations | None = None
@@ -123,12 +124,12 @@ class Session:
             raise failed(event.word, failure) from failure
         bodies = event.bodies
         self.publish_counts[event.topic] += len(bodies)
-        done = self._link.replies.hold(event.word, frames.OK * event.oks).done
         if event.defer_ms:
             defer_ns = event.defer_ms * MILLISECOND_NS
-            self._publisher.publish_deferred(topic, bodies, defer_ns, done)
+            batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
         else:
-            self._publisher.publish(topic, bodies, done)
+            batch = self._publisher.publish(topic, bodies)
+        self._replies.hold(batch, event.word, frames.OK * event.oks)
         return None
 
     def _on_topic_named(self, event: events.TopicNamed) -> Reply:

@@ -7,7 +7,7 @@ ProtocolError. The checks that all commands share have been made before: see
 `penstock.wire.command_table`.
 
 The two commands that come in thousands are also taken by the run, without the general way:
-`maybe_fin_run`, and `penstock.wire.publish_lines`.
+`FinLine` and `maybe_fin_run`, and `penstock.wire.publish_lines`.
 """
 
 import re
@@ -35,6 +35,8 @@ from penstock.wire.publish_lines import PublishLine
 from penstock.wire.text import quoted, verbatim
 
 __all__ = [
+    "FIN_LINE",
+    "FinLine",
     "MultiPublish",
     "NeedMore",
     "Request",
@@ -52,7 +54,6 @@ __all__ = [
     "decode_sub",
     "decode_touch",
     "maybe_fin_run",
-    "maybe_only_fins",
 ]
 
 _INT32 = Struct(">i")
@@ -135,11 +136,22 @@ _FIN_RUN = re.compile(rb"(?:FIN [0-9a-f]{16}+\n)++")
 _FIN_BYTES = len(b"FIN 0123456789abcdef\n")
 
 
-def maybe_only_fins(data: bytes) -> Fin | None:
-    """The FINs that `data` is, if it is nothing else. Whether FIN is allowed has been checked."""
-    if len(data) % _FIN_BYTES or not _FIN_RUN.fullmatch(data):
-        return None
-    return Fin(_ids_of_fins(data))
+class FinLine:
+    """What FINs begin with. Whether FIN is allowed has been checked."""
+
+    __slots__ = ()
+    line = b"FIN "
+
+    def maybe_only(self, data: bytes) -> Fin | None:
+        """The FINs that `data`, which begins with this, is, if it is nothing else."""
+        if len(data) == _FIN_BYTES and data.endswith(b"\n") and (id := data[4:20]).isalnum():
+            return Fin([id])
+        if len(data) % _FIN_BYTES or not _FIN_RUN.fullmatch(data):
+            return None
+        return Fin(_ids_of_fins(data))
+
+
+FIN_LINE = FinLine()
 
 
 def maybe_fin_run(buffer: ReceiveBuffer) -> Fin | None:

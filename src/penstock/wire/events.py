@@ -4,10 +4,13 @@ The batch is the unit. A run of FINs is one event, and so is a run of publishes 
 driver pays per event is spread over as many messages as one read brought. Everything here has been
 checked as far as the bytes alone allow; whether the message is in flight, the topic is being
 deleted or the client is authorised is the broker's to say.
+
+They are msgspec's structs because those are made three times as fast as dataclasses.
 """
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 __all__ = [
     "Auth",
@@ -25,8 +28,7 @@ __all__ = [
 ]
 
 
-@dataclass(slots=True)
-class Publish:
+class Publish(Struct):
     """Messages for one topic, from one or several commands; each command is owed an OK."""
 
     topic: str
@@ -38,8 +40,7 @@ class Publish:
     defer_ms: int = 0
 
 
-@dataclass(slots=True)
-class TopicNamed:
+class TopicNamed(Struct):
     """A multi-publish has named its topic, and its body is not all here or not valid.
 
     The reference checks authorisation and creates the topic before it reads the body. The
@@ -50,15 +51,13 @@ class TopicNamed:
     word: str
 
 
-@dataclass(slots=True)
-class Fin:
+class Fin(Struct):
     """Messages that are done with."""
 
     ids: list[bytes]
 
 
-@dataclass(slots=True)
-class Req:
+class Req(Struct):
     """A message to be delivered again, after a delay that is already within the limit."""
 
     id: bytes
@@ -67,47 +66,40 @@ class Req:
     """Whether the client asked for more than `max_req_timeout_ms`."""
 
 
-@dataclass(slots=True)
-class Touch:
+class Touch(Struct):
     """A message whose timeout starts again."""
 
     id: bytes
 
 
-@dataclass(slots=True)
-class Sub:
+class Sub(Struct):
     """The connection becomes a consumer."""
 
     topic: str
     channel: str
 
 
-@dataclass(slots=True)
-class Rdy:
+class Rdy(Struct):
     """How many messages may be in flight to this consumer at once."""
 
     count: int
 
 
-@dataclass(slots=True)
-class Cls:
+class Cls(Struct):
     """The consumer wants no further messages."""
 
 
-@dataclass(slots=True)
-class Nop:
+class Nop(Struct):
     """A sign of life. Also given for an RDY after CLS, which is ignored."""
 
 
-@dataclass(slots=True)
-class Identify:
+class Identify(Struct):
     """Who the client is and what it would negotiate: see `penstock.wire.identify`."""
 
     body: bytes
 
 
-@dataclass(slots=True)
-class Auth:
+class Auth(Struct):
     """The secret that the auth servers are asked about."""
 
     secret: bytes

@@ -69,6 +69,7 @@ _MESSAGE_HEADER = Struct(
     "H"  # attempts
     "16s"  # id
 )
+_pack_header = _MESSAGE_HEADER.pack
 MESSAGE_HEADER_BYTES = _MESSAGE_HEADER.size
 _BODY_OVERHEAD = MESSAGE_HEADER_BYTES - _SIZE_BYTES
 _TIMESTAMP = Struct(">q")
@@ -107,12 +108,18 @@ _BATCH_HEADER = Struct(">iiqH13s3s")
 
 def render_messages(bodies: Sequence[bytes], first_id: int, timestamp_ns: int) -> list[bytes]:
     """The frames of new messages, at their first attempt, whose ids count up from `first_id`."""
-    if len(bodies) <= _SMALL_BATCH_MAX:
-        header = _MESSAGE_HEADER.pack
-        return [
-            header(len(body) + _BODY_OVERHEAD, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % id) + body
-            for id, body in enumerate(bodies, first_id)
-        ]
+    if len(bodies) > _SMALL_BATCH_MAX:
+        return _render_many(bodies, first_id, timestamp_ns)
+    frames = []
+    id = first_id
+    for body in bodies:
+        size = len(body) + _BODY_OVERHEAD
+        frames.append(_pack_header(size, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % id) + body)
+        id += 1
+    return frames
+
+
+def _render_many(bodies: Sequence[bytes], first_id: int, timestamp_ns: int) -> list[bytes]:
     pack = _BATCH_HEADER.pack
     frames: list[bytes] = []
     remaining = iter(bodies)

@@ -9,25 +9,24 @@ from struct import Struct
 from penstock.wire.buffer import ReceiveBuffer
 from penstock.wire.events import Publish
 
-__all__ = ["LINES_MAX", "PublishLine", "PublishLines"]
+__all__ = ["LINES_MAX", "NO_LINE", "PublishLine", "PublishLines"]
 
 # How many are remembered. All producers of a server may know thousands of topics between them; and
 # a peer that names ever new ones shall not fill our memory.
 LINES_MAX = 4096
 
-_INT32 = Struct(">i")
+_int32_at = Struct(">i").unpack_from
 _INT32_BYTES = 4
 
 
 class PublishLine:
     """The line of a PUB or DPUB."""
 
-    __slots__ = ("_body_at", "_defer_ms", "_size_at", "_size_max", "_topic", "_word", "line")
+    __slots__ = ("_body_at", "_defer_ms", "_size_max", "_topic", "_word", "line")
 
     def __init__(self, line: bytes, topic: str, word: str, defer_ms: int, size_max: int) -> None:
         """`size_max` is what a message may have."""
         self.line = line
-        self._size_at = len(line)
         self._body_at = len(line) + _INT32_BYTES
         self._topic = topic
         self._word = word
@@ -36,10 +35,11 @@ class PublishLine:
 
     def maybe_only(self, data: bytes) -> Publish | None:
         """The message, if `data`, which begins with this line, is one good message and no more."""
-        size = len(data) - self._body_at
-        if not 0 < size <= self._size_max or _INT32.unpack_from(data, self._size_at)[0] != size:
+        body_at = self._body_at
+        size = len(data) - body_at
+        if not 0 < size <= self._size_max or _int32_at(data, body_at - _INT32_BYTES)[0] != size:
             return None
-        return Publish(self._topic, [data[self._body_at :]], 1, self._word, self._defer_ms)
+        return Publish(self._topic, [data[body_at:]], 1, self._word, self._defer_ms)
 
     def maybe_run(self, buffer: ReceiveBuffer) -> Publish | None:
         """The messages that come next, as many as are complete and well-formed under this line."""
@@ -47,7 +47,7 @@ class PublishLine:
         line, body_at, size_max = self.line, self._body_at, self._size_max
         bodies: list[bytes] = []
         while data.startswith(line, stop) and (start := stop + body_at) <= end:
-            size = _INT32.unpack_from(data, start - _INT32_BYTES)[0]
+            size = _int32_at(data, start - _INT32_BYTES)[0]
             if not 0 < size <= size_max or start + size > end:
                 break
             stop = start + size
@@ -56,6 +56,10 @@ class PublishLine:
             return None
         buffer.start = stop
         return Publish(self._topic, bodies, len(bodies), self._word, self._defer_ms)
+
+
+NO_LINE = PublishLine(b"\n", "", "", 0, size_max=0)
+"""Under it no message is good."""
 
 
 class PublishLines(dict[bytes, PublishLine]):

@@ -18,15 +18,16 @@ from penstock.errors import LineTooLong, ProtocolError
 from penstock.wire.buffer import ReceiveBuffer
 from penstock.wire.command_table import COMMANDS, Command
 from penstock.wire.decoders import (
+    FIN_LINE,
+    FinLine,
     MultiPublish,
     NeedMore,
     Request,
     maybe_fin_run,
-    maybe_only_fins,
 )
 from penstock.wire.events import Event, Fin, Nop, Publish, TopicNamed
 from penstock.wire.limits import LINE_BYTES_MAX, Limits
-from penstock.wire.publish_lines import PublishLine, PublishLines
+from penstock.wire.publish_lines import NO_LINE, PublishLine, PublishLines
 from penstock.wire.state import State
 from penstock.wire.text import verbatim
 
@@ -46,6 +47,7 @@ class ServerConnection:
     __slots__ = (
         "_buffer",
         "_dead",
+        "_expected",
         "_failure",
         "_greeted",
         "_last_line",
@@ -74,7 +76,9 @@ class ServerConnection:
         self._greeted = False
         self._dead = False
         self._publish_lines = PublishLines() if publish_lines is None else publish_lines
-        self._last_line: PublishLine | None = None  # most likely the next one's too
+        self._last_line = NO_LINE  # most likely the next one's too
+        # What most likely comes next; None where something else has to be looked at first.
+        self._expected: PublishLine | FinLine | None = None
         # A multi-publish whose body is being read, and the error to raise after its TopicNamed.
         self._multi: MultiPublish | None = None
         self._failure: ProtocolError | None = None
@@ -84,6 +88,7 @@ class ServerConnection:
     def receive_data(self, data: bytes) -> None:
         """Take what the client sent. Nothing is parsed before `next_event`."""
         if not self._dead:
+            self._expected = None
             self._buffer.append(data)
 
     def maybe_only(self, data: bytes) -> Publish | Fin | None:
@@ -92,30 +97,30 @@ class ServerConnection:
 
         Producers that await each answer, and consumers, send hardly anything but this.
         """
-        if self._dead or not self._greeted or self._multi is not None:
+        expected = self._expected
+        if expected is None:
             return None
-        if not self._buffer.is_empty():
-            return None
-        if self.state in _FIN_STATES and (fins := maybe_only_fins(data)) is not None:
-            return fins
-        line = self._last_line
-        if line is None or not data.startswith(line.line):
-            line = self._publish_lines.get(data[: data.find(b"\n", 0, LINE_BYTES_MAX) + 1])
-            if line is None or self.tls_required:
+        if not data.startswith(expected.line):
+            expected = self._maybe_line_of(data)
+            if expected is None:
                 return None
-            self._last_line = line
-        return line.maybe_only(data)
+            self._expected = expected
+        return expected.maybe_only(data)
 
     def next_event(self) -> Event | None:
         """What the client asks for next, or None if that is not all here."""
         # A dead connection's buffer is empty, and never filled again.
         if not self._buffer.is_ready() and self._failure is None:
+            self._expect_more()
             return None
         try:
-            return self._step()
+            event = self._step()
         except (ProtocolError, LineTooLong):
             self._die()
             raise
+        if event is None:
+            self._expect_more()
+        return event
 
     def receive_eof(self) -> None:
         """The stream has ended, and `next_event` has returned None.
@@ -143,6 +148,18 @@ class ServerConnection:
         """Hand over what was received and not parsed: it belongs to the TLS or compression layer
         that has just been put underneath."""
         return self._buffer.take_all()
+
+    def _expect_more(self) -> None:
+        """Guesses what comes next, unless it has to be joined to what is here."""
+        if self.is_inside_command or not self._greeted or self._dead or self.tls_required:
+            return
+        self._expected = FIN_LINE if self.state in _FIN_STATES else self._last_line
+
+    def _maybe_line_of(self, data: bytes) -> PublishLine | FinLine | None:
+        """What was not expected, and is as easily taken."""
+        if self.state in _FIN_STATES and data.startswith(FIN_LINE.line):
+            return FIN_LINE
+        return self._publish_lines.get(data[: data.find(b"\n", 0, LINE_BYTES_MAX) + 1])
 
     def _step(self) -> Event | None:
         if self._failure is not None:
@@ -224,6 +241,7 @@ class ServerConnection:
             return None
         if isinstance(outcome, PublishLine):
             self._publish_lines.remember(outcome)
+            self._last_line = outcome
             return outcome.maybe_run(self._buffer)
         if isinstance(outcome, MultiPublish):
             return self._begin_multi(outcome)
@@ -253,6 +271,7 @@ class ServerConnection:
 
     def _die(self) -> None:
         self._dead = True
+        self._expected = None
         self._multi = self._failure = self._shortfall = None
         self._buffer.take_all()
 
