@@ -250,9 +250,9 @@ class HttpApi:
             batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
         else:
             batch = self._publisher.publish(topic, bodies)
-        answer = _PublishAnswer(topic.name, self._services.log)
-        batch.waiting.append(answer)
-        return answer
+        promise = Promise()
+        batch.waiting.append(_PublishAnswer(promise, topic, self._services.log))
+        return promise
 
     def _topic_to_publish_to(self, args: dict[str, str]) -> Topic:
         name = args.get("topic")
@@ -388,24 +388,21 @@ class HttpApi:
         services.options = replace(services.options, lookupd_tcp_addresses=addresses)
 
 
-class _PublishAnswer(Promise):
+class _PublishAnswer(msgspec.Struct, frozen=True, eq=False):
     """What a publish is told once its batch is stored."""
 
-    __slots__ = ("_log", "_topic_name")
-
-    def __init__(self, topic_name: str, log: Logger) -> None:
-        super().__init__()
-        self._topic_name = topic_name
-        self._log = log
+    promise: Promise
+    topic: Topic
+    log: Logger
 
     def settled(self, batch: Batch) -> None:
         """It is, or cannot be."""
         if batch.failure is None:
-            self.keep(OK)
+            self.promise.keep(OK)
         else:
-            self._log.error("HTTP: failed to publish to %s - %s", self._topic_name, batch.failure)
+            self.log.error("HTTP: failed to publish to %s - %s", self.topic.name, batch.failure)
             # nsq compat: the same, whatever the reason.
-            self.refuse(HttpError(503, "EXITING"))
+            self.promise.refuse(HttpError(503, "EXITING"))
 
 
 def _flag(args: dict[str, str], name: str) -> bool:

@@ -310,7 +310,7 @@ class Connection(asyncio.Protocol):
     # Back-pressure and deadlines.
 
     def _maybe_hold(self) -> None:
-        if self._outbox.is_full:
+        if self._outbox.is_full():
             self._is_held = True
             self._reset_deadline()
 
@@ -326,7 +326,7 @@ class Connection(asyncio.Protocol):
         self._maybe_release()
 
     def _maybe_release(self) -> None:
-        if not self._is_held or self._is_giving_way or self._has_ended or self._outbox.is_full:
+        if not self._is_held or self._is_giving_way or self._has_ended or self._outbox.is_full():
             return
         self._is_held = False
         if self._unread:

@@ -13,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Coroutine
 
+from msgspec import Struct
+
 from penstock.durations import format_duration
 from penstock.webapi.errors import CutShort, HttpError
 from penstock.webapi.planning import Plan
@@ -31,16 +33,13 @@ Answer = Response | Streaming
 Promised = Promise | asyncio.Future[object]
 
 
-class _Place:
+class _Place(Struct, frozen=True, eq=False):
     """The place of an answer that is not there yet, or is a stream, among the others."""
 
-    __slots__ = ("plan", "promise", "started_ns", "stream")
-
-    def __init__(self, plan: Plan, started_ns: int) -> None:
-        self.plan = plan
-        self.started_ns = started_ns
-        self.promise: Promised | None = None
-        self.stream: Streaming | None = None
+    plan: Plan
+    started_ns: int
+    promise: Promised | None = None
+    stream: Streaming | None = None
 
 
 class Outbox:
@@ -81,7 +80,6 @@ class Outbox:
         self.is_writable = True
         self.is_last = False  # after the answers that are here, the connection will be closed
 
-    @property
     def is_full(self) -> bool:
         """Whether the peer has to take something before it may ask for more."""
         return (
@@ -104,23 +102,19 @@ class Outbox:
                 self.log(plan, answer.status, started_ns)
             self.put(self._wire(plan, answer, is_last=self.is_last))
         else:
-            place = _Place(plan, started_ns)
-            place.stream = answer
             self._is_exclusive = True
-            self.waiting.append(place)
+            self.waiting.append(_Place(plan, started_ns, stream=answer))
             self._settle()
 
     def promise(
         self, plan: Plan, result: Promised | Coroutine[object, object, object], started_ns: int
     ) -> None:
         """Keeps the place of an answer that will be what `result` yields."""
-        place = _Place(plan, started_ns)
-        self.waiting.append(place)
         if not isinstance(result, (Promise, asyncio.Future)):
             result = asyncio.ensure_future(result)
             self._state.tasks.add(result)
             self._is_exclusive = True
-        place.promise = result
+        self.waiting.append(_Place(plan, started_ns, result))
         result.add_done_callback(self._on_done)
 
     def flush(self) -> None:

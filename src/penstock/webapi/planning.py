@@ -22,6 +22,7 @@ REMEMBERED_MAX = 4096
 REMEMBERED_BYTES_MAX = 1024
 
 _EXPECTATION_FAILED = Response(417)
+_ANSWERS = (Response, Streaming)
 
 
 class Plan:
@@ -65,7 +66,7 @@ class Plan:
 
     def in_envelope(self, result: object) -> Response | Streaming:
         """The answer that a result of the endpoint becomes."""
-        if isinstance(result, Response | Streaming):
+        if isinstance(result, _ANSWERS):
             return result
         return self.endpoint.envelope.respond(result)
 

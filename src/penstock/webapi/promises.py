@@ -7,21 +7,20 @@ third of what a request costs.
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from penstock.webapi.errors import HttpError
 
 __all__ = ["Promise"]
 
 
-class Promise:
+class Promise(Struct, eq=False):
     """Made by an endpoint, kept once, heard by one."""
 
-    __slots__ = ("_error", "_is_kept", "_on_kept", "_result")
-
-    def __init__(self) -> None:
-        self._is_kept = False
-        self._result: object = None
-        self._error: HttpError | None = None
-        self._on_kept: Callable[[Promise], None] | None = None
+    _is_kept: bool = False
+    _result: object = None
+    _error: HttpError | None = None
+    _on_kept: "Callable[[Promise], None] | None" = None
 
     def keep(self, result: object) -> None:
         """This is the answer."""

@@ -1,6 +1,8 @@
 """A request, as an endpoint sees it."""
 
-from typing import Final, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from penstock.webapi.head import Head
 
@@ -19,16 +21,13 @@ class Peer(Protocol):
         """Whether the connection is encrypted."""
 
 
-class Request:
+class Request(Struct, frozen=True, eq=False):
     """One request with its whole body."""
 
-    __slots__ = ("body", "head", "params", "peer")
-
-    def __init__(self, head: Head, params: dict[str, str], body: bytes, peer: Peer) -> None:
-        self.head: Final = head
-        self.params: Final = params  # of the path: `/config/:opt` has `opt`
-        self.body: Final = body
-        self.peer: Final = peer
+    head: Head
+    params: dict[str, str]  # of the path: `/config/:opt` has `opt`
+    body: bytes
+    peer: Peer
 
     @property
     def method(self) -> str:

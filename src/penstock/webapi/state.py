@@ -1,9 +1,10 @@
 """What the connections of one server share: its limits, its plans, its clock, and each other."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from penstock.admission import Admission
@@ -73,7 +74,8 @@ class ServerState:
     # Of endpoints: the loop alone would not keep them from being collected.
     tasks: "set[asyncio.Future[object]]" = field(default_factory=set)
     refusals: Counter[int] = field(default_factory=Counter)  # by status
-    answers: Counter[int] = field(default_factory=Counter)  # to requests, by status
+    answers: dict[int, int] = field(default_factory=partial(defaultdict, int))
+    """To requests, by status."""
 
     # Set about once a second, and exact enough for what they are used for.
     now: float = 0.0
