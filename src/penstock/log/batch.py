@@ -26,6 +26,7 @@ taken for a batch when recovery searches damaged bytes.
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import NamedTuple
 
 from google_crc32c import value as crc32c
@@ -67,6 +68,10 @@ _FIELDS = struct.Struct(
 _HEADER = struct.Struct(">4sI48s")
 _CRC = struct.Struct(">I")
 _FRAME_SIZE = struct.Struct(">I")
+
+# What cuts so many messages of one size takes 24 bytes for each of them, and batches of a shape
+# that came before come again.
+_KEPT_CUTTER_MAX = 1024
 
 
 class Batch(NamedTuple):
@@ -165,13 +170,20 @@ def split_frames(batch: Batch, frames: bytes) -> list[bytes]:
     size = 4 + int.from_bytes(prefix)
     if count == 1 and size == total:
         return [frames]
-    # Messages of one size are common, and cut by one call they cost a fifth of the loop. The format
-    # is made anew each time because `struct.unpack` would keep it, and it can be a large one.
+    # Messages of one size are common, and cut by one call they cost a fifth of the loop.
     if size * count == total and all(
         frames[offset::size] == prefix[offset : offset + 1] * count for offset in range(4)
     ):
-        return list(struct.Struct(f"{size}s" * count).unpack(frames))
+        cutter = _kept_cutter if count <= _KEPT_CUTTER_MAX else _new_cutter
+        return list(cutter(size, count).unpack(frames))
     return _split_unequal_frames(count, frames)
+
+
+def _new_cutter(size: int, count: int) -> struct.Struct:
+    return struct.Struct(f"{size}s" * count)
+
+
+_kept_cutter = lru_cache(maxsize=16)(_new_cutter)
 
 
 def _split_unequal_frames(count: int, frames: bytes) -> list[bytes]:

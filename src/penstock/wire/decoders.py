@@ -144,11 +144,14 @@ class FinLine:
 
     def maybe_only(self, data: bytes) -> Fin | None:
         """The FINs that `data`, which begins with this, is, if it is nothing else."""
-        if len(data) == _FIN_BYTES and data.endswith(b"\n") and (id := data[4:20]).isalnum():
-            return Fin([id])
-        if len(data) % _FIN_BYTES or not _FIN_RUN.fullmatch(data):
+        if len(data) == _FIN_BYTES and data.endswith(b"\n") and (only := data[4:20]).isalnum():
+            return Fin([only])
+        count, rest = divmod(len(data), _FIN_BYTES)
+        if rest or data[_FIN_BYTES - 1 :: _FIN_BYTES] != b"\n" * count:
             return None
-        return Fin(_ids_of_fins(data))
+        ids = _ids_of_fins(data)
+        # With as many ids as line ends, all of them where they belong, each id has its size.
+        return Fin(ids) if len(ids) == count and b"".join(ids).isalnum() else None
 
 
 FIN_LINE = FinLine()
