@@ -30,6 +30,19 @@ def nsqd() -> Iterator[NsqdProcess]:
         yield process
 
 
+def request(line: str, body: str = "") -> str:
+    return f"{line} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+
+
+def pipelined(nsqd: NsqdProcess, *requests: str) -> str:
+    """The answers to requests that are sent at once, on one connection."""
+    host, _, port = nsqd.http_address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall("".join(requests).encode())
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+
+
 class Call(NamedTuple):
     """A request, and the status and body that answer it."""
 
@@ -366,27 +379,28 @@ class TestPublishing:
     def test_requests_on_one_connection_take_effect_in_their_order(
         self, nsqd: NsqdProcess, topic: str
     ) -> None:
-        def request(line: str, body: str = "") -> str:
-            return f"{line} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n{body}"
-
-        host, _, port = nsqd.http_address.rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=20) as connection:
-            requests = [
-                request(f"POST /pub?topic={topic}", "1"),
-                request(f"POST /pub?topic={topic}&defer=60000", "2"),
-                request(f"POST /mpub?topic={topic}", "3\n4"),
-                request(f"GET /stats?format=json&topic={topic}"),
-                request(f"POST /pub?topic={topic}", "5"),
-                request(f"POST /topic/delete?topic={topic}"),
-                request(f"GET /stats?format=json&topic={topic}"),
-            ]
-            connection.sendall("".join(requests).encode())
-            connection.shutdown(socket.SHUT_WR)
-            answers = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+        answers = pipelined(
+            nsqd,
+            request(f"POST /pub?topic={topic}", "1"),
+            request(f"POST /pub?topic={topic}&defer=60000", "2"),
+            request(f"POST /mpub?topic={topic}", "3\n4"),
+            request(f"GET /stats?format=json&topic={topic}"),
+            request(f"POST /pub?topic={topic}", "5"),
+            request(f"POST /topic/delete?topic={topic}"),
+            request(f"GET /stats?format=json&topic={topic}"),
+        )
 
         assert 7 == answers.count("HTTP/1.1 200 OK")
         assert ["4"] == re.findall(r'"message_count":(\d+)', answers)
         assert '"topics":null' in answers
+
+    def test_a_client_need_not_wait_for_answers_however_many_requests_it_sends(
+        self, nsqd: NsqdProcess, topic: str
+    ) -> None:
+        answers = pipelined(nsqd, *[request(f"POST /pub?topic={topic}", "x")] * 1000)
+
+        assert 1000 == answers.count("HTTP/1.1 200 OK")
+        assert 1000 == nsqd.stats(topic)["message_count"]
 
     def test_an_ok_may_wait_for_the_disk(self, topic: str) -> None:
         with run_nsqd("--sync-every=1") as nsqd:

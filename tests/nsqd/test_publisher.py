@@ -123,6 +123,31 @@ def test_one_turn_is_one_batch_per_topic() -> None:
     on_loop(test)
 
 
+def test_all_is_settled_before_anybody_is_told() -> None:
+    class Onlooker:
+        def __init__(self) -> None:
+            self.batches: list[Batch] = []
+            self.seen: list[list[bool]] = []
+
+        def settled(self, batch: Batch) -> None:
+            self.seen.append([each.is_safe for each in self.batches])
+
+    async def test(bench: Bench) -> None:
+        onlooker = Onlooker()
+        a, b = bench.broker.topic("a"), bench.broker.topic("b")
+        onlooker.batches = [
+            bench.publisher.publish(a, [b"1"]),
+            bench.publisher.publish_deferred(b, [b"2"], SECOND_NS),
+        ]
+        for batch in onlooker.batches:
+            batch.waiting.append(onlooker)
+        bench.publisher.flush()
+
+        assert [[True, True]] * 2 == onlooker.seen
+
+    on_loop(test)
+
+
 def test_the_next_turn_is_the_next_batch() -> None:
     async def test(bench: Bench) -> None:
         topic = bench.broker.topic("a")

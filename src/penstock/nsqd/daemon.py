@@ -386,8 +386,9 @@ class Nsqd:
 
     def _end_turn(self) -> None:
         """All that one turn of the loop brought has been taken in: stores it, then hands out."""
-        self._publisher.flush()
+        self._publisher.store()
         self._turn_is_ending = False
+        self._publisher.answer()
         for failure in self.broker.pump():
             self.log.error("failed to read a log - %s", failure)
 

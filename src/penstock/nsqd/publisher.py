@@ -95,11 +95,19 @@ class Publisher:
 
     def flush(self) -> None:
         """Stores what has been taken, and has it answered."""
+        self.store()
+        self.answer()
+
+    def store(self) -> None:
+        """Stores what has been taken."""
         if self._batches:
             batches, self._batches = self._batches, {}
             for topic, batch in batches.items():
                 self._store(topic, batch)
-        # All are settled before anybody is told, so that who waits for several answers at once.
+
+    def answer(self) -> None:
+        """Tells those who wait for what has been stored. That they may publish more, and that one
+        who waits for several things has them all by now, is why it is a step of its own."""
         if self._settled:
             settled, self._settled = self._settled, []
             for batch in settled:
