@@ -17,7 +17,7 @@ class Recorder:
 
     def held(self, word: str, data: bytes) -> Batch:
         """The batch that a reply waits for."""
-        batch = Batch()
+        batch = Batch([])
         self.replies.hold(batch, word, data)
         return batch
 

@@ -34,7 +34,7 @@ class Waiter(Protocol):
 class Batch(Struct, eq=False):
     """Messages for one topic that are stored together. Whoever waits for that enters `waiting`."""
 
-    bodies: list[bytes] = field(default_factory=list)
+    bodies: list[bytes]
     byte_size: int = 0
     is_safe: bool = False
     failure: StorageError | None = None
@@ -68,15 +68,18 @@ class Publisher:
         self._settled: list[Batch] = []
 
     def publish(self, topic: Topic, bodies: list[bytes]) -> Batch:
-        """Takes messages, to be stored by the end of the turn, and answered then."""
+        """Takes messages, and the list that they are in, to be stored by the end of the turn, and
+        answered then."""
         batches = self._batches
+        byte_size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         batch = batches.get(topic)
         if batch is None:
             if not batches:
                 self._flush_soon()
-            batch = batches[topic] = Batch()
-        batch.bodies += bodies
-        batch.byte_size += len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
+            batch = batches[topic] = Batch(bodies, byte_size)
+        else:
+            batch.bodies += bodies
+            batch.byte_size += byte_size
         if batch.byte_size >= BATCH_BYTES:
             del self._batches[topic]
             self._store(topic, batch)
@@ -88,8 +91,7 @@ class Publisher:
         if topic in self._batches:  # what came before it
             self._store(topic, self._batches.pop(topic))
         self._flush_soon()
-        batch = Batch()
-        batch.bodies += bodies
+        batch = Batch(bodies)
         self._store(topic, batch, defer_ns)
         return batch
 
