@@ -16,7 +16,7 @@ import pytest
 
 from penstock.testing.waiting import wait_until
 
-__all__ = ["Disk", "disk", "thin_disk"]
+__all__ = ["Disk", "disk"]
 
 DISK_BYTES = 16 * 1024 * 1024
 
@@ -24,9 +24,9 @@ DISK_BYTES = 16 * 1024 * 1024
 class Disk:
     """An ext4, mounted at `path`."""
 
-    def __init__(self, folder: Path, image_folder: Path | None = None) -> None:
+    def __init__(self, folder: Path) -> None:
         self.path = folder / "disk"
-        self._image = (image_folder or folder) / "disk.img"
+        self._image = folder / "disk.img"
         self._device = ""
 
     def make(self) -> None:
@@ -89,38 +89,17 @@ class Disk:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    with _skipped_where_impossible():
-        made = Disk(tmp_path)
-        made.make()
-    yield made
-    made.unmount()
-
-
-@pytest.fixture
-def thin_disk(tmp_path: Path) -> Iterator[Disk]:
-    """One with less room than it claims to have. What does not fit is lost when the kernel gets to
-    writing it, long after it was taken."""
-    room = tmp_path / "room"
-    room.mkdir()
-    with _skipped_where_impossible():
-        run("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES // 2}", "tmpfs", str(room))
-        made = Disk(tmp_path, room)
-        made.make()
-    yield made
-    made.unmount()
-    run("umount", str(room))
-
-
-@contextmanager
-def _skipped_where_impossible() -> Iterator[None]:
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
         # Only the system's administrator may mount; `make test` installs e2fsprogs.
         pytest.skip("a disk of its own takes Linux, root and e2fsprogs")
+    made = Disk(tmp_path)
     try:
-        yield
+        made.make()
     except subprocess.CalledProcessError as failure:
         # A container can keep this even from root, and what is tested is nsqd, not the host.
         pytest.skip(f"no disk of its own here: {failure.stderr.strip()}")
+    yield made
+    made.unmount()
 
 
 def run(*command: str) -> str:

@@ -11,9 +11,7 @@ from tests.log.frames import WALL_NS, frames, open_topic
 
 from penstock.errors import StorageError
 from penstock.log import DataPath, GroupCommit, LogSettings, TopicStore, group_commit
-from penstock.log.bulk_sync import MANY
 from penstock.log.group_commit import Done
-from penstock.log.volume import Volume
 from penstock.testing import FaultyFiles, MemoryFiles
 
 PATIENCE_SECONDS = 10.0
@@ -22,17 +20,15 @@ PATIENCE_SECONDS = 10.0
 class Owner:
     """The thread of the test, in the place of an event loop."""
 
-    def __init__(self, volume: Volume | None = None) -> None:
+    def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.sync_seconds: list[float] = []
-        self.wake_ups = 0
-        self.commit = GroupCommit(self._calls.put, self.sync_seconds.append, volume)
+        self.commit = GroupCommit(self._calls.put, self.sync_seconds.append)
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
         """Runs what is scheduled, here, until that is so."""
         while not is_done():
             self._calls.get(timeout=PATIENCE_SECONDS)()
-            self.wake_ups += 1
 
     def run_what_is_left(self) -> None:
         while not self._calls.empty():
@@ -153,23 +149,6 @@ def test_logs_and_cursors_are_synced_beside_each_other(owner: Owner, disk: HeldD
 
     assert [None] * 6 == done
     assert all(store.log.synced_seq == store.log.next_seq for store in stores)
-
-
-def test_of_many_logs_the_owner_is_told_at_once(disk: HeldDisk) -> None:
-    data_path = DataPath.open("data", LogSettings(), disk)
-    owner = Owner(data_path.volume)
-    done: list[object] = []
-    for number in range(1 + MANY):
-        store, _ = data_path.open_topic(f"t{number}", wall_ns=WALL_NS)
-        store.log.append(frames("a"), WALL_NS)
-        owner.commit.request(store.log, done.append)
-    owner.run_until(lambda: len(done) == 1 + MANY)
-    owner.commit.close()
-
-    assert [None] * (1 + MANY) == done
-    # The first is not kept waiting for the others.
-    assert 2 == owner.wake_ups
-    assert 2 == len(owner.sync_seconds)
 
 
 def test_the_owner_may_ask_again_when_it_is_told(owner: Owner, store: TopicStore) -> None:

@@ -22,13 +22,11 @@ _OPERATIONS: tuple[Operation, ...] = (
     "write",
     "sync",
     "sync",
-    "start_sync",
     "create",
     "rename",
     "remove",
     "truncate",
     "sync_folder",
-    "sync_volume",
     "make_folder",
 )
 

@@ -23,7 +23,6 @@ from penstock.broker.log_backlog import LogBacklog
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.log import bulk_sync
 from penstock.log.cursors import Cursors
 from penstock.log.topic_log import TopicLog
 from penstock.nsqd.durability import Durability
@@ -69,10 +68,6 @@ def seeds_until_found(mutation: Mutation) -> int | None:
 
 def _does_nothing(_right: Any) -> Any:
     return lambda *_args, **_kwargs: None
-
-
-def _losses_are_nobodys(right: Any) -> Any:
-    return lambda jobs, volume: dict.fromkeys(right(jobs, volume))
 
 
 def _returns(value: object) -> Callable[[Any], Any]:
@@ -325,12 +320,6 @@ MUTATIONS = (
         Durability,
         "appended",
         _ack_before_sync,
-    ),
-    Mutation(
-        "what a file system has lost counts as synced",
-        bulk_sync,
-        "_run_together",
-        _losses_are_nobodys,
     ),
     Mutation(
         "of several messages that come back, one is lost", Channel, "_put_back", _requeue_is_lost

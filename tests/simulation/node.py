@@ -23,10 +23,9 @@ from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS
 from penstock.errors import StorageError
 from penstock.log import DataPath, GroupCommit, LogSettings, topic_store
-from penstock.log.bulk_sync import BulkSync
 from penstock.log.files import storage_error, write_all
 from penstock.log.group_commit import RETRY_SECONDS
-from penstock.log.sync import Syncable, run_sync
+from penstock.log.sync import Syncable, run_job, run_sync
 from penstock.logs import Logger, LogLevel
 from penstock.nsqd import metadata, tcp
 from penstock.nsqd.auth import Authenticator
@@ -97,7 +96,7 @@ class _ObservedPublisher(Publisher):
 class _SteppedCommit(GroupCommit):
     """Fsyncs when the simulation lets the disk get on with it."""
 
-    def __init__(self, loop: SimulatedLoop, bulk: BulkSync, *, is_slow: bool) -> None:
+    def __init__(self, loop: SimulatedLoop, *, is_slow: bool) -> None:
         self._loop = loop
         self._is_slow = is_slow
         self._retries = False
@@ -106,8 +105,7 @@ class _SteppedCommit(GroupCommit):
         self._waiting = {}
         self._running = {}
         self._failed = set()
-        self._bulk = bulk
-        self._rounds = queue.SimpleQueue()
+        self._jobs = queue.SimpleQueue()
         self._outcomes = queue.SimpleQueue()
 
     @property
@@ -121,12 +119,16 @@ class _SteppedCommit(GroupCommit):
 
     def run_jobs(self) -> None:
         """What the thread does, for all that it has been given."""
-        while not self._rounds.empty():
-            jobs = self._rounds.get()
-            assert jobs is not None
-            if not self._run_round(jobs) and not self._retries:
+        while not self._jobs.empty():
+            item = self._jobs.get()
+            assert item is not None
+            log, job = item
+            error = run_job(job)
+            if error is not None and not self._retries:
                 self._retries = True
                 self._loop.call_later(RETRY_SECONDS, self._retry)
+            self._outcomes.put((log, job, error, 0.0))
+            self._schedule(self._take_outcomes)
 
     def close(self) -> None:
         while self._running:
@@ -221,17 +223,7 @@ class Node(Nsqd):
         self._save_seconds = SAVE_SECONDS[0]
         self._housekeeping = None
         self._lookups = self._history = _Nobody()  # type: ignore[assignment]
-        self._data_path = DataPath.open(
-            DATA_PATH,
-            LogSettings(
-                max_bytes_per_file=setup.max_bytes_per_file,
-                sync_every=setup.sync_every,
-                retention_time_ns=setup.retention_time_ns,
-            ),
-            files,
-        )
-        bulk = BulkSync(self._data_path.volume, setup.many_syncs)
-        self._stepped = _SteppedCommit(loop, bulk, is_slow=setup.disk_is_slow)
+        self._stepped = _SteppedCommit(loop, is_slow=setup.disk_is_slow)
         self._metadata_file = _MetadataFile(
             files, loop, lambda: metadata.render(self.broker.topics.values())
         )
@@ -243,6 +235,15 @@ class Node(Nsqd):
         publisher.observe(observer)
         self._publisher = publisher
         self._is_starting = True
+        self._data_path = DataPath.open(
+            DATA_PATH,
+            LogSettings(
+                max_bytes_per_file=setup.max_bytes_per_file,
+                sync_every=setup.sync_every,
+                retention_time_ns=setup.retention_time_ns,
+            ),
+            files,
+        )
         self.broker = Broker(
             BrokerSettings(
                 node_id=setup.node_id,

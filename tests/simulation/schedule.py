@@ -37,8 +37,6 @@ class Setup:
     disk_is_slow: bool
     node_id: int
     retention_time_ns: int | None
-    many_syncs: int
-    """So many share a sync of the file system."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +105,6 @@ def schedule_of(seed: int) -> Schedule:
         disk_is_slow=random.random() < 0.3,
         node_id=random.choice((0, 7, 900)),
         retention_time_ns=random.choice((None, None, 3600 * SECOND_NS)),
-        many_syncs=(1, 2, 32)[seed % 3],
     )
     count = random.choice((10, 15, 20, 30, 40, 50, 70, 110, 150))
     words = random.choices(_WORDS, cum_weights=_WEIGHTS, k=count)

@@ -65,17 +65,6 @@ class TestEveryKind:
             with closing(files.open(f"{folder}/file", mode)) as file:
                 assert b"x" == file.read(0, 10)
 
-    def test_a_file_is_on_the_volume_of_its_folder(self, files: Files, folder: str) -> None:
-        volume = files.maybe_volume(folder)
-        if volume is None:
-            pytest.skip("not on an ext4 of Linux 5.17 or later")
-        with closing(volume), closing(files.open(f"{folder}/file", "create")) as file:
-            file.write(0, b"x")
-            file.start_sync()
-            volume.sync()
-
-            assert volume.device == file.device
-
     def test_files_and_folders_can_be_listed_renamed_and_removed(
         self, files: Files, folder: str
     ) -> None:
@@ -255,22 +244,6 @@ class TestFaultyFiles:
         memory.lose_power(Random(0))
 
         assert b"\0\0\0\0\0second" == memory.open("file", "read").read(0, 20)
-
-    def test_no_later_sync_makes_up_for_one_of_the_volume_that_failed(
-        self, memory: MemoryFiles, files: FaultyFiles, file: File
-    ) -> None:
-        volume = files.maybe_volume("")
-        assert volume is not None
-        file.write(0, b"x")
-        files.fail("sync_volume")
-        with pytest.raises(OSError, match="Input/output error"):
-            volume.sync()
-        assert 1 == volume.losses
-        volume.sync()
-        file.sync()
-        memory.lose_power(Random(0))
-
-        assert b"" == memory.open("file", "read").read(0, 10)
 
     @pytest.mark.parametrize("changes", range(6))
     def test_a_crash_comes_at_the_nth_change_and_lasts(

@@ -41,8 +41,6 @@ class Cursors:
     def __init__(self, pool: FilePool, folder: str) -> None:
         """Knows of nothing yet: `begin` or `load` is next."""
         self._folder = folder
-        self._pool = pool
-        self._losses = pool.losses
         self._files = JournalFiles(pool, folder)
         self._state = CursorState()
         self._unflushed: dict[str, RangeSet] = {}
@@ -150,9 +148,6 @@ class Cursors:
         """The fsyncs that make all that is written now safe; one at a time. Raises StorageError."""
         assert not self._is_syncing
         self._refuse_if_closed()
-        if self._losses != self._pool.losses:
-            self._losses = self._pool.losses
-            self._files.leave_current()
         if not self._files.has_current:
             self._write([], unapplied=[])
         job = self._files.begin_sync()

@@ -21,7 +21,6 @@ from penstock.log.marker import LastEnd, Marker, read_marker, write_marker
 from penstock.log.pool import FilePool
 from penstock.log.settings import LogSettings
 from penstock.log.topic_store import TopicStore, close_stores, create_store, load_store
-from penstock.log.volume import Volume
 
 __all__ = ["REAL_FILES", "DataPath", "lock_data_path", "verify_data_path"]
 
@@ -67,11 +66,6 @@ class DataPath:
             lock.close()
             raise
         return data_path
-
-    @property
-    def volume(self) -> Volume | None:
-        """What the topics are on, if that can be synced as a whole."""
-        return self._pool.volume
 
     def topics(self) -> list[str]:
         """The topics that there are, in the order of their names."""
@@ -123,8 +117,6 @@ class DataPath:
         except OSError as error:
             raise storage_error("close", self.path, error) from error
         finally:
-            if self.volume is not None:
-                self.volume.close()
             self._lock.close()
 
     def _prepare(self) -> None:
@@ -139,8 +131,6 @@ class DataPath:
                     self._remove_folder(f"{self._topics_path}/{folder}")
                 elif (name := names.name_of_file(folder)) is not None:
                     self._topics.add(name)
-            # Before anything is written to a topic: it tells of what is lost from now on.
-            self._pool.volume = self._files.maybe_volume(self._topics_path)
         except OSError as error:
             raise _refusal("write to", self.path, error) from error
         if self._last_end is not LastEnd.CLEAN:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from penstock.errors import StorageError
-from penstock.log.volume import RealVolume, Volume, maybe_real_volume, start_writing
 
 __all__ = ["File", "Files", "Lock", "Mode", "RealFiles", "append_to", "storage_error", "write_all"]
 
@@ -52,14 +51,6 @@ class File(Protocol):
     def sync(self) -> None:
         """Returns once all that was written is safe from a power loss. Any thread may call it."""
 
-    def start_sync(self) -> None:
-        """Has all that was written brought to the disk, without waiting for it. Any thread may call
-        it. If it raises OSError, something was lost, as when `sync` does."""
-
-    @property
-    def device(self) -> int:
-        """The file system that it is on."""
-
     def close(self) -> None:
         """Gives the file back; it is not used afterwards."""
 
@@ -92,9 +83,6 @@ class Files(Protocol):
     def sync_folder(self, path: str) -> None:
         """Returns once the names in a folder are safe from a power loss. Any thread may call it."""
 
-    def maybe_volume(self, folder: str) -> Volume | None:
-        """The file system that a folder is on, if it can be relied on to be synced as a whole."""
-
     def lock(self, folder: str, *, shared: bool = False) -> Lock:
         """Takes the folder for this process, or raises BlockingIOError at once."""
 
@@ -119,11 +107,10 @@ _FALLOC_FL_KEEP_SIZE = 1
 class RealFile:
     """A file of the operating system."""
 
-    __slots__ = ("_device", "_fd")
+    __slots__ = ("_fd",)
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._device: int | None = None
 
     def write(self, position: int, *parts: bytes) -> int:
         if len(parts) == 1:
@@ -146,15 +133,6 @@ class RealFile:
 
     def sync(self) -> None:
         os.fsync(self._fd)
-
-    def start_sync(self) -> None:
-        start_writing(self._fd)
-
-    @property
-    def device(self) -> int:
-        if self._device is None:
-            self._device = os.fstat(self._fd).st_dev
-        return self._device
 
     def close(self) -> None:
         os.close(self._fd)
@@ -184,9 +162,6 @@ class RealFiles:
     def sync_folder(self, path: str) -> None:
         with contextlib.closing(RealFile(_open_folder(path))) as folder:
             folder.sync()
-
-    def maybe_volume(self, folder: str) -> RealVolume | None:
-        return maybe_real_volume(folder)
 
     def lock(self, folder: str, *, shared: bool = False) -> RealFile:
         fd = _open_folder(folder)

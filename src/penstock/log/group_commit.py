@@ -2,8 +2,7 @@
 
 All state is the owner's: the thread takes jobs from one queue and puts outcomes into another, and
 that is all it touches. Requests that come in while a round of fsyncs is under way share the next
-round, so the slower the disk is, the more messages each fsync covers. The logs of a round that is
-large share one sync of their file system (`BulkSync`).
+round, so the slower the disk is, the more messages each fsync covers.
 
 What could not be synced is tried again every second, asked for or not, until it has healed.
 """
@@ -15,9 +14,7 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.errors import StorageError
-from penstock.log.bulk_sync import BulkSync, Outcomes
-from penstock.log.sync import Syncable, SyncJob
-from penstock.log.volume import Volume
+from penstock.log.sync import Syncable, SyncJob, run_job
 
 __all__ = ["RETRY_SECONDS", "Done", "GroupCommit", "Watch"]
 
@@ -34,18 +31,17 @@ class GroupCommit:
         self,
         schedule: Callable[[Callable[[], None]], object],
         watch: Watch = lambda _seconds: None,
-        volume: Volume | None = None,
     ) -> None:
         """`schedule` has a function run in the owner's thread, as `loop.call_soon_threadsafe`.
-        `watch` is told there how long each sync took. `volume` is what the logs are on."""
+        `watch` is told there how long each sync took."""
         self._schedule = schedule
         self._watch = watch
         self._waiting: dict[Syncable, list[Done]] = {}
-        self._running: dict[SyncJob, tuple[Syncable, list[Done]]] = {}
+        self._running: dict[Syncable, list[Done]] = {}
         self._failed: set[Syncable] = set()
-        self._bulk = BulkSync(volume)
-        self._rounds: queue.SimpleQueue[list[SyncJob] | None] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[tuple[Outcomes, float]] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[Syncable, SyncJob] | None] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[Syncable, SyncJob, StorageError | None, float]]
+        self._outcomes = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="group-commit", daemon=True)
         self._thread.start()
 
@@ -62,7 +58,7 @@ class GroupCommit:
         """Finishes what is under way and what is waiting, and ends the thread."""
         while self._running:
             self._conclude(*self._outcomes.get())
-        self._rounds.put(None)
+        self._jobs.put(None)
         self._thread.join()
 
     # In the owner's thread
@@ -75,9 +71,8 @@ class GroupCommit:
             except StorageError as error:
                 self._fail(dones, error)
             else:
-                self._running[job] = log, dones
-        if self._running:
-            self._rounds.put([*self._running])
+                self._running[log] = dones
+                self._jobs.put((log, job))
 
     def _fail(self, dones: list[Done], error: StorageError) -> None:
         # Not at once: what `done` does may well be another request.
@@ -88,15 +83,15 @@ class GroupCommit:
         while not self._outcomes.empty():
             self._conclude(*self._outcomes.get())
 
-    def _conclude(self, outcomes: Outcomes, seconds: float) -> None:
+    def _conclude(
+        self, log: Syncable, job: SyncJob, error: StorageError | None, seconds: float
+    ) -> None:
         self._watch(seconds)
-        for job, error in outcomes.items():
-            log, dones = self._running.pop(job)
-            log.end_sync(job, error)
-            if log.needs_retry:
-                self._failed.add(log)
-            for done in dones:
-                done(error)
+        log.end_sync(job, error)
+        if log.needs_retry:
+            self._failed.add(log)
+        for done in self._running.pop(log):
+            done(error)
         if not self._running:
             self._start_round()
 
@@ -113,24 +108,18 @@ class GroupCommit:
         while True:
             timeout = None if retry_at is None else max(0.0, retry_at - time.monotonic())
             try:
-                jobs = self._rounds.get(timeout=timeout)
+                item = self._jobs.get(timeout=timeout)
             except queue.Empty:
                 retry_at = None
                 self._schedule(self._retry_failed)
                 continue
-            if jobs is None:
+            if item is None:
                 return
-            if not self._run_round(jobs) and retry_at is None:
+            log, job = item
+            started_at = time.monotonic()
+            error = run_job(job)
+            seconds = time.monotonic() - started_at
+            if error is not None and retry_at is None:
                 retry_at = time.monotonic() + RETRY_SECONDS
-
-    def _run_round(self, jobs: list[SyncJob]) -> bool:
-        """Whether all went well."""
-        is_well = True
-        started_at = time.monotonic()
-        for outcomes in self._bulk.run(jobs):
-            ended_at = time.monotonic()
-            self._outcomes.put((outcomes, ended_at - started_at))
+            self._outcomes.put((log, job, error, seconds))
             self._schedule(self._take_outcomes)
-            is_well = is_well and not any(outcomes.values())
-            started_at = ended_at
-        return is_well

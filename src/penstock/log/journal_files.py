@@ -11,7 +11,7 @@ This knows files and records, but not what the records say.
 import contextlib
 from collections.abc import Sequence
 
-from penstock.log.files import File, Files, append_to, storage_error, write_all
+from penstock.log.files import Files, append_to, storage_error, write_all
 from penstock.log.finding import Finding
 from penstock.log.journal import BadRecord, Record, walk_journal
 from penstock.log.layout import CURSORS_BAD_NAME, cursors_name, maybe_generation
@@ -168,11 +168,6 @@ class JournalSync:
         self._handle.open().sync()
         self._files.sync_folder(self._folder)
         self._files.sync_folder(self._folder.rpartition("/")[0])
-
-    @property
-    def files(self) -> list[File]:
-        """The journal."""
-        return [self._handle.open()]
 
     def release(self) -> None:
         """Lets go of the file."""

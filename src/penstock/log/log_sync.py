@@ -1,6 +1,6 @@
 """The part of a log's sync that may run in any thread."""
 
-from penstock.log.files import File, Files, storage_error
+from penstock.log.files import Files, storage_error
 from penstock.log.segment import Segment
 
 __all__ = ["LogSync"]
@@ -39,13 +39,6 @@ class LogSync:
             segment.handle.open().sync()
         for folder in self._folders:
             self._files.sync_folder(folder)
-
-    @property
-    def files(self) -> list[File]:
-        """The segments, if fsyncs are all that they need."""
-        if self._is_rewrite:
-            return []
-        return [segment.handle.open() for segment, _ in self.parts]
 
     def release(self) -> None:
         """Lets go of the files."""

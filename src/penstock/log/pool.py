@@ -7,7 +7,6 @@ is closed in vain costs one more open for every `open_max` others.
 """
 
 from penstock.log.files import File, Files, Mode
-from penstock.log.volume import Volume
 
 __all__ = ["FilePool", "Handle"]
 
@@ -64,16 +63,8 @@ class FilePool:
 
     def __init__(self, files: Files, open_max: int) -> None:
         self.files = files
-        self.volume: Volume | None = None
-        """What the files are on, if that can be synced as a whole."""
         self._open_max = open_max
         self._open: dict[Handle, None] = {}
-
-    @property
-    def losses(self) -> int:
-        """How often any file may have lost what it had not synced. Whoever finds that this has
-        changed writes that again."""
-        return 0 if self.volume is None else self.volume.losses
 
     def __len__(self) -> int:
         """How many files are open."""

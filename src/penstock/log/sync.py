@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from penstock.errors import StorageError
-from penstock.log.files import File, storage_error
+from penstock.log.files import storage_error
 
 __all__ = ["SyncJob", "Syncable", "run_job", "run_sync", "try_syncs"]
 
@@ -25,11 +25,6 @@ class SyncJob(Protocol):
 
     def run(self) -> None:
         """Fsyncs, in any thread; raises OSError or StorageError."""
-
-    @property
-    def files(self) -> Sequence[File]:
-        """Those that it fsyncs, in any thread; none if there is more to it than fsyncs, of them and
-        of the folders that they are in."""
 
 
 class Syncable(Protocol):

@@ -81,7 +81,6 @@ class TopicLog:
         self._new_names = len(unsynced)
         # What the last run could not sync looks as if it were: see the module's docstring.
         self._must_rewrite = bool(unsynced)
-        self._losses = pool.losses
         self._is_syncing = False
         self._is_closed = False
         self._write_error: str | None = None
@@ -268,8 +267,6 @@ class TopicLog:
         assert not self._is_syncing
         if self._is_closed:
             raise self._refusal()
-        if self._losses != self._pool.losses:
-            self._losses, self._must_rewrite = self._pool.losses, True
         folders = [self._folder, self._folder.rpartition("/")[0]] if self._new_names else []
         job = LogSync(
             self._pool.files,

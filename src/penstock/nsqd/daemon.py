@@ -148,9 +148,7 @@ class Nsqd:
         log.info("%s", version_line("nsqd"))
         log.info("ID: %d", options.node_id)
         self._data_path = DataPath.open(str(self._path), settings.log_settings(options))
-        self._commit = GroupCommit(
-            self._loop.call_soon_threadsafe, self._sync_seconds.observe, self._data_path.volume
-        )
+        self._commit = GroupCommit(self._loop.call_soon_threadsafe, self._sync_seconds.observe)
         self.durability = Durability(self._commit, options.sync_every)
         self._publisher = Publisher(
             self.clock, self.durability, self._history.appended, self._end_turn_soon

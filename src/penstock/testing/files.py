@@ -14,27 +14,16 @@ bytes if wanted; `crash_after` ends the process at the nth change, whatever that
 
 import errno
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
 from penstock.log.files import File, Files, Lock, Mode
-from penstock.log.volume import Volume
 
 __all__ = ["FaultyFiles", "MemoryFiles", "Operation", "SimulatedCrash"]
 
 Operation = Literal[
-    "write",
-    "truncate",
-    "sync",
-    "start_sync",
-    "create",
-    "rename",
-    "remove",
-    "make_folder",
-    "sync_folder",
-    "sync_volume",
+    "write", "truncate", "sync", "create", "rename", "remove", "make_folder", "sync_folder"
 ]
 
 
@@ -48,7 +37,6 @@ class MemoryFiles:
     def __init__(self) -> None:
         self._root = _Folder()
         self._boots = 1
-        self._devices = 1
         self.lives = 1
         """Counts processes: a file that was opened in an earlier one is no longer open."""
         self._locks: dict[str, list[bool]] = {}
@@ -64,11 +52,6 @@ class MemoryFiles:
         self._boots += 1
         self._root.lose_power(random)
 
-    def mount(self, folder: str) -> None:
-        """Makes a folder, which is still empty, the root of another file system."""
-        self._devices += 1
-        self._folder(folder).device = self._devices
-
     def open(self, path: str, mode: Mode) -> "_MemoryFile":
         folder, name = self._parent(path)
         if mode == "create":
@@ -80,7 +63,7 @@ class MemoryFiles:
             raise _os_error(errno.ENOENT)
         if not isinstance(content, _Content):
             raise _os_error(errno.EISDIR)
-        return _MemoryFile(self, content, folder.device)
+        return _MemoryFile(self, content)
 
     def names(self, folder: str) -> list[str]:
         return sorted(self._folder(folder).names)
@@ -89,7 +72,7 @@ class MemoryFiles:
         folder, name = self._parent(path)
         if name in folder.names:
             raise _os_error(errno.EEXIST)
-        folder.change({name: _Folder(device=folder.device)})
+        folder.change({name: _Folder()})
 
     def rename(self, path: str, new_path: str) -> None:
         folder, name = self._parent(path)
@@ -113,9 +96,6 @@ class MemoryFiles:
 
     def sync_folder(self, path: str) -> None:
         self._folder(path).sync()
-
-    def maybe_volume(self, folder: str) -> "_MemoryVolume":
-        return _MemoryVolume(self._root, self._folder(folder).device)
 
     def lock(self, folder: str, *, shared: bool = False) -> Lock:
         self._folder(folder)
@@ -145,8 +125,7 @@ class MemoryFiles:
 
 
 class _MemoryFile:
-    def __init__(self, files: MemoryFiles, content: "_Content", device: int) -> None:
-        self.device = device
+    def __init__(self, files: MemoryFiles, content: "_Content") -> None:
         self._files = files
         self._life = files.lives
         self._content: _Content | None = content
@@ -171,9 +150,6 @@ class _MemoryFile:
     def sync(self) -> None:
         self._open_content.sync()
 
-    def start_sync(self) -> None:
-        pass
-
     def sync_in_vain(self) -> None:
         """What a failed fsync does: what should have been synced will not be by the next either."""
         self._open_content.unsynced.clear()
@@ -186,32 +162,6 @@ class _MemoryFile:
         if self._content is None or self._life != self._files.lives:
             raise _os_error(errno.EBADF)
         return self._content
-
-
-class _MemoryVolume:
-    def __init__(self, root: "_Folder", device: int) -> None:
-        self.device = device
-        self.losses = 0
-        self._root = root
-
-    def sync(self) -> None:
-        for folder in self._folders():
-            folder.sync()
-            for content in folder.contents():
-                content.sync()
-
-    def sync_in_vain(self) -> None:
-        """What a failed sync does: no later one of any file makes up for it, or tells of it."""
-        self.losses += 1
-        for folder in self._folders():
-            for content in folder.contents():
-                content.unsynced.clear()
-
-    def close(self) -> None:
-        pass
-
-    def _folders(self) -> "list[_Folder]":
-        return [folder for folder in self._root.walk() if folder.device == self.device]
 
 
 class _MemoryLock:
@@ -269,22 +219,10 @@ class _Folder:
     safe: "dict[str, _Content | _Folder]" = field(default_factory=dict)
     unsynced: "list[dict[str, _Content | _Folder | None]]" = field(default_factory=list)
     """Changes since the last sync, in order: what each name then stands for, or None."""
-    device: int = 1
 
     def change(self, change: "dict[str, _Content | _Folder | None]") -> None:
         _rename(self.names, change)
         self.unsynced.append(change)
-
-    def walk(self) -> "Iterator[_Folder]":
-        """This one, and those in it."""
-        yield self
-        for node in self.names.values():
-            if isinstance(node, _Folder):
-                yield from node.walk()
-
-    def contents(self) -> list[_Content]:
-        """Of the files in it."""
-        return [node for node in self.names.values() if isinstance(node, _Content)]
 
     def sync(self) -> None:
         self.safe = dict(self.names)
@@ -377,10 +315,6 @@ class FaultyFiles:
         self._before("sync_folder", path)
         self.files.sync_folder(path)
 
-    def maybe_volume(self, folder: str) -> "_FaultyVolume | None":
-        volume = self.files.maybe_volume(folder)
-        return None if volume is None else _FaultyVolume(self, volume, folder)
-
     def lock(self, folder: str, *, shared: bool = False) -> Lock:
         return self.files.lock(folder, shared=shared)
 
@@ -470,50 +404,13 @@ class _FaultyFile:
     def reserve(self, position: int, size: int) -> None:
         self._file.reserve(position, size)
 
-    @property
-    def device(self) -> int:
-        return self._file.device
-
     def sync(self) -> None:
-        self._before_sync("sync")
-        self._file.sync()
-
-    def start_sync(self) -> None:
-        self._before_sync("start_sync")
-        self._file.start_sync()
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _before_sync(self, operation: Operation) -> None:
-        fault = self._files.next_fault(operation, self._path)
+        fault = self._files.next_fault("sync", self._path)
         if fault is not None:
             if isinstance(self._file, _MemoryFile) and not fault.is_crash:
                 self._file.sync_in_vain()
             fault.strike()
-
-
-class _FaultyVolume:
-    def __init__(self, files: FaultyFiles, volume: Volume, folder: str) -> None:
-        self._files = files
-        self._volume = volume
-        self._folder = folder
-
-    @property
-    def device(self) -> int:
-        return self._volume.device
-
-    @property
-    def losses(self) -> int:
-        return self._volume.losses
-
-    def sync(self) -> None:
-        fault = self._files.next_fault("sync_volume", self._folder)
-        if fault is not None:
-            if isinstance(self._volume, _MemoryVolume) and not fault.is_crash:
-                self._volume.sync_in_vain()
-            fault.strike()
-        self._volume.sync()
+        self._file.sync()
 
     def close(self) -> None:
-        self._volume.close()
+        self._file.close()
