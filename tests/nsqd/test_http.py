@@ -402,6 +402,16 @@ class TestPublishing:
         assert 1000 == answers.count("HTTP/1.1 200 OK")
         assert 1000 == nsqd.stats(topic)["message_count"]
 
+    def test_the_last_request_on_a_connection_is_answered_after_the_others(
+        self, nsqd: NsqdProcess, topic: str
+    ) -> None:
+        for last in ("GET /stats", "POST /topic/create?topic=x", f"POST /pub?topic={topic}"):
+            closing = request(last, "x").replace("Host: a", "Host: a\r\nConnection: close")
+            answers = pipelined(nsqd, request(f"POST /pub?topic={topic}", "x"), closing)
+            _, first, second = answers.split("HTTP/1.1 200 OK")
+
+            assert (False, True) == ("Connection: close" in first, "Connection: close" in second)
+
     def test_an_ok_may_wait_for_the_disk(self, topic: str) -> None:
         with run_nsqd("--sync-every=1") as nsqd:
             for number in range(10):

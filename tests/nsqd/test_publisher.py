@@ -67,11 +67,15 @@ class Bench:
             self.clock,
             Durability(self.commit, sync_every),
             self.appends.appended,
-            self._flush_at_end_of_turn,
+            self._end_turn_soon,
         )
 
-    def _flush_at_end_of_turn(self) -> None:
-        asyncio.get_running_loop().call_soon(self.publisher.flush)
+    def _end_turn_soon(self) -> None:
+        asyncio.get_running_loop().call_soon(self.end_turn)
+
+    def end_turn(self) -> None:
+        self.publisher.store()
+        self.publisher.answer()
 
     def publish(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> Answer:
         """A future that becomes "stored", or the failure's text."""
@@ -141,7 +145,7 @@ def test_all_is_settled_before_anybody_is_told() -> None:
         ]
         for batch in onlooker.batches:
             batch.waiting.append(onlooker)
-        bench.publisher.flush()
+        bench.end_turn()
 
         assert [[True, True]] * 2 == onlooker.seen
 
@@ -159,13 +163,14 @@ def test_the_next_turn_is_the_next_batch() -> None:
     on_loop(test)
 
 
-def test_a_flush_stores_what_was_taken() -> None:
+def test_what_was_taken_can_be_stored_before_it_is_answered() -> None:
     async def test(bench: Bench) -> None:
         topic = bench.broker.topic("a")
         answer = bench.publish(topic, [b"1"])
-        bench.publisher.flush()
+        bench.publisher.store()
 
         assert [(0, b"1")] == bench.stored(topic)
+        assert not answer.done()
         assert STORED == await answer
 
     on_loop(test)
@@ -226,7 +231,7 @@ def test_an_ok_may_wait_for_the_fsync() -> None:
         topic, ephemeral = bench.broker.topic("a"), bench.broker.topic("b#ephemeral")
         waiting = bench.publish(topic, [b"1"])
         at_once = bench.publish(ephemeral, [b"2"])
-        bench.publisher.flush()
+        bench.end_turn()
 
         assert (False, True) == (waiting.done(), at_once.done())
         assert STORED == await waiting

@@ -64,13 +64,23 @@ def test_several_replies_to_one_batch_are_one_write() -> None:
     assert [b"first,second"] == recorder.happened
 
 
-def test_a_failure_voids_all_that_waits_after_it_and_is_told_once() -> None:
+def test_a_failure_voids_all_that_waits_after_it() -> None:
     recorder = Recorder()
-    stored = recorder.held("PUB", b"OK")
     first, second = recorder.held("MPUB", b"OK"), recorder.held("DPUB", b"OK")
-    stored.is_safe = True
     first.synced(StorageError("disk full"))
-    second.synced(StorageError("disk full"))
+    second.synced(None)
 
+    assert [("MPUB", "disk full")] == recorder.happened
+    assert not recorder.replies.are_waiting
+
+
+def test_a_failure_is_told_in_its_place() -> None:
+    recorder = Recorder()
+    batches = [recorder.held(word, b"OK") for word in ("PUB", "MPUB", "DPUB")]
+    for batch in reversed(batches[1:]):
+        batch.synced(StorageError("disk full"))
+
+    assert [] == recorder.happened
+    batches[0].synced(None)
     assert [b"OK", ("MPUB", "disk full")] == recorder.happened
     assert not recorder.replies.are_waiting

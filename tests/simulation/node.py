@@ -286,7 +286,7 @@ class Node(Nsqd):
 
     def settle_publishes(self) -> None:
         """What was published before is seen, and changed, too."""
-        self._publisher.flush()
+        self._publisher.store()
 
     def save_metadata(self) -> None:
         """Raises StorageError."""
@@ -303,7 +303,8 @@ class Node(Nsqd):
     def end(self) -> list[StorageError]:
         """A clean stop. Returns what could not be stored."""
         self.broker.exiting = True
-        self._publisher.flush()
+        self._publisher.store()
+        self._publisher.answer()
         failures: list[StorageError] = []
         for step in (self._metadata_file.write, self._stepped.close):
             try:

@@ -30,7 +30,7 @@ from penstock.wire.events import (
     TopicNamed,
     Touch,
 )
-from penstock.wire.publish_lines import LINES_MAX, PublishLines
+from penstock.wire.publish_lines import LINES_MAX, REMEMBERED_BYTES_MAX, PublishLines
 from penstock.wire.server import LINE_BYTES_MAX, Limits, ServerConnection, State
 
 ID = b"0123456789abcdef"
@@ -693,6 +693,17 @@ def test_lines_are_remembered_up_to_a_number() -> None:
 
     assert LINES_MAX == len(lines)
     assert b"PUB t0\n" not in lines
+
+
+def test_a_line_with_much_that_is_ignored_is_not_remembered() -> None:
+    lines = PublishLines()
+    server = ServerConnection(LIMITS, lines)
+    events_of(commands.MAGIC, server)
+    line = b"PUB t " + b"x" * REMEMBERED_BYTES_MAX + b"\n"
+    for _ in range(2):
+        assert [Publish("t", [b"a"], 1, "PUB")] == events_of(line + b"\0\0\0\1a", server)
+
+    assert {} == lines
 
 
 def test_the_short_way_is_taken() -> None:

@@ -210,7 +210,8 @@ class Nsqd:
         for timer in (self._advance_timer, self._housekeeping):
             if timer is not None:
                 timer.cancel()
-        self._publisher.flush()
+        self._publisher.store()
+        self._publisher.answer()
         self._metadata.close()
         self.log.info("NSQ: closing topics")
         self._commit.close()

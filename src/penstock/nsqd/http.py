@@ -119,7 +119,7 @@ class HttpApi:
         ]
 
     def _operator_routes(self) -> list[Route]:
-        settled = self._when_publishes_are_settled
+        settled = self._when_publishes_are_stored
         return [
             Route("GET", "/ping", settled(self._ping), envelope=PLAIN_TEXT),
             Route("GET", "/info", self._info),
@@ -157,7 +157,7 @@ class HttpApi:
             streams=services.history,
             save_metadata=services.save_metadata,
         )
-        settled = self._when_publishes_are_settled
+        settled = self._when_publishes_are_stored
         routes = [
             *TopicHistory(history).routes(),
             *ChannelHistory(history).routes(),
@@ -165,11 +165,11 @@ class HttpApi:
         ]
         return [replace(route, handler=settled(route.handler)) for route in routes]
 
-    def _when_publishes_are_settled(self, handler: Handler) -> Handler:
+    def _when_publishes_are_stored(self, handler: Handler) -> Handler:
         """An operator sees, and changes, topics with all that was published to them before."""
 
         def handle(request: Request) -> object:
-            self._publisher.flush()
+            self._publisher.store()
             return handler(request)
 
         return handle
@@ -345,7 +345,7 @@ class HttpApi:
     # The node.
 
     def _drain(self, _: Request) -> None:
-        self._publisher.flush()  # it was taken before
+        self._publisher.store()  # it was taken before
         self._services.drain()
 
     # Options.

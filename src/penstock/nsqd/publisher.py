@@ -5,7 +5,7 @@ only. But when there are many producers, one turn of the event loop brings many 
 brings for a topic is stored as one batch, with one write, and answered then.
 
 Between `publish` and the end of the turn a message is not stored, and not acknowledged. Whoever
-wants to see or to change a topic in the meantime calls `flush` first.
+wants to see or to change a topic in the meantime calls `store` first.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class Waiter(Protocol):
     """Who is to be told what became of a batch."""
 
     def settled(self, batch: "Batch") -> None:
-        """The batch is safe, or has failed. Others that are told next may be so, too."""
+        """The batch is safe, or has failed."""
 
 
 class Batch(Struct, eq=False):
@@ -56,14 +56,14 @@ class Publisher:
         clock: Clock,
         durability: Durability,
         on_stored: Callable[[Topic], None],
-        flush_soon: Callable[[], None],
+        end_turn_soon: Callable[[], None],
     ) -> None:
-        """`on_stored` is told which topic has more. `flush_soon` sees to it that `flush` is called
-        at the end of the loop's turn."""
+        """`on_stored` is told which topic has more. `end_turn_soon` sees to it that `store` and
+        then `answer` are called at the end of the loop's turn."""
         self._clock = clock
         self._durability = durability
         self._on_stored = on_stored
-        self._flush_soon = flush_soon
+        self._end_turn_soon = end_turn_soon
         self._batches: dict[Topic, Batch] = {}
         self._settled: list[Batch] = []
 
@@ -75,14 +75,15 @@ class Publisher:
         batch = batches.get(topic)
         if batch is None:
             if not batches:
-                self._flush_soon()
+                self._end_turn_soon()
             batch = batches[topic] = Batch(bodies, byte_size)
         else:
             batch.bodies += bodies
             batch.byte_size += byte_size
         if batch.byte_size >= BATCH_BYTES:
-            del self._batches[topic]
+            del batches[topic]
             self._store(topic, batch)
+            batch.bodies = []  # which need not be kept until it is answered
         return batch
 
     def publish_deferred(self, topic: Topic, bodies: list[bytes], defer_ns: int) -> Batch:
@@ -90,15 +91,10 @@ class Publisher:
         are answered at the end of the turn."""
         if topic in self._batches:  # what came before it
             self._store(topic, self._batches.pop(topic))
-        self._flush_soon()
+        self._end_turn_soon()
         batch = Batch(bodies)
         self._store(topic, batch, defer_ns)
         return batch
-
-    def flush(self) -> None:
-        """Stores what has been taken, and has it answered."""
-        self.store()
-        self.answer()
 
     def store(self) -> None:
         """Stores what has been taken."""
@@ -108,8 +104,8 @@ class Publisher:
                 self._store(topic, batch)
 
     def answer(self) -> None:
-        """Tells those who wait for what has been stored. That they may publish more, and that one
-        who waits for several things has them all by now, is why it is a step of its own."""
+        """Tells those who wait for what has been stored. They may publish more then, and one that
+        waits for several batches is to find them all settled: hence a step of its own."""
         if self._settled:
             settled, self._settled = self._settled, []
             for batch in settled:

@@ -16,7 +16,7 @@ Held: TypeAlias = tuple[Batch | None, str, bytes, Callable[[], None] | None]
 class Replies:
     """The replies of one connection."""
 
-    __slots__ = ("_failed", "_held", "_on_failure", "_write")
+    __slots__ = ("_held", "_on_failure", "_write")
 
     def __init__(
         self, write: Callable[[bytes], None], on_failure: Callable[[str, StorageError], None]
@@ -25,7 +25,6 @@ class Replies:
         self._write = write
         self._on_failure = on_failure
         self._held: deque[Held] = deque()
-        self._failed = False
 
     @property
     def are_waiting(self) -> bool:
@@ -59,30 +58,26 @@ class Replies:
             self._write(held.popleft()[2])
         elif held:
             self._release()
-        if batch.failure is not None:
-            self._fail(batch, batch.failure)
 
     def _release(self) -> None:
-        """Writes what need not wait any longer, with one write."""
+        """Writes what need not wait any longer, with one write, up to what failed."""
         held = self._held
         due: list[bytes] = []
-        while held and ((batch := held[0][0]) is None or batch.is_safe):
-            _, _, data, action = held.popleft()
+        while held:
+            batch, word, data, action = held[0]
+            if batch is not None and not batch.is_safe:
+                break
+            held.popleft()
             due.append(data)
             if action is not None:
                 self._write_all(due)
                 action()
         self._write_all(due)
+        if held and batch is not None and batch.failure is not None:
+            held.clear()  # Nothing that comes after it will be written.
+            self._on_failure(word, batch.failure)
 
     def _write_all(self, due: list[bytes]) -> None:
         if data := b"".join(due):
             self._write(data)
             due.clear()
-
-    def _fail(self, batch: Batch, failure: StorageError) -> None:
-        """With the first failure nothing of what waits will be written."""
-        if not self._failed:
-            self._failed = True
-            word = next(word for waited_for, word, _, _ in self._held if waited_for is batch)
-            self._held.clear()
-            self._on_failure(word, failure)

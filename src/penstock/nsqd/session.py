@@ -148,7 +148,7 @@ class Session:
             asking = self._check(event, "SUB", event.topic, event.channel)
             if asking:
                 return asking
-        self._publisher.flush()  # what was published before comes before
+        self._publisher.store()  # what was published before comes before
         negotiated = self.negotiated
         subscriber = Subscriber(
             self._link,

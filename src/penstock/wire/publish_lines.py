@@ -9,11 +9,14 @@ from struct import Struct
 from penstock.wire.buffer import ReceiveBuffer
 from penstock.wire.events import Publish
 
-__all__ = ["LINES_MAX", "NO_LINE", "PublishLine", "PublishLines"]
+__all__ = ["LINES_MAX", "NO_LINE", "REMEMBERED_BYTES_MAX", "PublishLine", "PublishLines"]
 
 # How many are remembered. All producers of a server may know thousands of topics between them; and
 # a peer that names ever new ones shall not fill our memory.
 LINES_MAX = 4096
+
+# Nor one that adds to them what we ignore. Names and numbers need 102 bytes at the most.
+REMEMBERED_BYTES_MAX = 128
 
 _int32_at = Struct(">i").unpack_from
 _INT32_BYTES = 4
@@ -68,6 +71,8 @@ class PublishLines(dict[bytes, PublishLine]):
 
     def remember(self, line: PublishLine) -> None:
         """It has passed every check; if there are too many, the oldest is forgotten."""
+        if len(line.line) > REMEMBERED_BYTES_MAX:
+            return
         if len(self) >= LINES_MAX:
             del self[next(iter(self))]
         self[line.line] = line
