@@ -233,6 +233,7 @@ def test_everything_is_found_by_keyboard(page: Page, cluster: Cluster, topic: st
     wait_until(
         lambda: topic in cluster.nsqadmin.http("GET", "/find?q=" + topic).body.decode(),
         "the topic to be seen",
+        seconds=60,  # After a look that took long, nsqadmin rests for 24 times as long.
     )
 
     page.keyboard.press("/")
