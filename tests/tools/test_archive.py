@@ -67,6 +67,13 @@ def read(path: Path) -> bytes:
     return data
 
 
+SLOW_DISK = """
+import os, time
+fsync = os.fsync
+os.fsync = lambda fd: (time.sleep(0.2), fsync(fd))
+"""
+
+
 def hang_up(archive: ToolProcess, times: int = 1) -> None:
     archive.send_signal(signal.SIGHUP)
     archive.logs("SIGHUP, syncing and finishing files", count=times)
@@ -140,6 +147,20 @@ def test_a_hangup_lets_the_file_be_moved_away(
 
     assert b"one\n" == away.read_bytes()
     assert 0 == unfinished(nsqd, topic)
+
+
+def test_a_stop_waits_for_a_hangup_under_way(nsqd: NsqdProcess, topic: str, tmp_path: Path) -> None:
+    publish_first(nsqd, topic, [b"one"])
+    to = flags(nsqd, topic, tmp_path)
+    with tool_process("nsq_to_file", *to, prelude=SLOW_DISK) as archive:
+        wait_until(lambda: unfinished(nsqd, topic) == 0, "the first")
+        publish(nsqd, topic, [b"two"])
+        wait_until(lambda: lines(tmp_path) == [b"one", b"two"], "the second")
+        hang_up(archive)
+        wait_until(lambda: unfinished(nsqd, topic) == 0, "only the end of the file to be left")
+        archive.stop()
+
+    assert [b"one", b"two"] == lines(tmp_path)
 
 
 @pytest.mark.parametrize("compression", [[], ["--gzip"]], ids=["plain", "gzip"])

@@ -62,11 +62,13 @@ class ToolProcess:
 
 
 @contextmanager
-def tool_process(program: str, *args: str) -> Iterator[ToolProcess]:
-    """Runs a tool with these flags, with pipes; it is gone afterwards."""
+def tool_process(program: str, *args: str, prelude: str = "") -> Iterator[ToolProcess]:
+    """Runs a tool with these flags, with pipes; it is gone afterwards. `prelude` is Python that
+    runs before it, in its process."""
+    code = f"{prelude}\nfrom penstock.cli.{program} import main\nraise SystemExit(main())"
     with tempfile.NamedTemporaryFile() as log_file:
         process = subprocess.Popen(
-            [sys.executable, "-m", f"penstock.cli.{program}", *args],
+            [sys.executable, "-c", code, *args],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log_file,

@@ -66,7 +66,7 @@ class _Archive:
     async def _run(self, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
         hangup = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
-        chores = [tasks.create_task(self._hang_up_whenever(hangup))]
+        chores = [tasks.create_task(self._hang_up_whenever(hangup, tasks))]
         if self._options.topic:
             await self._add(self._options.topic, tasks)
         else:
@@ -78,11 +78,14 @@ class _Archive:
         for topic in self._topics.values():
             topic.stop()
 
-    async def _hang_up_whenever(self, hangup: asyncio.Event) -> None:
+    async def _hang_up_whenever(self, hangup: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
+        """Leaves it to tasks that are not cancelled with this one: what a thread has begun to do
+        with a file goes on, and until it has ended nobody else may have the file."""
         while await hangup.wait():
             hangup.clear()
             self._log.info("SIGHUP, syncing and finishing files")
-            await asyncio.gather(*(topic.hang_up() for topic in self._topics.values()))
+            for topic in self._topics.values():
+                tasks.create_task(topic.hang_up())
 
     # Topics.
 
