@@ -1,4 +1,4 @@
-"""What clients that follow a log are sent when there is nothing to send."""
+"""What clients that follow a log are sent, and when that ends."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -54,6 +54,30 @@ def test_a_heartbeat_while_nothing_comes(
     assert [heartbeat, heartbeat] == heartbeats
     assert b"a" in first
     assert b"b" in second
+
+
+def test_a_client_that_leaves_as_the_topic_grows_is_sent_no_more() -> None:
+    host = Host()
+    host.publish("t", "a")
+    topic = host.broker.topic("t")
+    assert isinstance(topic.log, TopicLog)
+    reader = LogReader(topic.log, topic.log.first_seq)
+
+    async def follow() -> None:
+        streams = HistoryStreams()
+        pieces = lines(streams, topic, reader)
+        await anext(pieces)
+        sending = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        host.publish("t", "b")
+        streams.appended(topic)
+        await asyncio.sleep(0)
+        sending.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await sending
+        streams.close()
+
+    asyncio.run(follow())
 
 
 def test_a_topic_that_is_deleted_cuts_its_followers_off(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,7 +121,9 @@ class HistoryStreams:
         """Waits for the topic to grow, but not for ever."""
         grown = self._grown.setdefault(topic, asyncio.Event())
         try:
-            await asyncio.wait_for(grown.wait(), HEARTBEAT_SECONDS)
+            # Not `wait_for`, to which it would be nothing that the client leaves as the topic grows.
+            async with asyncio.timeout(HEARTBEAT_SECONDS):
+                await grown.wait()
         except TimeoutError:
             return False
         await asyncio.sleep(_FOLLOW_SECONDS)
