@@ -15,6 +15,7 @@ def run(program: str) -> "subprocess.CompletedProcess[str]":
         from penstock.process import drain_on_sigterm, ignore_signals, stop_on_signals
 
         log = Logger("[test] ", LogLevel.INFO)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whatever the tests were started under
 
         def tell(number):
             os.kill(os.getpid(), number)
@@ -28,7 +29,7 @@ def run(program: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
-@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_a_signal_after_a_clean_stop_changes_nothing(number: str) -> None:
     ended = run(f"""
         async def serve():
@@ -38,6 +39,11 @@ def test_a_signal_after_a_clean_stop_changes_nothing(number: str) -> None:
             tell(signal.{number})
             return 0
 
+        class Teller:
+            def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.{number}):
+                kill(pid, number)  # when Python has given signals their defaults back
+
+        teller = Teller()
         code = uvloop.run(serve())
         tell(signal.{number})
         sys.exit(code)

@@ -23,6 +23,7 @@ __all__ = [
 ]
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
 
 # A collection of the young generation after so many allocations; far more than the default, because
 # a daemon's objects are few and long-lived, and what it passes on are not containers.
@@ -72,8 +73,8 @@ def ignore_signals() -> None:
     while Python still has its own end before it.
     """
     loop = asyncio.get_running_loop()
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-    for number in _STOP_SIGNALS:
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    for number in _SIGNALS:
         loop.remove_signal_handler(number)
         signal.signal(number, signal.SIG_IGN)
 
