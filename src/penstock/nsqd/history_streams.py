@@ -121,7 +121,7 @@ class HistoryStreams:
         """Waits for the topic to grow, but not for ever."""
         grown = self._grown.setdefault(topic, asyncio.Event())
         try:
-            # Not `wait_for`, to which it would be nothing that the client leaves as the topic grows.
+            # Not `wait_for`, which would not notice that a client leaves as the topic grows.
             async with asyncio.timeout(HEARTBEAT_SECONDS):
                 await grown.wait()
         except TimeoutError:
