@@ -1,8 +1,10 @@
 """The life of a server and of its connections: slow peers, the gate, the log, and the end."""
 
 import asyncio
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 
@@ -247,6 +249,27 @@ class TestTheEnd:
 
             assert 0 == server.server.connections
             assert waiter.futures["a"].cancelled()
+
+    def test_who_was_accepted_and_comes_too_late_is_not_served(
+        self, server: LiveServer, waiter: Waiter
+    ) -> None:
+        """The loop accepts a connection a moment before it says that there is one."""
+        ours, theirs = socket.socketpair()
+
+        async def stop_in_between() -> None:
+            accepted = server.server.new_connection()
+            await server.server.stop(10)
+            await server.loop.create_unix_connection(lambda: accepted, sock=theirs)
+
+        with ours, theirs:
+            ours.settimeout(20)
+            ours.sendall(get("/now/a"))
+            server.run(stop_in_between)
+            with suppress(ConnectionResetError):
+                assert b"" == ours.recv(1)
+
+        assert [] == waiter.served
+        wait_until(lambda: server.server.connections == 0, "the end of it")
 
     def test_nobody_there_is_no_wait(self, server: LiveServer) -> None:
         server.run(lambda: server.server.stop(20))

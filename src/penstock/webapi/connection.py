@@ -63,7 +63,7 @@ class Connection(asyncio.Protocol):
         self._is_giving_way = False
         self._turn_ends_at = 0.0
 
-        self._is_finishing = state.stopping  # the next answer is the last
+        self._is_finishing = False  # the next answer is the last
         self._has_peer_ended = False  # it will send no more, but may still be reading
         self._has_ended = False
         self._is_admitted = False
@@ -88,6 +88,9 @@ class Connection(asyncio.Protocol):
         self._state.connections.add(self)
         self._state.all_gone.clear()
         self._host = host_of(self.address)
+        if self._state.stopping:
+            self._close()  # It was accepted, but too late: what would serve it may be gone.
+            return
         refusal = self._state.admission.refusal(self._host)
         if refusal is None:
             self._state.admission.enter(self._host)
