@@ -1,7 +1,6 @@
 """The life of a server and of its connections: slow peers, the gate, the log, and the end."""
 
 import asyncio
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.webapi.endpoints import HEADERS, INTERNAL_ERROR, TEXT, Waiter, get, text
-from tests.webapi.live_server import LiveServer, live_server
+from tests.webapi.live_server import LiveServer, RawHttp, live_server
 
 from penstock.testing.waiting import wait_until
 from penstock.webapi import Limits, Request, Response, Route, json_response
@@ -254,22 +253,22 @@ class TestTheEnd:
         self, server: LiveServer, waiter: Waiter
     ) -> None:
         """The loop accepts a connection a moment before it says that there is one."""
-        ours, theirs = socket.socketpair()
 
-        async def stop_in_between() -> None:
+        async def stop_in_between() -> asyncio.Server:
             accepted = server.server.new_connection()
             await server.server.stop(10)
-            await server.loop.create_unix_connection(lambda: accepted, sock=theirs)
+            return await server.loop.create_server(lambda: accepted, "127.0.0.1", 0)
 
-        with ours, theirs:
-            ours.settimeout(20)
-            ours.sendall(get("/now/a"))
-            server.run(stop_in_between)
-            with suppress(ConnectionResetError):
-                assert b"" == ours.recv(1)
+        async def close(listener: asyncio.Server) -> None:
+            listener.close()
+            await listener.wait_closed()
 
+        listener = server.run(stop_in_between)
+        with RawHttp(listener.sockets[0].getsockname()) as client, suppress(ConnectionError):
+            client.send(get("/now/a"))
+            client.expect_close()
+        server.run(lambda: close(listener))
         assert [] == waiter.served
-        wait_until(lambda: server.server.connections == 0, "the end of it")
 
     def test_nobody_there_is_no_wait(self, server: LiveServer) -> None:
         server.run(lambda: server.server.stop(20))
