@@ -4,7 +4,8 @@ import os
 import socket
 from base64 import b64encode
 from collections.abc import Iterator
-from http.client import HTTPConnection
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, RemoteDisconnected
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -263,6 +264,24 @@ def test_a_slow_visitor_does_not_hold_up_a_stop(nsqd: NsqdProcess) -> None:
         with socket.create_connection((host, int(port))) as visitor:
             visitor.sendall(b"GET /ping HTTP/1.1\r\nHost:")
             nsqadmin.terminate()
+
+
+def test_a_stop_cuts_off_who_waits_for_an_nsqd_that_hangs() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as hanging,
+        run_nsqadmin(
+            f"--nsqd-http-address=127.0.0.1:{hanging.getsockname()[1]}", "--sample-interval=0"
+        ) as nsqadmin,
+        ThreadPoolExecutor(1) as visitor,
+    ):
+        answer = visitor.submit(nsqadmin.http, "GET", "/api/topics")
+        asked, _ = hanging.accept()
+        with asked:
+            nsqadmin.terminate()
+        with pytest.raises((RemoteDisconnected, ConnectionResetError)):
+            answer.result()
+
+        assert "WARNING: HTTP: 1 request cut off, not answered in time" in nsqadmin.log
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,10 @@ how much comes before its body. Who is slower, or sends more, is cut off.
 """
 
 import asyncio
+from typing import cast
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 __all__ = ["Connection"]
@@ -69,6 +70,14 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._stop_timer()
         super().on_message_complete()
+
+    # What the daemon calls.
+
+    def cut_off(self) -> None:
+        """Ends it now, if there is an answer that it still waits for."""
+        cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
+        if cycle is not None and not cycle.response_complete:
+            self.transport.abort()
 
     # Within.
 

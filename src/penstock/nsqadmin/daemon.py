@@ -5,6 +5,7 @@ It has no state but the last hour's figures: any number of them may look at the 
 
 import asyncio
 import logging
+from typing import cast
 
 import uvicorn
 import uvloop
@@ -30,6 +31,7 @@ from penstock.process import (
     stop_on_signals,
 )
 from penstock.tls import client_context
+from penstock.tools.figures import counted
 from penstock.webapi.client import HttpClient
 
 __all__ = ["Nsqadmin", "run"]
@@ -130,15 +132,29 @@ class Nsqadmin:
         """Stops accepting, answers what has been asked, closes connections."""
         if self.http is not None:
             self.http.close()
-        for connection in tuple(self._state.connections):
-            connection.shutdown()
-        if self._state.tasks:
-            await asyncio.wait(self._state.tasks, timeout=STOP_SECONDS)
+        await self._answer_what_was_asked()
         for task in (*self._state.tasks, *self._tasks):
             task.cancel()
         await asyncio.gather(*self._state.tasks, *self._tasks, return_exceptions=True)
         logging.getLogger("uvicorn").removeHandler(self._words)
         self.log.info("NSQADMIN: bye")
+
+    async def _answer_what_was_asked(self) -> None:
+        """In time; and by those, too, whom the loop had accepted and shows us only now."""
+        state, loop = self._state, asyncio.get_running_loop()
+        until = loop.time() + STOP_SECONDS
+        while True:
+            for connection in tuple(state.connections):
+                connection.shutdown()
+            if not state.tasks or loop.time() >= until:
+                break
+            left = until - loop.time()
+            await asyncio.wait(state.tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if state.tasks:
+            unanswered = counted(len(state.tasks), "request")
+            self.log.warning("HTTP: %s cut off, not answered in time", unanswered)
+        for connection in tuple(state.connections):
+            cast("Connection", connection).cut_off()
 
     def _new_connection(self) -> Connection:
         return Connection(self._server, self._state, request_seconds_max=REQUEST_SECONDS_MAX)

@@ -4,6 +4,7 @@ and the doors of `access` and `login`.
 Plain ASGI, so that nothing stands between an endpoint and what it streams.
 """
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
@@ -64,6 +65,8 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, noting_status)
+        except asyncio.CancelledError:
+            pass  # nsqadmin stops, and whoever asked has been cut off
         except Exception:  # noqa: BLE001 (it is logged, with traceback)
             self._log.exception("%s %s failed", scope["method"], scope["path"])
             if not status:
