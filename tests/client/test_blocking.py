@@ -98,11 +98,12 @@ def test_messages_come_from_all_nsqds_and_again_from_one_that_was_lost(
             each.publish(topic, b"x")
         addresses = [nsqd.tcp_address, address]
         with Consumer(topic, "c", nsqd=addresses) as consumer:
-            held = [next(consumer), next(consumer)]
-            assert set(addresses) == {message.address for message in held}
+            held = {message.address: message for message in (next(consumer), next(consumer))}
+            assert set(addresses) == set(held)
+            held[nsqd.tcp_address].finish()
+            consumer.flush()
             second.kill()
-            for message in held:
-                message.finish()
+            held[address].finish()
             second.start()
             again = consumer.receive(timeout=10)
             assert again is not None

@@ -14,7 +14,7 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import RawClient
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
-from penstock.wire.frames import Message
+from penstock.wire.frames import Message, Response
 
 # One at a time: they are heavy, and measure.
 pytestmark = pytest.mark.slow
@@ -168,6 +168,9 @@ def drain_backlog(client: RawClient) -> int | None:
         received = [client.message(), *client.received_frames()]
         fins = []
         for message in received:
+            if message == Response(b"_heartbeat_"):  # where this takes half a minute
+                fins.append(commands.nop())
+                continue
             assert isinstance(message, Message)
             if misplaced is None and message.body != body(number):
                 misplaced = number

@@ -61,7 +61,8 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveServer]:
-    limits = Limits(head_bytes_max=HEAD_BYTES_MAX)
+    # Who sends byte by byte may need long to come to the end of what has been refused by then.
+    limits = Limits(head_bytes_max=HEAD_BYTES_MAX, linger_seconds=60)
     with live_server(ROUTES, limits=limits) as live:
         yield live
 
