@@ -96,6 +96,16 @@ class LiveServer:
         """A new connection."""
         return RawHttp(self.address)
 
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """The server does nothing meanwhile: what is sent has come when it goes on."""
+        awake = threading.Event()
+        self.loop.call_soon_threadsafe(awake.wait, PATIENCE_SECONDS)
+        try:
+            yield
+        finally:
+            awake.set()
+
 
 class RawHttp:
     """A client that sends and receives bytes, and knows of HTTP only what a date looks like."""
