@@ -44,6 +44,9 @@ TOLERANCE_SECONDS = 0.5
 
 CLIENT_SECONDS = 30
 
+# Short enough to wait for, and so long that a client which touches has time for that.
+MSG_TIMEOUT_SECONDS = 2
+
 
 class Delivery(NamedTuple):
     """What a client reports."""
@@ -56,8 +59,14 @@ class Delivery(NamedTuple):
 
 @pytest.fixture(scope="module")
 def nsqd() -> Iterator[NsqdProcess]:
-    """Not every client can negotiate a message timeout, so it is short for all."""
-    with run_nsqd("--msg-timeout=1s") as process:
+    with run_nsqd() as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def hasty_nsqd() -> Iterator[NsqdProcess]:
+    """Not every client can negotiate a message timeout."""
+    with run_nsqd(f"--msg-timeout={MSG_TIMEOUT_SECONDS}s") as process:
         yield process
 
 
@@ -157,25 +166,25 @@ def test_client_requeues_with_a_delay(client: str, nsqd: NsqdProcess, topic: str
     assert leaves_behind(nsqd, topic, requeue_count=1)
 
 
-def test_client_lets_a_message_time_out(client: str, nsqd: NsqdProcess, topic: str) -> None:
-    nsqd.publish(topic, b"x")
-    starved = nsqd.starved_seconds()
-    first, second = consume(client, nsqd, topic, "time-out", 2)
-    starved = nsqd.starved_seconds() - starved
+def test_client_lets_a_message_time_out(client: str, hasty_nsqd: NsqdProcess, topic: str) -> None:
+    hasty_nsqd.publish(topic, b"x")
+    starved = hasty_nsqd.starved_seconds()
+    first, second = consume(client, hasty_nsqd, topic, "time-out", 2)
+    starved = hasty_nsqd.starved_seconds() - starved
 
     assert [("x", 1), ("x", 2)] == [first[:2], second[:2]]
-    assert 0.95 < second.at - first.at
-    assert gap_seconds(first, second) - starved < 1.0 + TOLERANCE_SECONDS
-    assert leaves_behind(nsqd, topic, timeout_count=1)
+    assert MSG_TIMEOUT_SECONDS - 0.05 < second.at - first.at
+    assert gap_seconds(first, second) - starved < MSG_TIMEOUT_SECONDS + TOLERANCE_SECONDS
+    assert leaves_behind(hasty_nsqd, topic, timeout_count=1)
 
 
-def test_client_touches(client: str, nsqd: NsqdProcess, topic: str) -> None:
-    """It takes 1.4 s over a message that would time out after 1 s."""
-    nsqd.publish(topic, b"x")
-    deliveries = consume(client, nsqd, topic, "touch", 1)
+def test_client_touches(client: str, hasty_nsqd: NsqdProcess, topic: str) -> None:
+    """It takes 2.4 s over a message that would time out after 2 s."""
+    hasty_nsqd.publish(topic, b"x")
+    deliveries = consume(client, hasty_nsqd, topic, "touch", 1)
 
     assert [("x", 1)] == [each[:2] for each in deliveries]
-    assert leaves_behind(nsqd, topic)
+    assert leaves_behind(hasty_nsqd, topic)
 
 
 def test_gnsq_operates_over_http(nsqd: NsqdProcess, topic: str) -> None:

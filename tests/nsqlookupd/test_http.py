@@ -401,7 +401,7 @@ def test_waits_are_limited_in_time_and_in_number(flag: str, topic: str) -> None:
 
 
 def test_a_peer_that_stops_waiting_leaves_nothing_behind_for_long(topic: str) -> None:
-    with run_nsqlookupd("--max-lookup-wait=300ms") as nsqlookupd:
+    with run_nsqlookupd("--max-lookup-wait=2s") as nsqlookupd:
         connection = HTTPConnection(nsqlookupd.http_address, timeout=20)
         connection.request("GET", f"/lookup?topic={topic}&wait=1m")
         wait_until(lambda: waiting(nsqlookupd) == 1, "the lookup to wait")

@@ -29,7 +29,7 @@ async def publish(address: str, topic: str) -> None:
 
 async def consume(address: str, topic: str, policy: str, count: int) -> None:
     # It thinks that a message has timed out after what it asks for, whatever nsqd says.
-    features = ansq.ConnectionFeatures(msg_timeout=1000)
+    features = ansq.ConnectionFeatures(msg_timeout=2000)
     reader = await ansq.create_reader(
         topic,
         "channel",
@@ -72,8 +72,8 @@ async def answer(message: NSQMessage, policy: str) -> None:
     elif policy == "defer" and first:
         await message.req(500)
     elif policy == "touch":
-        for _ in range(7):
-            await asyncio.sleep(0.2)
+        for _ in range(6):
+            await asyncio.sleep(0.4)
             await message.touch()
         await message.fin()
     elif policy == "finish" or not first:

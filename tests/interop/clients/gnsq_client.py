@@ -72,8 +72,8 @@ def answer(message: gnsq.Message, policy: str) -> None:
     elif policy == "defer" and first:
         message.requeue(time_ms=500, backoff=False)
     elif policy == "touch":
-        for _ in range(7):
-            gevent.sleep(0.2)
+        for _ in range(6):
+            gevent.sleep(0.4)
             message.touch()
         message.finish()
     elif policy == "finish" or not first:

@@ -39,7 +39,7 @@ async function publish(address, topic) {
 }
 
 async function consume(address, topic, policy, count) {
-  for await (const message of received(address, topic, count, { messageTimeout: 1000 })) {
+  for await (const message of received(address, topic, count, { messageTimeout: 2000 })) {
     report(message)
     await answer(message, policy)
   }
@@ -97,8 +97,8 @@ async function answer(message, policy) {
   } else if (policy === 'defer' && first) {
     message.requeue(500, false)
   } else if (policy === 'touch') {
-    for (let touches = 0; touches < 7; touches++) {
-      await sleep(200)
+    for (let touches = 0; touches < 6; touches++) {
+      await sleep(400)
       message.touch()
     }
     message.finish()
