@@ -250,18 +250,16 @@ class HttpApi:
             batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
         else:
             batch = self._publisher.publish(topic, bodies)
-        promise = Promise()
-        batch.waiting.append(_PublishAnswer(promise, topic, self._services.log))
-        return promise
+        answer = _PublishAnswer(topic=topic, log=self._services.log)
+        batch.waiting.append(answer)
+        return answer
 
     def _topic_to_publish_to(self, args: dict[str, str]) -> Topic:
-        name = args.get("topic")
-        topic = self._broker.topics.get(name) if name else None
-        broker = self._broker
-        if topic is not None and not (broker.exiting or broker.draining):
-            return topic
+        name, broker = args.get("topic"), self._broker
+        if name not in broker.topics:  # those that are there have good names
+            name = topic_name(args, "INVALID_TOPIC")
         try:
-            return broker.topic_for_publish(topic_name(args, "INVALID_TOPIC"))
+            return broker.topic_for_publish(name)
         except StorageError as failure:
             self._services.log.error("HTTP: failed to publish - %s", failure)
             raise HttpError(503, self._why_not_published(failure)) from failure
@@ -388,21 +386,20 @@ class HttpApi:
         services.options = replace(services.options, lookupd_tcp_addresses=addresses)
 
 
-class _PublishAnswer(msgspec.Struct, frozen=True, eq=False):
+class _PublishAnswer(Promise, kw_only=True, eq=False):
     """What a publish is told once its batch is stored."""
 
-    promise: Promise
     topic: Topic
     log: Logger
 
     def settled(self, batch: Batch) -> None:
         """It is, or cannot be."""
         if batch.failure is None:
-            self.promise.keep(OK)
+            self.keep(OK)
         else:
             self.log.error("HTTP: failed to publish to %s - %s", self.topic.name, batch.failure)
             # nsq compat: the same, whatever the reason.
-            self.promise.refuse(HttpError(503, "EXITING"))
+            self.keep(HttpError(503, "EXITING"))
 
 
 def _flag(args: dict[str, str], name: str) -> bool:

@@ -1,8 +1,7 @@
 """One HTTP/1.1 connection: bytes in, requests to their endpoints, answers to the outbox.
 
 The way of a request: `data_received` finds its head and the plan for it, reads its body and calls
-the endpoint; all answers to what one read brought leave in one write. No task and no await is
-involved, unless the endpoint returns a promise.
+the endpoint. No task and no await is involved, unless the endpoint returns a promise.
 
 Three things bound what a peer can cost. While the outbox is full, the peer is not read
 (`_is_held`); nor is it when its requests have kept us busy for a while, until others have had their
@@ -16,7 +15,6 @@ make its kernel throw the answer away.
 
 import asyncio
 import time
-from math import inf
 from typing import cast
 
 from penstock.addresses import host_of
@@ -112,7 +110,6 @@ class Connection(asyncio.Protocol):
             data = self._complete(data)
         if data:
             self._serve(data)
-        self._outbox.flush()
         if self._has_ended:
             self._maybe_close()
 
@@ -147,6 +144,9 @@ class Connection(asyncio.Protocol):
 
     def expire(self) -> None:
         """Ends the connection because its deadline has passed."""
+        outbox = self._outbox
+        if outbox.waiting and outbox.is_writable and not self._has_peer_ended:
+            return  # Ours to answer: no fault of the peer's.
         if self._has_ended or not self._outbox.is_writable:
             self.abort()
             return
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
                 start = after
             else:
                 start = self._begin_body(plan, data, end)
-        if self._body is None:
+        if self._body is None and not self._outbox.waiting:
             self._reset_deadline()
 
     def _keep_start_of_head(self, start: bytes) -> None:
@@ -240,7 +240,6 @@ class Connection(asyncio.Protocol):
             return len(data)
         if plan.head.expects_continue:
             self._outbox.put(CONTINUE)
-            self._outbox.flush()
         self._plan, self._body = plan, plan.new_body()
         self._reset_deadline()
         return self._read_body(data, start)
@@ -283,11 +282,16 @@ class Connection(asyncio.Protocol):
         elif time.monotonic() > self._turn_ends_at:
             self._give_way()
         try:
-            result = plan.handler(Request(plan.head, plan.params, body, self))
+            handler = plan.handler
+            result = handler(Request(plan.head, plan.params, body, self))
+            if isinstance(result, Promise):
+                self._outbox.promise(plan, result, started_ns)
+                self._maybe_hold()
+                return
             if type(result) is Response:
                 answer: Answer = result
-            elif isinstance(result, (Promise, asyncio.Future)) or asyncio.iscoroutine(result):
-                self._outbox.promise(plan, result, started_ns)
+            elif isinstance(result, asyncio.Future) or asyncio.iscoroutine(result):
+                self._outbox.wait_for(plan, result, started_ns)
                 self._maybe_hold()
                 return
             else:
@@ -301,13 +305,12 @@ class Connection(asyncio.Protocol):
             self._maybe_hold()
 
     def _on_progress(self) -> None:
-        self._outbox.flush()
         if self._outbox.is_last:
             self._end()
         self._reset_deadline()
         if self._has_ended:
             self._maybe_close()
-        else:
+        elif self._is_held:
             self._maybe_release()
 
     # Back-pressure and deadlines.
@@ -343,16 +346,12 @@ class Connection(asyncio.Protocol):
 
     def _reset_deadline(self) -> None:
         """Gives what the connection is doing now its full time."""
-        state, limits = self._state, self._state.limits
-        if not self._outbox.is_writable:
-            self.deadline = state.now + limits.write_seconds
-        elif self._outbox.waiting and not self._has_peer_ended:
-            self.deadline = inf  # Ours to answer: no fault of the peer's.
-        elif self._outbox.waiting:
+        state, outbox = self._state, self._outbox
+        if outbox.waiting or not outbox.is_writable:
             # It may be waiting for us, or be gone: what nothing is heard of for long is gone.
-            self.deadline = state.now + limits.write_seconds
+            self.deadline = state.now + state.limits.write_seconds
         elif self._body is not None:
-            self.deadline = state.now + limits.body_seconds
+            self.deadline = state.now + state.limits.body_seconds
         else:
             self.deadline = state.idle_deadline
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from penstock.webapi.errors import BadRequest, HttpError
+from penstock.webapi.errors import BadRequest
 from penstock.webapi.query import has_bad_escape, parse_query
 
 __all__ = ["HEADER_LINES_MAX", "Head", "RequestLine", "may_become_head", "parse_headers"]
@@ -43,7 +43,7 @@ def may_become_head(start: bytes | bytearray) -> bool:
 class RequestLine:
     """The first line of a request. Bytes that are no UTF-8 are surrogates in `path` and `args`."""
 
-    __slots__ = ("_args", "http_11", "method", "path", "query", "target")
+    __slots__ = ("args", "http_11", "method", "path", "query", "target")
 
     def __init__(self, raw: bytes) -> None:
         """Parses `raw`, which ends with the line. Raises BadRequest."""
@@ -57,19 +57,15 @@ class RequestLine:
         self.target: Final = target
         self.http_11: Final = minor != b"0"
         self.path, self.query = _split(target)
-        self._args: dict[str, str] | None = None
+        self.args: Final = _maybe_args(self.query)
+        """Of a repeated one, the first. None where there is no telling what they are."""
 
-    @property
-    def args(self) -> dict[str, str]:
-        """The arguments; of a repeated one, the first. Raises HttpError where there is no telling
-        what they are.
-        """
-        if self._args is None:
-            try:
-                self._args = parse_query(self.query)
-            except ValueError:
-                raise HttpError(400, "INVALID_REQUEST") from None
-        return self._args
+
+def _maybe_args(query: bytes) -> dict[str, str] | None:
+    try:
+        return parse_query(query)
+    except ValueError:
+        return None
 
 
 def _split(target: bytes) -> tuple[str, bytes]:

@@ -1,8 +1,8 @@
 """The answers of one connection, on their way out in the order of the requests.
 
-Most answers are there at once and are only collected, to leave in one write with the others of the
-same read. An answer that is a promise holds back those behind it until it is kept. One that is a
-stream goes out piece by piece, at the pace of the peer, as a task of its own.
+Most answers are there at once and are given to the transport, which sends what it was given in one
+turn of the loop in one go. An answer that is a promise holds back those behind it until it is kept.
+One that is a stream goes out piece by piece, at the pace of the peer, as a task of its own.
 
 `is_full` says that the peer should not be read: it does not take what it asked for, or too much of
 it is waiting, or something that has to be finished before the next request is served.
@@ -12,8 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
-
-from msgspec import Struct
+from typing import TypeAlias
 
 from penstock.durations import format_duration
 from penstock.webapi.errors import CutShort, HttpError
@@ -25,29 +24,18 @@ from penstock.webapi.state import ServerState
 
 __all__ = ["Answer", "Outbox"]
 
-# Answers collected before they are written although more requests are at hand. With it, a read full
-# of small requests with large answers ends at the peer's, not at our memory's, capacity.
-COLLECTED_BYTES_MAX = 64 * 1024
-
 Answer = Response | Streaming
 Promised = Promise | asyncio.Future[object]
 
-
-class _Place(Struct, frozen=True, eq=False):
-    """The place of an answer that is not there yet, or is a stream, among the others."""
-
-    plan: Plan
-    started_ns: int
-    promise: Promised | None = None
-    stream: Streaming | None = None
+Place: TypeAlias = tuple[Plan, int, Promised | Streaming]
+"""Of an answer that is not there yet, or is a stream; with the time of its request if that is to be
+logged."""
 
 
 class Outbox:
     """Belongs to one connection, which it tells by `on_progress` that something has left."""
 
     __slots__ = (
-        "_collected",
-        "_collected_bytes",
         "_drained",
         "_is_exclusive",
         "_on_progress",
@@ -55,6 +43,7 @@ class Outbox:
         "_state",
         "_streaming",
         "_transport",
+        "_write",
         "is_last",
         "is_writable",
         "waiting",
@@ -71,12 +60,11 @@ class Outbox:
         self._peer = peer
         self._state = state
         self._on_progress = on_progress
-        self._collected: list[bytes] = []
-        self._collected_bytes = 0
+        self._write = transport.write
         self._is_exclusive = False
         self._drained: asyncio.Future[None] | None = None
         self._streaming: asyncio.Task[None] | None = None
-        self.waiting: deque[bytes | _Place] = deque()  # a promise, and what is behind it
+        self.waiting: deque[bytes | Place] = deque()  # a promise, and what is behind it
         self.is_writable = True
         self.is_last = False  # after the answers that are here, the connection will be closed
 
@@ -93,7 +81,7 @@ class Outbox:
         if self.waiting:
             self.waiting.append(wire)
         else:
-            self._collect(wire)
+            self._write(wire)
 
     def answer(self, plan: Plan, answer: Answer, started_ns: int) -> None:
         """Sends an answer that is there."""
@@ -103,26 +91,27 @@ class Outbox:
             self.put(self._wire(plan, answer, is_last=self.is_last))
         else:
             self._is_exclusive = True
-            self.waiting.append(_Place(plan, started_ns, stream=answer))
+            self.waiting.append((plan, started_ns, answer))
             self._settle()
 
-    def promise(
-        self, plan: Plan, result: Promised | Coroutine[object, object, object], started_ns: int
+    def promise(self, plan: Plan, promise: Promise, started_ns: int) -> None:
+        """Keeps the place of an answer that was promised."""
+        self.waiting.append((plan, started_ns, promise))
+        promise.when_kept(self._on_kept)
+
+    def wait_for(
+        self,
+        plan: Plan,
+        result: asyncio.Future[object] | Coroutine[object, object, object],
+        started_ns: int,
     ) -> None:
         """Keeps the place of an answer that will be what `result` yields."""
-        if not isinstance(result, (Promise, asyncio.Future)):
+        if not isinstance(result, asyncio.Future):
             result = asyncio.ensure_future(result)
             self._state.tasks.add(result)
             self._is_exclusive = True
-        self.waiting.append(_Place(plan, started_ns, result))
+        self.waiting.append((plan, started_ns, result))
         result.add_done_callback(self._on_done)
-
-    def flush(self) -> None:
-        """Writes what has been collected."""
-        if self._collected:
-            self._transport.write(b"".join(self._collected))
-            self._collected.clear()
-            self._collected_bytes = 0
 
     def pause(self) -> None:
         """The peer has too much of ours to read."""
@@ -136,7 +125,6 @@ class Outbox:
 
     def abandon(self) -> None:
         """The peer has gone."""
-        self._collected.clear()
         self.waiting.clear()
         if self._streaming is not None:
             self._streaming.cancel()
@@ -161,12 +149,6 @@ class Outbox:
             format_duration(time.perf_counter_ns() - started_ns),
         )
 
-    def _collect(self, wire: bytes) -> None:
-        self._collected.append(wire)
-        self._collected_bytes += len(wire)
-        if self._collected_bytes > COLLECTED_BYTES_MAX:
-            self.flush()
-
     def _wire(self, plan: Plan, response: Response, *, is_last: bool) -> bytes:
         """The bytes of an answer, which from here on counts as given."""
         self._state.answers[response.status] += 1
@@ -180,15 +162,16 @@ class Outbox:
             head_only=line.method == "HEAD",
         )
 
-    def _on_done(self, promise: Promised) -> None:
-        if isinstance(promise, asyncio.Future):
-            self._state.tasks.discard(promise)
-            if not self.waiting:
-                self._log_unheard_failure(promise)
+    def _on_done(self, future: asyncio.Future[object]) -> None:
+        self._state.tasks.discard(future)
         if not self.waiting:
-            return
-        self._settle()
-        self._on_progress()
+            self._log_unheard_failure(future)
+        self._on_kept()
+
+    def _on_kept(self) -> None:
+        if self.waiting:  # the peer is there
+            self._settle()
+            self._on_progress()
 
     def _log_unheard_failure(self, future: "asyncio.Future[object]") -> None:
         error = None if future.cancelled() else future.exception()
@@ -196,31 +179,35 @@ class Outbox:
             self._state.log.error("HTTP: failure in a request whose peer has gone: %r", error)
 
     def _settle(self) -> None:
-        """Collects the answers that have become ready, up to the first that has not."""
-        while self.waiting and self._streaming is None:
-            first = self.waiting[0]
-            if isinstance(first, bytes):
-                self._collect(first)
-            elif first.promise is not None and not first.promise.done():
-                return
-            else:
-                answer = first.stream or self._outcome(first)
-                if first.started_ns:
-                    self.log(first.plan, answer.status, first.started_ns)
-                if isinstance(answer, Streaming):
-                    self._streaming = asyncio.ensure_future(self._stream(first.plan, answer))
+        """Sends the answers that have become ready, up to the first that has not."""
+        waiting = self.waiting
+        while waiting and self._streaming is None:
+            wire = waiting[0]
+            if not isinstance(wire, bytes):
+                plan, started_ns, promised = wire
+                answer = self._maybe_answer(plan, promised)
+                if answer is None:
                     return
-                is_last = self.is_last and len(self.waiting) == 1
-                self._collect(self._wire(first.plan, answer, is_last=is_last))
-            self.waiting.popleft()
-        if not self.waiting:
+                if started_ns:
+                    self.log(plan, answer.status, started_ns)
+                if isinstance(answer, Streaming):
+                    self._streaming = asyncio.ensure_future(self._stream(plan, answer))
+                    return
+                wire = self._wire(plan, answer, is_last=self.is_last and len(waiting) == 1)
+            waiting.popleft()
+            self._write(wire)
+        if not waiting:
             self._is_exclusive = False
 
-    def _outcome(self, place: _Place) -> Answer:
-        plan, promise = place.plan, place.promise
-        assert promise is not None
+    def _maybe_answer(self, plan: Plan, promised: Promised | Streaming) -> Answer | None:
+        """What was promised, once it is there."""
+        if isinstance(promised, Streaming):
+            return promised
+        if not promised.done():
+            return None
         try:
-            return plan.in_envelope(promise.result())
+            result = promised.result()
+            return result if type(result) is Response else plan.in_envelope(result)
         except HttpError as error:
             return plan.endpoint.envelope.refuse(error)
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 (it is logged, with traceback)
@@ -255,17 +242,17 @@ class Outbox:
         if response.length is None and not is_chunked:
             self.is_last = True  # Only the end of the connection will tell where the body ends.
         is_last = self.is_last and len(self.waiting) == 1
-        self._collect(
+        self._write(
             response.head_wire(self._state.date, http_11=line.http_11, keep_alive=not is_last)
         )
         if line.method == "HEAD":
             return
         async for piece in response.checked_pieces():
-            self._collect(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
+            self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
             self._on_progress()
             await self._let_others_run()
         if is_chunked:
-            self._collect(b"0\r\n\r\n")
+            self._write(b"0\r\n\r\n")
 
     async def _let_others_run(self) -> None:
         if self.is_writable:

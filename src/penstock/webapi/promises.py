@@ -14,43 +14,36 @@ from penstock.webapi.errors import HttpError
 __all__ = ["Promise"]
 
 
+_NOT_YET = object()
+
+
 class Promise(Struct, eq=False):
     """Made by an endpoint, kept once, heard by one."""
 
-    _is_kept: bool = False
-    _result: object = None
-    _error: HttpError | None = None
-    _on_kept: "Callable[[Promise], None] | None" = None
+    _outcome: object = _NOT_YET
+    _on_kept: Callable[[], None] | None = None
 
-    def keep(self, result: object) -> None:
-        """This is the answer."""
-        self._result = result
-        self._settle()
-
-    def refuse(self, error: HttpError) -> None:
-        """This is the answer instead."""
-        self._error = error
-        self._settle()
+    def keep(self, outcome: object) -> None:
+        """This is the answer, or the HttpError that it is instead."""
+        assert self._outcome is _NOT_YET
+        self._outcome = outcome
+        if self._on_kept is not None:
+            self._on_kept()
 
     def done(self) -> bool:
         """Whether the answer is there."""
-        return self._is_kept
+        return self._outcome is not _NOT_YET
 
     def result(self) -> object:
         """The answer, once it is there. Raises the HttpError that it is instead."""
-        assert self._is_kept
-        if self._error is not None:
-            raise self._error
-        return self._result
+        outcome = self._outcome
+        assert outcome is not _NOT_YET
+        if isinstance(outcome, HttpError):
+            raise outcome
+        return outcome
 
-    def add_done_callback(self, on_kept: "Callable[[Promise], None]") -> None:
+    def when_kept(self, on_kept: Callable[[], None]) -> None:
         """Calls `on_kept` once the answer is there: now, or when it comes."""
         self._on_kept = on_kept
-        if self._is_kept:
-            on_kept(self)
-
-    def _settle(self) -> None:
-        assert not self._is_kept
-        self._is_kept = True
-        if self._on_kept is not None:
-            self._on_kept(self)
+        if self._outcome is not _NOT_YET:
+            on_kept()

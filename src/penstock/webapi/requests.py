@@ -4,6 +4,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from penstock.webapi.errors import HttpError
 from penstock.webapi.head import Head
 
 __all__ = ["Peer", "Request"]
@@ -45,7 +46,10 @@ class Request(Struct, frozen=True, eq=False):
 
         Raises HttpError 400 INVALID_REQUEST if the query cannot be decoded.
         """
-        return self.head.line.args
+        args = self.head.line.args
+        if args is None:
+            raise HttpError(400, "INVALID_REQUEST")
+        return args
 
     def header(self, name: str) -> str | None:
         """The value of the header with this name, in any case; of a repeated one, all of them."""
