@@ -82,11 +82,12 @@ class _ObservedPublisher(Publisher):
     def observe(self, observer: Observer) -> None:
         self._observer = observer
 
-    def _store(self, topic: Topic, batch: Batch, defer_ns: int = 0) -> None:
-        due_ns = self._clock.wall_ns() + defer_ns if defer_ns else 0
+    def _store(
+        self, topic: Topic, batch: Batch, now_ns: int, wall_ns: int, due_ns: int = 0
+    ) -> None:
         first_seq = topic.log.next_seq
         self._observer.storing(topic, batch.bodies, due_ns)
-        super()._store(topic, batch, defer_ns)
+        super()._store(topic, batch, now_ns, wall_ns, due_ns)
         if topic.log.next_seq != first_seq:
             self._observer.stored(topic, batch.bodies, due_ns, first_seq)
         else:
@@ -239,7 +240,6 @@ class Node(Nsqd):
             DATA_PATH,
             LogSettings(
                 max_bytes_per_file=setup.max_bytes_per_file,
-                sync_every=setup.sync_every,
                 retention_time_ns=setup.retention_time_ns,
             ),
             files,

@@ -32,6 +32,8 @@ class Outcome:
     """How a run has ended."""
 
     violation: str | None = None
+    is_crash: bool = False
+    """Whether it is an exception that nobody has thought of."""
     failed_at: int = 0
     coverage: Counter[str] = field(default_factory=Counter)
 
@@ -54,6 +56,7 @@ def run(schedule: Schedule, trace: Callable[[str], object] | None = None) -> Out
                 outcome.violation = f"an assertion of our own: {_where(failure)} {failure}"
         except Exception as failure:  # noqa: BLE001 (whatever it is, it is a finding)
             outcome.violation = f"{type(failure).__name__} {_where(failure)}: {failure}"
+            outcome.is_crash = True
     return outcome
 
 

@@ -26,6 +26,11 @@ class MemoryLog:
         """The oldest message held, or the next one to come."""
         return self._held[0].first_seq if self._held else self.next_seq
 
+    @property
+    def sync_asked_seq(self) -> int:
+        """Nothing is ever to be synced."""
+        return self.next_seq
+
     def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> int:
         """Gives the frames their place in the sequence. Returns how many bytes they have."""
         self.next_seq += len(frames)

@@ -43,7 +43,6 @@ class Topic:
         self.paused = False
         self.awaits_channels = False
         self.channels: dict[str, Channel] = {}
-        self.message_count = 0
         self.retention: Retention | None = None  # its own; None for that of all topics
         self.log: TopicLog | MemoryLog = store if isinstance(store, MemoryLog) else store.log
         self.store = None if isinstance(store, MemoryLog) else store
@@ -54,6 +53,7 @@ class Topic:
         self._new_latency = new_latency
         self._id_base = id_number(settings.node_id, 0)
         self._frame_bytes = 0
+        self._counted_from = self.log.next_seq
         self.released_seq = self.log.next_seq
         if self.store is not None:
             self._resume(self.store)
@@ -64,7 +64,6 @@ class Topic:
         first_seq = log.next_seq
         frames = wire.render_messages(bodies, self._id_base + first_seq, wall_ns)
         self._frame_bytes += log.append(frames, wall_ns, due_ns)
-        self.message_count += len(frames)
         if self._is_holding():
             if isinstance(log, MemoryLog):
                 log.hold(frames, due_ns)
@@ -160,6 +159,11 @@ class Topic:
         self.closed = True
         for channel in self.channels.values():
             channel.dismiss()
+
+    @property
+    def message_count(self) -> int:
+        """How many messages were published."""
+        return self.log.next_seq - self._counted_from
 
     @property
     def message_bytes(self) -> int:

@@ -27,8 +27,6 @@ class LogSettings:
     """The choices that hold for every topic of a data path; the defaults are nsqd's."""
 
     max_bytes_per_file: int = 100 * 1024 * 1024
-    sync_every: int = 2500
-    sync_timeout_ns: int = 2_000_000_000
     retention_time_ns: int | None = None
     retention_bytes: int | None = None
     # Well below the 1,024 descriptors that a process has at least.

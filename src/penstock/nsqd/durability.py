@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from penstock.broker.topic import Topic
 from penstock.errors import StorageError
-from penstock.log import GroupCommit
+from penstock.log import GroupCommit, TopicLog
 
 __all__ = ["Durability"]
 
@@ -24,13 +24,14 @@ class Durability:
     def appended(self, topic: Topic) -> bool:
         """A batch has been appended. Returns whether it is as safe as it has to be; if not, it is
         to be synced. Asks for an fsync by itself when enough has come together."""
-        store = topic.store
-        if store is None:
+        log = topic.log
+        if log.next_seq - log.sync_asked_seq < self._sync_every:
             return True
-        log, sync_every = store.log, self._sync_every
-        if log.next_seq - log.sync_asked_seq >= sync_every > 1:
-            self._commit.request(log)
-        return sync_every != 1
+        if self._sync_every == 1:
+            return False
+        assert isinstance(log, TopicLog)
+        self._commit.request(log)
+        return True
 
     def sync(self, topic: Topic, done: Callable[[StorageError | None], None]) -> None:
         """Calls `done`, later, once all that was appended is safe, or cannot be made so."""

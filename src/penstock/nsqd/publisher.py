@@ -11,8 +11,6 @@ wants to see or to change a topic in the meantime calls `store` first.
 from collections.abc import Callable
 from typing import Protocol
 
-from msgspec import Struct, field
-
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import StorageError
@@ -31,14 +29,17 @@ class Waiter(Protocol):
         """The batch is safe, or has failed."""
 
 
-class Batch(Struct, eq=False):
+class Batch:
     """Messages for one topic that are stored together. Whoever waits for that enters `waiting`."""
 
-    bodies: list[bytes]
-    byte_size: int = 0
-    is_safe: bool = False
-    failure: StorageError | None = None
-    waiting: list[Waiter] = field(default_factory=list)
+    __slots__ = ("bodies", "byte_size", "failure", "is_safe", "waiting")
+
+    def __init__(self, bodies: list[bytes], byte_size: int = 0) -> None:
+        self.bodies = bodies
+        self.byte_size = byte_size
+        self.is_safe = False
+        self.failure: StorageError | None = None
+        self.waiting: list[Waiter] = []
 
     def synced(self, failure: StorageError | None) -> None:
         """The fsync that was waited for has ended."""
@@ -82,7 +83,7 @@ class Publisher:
             batch.byte_size += byte_size
         if batch.byte_size >= BATCH_BYTES:
             del batches[topic]
-            self._store(topic, batch)
+            self._store_now(topic, batch)
             batch.bodies = []  # which need not be kept until it is answered
         return batch
 
@@ -90,18 +91,19 @@ class Publisher:
         """Stores messages at once that are not to be delivered before `defer_ns` have passed; they
         are answered at the end of the turn."""
         if topic in self._batches:  # what came before it
-            self._store(topic, self._batches.pop(topic))
+            self._store_now(topic, self._batches.pop(topic))
         self._end_turn_soon()
         batch = Batch(bodies)
-        self._store(topic, batch, defer_ns)
+        self._store_now(topic, batch, defer_ns)
         return batch
 
     def store(self) -> None:
         """Stores what has been taken."""
         if self._batches:
             batches, self._batches = self._batches, {}
+            now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
             for topic, batch in batches.items():
-                self._store(topic, batch)
+                self._store(topic, batch, now_ns, wall_ns)
 
     def answer(self) -> None:
         """Tells those who wait for what has been stored. They may publish more then, and one that
@@ -112,12 +114,15 @@ class Publisher:
                 for waiter in batch.waiting:
                     waiter.settled(batch)
 
-    def _store(self, topic: Topic, batch: Batch, defer_ns: int = 0) -> None:
-        clock = self._clock
-        wall_ns = clock.wall_ns()
-        due_ns = wall_ns + defer_ns if defer_ns else 0
+    def _store_now(self, topic: Topic, batch: Batch, defer_ns: int = 0) -> None:
+        now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
+        self._store(topic, batch, now_ns, wall_ns, wall_ns + defer_ns if defer_ns else 0)
+
+    def _store(
+        self, topic: Topic, batch: Batch, now_ns: int, wall_ns: int, due_ns: int = 0
+    ) -> None:
         try:
-            topic.publish(batch.bodies, clock.now_ns(), wall_ns, due_ns)
+            topic.publish(batch.bodies, now_ns, wall_ns, due_ns)
         except StorageError as failure:
             batch.failure = failure
         else:

@@ -36,8 +36,6 @@ def log_settings(options: NsqdOptions) -> LogSettings:
     return LogSettings(
         open_files_max=min(open_files_limit() // 4, _LOG_FILES_MAX),
         max_bytes_per_file=options.max_bytes_per_file,
-        sync_every=options.sync_every,
-        sync_timeout_ns=options.sync_timeout_ns,
         retention_time_ns=options.retention_time_ns or None,
         retention_bytes=options.retention_bytes or None,
     )

@@ -109,6 +109,7 @@ class Client(asyncio.Protocol):
         self._clients = services.clients
         self._log = services.session.log
         self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
         self._wire = ServerConnection(
             services.limits, services.publish_lines, tls_required=services.tls_required
         )
@@ -222,7 +223,7 @@ class Client(asyncio.Protocol):
         self.session.may_deliver(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._dead = True
+        self._dead = self._ended = True
         if self._admitted:
             self._services.admission.leave(self.remote_ip)
         self._clients.discard(self)
@@ -251,6 +252,7 @@ class Client(asyncio.Protocol):
 
     def abort(self) -> None:
         """Closes at once."""
+        self._ended = True
         self._transport.abort()
 
     def kick(self) -> None:
@@ -311,7 +313,7 @@ class Client(asyncio.Protocol):
     def _break_off(self, reason: str) -> None:
         """Closes at once."""
         self._log.error("[%s] - %s", self.remote_address, reason)
-        self._dead = True
+        self._dead = self._ended = True
         self._takes_commands = False
         self.session.leave_channel()  # nothing can be delivered through a layer that has failed
         self._transport.abort()
@@ -344,7 +346,7 @@ class Client(asyncio.Protocol):
             self._close()
 
     def _handle(self, event: Event) -> None:
-        self._pulse.last_command_at = self._loop.time()
+        self._pulse.last_command_at = self._now()
         try:
             reply = self._handlers[type(event)](event)
         except ProtocolError as error:
@@ -446,9 +448,9 @@ class Client(asyncio.Protocol):
     # Writing.
 
     def _write(self, data: bytes) -> None:
-        if self._ended or self._transport.is_closing():
+        if self._ended:
             return
-        self._send_bytes(data)
+        self._send_bytes(data)  # which the transport throws away where it has failed
         if self._pulse.blocked_since is not None:
             # It sends commands and does not read the answers.
             self._pause_reading("answers to be read")
