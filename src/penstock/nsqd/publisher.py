@@ -11,6 +11,8 @@ wants to see or to change a topic in the meantime calls `store` first.
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec import Struct, field
+
 from penstock.broker.topic import Topic
 from penstock.clock import Clock
 from penstock.errors import StorageError
@@ -29,17 +31,14 @@ class Waiter(Protocol):
         """The batch is safe, or has failed."""
 
 
-class Batch:
+class Batch(Struct, eq=False):
     """Messages for one topic that are stored together. Whoever waits for that enters `waiting`."""
 
-    __slots__ = ("bodies", "byte_size", "failure", "is_safe", "waiting")
-
-    def __init__(self, bodies: list[bytes], byte_size: int = 0) -> None:
-        self.bodies = bodies
-        self.byte_size = byte_size
-        self.is_safe = False
-        self.failure: StorageError | None = None
-        self.waiting: list[Waiter] = []
+    bodies: list[bytes]
+    byte_size: int = 0
+    is_safe: bool = False
+    failure: StorageError | None = None
+    waiting: list[Waiter] = field(default_factory=list)
 
     def synced(self, failure: StorageError | None) -> None:
         """The fsync that was waited for has ended."""
@@ -79,7 +78,7 @@ class Publisher:
                 self._end_turn_soon()
             batch = batches[topic] = Batch(bodies, byte_size)
         else:
-            batch.bodies += bodies
+            batch.bodies.extend(bodies)
             batch.byte_size += byte_size
         if batch.byte_size >= BATCH_BYTES:
             del batches[topic]
