@@ -19,6 +19,12 @@ def run(program: str) -> "subprocess.CompletedProcess[str]":
 
         def tell(number):
             os.kill(os.getpid(), number)
+
+        def echo(number):
+            "As uvloop hears it, when one signal comes close after another."
+            wakeup = signal.set_wakeup_fd(-1)
+            signal.set_wakeup_fd(wakeup)
+            os.write(wakeup, bytes([number]))
     """
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(beginning) + textwrap.dedent(program)],
@@ -81,6 +87,45 @@ def test_the_second_signal_does_not_wait_for_a_clean_stop() -> None:
     """)
     assert 1 == ended.returncode
     assert "SIGINT again, exiting without a clean stop" in ended.stderr
+
+
+def test_the_echo_of_a_signal_is_no_second_one() -> None:
+    ended = run("""
+        class Stop(asyncio.Event):
+            def set(self):
+                super().set()
+                echo(signal.SIGTERM)
+
+        async def serve():
+            stop = Stop()
+            stop_on_signals(stop, log)
+            tell(signal.SIGTERM)
+            await stop.wait()
+            await asyncio.sleep(0.1)
+            ignore_signals()
+            return 0
+
+        sys.exit(uvloop.run(serve()))
+    """)
+    assert 0 == ended.returncode, ended.stderr
+
+
+def test_the_echo_of_a_signal_does_not_end_a_drain() -> None:
+    ended = run("""
+        async def serve():
+            stop = asyncio.Event()
+            drain_on_sigterm(lambda: echo(signal.SIGTERM), stop, log)
+            tell(signal.SIGTERM)
+            await asyncio.sleep(0.1)
+            assert not stop.is_set()
+            tell(signal.SIGTERM)
+            await stop.wait()
+            ignore_signals()
+            return 0
+
+        sys.exit(uvloop.run(serve()))
+    """)
+    assert 0 == ended.returncode, ended.stderr
 
 
 def test_the_first_sigterm_drains_and_the_second_stops() -> None:

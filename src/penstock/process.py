@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
+from types import FrameType
 
 from penstock.errors import ConfigError
 from penstock.logs import Logger
@@ -47,12 +49,11 @@ def stop_on_signals(stop: asyncio.Event, log: Logger) -> None:
         log.info("%s, stopping", name)
         stop.set()
 
-    loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
-        loop.add_signal_handler(number, on_signal, number.name)
+        _call_once_for_each(number, partial(on_signal, number.name))
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         # Shell and system both send one when a terminal is closed, so a second means nothing.
-        loop.add_signal_handler(signal.SIGHUP, stop.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, stop.set)
 
 
 def drain_on_sigterm(drain: Callable[[], None], stop: asyncio.Event, log: Logger) -> None:
@@ -63,7 +64,34 @@ def drain_on_sigterm(drain: Callable[[], None], stop: asyncio.Event, log: Logger
         stop_on_signals(stop, log)
         drain()
 
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_signal)
+    _call_once_for_each(signal.SIGTERM, on_signal)
+
+
+def _call_once_for_each(number: signal.Signals, call: Callable[[], None]) -> None:
+    """Of a signal that comes close after another one, uvloop may tell twice: as soon as Python
+    knows of it, and when it is read from a pipe. Only as many are passed on as Python has seen."""
+    came = told = 0
+
+    def on_signal() -> None:
+        nonlocal told
+        if told < came:
+            told += 1
+            call()
+
+    def count(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came += 1
+        if callable(loops_own):
+            loops_own(number, frame)
+
+    loop, before = asyncio.get_running_loop(), signal.getsignal(number)
+    loop.add_signal_handler(number, on_signal)
+    loops_own = signal.getsignal(number)
+    if loops_own is before:  # a loop that has its signals from elsewhere tells of each once
+        loop.add_signal_handler(number, call)
+    else:
+        signal.signal(number, count)
+        signal.siginterrupt(number, False)
 
 
 def ignore_signals() -> None:
