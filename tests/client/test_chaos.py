@@ -20,6 +20,10 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 CHAOS_SECONDS = float(os.environ.get("CHAOS_SECONDS", "8"))
 PUBLISHERS = 20
 
+# It takes longer where a machine is too busy for so much in that time.
+KILLS_MIN = 4
+CONFIRMED_MIN = 1001
+
 
 def nsqd_at_a_port_of_its_own(stack: ExitStack) -> NsqdProcess:
     """One that comes back where it was."""
@@ -34,10 +38,11 @@ def test_every_confirmed_message_is_consumed_whatever_happens(topic: str) -> Non
     confirmed: set[bytes] = set()
     consumed: set[bytes] = set()
     kills = 0
+    harm_is_done = False
 
-    async def publish(producer: Producer, worker: int, until: float) -> None:
+    async def publish(producer: Producer, worker: int) -> None:
         number = 0
-        while time.monotonic() < until:
+        while not harm_is_done:
             body = b"%d-%d" % (worker, number)
             await producer.publish(topic, body)
             confirmed.add(body)
@@ -48,14 +53,15 @@ def test_every_confirmed_message_is_consumed_whatever_happens(topic: str) -> Non
         consumed.add(message.body)
 
     async def do_harm(nsqds: list[NsqdProcess], until: float) -> None:
-        nonlocal kills
-        while time.monotonic() < until:
+        nonlocal kills, harm_is_done
+        while time.monotonic() < until or kills < KILLS_MIN or len(confirmed) < CONFIRMED_MIN:
             victim = chance.choice(nsqds)
             await asyncio.to_thread(victim.kill)
             kills += 1
             await asyncio.sleep(chance.random() * 0.5)
             await asyncio.to_thread(victim.start)
             await asyncio.sleep(chance.random() * 0.5)
+        harm_is_done = True
 
     async def scenario() -> None:
         with ExitStack() as stack:
@@ -70,12 +76,12 @@ def test_every_confirmed_message_is_consumed_whatever_happens(topic: str) -> Non
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(do_harm(nsqds, until))
                     for worker in range(PUBLISHERS):
-                        tasks.create_task(publish(producer, worker, until))
+                        tasks.create_task(publish(producer, worker))
                 await eventually(lambda: confirmed <= consumed, "all to be consumed")
                 consumer.stop()
                 await handling
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(asyncio.wait_for(scenario(), 60 + CHAOS_SECONDS))
-    assert kills > 3
-    assert len(confirmed) > 1000
+    assert kills >= KILLS_MIN
+    assert len(confirmed) >= CONFIRMED_MIN

@@ -10,8 +10,13 @@ _Answer = TypeVar("_Answer")
 
 POLL_SECONDS = 0.002
 
+# So long that a program has started meanwhile, however busy the machine is.
+PATIENCE_SECONDS = 30.0
 
-def wait_until(probe: Callable[[], _Answer], what: str, *, seconds: float = 10.0) -> _Answer:
+
+def wait_until(
+    probe: Callable[[], _Answer], what: str, *, seconds: float = PATIENCE_SECONDS
+) -> _Answer:
     """The first true answer of `probe`. Fails, naming `what`, if there is none in time."""
     deadline = time.monotonic() + seconds
     while not (answer := probe()):
