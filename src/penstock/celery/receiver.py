@@ -20,6 +20,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -83,12 +84,16 @@ class Receiver:
 
     def run(self, doing: Coroutine[Any, Any, T]) -> T:
         """Has the thread do this, and returns what comes of it. Raises ClientClosed."""
+        with self._lock:  # what is begun before `close` is ended by the loop's end
+            try:
+                outcome = asyncio.run_coroutine_threadsafe(doing, self._started_loop())
+            except ClientClosed:
+                doing.close()
+                raise
         try:
-            loop = self._started_loop()
-        except ClientClosed:
-            doing.close()
-            raise
-        return asyncio.run_coroutine_threadsafe(doing, loop).result()
+            return outcome.result()
+        except CancelledError:
+            raise ClientClosed("the connection was closed meanwhile") from None
 
     def close(self) -> None:
         """Gives back what is not answered, and disconnects."""
@@ -150,19 +155,19 @@ class Receiver:
     # The thread.
 
     def _started_loop(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._is_closed:
-                raise ClientClosed("the connection is closed")
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run_until_stopped,
-                    args=(self._loop,),
-                    name="penstock.celery",
-                    daemon=True,
-                )
-                self._thread.start()
-            return self._loop
+        """With the lock. Raises ClientClosed."""
+        if self._is_closed:
+            raise ClientClosed("the connection is closed")
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(
+                target=_run_until_stopped,
+                args=(self._loop,),
+                name="penstock.celery",
+                daemon=True,
+            )
+            self._thread.start()
+        return self._loop
 
     def _leave(self, call: Callable[[], None]) -> None:
         """Leaves a call for the thread. One wake-up serves all that are left before it comes."""
@@ -304,8 +309,13 @@ class Receiver:
 
 
 def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    """What is still under way then is cancelled, so that nobody waits for it for ever."""
     try:
         loop.run_forever()
+        if left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(left))
     finally:
         loop.close()
 
