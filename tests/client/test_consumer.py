@@ -135,11 +135,11 @@ def test_a_batch_that_is_kept_for_long_is_touched(
     nsqd.publish(topic, b"kept")
 
     async def scenario() -> None:
-        config = ClientConfig(msg_timeout=1.0)
+        config = ClientConfig(msg_timeout=3.0)
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
             kept = await consumer.batch()
             touching = asyncio.create_task(consumer.keep_touching(lambda: kept))
-            await asyncio.sleep(1.5)  # longer than the timeout
+            await asyncio.sleep(3.5)  # longer than the timeout
             touching.cancel()
             kept[0].finish()
 
@@ -276,7 +276,7 @@ def test_a_long_handler_keeps_its_message_and_those_that_wait(
     attempts = []
 
     async def scenario() -> None:
-        config = ClientConfig(msg_timeout=1.0)
+        config = ClientConfig(msg_timeout=3.0)
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
 
             async def handle(message: Message) -> None:
@@ -284,7 +284,7 @@ def test_a_long_handler_keeps_its_message_and_those_that_wait(
                 if len(attempts) == 2:
                     consumer.stop()
                 else:
-                    await asyncio.sleep(1.4)  # longer than the timeout
+                    await asyncio.sleep(3.5)  # longer than the timeout
 
             await consumer.run(handle)
 

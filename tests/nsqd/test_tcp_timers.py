@@ -27,7 +27,7 @@ TIMERS_IN_TIME = 5
 SLACK_SECONDS = 1.0
 
 # Short, so that the tests are.
-FLAGS = ("--msg-timeout=300ms", "--max-req-timeout=400ms")
+FLAGS = ("--msg-timeout=300ms", "--max-req-timeout=1s")
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,12 @@ def nsqd() -> Iterator[NsqdProcess]:
         yield process
 
 
-def unhurried_consumer(nsqd: NsqdProcess, topic: str) -> RawClient:
+def unhurried_consumer(nsqd: NsqdProcess, topic: str, *, rdy: int = 1) -> RawClient:
     """Its messages time out after a second: a test that has to do something before that has the
     time for it, on a busy machine too."""
     client = nsqd.connect()
     client.identify(msg_timeout=1000)
-    client.subscribe(topic, "c", rdy=1)
+    client.subscribe(topic, "c", rdy=rdy)
     return client
 
 
@@ -125,7 +125,7 @@ def test_deferral_counts_from_the_publish_and_not_from_the_channel(
         producer.call(commands.dpub(topic, 400, b"before the channel"))
         producer.call(commands.pub(topic, b"at once"))
         sleep_until(time.monotonic() + 0.3)
-        client = nsqd.consumer(topic, "c", rdy=10)
+        client = unhurried_consumer(nsqd, topic, rdy=10)
         producer.call(commands.dpub(topic, 200, b"after the channel"))
 
     assert b"at once" == client.message().body
@@ -140,11 +140,11 @@ def test_messages_deferred_together_come_together_and_in_order(
     client = nsqd.consumer(topic, "c", rdy=100)
     published = time.monotonic()
     numbers = [b"%d" % number for number in range(50)]
-    client.call(commands.dmpub(topic, 200, numbers))
+    client.call(commands.dmpub(topic, 1000, numbers))
     wait_until(lambda: nsqd.shows(topic, "c", deferred_count=50, depth=0), "all to be deferred")
 
     assert numbers == [message.body for message in client.messages(50)]
-    assert time.monotonic() >= published + 0.2
+    assert time.monotonic() >= published + 1.0
 
 
 def test_touch_gives_more_time_up_to_the_limit(topic: str) -> None:
@@ -219,7 +219,7 @@ def test_requeue_for_too_long_is_for_the_longest_time(nsqd: NsqdProcess, topic: 
     client.send(commands.req(message.id, 3_600_000))
     client.message()
 
-    assert 0.4 <= time.monotonic() - began < 0.4 + SLACK_SECONDS
+    assert 1.0 <= time.monotonic() - began < 1.0 + SLACK_SECONDS
 
 
 def test_timers_go_on_in_a_paused_channel(nsqd: NsqdProcess, topic: str) -> None:
