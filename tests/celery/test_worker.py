@@ -149,10 +149,10 @@ def test_a_worker_can_be_talked_to_and_stops_when_its_task_is_done(work: Work) -
 
 
 def test_a_task_may_keep_a_solo_worker_busy_for_longer_than_nsqds_timeout(tmp_path: Path) -> None:
-    with run_nsqd("--msg-timeout=1s") as nsqd, ExitStack() as stack:
+    with run_nsqd("--msg-timeout=3s") as nsqd, ExitStack() as stack:
         work = Work(nsqd, tmp_path, stack)
         work.start_worker("--pool=solo")
-        work.do("asleep.delay(2.5)")
+        work.do("asleep.delay(4)")
         wait_until(lambda: "awake" in work.done, "the task", seconds=30)
 
         assert {"asleep": 1, "awake": 1} == work.done
