@@ -249,7 +249,7 @@ class TestTrouble:
             begun_at = time.monotonic()
             nsqd.terminate()
 
-        assert time.monotonic() - begun_at < 2.0
+        assert time.monotonic() - begun_at < 4.0  # a request would have 5 s
 
     def test_names_that_are_none_and_a_missing_list_are_overlooked(self, topic: str) -> None:
         with channels_on_http({"channels": ["not/valid", "good", "e#ephemeral"]}) as lookupds:
