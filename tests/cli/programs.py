@@ -21,8 +21,11 @@ SECONDS = 20.0
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])|\r")
 
 
-def _command(program: str, args: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", f"penstock.cli.{program}", *args]
+def _command(program: str, args: Sequence[str], prelude: str = "") -> list[str]:
+    if not prelude:
+        return [sys.executable, "-m", f"penstock.cli.{program}", *args]
+    code = f"{prelude}\nfrom penstock.cli.{program} import main\nraise SystemExit(main())"
+    return [sys.executable, "-c", code, *args]
 
 
 def in_pipe(
@@ -115,16 +118,22 @@ class TerminalProgram:
 
 @contextmanager
 def on_terminal(
-    program: str, *args: str, columns: int = 120, rows: int = 30, kind: str = "xterm-256color"
+    program: str,
+    *args: str,
+    columns: int = 120,
+    rows: int = 30,
+    kind: str = "xterm-256color",
+    prelude: str = "",
 ) -> Iterator[TerminalProgram]:
-    """Runs it on a terminal of this size and kind; it is gone afterwards."""
+    """Runs it on a terminal of this size and kind; it is gone afterwards. `prelude` is Python that
+    runs before it, in its process."""
     ours, theirs = pty.openpty()
     _set_size(theirs, columns, rows)
     env = {**os.environ, "TERM": kind, "LC_ALL": "C.UTF-8"}
     for name in ("COLUMNS", "LINES", "NO_COLOR"):
         env.pop(name, None)
     process = subprocess.Popen(
-        _command(program, args),
+        _command(program, args, prelude),
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,

@@ -134,6 +134,16 @@ class TestOnATerminal:
             assert 0 == terminal.end()[0]
             assert terminal.shows_what_is_typed
 
+    def test_a_signal_at_once_leaves_the_terminal_as_it_was(self, busy_nsqd: NsqdProcess) -> None:
+        prelude = """
+import os, signal, tty
+setcbreak = tty.setcbreak
+tty.setcbreak = lambda fd: (setcbreak(fd), os.kill(os.getpid(), signal.SIGTERM))
+"""
+        with on_terminal("penstock", *looking_at(busy_nsqd), prelude=prelude) as terminal:
+            assert 0 == terminal.end()[0]
+            assert terminal.shows_what_is_typed
+
     def test_a_smaller_terminal_has_a_smaller_picture(self, busy_nsqd: NsqdProcess) -> None:
         with on_terminal("penstock", *looking_at(busy_nsqd, "--interval=1h")) as terminal:
             assert "more" not in terminal.see("q quit")

@@ -62,7 +62,8 @@ class LiveScreen:
         refreshing = asyncio.create_task(self._go_on_refreshing())
         refreshing.add_done_callback(lambda _: self._leave())
         try:
-            with self._keys(), self._signals(), self._live() as live:
+            # Signals first, so that none finds the terminal changed and ends us like that.
+            with self._signals(), self._keys(), self._live() as live:
                 while not self._leaving:
                     live.update(self._render(), refresh=True)
                     await self._changed.wait()
