@@ -331,7 +331,7 @@ def test_failures_make_it_back_off_and_try_with_one(
 
     async def scenario() -> None:
         # Each of its states lasts for a second, so that it can be seen.
-        config = ClientConfig(backoff_multiplier=1.0, default_requeue_delay=2.0)
+        config = ClientConfig(backoff_multiplier=0.5, default_requeue_delay=2.0)
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
 
             async def handle(message: Message) -> None:
