@@ -8,8 +8,8 @@ __all__ = ["WALL_NS", "attempts_of", "bodies_of", "frames_of", "ids_of", "ignore
 WALL_NS = 1_700_000_000_000_000_000
 
 
-def ignore(due_ns: int) -> None:
-    """For tests in which no due time matters."""
+def ignore(_due_ns: int = 0) -> None:
+    """For tests in which it does not matter what comes due, or is finished."""
 
 
 def frames_of(*bodies: str, first_seq: int = 1) -> list[bytes]:

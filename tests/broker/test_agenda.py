@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.fakes import RecordingDriver
+from tests.broker.frames import ignore
 
 from penstock.broker.agenda import NEVER_NS, Agenda
 from penstock.broker.backlog import Backlog
@@ -23,7 +24,7 @@ def agenda(driver: RecordingDriver) -> Agenda:
 
 def channel_on(agenda: Agenda) -> Channel:
     def make_backlog(channel: Channel) -> Backlog:
-        return Backlog(10, on_due=lambda due_ns: agenda.arm_at_wall(channel, due_ns))
+        return Backlog(10, lambda due_ns: agenda.arm_at_wall(channel, due_ns), ignore)
 
     return Channel("c", make_backlog, BrokerSettings(), agenda, sample=lambda: 0.0)
 

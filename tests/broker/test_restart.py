@@ -83,6 +83,18 @@ class TestAnyEnd:
 
         assert ["b", "c", "e"] == host.consumer(rdy=10).take()
 
+    def test_what_an_ephemeral_channel_has_finished_is_not_held_again(
+        self, host: Host, end: End
+    ) -> None:
+        consumer = host.consumer(channel="c#ephemeral", rdy=10)
+        host.publish("t", *"ab")
+        consumer.fin("a", "b")
+        host.save_progress()
+        end(host)
+        host.publish("t", "c")
+
+        assert ["c"] == host.consumer(rdy=10).take()
+
     def test_what_was_in_flight_comes_back(self, host: Host, end: End) -> None:
         consumer = host.consumer(rdy=2)
         host.publish("t", *"abc")

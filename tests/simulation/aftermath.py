@@ -191,16 +191,27 @@ class _Adoption:
             message for seq, message in self.model.messages.items() if seq >= real.released_seq
         ]
         self.model.held_count = len(self.model.held)
-        if self._is_loose:
-            return
         held = {message.seq for message in topic.held}
         found = {message.seq for message in self.model.held}
+        self._check_held_again(found - held)
+        if self._is_loose:
+            return
         for seq in held - found:
             if seq in self._logged:
                 raise Violation(f"{topic.messages[seq].body!r} is no longer held by {topic.name}")
         for seq in found - held:
             if self._logged[seq].body not in self._storing:
                 raise Violation(f"{self._logged[seq].body!r} is held by {topic.name} again")
+
+    def _check_held_again(self, seqs: set[int]) -> None:
+        """That they are may be, but not for long after a channel in memory has finished them."""
+        if self._end is End.POWER or self._topic.is_unsure:
+            return
+        for channel in self._topic.channels.values():
+            for seq in seqs & channel.closed.keys() if channel.ephemeral else ():
+                entry, finished_ns = channel.closed[seq]
+                if self._end is End.CLEAN or self._world.is_saved(finished_ns):
+                    raise Violation(f"{entry.message.body!r} was finished, and is held again")
 
     # The channels.
 

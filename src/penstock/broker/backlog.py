@@ -30,12 +30,16 @@ class Waiting(NamedTuple):
 class Backlog:
     """See the module's docstring."""
 
-    def __init__(self, window_max: int, on_due: Callable[[int], None]) -> None:
-        """`on_due` is told the wall time at which `recall_due` will have something to do."""
+    def __init__(
+        self, window_max: int, on_due: Callable[[int], None], on_progress: Callable[[], None]
+    ) -> None:
+        """`on_due` is told the wall time at which `recall_due` will have something to do.
+        `on_progress` is told that something has been finished."""
         self.in_sequence = True  # no redelivery or deferral stands in the window
         self._window = Window()
         self.window_max = window_max  # what it may hold without a subscriber that waits for it
         self._on_due = on_due
+        self._on_progress = on_progress
         self._deferred = Deferred(frames_max=None)
         self._cleared_below = 0  # the topic may still hold, and release, what has been dropped
 
@@ -71,6 +75,7 @@ class Backlog:
 
     def finish(self, ids: list[bytes]) -> None:
         """These have been taken, and are done with."""
+        self._on_progress()
 
     def put_back(self, frames: list[bytes], due_ns: int = 0) -> None:
         """Queues frames that were taken for their next attempt, at `due_ns` or at once."""
@@ -107,7 +112,10 @@ class Backlog:
 
     def cancel(self, message_id: bytes, wall_ns: int) -> bool:
         """Finishes a message that waits for a time. Returns whether there was such a one."""
-        return self._deferred.remove(seq_of(message_id))
+        if not self._deferred.remove(seq_of(message_id)):
+            return False
+        self._on_progress()
+        return True
 
     def hasten(self, message_id: bytes, wall_ns: int) -> bool:
         """Queues a message that waits for a time. Returns whether there was such a one."""
@@ -125,6 +133,7 @@ class Backlog:
         self._window.clear()
         self.in_sequence = True
         self._deferred.clear()
+        self._on_progress()
 
     @property
     def depth(self) -> int:

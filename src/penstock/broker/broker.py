@@ -174,10 +174,10 @@ class Broker:
     def close(self) -> list[StorageError]:
         """Stores everything and sends all subscribers away. Returns what could not be stored."""
         self.exiting = True
-        for topic in self.topics.values():
-            topic.close()
-        stores = [topic.store for topic in self.topics.values()]
-        return close_stores([store for store in stores if store is not None])
+        topics = list(self.topics.values())
+        failures = list(self._try_on_each(topics, Topic.close))
+        stores = [topic.store for topic in topics if topic.store is not None]
+        return failures + close_stores(stores)
 
     def tend_logs(self) -> list[Finding]:
         """To be called every few seconds: tries whether a log that failed can be written again.

@@ -48,12 +48,11 @@ class LogBacklog(Backlog):
     ) -> None:
         """`on_progress` is told when there is something to journal. `first_seq` is where a cursor
         that has to be made begins, if not at what the topic releases next."""
-        super().__init__(window_max, on_due)
+        super().__init__(window_max, on_due, on_progress)
         self._deferred = Deferred(frames_max=window_max)
         self._channel = channel
         self._log = log
         self._cursors = cursors
-        self._on_progress = on_progress
         self._finished: list[list[bytes]] = []  # ids that the cursor has not been told of yet
         self._released_seq = released_seq
         # Below this the cursor may know of single messages: finished, or delivered before.

@@ -149,10 +149,13 @@ class Topic:
             self.store.log.trim(self._is_needed, wall_ns)
 
     def close(self) -> None:
-        """Leaves what the channels know to the cursors, and sends their subscribers away."""
+        """Leaves what the channels know to the cursors, and sends their subscribers away. Raises
+        StorageError when that is done, if it could not be written how far channels in memory got.
+        """
         self.closed = True
         for channel in self.channels.values():
             channel.close()
+        self._note_hold()
 
     def discard(self) -> None:
         """Sends all subscribers away; the topic is being deleted."""
@@ -222,7 +225,7 @@ class Topic:
 
         window_max = self._settings.mem_queue_size
         if self.store is None or channel.ephemeral:
-            return Backlog(window_max, on_due)
+            return Backlog(window_max, on_due, on_progress)
         return LogBacklog(
             channel.name,
             self.store.log,
@@ -279,11 +282,12 @@ class Topic:
         """Tells the journal from where on messages wait in the topic."""
         if self.store is None:
             return
-        # What awaits channels is with those that are there already, should it not be for long.
-        is_held = self.paused or not self.channels
-        held_from = self.released_seq if is_held else None
-        if self.store.cursors.held_from != held_from:
-            self.store.cursors.hold(held_from)
+        # What awaits channels is with those that are there already, should it not be for long. And
+        # channels without a cursor leave nothing behind that would say what they were given.
+        cursors = self.store.cursors
+        held_from = self.released_seq if self.paused or not cursors.progress else None
+        if cursors.held_from != held_from:
+            cursors.hold(held_from)
 
     def _is_needed(self, first_seq: int, next_seq: int) -> bool:
         """Whether a range of the log still has to be delivered to anybody."""
