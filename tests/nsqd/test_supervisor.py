@@ -138,6 +138,17 @@ def test_a_second_signal_forces(tmp_path: Path) -> None:
         assert "SIGINT again, exiting without a clean stop\n" in shards.log
 
 
+def test_a_third_kills_one_that_hangs(tmp_path: Path) -> None:
+    with running(tmp_path, "--shards=2") as shards:
+        os.kill(shards.process_id(1), signal.SIGSTOP)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+            shards.supervisor.send_signal(number)
+            shards.wait_for_log(f"{number.name}, passed on to the shards\n")
+
+        assert 1 == shards.supervisor.wait()
+        assert "shard 1 is killed\n" in shards.log
+
+
 def test_sighup_reaches_all(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("read  a-token\n")

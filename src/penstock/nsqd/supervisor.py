@@ -10,7 +10,8 @@ How a shard ends says what becomes of it:
 - in any other way before it has ever served, there is something to put right: all are stopped;
 - in any other way later on, it is started again, after a pause that grows from death to death.
 
-The supervisor ends with its last shard. If it is killed, its shards notice and stop.
+The supervisor ends with its last shard. Shards that hang, and so do not even heed a second signal,
+are killed by a third. If the supervisor is killed, its shards notice and stop.
 """
 
 import gc
@@ -34,6 +35,9 @@ PAUSE_SECONDS = (0.25, 30.0)
 
 # A shard that has served for so long has got over what it died of before.
 STEADY_SECONDS = 60.0
+
+# The first stops shards cleanly or drains them; by the third, those that can have ended.
+_KILLING_STOP = 3
 
 _SIGNALS = (*FORWARDED, signal.SIGCHLD, signal.SIGALRM)
 
@@ -88,7 +92,7 @@ class _Supervisor:
         self._log = log
         self._clock = SystemClock()
         self._has_told = False
-        self._is_stopping = False
+        self._stops = 0  # how often we were told to
         self._exit_code = 0
 
     def run(self) -> int:
@@ -128,11 +132,14 @@ class _Supervisor:
 
     def _pass_on(self, number: int) -> None:
         self._has_told = True
-        if number != signal.SIGHUP:
-            self._is_stopping = True
+        self._stops += number != signal.SIGHUP
         for worker in self._workers:
-            worker.tell(number)
-            if self._is_stopping:
+            if self._stops >= _KILLING_STOP and worker.pid:
+                self._log.error("shard %d is killed", worker.shard.number)
+                os.kill(worker.pid, signal.SIGKILL)
+            else:
+                worker.tell(number)
+            if self._stops:
                 worker.restart_ns = 0
 
     def _reap(self) -> None:
@@ -161,7 +168,7 @@ class _Supervisor:
 
     def _died(self, worker: _Worker, how: str) -> None:
         number = worker.shard.number
-        if self._is_stopping:
+        if self._stops:
             self._exit_code = 1
             self._log.error("shard %d %s", number, how)
         elif not worker.has_served:
