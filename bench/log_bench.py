@@ -26,6 +26,7 @@ from rich.table import Table
 from penstock.log import DataPath, LogSettings, TopicLog, TopicStore
 from penstock.log.batch import HEADER_BYTES
 from penstock.log.index import INDEX_SPACING_BYTES
+from penstock.nsqd.options import NsqdOptions
 from penstock.wire.frames import render_messages
 
 __all__ = ["Row", "main", "rows"]
@@ -193,7 +194,7 @@ def fill(folder: Path, batch: int) -> float:
     frames = batch_of(batch)
     while log.next_seq - log.first_seq < MESSAGES:
         log.append(frames, WALL_NS)
-        if log.next_seq - log.sync_asked_seq >= LogSettings().sync_every:
+        if log.next_seq - log.sync_asked_seq >= NsqdOptions().sync_every:
             log.sync()
     return 0.0
 
