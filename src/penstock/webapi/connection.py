@@ -1,7 +1,8 @@
 """One HTTP/1.1 connection: bytes in, requests to their endpoints, answers to the outbox.
 
 The way of a request: `data_received` finds its head and the plan for it, reads its body and calls
-the endpoint. No task and no await is involved, unless the endpoint returns a promise.
+the endpoint; all answers to what one read brought leave in one write. No task and no await is
+involved, unless the endpoint returns a promise.
 
 Three things bound what a peer can cost. While the outbox is full, the peer is not read
 (`_is_held`); nor is it when its requests have kept us busy for a while, until others have had their
@@ -110,6 +111,8 @@ class Connection(asyncio.Protocol):
             data = self._complete(data)
         if data:
             self._serve(data)
+        if self._outbox.collected:
+            self._outbox.flush()
         if self._has_ended:
             self._maybe_close()
 
@@ -240,6 +243,7 @@ class Connection(asyncio.Protocol):
             return len(data)
         if plan.head.expects_continue:
             self._outbox.put(CONTINUE)
+            self._outbox.flush()
         self._plan, self._body = plan, plan.new_body()
         self._reset_deadline()
         return self._read_body(data, start)
@@ -305,6 +309,8 @@ class Connection(asyncio.Protocol):
             self._maybe_hold()
 
     def _on_progress(self) -> None:
+        if self._outbox.collected:
+            self._outbox.flush()
         if self._outbox.is_last:
             self._end()
         self._reset_deadline()

@@ -1,8 +1,8 @@
 """The answers of one connection, on their way out in the order of the requests.
 
-Most answers are there at once and are given to the transport, which sends what it was given in one
-turn of the loop in one go. An answer that is a promise holds back those behind it until it is kept.
-One that is a stream goes out piece by piece, at the pace of the peer, as a task of its own.
+Most answers are there at once and are only collected, to leave in one write with the others of the
+same read. An answer that is a promise holds back those behind it until it is kept. One that is a
+stream goes out piece by piece, at the pace of the peer, as a task of its own.
 
 `is_full` says that the peer should not be read: it does not take what it asked for, or too much of
 it is waiting, or something that has to be finished before the next request is served.
@@ -24,6 +24,10 @@ from penstock.webapi.state import ServerState
 
 __all__ = ["Answer", "Outbox"]
 
+# Answers collected before they are written although more requests are at hand. With it, a read full
+# of small requests with large answers ends at the peer's, not at our memory's, capacity.
+COLLECTED_BYTES_MAX = 64 * 1024
+
 Answer = Response | Streaming
 Promised = Promise | asyncio.Future[object]
 
@@ -36,6 +40,7 @@ class Outbox:
     """Belongs to one connection, which it tells by `on_progress` that something has left."""
 
     __slots__ = (
+        "_collected_bytes",
         "_drained",
         "_is_exclusive",
         "_on_progress",
@@ -44,6 +49,7 @@ class Outbox:
         "_streaming",
         "_transport",
         "_write",
+        "collected",
         "is_last",
         "is_writable",
         "waiting",
@@ -61,6 +67,8 @@ class Outbox:
         self._state = state
         self._on_progress = on_progress
         self._write = transport.write
+        self.collected: list[bytes] = []
+        self._collected_bytes = 0
         self._is_exclusive = False
         self._drained: asyncio.Future[None] | None = None
         self._streaming: asyncio.Task[None] | None = None
@@ -81,7 +89,7 @@ class Outbox:
         if self.waiting:
             self.waiting.append(wire)
         else:
-            self._write(wire)
+            self._collect(wire)
 
     def answer(self, plan: Plan, answer: Answer, started_ns: int) -> None:
         """Sends an answer that is there."""
@@ -113,6 +121,12 @@ class Outbox:
         self.waiting.append((plan, started_ns, result))
         result.add_done_callback(self._on_done)
 
+    def flush(self) -> None:
+        """Writes what has been collected."""
+        self._write(b"".join(self.collected))
+        self.collected.clear()
+        self._collected_bytes = 0
+
     def pause(self) -> None:
         """The peer has too much of ours to read."""
         self.is_writable = False
@@ -125,6 +139,7 @@ class Outbox:
 
     def abandon(self) -> None:
         """The peer has gone."""
+        self.collected.clear()
         self.waiting.clear()
         if self._streaming is not None:
             self._streaming.cancel()
@@ -148,6 +163,12 @@ class Outbox:
             self._peer.address,
             format_duration(time.perf_counter_ns() - started_ns),
         )
+
+    def _collect(self, wire: bytes) -> None:
+        self.collected.append(wire)
+        self._collected_bytes += len(wire)
+        if self._collected_bytes > COLLECTED_BYTES_MAX:
+            self.flush()
 
     def _wire(self, plan: Plan, response: Response, *, is_last: bool) -> bytes:
         """The bytes of an answer, which from here on counts as given."""
@@ -181,6 +202,8 @@ class Outbox:
     def _settle(self) -> None:
         """Sends the answers that have become ready, up to the first that has not."""
         waiting = self.waiting
+        if self.collected:  # before them
+            self.flush()
         while waiting and self._streaming is None:
             wire = waiting[0]
             if not isinstance(wire, bytes):
@@ -242,17 +265,17 @@ class Outbox:
         if response.length is None and not is_chunked:
             self.is_last = True  # Only the end of the connection will tell where the body ends.
         is_last = self.is_last and len(self.waiting) == 1
-        self._write(
+        self._collect(
             response.head_wire(self._state.date, http_11=line.http_11, keep_alive=not is_last)
         )
         if line.method == "HEAD":
             return
         async for piece in response.checked_pieces():
-            self._write(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
+            self._collect(b"%x\r\n%b\r\n" % (len(piece), piece) if is_chunked else piece)
             self._on_progress()
             await self._let_others_run()
         if is_chunked:
-            self._write(b"0\r\n\r\n")
+            self._collect(b"0\r\n\r\n")
 
     async def _let_others_run(self) -> None:
         if self.is_writable:
