@@ -50,6 +50,22 @@ def test_after_a_stop_all_goes_on_and_what_timed_out_comes_again() -> None:
         assert set() == load.acknowledged - received(nsqd, load.acknowledged)
 
 
+def test_an_answer_that_came_during_a_stop_was_in_time() -> None:
+    """Again and again, since it is chance what a loop looks at first: the time or its sockets."""
+    with run_nsqd("--msg-timeout=1s") as nsqd:
+        client = nsqd.consumer("t", "c")
+        for _ in range(4):
+            nsqd.publish("t", b"x")
+            message = client.message()
+            nsqd.send_signal(signal.SIGSTOP)
+            client.send(commands.fin(message.id))
+            time.sleep(1.1)
+            nsqd.send_signal(signal.SIGCONT)
+            wait_until(lambda: nsqd.shows("t", "c", in_flight_count=0, depth=0), "the FIN")
+
+        assert nsqd.shows("t", "c", timeout_count=0)
+
+
 PROGRAM = """
 import sys, time
 from penstock.clock import SystemClock

@@ -1,5 +1,6 @@
 """The life of the running program: starting, stopping, coming back, and what it takes meanwhile."""
 
+import asyncio
 import os
 import resource
 import signal
@@ -10,9 +11,14 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from penstock.clock import MILLISECOND_NS
+from penstock.logs import Logger, LogLevel
+from penstock.nsqd.daemon import Nsqd
+from penstock.nsqd.options import NsqdOptions
 from penstock.testing.nsqd import NsqdDidNotStart, NsqdProcess, run_nsqd, starved_seconds
 from penstock.testing.raw_client import Disconnected, RawClient
 from penstock.testing.waiting import wait_until
@@ -282,3 +288,50 @@ def test_idle_memory_is_under_60_mb() -> None:
     print(f"idle: {resident / MIB:.1f} MiB")
 
     assert resident < 60_000_000
+
+
+# Timers -------------------------------------------------------------------------------------------
+
+
+class _NotingLoop(asyncio.SelectorEventLoop):
+    """Knows of all timers that were set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers: list[asyncio.TimerHandle] = []
+
+    def call_at(self, *args: Any, **kwargs: Any) -> asyncio.TimerHandle:  # type: ignore[override]
+        self.timers.append(super().call_at(*args, **kwargs))
+        return self.timers[-1]
+
+    def to_come(self) -> int:
+        return sum(not each.cancelled() and each.when() > self.time() for each in self.timers)
+
+
+def test_timers_do_not_pile_up_while_a_message_is_in_flight(tmp_path: Path) -> None:
+    options = NsqdOptions(
+        data_path=str(tmp_path),
+        tcp_address="127.0.0.1:0",
+        http_address="",
+        sync_timeout_ns=MILLISECOND_NS,
+    )
+
+    async def serve(loop: _NotingLoop) -> int:
+        nsqd = Nsqd(options, Logger("", LogLevel.ERROR), stop=lambda: None)
+        await nsqd.start()
+        assert nsqd.tcp is not None
+        reader, writer = await asyncio.open_connection("127.0.0.1", nsqd.tcp.port)
+        writer.write(commands.MAGIC + commands.sub("t", "c") + commands.rdy(1))
+        writer.write(commands.pub("t", b"x"))
+        await reader.readuntil(b"x")
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        to_come = loop.to_come()
+        writer.close()
+        await nsqd.stop()
+        return to_come
+
+    with asyncio.Runner(loop_factory=_NotingLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, _NotingLoop)
+        assert runner.run(serve(loop)) < 20

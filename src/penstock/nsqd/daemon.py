@@ -347,7 +347,7 @@ class Nsqd:
         if self._advance_timer is not None:
             self._advance_timer.cancel()
         delay_ns = max(now_ns - self.clock.now_ns(), 0)
-        self._advance_timer = self._loop.call_later(delay_ns / SECOND_NS, self._advance)
+        self._advance_timer = self._loop.call_later(delay_ns / SECOND_NS, self._advance_soon)
 
     def save_soon(self) -> None:
         self._loop.call_later(self._save_seconds, self._save_progress)
@@ -391,8 +391,17 @@ class Nsqd:
         for failure in self.broker.pump():
             self.log.error("failed to read a log - %s", failure)
 
+    def _advance_soon(self) -> None:
+        """Once the loop has read what there is: where we were held up, an answer that came in time
+        may still be in its socket."""
+        self._loop.call_soon(self._loop.call_soon, self._advance)
+
     def _advance(self) -> None:
-        self._advance_timer = None
+        if self.broker.exiting:
+            return
+        if self._advance_timer is not None:
+            self._advance_timer.cancel()  # The next is set below: there is one at a time.
+            self._advance_timer = None
         for failure in self.broker.advance():
             self.log.error("failed to read a log - %s", failure)
         next_ns = self.broker.next_deadline_ns()
@@ -417,7 +426,7 @@ class Nsqd:
             self.log.error("%s", finding)
         for failure in self.broker.trim_logs():
             self.log.error("failed to trim a log - %s", failure)
-        self._advance()
+        self._advance_soon()
         self._housekeeping = self._loop.call_later(
             self.options.sync_timeout_ns / SECOND_NS, self._keep_house
         )
