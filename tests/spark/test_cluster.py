@@ -15,7 +15,7 @@ from tests.spark.tables import publish
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.waiting import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # six Javas start
 
 SPARK_HOME = Path(pyspark.__file__).parent
 ON_LOOPBACK = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -101,7 +101,7 @@ def test_executors_of_other_processes_read_the_topic(nsqd: NsqdProcess, tmp_path
             capture_output=True,
             text=True,
             env=os.environ | {"PYSPARK_PYTHON": sys.executable},
-            timeout=110,
+            timeout=200,
             check=False,
         )
 
