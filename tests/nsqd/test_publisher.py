@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
 
+import pytest
+
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
@@ -84,7 +86,10 @@ class Bench:
         else:
             batch = self.publisher.publish(topic, bodies)
         answer = FutureAnswer()
-        batch.waiting.append(answer)
+        if batch.is_safe or batch.failure is not None:
+            answer.settled(batch)
+        else:
+            batch.waiting.append(answer)
         return answer.future
 
     def close(self) -> None:
@@ -139,10 +144,7 @@ def test_all_is_settled_before_anybody_is_told() -> None:
     async def test(bench: Bench) -> None:
         onlooker = Onlooker()
         a, b = bench.broker.topic("a"), bench.broker.topic("b")
-        onlooker.batches = [
-            bench.publisher.publish(a, [b"1"]),
-            bench.publisher.publish_deferred(b, [b"2"], SECOND_NS),
-        ]
+        onlooker.batches = [bench.publisher.publish(each, [b"1"]) for each in (a, b)]
         for batch in onlooker.batches:
             batch.waiting.append(onlooker)
         bench.end_turn()
@@ -191,14 +193,54 @@ def test_a_deferred_message_keeps_its_place() -> None:
     on_loop(test)
 
 
-def test_a_large_batch_is_stored_at_once_and_answered_with_the_others() -> None:
+def test_a_batch_that_has_become_large_is_stored_at_once() -> None:
     async def test(bench: Bench) -> None:
         topic = bench.broker.topic("a")
-        answer = bench.publish(topic, [b"x" * BATCH_BYTES])
+        answers = [bench.publish(topic, [body]) for body in (b"1", b"x" * BATCH_BYTES, b"3")]
 
         assert ["a"] == bench.appends.topics
-        assert not answer.done()
-        assert STORED == await answer
+        assert [False, True, False] == [each.done() for each in answers]
+        assert [STORED] * 3 == await asyncio.gather(*answers)
+        assert ["a", "a"] == bench.appends.topics
+
+    on_loop(test)
+
+
+@pytest.mark.parametrize(
+    ("topics_in_turn", "is_worth_it"),
+    [("ab", False), ("abc", False), ("aab", True), ("a", False), ("aa", True)],
+)
+def test_messages_wait_for_others_where_that_is_worth_it(
+    topics_in_turn: str, *, is_worth_it: bool
+) -> None:
+    async def test(bench: Bench) -> None:
+        async def turn() -> list[bool]:
+            answers = [bench.publish(bench.broker.topic(each), [b"x"]) for each in topics_in_turn]
+            are_done = [each.done() for each in answers]
+            assert {STORED} == set(await asyncio.gather(*answers))
+            return are_done
+
+        at_once = [all(await turn()) for _ in range(600)]
+
+        assert not at_once[0]
+        assert (not is_worth_it) == any(at_once)
+        if not is_worth_it:  # It is tried anew, or it would not be noticed that there is company.
+            tried_again = at_once.index(False, at_once.index(True))
+            assert any(at_once[tried_again:])
+
+    on_loop(test)
+
+
+def test_what_is_stored_at_once_may_fail_at_once() -> None:
+    async def test(bench: Bench) -> None:
+        topic = bench.broker.topic("a")
+        while not (answer := bench.publish(topic, [b"x"])).done():
+            await answer
+        bench.files.fail("write", times=1)
+        failed = bench.publish(topic, [b"y"])
+
+        assert failed.done()
+        assert "cannot write to" in await failed
 
     on_loop(test)
 

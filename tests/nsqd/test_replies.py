@@ -45,6 +45,20 @@ def test_nothing_overtakes_what_waits() -> None:
     assert not recorder.replies.are_waiting
 
 
+def test_what_is_settled_already_waits_for_nothing_but_what_came_before() -> None:
+    recorder = Recorder()
+    safe, failed = Batch([], is_safe=True), Batch([], failure=StorageError("full"))
+    recorder.replies.hold(safe, "PUB", b"first")
+    assert [b"first"] == recorder.happened
+
+    waiting = recorder.held("PUB", b"second,")
+    recorder.replies.hold(safe, "PUB", b"third")
+    recorder.replies.hold(failed, "MPUB", b"fourth")
+    assert [b"first"] == recorder.happened
+    waiting.synced(None)
+    assert [b"first", b"second,third", ("MPUB", "full")] == recorder.happened
+
+
 def test_what_is_safe_early_waits_for_what_came_before() -> None:
     recorder = Recorder()
     first, second = recorder.held("PUB", b"first,"), recorder.held("PUB", b"second")

@@ -7,6 +7,7 @@ the simulation says so and not in a thread, and nsqd.dat is a file like the othe
 
 import asyncio
 import queue
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,19 +80,24 @@ class Observer(Protocol):
 
 
 class _ObservedPublisher(Publisher):
+    def store_at_once(self) -> None:
+        """From now on, and for good."""
+        self._at_once_left = sys.maxsize
+
     def observe(self, observer: Observer) -> None:
         self._observer = observer
 
     def _store(
         self, topic: Topic, batch: Batch, now_ns: int, wall_ns: int, due_ns: int = 0
-    ) -> None:
+    ) -> bool:
         first_seq = topic.log.next_seq
         self._observer.storing(topic, batch.bodies, due_ns)
-        super()._store(topic, batch, now_ns, wall_ns, due_ns)
+        is_settled = super()._store(topic, batch, now_ns, wall_ns, due_ns)
         if topic.log.next_seq != first_seq:
             self._observer.stored(topic, batch.bodies, due_ns, first_seq)
         else:
             self._observer.not_stored(topic, batch.bodies)
+        return is_settled
 
 
 class _SteppedCommit(GroupCommit):
@@ -234,6 +240,8 @@ class Node(Nsqd):
             clock, self.durability, self._history.appended, self._end_turn_soon
         )
         publisher.observe(observer)
+        if setup.node_id % 2:  # It would take a while until it begins to by itself.
+            publisher.store_at_once()
         self._publisher = publisher
         self._is_starting = True
         self._data_path = DataPath.open(

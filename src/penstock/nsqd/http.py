@@ -244,14 +244,19 @@ class HttpApi:
             bodies = self._lines(request.body)
         return self._publish(topic, bodies) if bodies else OK
 
-    def _publish(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> Promise:
+    def _publish(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> object:
         """OK when the messages are stored, or else an HttpError."""
         if defer_ns:
             batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
         else:
             batch = self._publisher.publish(topic, bodies)
+        if batch.is_safe:
+            return OK
         answer = _PublishAnswer(topic=topic, log=self._services.log)
-        batch.waiting.append(answer)
+        if batch.failure is None:
+            batch.waiting.append(answer)
+        else:
+            answer.settled(batch)
         return answer
 
     def _topic_to_publish_to(self, args: dict[str, str]) -> Topic:

@@ -2,7 +2,9 @@
 
 Most producers send one message at a time and wait for its answer, so that a read brings one message
 only. But when there are many producers, one turn of the event loop brings many reads: all that it
-brings for a topic is stored as one batch, with one write, and answered then.
+brings for a topic is stored as one batch, with one write, and answered then. Where producers are so
+few, or topics so many, that hardly a message would find company, each is stored, and answered, at
+once.
 
 Between `publish` and the end of the turn a message is not stored, and not acknowledged. Whoever
 wants to see or to change a topic in the meantime calls `store` first.
@@ -23,6 +25,12 @@ __all__ = ["Batch", "Publisher", "Waiter"]
 # A batch of this size is stored at once: waiting for more would save nothing.
 BATCH_BYTES = 256 * 1024
 
+# Waiting costs as much as storing two batches instead of three. So of so many publishes that have
+# waited, a third at least must have found company, or the next ones do not wait. Then it is tried
+# anew.
+_TRIED = 32
+_AT_ONCE = 480
+
 
 class Waiter(Protocol):
     """Who is to be told what became of a batch."""
@@ -32,7 +40,8 @@ class Waiter(Protocol):
 
 
 class Batch(Struct, eq=False):
-    """Messages for one topic that are stored together. Whoever waits for that enters `waiting`."""
+    """Messages for one topic that are stored together. Whoever waits for that enters `waiting`, as
+    long as it is neither safe nor has failed."""
 
     bodies: list[bytes]
     byte_size: int = 0
@@ -66,10 +75,19 @@ class Publisher:
         self._end_turn_soon = end_turn_soon
         self._batches: dict[Topic, Batch] = {}
         self._settled: list[Batch] = []
+        self._at_once_left = 0  # while there are some, no batch is being put together
+        self._waited = 0
+        self._joined = 0
 
     def publish(self, topic: Topic, bodies: list[bytes]) -> Batch:
         """Takes messages, and the list that they are in, to be stored by the end of the turn, and
-        answered then."""
+        answered then; unless the batch that is returned is settled already."""
+        if self._at_once_left:
+            self._at_once_left -= 1
+            alone = Batch(bodies)
+            self._store_now(topic, alone)
+            return alone
+        self._waited += 1
         batches = self._batches
         byte_size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         batch = batches.get(topic)
@@ -80,18 +98,15 @@ class Publisher:
         else:
             batch.bodies.extend(bodies)
             batch.byte_size += byte_size
+            self._joined += 1
         if batch.byte_size >= BATCH_BYTES:
-            del batches[topic]
-            self._store_now(topic, batch)
-            batch.bodies = []  # which need not be kept until it is answered
+            self._store_early(topic)
         return batch
 
     def publish_deferred(self, topic: Topic, bodies: list[bytes], defer_ns: int) -> Batch:
-        """Stores messages at once that are not to be delivered before `defer_ns` have passed; they
-        are answered at the end of the turn."""
+        """Stores messages at once that are not to be delivered before `defer_ns` have passed."""
         if topic in self._batches:  # what came before it
-            self._store_now(topic, self._batches.pop(topic))
-        self._end_turn_soon()
+            self._store_early(topic)
         batch = Batch(bodies)
         self._store_now(topic, batch, defer_ns)
         return batch
@@ -102,7 +117,11 @@ class Publisher:
             batches, self._batches = self._batches, {}
             now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
             for topic, batch in batches.items():
-                self._store(topic, batch, now_ns, wall_ns)
+                if self._store(topic, batch, now_ns, wall_ns):
+                    self._settled.append(batch)
+            if self._waited >= _TRIED:
+                self._at_once_left = _AT_ONCE if self._joined < self._waited // 3 else 0
+                self._waited = self._joined = 0
 
     def answer(self) -> None:
         """Tells those who wait for what has been stored. They may publish more then, and one that
@@ -113,13 +132,21 @@ class Publisher:
                 for waiter in batch.waiting:
                     waiter.settled(batch)
 
-    def _store_now(self, topic: Topic, batch: Batch, defer_ns: int = 0) -> None:
+    def _store_early(self, topic: Topic) -> None:
+        """Stores a batch before the turn ends, which is when it is answered."""
+        batch = self._batches.pop(topic)
+        if self._store_now(topic, batch):
+            self._settled.append(batch)
+        batch.bodies = []  # which need not be kept until then
+
+    def _store_now(self, topic: Topic, batch: Batch, defer_ns: int = 0) -> bool:
         now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
-        self._store(topic, batch, now_ns, wall_ns, wall_ns + defer_ns if defer_ns else 0)
+        return self._store(topic, batch, now_ns, wall_ns, wall_ns + defer_ns if defer_ns else 0)
 
     def _store(
         self, topic: Topic, batch: Batch, now_ns: int, wall_ns: int, due_ns: int = 0
-    ) -> None:
+    ) -> bool:
+        """Returns whether it is settled; if not, it waits for an fsync."""
         try:
             topic.publish(batch.bodies, now_ns, wall_ns, due_ns)
         except StorageError as failure:
@@ -128,6 +155,6 @@ class Publisher:
             self._on_stored(topic)
             if not self._durability.appended(topic):
                 self._durability.sync(topic, batch.synced)
-                return
+                return False
             batch.is_safe = True
-        self._settled.append(batch)
+        return True

@@ -34,8 +34,14 @@ class Replies:
     def hold(self, batch: Batch, word: str, data: bytes) -> None:
         """A reply that has to wait for a batch, and that all later ones wait for. `word` is the
         command that is to blame if it fails."""
+        if batch.is_safe:
+            self.send(data)
+            return
         self._held.append((batch, word, data, None))
-        batch.waiting.append(self)
+        if batch.failure is None:
+            batch.waiting.append(self)
+        else:
+            self._release()
 
     def send(self, data: bytes) -> None:
         """Writes at once, or after all that is still waiting."""
