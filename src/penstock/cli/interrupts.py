@@ -36,5 +36,10 @@ def silence_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _interrupt(_number: int, frame: FrameType | None) -> None:
+    """As Ctrl-C, which asyncio has its own way with: an exception amid the work of a loop would let
+    it lose what it had in hand, and then wait for that for ever."""
+    on_ctrl_c = signal.getsignal(signal.SIGINT)
+    if not callable(on_ctrl_c):
+        raise KeyboardInterrupt
+    on_ctrl_c(signal.SIGINT, frame)

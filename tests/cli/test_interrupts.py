@@ -1,0 +1,40 @@
+"""Leaving, by a signal that comes amid the work of a loop."""
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import asyncio, os, signal, sys
+from penstock.cli.interrupts import leaving_on_signals
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests were started under
+
+def work():
+    os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+    print("done")
+
+async def main():
+    asyncio.get_running_loop().call_soon(work)
+    try:
+        await asyncio.sleep(20)
+    finally:
+        print("left")
+
+with leaving_on_signals():
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
+def test_a_loop_is_not_torn_from_its_work(number: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM, number],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+    assert (0, "done\nleft\n", "") == (ended.returncode, ended.stdout, ended.stderr)
