@@ -132,7 +132,9 @@ def test_what_is_not_a_message_of_kombus_is_dropped_and_told_of(
     send(connection, topic, "good")
 
     assert "good" == Listener(connection, Queue(topic)).next().payload
-    assert len(foreign) == sum("dropped" in message for message in caplog.messages)
+    # By their ids, since one that could not be answered in time comes again.
+    dropped = {each.split()[1] for each in caplog.messages if "dropped" in each}
+    assert len(foreign) == len(dropped)
 
 
 # Deferral.
