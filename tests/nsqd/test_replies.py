@@ -98,3 +98,30 @@ def test_a_failure_is_told_in_its_place() -> None:
     batches[0].synced(None)
     assert [b"OK", ("MPUB", "disk full")] == recorder.happened
     assert not recorder.replies.are_waiting
+
+
+def test_what_is_corked_is_one_write_and_comes_before_what_is_to_be_done_after_it() -> None:
+    recorder = Recorder()
+    recorder.replies.cork()
+    recorder.replies.send(b"first,")
+    recorder.replies.hold(Batch([], is_safe=True), "PUB", b"second")
+    assert [] == recorder.happened
+    recorder.replies.then(lambda: recorder.happened.append("done"))
+    assert [b"first,second", "done"] == recorder.happened
+
+    recorder.replies.send(b"third")
+    recorder.replies.uncork()
+    recorder.replies.send(b"fourth")
+    assert [b"first,second", "done", b"third", b"fourth"] == recorder.happened
+
+
+def test_what_was_held_when_it_was_corked_keeps_its_place() -> None:
+    recorder = Recorder()
+    batch = recorder.held("PUB", b"first,")
+    recorder.replies.then(lambda: recorder.happened.append("done"))
+    recorder.replies.cork()
+    recorder.replies.send(b"second")
+    batch.synced(None)
+    assert [b"first,", "done"] == recorder.happened
+    recorder.replies.uncork()
+    assert [b"first,", "done", b"second"] == recorder.happened

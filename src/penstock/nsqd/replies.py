@@ -16,13 +16,14 @@ Held: TypeAlias = tuple[Batch | None, str, bytes, Callable[[], None] | None]
 class Replies:
     """The replies of one connection."""
 
-    __slots__ = ("_held", "_on_failure", "_write")
+    __slots__ = ("_corked", "_held", "_on_failure", "_write", "_write_now")
 
     def __init__(
         self, write: Callable[[bytes], None], on_failure: Callable[[str, StorageError], None]
     ) -> None:
         """`on_failure` is told which command could not be carried out, and why."""
-        self._write = write
+        self._write = self._write_now = write
+        self._corked: list[bytes] = []
         self._on_failure = on_failure
         self._held: deque[Held] = deque()
 
@@ -30,6 +31,15 @@ class Replies:
     def are_waiting(self) -> bool:
         """Whether there is something that has not been written yet."""
         return bool(self._held)
+
+    def cork(self) -> None:
+        """Keeps what is to be written until `uncork`, for one write: more is about to come."""
+        self._write = self._corked.append
+
+    def uncork(self) -> None:
+        """Writes what was kept, and what comes from now on at once."""
+        self._write = self._write_now
+        self._write_corked()
 
     def hold(self, batch: Batch, word: str, data: bytes) -> None:
         """A reply that has to wait for a batch, and that all later ones wait for. `word` is the
@@ -55,6 +65,7 @@ class Replies:
         if self._held:
             self._held.append((None, "", b"", action))
         else:
+            self._write_corked()
             action()
 
     def settled(self, batch: Batch) -> None:
@@ -77,6 +88,7 @@ class Replies:
             due.append(data)
             if action is not None:
                 self._write_all(due)
+                self._write_corked()
                 action()
         self._write_all(due)
         if held and batch is not None and batch.failure is not None:
@@ -87,3 +99,9 @@ class Replies:
         if data := b"".join(due):
             self._write(data)
             due.clear()
+
+    def _write_corked(self) -> None:
+        if self._corked:
+            data = b"".join(self._corked)
+            self._corked.clear()
+            self._write_now(data)

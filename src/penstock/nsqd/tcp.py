@@ -327,9 +327,13 @@ class Client(asyncio.Protocol):
     def _take_turn(self) -> None:
         """Does what has been asked for, until there is nothing more, or something to wait for."""
         self._turn_ends_at = monotonic() + TURN_SECONDS
-        self._take_commands()
-        if self._layered is not None:
-            self._take_plain_bytes(self._layered)
+        self.replies.cork()
+        try:
+            self._take_commands()
+            if self._layered is not None:
+                self._take_plain_bytes(self._layered)
+        finally:
+            self.replies.uncork()
 
     def _take_commands(self) -> None:
         next_event = self._wire.next_event
