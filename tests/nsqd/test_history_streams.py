@@ -24,16 +24,21 @@ def frames(streams: HistoryStreams, topic: Topic, reader: LogReader) -> AsyncIte
     return streams.frames(topic, reader, follow=True)
 
 
+def topic_of_one() -> tuple[Host, Topic, LogReader]:
+    """A topic with one message, its broker, and what reads it from there on."""
+    host = Host()
+    host.publish("t", "a")
+    topic = host.broker.topic("t")
+    assert isinstance(topic.log, TopicLog)
+    return host, topic, LogReader(topic.log, topic.log.first_seq)
+
+
 @pytest.mark.parametrize(("stream", "heartbeat"), [(lines, b"\n"), (frames, wire.HEARTBEAT)])
 def test_a_heartbeat_while_nothing_comes(
     monkeypatch: pytest.MonkeyPatch, stream: Stream, heartbeat: bytes
 ) -> None:
     monkeypatch.setattr(history_streams, "HEARTBEAT_SECONDS", 0.01)
-    host = Host()
-    host.publish("t", "a")
-    topic = host.broker.topic("t")
-    assert isinstance(topic.log, TopicLog)
-    reader = LogReader(topic.log, topic.log.first_seq)
+    host, topic, reader = topic_of_one()
 
     async def follow() -> list[bytes]:
         streams = HistoryStreams()
@@ -57,11 +62,7 @@ def test_a_heartbeat_while_nothing_comes(
 
 
 def test_a_client_that_leaves_as_the_topic_grows_is_sent_no_more() -> None:
-    host = Host()
-    host.publish("t", "a")
-    topic = host.broker.topic("t")
-    assert isinstance(topic.log, TopicLog)
-    reader = LogReader(topic.log, topic.log.first_seq)
+    host, topic, reader = topic_of_one()
 
     async def follow() -> None:
         streams = HistoryStreams()
@@ -82,11 +83,7 @@ def test_a_client_that_leaves_as_the_topic_grows_is_sent_no_more() -> None:
 
 def test_a_topic_that_is_deleted_cuts_its_followers_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_streams, "HEARTBEAT_SECONDS", 0.01)
-    host = Host()
-    host.publish("t", "a")
-    topic = host.broker.topic("t")
-    assert isinstance(topic.log, TopicLog)
-    reader = LogReader(topic.log, topic.log.first_seq)
+    host, topic, reader = topic_of_one()
 
     async def follow() -> None:
         streams = HistoryStreams()

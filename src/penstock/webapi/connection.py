@@ -243,7 +243,8 @@ class Connection(asyncio.Protocol):
             return len(data)
         if plan.head.expects_continue:
             self._outbox.put(CONTINUE)
-            self._outbox.flush()
+            if self._outbox.collected:
+                self._outbox.flush()
         self._plan, self._body = plan, plan.new_body()
         self._reset_deadline()
         return self._read_body(data, start)

@@ -200,10 +200,8 @@ class Outbox:
             self._state.log.error("HTTP: failure in a request whose peer has gone: %r", error)
 
     def _settle(self) -> None:
-        """Sends the answers that have become ready, up to the first that has not."""
+        """Collects the answers that have become ready, up to the first that has not."""
         waiting = self.waiting
-        if self.collected:  # before them
-            self.flush()
         while waiting and self._streaming is None:
             wire = waiting[0]
             if not isinstance(wire, bytes):
@@ -218,7 +216,7 @@ class Outbox:
                     return
                 wire = self._wire(plan, answer, is_last=self.is_last and len(waiting) == 1)
             waiting.popleft()
-            self._write(wire)
+            self.collected.append(wire)  # They are few: so many may wait.
         if not waiting:
             self._is_exclusive = False
 
