@@ -13,8 +13,9 @@ import termios
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import IO
 
-__all__ = ["TerminalProgram", "in_pipe", "on_terminal", "started"]
+__all__ = ["TerminalProgram", "in_pipe", "on_terminal", "started", "unread_bytes"]
 
 SECONDS = 20.0
 
@@ -61,6 +62,12 @@ def started(program: str, *args: str) -> Iterator[subprocess.Popen[str]]:
             yield process
         finally:
             process.kill()
+
+
+def unread_bytes(pipe: IO[bytes] | IO[str]) -> int:
+    """How much a program has written into this pipe that we have not read."""
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
+    return int(count)
 
 
 class TerminalProgram:

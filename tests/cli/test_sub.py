@@ -2,9 +2,11 @@
 
 import json
 import signal
+import subprocess
+import sys
 
 import pytest
-from tests.cli.programs import in_pipe, on_terminal, started
+from tests.cli.programs import in_pipe, on_terminal, started, unread_bytes
 
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.nsqlookupd import NsqlookupdProcess
@@ -79,6 +81,41 @@ class TestInAPipe:
 
             assert (1, "") == (program.wait(20), program.stderr.read())
         wait_until(lambda: nsqd.shows("cut", "c", depth=1), "what nobody saw to come back")
+
+    def test_one_signal_ends_it_though_its_reader_does_not_read(self, nsqd: NsqdProcess) -> None:
+        nsqd.post("/mpub?topic=stuck", b"\n".join([b"x" * 1000] * 1000))
+        with started("penstock", *consuming(nsqd, "stuck")) as program:
+            pipe = program.stdout
+            assert pipe is not None
+            wait_until(lambda: unread_bytes(pipe) > 60_000, "the pipe to be full")
+            program.send_signal(signal.SIGTERM)
+            assert 0 == program.wait(20)
+            shown = pipe.read().count("\n")
+
+        wait_until(lambda: nsqd.shows("stuck", "c", in_flight_count=0), "the rest to come back")
+        assert nsqd.stats("stuck", "c")["depth"] >= 1000 - shown
+
+    @pytest.mark.parametrize(
+        ("output", "expected"),
+        [
+            (">/dev/full", "penstock: standard output cannot be written: No space left on device"),
+            (">&-", "penstock: standard output is closed"),
+        ],
+    )
+    def test_what_cannot_be_printed_is_told(
+        self, nsqd: NsqdProcess, output: str, expected: str
+    ) -> None:
+        nsqd.publish("untold", b"one")
+        command = [sys.executable, "-m", "penstock.cli.penstock", *consuming(nsqd, "untold")]
+        done = subprocess.run(
+            ["sh", "-c", f'"$@" {output}', "sh", *command],
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=20,
+        )
+
+        assert (1, f"{expected}\n") == (done.returncode, done.stderr)
 
 
 def test_ctrl_c_leaves_it_on_a_terminal(nsqd: NsqdProcess) -> None:

@@ -7,7 +7,7 @@ import sys
 import time
 
 import pytest
-from tests.cli.programs import in_pipe, on_terminal
+from tests.cli.programs import in_pipe, on_terminal, unread_bytes
 from tests.tools.tool_process import tool_process
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
@@ -97,6 +97,18 @@ def test_what_nobody_read_is_not_finished(nsqd: NsqdProcess, topic: str) -> None
 
     stats = nsqd.stats(topic, "c")
     assert stats["depth"] >= 1000 - 200 - 66  # what fits into the pipe was read, as far as we know
+
+
+def test_one_signal_ends_it_though_its_reader_does_not_read(nsqd: NsqdProcess, topic: str) -> None:
+    create(nsqd, topic, "c")
+    nsqd.post(f"/mpub?topic={topic}", b"\n".join([b"x" * 1000] * 1000))
+    with tool_process("nsq_tail", f"--topic={topic}", "--channel=c", at(nsqd)) as tail:
+        wait_until(lambda: unread_bytes(tail.stdout) > 60_000, "the pipe to be full")
+        tail.stop()
+        shown = tail.stdout.read().count(b"\n")
+
+    wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=0), "the rest to be given back")
+    assert nsqd.stats(topic, "c")["depth"] >= 1000 - shown
 
 
 def test_what_waits_for_its_reader_does_not_time_out(topic: str) -> None:

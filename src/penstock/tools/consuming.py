@@ -34,14 +34,22 @@ def run_tool(work: Callable[[asyncio.Event], Coroutine[Any, Any, int]], log: Log
         return uvloop.run(main())
 
 
-async def consume_all(consumers: Sequence[Consumer], work: Work, stop: asyncio.Event) -> None:
+async def consume_all(
+    consumers: Sequence[Consumer],
+    work: Work,
+    stop: asyncio.Event,
+    *,
+    leaving_seconds: float | None = None,
+) -> None:
     """Does `work` with each consumer. When one ends, or `stop` is set, all are stopped, and this
-    returns when each has come to its end. Raises the first error."""
+    returns when each has come to its end; work that takes longer than `leaving_seconds`, counted
+    from `stop`, is cancelled. Raises the first error."""
     async with AsyncExitStack() as stack:
         for consumer in consumers:
             await stack.enter_async_context(consumer)
         tasks = [asyncio.ensure_future(work(consumer)) for consumer in consumers]
         stopped = asyncio.create_task(stop.wait())
+        leaving = asyncio.create_task(_cancel_in_time(tasks, stop, leaving_seconds))
         try:
             await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -49,9 +57,20 @@ async def consume_all(consumers: Sequence[Consumer], work: Work, stop: asyncio.E
             for consumer in consumers:
                 consumer.stop()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+            leaving.cancel()
         for outcome in outcomes:
-            if outcome is not None:
+            if isinstance(outcome, Exception):
                 raise outcome
+
+
+async def _cancel_in_time(
+    tasks: Sequence[asyncio.Future[None]], stop: asyncio.Event, seconds: float | None
+) -> None:
+    await stop.wait()
+    if seconds is not None:
+        await asyncio.wait(tasks, timeout=seconds)
+        for task in tasks:
+            task.cancel()
 
 
 @contextmanager

@@ -1,9 +1,8 @@
 """`penstock sub`: consume a channel, and print it. A message is finished when it has been printed,
-which is when the system has taken it from us."""
+which is when the system has taken it from us; when we are cancelled before that, it goes back."""
 
 import asyncio
 import logging
-import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.client import ClientConfig, Consumer, Message
 from penstock.errors import ClientError
+from penstock.tools.output import standard_output
 
 __all__ = ["print_messages"]
 
@@ -40,7 +40,9 @@ async def print_messages(
     max_in_flight: int = 200,
 ) -> None:
     """Prints messages until there were `count` of them. An nsqd that is lost is warned of, and
-    tried again. Raises ClientError, also if none comes in time, or ConfigError."""
+    tried again. Raises ClientError, also if none comes in time, ConfigError, BrokenPipeError if
+    nobody reads any more, or Error if standard output cannot be written."""
+    output = standard_output()
     line_of = _json_line if as_json else _body_line
     left = count
     in_flight = min(max_in_flight, count or max_in_flight)
@@ -54,22 +56,18 @@ async def print_messages(
     )
     with _warnings_of_clients(lambda _: None):
         await consumer.start()  # What is wrong now ends it, and need not be told twice.
+    messages: list[Message] = []
+    # Whoever reads this may take a break.
+    touching = asyncio.create_task(consumer.keep_touching(lambda: messages))
     try:
         with _warnings_of_clients(warn):
             while left is None or left > 0:
                 messages = await _next_messages(consumer, left or in_flight, timeout_seconds)
-                # In a thread, so that connections live on while whoever reads this takes a break.
-                await asyncio.to_thread(_write, b"".join(map(line_of, messages)))
-                for message in messages:
-                    message.finish()
+                await output.show(messages, b"".join(map(line_of, messages)))
                 left = None if left is None else left - len(messages)
     finally:
+        touching.cancel()
         await consumer.close()
-
-
-def _write(lines: bytes) -> None:
-    sys.stdout.buffer.write(lines)
-    sys.stdout.buffer.flush()
 
 
 @contextmanager

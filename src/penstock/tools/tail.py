@@ -1,12 +1,11 @@
 """nsq_tail: the messages of topics on standard output, each on a line of its own.
 
-A message is finished once it has been written, the last one too. Writing happens in a thread:
-whoever reads slowly holds up the messages, but not our heartbeats. When nobody reads any more,
-that is the end, and no error.
+A message is finished once it has been written, the last one too. Whoever reads slowly holds up the
+messages, but not our heartbeats, nor our end. When nobody reads any more, that is the end, and no
+error.
 """
 
 import asyncio
-import os
 import random
 import select
 import sys
@@ -14,14 +13,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.client import Consumer, Message
-from penstock.errors import ConfigError, Error
+from penstock.errors import ConfigError
 from penstock.logs import Logger
 from penstock.option_kinds import BOOL, INT, STRING, STRINGS
 from penstock.options import option
 from penstock.tools.consumer_options import ConsumerOptions, check_source, consumer_config
 from penstock.tools.consuming import consume_all, run_tool
+from penstock.tools.output import Output, standard_output
 
 __all__ = ["TailOptions", "check", "run"]
+
+# How long what is here may take to be shown, once we are to leave.
+LEAVING_SECONDS = 0.5
 
 # How often we look whether there is still a reader, when there is nothing to write.
 READER_CHECK_SECONDS = 0.5
@@ -66,12 +69,10 @@ async def _tail(options: TailOptions, stop: asyncio.Event) -> int:
         )
         for topic in dict.fromkeys(options.topic)
     ]
-    if sys.stdout is None:
-        raise Error("standard output is closed")
-    tail = _Tail(sys.stdout.fileno(), count_max=options.n, print_topic=options.print_topic)
+    tail = _Tail(standard_output(), count_max=options.n, print_topic=options.print_topic)
     watching = asyncio.create_task(tail.watch_reader(stop))
     try:
-        await consume_all(consumers, tail.show, stop)
+        await consume_all(consumers, tail.show, stop, leaving_seconds=LEAVING_SECONDS)
     finally:
         watching.cancel()
     return 0
@@ -80,11 +81,10 @@ async def _tail(options: TailOptions, stop: asyncio.Event) -> int:
 class _Tail:
     """What is shown, of all topics together."""
 
-    def __init__(self, fd: int, *, count_max: int, print_topic: bool) -> None:
-        self._fd = fd
+    def __init__(self, output: Output, *, count_max: int, print_topic: bool) -> None:
+        self._output = output
         self._left = count_max or sys.maxsize
         self._print_topic = print_topic
-        self._writing = asyncio.Lock()  # so that the lines of two topics do not mix
 
     async def show(self, consumer: Consumer) -> None:
         """Shows what comes, until there has been enough, or nobody reads it."""
@@ -96,26 +96,21 @@ class _Tail:
             while self._left and (messages := await consumer.batch()):
                 await self._show(prefix, messages)
         except BrokenPipeError:
-            _requeue(messages)
-        except OSError as error:
-            _requeue(messages)
-            raise Error(f"standard output cannot be written: {error.strerror}") from None
+            pass
         finally:
             touching.cancel()
 
     async def _show(self, prefix: bytes, messages: list[Message]) -> None:
         shown, rest = messages[: self._left], messages[self._left :]
         self._left -= len(shown)
-        async with self._writing:
-            await asyncio.to_thread(_write, self._fd, _lines(prefix, shown))
-        for message in shown:
-            message.finish()
-        _requeue(rest)
+        for message in rest:
+            message.requeue()
+        await self._output.show(shown, _lines(prefix, shown))
 
     async def watch_reader(self, stop: asyncio.Event) -> None:
         """Sets `stop` when there is nobody to write for, though there be nothing to write."""
         poll = select.poll()
-        poll.register(self._fd, 0)
+        poll.register(self._output.fd, 0)
         # The loop can wait until there is room to write, but there nearly always is.
         while not any(events & select.POLLERR for _, events in poll.poll(0)):  # noqa: ASYNC110
             await asyncio.sleep(READER_CHECK_SECONDS)
@@ -124,14 +119,3 @@ class _Tail:
 
 def _lines(prefix: bytes, messages: Iterable[Message]) -> bytes:
     return b"".join([b"%b%b\n" % (prefix, message.body) for message in messages])
-
-
-def _write(fd: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(fd, left) :]
-
-
-def _requeue(messages: Iterable[Message]) -> None:
-    for message in messages:
-        message.requeue()
