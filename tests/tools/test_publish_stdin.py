@@ -87,6 +87,48 @@ def test_a_signal_ends_the_reading_and_nothing_read_is_lost(nsqd: NsqdProcess, t
     assert [b"one", b"two"] == published(nsqd, topic)
 
 
+def test_what_is_read_at_the_very_moment_of_a_signal_is_published(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    prelude = """
+import os, signal, time
+read = os.read
+def read_and_be_told_to_stop(fd, size):
+    data = read(fd, size)
+    if data:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+    return data
+os.read = read_and_be_told_to_stop
+"""
+    nsqd.post(f"/topic/create?topic={topic}")
+    with tool_process("to_nsq", f"--topic={topic}", at(nsqd), prelude=prelude) as to_nsq:
+        to_nsq.stdin.write(b"one\ntwo\n")
+        to_nsq.stdin.flush()
+        assert 0 == to_nsq.wait()
+
+    assert [b"one", b"two"] == published(nsqd, topic)
+
+
+def test_what_cannot_be_published_in_time_after_a_signal_is_counted(
+    nsqd: NsqdProcess, topic: str
+) -> None:
+    nsqd.post(f"/topic/create?topic={topic}")
+    prelude = "from penstock.tools import publish_stdin as p; p.LEAVING_SECONDS = 0.2"
+    flags = (f"--topic={topic}", "--rate=1", at(nsqd))
+    with tool_process("to_nsq", *flags, prelude=prelude) as to_nsq:
+        to_nsq.stdin.write(b"x\n" * 1000)
+        to_nsq.stdin.flush()
+        wait_until(lambda: nsqd.stats(topic)["message_count"], "the first record")
+        to_nsq.send_signal(signal.SIGTERM)
+        assert 1 == to_nsq.wait()
+        log = to_nsq.log
+
+    left = 1000 - nsqd.stats(topic)["message_count"]
+    expected = f"FATAL: not all was published within 0.2 s ({left} records read and not published)"
+    assert expected in log
+
+
 def test_what_is_refused_is_told_and_what_came_before_is_kept(topic: str) -> None:
     with run_nsqd("--max-msg-size=100") as nsqd:
         data = b"one\ntwo\n" + b"x" * 101 + b"\nthree\n"
@@ -94,6 +136,7 @@ def test_what_is_refused_is_told_and_what_came_before_is_kept(topic: str) -> Non
 
         assert 1 == done.returncode
         assert f"FATAL: {nsqd.tcp_address}: E_BAD_MESSAGE" in done.stderr
+        assert done.stderr.endswith(" (2 records read and not published)\n")
         assert [b"one", b"two"] == published(nsqd, topic)
 
 
