@@ -42,12 +42,15 @@ def nobody() -> str:
 
 
 @contextmanager
-def recorder() -> Iterator[tuple[str, list[Any]]]:
-    """The URL of something that keeps the JSON of every POST, and what it has kept."""
+def recorder(begin: threading.Event | None = None) -> Iterator[tuple[str, list[Any]]]:
+    """The URL of something that keeps the JSON of every POST, and what it has kept. If it is given
+    an event, it lets everybody wait until that is set."""
     kept: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
+            if begin is not None:
+                begin.wait(10)
             kept.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(200)
             self.end_headers()

@@ -1,7 +1,9 @@
 """Who may do what, and who is told of it."""
 
 import os
+import signal
 import socket
+import threading
 from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -215,6 +217,38 @@ class TestNotifications:
             assert 200 == nsqadmin.http("POST", "/api/topics", CREATE).status
             wait_until(lambda: "failed to POST notification" in nsqadmin.log, "the failure's line")
             assert 200 == nsqadmin.http("GET", "/ping").status
+
+    def test_what_waits_at_the_end_is_still_sent(self, nsqd: NsqdProcess) -> None:
+        begin = threading.Event()
+        with recorder(begin) as (url, kept):
+            flags = (
+                f"--nsqd-http-address={nsqd.http_address}",
+                f"--notification-http-endpoint={url}",
+            )
+            with run_nsqadmin(*flags) as nsqadmin:
+                for topic in ("first", "second"):
+                    nsqadmin.post("/api/topics", f'{{"topic":"{topic}"}}'.encode())
+                nsqadmin.send_signal(signal.SIGTERM)
+                wait_until(lambda: "SIGTERM, stopping" in nsqadmin.log, "it to stop")
+                begin.set()
+                assert 0 == nsqadmin.wait()
+
+        assert ["first", "second"] == [each["topic"] for each in kept]
+
+    def test_what_is_not_taken_at_the_end_is_logged(self, nsqd: NsqdProcess) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
+            flags = (
+                f"--nsqd-http-address={nsqd.http_address}",
+                f"--notification-http-endpoint={url}",
+            )
+            with run_nsqadmin(*flags) as nsqadmin:
+                for topic in ("first", "second"):
+                    nsqadmin.post("/api/topics", f'{{"topic":"{topic}"}}'.encode())
+                nsqadmin.terminate()
+                given_up = 'notification given up, not taken in time: {"action":"create_topic",'
+
+                assert 2 == nsqadmin.log.count(given_up), nsqadmin.log
 
 
 def test_pages_come_with_a_strict_policy(nsqadmin: NsqadminProcess) -> None:

@@ -129,10 +129,12 @@ class Nsqadmin:
             reload_on_hangup({"tokens": self._login.reload}, self.log)
 
     async def stop(self) -> None:
-        """Stops accepting, answers what has been asked, closes connections."""
+        """Stops accepting, answers what has been asked, closes connections, tells of the last
+        changes."""
         if self.http is not None:
             self.http.close()
         await self._answer_what_was_asked()
+        await self._notifier.settle()
         for task in (*self._state.tasks, *self._tasks):
             task.cancel()
         await asyncio.gather(*self._state.tasks, *self._tasks, return_exceptions=True)

@@ -1,7 +1,8 @@
 """Tells an HTTP endpoint what was changed, and by whom.
 
 It is told after the change, in order, by one task; no request waits for it. An endpoint that does
-not answer, or says no, is logged. One that stays behind loses what exceeds the queue.
+not answer, or says no, is logged. One that stays behind loses what exceeds the queue, and what it
+has not taken soon after the end; that is logged too.
 """
 
 import asyncio
@@ -23,6 +24,9 @@ __all__ = ["Action", "Notifier", "basic_auth_user"]
 # A busy day's changes; beyond that the endpoint has been gone for long.
 WAITING_MAX = 1000
 
+# How long an endpoint may take at the end for all that waits.
+LEAVING_SECONDS = 3.0
+
 
 class Action(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What was done: `verb` is one of NSQ's words for it, such as `pause_channel`."""
@@ -43,6 +47,7 @@ class Notifier:
         self._http = http
         self._log = log
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue(WAITING_MAX)
+        self._in_hand: bytes | None = None
 
     def notify(self, action: Action, request: Request) -> None:
         """Never fails, and never waits."""
@@ -56,7 +61,25 @@ class Notifier:
     async def run(self) -> None:
         """Sends what there is to send, until it is cancelled."""
         while True:
-            await self._post(await self._waiting.get())
+            self._in_hand = await self._waiting.get()
+            await self._post(self._in_hand)
+            self._in_hand = None
+            self._waiting.task_done()
+
+    async def settle(self) -> None:
+        """Returns when all has been sent by `run`, or given up."""
+        try:
+            async with asyncio.timeout(LEAVING_SECONDS):
+                await self._waiting.join()
+        except TimeoutError:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        left = [] if self._in_hand is None else [self._in_hand]
+        while not self._waiting.empty():
+            left.append(self._waiting.get_nowait())
+        for body in left:
+            self._log.error("notification given up, not taken in time: %s", body.decode())
 
     async def _post(self, body: bytes) -> None:
         self._log.info("POSTing notification to %s", self._endpoint)
