@@ -106,6 +106,7 @@ class TestRegistering:
     ) -> None:
         with run_node(nsqlookupd, flags=("--http-address=",)) as nsqd:
             wait_until(lambda: "E_BAD_BODY IDENTIFY missing fields" in nsqd.log, "the refusal")
+            assert "refuses us: set -broadcast-http-port, or -http-address with" in nsqd.log
             nsqd.publish(topic, b"x")
 
             assert b"x" == nsqd.consumer(topic, "c").message().body

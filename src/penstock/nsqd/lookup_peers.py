@@ -23,6 +23,9 @@ from penstock.webapi.client import HttpClient
 __all__ = ["LookupPeers"]
 
 
+_REMEDY = "set -broadcast-http-port, or -http-address with -tls-required, to tell where HTTPS is"
+
+
 class _Channels(msgspec.Struct):
     channels: list[str]
 
@@ -54,6 +57,8 @@ class LookupPeers:
     def connect(self, addresses: Iterable[str]) -> None:
         """Registers with these, and no longer with any other."""
         wanted = dict.fromkeys(addresses)
+        if wanted and not self._identity()["http_port"]:
+            self._log.warning("LOOKUP: without an HTTP port nsqlookupd refuses us: %s", _REMEDY)
         for address in [known for known in self._peers if known not in wanted]:
             self._log.info("LOOKUP: removing peer %s", address)
             _start(self._peers.pop(address).close(), self._closing)
