@@ -2,6 +2,8 @@
 
 import signal
 import socket
+import subprocess
+import sys
 
 import pytest
 from tests.cli.programs import in_pipe, on_terminal, started
@@ -38,6 +40,18 @@ class TestInAPipe:
         )
 
         assert (0, [*HEADER, row, row]) == (done.returncode, done.stdout.splitlines())
+
+    def test_an_output_that_cannot_be_written_is_told_in_a_line(self, nsqd: NsqdProcess) -> None:
+        make_channel(nsqd, "full")
+        command = [sys.executable, "-m", "penstock.cli.nsq_stat", *watching(nsqd, "full")]
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=20
+            )
+
+        assert (1, 1) == (done.returncode, done.stderr.count(b"\n")), done.stderr
+        expected = b"FATAL: standard output cannot be written: No space left on device\n"
+        assert done.stderr.endswith(expected)
 
     def test_the_header_comes_again_after_25_rows(self, nsqd: NsqdProcess) -> None:
         make_channel(nsqd, "headers")

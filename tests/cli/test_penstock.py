@@ -110,6 +110,27 @@ def test_a_wrong_command_line_exits_with_2(
     assert "Error: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--help >/dev/full", "penstock: No space left on device"),
+        ("--help >&-", "penstock: standard output is closed"),
+        ("pub orders <&-", "Error: standard input is closed"),
+    ],
+)
+def test_a_standard_file_that_cannot_be_used_is_told_in_a_line(words: str, expected: str) -> None:
+    shown = subprocess.run(
+        ["sh", "-c", f"{sys.executable} -m penstock.cli.penstock {words}"],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+
+    assert shown.returncode in {1, 2}
+    assert "Traceback" not in shown.stderr
+    assert expected == shown.stderr.splitlines()[-1]
+
+
 def test_a_command_does_not_load_the_others() -> None:
     program = (
         "import sys; from penstock.cli.penstock import main; main(['--version']);"

@@ -1,4 +1,5 @@
-"""Leaving a tool that goes on until it is told to stop, which is no failure."""
+"""What ends a tool, and is no failure: being told to stop, or having been read enough. And what is
+one, though it be no fault of the tool's: an output that cannot be written."""
 
 import os
 import signal
@@ -7,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["leaving_on_signals", "quiet_when_unread", "silence_stdout"]
+from penstock.errors import Error
+
+__all__ = ["leaving_on_signals", "quiet_when_unread", "require_stdout", "silence_stdout"]
 
 
 @contextmanager
@@ -24,11 +27,21 @@ def leaving_on_signals() -> Iterator[None]:
 
 @contextmanager
 def quiet_when_unread() -> Iterator[None]:
-    """Whoever read our output has seen enough: that ends the block, and is no failure."""
+    """Whoever read our output has seen enough: that ends the block, and is no failure. Raises Error
+    if the output cannot be written."""
     try:
         yield
     except BrokenPipeError:
         silence_stdout()
+    except OSError as error:
+        silence_stdout()
+        raise Error(f"standard output cannot be written: {error.strerror}") from None
+
+
+def require_stdout() -> None:
+    """Raises Error if it is closed."""
+    if sys.stdout is None:
+        raise Error("standard output is closed")
 
 
 def silence_stdout() -> None:

@@ -30,14 +30,16 @@ __all__ = ["command"]
 @click.option("--limit", type=click.IntRange(min=1), help="Stop after so many lines.")
 def command(file: str, *, messages: bool, limit: int | None) -> None:
     """Show what is in a segment (.log), a journal (cursors.N) or an index (.index)."""
+    for line in islice(_lines_of(file, messages=messages), limit):
+        click.echo(line)
+
+
+def _lines_of(path: str, *, messages: bool) -> Iterator[str]:
     try:
-        with contextlib.closing(RealFiles().open(file, "read")) as opened:
-            for line in islice(_lines(Path(file).name, opened, messages=messages), limit):
-                click.echo(line)
-    except BrokenPipeError:
-        raise
+        with contextlib.closing(RealFiles().open(path, "read")) as file:
+            yield from _lines(Path(path).name, file, messages=messages)
     except OSError as error:
-        raise storage_error("read", file, error) from error
+        raise storage_error("read", path, error) from error
 
 
 def _lines(name: str, file: File, *, messages: bool) -> Iterator[str]:

@@ -76,12 +76,17 @@ def _run(options: NsqStatOptions, log: Logger) -> int:
     # Last, so that a mistake in the flags is answered at once.
     import asyncio  # noqa: PLC0415
 
-    from penstock.cli.interrupts import leaving_on_signals, quiet_when_unread  # noqa: PLC0415
+    from penstock.cli.interrupts import (  # noqa: PLC0415
+        leaving_on_signals,
+        quiet_when_unread,
+        require_stdout,
+    )
     from penstock.cluster.stats import Cluster  # noqa: PLC0415
     from penstock.tools.channel_stats import ChannelWatch  # noqa: PLC0415
     from penstock.tools.live_screen import maybe_live_console  # noqa: PLC0415
     from penstock.webapi.client import HttpClient  # noqa: PLC0415
 
+    require_stdout()
     http = HttpClient(
         connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
         request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,

@@ -10,7 +10,7 @@ from importlib import import_module
 import click
 
 from penstock import __version__
-from penstock.cli.interrupts import silence_stdout
+from penstock.cli.interrupts import require_stdout, silence_stdout
 from penstock.errors import Error
 
 __all__ = ["LazyGroup", "cli", "main"]
@@ -67,6 +67,7 @@ def cli() -> None:
 def main(args: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code. What goes wrong is told in one line."""
     try:
+        require_stdout()
         return cli.main(args, prog_name="penstock", standalone_mode=False) or 0
     except click.ClickException as error:
         error.show()
@@ -78,6 +79,10 @@ def main(args: Sequence[str] | None = None) -> int:
         return 1
     except BrokenPipeError:
         silence_stdout()  # Whoever read our output has seen enough.
+        return 1
+    except OSError as error:  # of our output, most likely: commands translate what else may fail
+        silence_stdout()
+        click.echo(f"penstock: {error.strerror or error}", err=True)
         return 1
 
 

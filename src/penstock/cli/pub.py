@@ -60,6 +60,8 @@ def command(
     if bodies and not all(bodies):
         raise click.UsageError("NSQ has no empty messages")
     path = None if file in (None, "-") else file
+    if not bodies and path is None and sys.stdin is None:
+        raise click.UsageError("standard input is closed")
     if not bodies and path is None and sys.stdin.isatty():
         click.echo("One message a line; Ctrl-D ends.", err=True)
     source = Source(tuple(map(_to_bytes, bodies)), path, whole=whole)

@@ -140,6 +140,6 @@ def _time(time_ns: int) -> str:
 
 
 def _confirm() -> None:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError("there is nobody to ask whether that is right: say --yes")
     click.confirm("Publish them?", abort=True, err=True)

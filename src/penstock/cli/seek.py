@@ -93,6 +93,6 @@ def _in_words(move: "Move") -> str:
 
 
 def _confirm(topic: str, channel: str) -> None:
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError("there is nobody to ask whether that is right: say --yes")
     click.confirm(f"Move {topic}/{channel}?", abort=True, err=True)
