@@ -66,6 +66,22 @@ def test_an_answer_that_came_during_a_stop_was_in_time() -> None:
         assert nsqd.shows("t", "c", timeout_count=0)
 
 
+def test_a_stop_costs_no_client_its_connection() -> None:
+    """Neither one whose answers are waiting to be read, nor one that was asked for none."""
+    with run_nsqd() as nsqd:
+        answering, unasked = nsqd.connect(), nsqd.connect()
+        for client in (answering, unasked):
+            client.identify(heartbeat_interval=1000)
+        nsqd.send_signal(signal.SIGSTOP)
+        time.sleep(2.5)  # more than two intervals
+        answering.send(commands.nop())
+        nsqd.send_signal(signal.SIGCONT)
+
+        for client in (answering, unasked):
+            client.send(commands.pub("t", b"x"))
+            assert b"OK" == client.response()
+
+
 PROGRAM = """
 import sys, time
 from penstock.clock import SystemClock

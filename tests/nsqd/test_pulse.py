@@ -46,6 +46,13 @@ class ManualLoop:
             timer.call()
         self.now = end
 
+    def hold_to(self, seconds: float) -> None:
+        """Does nothing until so long after the start, and then what has been due."""
+        self.now = 100.0 + seconds
+        for timer in [each for each in self.pending() if each.at <= self.now]:
+            self.timers.remove(timer)
+            timer.call()
+
     def pending(self) -> list[Timer]:
         return [timer for timer in self.timers if not timer.is_cancelled]
 
@@ -161,6 +168,46 @@ def test_a_stranger_hears_no_heartbeat_and_has_a_limited_time(patient: Patient) 
 
     patient.loop.pass_to(5.0)
     assert ["no protocol magic in time"] == patient.connection.given_up
+
+
+class TestBeingHeld:
+    """For so long that nobody has read what clients have sent, or sent what they would answer."""
+
+    def test_a_client_is_asked_once_more_and_has_its_time(self, patient: Patient) -> None:
+        patient.loop.hold_to(60.0)
+        assert (1, []) == (patient.connection.beats, patient.connection.given_up)
+
+        patient.loop.pass_to(63.9)
+        assert [] == patient.connection.given_up
+        patient.loop.pass_to(64.0)
+        assert ["i/o timeout"] == patient.connection.given_up
+
+    def test_whoever_takes_nothing_has_an_interval(self, patient: Patient) -> None:
+        patient.pulse.blocked_since = patient.loop.now
+        patient.pulse.schedule()
+        patient.loop.hold_to(60.0)
+        patient.loop.pass_to(61.9)
+        assert [] == patient.connection.given_up
+
+        patient.loop.pass_to(62.0)
+        assert ["i/o timeout"] == patient.connection.given_up
+
+    def test_a_stranger_has_its_time(self, patient: Patient) -> None:
+        patient.interval = None
+        patient.pulse.start()
+        patient.connection.is_greeted = False
+        patient.loop.hold_to(60.0)
+        patient.loop.pass_to(60.0 + GREETING_SECONDS - 0.1)
+        assert [] == patient.connection.given_up
+
+        patient.loop.pass_to(60.0 + GREETING_SECONDS)
+        assert ["no protocol magic in time"] == patient.connection.given_up
+
+    def test_for_a_moment_changes_nothing(self, patient: Patient) -> None:
+        patient.loop.pass_to(3.5)
+        patient.loop.hold_to(4.5)
+
+        assert ["i/o timeout"] == patient.connection.given_up
 
 
 class TestSlowCommands:

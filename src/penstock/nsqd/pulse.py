@@ -4,6 +4,9 @@ A client that sends no command for two heartbeat intervals is given up, and so i
 interval takes nothing of what is waiting for it. That is the reference's rule; a client that has
 turned heartbeats off escapes it, and one that never says a word was never under it. So there are
 two more: the time to say which protocol it speaks, and the time to end a command it has begun.
+
+Time in which we did not run, because the process or its machine was held, counts against nobody:
+what a client has sent meanwhile is not read yet, and it could not answer what we did not send.
 """
 
 import asyncio
@@ -49,6 +52,8 @@ class Pulse:
         "_beat_seconds",
         "_begun_at",
         "_connection",
+        "_due_at",
+        "_held_until",
         "_interval",
         "_loop",
         "_next_beat_at",
@@ -75,6 +80,8 @@ class Pulse:
         self._interval = interval
         self._begun_at = loop.time()
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = _NEVER  # what the timer is set to
+        self._held_until = self._begun_at  # when we last began to run again
         self._beat_seconds = _NEVER
         self._next_beat_at = _NEVER
         self._next_look_at = self._begun_at + patience.greeting_seconds
@@ -98,19 +105,23 @@ class Pulse:
     def schedule(self) -> None:
         """Sets the one timer to whatever comes first."""
         self.stop()
-        at = min(self._next_beat_at, self._next_look_at, self._deadline())
-        if at != _NEVER:
-            self._timer = self._loop.call_at(at, self._tick)
+        self._due_at = min(self._next_beat_at, self._next_look_at, self._deadline())
+        if self._due_at != _NEVER:
+            self._timer = self._loop.call_at(self._due_at, self._tick)
 
     def _deadline(self) -> float:
-        interval = self._interval() or _NEVER
-        deadline = _NEVER if self.waits_for_us else self.last_command_at + 2 * interval
+        interval, held_until = self._interval() or _NEVER, self._held_until
+        if self.waits_for_us:
+            deadline = _NEVER
+        else:
+            deadline = max(self.last_command_at, held_until) + 2 * interval
         if self.blocked_since is not None:
-            deadline = min(deadline, self.blocked_since + interval)
+            deadline = min(deadline, max(self.blocked_since, held_until) + interval)
         return deadline
 
     def _tick(self) -> None:
         now = self._loop.time()
+        self._notice_hold(now)
         if now >= self._deadline():
             self._connection.give_up("i/o timeout")
             return
@@ -122,6 +133,17 @@ class Pulse:
             if self._connection.is_greeted:
                 self._connection.beat()
         self.schedule()
+
+    def _notice_hold(self, now: float) -> None:
+        """A timer that is late by half of what somebody may take was held up by no ordinary load;
+        from now on, everybody has his full time again."""
+        patience = self._patience
+        look_seconds = (
+            patience.command_seconds if self._connection.is_greeted else patience.greeting_seconds
+        )
+        if now - self._due_at > min(look_seconds, self._interval() or _NEVER) / 2:
+            self._held_until = now
+            self._next_look_at = now + look_seconds
 
     def _look(self, now: float) -> str | None:
         """Why the connection is to be given up, if it is. A command that two looks in a row find
