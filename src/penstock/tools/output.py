@@ -2,7 +2,7 @@
 
 A message is finished once its line has been written, and given back if it could not be. Writing
 happens in a thread, so that heartbeats go on meanwhile. It may last for ever: nobody waits for the
-thread when it is time to leave.
+thread when it is time to leave, as would be done for the loop's own threads.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
+from queue import SimpleQueue
 from threading import Thread
 
 from penstock.client import Message
@@ -34,6 +35,8 @@ class Output:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self._turn = asyncio.Lock()  # so that the lines of two topics do not mix
+        self._to_write: SimpleQueue[tuple[bytes, Future[None]]] = SimpleQueue()
+        Thread(target=self._write_all, daemon=True).start()
 
     async def show(self, messages: Sequence[Message], lines: bytes) -> None:
         """Returns when these messages' lines are written. Raises BrokenPipeError if nobody reads
@@ -41,7 +44,7 @@ class Output:
         writing: asyncio.Future[None] | None = None
         try:
             async with self._turn:
-                writing = _begin_writing(self.fd, lines)
+                writing = self._begin_writing(lines)
                 await _until_taken(writing)
             _raise_failure(writing)
         finally:
@@ -52,24 +55,27 @@ class Output:
                 else:
                     message.requeue()
 
+    def _begin_writing(self, data: bytes) -> asyncio.Future[None]:
+        writing: Future[None] = Future()
+        writing.set_running_or_notify_cancel()  # It goes on, though its outcome be of no interest.
+        self._to_write.put((data, writing))
+        return asyncio.wrap_future(writing)
 
-def _begin_writing(fd: int, data: bytes) -> asyncio.Future[None]:
-    """Not by the loop's own threads, which are waited for at the end."""
-    writing: Future[None] = Future()
-    writing.set_running_or_notify_cancel()  # It goes on, though its outcome be of no interest.
-    Thread(target=_write, args=(fd, data, writing), daemon=True).start()
-    return asyncio.wrap_future(writing)
+    def _write_all(self) -> None:
+        while True:
+            data, writing = self._to_write.get()
+            try:
+                _write(self.fd, data)
+            except OSError as error:
+                writing.set_exception(error)
+            else:
+                writing.set_result(None)
 
 
-def _write(fd: int, data: bytes, writing: Future[None]) -> None:
+def _write(fd: int, data: bytes) -> None:
     left = memoryview(data)
-    try:
-        while left:
-            left = left[os.write(fd, left) :]
-    except OSError as error:
-        writing.set_exception(error)
-    else:
-        writing.set_result(None)
+    while left:
+        left = left[os.write(fd, left) :]
 
 
 async def _until_taken(writing: asyncio.Future[None]) -> None:
