@@ -34,21 +34,19 @@ class Output:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._turn = asyncio.Lock()  # so that the lines of two topics do not mix
+        # One after the other, so that the lines of two topics do not mix.
         self._to_write: SimpleQueue[tuple[bytes, Future[None]]] = SimpleQueue()
         Thread(target=self._write_all, daemon=True).start()
 
     async def show(self, messages: Sequence[Message], lines: bytes) -> None:
         """Returns when these messages' lines are written. Raises BrokenPipeError if nobody reads
         any more, and Error if they cannot be written. Either way the messages are answered."""
-        writing: asyncio.Future[None] | None = None
+        writing = self._begin_writing(lines)
         try:
-            async with self._turn:
-                writing = self._begin_writing(lines)
-                await _until_taken(writing)
+            await _until_taken(writing)
             _raise_failure(writing)
         finally:
-            is_written = writing is not None and not writing.cancel() and not writing.exception()
+            is_written = not writing.cancel() and writing.exception() is None
             for message in messages:
                 if is_written:
                     message.finish()
