@@ -122,10 +122,12 @@ class TestTrimming:
         small_log.trim(never, 0)
         assert [f"{FIRST_SEQ + 6:020}.log", "cursors.1"] == files.names("data/topics/t")
 
-    def test_a_file_that_cannot_be_removed_stays(
-        self, small_log: TopicLog, files: FaultyFiles
+    @pytest.mark.parametrize("removed_before", [0, 1], ids=["its index too", "its index does not"])
+    def test_a_segment_that_cannot_be_removed_stays(
+        self, small_log: TopicLog, files: FaultyFiles, removed_before: int
     ) -> None:
-        files.fail("remove", error=errno.EIO)
+        small_log.sync()
+        files.fail("remove", skip=removed_before, error=errno.EIO)
         with pytest.raises(StorageError, match=r"cannot remove .*log: Input/output error"):
             small_log.trim(never, 0)
 

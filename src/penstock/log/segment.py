@@ -191,12 +191,12 @@ class Segment:
         self.indexed_end = self.end
 
     def remove(self) -> None:
-        """Deletes the segment."""
+        """Deletes the segment. If that fails it raises OSError, and the segment is there still."""
+        self._remove_index()
         self.handle.close()
         with contextlib.suppress(FileNotFoundError):
             self._files.remove(self.handle.path)
         self.is_removed = True
-        self._remove_index()
 
     # Reading
 
