@@ -65,3 +65,10 @@ def test_a_run_holds_the_numbers_given_and_no_other(node_id: int, numbers: set[i
 
     assert (run is not None) == (len(numbers) == max(numbers) - min(numbers) + 1)
     assert run is None or numbers == set(range(*run))
+
+
+def test_ids_of_several_nodes_are_a_run_only_if_their_numbers_are() -> None:
+    finished = [(4, 6), (4, 12), (2, 18), (2, 19), (7, 22), (7, 23)]
+    ids = [id_of(node_id, seq) for node_id, seq in finished]
+
+    assert maybe_run(ids) is None

@@ -25,8 +25,9 @@ def maybe_run(ids: Sequence[bytes]) -> tuple[int, int] | None:
 
     Nearly always they do, and then no id but the lowest and the highest has to be read.
     """
-    first, last = seq_of(min(ids)), seq_of(max(ids))
-    return (first, last + 1) if last - first == len(ids) - 1 else None
+    # With their nodes, since a log that moves from node to node has ids of several.
+    first, last = int(min(ids), 16), int(max(ids), 16)
+    return (first & _SEQ_MASK, (last & _SEQ_MASK) + 1) if last - first == len(ids) - 1 else None
 
 
 def seqs_of(ids: Sequence[bytes]) -> list[int]:
