@@ -156,7 +156,7 @@ def damage(files: MemoryFiles, body: str, topic: str = "t") -> None:
         file = files.open(f"{folder}/{name}", "write")
         position = file.read(0, file.size()).find(body.encode())
         if position >= 0:
-            file.write(position, b"~")
+            file.write(b"~", position)
             return
     raise AssertionError(f"{body} is not stored")
 

@@ -27,7 +27,7 @@ def closed_log() -> MemoryFiles:
 
 def flip(files: MemoryFiles, bit: int) -> None:
     file = files.open(SEGMENT, "write")
-    file.write(bit // 8, bytes([file.read(bit // 8, 1)[0] ^ 1 << bit % 8]))
+    file.write(bytes([file.read(bit // 8, 1)[0] ^ 1 << bit % 8]), bit // 8)
 
 
 def delivered(files: MemoryFiles) -> tuple[list[str], int]:

@@ -52,7 +52,7 @@ def content(files: MemoryFiles, path: str) -> bytes:
 def replace(files: MemoryFiles, path: str, data: bytes) -> None:
     file = files.open(path, "write")
     file.truncate(0)
-    file.write(0, data)
+    file.write(data, 0)
 
 
 class TestWhatIsSound:
@@ -125,7 +125,7 @@ class TestWhatACrashLeaves:
 
     def test_a_torn_record_of_the_journal(self, closed: MemoryFiles) -> None:
         size = len(content(closed, f"{FOLDER}/cursors.1"))
-        closed.open(f"{FOLDER}/cursors.1", "write").write(size, b"\x9ePSJ")
+        closed.open(f"{FOLDER}/cursors.1", "write").write(b"\x9ePSJ", size)
 
         where = f"bytes {size} to {size + 3}"
         problem = f"{FOLDER}/cursors.1: a record was not written to its end ({where})"

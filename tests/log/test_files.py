@@ -21,7 +21,7 @@ def test_what_is_made_is_its_users_alone(tmp_path: Path) -> None:
 def test_space_set_aside_does_not_show_in_the_size(tmp_path: Path) -> None:
     path = tmp_path / "file"
     file = RealFiles().open(str(path), "create")
-    file.write(0, b"x")
+    file.write(b"x", 0)
     before = path.stat().st_blocks
     file.reserve(1, 1024 * 1024)
     reserved = path.stat()
@@ -53,7 +53,7 @@ class TestWriteAll:
         file = files.open("data/file", "create")
         files.fail("write", times=2, error=None, written=2)
 
-        assert 7 == write_all(file, 1, b"abc", b"defg")
+        assert 7 == write_all(file, [b"abc", b"defg"], 1)
         assert b"\0abcdefg" == file.read(0, 10)
 
     def test_a_system_that_takes_nothing_is_an_error(self, memory_files: MemoryFiles) -> None:
@@ -62,7 +62,7 @@ class TestWriteAll:
         files.fail("write", times=None, error=None, written=0)
 
         with pytest.raises(OSError, match="Input/output error"):
-            write_all(file, 0, b"abc")
+            write_all(file, [b"abc"], 0)
 
 
 def test_appending_makes_the_file_if_need_be(memory_files: MemoryFiles) -> None:

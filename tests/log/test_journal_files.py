@@ -88,7 +88,7 @@ class TestGenerations:
         self, memory_files: MemoryFiles, cursors: Cursors
     ) -> None:
         cursors.create("a", FLOOR)
-        memory_files.open("data/cursors.2", "create").write(0, b"\x9ePSJ....")
+        memory_files.open("data/cursors.2", "create").write(b"\x9ePSJ....", 0)
         found, findings = reloaded(memory_files)
 
         assert ["a"] == list(found.progress)
@@ -151,7 +151,7 @@ class TestDamage:
         cursors.finish("a", FLOOR, FLOOR + 5)
         cursors.flush()
         cursors.create("b", FLOOR)
-        memory_files.open("data/cursors.1", "write").write(at + 20, b"?")
+        memory_files.open("data/cursors.1", "write").write(b"?", at + 20)
         found, findings = reloaded(memory_files)
 
         assert ["a", "b"] == list(found.progress)
@@ -176,7 +176,7 @@ class TestDamage:
     def test_a_journal_without_a_record_is_no_journal(
         self, memory_files: MemoryFiles, content: bytes
     ) -> None:
-        memory_files.open("data/cursors.1", "create").write(0, content)
+        memory_files.open("data/cursors.1", "create").write(content, 0)
         found, findings = reloaded(memory_files)
 
         assert not found.has_journal

@@ -33,7 +33,7 @@ def test_without_a_file_there_is_none(memory_files: MemoryFiles) -> None:
 def test_another_file_or_format_is_refused(
     memory_files: MemoryFiles, text: str, message: str
 ) -> None:
-    memory_files.open("data/penstock.format", "create").write(0, text.encode())
+    memory_files.open("data/penstock.format", "create").write(text.encode(), 0)
 
     with pytest.raises(DataPathError) as raised:
         read_marker(memory_files, "data")

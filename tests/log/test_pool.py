@@ -14,7 +14,7 @@ def pool(memory_files: MemoryFiles) -> FilePool:
 def created(pool: FilePool, count: int) -> list[Handle]:
     handles = [pool.handle(f"data/{at}") for at in range(count)]
     for handle in handles:
-        handle.create().write(0, handle.path.encode())
+        handle.create().write(handle.path.encode(), 0)
     return handles
 
 

@@ -138,7 +138,7 @@ def test_damage_is_stepped_over_and_told(
     log = new_log(files, max_bytes=1000)
     path = f"data/topics/t/{FIRST:020}.log"
     file = memory_files.open(path, "write")
-    file.write(file.read(0, file.size()).find(b"\x01" + damaged.encode()) + 1, b"~")
+    file.write(b"~", file.read(0, file.size()).find(b"\x01" + damaged.encode()) + 1)
     reader = LogReader(log, FIRST)
 
     assert "abcdefgh".replace(damaged, "") == read_rest(reader)

@@ -48,7 +48,7 @@ def stored(loaded: Loaded) -> dict[int, str]:
 
 
 def change(files: MemoryFiles, position: int, data: bytes, path: str = PATH) -> None:
-    files.open(path, "write").write(position, data)
+    files.open(path, "write").write(data, position)
 
 
 def content(files: MemoryFiles, path: str) -> bytes:
@@ -243,7 +243,7 @@ class TestDamage:
 
     def test_before_the_first_batch_it_costs_none(self, memory_files: MemoryFiles) -> None:
         segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ)
-        segment.handle.create().write(0, b"what is this")
+        segment.handle.create().write(b"what is this", 0)
         segment.end = len(b"what is this")
         segment.append(b"".join(frames("a", "b")), 2, 1, 0)
         (damage,) = load(memory_files).findings

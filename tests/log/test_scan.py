@@ -19,7 +19,7 @@ def segment_of(*bodies: bytes) -> bytes:
 def file_with(data: bytes) -> File:
     files = MemoryFiles()
     file = files.open("file", "create")
-    file.write(0, data)
+    file.write(data, 0)
     return file
 
 

@@ -44,7 +44,7 @@ class Bench:
 
     def flip_byte(self, position: int) -> None:
         file = self.memory.open(self.segment.handle.path, "write")
-        file.write(position, bytes([file.read(position, 1)[0] ^ 1]))
+        file.write(bytes([file.read(position, 1)[0] ^ 1]), position)
 
 
 @pytest.fixture

@@ -231,7 +231,7 @@ def test_damage_is_stepped_over_and_told(log: TopicLog, memory_files: MemoryFile
     for body in "abc":
         log.append(frames(body), 1)
     path = f"data/topics/t/{FIRST_SEQ:020}.log"
-    memory_files.open(path, "write").write(log.byte_size // 3 + 60, b"?")
+    memory_files.open(path, "write").write(b"?", log.byte_size // 3 + 60)
 
     assert ["a", "c"] == read_all(log)
     assert ["c"] == read_all(log, FIRST_SEQ + 1)

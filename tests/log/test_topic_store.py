@@ -35,7 +35,7 @@ def store(memory_files: MemoryFiles) -> TopicStore:
 
 def flip_byte(files: MemoryFiles, path: str, position: int) -> None:
     file = files.open(path, "write")
-    file.write(position, bytes([file.read(position, 1)[0] ^ 1]))
+    file.write(bytes([file.read(position, 1)[0] ^ 1]), position)
 
 
 def test_after_a_crash_numbers_go_on(store: TopicStore, memory_files: MemoryFiles) -> None:
@@ -138,7 +138,7 @@ class TestWithoutAJournal:
         store.close()
         memory_files.crash()
         journal = memory_files.open(f"{FOLDER}/cursors.1", "write")
-        journal.write(0, b"?" * journal.size())
+        journal.write(b"?" * journal.size(), 0)
         found, findings = reopened(memory_files)
 
         assert FIRST_SEQ == found.cursors.held_from

@@ -10,6 +10,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.clock import SECOND_NS
+from penstock.errors import StorageError
 from penstock.log import DataPath, GroupCommit, LogSettings
 from penstock.nsqd.durability import Durability
 from penstock.nsqd.publisher import BATCH_BYTES, Batch, Publisher
@@ -36,10 +37,8 @@ class Appends:
 
     def topology_changed(self, topic: Topic, *, lasting: bool) -> None: ...
 
-    def topic_made(self, topic: Topic) -> None: ...
-
-    def appended(self, topic: Topic) -> None:
-        self.topics.append(topic.name)
+    def topic_made(self, topic: Topic) -> None:
+        topic.on_grown = lambda: self.topics.append(topic.name)
 
 
 class FutureAnswer:
@@ -66,10 +65,7 @@ class Bench:
             BrokerSettings(), self.data_path, self.appends, self.clock, lambda: 0.0
         )
         self.publisher = Publisher(
-            self.clock,
-            Durability(self.commit, sync_every),
-            self.appends.appended,
-            self._end_turn_soon,
+            self.clock, Durability(self.commit, sync_every), self._end_turn_soon
         )
 
     def _end_turn_soon(self) -> None:
@@ -81,15 +77,19 @@ class Bench:
 
     def publish(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> Answer:
         """A future that becomes "stored", or the failure's text."""
-        if defer_ns:
-            batch = self.publisher.publish_deferred(topic, bodies, defer_ns)
-        else:
-            batch = self.publisher.publish(topic, bodies)
         answer = FutureAnswer()
-        if batch.is_safe or batch.failure is not None:
-            answer.settled(batch)
+        try:
+            if defer_ns:
+                batch = self.publisher.publish_deferred(topic, bodies, defer_ns)
+            else:
+                batch = self.publisher.publish(topic, bodies)
+        except StorageError as failure:
+            answer.future.set_result(str(failure))
         else:
-            batch.waiting.append(answer)
+            if batch is None:
+                answer.future.set_result(STORED)
+            else:
+                batch.waiting.append(answer)
         return answer.future
 
     def close(self) -> None:
@@ -144,9 +144,11 @@ def test_all_is_settled_before_anybody_is_told() -> None:
     async def test(bench: Bench) -> None:
         onlooker = Onlooker()
         a, b = bench.broker.topic("a"), bench.broker.topic("b")
-        onlooker.batches = [bench.publisher.publish(each, [b"1"]) for each in (a, b)]
-        for batch in onlooker.batches:
+        for topic in (a, b):
+            batch = bench.publisher.publish(topic, [b"1"])
+            assert batch is not None
             batch.waiting.append(onlooker)
+            onlooker.batches.append(batch)
         bench.end_turn()
 
         assert [[True, True]] * 2 == onlooker.seen
@@ -199,7 +201,6 @@ def test_a_batch_that_has_become_large_is_stored_at_once() -> None:
         answers = [bench.publish(topic, [body]) for body in (b"1", b"x" * BATCH_BYTES, b"3")]
 
         assert ["a"] == bench.appends.topics
-        assert [False, True, False] == [each.done() for each in answers]
         assert [STORED] * 3 == await asyncio.gather(*answers)
         assert ["a", "a"] == bench.appends.topics
 

@@ -105,12 +105,12 @@ def _write_that_fails_is_no_failure(right: Any) -> Any:
 
 
 def _ack_before_sync(right: Any) -> Any:
-    def appended(self: Durability, topic: Topic) -> bool:
+    def is_safe(self: Durability, topic: Topic) -> bool:
         if not right(self, topic):
             self.sync(topic, lambda _failure: None)
         return True
 
-    return appended
+    return is_safe
 
 
 def _requeue_is_lost(right: Any) -> Any:
@@ -324,7 +324,7 @@ MUTATIONS = (
     Mutation(
         "with sync-every 1, a publish is acknowledged before its fsync",
         Durability,
-        "appended",
+        "is_safe",
         _ack_before_sync,
     ),
     Mutation(

@@ -35,7 +35,7 @@ from penstock.nsqd.durability import Durability
 from penstock.nsqd.metadata_writer import DELAY_SECONDS
 from penstock.nsqd.metadata_writer import RETRY_SECONDS as METADATA_RETRY_SECONDS
 from penstock.nsqd.options import NsqdOptions
-from penstock.nsqd.publisher import Batch, Publisher
+from penstock.nsqd.publisher import Publisher
 from penstock.nsqd.pulse import Patience
 from penstock.nsqd.refusals import Refusals
 from penstock.nsqd.session import SessionServices
@@ -87,17 +87,23 @@ class _ObservedPublisher(Publisher):
     def observe(self, observer: Observer) -> None:
         self._observer = observer
 
-    def _store(
-        self, topic: Topic, batch: Batch, now_ns: int, wall_ns: int, due_ns: int = 0
-    ) -> bool:
+    def _append(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> bool:
         first_seq = topic.log.next_seq
-        self._observer.storing(topic, batch.bodies, due_ns)
-        is_settled = super()._store(topic, batch, now_ns, wall_ns, due_ns)
+        due_ns = self._clock.wall_ns() + defer_ns if defer_ns else 0
+        self._observer.storing(topic, bodies, due_ns)
+        try:
+            is_safe = super()._append(topic, bodies, defer_ns)
+        except StorageError:
+            self._tell(topic, bodies, due_ns, first_seq)
+            raise
+        self._tell(topic, bodies, due_ns, first_seq)
+        return is_safe
+
+    def _tell(self, topic: Topic, bodies: list[bytes], due_ns: int, first_seq: int) -> None:
         if topic.log.next_seq != first_seq:
-            self._observer.stored(topic, batch.bodies, due_ns, first_seq)
+            self._observer.stored(topic, bodies, due_ns, first_seq)
         else:
-            self._observer.not_stored(topic, batch.bodies)
-        return is_settled
+            self._observer.not_stored(topic, bodies)
 
 
 class _SteppedCommit(GroupCommit):
@@ -168,7 +174,7 @@ class _MetadataFile:
         try:
             self._remove_rest(f"{path}.tmp")
             file = files.open(f"{path}.tmp", "create")
-            write_all(file, 0, self._render())
+            write_all(file, [self._render()], 0)
             file.sync()
             file.close()
             files.rename(f"{path}.tmp", path)
@@ -236,9 +242,7 @@ class Node(Nsqd):
         )
         self._metadata = self._metadata_file  # type: ignore[assignment]
         self.durability = Durability(self._stepped, setup.sync_every)
-        publisher = _ObservedPublisher(
-            clock, self.durability, self._history.appended, self._end_turn_soon
-        )
+        publisher = _ObservedPublisher(clock, self.durability, self._end_turn_soon)
         publisher.observe(observer)
         if setup.node_id % 2:  # It would take a while until it begins to by itself.
             publisher.store_at_once()

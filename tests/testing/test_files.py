@@ -31,8 +31,8 @@ def folder(files: Files, tmp_path: Path) -> str:
 class TestEveryKind:
     def test_what_is_written_is_read(self, files: Files, folder: str) -> None:
         with closing(files.open(f"{folder}/file", "create")) as file:
-            assert 5 == file.write(0, b"he", b"llo")
-            assert 4 == file.write(3, b"p me")
+            assert 5 == file.write_parts([b"he", b"llo"], 0)
+            assert 4 == file.write(b"p me", 3)
             file.reserve(0, 10_000)
 
             assert 7 == file.size()
@@ -42,13 +42,13 @@ class TestEveryKind:
 
     def test_a_write_beyond_the_end_leaves_zeros(self, files: Files, folder: str) -> None:
         with closing(files.open(f"{folder}/file", "create")) as file:
-            file.write(3, b"x")
+            file.write(b"x", 3)
 
             assert b"\0\0\0x" == file.read(0, 10)
 
     def test_a_file_can_be_cut_and_made_longer(self, files: Files, folder: str) -> None:
         with closing(files.open(f"{folder}/file", "create")) as file:
-            file.write(0, b"hello")
+            file.write(b"hello", 0)
             file.truncate(2)
             assert b"he" == file.read(0, 10)
 
@@ -57,7 +57,7 @@ class TestEveryKind:
 
     def test_a_file_is_there_for_the_next_to_open_it(self, files: Files, folder: str) -> None:
         with closing(files.open(f"{folder}/file", "create")) as file:
-            file.write(0, b"x")
+            file.write(b"x", 0)
             file.sync()
         files.sync_folder(folder)
         modes: list[Mode] = ["read", "write"]
@@ -128,7 +128,7 @@ def memory() -> MemoryFiles:
 class TestMemoryFiles:
     def test_a_crash_keeps_all_that_was_written(self, memory: MemoryFiles) -> None:
         file = memory.open("file", "create")
-        file.write(0, b"x")
+        file.write(b"x", 0)
         memory.lock("")
         boot_id = memory.boot_id()
         memory.crash()
@@ -141,7 +141,7 @@ class TestMemoryFiles:
 
     def test_a_power_loss_keeps_what_was_synced(self, memory: MemoryFiles) -> None:
         file = memory.open("file", "create")
-        file.write(0, b"safe")
+        file.write(b"safe", 0)
         file.sync()
         memory.sync_folder("")
         boot_id = memory.boot_id()
@@ -161,8 +161,8 @@ class TestMemoryFiles:
         memory = MemoryFiles()
         file = memory.open("file", "create")
         memory.sync_folder("")
-        file.write(0, b"aaaa")
-        file.write(4, b"bbbb")
+        file.write(b"aaaa", 0)
+        file.write(b"bbbb", 4)
         memory.lose_power(Random(seed))
         return memory.open("file", "read").read(0, 10)
 
@@ -183,7 +183,7 @@ class TestMemoryFiles:
         for seed in range(20):
             memory = MemoryFiles()
             file = memory.open("file", "create")
-            file.write(0, b"x")
+            file.write(b"x", 0)
             file.sync()
             memory.lose_power(Random(seed))
             outcomes.add(" ".join(memory.names("")))
@@ -202,10 +202,10 @@ class TestFaultyFiles:
 
     def test_the_nth_write_fails(self, files: FaultyFiles, file: File) -> None:
         files.fail("write", skip=1, error=errno.ENOSPC)
-        file.write(0, b"a")
+        file.write(b"a", 0)
         with pytest.raises(OSError, match="No space left"):
-            file.write(1, b"b")
-        file.write(1, b"c")
+            file.write(b"b", 1)
+        file.write(b"c", 1)
 
         assert b"ac" == file.read(0, 10)
 
@@ -214,32 +214,32 @@ class TestFaultyFiles:
     ) -> None:
         files.fail("write", written=2)
         with pytest.raises(OSError, match="Input/output error"):
-            file.write(0, b"ab", b"cd")
+            file.write_parts([b"ab", b"cd"], 0)
         assert b"ab" == file.read(0, 10)
 
         files.fail("write", error=None, written=3)
-        assert 3 == file.write(0, b"ef", b"gh")
+        assert 3 == file.write_parts([b"ef", b"gh"], 0)
         assert b"efg" == file.read(0, 10)
 
     def test_it_fails_until_it_is_healed(self, files: FaultyFiles, file: File) -> None:
         files.fail("write", times=None)
         for _ in range(3):
             with pytest.raises(OSError, match="Input/output error"):
-                file.write(0, b"x")
+                file.write(b"x", 0)
         files.heal()
 
-        assert 1 == file.write(0, b"x")
+        assert 1 == file.write(b"x", 0)
 
     def test_no_later_sync_makes_up_for_one_that_failed(
         self, memory: MemoryFiles, files: FaultyFiles, file: File
     ) -> None:
         memory.sync_folder("")
-        file.write(0, b"first")
+        file.write(b"first", 0)
         files.fail("sync")
         with pytest.raises(OSError, match="Input/output error"):
             file.sync()
         assert b"first" == file.read(0, 10)
-        file.write(5, b"second")
+        file.write(b"second", 5)
         file.sync()
         memory.lose_power(Random(0))
 
@@ -261,7 +261,7 @@ class TestFaultyFiles:
     @staticmethod
     def work(files: FaultyFiles) -> None:
         file = files.open("work", "create")
-        file.write(0, b"ab")
+        file.write(b"ab", 0)
         file.truncate(1)
         file.sync()
         files.rename("work", "done")
@@ -274,6 +274,6 @@ class TestFaultyFiles:
         files.crash_after(0, written=2)
         for _ in range(2):
             with pytest.raises(SimulatedCrash):
-                file.write(0, b"abcd")
+                file.write(b"abcd", 0)
 
         assert b"ab" == memory.open("file", "read").read(0, 10)

@@ -19,7 +19,7 @@ from penstock.broker.memory_log import MemoryLog
 from penstock.broker.settings import BrokerSettings
 from penstock.errors import LimitReached, StorageError
 from penstock.log import Retention, Run, TopicLog, TopicStore
-from penstock.wire import frames as wire
+from penstock.wire.frames import MESSAGE_HEADER_BYTES, render_messages
 
 __all__ = ["Topic"]
 
@@ -47,6 +47,10 @@ class Topic:
         self.log: TopicLog | MemoryLog = store if isinstance(store, MemoryLog) else store.log
         self.store = None if isinstance(store, MemoryLog) else store
         self.closed = False
+        self.on_grown: Callable[[], None] | None = None
+        """Is called when a batch has been stored."""
+        self._receivers: tuple[Channel, ...] = ()
+        """Who is given what is published: nobody while the topic holds it back."""
         self._settings = settings
         self._agenda = agenda
         self._sample = sample
@@ -62,15 +66,16 @@ class Topic:
         """Stores a batch and passes it on. Raises StorageError, and then nothing is stored."""
         log = self.log
         first_seq = log.next_seq
-        frames = wire.render_messages(bodies, self._id_base + first_seq, wall_ns)
+        frames = render_messages(bodies, self._id_base + first_seq, wall_ns)
         self._frame_bytes += log.append(frames, wall_ns, due_ns)
-        if self._is_holding():
-            if isinstance(log, MemoryLog):
-                log.hold(frames, due_ns)
-        else:
+        if receivers := self._receivers:
             self.released_seq = log.next_seq
-            for channel in self.channels.values():
+            for channel in receivers:
                 channel.offer(first_seq, frames, due_ns, now_ns)
+        elif isinstance(log, MemoryLog):
+            log.hold(frames, due_ns)
+        if self.on_grown is not None:
+            self.on_grown()
 
     def channel(self, name: str, first_seq: int | None = None) -> Channel:
         """The channel of that name, made if there is none.
@@ -92,6 +97,7 @@ class Topic:
         """Holds back what is published until `start`: more channels are to be made first, and no
         message shall pass them by."""
         self.awaits_channels = True
+        self._choose_receivers()
 
     def start(self) -> None:
         """All channels are there that were waited for."""
@@ -104,6 +110,7 @@ class Topic:
         channel = self.channels[name]
         channel.delete()
         del self.channels[name]
+        self._choose_receivers()
         self._topology_changed(channel)
         self._note_hold()
 
@@ -171,7 +178,7 @@ class Topic:
     @property
     def message_bytes(self) -> int:
         """How many bytes the bodies of all messages had."""
-        return self._frame_bytes - wire.MESSAGE_HEADER_BYTES * self.message_count
+        return self._frame_bytes - MESSAGE_HEADER_BYTES * self.message_count
 
     @property
     def depth(self) -> int:
@@ -244,15 +251,19 @@ class Topic:
     def _is_holding(self) -> bool:
         return self.paused or not self.channels or self.awaits_channels
 
+    def _choose_receivers(self) -> None:
+        self._receivers = () if self._is_holding() else tuple(self.channels.values())
+
     def _release(self) -> None:
         """Gives the channels what the topic held back, unless it goes on holding."""
-        if self._is_holding():
+        self._choose_receivers()
+        if not self._receivers:
             return
         first_seq, held = self.released_seq, self._count_from(self.released_seq)
         self.released_seq = self.log.next_seq
         if self.released_seq > first_seq:
             runs = self._held_in_memory(first_seq)
-            for channel in self.channels.values():
+            for channel in self._receivers:
                 channel.release(runs, held, self.released_seq)
         if isinstance(self.log, MemoryLog):
             self.log.forget()

@@ -66,6 +66,7 @@ _FIELDS = struct.Struct(
     "Q"  # due_ns
 )
 _HEADER = struct.Struct(">4sI48s")
+_pack_fields, _pack_header = _FIELDS.pack, _HEADER.pack
 _CRC = struct.Struct(">I")
 _FRAME_SIZE = struct.Struct(">I")
 
@@ -112,10 +113,10 @@ def encode_header(
     frames: bytes, count: int, first_seq: int, position: int, timestamp_ns: int, due_ns: int
 ) -> bytes:
     """The header to write in front of `frames`."""
-    fields = _FIELDS.pack(
+    fields = _pack_fields(
         VERSION, 0, count, len(frames), crc32c(frames), first_seq, position, timestamp_ns, due_ns
     )
-    return _HEADER.pack(MAGIC, crc32c(fields), fields)
+    return _pack_header(MAGIC, crc32c(fields), fields)
 
 
 def decode_header(data: bytes, at: int, position: int) -> Batch:

@@ -10,7 +10,8 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -32,8 +33,12 @@ _FLAGS: dict[Mode, int] = {
 class File(Protocol):
     """An open file."""
 
-    def write(self, position: int, *parts: bytes) -> int:
-        """Writes the parts one after the other, in one go; returns how many bytes were taken."""
+    @property
+    def write(self) -> Callable[[bytes, int], int]:
+        """Writes bytes at a position; returns how many were taken."""
+
+    def write_parts(self, parts: Sequence[bytes], position: int) -> int:
+        """The same for several parts, one after the other, in one go."""
 
     def read(self, position: int, size: int) -> bytes:
         """Up to `size` bytes from `position` on; fewer only where the file ends."""
@@ -107,14 +112,13 @@ _FALLOC_FL_KEEP_SIZE = 1
 class RealFile:
     """A file of the operating system."""
 
-    __slots__ = ("_fd",)
+    __slots__ = ("_fd", "write")
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self.write = partial(os.pwrite, fd)  # no frame for every append
 
-    def write(self, position: int, *parts: bytes) -> int:
-        if len(parts) == 1:
-            return os.pwrite(self._fd, parts[0], position)
+    def write_parts(self, parts: Sequence[bytes], position: int) -> int:
         return os.pwritev(self._fd, parts, position)
 
     def read(self, position: int, size: int) -> bytes:
@@ -180,13 +184,13 @@ class RealFiles:
             return os.urandom(16).hex()
 
 
-def write_all(file: File, position: int, *parts: bytes) -> int:
+def write_all(file: File, parts: Sequence[bytes], position: int) -> int:
     """Writes the parts with one write, and with more only if the system takes fewer bytes than it
     is given, as it does when a disk fills up. Returns how many bytes that was."""
-    written = file.write(position, *parts)
+    written = file.write_parts(parts, position)
     size = sum(map(len, parts))
     while written < size:
-        taken = file.write(position + written, b"".join(parts)[written:])
+        taken = file.write(b"".join(parts)[written:], position + written)
         if taken == 0:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         written += taken
@@ -200,7 +204,7 @@ def append_to(files: Files, path: str, pieces: Iterable[bytes]) -> None:
     except FileNotFoundError:
         file = files.open(path, "create")
     with contextlib.closing(file):
-        write_all(file, file.size(), *pieces)
+        write_all(file, list(pieces), file.size())
         file.sync()
 
 

@@ -78,7 +78,7 @@ class JournalFiles:
         assert self._current is not None
         file = self._current.file or self._current.open()
         try:
-            self._end += write_all(file, self._end, record)
+            self._end += write_all(file, [record], self._end)
         except OSError:
             try:
                 file.truncate(self._end)
@@ -91,7 +91,7 @@ class JournalFiles:
         self._newest += 1
         handle = self._pool.handle(self._path(self._newest))
         try:
-            write_all(handle.create(), 0, snapshot)
+            write_all(handle.create(), [snapshot], 0)
         except OSError:
             self._undo_beginning(handle)
             raise

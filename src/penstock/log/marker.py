@@ -82,7 +82,7 @@ def write_marker(files: Files, folder: str, marker: Marker) -> None:
     with contextlib.suppress(FileNotFoundError):
         files.remove(path + NEW_SUFFIX)
     with contextlib.closing(files.open(path + NEW_SUFFIX, "create")) as file:
-        write_all(file, 0, text.encode())
+        write_all(file, [text.encode()], 0)
         file.sync()
     files.rename(path + NEW_SUFFIX, path)
     files.sync_folder(folder)

@@ -97,7 +97,8 @@ class Segment:
         self._index: SparseIndex | None = SparseIndex()
         self._entry_at = 0
         """A batch at or after this position may have to be entered."""
-        self._reserved_end = 0
+        self._prepared_end = 0
+        """Appends may go up to here before there is something to be done for them."""
         self._places: dict[int, int] = {}
         self._damaged_at: set[int] = set()
 
@@ -117,32 +118,32 @@ class Segment:
 
     # Writing
 
-    def append(self, frames: bytes, count: int, timestamp_ns: int, due_ns: int) -> None:
-        """Adds one batch with one write. If that fails it raises OSError and has added nothing."""
+    def append(self, frames: bytes, count: int, timestamp_ns: int, due_ns: int) -> int:
+        """Adds one batch with one write. If that fails it raises OSError and has added nothing.
+        Returns `next_seq`."""
         position, first_seq = self.end, self.next_seq
         header = encode_header(frames, count, first_seq, position, timestamp_ns, due_ns)
-        end = position + HEADER_BYTES + len(frames)
-        # Before the write, since it may have to be read.
-        index = self.index if position >= self._entry_at else None
+        size = HEADER_BYTES + len(frames)
         file = self.handle.file or self.handle.open()
-        if end > self._reserved_end:
-            self._reserve(file, end)
+        if position + size > self._prepared_end:
+            self._prepare(file, position + size)
         try:
-            if len(frames) <= _COPIED_BYTES_MAX:
-                written = file.write(position, header + frames)
+            if size <= _COPIED_BYTES_MAX:
+                written = file.write(header + frames, position)
             else:
-                written = file.write(position, header, frames)
-            if position + written < end:
-                write_all(file, position + written, (header + frames)[written:])
+                written = file.write_parts([header, frames], position)
+            if written < size:
+                write_all(file, [(header + frames)[written:]], position + written)
         except OSError:
             self.cut_rest()
             raise
-        if index is not None:
-            self._enter(index, position, first_seq, timestamp_ns)
+        if position >= self._entry_at:
+            self._enter(self.index, position, first_seq, timestamp_ns)
         if timestamp_ns > self.last_timestamp_ns:  # noqa: PLR1730 (no call for every batch)
             self.last_timestamp_ns = timestamp_ns
-        self.end = end
-        self.next_seq = first_seq + count
+        self.end = position + size
+        self.next_seq = next_seq = first_seq + count
+        return next_seq
 
     def cut_rest(self) -> None:
         """Cuts off what a failed write left beyond `end`."""
@@ -152,13 +153,13 @@ class Segment:
             self.is_broken = True
         else:
             self.is_broken = False
-            self._reserved_end = self.end
+            self._prepared_end = self.end
 
     def probe(self, data: bytes) -> None:
         """Writes `data` beyond the end and cuts it off again; raises OSError if it cannot."""
         file = self.handle.open()
         try:
-            write_all(file, self.end, data)
+            write_all(file, [data], self.end)
         finally:
             self.cut_rest()
 
@@ -174,11 +175,11 @@ class Segment:
                     f"{self.handle.path}: what was written is gone at byte {found.position}"
                 )
             header = file.read(found.batch.position, HEADER_BYTES)
-            write_all(file, found.batch.position, header, found.frames)
+            write_all(file, [header, found.frames], found.batch.position)
 
     def settle(self) -> None:
         """Gives back space that was set aside in vain, and writes the index file."""
-        if self._reserved_end > self.end > _RESERVE_BYTES:
+        if self._prepared_end > self.end > _RESERVE_BYTES:
             self.cut_rest()
         self.write_index()
 
@@ -187,7 +188,7 @@ class Segment:
         assert self.is_synced
         self._remove_index()
         with contextlib.closing(self._files.open(self._index_path, "create")) as file:
-            write_all(file, 0, encode_index(self.checkpoint, self.index))
+            write_all(file, [encode_index(self.checkpoint, self.index)], 0)
         self.indexed_end = self.end
 
     def remove(self) -> None:
@@ -270,13 +271,14 @@ class Segment:
             self.first_timestamp_ns = timestamp_ns
         self._entry_at = index.next_position
 
-    def _reserve(self, file: File, end: int) -> None:
-        """Sets space aside for the next appends, which makes each a sixth cheaper on ext4; but not
-        for a topic of few messages."""
-        start = max(self._reserved_end, self.end)
-        self._reserved_end = max(end, start) + _RESERVE_BYTES
+    def _prepare(self, file: File, end: int) -> None:
+        """Has the index at hand, which may have to be read, and sets space aside for the next
+        appends, which makes each a sixth cheaper on ext4; but not for a topic of few messages."""
+        self._index = self.index
+        start = max(self._prepared_end, self.end)
+        self._prepared_end = max(end, start) + _RESERVE_BYTES
         if end > _RESERVE_BYTES:
-            file.reserve(start, self._reserved_end - start)
+            file.reserve(start, self._prepared_end - start)
 
     def _piece(self, position: int, read_bytes: int) -> bytes:
         """About `read_bytes` from `position` on, with at least one whole batch."""

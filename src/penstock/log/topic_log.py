@@ -61,7 +61,6 @@ class TopicLog:
     ) -> None:
         """Takes loaded segments, and the number that the next message shall have."""
         self.next_seq = next_seq
-        self.byte_size = sum(segment.end for segment in segments)
         self.damage: list[Finding] = []
         """What reading came across and stepped over; whoever reports it empties the list."""
         self._pool = pool
@@ -73,6 +72,8 @@ class TopicLog:
         is_dense = bool(segments) and segments[-1].next_seq == next_seq
         self._active = segments[-1] if is_dense else None
         """The segment that is appended to: the last one, or None if that must be a new one."""
+        self._writable: Segment | None = None
+        """The same, or None while something has to be seen to before the next append."""
         unsynced = self._unsynced_segments()
         self.synced_seq = unsynced[0].first_seq if unsynced else next_seq
         self.sync_asked_seq = self.synced_seq
@@ -90,6 +91,11 @@ class TopicLog:
     def first_seq(self) -> int:
         """The oldest message kept; `next_seq` when there is none."""
         return self._segments[0].first_seq if self._segments else self.next_seq
+
+    @property
+    def byte_size(self) -> int:
+        """How many bytes all segments have."""
+        return sum(segment.end for segment in self._segments)
 
     @property
     def segments(self) -> list[SegmentInfo]:
@@ -126,20 +132,15 @@ class TopicLog:
         A frame is opaque but for its first four bytes, the big-endian number of bytes that follow.
         `due_ns` is the wall time before which none of the messages may be delivered.
         """
-        if self._is_closed or self._sync_error is not None:
-            raise self._refusal()
         joined = b"".join(frames)
         size = len(joined)
-        assert size
+        segment = self._writable
         try:
-            segment = self._active
-            if segment is None or segment.end + size > self._roll_at or segment.is_broken:
-                segment = self._segment_with_room(size)
-            segment.append(joined, len(frames), timestamp_ns, due_ns)
+            if segment is None or segment.end + size > self._roll_at:
+                segment = self._make_writable(size)
+            self.next_seq = segment.append(joined, len(frames), timestamp_ns, due_ns)
         except OSError as error:
             raise self._write_failed(error) from error
-        self.next_seq = segment.next_seq
-        self.byte_size += HEADER_BYTES + size
         self._write_error = None
         return size
 
@@ -215,14 +216,14 @@ class TopicLog:
         Any segment but the last may go, also from the middle: one message that is put off for long
         does not keep all that came after it. Returns how many bytes were freed.
         """
-        size_before = self.byte_size
+        size_before = size = self.byte_size
         if self._is_overdue(wall_ns):
             try:
                 self._roll()
             except OSError as error:
                 raise storage_error("write to", self._folder, error) from error
         for segment in self._segments[:-1]:
-            if self._is_retained(segment, wall_ns):
+            if self._is_retained(segment, size, wall_ns):
                 break  # and so are those that come after it
             if not is_needed(segment.first_seq, segment.next_seq):
                 try:
@@ -230,8 +231,8 @@ class TopicLog:
                 except OSError as error:
                     raise storage_error("remove", segment.handle.path, error) from error
                 self._segments.remove(segment)
-                self.byte_size -= segment.end
-        return size_before - self.byte_size
+                size -= segment.end
+        return size_before - size
 
     def probe(self) -> None:
         """Tries whether writing works again after it failed, and clears `error` if so.
@@ -291,6 +292,7 @@ class TopicLog:
         self._must_rewrite = error is not None
         if error is not None:
             self._sync_error = str(error)
+            self._writable = None
             self.sync_asked_seq = self.synced_seq
             return
         self._sync_error = None
@@ -319,6 +321,7 @@ class TopicLog:
     def discard(self) -> None:
         """Closes the files and leaves everything as it is."""
         self._is_closed = True
+        self._writable = None
         for segment in self._segments:
             segment.handle.close()
 
@@ -332,6 +335,14 @@ class TopicLog:
         if at and self._segments[at - 1].next_seq > seq:
             at -= 1
         return islice(self._segments, at, None)
+
+    def _make_writable(self, size: int) -> Segment:
+        """The segment that the next `size` bytes of frames go to, once what stood in the way of
+        them is dealt with. Raises StorageError or OSError if it cannot be."""
+        if self._is_closed or self._sync_error is not None:
+            raise self._refusal()
+        self._writable = segment = self._segment_with_room(size)
+        return segment
 
     def _segment_with_room(self, size: int) -> Segment:
         """The segment that the next `size` bytes of frames go to; may be a new one."""
@@ -347,6 +358,7 @@ class TopicLog:
         segment.handle.create()
         self._new_names += 1
         full, self._active = self._active, segment
+        self._writable = None
         self._segments.append(segment)
         if full is not None and full.is_synced:
             self._settle(full)
@@ -370,12 +382,12 @@ class TopicLog:
     def _unsynced_segments(self) -> list[Segment]:
         return [segment for segment in self._segments if not segment.is_synced]
 
-    def _is_retained(self, segment: Segment, wall_ns: int) -> bool:
+    def _is_retained(self, segment: Segment, log_size: int, wall_ns: int) -> bool:
         time_ns, size_bytes = self._retention
         if time_ns is None and size_bytes is None:
             return False
         is_young = time_ns is None or segment.last_timestamp_ns + time_ns > wall_ns
-        is_within = size_bytes is None or self.byte_size - segment.end < size_bytes
+        is_within = size_bytes is None or log_size - segment.end < size_bytes
         return is_young and is_within
 
     def _is_overdue(self, wall_ns: int) -> bool:
@@ -403,6 +415,7 @@ class TopicLog:
     def _write_failed(self, error: OSError) -> StorageError:
         failure = storage_error("write to", self._folder, error)
         self._write_error = str(failure)
+        self._writable = None
         return failure
 
     def _refusal(self) -> StorageError:

@@ -150,9 +150,7 @@ class Nsqd:
         self._data_path = DataPath.open(str(self._path), settings.log_settings(options))
         self._commit = GroupCommit(self._loop.call_soon_threadsafe, self._sync_seconds.observe)
         self.durability = Durability(self._commit, options.sync_every)
-        self._publisher = Publisher(
-            self.clock, self.durability, self._history.appended, self._end_turn_soon
-        )
+        self._publisher = Publisher(self.clock, self.durability, self._end_turn_soon)
         self._metadata = MetadataWriter(
             self._path, lambda: metadata.render(self.broker.topics.values()), log
         )
@@ -356,8 +354,8 @@ class Nsqd:
         if lasting:
             self._metadata.write_soon()
         self._lookups.topology_changed(topic)
-        if topic.closed:
-            self._history.appended(topic)  # Its followers find that it is gone.
+        if topic.closed and topic.on_grown is not None:
+            topic.on_grown()  # Its followers find that it is gone.
 
     def topic_made(self, topic: Topic) -> None:
         self._lookups.topic_made(topic)

@@ -18,19 +18,16 @@ class Durability:
     """See the module's docstring."""
 
     def __init__(self, commit: GroupCommit, sync_every: int) -> None:
+        self.sync_every = sync_every
         self._commit = commit
-        self._sync_every = sync_every
 
-    def appended(self, topic: Topic) -> bool:
-        """A batch has been appended. Returns whether it is as safe as it has to be; if not, it is
-        to be synced. Asks for an fsync by itself when enough has come together."""
-        log = topic.log
-        if log.next_seq - log.sync_asked_seq < self._sync_every:
-            return True
-        if self._sync_every == 1:
+    def is_safe(self, topic: Topic) -> bool:
+        """Whether what has been appended is as safe as it has to be; if not, it is to be synced. To
+        be asked when `sync_every` messages have come together: asks for an fsync by itself."""
+        if self.sync_every == 1:
             return False
-        assert isinstance(log, TopicLog)
-        self._commit.request(log)
+        assert isinstance(topic.log, TopicLog)
+        self._commit.request(topic.log)
         return True
 
     def sync(self, topic: Topic, done: Callable[[StorageError | None], None]) -> None:

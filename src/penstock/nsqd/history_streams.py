@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from functools import partial
 
 from penstock.broker.topic import Topic
 from penstock.errors import StorageError
@@ -52,11 +53,6 @@ class HistoryStreams:
     def is_full(self) -> bool:
         """Whether no more can be begun for now."""
         return self._open >= READERS_MAX
-
-    def appended(self, topic: Topic) -> None:
-        """Tells those who follow the topic that there is more."""
-        if self._grown and (event := self._grown.pop(topic, None)) is not None:
-            event.set()
 
     def end_following(self) -> None:
         """Nobody waits for more from here on; the others may come to their end."""
@@ -120,6 +116,7 @@ class HistoryStreams:
     async def _is_there_more(self, topic: Topic) -> bool:
         """Waits for the topic to grow, but not for ever."""
         grown = self._grown.setdefault(topic, asyncio.Event())
+        topic.on_grown = partial(self._has_grown, topic)
         try:
             # Not `wait_for`, which would not notice that a client leaves as the topic grows.
             async with asyncio.timeout(HEARTBEAT_SECONDS):
@@ -128,6 +125,10 @@ class HistoryStreams:
             return False
         await asyncio.sleep(_FOLLOW_SECONDS)
         return True
+
+    def _has_grown(self, topic: Topic) -> None:
+        topic.on_grown = None
+        self._grown.pop(topic).set()
 
 
 def _lines_of(batches: Iterable[FoundBatch]) -> Iterator[bytes]:

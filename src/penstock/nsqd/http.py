@@ -246,17 +246,17 @@ class HttpApi:
 
     def _publish(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> object:
         """OK when the messages are stored, or else an HttpError."""
-        if defer_ns:
-            batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
-        else:
-            batch = self._publisher.publish(topic, bodies)
-        if batch.is_safe:
+        try:
+            if defer_ns:
+                batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
+            else:
+                batch = self._publisher.publish(topic, bodies)
+        except StorageError as failure:
+            raise _not_stored(topic, failure, self._services.log) from failure
+        if batch is None:
             return OK
         answer = _PublishAnswer(topic=topic, log=self._services.log)
-        if batch.failure is None:
-            batch.waiting.append(answer)
-        else:
-            answer.settled(batch)
+        batch.waiting.append(answer)
         return answer
 
     def _topic_to_publish_to(self, args: dict[str, str]) -> Topic:
@@ -402,9 +402,12 @@ class _PublishAnswer(Promise, kw_only=True, eq=False):
         if batch.failure is None:
             self.keep(OK)
         else:
-            self.log.error("HTTP: failed to publish to %s - %s", self.topic.name, batch.failure)
-            # nsq compat: the same, whatever the reason.
-            self.keep(HttpError(503, "EXITING"))
+            self.keep(_not_stored(self.topic, batch.failure, self.log))
+
+
+def _not_stored(topic: Topic, failure: StorageError, log: Logger) -> HttpError:
+    log.error("HTTP: failed to publish to %s - %s", topic.name, failure)
+    return HttpError(503, "EXITING")  # nsq compat: the same, whatever the reason
 
 
 def _flag(args: dict[str, str], name: str) -> bool:

@@ -61,17 +61,13 @@ class Publisher:
     """See the module's docstring."""
 
     def __init__(
-        self,
-        clock: Clock,
-        durability: Durability,
-        on_stored: Callable[[Topic], None],
-        end_turn_soon: Callable[[], None],
+        self, clock: Clock, durability: Durability, end_turn_soon: Callable[[], None]
     ) -> None:
-        """`on_stored` is told which topic has more. `end_turn_soon` sees to it that `store` and
-        then `answer` are called at the end of the loop's turn."""
+        """`end_turn_soon` sees to it that `store` and then `answer` are called at the end of the
+        loop's turn."""
         self._clock = clock
         self._durability = durability
-        self._on_stored = on_stored
+        self._sync_every = durability.sync_every
         self._end_turn_soon = end_turn_soon
         self._batches: dict[Topic, Batch] = {}
         self._settled: list[Batch] = []
@@ -79,15 +75,12 @@ class Publisher:
         self._waited = 0
         self._joined = 0
 
-    def publish(self, topic: Topic, bodies: list[bytes]) -> Batch:
-        """Takes messages, and the list that they are in, to be stored by the end of the turn, and
-        answered then; unless the batch that is returned is settled already."""
+    def publish(self, topic: Topic, bodies: list[bytes]) -> Batch | None:
+        """Takes messages, and the list that they are in. Returns the batch to wait for, or None
+        where they are safe already. Raises StorageError if they are not, and will not be."""
         if self._at_once_left:
             self._at_once_left -= 1
-            alone = Batch(bodies)
-            self._store_now(topic, alone)
-            return alone
-        self._waited += 1
+            return None if self._append(topic, bodies) else self._syncing(topic, Batch(bodies))
         batches = self._batches
         byte_size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         batch = batches.get(topic)
@@ -98,27 +91,26 @@ class Publisher:
         else:
             batch.bodies.extend(bodies)
             batch.byte_size += byte_size
-            self._joined += 1
         if batch.byte_size >= BATCH_BYTES:
             self._store_early(topic)
         return batch
 
-    def publish_deferred(self, topic: Topic, bodies: list[bytes], defer_ns: int) -> Batch:
-        """Stores messages at once that are not to be delivered before `defer_ns` have passed."""
+    def publish_deferred(self, topic: Topic, bodies: list[bytes], defer_ns: int) -> Batch | None:
+        """The same for messages that are not to be delivered before `defer_ns` have passed. They
+        are stored at once."""
         if topic in self._batches:  # what came before it
             self._store_early(topic)
-        batch = Batch(bodies)
-        self._store_now(topic, batch, defer_ns)
-        return batch
+        is_safe = self._append(topic, bodies, defer_ns)
+        return None if is_safe else self._syncing(topic, Batch(bodies))
 
     def store(self) -> None:
         """Stores what has been taken."""
         if self._batches:
             batches, self._batches = self._batches, {}
-            now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
             for topic, batch in batches.items():
-                if self._store(topic, batch, now_ns, wall_ns):
-                    self._settled.append(batch)
+                self._store_batch(topic, batch)
+                self._waited += len(batch.waiting)
+                self._joined += len(batch.waiting) - 1
             if self._waited >= _TRIED:
                 self._at_once_left = _AT_ONCE if self._joined < self._waited // 3 else 0
                 self._waited = self._joined = 0
@@ -135,26 +127,31 @@ class Publisher:
     def _store_early(self, topic: Topic) -> None:
         """Stores a batch before the turn ends, which is when it is answered."""
         batch = self._batches.pop(topic)
-        if self._store_now(topic, batch):
-            self._settled.append(batch)
+        self._store_batch(topic, batch)
         batch.bodies = []  # which need not be kept until then
 
-    def _store_now(self, topic: Topic, batch: Batch, defer_ns: int = 0) -> bool:
-        now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
-        return self._store(topic, batch, now_ns, wall_ns, wall_ns + defer_ns if defer_ns else 0)
-
-    def _store(
-        self, topic: Topic, batch: Batch, now_ns: int, wall_ns: int, due_ns: int = 0
-    ) -> bool:
-        """Returns whether it is settled; if not, it waits for an fsync."""
+    def _store_batch(self, topic: Topic, batch: Batch) -> None:
+        """Stores a batch, which is answered by the end of the turn or after an fsync."""
         try:
-            topic.publish(batch.bodies, now_ns, wall_ns, due_ns)
+            batch.is_safe = self._append(topic, batch.bodies)
         except StorageError as failure:
             batch.failure = failure
         else:
-            self._on_stored(topic)
-            if not self._durability.appended(topic):
-                self._durability.sync(topic, batch.synced)
-                return False
-            batch.is_safe = True
-        return True
+            if not batch.is_safe:
+                self._syncing(topic, batch)
+                return
+        self._settled.append(batch)
+
+    def _append(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> bool:
+        """Returns whether the messages are safe; if not, they are to be synced."""
+        clock, log = self._clock, topic.log
+        wall_ns = clock.wall_ns()
+        topic.publish(bodies, clock.now_ns(), wall_ns, wall_ns + defer_ns if defer_ns else 0)
+        if log.next_seq - log.sync_asked_seq < self._sync_every:
+            return True
+        return self._durability.is_safe(topic)
+
+    def _syncing(self, topic: Topic, batch: Batch) -> Batch:
+        """Has a batch synced, which is answered then."""
+        self._durability.sync(topic, batch.synced)
+        return batch

@@ -44,14 +44,8 @@ class Replies:
     def hold(self, batch: Batch, word: str, data: bytes) -> None:
         """A reply that has to wait for a batch, and that all later ones wait for. `word` is the
         command that is to blame if it fails."""
-        if batch.is_safe:
-            self.send(data)
-            return
         self._held.append((batch, word, data, None))
-        if batch.failure is None:
-            batch.waiting.append(self)
-        else:
-            self._release()
+        batch.waiting.append(self)
 
     def send(self, data: bytes) -> None:
         """Writes at once, or after all that is still waiting."""

@@ -24,6 +24,7 @@ from penstock.nsqd.publisher import Publisher
 from penstock.nsqd.replies import Replies
 from penstock.tls import TlsInfo
 from penstock.wire import events, frames
+from penstock.wire.frames import OK
 from penstock.wire.identify import Negotiated, ServerOffer, negotiate, parse_identify
 
 __all__ = ["Link", "Reply", "Session", "SessionServices", "failed"]
@@ -118,18 +119,21 @@ class Session:
     def _on_publish(self, event: events.Publish) -> Reply:
         if self._requires_auth and (asking := self._check(event, event.word, event.topic)):
             return asking
+        name, bodies = event.topic, event.bodies
+        count = len(bodies)
         try:
-            topic = self._broker.topic_for_publish(event.topic)
+            topic = self._broker.topic_for_publish(name)
+            if event.defer_ms:
+                defer_ns = event.defer_ms * MILLISECOND_NS
+                batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
+            else:
+                batch = self._publisher.publish(topic, bodies)
         except StorageError as failure:
             raise failed(event.word, failure) from failure
-        bodies = event.bodies
-        self.publish_counts[event.topic] += len(bodies)
-        if event.defer_ms:
-            defer_ns = event.defer_ms * MILLISECOND_NS
-            batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
-        else:
-            batch = self._publisher.publish(topic, bodies)
-        self._replies.hold(batch, event.word, frames.OK * event.oks)
+        self.publish_counts[name] += count
+        if batch is None:
+            return OK * event.oks
+        self._replies.hold(batch, event.word, OK * event.oks)
         return None
 
     def _on_topic_named(self, event: events.TopicNamed) -> Reply:
@@ -162,7 +166,7 @@ class Session:
             raise failed("SUB", failure) from failure
         self.subscriber = subscriber
         self.topic_name = event.topic
-        return frames.OK
+        return OK
 
     def _on_fin(self, event: events.Fin) -> bytes | None:
         channel, subscriber = self._subscription()

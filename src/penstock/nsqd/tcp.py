@@ -187,19 +187,16 @@ class Client(asyncio.Protocol):
         self._pulse.start()
 
     def data_received(self, data: bytes) -> None:
-        layered = self._layered
-        if layered is None and self._takes_commands:
-            event = self._wire.maybe_only(data)
-            if event is not None:
-                self._handle(event)
-                return
-        if self._dead:
-            return
-        if layered is None:
-            self._wire.receive_data(data)
-        else:
-            layered.receive(data)
-        self._take_turn()
+        wire = self._wire
+        event = wire.expected.maybe_only(data) or wire.maybe_only(data)
+        if event is not None:
+            self._handle(event)
+        elif not self._dead:
+            if self._layered is None:
+                wire.receive_data(data)
+            else:
+                self._layered.receive(data)
+            self._take_turn()
 
     def eof_received(self) -> bool:
         self._peer_ended = True
@@ -314,7 +311,7 @@ class Client(asyncio.Protocol):
         """Closes at once."""
         self._log.error("[%s] - %s", self.remote_address, reason)
         self._dead = self._ended = True
-        self._takes_commands = False
+        self._take_no_commands()
         self.session.leave_channel()  # nothing can be delivered through a layer that has failed
         self._transport.abort()
 
@@ -365,10 +362,14 @@ class Client(asyncio.Protocol):
 
     def _wait_for(self, answer: Coroutine[Any, Any, bytes]) -> None:
         """Takes no command before this one is answered."""
-        self._takes_commands = False
+        self._take_no_commands()
         self._pulse.waits_for_us = True
         self._pause_reading("an answer")
         self._answering = self._loop.create_task(self._answer(answer))
+
+    def _take_no_commands(self) -> None:
+        self._takes_commands = False
+        self._wire.expect_nothing()
 
     async def _answer(self, answer: Coroutine[Any, Any, bytes]) -> None:
         try:
@@ -472,7 +473,7 @@ class Client(asyncio.Protocol):
     def _close(self) -> None:
         """Takes no more commands, and closes once everything has been answered."""
         self._dead = True
-        self._takes_commands = False
+        self._take_no_commands()
         self.session.leave_channel()
         self.replies.then(self._end)
 

@@ -14,6 +14,7 @@ bytes if wanted; `crash_after` ends the process at the nth change, whatever that
 
 import errno
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
@@ -130,10 +131,12 @@ class _MemoryFile:
         self._life = files.lives
         self._content: _Content | None = content
 
-    def write(self, position: int, *parts: bytes) -> int:
-        data = b"".join(parts)
+    def write(self, data: bytes, position: int) -> int:
         self._open_content.write(position, data)
         return len(data)
+
+    def write_parts(self, parts: Sequence[bytes], position: int) -> int:
+        return self.write(b"".join(parts), position)
 
     def read(self, position: int, size: int) -> bytes:
         return bytes(self._open_content.seen[position : position + size])
@@ -381,13 +384,16 @@ class _FaultyFile:
         self._file = file
         self._path = path
 
-    def write(self, position: int, *parts: bytes) -> int:
+    def write(self, data: bytes, position: int) -> int:
         fault = self._files.next_fault("write", self._path)
         if fault is None:
-            return self._file.write(position, *parts)
-        written = self._file.write(position, b"".join(parts)[: fault.written])
+            return self._file.write(data, position)
+        written = self._file.write(data[: fault.written], position)
         fault.strike()
         return written
+
+    def write_parts(self, parts: Sequence[bytes], position: int) -> int:
+        return self.write(b"".join(parts), position)
 
     def read(self, position: int, size: int) -> bytes:
         return self._file.read(position, size)

@@ -143,7 +143,9 @@ class FinLine:
     line = b"FIN "
 
     def maybe_only(self, data: bytes) -> Fin | None:
-        """The FINs that `data`, which begins with this, is, if it is nothing else."""
+        """The FINs that `data` is, if it is nothing else."""
+        if not data.startswith(b"FIN "):
+            return None
         if len(data) == _FIN_BYTES and data.endswith(b"\n") and (only := data[4:20]).isalnum():
             return Fin([only])
         count, rest = divmod(len(data), _FIN_BYTES)

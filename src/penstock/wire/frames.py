@@ -108,6 +108,10 @@ _BATCH_HEADER = Struct(">iiqH13s3s")
 
 def render_messages(bodies: Sequence[bytes], first_id: int, timestamp_ns: int) -> list[bytes]:
     """The frames of new messages, at their first attempt, whose ids count up from `first_id`."""
+    if len(bodies) == 1:
+        size = len(bodies[0]) + _BODY_OVERHEAD
+        header = _pack_header(size, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % first_id)
+        return [header + bodies[0]]
     if len(bodies) > _SMALL_BATCH_MAX:
         return _render_many(bodies, first_id, timestamp_ns)
     frames = []

@@ -9,7 +9,7 @@ from struct import Struct
 from penstock.wire.buffer import ReceiveBuffer
 from penstock.wire.events import Publish
 
-__all__ = ["LINES_MAX", "NO_LINE", "REMEMBERED_BYTES_MAX", "PublishLine", "PublishLines"]
+__all__ = ["LINES_MAX", "NOTHING", "NO_LINE", "REMEMBERED_BYTES_MAX", "PublishLine", "PublishLines"]
 
 # How many are remembered. All producers of a server may know thousands of topics between them; and
 # a peer that names ever new ones shall not fill our memory.
@@ -25,33 +25,38 @@ _INT32_BYTES = 4
 class PublishLine:
     """The line of a PUB or DPUB."""
 
-    __slots__ = ("_body_at", "_defer_ms", "_size_max", "_topic", "_word", "line")
+    __slots__ = ("_body_at", "_defer_ms", "_size_at", "_sizes", "_topic", "_word", "line")
 
     def __init__(self, line: bytes, topic: str, word: str, defer_ms: int, size_max: int) -> None:
         """`size_max` is what a message may have."""
         self.line = line
+        self._size_at = len(line)
         self._body_at = len(line) + _INT32_BYTES
+        self._sizes = range(1, size_max + 1)
         self._topic = topic
         self._word = word
         self._defer_ms = defer_ms
-        self._size_max = size_max
 
     def maybe_only(self, data: bytes) -> Publish | None:
-        """The message, if `data`, which begins with this line, is one good message and no more."""
+        """The message, if `data` is this line, one good message under it, and no more."""
         body_at = self._body_at
         size = len(data) - body_at
-        if not 0 < size <= self._size_max or _int32_at(data, body_at - _INT32_BYTES)[0] != size:
-            return None
-        return Publish(self._topic, [data[body_at:]], 1, self._word, self._defer_ms)
+        if (
+            size in self._sizes
+            and data.startswith(self.line)
+            and _int32_at(data, self._size_at)[0] == size
+        ):
+            return Publish(self._topic, [data[body_at:]], 1, self._word, self._defer_ms)
+        return None
 
     def maybe_run(self, buffer: ReceiveBuffer) -> Publish | None:
         """The messages that come next, as many as are complete and well-formed under this line."""
         data, end, stop = buffer.data, len(buffer.data), buffer.start
-        line, body_at, size_max = self.line, self._body_at, self._size_max
+        line, body_at, sizes = self.line, self._body_at, self._sizes
         bodies: list[bytes] = []
         while data.startswith(line, stop) and (start := stop + body_at) <= end:
             size = _int32_at(data, start - _INT32_BYTES)[0]
-            if not 0 < size <= size_max or start + size > end:
+            if size not in sizes or start + size > end:
                 break
             stop = start + size
             bodies.append(data[start:stop])
@@ -61,8 +66,11 @@ class PublishLine:
         return Publish(self._topic, bodies, len(bodies), self._word, self._defer_ms)
 
 
-NO_LINE = PublishLine(b"\n", "", "", 0, size_max=0)
-"""Under it no message is good."""
+# Under these no message is good.
+NO_LINE = PublishLine(b"", "", "", 0, size_max=0)
+"""None has been met yet."""
+NOTHING = PublishLine(b"", "", "", 0, size_max=0)
+"""Whatever comes, it has to be looked at more closely."""
 
 
 class PublishLines(dict[bytes, PublishLine]):

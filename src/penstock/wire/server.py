@@ -1,9 +1,10 @@
 """The server's side of a connection: a client's bytes in, events out.
 
 Feed what was received to `receive_data`, take events from `next_event` until it returns None, and
-when the stream ends call `receive_eof`. `maybe_only` is a short way for what comes most. Events
-come out in the order of the commands, as few and as large as the bytes at hand allow; how the bytes
-were cut changes how commands are grouped into events, never what they say.
+when the stream ends call `receive_eof`. `maybe_only` is a short way for what comes most, and
+`expected.maybe_only` one that is shorter still. Events come out in the order of the commands, as
+few and as large as the bytes at hand allow; how the bytes were cut changes how commands are grouped
+into events, never what they say.
 
 `next_event` returns an event, or None for "nothing more yet", or raises once: a ProtocolError to be
 sent as an error frame before closing, or LineTooLong to close without a frame. Then the connection
@@ -27,7 +28,7 @@ from penstock.wire.decoders import (
 )
 from penstock.wire.events import Event, Fin, Nop, Publish, TopicNamed
 from penstock.wire.limits import LINE_BYTES_MAX, Limits
-from penstock.wire.publish_lines import NO_LINE, PublishLine, PublishLines
+from penstock.wire.publish_lines import NO_LINE, NOTHING, PublishLine, PublishLines
 from penstock.wire.state import State
 from penstock.wire.text import verbatim
 
@@ -47,13 +48,14 @@ class ServerConnection:
     __slots__ = (
         "_buffer",
         "_dead",
-        "_expected",
         "_failure",
         "_greeted",
+        "_is_layered",
         "_last_line",
         "_multi",
         "_publish_lines",
         "_shortfall",
+        "expected",
         "heartbeats_enabled",
         "limits",
         "state",
@@ -77,8 +79,9 @@ class ServerConnection:
         self._dead = False
         self._publish_lines = PublishLines() if publish_lines is None else publish_lines
         self._last_line = NO_LINE  # most likely the next one's too
-        # What most likely comes next; None where something else has to be looked at first.
-        self._expected: PublishLine | FinLine | None = None
+        self._is_layered = False
+        self.expected: PublishLine | FinLine = NOTHING
+        """What most likely comes next: its `maybe_only` does what ours does, for that alone."""
         # A multi-publish whose body is being read, and the error to raise after its TopicNamed.
         self._multi: MultiPublish | None = None
         self._failure: ProtocolError | None = None
@@ -88,7 +91,7 @@ class ServerConnection:
     def receive_data(self, data: bytes) -> None:
         """Take what the client sent. Nothing is parsed before `next_event`."""
         if not self._dead:
-            self._expected = None
+            self.expected = NOTHING
             self._buffer.append(data)
 
     def maybe_only(self, data: bytes) -> Publish | Fin | None:
@@ -97,15 +100,17 @@ class ServerConnection:
 
         Producers that await each answer, and consumers, send hardly anything but this.
         """
-        expected = self._expected
-        if expected is None:
+        if self.expected is NOTHING:
             return None
-        if not data.startswith(expected.line):
-            expected = self._maybe_line_of(data)
-            if expected is None:
-                return None
-            self._expected = expected
-        return expected.maybe_only(data)
+        line = self._maybe_line_of(data)
+        if line is None:
+            return None
+        self.expected = line
+        return line.maybe_only(data)
+
+    def expect_nothing(self) -> None:
+        """Nothing is to be taken the short way until `next_event` has been asked again."""
+        self.expected = NOTHING
 
     def next_event(self) -> Event | None:
         """What the client asks for next, or None if that is not all here."""
@@ -146,17 +151,25 @@ class ServerConnection:
 
     def take_unread(self) -> bytes:
         """Hand over what was received and not parsed: it belongs to the TLS or compression layer
-        that has just been put underneath."""
+        that has just been put underneath. What comes from there has to be taken the long way."""
+        self._is_layered = True
+        self.expected = NOTHING
         return self._buffer.take_all()
 
     def _expect_more(self) -> None:
         """Guesses what comes next, unless it has to be joined to what is here."""
-        if self.is_inside_command or not self._greeted or self._dead or self.tls_required:
+        if (
+            self.is_inside_command
+            or not self._greeted
+            or self._dead
+            or self._is_layered
+            or self.tls_required
+        ):
             return
-        self._expected = FIN_LINE if self.state in _FIN_STATES else self._last_line
+        self.expected = FIN_LINE if self.state in _FIN_STATES else self._last_line
 
     def _maybe_line_of(self, data: bytes) -> PublishLine | FinLine | None:
-        """What was not expected, and is as easily taken."""
+        """What the bytes begin with, if it is something that is easily taken."""
         if self.state in _FIN_STATES and data.startswith(FIN_LINE.line):
             return FIN_LINE
         return self._publish_lines.get(data[: data.find(b"\n", 0, LINE_BYTES_MAX) + 1])
@@ -271,7 +284,7 @@ class ServerConnection:
 
     def _die(self) -> None:
         self._dead = True
-        self._expected = None
+        self.expected = NOTHING
         self._multi = self._failure = self._shortfall = None
         self._buffer.take_all()
 
