@@ -235,6 +235,7 @@ class _Adoption:
         if not self._world.wall_went_back:  # or numbers may begin anew, below those before
             channel.last_first_seq = known.last_first_seq
         channel.floor, channel.skipped = known.floor, set(known.skipped)
+        channel.noted = dict(known.noted)  # until the topic lets go of them
         if not self._is_loose and (known.paused, known.committing) != (
             real.paused,
             real.committing,

@@ -247,6 +247,7 @@ class ModelChannel:
         self.close_all(now_ns)
         self.finished.clear()
         self.skipped.clear()
+        self.noted.clear()
         self.floor = seq
         self.last_first_seq = -1
         self.take(messages, now_ns, since_ns=now_ns)

@@ -98,6 +98,7 @@ def empty_channel(world: World, step: Step) -> str | None:
         channel.close_all(world.now_ns)
         channel.finished.clear()
         channel.skipped.clear()
+        channel.noted.clear()
         channel.floor = topic.real.owed_seq
         channel.placed_ns = world.now_ns
     return f"empty {_name(channel)}{outcome}"
