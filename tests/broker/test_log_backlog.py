@@ -116,6 +116,34 @@ class TestOnTheLog:
         in_memory = backlog.depth - backlog.log_depth
         assert 0 < in_memory * 1034 <= READ_BYTES + 50 * 1034
 
+    def test_beside_what_was_put_back_no_more_than_a_piece_is_in_memory(
+        self, journal: Journal
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        for _ in range(20):
+            journal.publish(backlog, "x" * READ_BYTES)
+        backlog.load()
+        backlog.put_back(backlog.take(1))
+        for _ in range(3):
+            backlog.load()
+
+        assert 1 + 1 == backlog.depth - backlog.log_depth
+
+    def test_however_many_are_put_back_time_and_again_the_log_gets_its_turn(
+        self, journal: Journal
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=300)
+        journal.publish(backlog, *["again"] * 300)
+        journal.publish(backlog, "in the log")
+        taken: set[str] = set()
+        for _ in range(2 * 301):
+            backlog.load()
+            frames = backlog.take(1)
+            taken |= {*bodies_of(frames)}
+            backlog.put_back(frames)
+
+        assert {"again", "in the log"} == taken
+
     def test_a_batch_that_is_larger_than_a_piece_is_read_all_the_same(
         self, journal: Journal
     ) -> None:

@@ -84,15 +84,16 @@ class Backlog:
             for frame in again:
                 self._defer(due_ns, seq_of(wire.message_id(frame)), [frame])
         else:
+            self._leave_sequence()
             self._window.extend(again)
-            self.in_sequence = False
 
     def recall_due(self, wall_ns: int) -> None:
         """Moves what has come due into the window."""
         while (run := self._deferred.maybe_due(wall_ns)) is not None:
-            self._window.extend(run.frames if run.frames is not None else self._read_back(run))
+            frames = run.frames if run.frames is not None else self._read_back(run)
+            self._leave_sequence()
+            self._window.extend(frames)
             self._deferred.pop()
-            self.in_sequence = False
 
     def next_due_ns(self) -> int | None:
         """The wall time at which the next deferred message comes due."""
@@ -157,6 +158,10 @@ class Backlog:
 
     def _room(self, wanted: int) -> int:
         return max(max(self.window_max, wanted) - len(self._window), 0)
+
+    def _leave_sequence(self) -> None:
+        """What joins the window next is not what comes next in the topic."""
+        self.in_sequence = False
 
     def _defer(self, due_ns: int, first_seq: int, frames: list[bytes]) -> None:
         self._deferred.add(due_ns, first_seq, frames)

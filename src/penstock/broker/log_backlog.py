@@ -23,10 +23,6 @@ from penstock.wire import frames as wire
 
 __all__ = ["LogBacklog"]
 
-# A window that redeliveries keep from ever becoming empty is filled from the log below this size,
-# or a message that is requeued again and again would hold up all that wait in the log.
-REFILL_BELOW = 256
-
 # The most that is read from the log to be looked at.
 _PEEK_BYTES_MAX = 4 * READ_BYTES
 
@@ -54,6 +50,9 @@ class LogBacklog(Backlog):
         self._log = log
         self._cursors = cursors
         self._finished: list[list[bytes]] = []  # ids that the cursor has not been told of yet
+        # A window out of sequence may never become empty. Once so many of its frames are taken, all
+        # that were read are, and more is: or those requeued again and again would hold up the log.
+        self._refill_after = 0
         self._released_seq = released_seq
         # Below this the cursor may know of single messages: finished, or delivered before.
         self._revisited_below = released_seq
@@ -92,16 +91,24 @@ class LogBacklog(Backlog):
         self._released_seq = next_seq
 
     def load(self) -> bool:
-        """Fills an empty window from the log. Returns whether there is anything to take."""
-        enough = 1 if self.in_sequence else REFILL_BELOW
-        while len(self._window) < enough and self._read_seq < self._released_seq:
+        """Fills the window from the log, a piece at a time, if nothing of the last one is left.
+        Returns whether there is anything to take."""
+        while self._read_seq < self._released_seq and self._is_to_be_filled():
+            length = len(self._window)
             stored = self._log.read(self._read_seq)
             runs = [run for run in stored if run.first_seq < self._released_seq]
             for run in runs:
                 self._load_run(run)
             if not runs:
                 self._lose(self._read_seq, self._released_seq)
+            if len(self._window) > length:
+                self._refill_after = len(self._window)
         return bool(self._window)
+
+    def take(self, count: int) -> list[bytes]:
+        taken = super().take(count)
+        self._refill_after -= len(taken)
+        return taken
 
     def finish(self, ids: list[bytes]) -> None:
         if not self._finished:
@@ -224,6 +231,14 @@ class LogBacklog(Backlog):
         if first_seq >= self._revisited_below:
             return next_seq - first_seq
         return next_seq - first_seq - self._progress.finished_between(first_seq, next_seq)
+
+    def _is_to_be_filled(self) -> bool:
+        return not self._window if self.in_sequence else self._refill_after <= 0
+
+    def _leave_sequence(self) -> None:
+        if self.in_sequence:
+            self._refill_after = len(self._window)
+        super()._leave_sequence()
 
     def _load_run(self, run: Run) -> None:
         first_seq = run.first_seq
