@@ -336,7 +336,9 @@ class _Adoption:
             raise Violation(
                 f"{body!r} has {attempts} attempts after {end.value}, expected {fewest} to {most}"
             )
-        if is_noted and not again and due_ns != entry.due_ns:
+        # What nobody has been told of yet: it has timed out, and is queued.
+        is_back = due_ns == 0 and attempts > entry.noted and entry.may_time_out(world.now_ns)
+        if is_noted and not again and due_ns != entry.due_ns and not is_back:
             raise Violation(f"{body!r} is due at {due_ns}, expected {entry.due_ns}")
         went_on = Entry(entry.message, self._renewed(entry.since_ns))
         went_on.remember(attempts, due_ns)

@@ -76,6 +76,10 @@ class Entry:
         self.attempts = self.noted = self.saved = attempts
         self.due_ns = self.saved_due_ns = due_ns
 
+    def may_time_out(self, now_ns: int) -> bool:
+        """Whether whoever has it may have had it for too long."""
+        return self.holder is not None and self.deadline_ns - DEADLINE_GRAIN_NS <= now_ns
+
 
 class Consumer:
     """A subscribed connection."""
@@ -147,6 +151,7 @@ class ModelChannel:
                 entry = self.open[message.seq] = Entry(message, since_ns)
                 if message.seq in self.noted:
                     entry.remember(*self.noted.pop(message.seq))
+                    entry.delivered = entry.attempts > 0
                 self._note("deferred" if message.due_ns else "queued")
 
     def deliver(self, consumer: Consumer, message: Message, now_ns: int, wall_ns: int) -> None:
@@ -216,7 +221,7 @@ class ModelChannel:
 
     def time_out(self, entry: Entry, now_ns: int) -> None:
         """It was not answered in time; `settle_timeouts` has seen to it that it may be so."""
-        if now_ns < entry.deadline_ns - DEADLINE_GRAIN_NS:
+        if not entry.may_time_out(now_ns):
             raise Violation(f"{entry.message.body!r} is in two places, or timed out early")
         self.timeout_count += 1
         self.put_back(entry, now_ns, lambda _: False)
