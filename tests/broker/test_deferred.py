@@ -62,6 +62,18 @@ def test_beyond_the_limit_only_the_place_in_the_log_is_kept() -> None:
     assert [[b"a", b"b"], None, [b"e"], None] == [run.frames for run in due_runs(deferred, 200)]
 
 
+def test_the_limit_is_one_of_bytes_too() -> None:
+    deferred = Deferred(frames_max=10, bytes_max=5)
+    deferred.add(100, 0, [b"aa", b"bb"])
+    deferred.add(101, 2, [b"cc"])
+    deferred.remove(0)
+    deferred.add(102, 3, [b"ddd"])
+    assert [[b"bb"], None, [b"ddd"]] == [run.frames for run in due_runs(deferred, 102)]
+
+    deferred.add(103, 4, [b"eeeee"])
+    assert [[b"eeeee"]] == [run.frames for run in due_runs(deferred, 103)]
+
+
 def test_what_came_due_makes_room_for_frames_again() -> None:
     deferred = Deferred(frames_max=1)
     deferred.add(100, 0, [b"a"])

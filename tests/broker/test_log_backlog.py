@@ -5,10 +5,12 @@ from tests.broker.fakes import damage
 from tests.broker.frames import WALL_NS, attempts_of, bodies_of, frames_of, ids_of
 
 from penstock.broker.backlog import Backlog
-from penstock.broker.log_backlog import LogBacklog
+from penstock.broker.log_backlog import HELD_BYTES_MAX, LogBacklog
 from penstock.log import READ_BYTES, DataPath, LogSettings, TopicStore
 from penstock.testing import MemoryFiles
 from penstock.wire import frames as wire
+
+MIB = 1 << 20
 
 
 class Journal:
@@ -115,6 +117,28 @@ class TestOnTheLog:
 
         in_memory = backlog.depth - backlog.log_depth
         assert 0 < in_memory * 1034 <= READ_BYTES + 50 * 1034
+
+    def test_large_messages_fill_the_window_by_their_bytes(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq)
+        for number in range(50):
+            journal.publish(backlog, f"{number} " + "x" * MIB)
+        in_memory = backlog.depth - backlog.log_depth
+        assert in_memory * MIB <= HELD_BYTES_MAX < (in_memory + 1) * (MIB + 40)
+
+        numbers = [body.split()[0] for body in bodies_of(take_all(backlog))]
+        assert [str(number) for number in range(50)] == numbers
+        journal.publish(backlog, "at the tail again")
+        assert (1, 0) == (backlog.depth, backlog.log_depth)
+
+    def test_large_messages_that_are_not_due_wait_in_the_log(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq)
+        for _ in range(50):
+            journal.publish(backlog, "x" * MIB, due_ns=WALL_NS + 1)
+        held = [run for run in backlog._deferred.first(50) if run.frames is not None]
+
+        assert HELD_BYTES_MAX // (MIB + 34) == len(held)
+        backlog.recall_due(WALL_NS + 1)
+        assert 50 == len(take_all(backlog))
 
     def test_beside_what_was_put_back_no_more_than_a_piece_is_in_memory(
         self, journal: Journal

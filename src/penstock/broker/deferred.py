@@ -7,6 +7,7 @@ messages cost a million small entries and not a million bodies.
 """
 
 import heapq
+import math
 from typing import NamedTuple
 
 __all__ = ["Deferred", "DeferredRun"]
@@ -26,14 +27,23 @@ class DeferredRun(NamedTuple):
 class Deferred:
     """A heap of runs by due time; equal times keep the order in which they came."""
 
-    __slots__ = ("_added", "_frames_held", "_frames_max", "_heap", "count")
+    __slots__ = (
+        "_added",
+        "_bytes_held",
+        "_bytes_max",
+        "_frames_held",
+        "_frames_max",
+        "_heap",
+        "count",
+    )
 
-    def __init__(self, frames_max: int | None) -> None:
-        """`frames_max` is how many frames may wait in memory; None for no limit."""
+    def __init__(self, frames_max: int | None, bytes_max: int | None = None) -> None:
+        """How many frames may wait in memory, and how many bytes; None for no limit."""
         self.count = 0
         self._added = 0
-        self._frames_held = 0
-        self._frames_max = frames_max
+        self._frames_held = self._bytes_held = 0
+        self._frames_max = math.inf if frames_max is None else frames_max
+        self._bytes_max = math.inf if bytes_max is None else bytes_max
         self._heap: list[DeferredRun] = []
 
     def __len__(self) -> int:
@@ -41,11 +51,8 @@ class Deferred:
 
     def add(self, due_ns: int, first_seq: int, frames: list[bytes]) -> None:
         """Lets a run wait until `due_ns`."""
-        kept: list[bytes] | None = frames
-        if self._frames_max is not None and self._frames_held + len(frames) > self._frames_max:
-            kept = None
-        else:
-            self._frames_held += len(frames)
+        kept = frames if self._has_room(frames) else None
+        self._hold(kept)
         self._added += 1
         self.count += len(frames)
         run = DeferredRun(due_ns, self._added, first_seq, len(frames), kept)
@@ -64,8 +71,7 @@ class Deferred:
         """Takes the first run out."""
         run = heapq.heappop(self._heap)
         self.count -= run.length
-        if run.frames is not None:
-            self._frames_held -= run.length
+        self._let_go(run.frames)
 
     def remove(self, seq: int) -> bool:
         """Takes one message out, wherever it waits. Returns whether it was there."""
@@ -73,7 +79,7 @@ class Deferred:
         if run is None:
             return False
         self.count -= 1
-        self._frames_held -= run.frames is not None
+        self._let_go(run.frames)
         return True
 
     def hasten(self, seq: int) -> bool:
@@ -100,7 +106,23 @@ class Deferred:
     def clear(self) -> None:
         """Forgets everything."""
         self._heap.clear()
-        self.count = self._frames_held = 0
+        self.count = self._frames_held = self._bytes_held = 0
+
+    def _has_room(self, frames: list[bytes]) -> bool:
+        return (
+            self._frames_held + len(frames) <= self._frames_max
+            and self._bytes_held + sum(map(len, frames)) <= self._bytes_max
+        )
+
+    def _hold(self, frames: list[bytes] | None) -> None:
+        if frames is not None:
+            self._frames_held += len(frames)
+            self._bytes_held += sum(map(len, frames))
+
+    def _let_go(self, frames: list[bytes] | None) -> None:
+        if frames is not None:
+            self._frames_held -= len(frames)
+            self._bytes_held -= sum(map(len, frames))
 
     def _split_off(self, seq: int) -> DeferredRun | None:
         """Takes one message out of the run that it waits in; it still counts."""

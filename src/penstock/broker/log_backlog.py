@@ -23,6 +23,10 @@ from penstock.wire import frames as wire
 
 __all__ = ["LogBacklog"]
 
+# When so many bytes are held ahead of the readers, or until they are due, the rest waits in the
+# log: ten thousand messages may be small or large.
+HELD_BYTES_MAX = 32 << 20
+
 # The most that is read from the log to be looked at.
 _PEEK_BYTES_MAX = 4 * READ_BYTES
 
@@ -45,7 +49,7 @@ class LogBacklog(Backlog):
         """`on_progress` is told when there is something to journal. `first_seq` is where a cursor
         that has to be made begins, if not at what the topic releases next."""
         super().__init__(window_max, on_due, on_progress)
-        self._deferred = Deferred(frames_max=window_max)
+        self._deferred = Deferred(window_max, HELD_BYTES_MAX)
         self._channel = channel
         self._log = log
         self._cursors = cursors
@@ -53,6 +57,7 @@ class LogBacklog(Backlog):
         # A window out of sequence may never become empty. Once so many of its frames are taken, all
         # that were read are, and more is: or those requeued again and again would hold up the log.
         self._refill_after = 0
+        self._offered_bytes = 0  # that have joined the window since it was last empty, or filled
         self._released_seq = released_seq
         # Below this the cursor may know of single messages: finished, or delivered before.
         self._revisited_below = released_seq
@@ -76,9 +81,12 @@ class LogBacklog(Backlog):
             self._read_seq += len(frames)
             self._defer(due_ns, first_seq, frames)
             return
+        if not self._window:
+            self._offered_bytes = 0
         room = self._room(wanted)
         taken = frames if room >= len(frames) else frames[:room]
         self._window.extend(taken)
+        self._offered_bytes += sum(map(len, taken))
         self._read_seq += len(taken)
 
     def pass_by(self, first_seq: int, count: int) -> bool:
@@ -103,6 +111,7 @@ class LogBacklog(Backlog):
                 self._lose(self._read_seq, self._released_seq)
             if len(self._window) > length:
                 self._refill_after = len(self._window)
+                self._offered_bytes = 0
         return bool(self._window)
 
     def take(self, count: int) -> list[bytes]:
@@ -231,6 +240,9 @@ class LogBacklog(Backlog):
         if first_seq >= self._revisited_below:
             return next_seq - first_seq
         return next_seq - first_seq - self._progress.finished_between(first_seq, next_seq)
+
+    def _room(self, wanted: int) -> int:
+        return super()._room(wanted) if self._offered_bytes < HELD_BYTES_MAX else 0
 
     def _is_to_be_filled(self) -> bool:
         return not self._window if self.in_sequence else self._refill_after <= 0
