@@ -182,7 +182,7 @@ class _Passage:
     def _publish(self, request: bytes) -> None:
         for event in _events_of(self._publisher, request):
             assert isinstance(event, events.Publish)
-            topic = self._broker.topic_for_publish(event.topic)
+            topic = self._broker.destinations[event.topic]
             topic.publish(event.bodies, self._clock.now_ns(), self._clock.wall_ns())
         while self._pump_wanted:
             self._pump_wanted = False

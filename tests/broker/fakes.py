@@ -205,7 +205,7 @@ class Host:
         wall_ns = self.clock.wall_ns()
         due_ns = wall_ns + defer_ns if defer_ns else 0
         encoded = [body.encode() for body in bodies]
-        self.broker.topic_for_publish(topic).publish(encoded, self.clock.now_ns(), wall_ns, due_ns)
+        self.broker.destinations[topic].publish(encoded, self.clock.now_ns(), wall_ns, due_ns)
         self.events_done()
 
     def consumer(

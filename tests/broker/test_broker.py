@@ -13,7 +13,7 @@ class TestTopics:
         topic = host.broker.topic("t")
 
         assert {"t": topic} == host.broker.topics
-        assert topic is host.broker.topic("t") is host.broker.topic_for_publish("t")
+        assert topic is host.broker.topic("t") is host.broker.destinations["t"]
 
     def test_the_driver_hears_of_lasting_topics_and_channels(self, host: Host) -> None:
         def changes() -> int:
@@ -118,7 +118,7 @@ class TestSubscribing:
         host.consumer()
 
     def test_while_we_are_stopping_is_refused(self, host: Host) -> None:
-        host.broker.exiting = True
+        host.broker.exit()
 
         with pytest.raises(ProtocolError) as refusal:
             host.consumer()
@@ -127,7 +127,7 @@ class TestSubscribing:
         assert {} == host.broker.topics
 
     def test_publishing_while_we_are_stopping_is_refused(self, host: Host) -> None:
-        host.broker.exiting = True
+        host.broker.exit()
 
         with pytest.raises(StorageError, match=r"^exiting$"):
             host.publish("t", "a")

@@ -11,8 +11,8 @@ from penstock.errors import CorruptBatch
 from penstock.log.batch import (
     HEADER_BYTES,
     Batch,
+    batch_parts,
     decode_header,
-    encode_header,
     split_frames,
     verify_frames,
     whole_batches,
@@ -38,7 +38,7 @@ GOLDEN = bytes.fromhex(
 
 
 def encoded(frames: bytes = FRAMES, count: int = 3, position: int = POSITION) -> bytes:
-    return encode_header(frames, count, 100, position, 7, 9) + frames
+    return b"".join(batch_parts(frames, count, 100, position, 7, 9))
 
 
 def crc32c_by_the_book(data: bytes) -> int:
@@ -53,7 +53,7 @@ def crc32c_by_the_book(data: bytes) -> int:
 
 class TestHeader:
     def test_the_layout_is_the_specified_one(self) -> None:
-        assert GOLDEN == encode_header(b"\0\0\0\3abc", 1, 5, 64, 7, 9) + b"\0\0\0\3abc"
+        assert GOLDEN == b"".join(batch_parts(b"\0\0\0\3abc", 1, 5, 64, 7, 9))
         assert Batch(64, 5, 1, 7, 0x8F337F99, 7, 9) == decode_header(GOLDEN, 0, 64)
 
     def test_the_checksums_are_crc32c(self) -> None:

@@ -3,7 +3,7 @@
 import pytest
 from tests.log.frames import frame
 
-from penstock.log.batch import MAGIC, FoundBatch, encode_header
+from penstock.log.batch import MAGIC, FoundBatch, batch_parts
 from penstock.log.files import File
 from penstock.log.scan import SCAN_BYTES, BadBytes, walk
 from penstock.testing import MemoryFiles
@@ -12,7 +12,7 @@ from penstock.testing import MemoryFiles
 def segment_of(*bodies: bytes) -> bytes:
     data = b""
     for seq, body in enumerate(bodies):
-        data += encode_header(frame(body), 1, seq, len(data), 0, 0) + frame(body)
+        data += b"".join(batch_parts(frame(body), 1, seq, len(data), 0, 0))
     return data
 
 

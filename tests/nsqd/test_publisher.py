@@ -13,7 +13,7 @@ from penstock.clock import SECOND_NS
 from penstock.errors import StorageError
 from penstock.log import DataPath, GroupCommit, LogSettings
 from penstock.nsqd.durability import Durability
-from penstock.nsqd.publisher import BATCH_BYTES, Batch, Publisher
+from penstock.nsqd.publisher import TURN_BYTES, Batch, Publisher
 from penstock.testing import ManualClock
 from penstock.testing.files import FaultyFiles, MemoryFiles
 from penstock.wire import frames
@@ -198,7 +198,7 @@ def test_a_deferred_message_keeps_its_place() -> None:
 def test_a_batch_that_has_become_large_is_stored_at_once() -> None:
     async def test(bench: Bench) -> None:
         topic = bench.broker.topic("a")
-        answers = [bench.publish(topic, [body]) for body in (b"1", b"x" * BATCH_BYTES, b"3")]
+        answers = [bench.publish(topic, [body]) for body in (b"1", b"x" * TURN_BYTES, b"3")]
 
         assert ["a"] == bench.appends.topics
         assert [STORED] * 3 == await asyncio.gather(*answers)
@@ -209,7 +209,7 @@ def test_a_batch_that_has_become_large_is_stored_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("topics_in_turn", "is_worth_it"),
-    [("ab", False), ("abc", False), ("aab", True), ("a", False), ("aa", True)],
+    [("ab", False), ("abc", False), ("aab", False), ("aaab", True), ("a", False), ("aa", True)],
 )
 def test_messages_wait_for_others_where_that_is_worth_it(
     topics_in_turn: str, *, is_worth_it: bool

@@ -90,6 +90,7 @@ class _ObservedPublisher(Publisher):
     def _append(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> bool:
         first_seq = topic.log.next_seq
         due_ns = self._clock.wall_ns() + defer_ns if defer_ns else 0
+        bodies = [*bodies]  # which the publisher forgets
         self._observer.storing(topic, bodies, due_ns)
         try:
             is_safe = super()._append(topic, bodies, defer_ns)
@@ -314,7 +315,7 @@ class Node(Nsqd):
 
     def end(self) -> list[StorageError]:
         """A clean stop. Returns what could not be stored."""
-        self.broker.exiting = True
+        self.broker.exit()
         self._publisher.store()
         self._publisher.answer()
         failures: list[StorageError] = []

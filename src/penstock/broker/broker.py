@@ -27,6 +27,18 @@ _CLOCK_STEP_NS = 5 * MILLISECOND_NS
 _RETRY_NS = SECOND_NS
 
 
+class _Destinations(dict[str, Topic]):
+    """Where publishes go: `destinations[name]` is the topic, made if there is none. Raises
+    StorageError if it cannot be, or while we take no more messages."""
+
+    def __init__(self, find: Callable[[str], Topic]) -> None:
+        self._find = find
+
+    def __missing__(self, name: str) -> Topic:
+        topic = self[name] = self._find(name)
+        return topic
+
+
 class Broker:
     """See the module's docstring."""
 
@@ -40,9 +52,10 @@ class Broker:
     ) -> None:
         """`sample` draws uniformly from [0, 1) for subscribers that want only a share."""
         self.topics: dict[str, Topic] = {}
+        self.destinations = _Destinations(self._destination)
         self.findings: list[Finding] = []  # what recovery had to mend
         self.exiting = False
-        self.draining = False  # takes no more messages, and goes on handing out those it has
+        self.draining = False
         self._settings = settings
         self._data_path = data_path
         self._clock = clock
@@ -65,15 +78,10 @@ class Broker:
             self._agenda.topic_made(topic)
         return topic
 
-    def topic_for_publish(self, name: str) -> Topic:
-        """The same, unless we take no more messages."""
-        if self.exiting or self.draining:
-            raise StorageError("exiting" if self.exiting else "draining")
-        return self.topics.get(name) or self.topic(name)
-
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with its channels and its log."""
         topic = self.topics.pop(name)
+        self.destinations.pop(name, None)
         topic.discard()
         if not topic.ephemeral:
             self._data_path.remove_topic(name)
@@ -171,9 +179,19 @@ class Broker:
             *self._try_on_each(topics, lambda topic: topic.trim(wall_ns)),
         ]
 
+    def drain(self) -> None:
+        """Takes no more messages, and goes on handing out those it has."""
+        self.draining = True
+        self.destinations.clear()
+
+    def exit(self) -> None:
+        """Takes no more messages nor subscribers."""
+        self.exiting = True
+        self.destinations.clear()
+
     def close(self) -> list[StorageError]:
         """Stores everything and sends all subscribers away. Returns what could not be stored."""
-        self.exiting = True
+        self.exit()
         topics = list(self.topics.values())
         failures = list(self._try_on_each(topics, Topic.close))
         stores = [topic.store for topic in topics if topic.store is not None]
@@ -213,6 +231,11 @@ class Broker:
             if topic.store is not None and topic.store.log.error is not None:
                 return topic.store.log.error
         return None
+
+    def _destination(self, name: str) -> Topic:
+        if self.exiting or self.draining:
+            raise StorageError("exiting" if self.exiting else "draining")
+        return self.topic(name)
 
     def _open_topic(self, name: str) -> Topic:
         wall_ns = self._clock.wall_ns()

@@ -72,7 +72,8 @@ class Topic:
             self.released_seq = log.next_seq
             for channel in receivers:
                 channel.offer(first_seq, frames, due_ns, now_ns)
-        elif isinstance(log, MemoryLog):
+        elif self.ephemeral:
+            assert isinstance(log, MemoryLog)
             log.hold(frames, due_ns)
         if self.on_grown is not None:
             self.on_grown()

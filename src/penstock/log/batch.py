@@ -39,8 +39,8 @@ __all__ = [
     "VERSION",
     "Batch",
     "FoundBatch",
+    "batch_parts",
     "decode_header",
-    "encode_header",
     "split_frames",
     "verify_frames",
     "whole_batches",
@@ -49,14 +49,13 @@ __all__ = [
 # Its first byte is no ASCII and starts no UTF-8 character, so that text does not contain it.
 MAGIC = b"\x9ePSB"
 VERSION = 1
+_KIND = bytes([VERSION, 0, 0, 0])
 HEADER_BYTES = 56
 
 _CHECKED_AT = 8
 _FIELDS = struct.Struct(
     ">"
-    "B"  # version
-    "B"  # flags
-    "2x"  # reserved
+    "4s"  # version, flags, reserved
     "I"  # message_count
     "I"  # frames_size
     "I"  # frames_crc
@@ -65,8 +64,8 @@ _FIELDS = struct.Struct(
     "Q"  # timestamp_ns
     "Q"  # due_ns
 )
-_HEADER = struct.Struct(">4sI48s")
-_pack_fields, _pack_header = _FIELDS.pack, _HEADER.pack
+_START = struct.Struct(">4sI")
+_pack_fields, _pack_start = _FIELDS.pack, _START.pack
 _CRC = struct.Struct(">I")
 _FRAME_SIZE = struct.Struct(">I")
 
@@ -109,14 +108,14 @@ class FoundBatch(NamedTuple):
     frames: bytes
 
 
-def encode_header(
+def batch_parts(
     frames: bytes, count: int, first_seq: int, position: int, timestamp_ns: int, due_ns: int
-) -> bytes:
-    """The header to write in front of `frames`."""
+) -> list[bytes]:
+    """What is to be written one after the other: a header in two parts, and `frames`."""
     fields = _pack_fields(
-        VERSION, 0, count, len(frames), crc32c(frames), first_seq, position, timestamp_ns, due_ns
+        _KIND, count, len(frames), crc32c(frames), first_seq, position, timestamp_ns, due_ns
     )
-    return _pack_header(MAGIC, crc32c(fields), fields)
+    return [_pack_start(MAGIC, crc32c(fields)), fields, frames]
 
 
 def decode_header(data: bytes, at: int, position: int) -> Batch:
@@ -131,9 +130,9 @@ def decode_header(data: bytes, at: int, position: int) -> Batch:
         raise CorruptBatch("the header is cut short")
     if crc32c(checked) != _CRC.unpack_from(data, at + 4)[0]:
         raise CorruptBatch("the header does not match its checksum")
-    version, flags, count, size, crc, seq, said_position, timestamp, due = _FIELDS.unpack(checked)
-    if version != VERSION or flags:
-        raise CorruptBatch(f"the batch is of an unknown kind: version {version}, flags {flags}")
+    kind, count, size, crc, seq, said_position, timestamp, due = _FIELDS.unpack(checked)
+    if not kind.startswith(_KIND[:2]):
+        raise CorruptBatch(f"the batch is of an unknown kind: version {kind[0]}, flags {kind[1]}")
     if said_position != position:
         raise CorruptBatch(f"the batch belongs at byte {said_position}")
     return Batch(position, seq, count, size, crc, timestamp, due)

@@ -16,8 +16,8 @@ from penstock.log.batch import (
     HEADER_BYTES,
     Batch,
     FoundBatch,
+    batch_parts,
     decode_header,
-    encode_header,
     split_frames,
     verify_frames,
     whole_batches,
@@ -122,18 +122,18 @@ class Segment:
         """Adds one batch with one write. If that fails it raises OSError and has added nothing.
         Returns `next_seq`."""
         position, first_seq = self.end, self.next_seq
-        header = encode_header(frames, count, first_seq, position, timestamp_ns, due_ns)
+        parts = batch_parts(frames, count, first_seq, position, timestamp_ns, due_ns)
         size = HEADER_BYTES + len(frames)
         file = self.handle.file or self.handle.open()
         if position + size > self._prepared_end:
             self._prepare(file, position + size)
         try:
             if size <= _COPIED_BYTES_MAX:
-                written = file.write(header + frames, position)
+                written = file.write(b"".join(parts), position)
             else:
-                written = file.write_parts([header, frames], position)
+                written = file.write_parts(parts, position)
             if written < size:
-                write_all(file, [(header + frames)[written:]], position + written)
+                write_all(file, [b"".join(parts)[written:]], position + written)
         except OSError:
             self.cut_rest()
             raise

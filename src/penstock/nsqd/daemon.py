@@ -196,7 +196,7 @@ class Nsqd:
         for listener in (self.tcp, self.http, self.https):
             if listener is not None:
                 listener.close()
-        self.broker.exiting = True
+        self.broker.exit()
         await self._lookups.close()
         self._history.end_following()
         self._loop_lag.stop()

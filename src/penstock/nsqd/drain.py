@@ -46,7 +46,7 @@ class Drain:
             return
         limit = f"for up to {self._timeout_seconds:g} s" if self._timeout_seconds else "until done"
         self._log.info("NSQ: draining %s", limit)
-        self._broker.draining = True
+        self._broker.drain()
         self._tell_others()
         if self._timeout_seconds:
             self._until = self._loop.time() + self._timeout_seconds

@@ -264,7 +264,7 @@ class HttpApi:
         if name not in broker.topics:  # those that are there have good names
             name = topic_name(args, "INVALID_TOPIC")
         try:
-            return broker.topic_for_publish(name)
+            return broker.destinations[name]
         except StorageError as failure:
             self._services.log.error("HTTP: failed to publish - %s", failure)
             raise HttpError(503, self._why_not_published(failure)) from failure

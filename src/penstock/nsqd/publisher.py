@@ -22,11 +22,11 @@ from penstock.nsqd.durability import Durability
 
 __all__ = ["Batch", "Publisher", "Waiter"]
 
-# A batch of this size is stored at once: waiting for more would save nothing.
-BATCH_BYTES = 256 * 1024
+# So much is stored before the turn ends: waiting for more would save nothing.
+TURN_BYTES = 256 * 1024
 
-# Waiting costs as much as storing two batches instead of three. So of so many publishes that have
-# waited, a third at least must have found company, or the next ones do not wait. Then it is tried
+# Waiting costs as much as storing two batches instead of one. So of so many publishes that have
+# waited, half at least must have found company, or the next ones do not wait. Then it is tried
 # anew.
 _TRIED = 32
 _AT_ONCE = 480
@@ -44,7 +44,6 @@ class Batch(Struct, eq=False):
     long as it is neither safe nor has failed."""
 
     bodies: list[bytes]
-    byte_size: int = 0
     is_safe: bool = False
     failure: StorageError | None = None
     waiting: list[Waiter] = field(default_factory=list)
@@ -70,6 +69,7 @@ class Publisher:
         self._sync_every = durability.sync_every
         self._end_turn_soon = end_turn_soon
         self._batches: dict[Topic, Batch] = {}
+        self._byte_size = 0  # of all that is in them
         self._settled: list[Batch] = []
         self._at_once_left = 0  # while there are some, no batch is being put together
         self._waited = 0
@@ -81,38 +81,36 @@ class Publisher:
         if self._at_once_left:
             self._at_once_left -= 1
             return None if self._append(topic, bodies) else self._syncing(topic, Batch(bodies))
+        self._byte_size += len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         batches = self._batches
-        byte_size = len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         batch = batches.get(topic)
         if batch is None:
             if not batches:
                 self._end_turn_soon()
-            batch = batches[topic] = Batch(bodies, byte_size)
+            batch = batches[topic] = Batch(bodies)
         else:
             batch.bodies.extend(bodies)
-            batch.byte_size += byte_size
-        if batch.byte_size >= BATCH_BYTES:
-            self._store_early(topic)
+        if self._byte_size >= TURN_BYTES:
+            self.store()
         return batch
 
     def publish_deferred(self, topic: Topic, bodies: list[bytes], defer_ns: int) -> Batch | None:
         """The same for messages that are not to be delivered before `defer_ns` have passed. They
         are stored at once."""
-        if topic in self._batches:  # what came before it
-            self._store_early(topic)
+        self.store()  # what came before it
         is_safe = self._append(topic, bodies, defer_ns)
         return None if is_safe else self._syncing(topic, Batch(bodies))
 
     def store(self) -> None:
         """Stores what has been taken."""
         if self._batches:
-            batches, self._batches = self._batches, {}
+            batches, self._batches, self._byte_size = self._batches, {}, 0
             for topic, batch in batches.items():
                 self._store_batch(topic, batch)
                 self._waited += len(batch.waiting)
                 self._joined += len(batch.waiting) - 1
             if self._waited >= _TRIED:
-                self._at_once_left = _AT_ONCE if self._joined < self._waited // 3 else 0
+                self._at_once_left = _AT_ONCE if self._joined < self._waited // 2 else 0
                 self._waited = self._joined = 0
 
     def answer(self) -> None:
@@ -124,29 +122,24 @@ class Publisher:
                 for waiter in batch.waiting:
                     waiter.settled(batch)
 
-    def _store_early(self, topic: Topic) -> None:
-        """Stores a batch before the turn ends, which is when it is answered."""
-        batch = self._batches.pop(topic)
-        self._store_batch(topic, batch)
-        batch.bodies = []  # which need not be kept until then
-
     def _store_batch(self, topic: Topic, batch: Batch) -> None:
         """Stores a batch, which is answered by the end of the turn or after an fsync."""
         try:
             batch.is_safe = self._append(topic, batch.bodies)
         except StorageError as failure:
             batch.failure = failure
+        if batch.is_safe or batch.failure is not None:
+            self._settled.append(batch)
         else:
-            if not batch.is_safe:
-                self._syncing(topic, batch)
-                return
-        self._settled.append(batch)
+            self._syncing(topic, batch)
+        batch.bodies.clear()  # which need not be kept until it is answered
 
     def _append(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> bool:
         """Returns whether the messages are safe; if not, they are to be synced."""
-        clock, log = self._clock, topic.log
+        clock = self._clock
         wall_ns = clock.wall_ns()
         topic.publish(bodies, clock.now_ns(), wall_ns, wall_ns + defer_ns if defer_ns else 0)
+        log = topic.log
         if log.next_seq - log.sync_asked_seq < self._sync_every:
             return True
         return self._durability.is_safe(topic)

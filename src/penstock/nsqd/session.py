@@ -71,6 +71,7 @@ class Session:
 
     def __init__(self, services: SessionServices, link: Link) -> None:
         self._broker = services.broker
+        self._destinations = services.broker.destinations
         self._publisher = services.publisher
         self._services = services
         self._link = link
@@ -122,7 +123,7 @@ class Session:
         name, bodies = event.topic, event.bodies
         count = len(bodies)
         try:
-            topic = self._broker.topic_for_publish(name)
+            topic = self._destinations[name]
             if event.defer_ms:
                 defer_ns = event.defer_ms * MILLISECOND_NS
                 batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
@@ -140,7 +141,7 @@ class Session:
         if self._requires_auth and (asking := self._check(event, event.word, event.topic)):
             return asking
         try:
-            self._broker.topic_for_publish(event.topic)
+            self._destinations[event.topic]
         except StorageError as failure:
             raise failed(event.word, failure) from failure
         return None

@@ -109,7 +109,6 @@ class Client(asyncio.Protocol):
         self._clients = services.clients
         self._log = services.session.log
         self._loop = asyncio.get_running_loop()
-        self._now = self._loop.time
         self._wire = ServerConnection(
             services.limits, services.publish_lines, tls_required=services.tls_required
         )
@@ -347,7 +346,7 @@ class Client(asyncio.Protocol):
             self._close()
 
     def _handle(self, event: Event) -> None:
-        self._pulse.last_command_at = self._now()
+        self._pulse.last_command_at = self._loop.time()
         try:
             reply = self._handlers[type(event)](event)
         except ProtocolError as error:

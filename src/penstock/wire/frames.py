@@ -12,6 +12,7 @@ place. They trust the frame: it is one that was rendered here.
 """
 
 import struct
+from binascii import hexlify
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from operator import itemgetter
@@ -110,7 +111,7 @@ def render_messages(bodies: Sequence[bytes], first_id: int, timestamp_ns: int) -
     """The frames of new messages, at their first attempt, whose ids count up from `first_id`."""
     if len(bodies) == 1:
         size = len(bodies[0]) + _BODY_OVERHEAD
-        header = _pack_header(size, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % first_id)
+        header = _pack_header(size, FRAME_MESSAGE, timestamp_ns, 1, hexlify(first_id.to_bytes(8)))
         return [header + bodies[0]]
     if len(bodies) > _SMALL_BATCH_MAX:
         return _render_many(bodies, first_id, timestamp_ns)
@@ -118,7 +119,8 @@ def render_messages(bodies: Sequence[bytes], first_id: int, timestamp_ns: int) -
     id = first_id
     for body in bodies:
         size = len(body) + _BODY_OVERHEAD
-        frames.append(_pack_header(size, FRAME_MESSAGE, timestamp_ns, 1, b"%016x" % id) + body)
+        digits = hexlify(id.to_bytes(8))
+        frames.append(_pack_header(size, FRAME_MESSAGE, timestamp_ns, 1, digits) + body)
         id += 1
     return frames
 

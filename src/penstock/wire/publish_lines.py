@@ -25,38 +25,35 @@ _INT32_BYTES = 4
 class PublishLine:
     """The line of a PUB or DPUB."""
 
-    __slots__ = ("_body_at", "_defer_ms", "_size_at", "_sizes", "_topic", "_word", "line")
+    __slots__ = ("_body_at", "_defer_ms", "_head_of", "_size_max", "_topic", "_word", "line")
 
     def __init__(self, line: bytes, topic: str, word: str, defer_ms: int, size_max: int) -> None:
         """`size_max` is what a message may have."""
         self.line = line
-        self._size_at = len(line)
-        self._body_at = len(line) + _INT32_BYTES
-        self._sizes = range(1, size_max + 1)
+        head = Struct(f">{len(line)}si")
+        self._head_of = head.unpack_from
+        self._body_at = head.size
         self._topic = topic
         self._word = word
         self._defer_ms = defer_ms
+        self._size_max = size_max
 
     def maybe_only(self, data: bytes) -> Publish | None:
         """The message, if `data` is this line, one good message under it, and no more."""
         body_at = self._body_at
         size = len(data) - body_at
-        if (
-            size in self._sizes
-            and data.startswith(self.line)
-            and _int32_at(data, self._size_at)[0] == size
-        ):
+        if 0 < size <= self._size_max and self._head_of(data) == (self.line, size):
             return Publish(self._topic, [data[body_at:]], 1, self._word, self._defer_ms)
         return None
 
     def maybe_run(self, buffer: ReceiveBuffer) -> Publish | None:
         """The messages that come next, as many as are complete and well-formed under this line."""
         data, end, stop = buffer.data, len(buffer.data), buffer.start
-        line, body_at, sizes = self.line, self._body_at, self._sizes
+        line, body_at, size_max = self.line, self._body_at, self._size_max
         bodies: list[bytes] = []
         while data.startswith(line, stop) and (start := stop + body_at) <= end:
             size = _int32_at(data, start - _INT32_BYTES)[0]
-            if size not in sizes or start + size > end:
+            if not 0 < size <= size_max or start + size > end:
                 break
             stop = start + size
             bodies.append(data[start:stop])
