@@ -364,8 +364,8 @@ def test_a_consumer_that_never_reads_is_left_behind(
     text it is the same: see the tests of flow control."""
     noise = random.Random(3).randbytes(40_000)
     producer = nsqd.connect()
-    for _ in range(10):
-        producer.call(commands.mpub(topic, [noise] * 100))
+    for _ in range(100):  # few at a time, or it would be their memory that is taken and given back
+        producer.call(commands.mpub(topic, [noise] * 10))
     stubborn = nsqd.connect(receive_buffer_bytes=8 * 1024)
     tls = client_context(root_ca=authority.root_ca) if upgrade == "TLS" else None
     stubborn.upgrade(tls=tls, deflate=upgrade == "deflate", heartbeat_interval=1000)
