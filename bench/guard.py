@@ -143,7 +143,8 @@ WORKLOADS: Mapping[str, tuple[Callable[[], float], int]] = {
 
 def _events_of(connection: ServerConnection, data: bytes) -> Iterator[events.Event]:
     """What one read brings, taken in as nsqd does."""
-    if (only := connection.maybe_only(data)) is not None:
+    only = connection.expected.maybe_only(data) or connection.maybe_only(data)
+    if only is not None:
         return iter([only])
     connection.receive_data(data)
     return iter(connection.next_event, None)
