@@ -180,6 +180,7 @@ class Host:
         self.memory_files = MemoryFiles()
         self.files = FaultyFiles(self.memory_files)
         self.memory_files.make_folder("data")
+        self.memory_files.sync_folder("")  # it was there before us
         self._sample = sample
         self._pumps_by_itself = pumps_by_itself
         self.start()
