@@ -136,7 +136,9 @@ class _Adoption:
         model = ModelTopic(real, world.now_ns)
         model.keeps_all = world.setup.retention_time_ns is not None or real.retention is not None
         model.paused = real.paused
-        model.changed_ns = self._renewed(topic.changed_ns)
+        # A channel whose deletion was cut short has just been made again.
+        changed_ns = world.now_ns if topic.is_unsure else topic.changed_ns
+        model.changed_ns = self._renewed(changed_ns)
         if real.paused != topic.paused and not self._is_loose:
             raise Violation(f"{topic.name} is paused: {real.paused}, expected {topic.paused}")
         if real.log.next_seq <= world.last_seqs.get(topic.name, -1) and not world.wall_went_back:
