@@ -87,7 +87,7 @@ def check(data: bytes) -> None:
     files = closed_log()
     file = files.open(PATHS[kind], "write")
     file.truncate(0)
-    file.write(0, content)
+    file.write(content, 0)
     for _ in range(2):
         files.crash()
         try:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.log import DataPath, Finding, LogSettings, TopicStore, check_data_path
-from penstock.log.batch import encode_header
+from penstock.log.batch import batch_parts
 from penstock.log.layout import segment_name
 from penstock.testing.files import MemoryFiles
 
@@ -110,7 +110,7 @@ def extend(
         bodies = [b"%d" % (story.next_seq + at) for at in range(count)]
         frames = b"".join(len(body).to_bytes(4) + body for body in bodies)
         position = len(segment)
-        raw = encode_header(frames, count, story.next_seq, position, WALL_NS, 0) + frames
+        raw = b"".join(batch_parts(frames, count, story.next_seq, position, WALL_NS, 0))
         written.append(Written(position, raw, bodies))
         segment += raw
         story.next_seq += count
@@ -160,7 +160,7 @@ def laid_out(story: Story) -> MemoryFiles:
     open_topic(files)
     files.crash()
     for first_seq, segment in story.segments.items():
-        files.open(f"{FOLDER}/{segment_name(first_seq)}", "create").write(0, bytes(segment))
+        files.open(f"{FOLDER}/{segment_name(first_seq)}", "create").write(bytes(segment), 0)
     return files
 
 
