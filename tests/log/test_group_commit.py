@@ -11,7 +11,7 @@ from tests.log.frames import WALL_NS, frames, open_topic
 
 from penstock.errors import StorageError
 from penstock.log import DataPath, GroupCommit, LogSettings, TopicStore, group_commit
-from penstock.log.group_commit import Done
+from penstock.log.group_commit import ROUND_LOGS_MAX, Done
 from penstock.testing import FaultyFiles, MemoryFiles
 
 PATIENCE_SECONDS = 10.0
@@ -88,6 +88,26 @@ def test_what_was_appended_before_is_safe_when_it_says_so(owner: Owner, store: T
 
     assert [None] == outcomes
     assert store.log.next_seq == store.log.synced_seq
+
+
+def test_however_many_wait_few_files_are_open(owner: Owner, disk: HeldDisk) -> None:
+    data_path = DataPath.open("data", LogSettings(open_files_max=8), disk)
+    logs = [data_path.open_topic(f"t{number}", wall_ns=WALL_NS)[0].log for number in range(300)]
+    outcomes: list[StorageError | None] = []
+    open_counts: list[int] = []
+
+    def done(outcome: StorageError | None) -> None:
+        outcomes.append(outcome)
+        open_counts.append(len(data_path._pool))
+
+    for log in logs:
+        log.append(frames("a"), WALL_NS)
+        owner.commit.request(log, done)
+    owner.run_until(lambda: len(outcomes) == len(logs))
+
+    assert {None} == set(outcomes)
+    assert [] == [log for log in logs if log.needs_sync]
+    assert max(open_counts) <= ROUND_LOGS_MAX + 8
 
 
 def test_callbacks_run_in_the_owners_thread(owner: Owner, store: TopicStore) -> None:

@@ -4,6 +4,9 @@ All state is the owner's: the thread takes jobs from one queue and puts outcomes
 that is all it touches. Requests that come in while a round of fsyncs is under way share the next
 round, so the slower the disk is, the more messages each fsync covers.
 
+The files of what is being synced stay open, so a round takes so many logs and no more: those that
+are left come first in the next.
+
 What could not be synced is tried again every second, asked for or not, until it has healed.
 """
 
@@ -16,9 +19,11 @@ from functools import partial
 from penstock.errors import StorageError
 from penstock.log.sync import Syncable, SyncJob, run_job
 
-__all__ = ["RETRY_SECONDS", "Done", "GroupCommit", "Watch"]
+__all__ = ["RETRY_SECONDS", "ROUND_LOGS_MAX", "Done", "GroupCommit", "Watch"]
 
 RETRY_SECONDS = 1.0
+
+ROUND_LOGS_MAX = 64
 
 Done = Callable[[StorageError | None], None]
 Watch = Callable[[float], None]
@@ -64,8 +69,9 @@ class GroupCommit:
     # In the owner's thread
 
     def _start_round(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for log, dones in waiting.items():
+        while self._waiting and len(self._running) < ROUND_LOGS_MAX:
+            log = next(iter(self._waiting))
+            dones = self._waiting.pop(log)
             try:
                 job = log.begin_sync()
             except StorageError as error:
