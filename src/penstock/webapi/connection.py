@@ -291,7 +291,8 @@ class Connection(asyncio.Protocol):
             result = handler(Request(plan.head, plan.params, body, self))
             if isinstance(result, Promise):
                 self._outbox.promise(plan, result, started_ns)
-                self._maybe_hold()
+                if len(self._outbox.waiting) > 1:  # One alone fills nothing.
+                    self._maybe_hold()
                 return
             if type(result) is Response:
                 answer: Answer = result
