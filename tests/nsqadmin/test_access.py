@@ -168,26 +168,29 @@ class TestLogin:
         assert content not in refused.value.log
 
 
+def told_of_changes(nsqd: NsqdProcess, url: str) -> list[str]:
+    """The flags of an nsqadmin that tells this endpoint what it does to that nsqd."""
+    return [f"--nsqd-http-address={nsqd.http_address}", f"--notification-http-endpoint={url}"]
+
+
 class TestNotifications:
     def test_an_endpoint_is_told_who_did_what(self, nsqd: NsqdProcess) -> None:
-        with recorder() as (url, kept):
-            flags = (
-                f"--nsqd-http-address={nsqd.http_address}",
-                f"--notification-http-endpoint={url}",
-            )
-            with run_nsqadmin(*flags) as nsqadmin:
-                basic = b64encode(b"ann:secret").decode()
-                headers = {"Authorization": f"Basic {basic}", "User-Agent": "a script"}
-                nsqadmin.http("POST", "/api/topics", b'{"topic":"t","channel":"c"}', headers)
-                nsqadmin.http("POST", "/api/topics/t/c", b'{"action":"pause"}', headers)
-                client = nsqd.consumer("t", "c").local_address
-                form = {"deed": "kick", "topic": "t", "channel": "c", "client": client}
-                body = urlencode({**form, "node": nsqd.http_address}).encode()
-                nsqadmin.http("POST", "/do", body, FORM)
-                secure = {"X-Scheme": "https"}
-                nsqadmin.http("DELETE", "/api/topics/t?really=yes", headers=secure)
-                wait_until(lambda: len(kept) == 5, "five notifications")
-                address = nsqadmin.http_address
+        with (
+            recorder() as (url, kept),
+            run_nsqadmin(*told_of_changes(nsqd, url)) as nsqadmin,
+        ):
+            basic = b64encode(b"ann:secret").decode()
+            headers = {"Authorization": f"Basic {basic}", "User-Agent": "a script"}
+            nsqadmin.http("POST", "/api/topics", b'{"topic":"t","channel":"c"}', headers)
+            nsqadmin.http("POST", "/api/topics/t/c", b'{"action":"pause"}', headers)
+            client = nsqd.consumer("t", "c").local_address
+            form = {"deed": "kick", "topic": "t", "channel": "c", "client": client}
+            body = urlencode({**form, "node": nsqd.http_address}).encode()
+            nsqadmin.http("POST", "/do", body, FORM)
+            secure = {"X-Scheme": "https"}
+            nsqadmin.http("DELETE", "/api/topics/t?really=yes", headers=secure)
+            wait_until(lambda: len(kept) == 5, "five notifications")
+            address = nsqadmin.http_address
 
         actions = ["create_topic", "create_channel", "pause_channel", "kick_client", "delete_topic"]
         assert actions == [each["action"] for each in kept]
@@ -209,40 +212,30 @@ class TestNotifications:
         assert "user" not in kept[4]
 
     def test_an_endpoint_that_fails_costs_nothing(self, nsqd: NsqdProcess) -> None:
-        flags = (
-            f"--nsqd-http-address={nsqd.http_address}",
-            f"--notification-http-endpoint=http://{nobody()}/",
-        )
-        with run_nsqadmin(*flags) as nsqadmin:
+        with run_nsqadmin(*told_of_changes(nsqd, f"http://{nobody()}/")) as nsqadmin:
             assert 200 == nsqadmin.http("POST", "/api/topics", CREATE).status
             wait_until(lambda: "failed to POST notification" in nsqadmin.log, "the failure's line")
             assert 200 == nsqadmin.http("GET", "/ping").status
 
     def test_what_waits_at_the_end_is_still_sent(self, nsqd: NsqdProcess) -> None:
         begin = threading.Event()
-        with recorder(begin) as (url, kept):
-            flags = (
-                f"--nsqd-http-address={nsqd.http_address}",
-                f"--notification-http-endpoint={url}",
-            )
-            with run_nsqadmin(*flags) as nsqadmin:
-                for topic in ("first", "second"):
-                    nsqadmin.post("/api/topics", f'{{"topic":"{topic}"}}'.encode())
-                nsqadmin.send_signal(signal.SIGTERM)
-                wait_until(lambda: "SIGTERM, stopping" in nsqadmin.log, "it to stop")
-                begin.set()
-                assert 0 == nsqadmin.wait()
+        with (
+            recorder(begin) as (url, kept),
+            run_nsqadmin(*told_of_changes(nsqd, url)) as nsqadmin,
+        ):
+            for topic in ("first", "second"):
+                nsqadmin.post("/api/topics", f'{{"topic":"{topic}"}}'.encode())
+            nsqadmin.send_signal(signal.SIGTERM)
+            wait_until(lambda: "SIGTERM, stopping" in nsqadmin.log, "it to stop")
+            begin.set()
+            assert 0 == nsqadmin.wait()
 
         assert ["first", "second"] == [each["topic"] for each in kept]
 
     def test_what_is_not_taken_at_the_end_is_logged(self, nsqd: NsqdProcess) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-            flags = (
-                f"--nsqd-http-address={nsqd.http_address}",
-                f"--notification-http-endpoint={url}",
-            )
-            with run_nsqadmin(*flags) as nsqadmin:
+            with run_nsqadmin(*told_of_changes(nsqd, url)) as nsqadmin:
                 for topic in ("first", "second"):
                     nsqadmin.post("/api/topics", f'{{"topic":"{topic}"}}'.encode())
                 nsqadmin.terminate()

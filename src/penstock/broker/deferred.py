@@ -51,8 +51,7 @@ class Deferred:
 
     def add(self, due_ns: int, first_seq: int, frames: list[bytes]) -> None:
         """Lets a run wait until `due_ns`."""
-        kept = frames if self._has_room(frames) else None
-        self._hold(kept)
+        kept = frames if self._held(frames) else None
         self._added += 1
         self.count += len(frames)
         run = DeferredRun(due_ns, self._added, first_seq, len(frames), kept)
@@ -108,16 +107,14 @@ class Deferred:
         self._heap.clear()
         self.count = self._frames_held = self._bytes_held = 0
 
-    def _has_room(self, frames: list[bytes]) -> bool:
-        return (
-            self._frames_held + len(frames) <= self._frames_max
-            and self._bytes_held + sum(map(len, frames)) <= self._bytes_max
-        )
-
-    def _hold(self, frames: list[bytes] | None) -> None:
-        if frames is not None:
-            self._frames_held += len(frames)
-            self._bytes_held += sum(map(len, frames))
+    def _held(self, frames: list[bytes]) -> bool:
+        """Counts frames in, if there is room for them in memory. Returns whether there is."""
+        frames_held = self._frames_held + len(frames)
+        bytes_held = self._bytes_held + sum(map(len, frames))
+        if frames_held > self._frames_max or bytes_held > self._bytes_max:
+            return False
+        self._frames_held, self._bytes_held = frames_held, bytes_held
+        return True
 
     def _let_go(self, frames: list[bytes] | None) -> None:
         if frames is not None:

@@ -144,7 +144,7 @@ class FinLine:
 
     def maybe_only(self, data: bytes) -> Fin | None:
         """The FINs that `data` is, if it is nothing else."""
-        if data[:4] != b"FIN ":
+        if data[:4] != self.line:
             return None
         if len(data) == _FIN_BYTES and data.endswith(b"\n") and (only := data[4:20]).isalnum():
             return Fin([only])
