@@ -6,9 +6,10 @@ from penstock.broker.deferred import Deferred, DeferredRun
 
 def due_runs(deferred: Deferred, wall_ns: int) -> list[DeferredRun]:
     runs = []
-    while (run := deferred.maybe_due(wall_ns)) is not None:
+    deferred.call(wall_ns)
+    while deferred.called_count:
+        runs.append(deferred.called())
         deferred.pop()
-        runs.append(run)
     return runs
 
 
@@ -17,7 +18,7 @@ def test_nothing_waits_at_first() -> None:
 
     assert 0 == len(deferred)
     assert deferred.next_due_ns() is None
-    assert deferred.maybe_due(1 << 62) is None
+    assert [] == due_runs(deferred, 1 << 62)
 
 
 def test_a_run_comes_out_whole_when_it_is_due_and_not_before() -> None:
@@ -43,12 +44,32 @@ def test_runs_come_out_by_due_time_and_equal_times_as_they_came() -> None:
     assert 300 == deferred.next_due_ns()
 
 
-def test_a_run_that_is_due_stays_until_it_is_taken_out() -> None:
+def test_a_run_that_was_called_is_deferred_no_longer_and_stays_until_it_is_taken_out() -> None:
     deferred = Deferred(frames_max=None)
-    deferred.add(100, 7, [b"a"])
+    deferred.add(100, 7, [b"a", b"b"])
+    deferred.call(100)
 
-    assert deferred.maybe_due(100) == deferred.maybe_due(100)
-    assert 1 == len(deferred)
+    assert deferred.called() == deferred.called()
+    assert (0, 2) == (len(deferred), deferred.called_count)
+    assert deferred.next_due_ns() is None
+    assert not deferred.remove(7)
+    assert not deferred.hasten(7)
+    assert [b"a"] == deferred.first_called(1)[0].frames
+    deferred.pop()
+    assert (0, 0) == (len(deferred), deferred.called_count)
+
+
+def test_runs_that_are_put_off_wait_to_be_called_again() -> None:
+    deferred = Deferred(frames_max=None)
+    for first_seq in range(3):
+        deferred.add(100, first_seq, [b"x"])
+    deferred.call(100)
+    deferred.pop()
+    deferred.put_off()
+
+    assert (2, 0) == (len(deferred), deferred.called_count)
+    assert 100 == deferred.next_due_ns()
+    assert [1, 2] == [run.first_seq for run in due_runs(deferred, 100)]
 
 
 def test_beyond_the_limit_only_the_place_in_the_log_is_kept() -> None:
@@ -87,10 +108,11 @@ def test_what_came_due_makes_room_for_frames_again() -> None:
 def test_clear_forgets_everything_and_makes_room() -> None:
     deferred = Deferred(frames_max=1)
     deferred.add(100, 0, [b"a"])
-    deferred.add(100, 1, [b"b"])
+    deferred.add(99, 1, [b"b"])
+    deferred.call(99)
     deferred.clear()
 
-    assert 0 == len(deferred)
+    assert (0, 0) == (len(deferred), deferred.called_count)
     assert deferred.next_due_ns() is None
     deferred.add(100, 2, [b"c"])
     assert [[b"c"]] == [run.frames for run in due_runs(deferred, 100)]

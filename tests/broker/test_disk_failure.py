@@ -10,7 +10,7 @@ from tests.broker.fakes import MSG_TIMEOUT_NS, Host, damage
 from penstock.broker.settings import BrokerSettings
 from penstock.clock import SECOND_NS
 from penstock.errors import StorageError
-from penstock.log import Run, TopicLog
+from penstock.log import READ_BYTES, Run, TopicLog
 from penstock.wire import frames as wire
 
 
@@ -19,17 +19,19 @@ def fill_disk(host: Host) -> None:
 
 
 class FailingReads:
-    """Makes a log's reads fail until it is told otherwise."""
+    """Makes a log's reads fail, but for the first few, until it is told otherwise."""
 
-    def __init__(self, log: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, log: TopicLog, monkeypatch: pytest.MonkeyPatch, *, after: int = 0) -> None:
         self.failing = True
+        self._left = after
         self._read = log.read
         monkeypatch.setattr(log, "read", self.read)
 
-    def read(self, seq: int) -> list[Run]:
-        if self.failing:
+    def read(self, seq: int, max_bytes: int = READ_BYTES) -> list[Run]:
+        if self.failing and self._left == 0:
             raise StorageError("cannot read")
-        return self._read(seq)
+        self._left -= self.failing
+        return self._read(seq, max_bytes)
 
 
 def log_of(host: Host, topic: str = "t") -> TopicLog:
@@ -205,6 +207,42 @@ class TestReading:
         reads.failing = False
         host.pass_time(SECOND_NS)
         assert ["a", "b"] == consumer.take()
+
+    def test_messages_that_are_due_and_could_not_be_read_hold_up_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The window has room for one; the rest is read when that has been taken."""
+        host = Host(BrokerSettings(mem_queue_size=1))
+        consumer = host.consumer(rdy=10)
+        for body in "abc":
+            host.publish("t", body, defer_ns=SECOND_NS)
+        reads = FailingReads(log_of(host), monkeypatch)
+        host.clock.advance(SECOND_NS)
+        assert [] == host.broker.advance()
+        assert [] == host.broker.pump()
+        assert ["cannot read"] == [str(failure) for failure in host.broker.pump()]
+        assert (0, 2) == (consumer.channel.depth, consumer.channel.deferred_count)
+        host.publish("t", "published meanwhile")
+        assert ["a", "published meanwhile"] == consumer.take()
+
+        host.driver.advance_wanted_ns = host.broker.next_deadline_ns()
+        reads.failing = False
+        host.pass_time(SECOND_NS)
+        assert ["b", "c"] == consumer.take()
+
+    def test_a_recalled_message_that_could_not_be_read_is_read_later(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        consumer = host.consumer(rdy=10)
+        host.publish("t", "a", defer_ns=MSG_TIMEOUT_NS)
+        (waiting,) = consumer.channel.peek_deferred(1)
+        reads = FailingReads(log_of(host), monkeypatch, after=1)
+        with pytest.raises(StorageError):
+            consumer.channel.recall(wire.message_id(waiting.frame), host.clock.wall_ns())
+
+        reads.failing = False
+        host.pass_time(SECOND_NS)
+        assert ["a"] == consumer.take()
 
     def test_one_topics_failure_does_not_hold_up_the_others(
         self, host: Host, monkeypatch: pytest.MonkeyPatch

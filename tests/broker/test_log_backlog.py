@@ -140,6 +140,46 @@ class TestOnTheLog:
         backlog.recall_due(WALL_NS + 1)
         assert 50 == len(take_all(backlog))
 
+    def test_large_messages_that_come_due_together_join_the_window_as_far_as_it_has_room(
+        self, journal: Journal
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq)
+        bodies = [f"{number} " + "x" * MIB for number in range(100)]
+        for body in bodies:
+            journal.publish(backlog, body, due_ns=WALL_NS + 1)
+        backlog.recall_due(WALL_NS + 1)
+        journal.publish(backlog, "published after them")
+        assert (101, 0) == (backlog.depth, backlog.deferred_count)
+        assert backlog.next_due_ns() is None
+
+        taken: list[bytes] = []
+        while backlog.load():
+            assert backlog._window.size_bytes < HELD_BYTES_MAX + MIB + 100
+            taken += backlog.take(3)
+        assert [*bodies, "published after them"] == bodies_of(taken)
+        assert (0, 0) == (backlog.depth, backlog.deferred_count)
+
+    @pytest.mark.parametrize("window_max", [0, 1, 3, 100])
+    def test_however_many_are_put_back_what_has_come_due_gets_its_turn_and_so_does_the_log(
+        self, journal: Journal, window_max: int
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max)
+        journal.publish(backlog, *["again"] * 5)
+        taken = take_all(backlog)
+        for body in "abcde":
+            journal.publish(backlog, body, due_ns=WALL_NS + 1)
+        backlog.put_back(taken)
+        backlog.recall_due(WALL_NS + 1)
+        journal.publish(backlog, "published after them")
+        seen: list[str] = []
+        while len(seen) < 150:
+            backlog.load()
+            frames = backlog.take(1)
+            seen += bodies_of(frames)
+            backlog.put_back(frames)
+
+        assert {"again", *"abcde", "published after them"} == {*seen}
+
     def test_beside_what_was_put_back_no_more_than_a_piece_is_in_memory(
         self, journal: Journal
     ) -> None:

@@ -41,6 +41,20 @@ class TestQueued:
         consumer.rdy(100)
         assert ["a", "b", "c", *seen] == consumer.take()
 
+    @SIZES
+    def test_those_that_have_come_due_are_seen_with_them(self, mem_queue_size: int) -> None:
+        host = host_with(mem_queue_size)
+        for body in "abcd":
+            host.publish("t", body, defer_ns=SECOND_NS)
+        host.pass_time(SECOND_NS)
+        host.publish("t", *"ef")
+
+        assert [*"abcdef"] == bodies(host.channel().peek(100))
+        assert [*"abc"] == bodies(host.channel().peek(3))
+        assert (6, 0) == (host.channel().depth, host.channel().deferred_count)
+        assert host.broker.next_deadline_ns() is None
+        assert [*"abcdef"] == host.consumer(rdy=10).take()
+
     def test_what_is_finished_or_delivered_before_is_so_after_a_restart(self) -> None:
         host = host_with(10)
         host.publish("t", *"abc")

@@ -57,7 +57,7 @@ def test_a_cleared_one_is_empty() -> None:
     window.take(1, PLENTY)
     window.clear()
 
-    assert 0 == len(window)
+    assert (0, 0) == (len(window), window.size_bytes)
     assert [] == window.take(1, PLENTY)
 
 
@@ -74,3 +74,4 @@ def test_it_is_a_queue(puts: list[int], takes: list[int]) -> None:
 
         assert expected == window.take(take, PLENTY)
         assert len(model) == len(window)
+        assert sum(map(len, model)) == window.size_bytes

@@ -274,11 +274,20 @@ def _sampling_loses_what_it_keeps(_right: Any) -> Any:
 
 
 def _reads_one_too_few(right: Any) -> Any:
-    def split(self: Deferred, wall_ns: int) -> Any:
-        run = right(self, wall_ns)
-        return run if run is None or run.frames is None else run._replace(frames=run.frames[1:])
+    def split(self: Deferred) -> Any:
+        run = right(self)
+        return run if run.frames is None else run._replace(frames=run.frames[1:])
 
     return split
+
+
+def _drops_what_finds_no_room(right: Any) -> Any:
+    def recall_due(self: Backlog, wall_ns: int) -> None:
+        right(self, wall_ns)
+        while self._deferred.called_count:
+            self._deferred.pop()
+
+    return recall_due
 
 
 def _never_times_out(right: Any) -> Any:
@@ -412,8 +421,14 @@ MUTATIONS = (
     Mutation(
         "of messages that come due together, the first is lost",
         Deferred,
-        "maybe_due",
+        "called",
         _reads_one_too_few,
+    ),
+    Mutation(
+        "of messages that come due together, those that find no room are lost",
+        Backlog,
+        "recall_due",
+        _drops_what_finds_no_room,
     ),
     Mutation(
         "what is deferred is delivered a second early", Backlog, "recall_due", _early(1_000_000_000)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from penstock.broker.address import seq_of
 from penstock.broker.deferred import Deferred, DeferredRun
 from penstock.broker.window import Window
+from penstock.errors import StorageError
 from penstock.log import Run
 from penstock.wire import frames as wire
 
@@ -71,7 +72,7 @@ class Backlog:
 
     def settle_sequence(self) -> None:
         """Called once what was taken has been handed out: an empty window is in sequence again."""
-        self.in_sequence = not self._window
+        self.in_sequence = not self._window and not self._deferred.called_count
 
     def finish(self, ids: list[bytes]) -> None:
         """These have been taken, and are done with."""
@@ -88,15 +89,14 @@ class Backlog:
             self._window.extend(again)
 
     def recall_due(self, wall_ns: int) -> None:
-        """Moves what has come due into the window."""
-        while (run := self._deferred.maybe_due(wall_ns)) is not None:
-            frames = run.frames if run.frames is not None else self._read_back(run)
-            self._leave_sequence()
-            self._window.extend(frames)
-            self._deferred.pop()
+        """Queues what has come due. Raises StorageError, and tries all of it again when it is next
+        called."""
+        self._deferred.call(wall_ns)
+        self._admit_called()
 
     def next_due_ns(self) -> int | None:
-        """The wall time at which the next deferred message comes due."""
+        """The wall time at which the next deferred message comes due. What is queued already, and
+        finds no room in the window, does not count: `load` will see to it."""
         return self._deferred.next_due_ns()
 
     def peek(self, count: int) -> list[Waiting]:
@@ -108,7 +108,7 @@ class Backlog:
         return [
             Waiting(frame, run.due_ns)
             for run in self._deferred.first(count)
-            for frame in (run.frames if run.frames is not None else self._read_back(run))
+            for frame in self._frames_of(run)
         ]
 
     def cancel(self, message_id: bytes, wall_ns: int) -> bool:
@@ -122,7 +122,7 @@ class Backlog:
         """Queues a message that waits for a time. Returns whether there was such a one."""
         if not self._deferred.hasten(seq_of(message_id)):
             return False
-        self.recall_due(wall_ns)
+        self._recall_now(wall_ns)
         return True
 
     def skip(self, first_seq: int, next_seq: int) -> None:
@@ -139,16 +139,16 @@ class Backlog:
     @property
     def depth(self) -> int:
         """How many messages are queued; not the deferred ones."""
-        return len(self._window) + self.log_depth
+        return len(self._window) + self._deferred.called_count + self.log_depth
 
     @property
     def has_more(self) -> bool:
         """Whether it is worth asking for more; `load` tells for sure."""
-        return bool(self._window)
+        return bool(self._window) or self._deferred.called_count > 0
 
     @property
     def log_depth(self) -> int:
-        """How many of the queued messages are in the log only."""
+        """How many of the queued messages are still to be read, in sequence, from the log."""
         return 0
 
     @property
@@ -166,6 +166,32 @@ class Backlog:
     def _defer(self, due_ns: int, first_seq: int, frames: list[bytes]) -> None:
         self._deferred.add(due_ns, first_seq, frames)
         self._on_due(due_ns)
+
+    def _recall_now(self, wall_ns: int) -> None:
+        self._on_due(wall_ns)  # to try again, should it fail
+        self.recall_due(wall_ns)
+
+    def _admit_called(self) -> None:
+        """Moves what has come due into the window, as far as that has room."""
+        while self._deferred.called_count and self._has_room_for_called():
+            self._admit_next()
+
+    def _has_room_for_called(self) -> bool:
+        return True
+
+    def _admit_next(self) -> None:
+        run = self._deferred.called()
+        try:
+            frames = self._frames_of(run)
+        except StorageError:
+            self._deferred.put_off()  # or it would hold up all that is published after it
+            raise
+        self._leave_sequence()
+        self._window.extend(frames)
+        self._deferred.pop()
+
+    def _frames_of(self, run: DeferredRun) -> list[bytes]:
+        return run.frames if run.frames is not None else self._read_back(run)
 
     def _read_back(self, run: DeferredRun) -> list[bytes]:
         raise AssertionError("a deferred run without frames, and no log to read them from")

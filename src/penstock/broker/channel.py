@@ -211,8 +211,8 @@ class Channel:
         for subscriber in self.subscribers:
             self.ready(subscriber)
         self._departed = [gone for gone in self._departed if gone.in_flight]
-        self._backlog.recall_due(wall_ns)
         self._agenda.wake(self)
+        self._backlog.recall_due(wall_ns)
         self.arm()
 
     def arm(self) -> None:

@@ -4,6 +4,9 @@ Ordered by due time, which is wall time because it outlives the process. An entr
 messages published together. Up to a limit the frames wait here too; beyond it only their place in
 the log is kept, and the channel reads them back when they come due, so that a million deferred
 messages cost a million small entries and not a million bodies.
+
+What has come due is `call`ed: it is deferred no longer, and waits in line for the channel to take
+it, which has room for so much at a time.
 """
 
 import heapq
@@ -25,26 +28,31 @@ class DeferredRun(NamedTuple):
 
 
 class Deferred:
-    """A heap of runs by due time; equal times keep the order in which they came."""
+    """Two heaps of runs by due time, of those that wait for it and of those that have been called;
+    equal times keep the order in which they came."""
 
     __slots__ = (
         "_added",
         "_bytes_held",
         "_bytes_max",
+        "_called",
         "_frames_held",
         "_frames_max",
         "_heap",
+        "called_count",
         "count",
     )
 
     def __init__(self, frames_max: int | None, bytes_max: int | None = None) -> None:
         """How many frames may wait in memory, and how many bytes; None for no limit."""
-        self.count = 0
+        self.count = 0  # of messages that wait for their time
+        self.called_count = 0
         self._added = 0
         self._frames_held = self._bytes_held = 0
         self._frames_max = math.inf if frames_max is None else frames_max
         self._bytes_max = math.inf if bytes_max is None else bytes_max
         self._heap: list[DeferredRun] = []
+        self._called: list[DeferredRun] = []
 
     def __len__(self) -> int:
         return self.count
@@ -58,22 +66,38 @@ class Deferred:
         heapq.heappush(self._heap, run)
 
     def next_due_ns(self) -> int | None:
-        """When the next run comes due."""
+        """When the next run comes due that has not been called."""
         return self._heap[0].due_ns if self._heap else None
 
-    def maybe_due(self, wall_ns: int) -> DeferredRun | None:
-        """The first run, if its time has come. It stays until `pop`, so that nothing is lost when
-        its frames cannot be read."""
-        return self._heap[0] if self._heap and self._heap[0].due_ns <= wall_ns else None
+    def call(self, wall_ns: int) -> None:
+        """Lets the runs whose time has come stand in line."""
+        while self._heap and self._heap[0].due_ns <= wall_ns:
+            run = heapq.heappop(self._heap)
+            heapq.heappush(self._called, run)
+            self.count -= run.length
+            self.called_count += run.length
+
+    def put_off(self) -> None:
+        """Lets those in line wait until they are called again."""
+        for run in self._called:
+            heapq.heappush(self._heap, run)
+        self._called.clear()
+        self.count += self.called_count
+        self.called_count = 0
+
+    def called(self) -> DeferredRun:
+        """The first run in line. It stays until `pop`, so that nothing is lost when its frames
+        cannot be read."""
+        return self._called[0]
 
     def pop(self) -> None:
-        """Takes the first run out."""
-        run = heapq.heappop(self._heap)
-        self.count -= run.length
+        """Takes the first run in line out."""
+        run = heapq.heappop(self._called)
+        self.called_count -= run.length
         self._let_go(run.frames)
 
     def remove(self, seq: int) -> bool:
-        """Takes one message out, wherever it waits. Returns whether it was there."""
+        """Takes one message out that waits for its time. Returns whether it was there."""
         run = self._split_off(seq)
         if run is None:
             return False
@@ -82,7 +106,7 @@ class Deferred:
         return True
 
     def hasten(self, seq: int) -> bool:
-        """Makes one message due at once, wherever it waits. Returns whether it was there."""
+        """Makes one message due at once that waits for its time. Returns whether it was there."""
         run = self._split_off(seq)
         if run is None:
             return False
@@ -92,20 +116,17 @@ class Deferred:
     def first(self, count: int) -> list[DeferredRun]:
         """The runs that the next `count` messages to come due are in; the last one is cut to fit.
         They stay where they are."""
-        runs = []
-        for run in heapq.nsmallest(count, self._heap):
-            if count <= 0:
-                break
-            length = min(run.length, count)
-            frames = None if run.frames is None else run.frames[:length]
-            runs.append(run._replace(length=length, frames=frames))
-            count -= length
-        return runs
+        return _cut_to(count, heapq.nsmallest(count, self._heap))
+
+    def first_called(self, count: int) -> list[DeferredRun]:
+        """The same for those in line."""
+        return _cut_to(count, heapq.nsmallest(count, self._called))
 
     def clear(self) -> None:
         """Forgets everything."""
         self._heap.clear()
-        self.count = self._frames_held = self._bytes_held = 0
+        self._called.clear()
+        self.count = self.called_count = self._frames_held = self._bytes_held = 0
 
     def _held(self, frames: list[bytes]) -> bool:
         """Counts frames in, if there is room for them in memory. Returns whether there is."""
@@ -131,6 +152,17 @@ class Deferred:
                 heapq.heapify(self._heap)
                 return _part(run, place, place + 1)
         return None
+
+
+def _cut_to(count: int, runs: list[DeferredRun]) -> list[DeferredRun]:
+    """The runs that the first `count` messages are in."""
+    cut = []
+    for run in runs:
+        if count <= 0:
+            break
+        cut.append(_part(run, 0, min(run.length, count)))
+        count -= run.length
+    return cut
 
 
 def _part(run: DeferredRun, start: int, end: int) -> DeferredRun:

@@ -8,6 +8,7 @@ exactly one of these places:
     behind       from `_read_seq` on: still to be read from the log
     window       frames in memory; redeliveries join at the end
     deferred     waiting for a time
+    called       its time has come, and the window has had no room for it yet
     taken        handed out by `take`: to be told to `finish` or to `put_back`
     finished     told to the cursor journal, at the latest with the next `report_finished`
 """
@@ -57,7 +58,8 @@ class LogBacklog(Backlog):
         # A window out of sequence may never become empty. Once so many of its frames are taken, all
         # that were read are, and more is: or those requeued again and again would hold up the log.
         self._refill_after = 0
-        self._offered_bytes = 0  # that have joined the window since it was last empty, or filled
+        # The same for what has come due: then, or when there is room, the next run joins it.
+        self._admit_after = 0
         self._released_seq = released_seq
         # Below this the cursor may know of single messages: finished, or delivered before.
         self._revisited_below = released_seq
@@ -81,16 +83,13 @@ class LogBacklog(Backlog):
             self._read_seq += len(frames)
             self._defer(due_ns, first_seq, frames)
             return
-        if not self._window:
-            self._offered_bytes = 0
         room = self._room(wanted)
         taken = frames if room >= len(frames) else frames[:room]
         self._window.extend(taken)
-        self._offered_bytes += sum(map(len, taken))
         self._read_seq += len(taken)
 
     def pass_by(self, first_seq: int, count: int) -> bool:
-        if self._read_seq != first_seq or self._window:
+        if self._read_seq != first_seq or self._window or self._deferred.called_count:
             return False
         self._read_seq = self._released_seq = first_seq + count
         return True
@@ -99,8 +98,11 @@ class LogBacklog(Backlog):
         self._released_seq = next_seq
 
     def load(self) -> bool:
-        """Fills the window from the log, a piece at a time, if nothing of the last one is left.
-        Returns whether there is anything to take."""
+        """Fills the window, a piece at a time, if nothing of the last one is left: with what has
+        come due, and from the log. Returns whether there is anything to take."""
+        if self._deferred.called_count and (not self._window or self._admit_after <= 0):
+            self._admit_next()
+            self._admit_called()
         while self._read_seq < self._released_seq and self._is_to_be_filled():
             length = len(self._window)
             stored = self._log.read(self._read_seq)
@@ -110,13 +112,13 @@ class LogBacklog(Backlog):
             if not runs:
                 self._lose(self._read_seq, self._released_seq)
             if len(self._window) > length:
-                self._refill_after = len(self._window)
-                self._offered_bytes = 0
+                self._refill_after = len(self._window) + self._deferred.called_count
         return bool(self._window)
 
     def take(self, count: int) -> list[bytes]:
         taken = super().take(count)
         self._refill_after -= len(taken)
+        self._admit_after -= len(taken)
         return taken
 
     def finish(self, ids: list[bytes]) -> None:
@@ -149,7 +151,14 @@ class LogBacklog(Backlog):
     def peek(self, count: int) -> list[Waiting]:
         """Of those in the log only about a mebibyte is read; fewer than `count` may come then."""
         peeked = super().peek(count)
-        seq, end, unread_bytes = self._read_seq, self._released_seq, _PEEK_BYTES_MAX
+        unread_bytes = _PEEK_BYTES_MAX
+        for called in self._deferred.first_called(count - len(peeked)):
+            if unread_bytes <= 0:
+                return peeked
+            frames = self._frames_of(called)
+            peeked += map(Waiting, frames)
+            unread_bytes -= sum(map(len, frames))
+        seq, end = self._read_seq, self._released_seq
         while len(peeked) < count and seq < end and unread_bytes > 0:
             runs = self._log.read(seq)
             for run in runs:
@@ -183,7 +192,7 @@ class LogBacklog(Backlog):
         self._revisited_below = max(self._revisited_below, seq + 1)
         self._on_progress()
         self._cursors.flush()
-        self.recall_due(wall_ns)
+        self._recall_now(wall_ns)
         return True
 
     def skip(self, first_seq: int, next_seq: int) -> None:
@@ -230,7 +239,7 @@ class LogBacklog(Backlog):
 
     @property
     def has_more(self) -> bool:
-        return self._read_seq < self._released_seq or bool(self._window)
+        return self._read_seq < self._released_seq or super().has_more
 
     @property
     def log_depth(self) -> int:
@@ -242,15 +251,26 @@ class LogBacklog(Backlog):
         return next_seq - first_seq - self._progress.finished_between(first_seq, next_seq)
 
     def _room(self, wanted: int) -> int:
-        return super()._room(wanted) if self._offered_bytes < HELD_BYTES_MAX else 0
+        """For what is published: none before those that came due earlier."""
+        if self._deferred.called_count or self._window.size_bytes >= HELD_BYTES_MAX:
+            return 0
+        return super()._room(wanted)
 
     def _is_to_be_filled(self) -> bool:
-        return not self._window if self.in_sequence else self._refill_after <= 0
+        return not self._window or (not self.in_sequence and self._refill_after <= 0)
 
     def _leave_sequence(self) -> None:
         if self.in_sequence:
-            self._refill_after = len(self._window)
+            self._refill_after = len(self._window) + self._deferred.called_count
         super()._leave_sequence()
+
+    def _admit_next(self) -> None:
+        super()._admit_next()
+        self._admit_after = len(self._window)
+
+    def _has_room_for_called(self) -> bool:
+        window = self._window
+        return not window or (len(window) < self.window_max and window.size_bytes < HELD_BYTES_MAX)
 
     def _load_run(self, run: Run) -> None:
         first_seq = run.first_seq

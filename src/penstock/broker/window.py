@@ -17,11 +17,12 @@ _TAKEN_BYTES_MAX = 1 << 20
 class Window:
     """First in, first out."""
 
-    __slots__ = ("_frames", "_taken", "_taken_bytes")
+    __slots__ = ("_frames", "_taken", "_taken_bytes", "size_bytes")
 
     def __init__(self) -> None:
         self._frames: list[bytes] = []
         self._taken = self._taken_bytes = 0
+        self.size_bytes = 0  # of what is still to be taken
 
     def __len__(self) -> int:
         return len(self._frames) - self._taken
@@ -29,6 +30,7 @@ class Window:
     def extend(self, frames: Sequence[bytes]) -> None:
         """Adds frames at the end."""
         self._frames += frames
+        self.size_bytes += sum(map(len, frames))
 
     def take(self, count: int, bytes_max: int) -> list[bytes]:
         """Takes out the first frames: at most `count`, and no more than fit into `bytes_max`, but
@@ -40,6 +42,7 @@ class Window:
             size_bytes = sum(map(len, frames))
         self._taken += len(frames)
         self._taken_bytes += size_bytes
+        self.size_bytes -= size_bytes
         if self._taken == len(self._frames):
             self.clear()
         elif self._taken >= _TAKEN_MAX or self._taken_bytes >= _TAKEN_BYTES_MAX:
@@ -54,7 +57,7 @@ class Window:
     def clear(self) -> None:
         """Forgets everything."""
         self._frames = []
-        self._taken = self._taken_bytes = 0
+        self._taken = self._taken_bytes = self.size_bytes = 0
 
 
 def _count_within(frames: list[bytes], bytes_max: int) -> int:
