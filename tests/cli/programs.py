@@ -13,11 +13,22 @@ import termios
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO
 
-__all__ = ["TerminalProgram", "in_pipe", "on_terminal", "started", "unread_bytes"]
+from penstock.testing.waiting import wait_until
+
+__all__ = [
+    "TerminalProgram",
+    "in_pipe",
+    "on_terminal",
+    "started",
+    "unread_bytes",
+    "wait_until_stuck",
+]
 
 SECONDS = 20.0
+PIPE_BYTES = 4096  # the smallest there is
 
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])|\r")
 
@@ -68,6 +79,25 @@ def unread_bytes(pipe: IO[bytes] | IO[str]) -> int:
     """How much a program has written into this pipe that we have not read."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
     return int(count)
+
+
+def wait_until_stuck(program: subprocess.Popen[str]) -> None:
+    """Reads nothing, until the program has filled a small pipe, and waits for us."""
+    pipe = program.stdout
+    assert pipe is not None
+    fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def has_been_idle() -> bool:
+        before = _cpu_ticks(program.pid)
+        time.sleep(0.1)
+        return unread_bytes(pipe) > PIPE_BYTES / 2 and before == _cpu_ticks(program.pid)
+
+    wait_until(has_been_idle, "the pipe to be full")
+
+
+def _cpu_ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
 
 
 class TerminalProgram:

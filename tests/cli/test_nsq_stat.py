@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.cli.programs import in_pipe, on_terminal, started
+from tests.cli.programs import in_pipe, on_terminal, started, wait_until_stuck
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess
@@ -107,6 +107,14 @@ class TestInAPipe:
                 program.send_signal(number)
 
                 assert (0, "") == (program.wait(20), program.communicate()[1])
+
+    def test_one_signal_ends_it_though_its_reader_does_not_read(self, nsqd: NsqdProcess) -> None:
+        make_channel(nsqd, "stuck")
+        with started("nsq_stat", *watching(nsqd, "stuck", "-interval=1ms")) as program:
+            wait_until_stuck(program)
+            program.send_signal(signal.SIGTERM)
+
+            assert 0 == program.wait(20)
 
 
 class TestOnATerminal:

@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from tests.cli.programs import TerminalProgram, in_pipe, on_terminal, started
+from tests.cli.programs import TerminalProgram, in_pipe, on_terminal, started, wait_until_stuck
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess
@@ -111,6 +111,15 @@ pears   juice        3          0         0        0   0.0    0.0
         with started("penstock", *looking_at(busy_nsqd)) as program:
             assert program.stdout is not None
             program.stdout.readline()
+            program.send_signal(signal.SIGTERM)
+
+            assert 0 == program.wait(20)
+
+    def test_one_signal_ends_it_though_its_reader_does_not_read(
+        self, busy_nsqd: NsqdProcess
+    ) -> None:
+        with started("penstock", *looking_at(busy_nsqd, "--interval=1ms")) as program:
+            wait_until_stuck(program)
             program.send_signal(signal.SIGTERM)
 
             assert 0 == program.wait(20)

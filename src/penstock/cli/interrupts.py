@@ -1,5 +1,5 @@
 """What ends a tool, and is no failure: being told to stop, or having been read enough. And what is
-one, though it be no fault of the tool's: an output that cannot be written."""
+one, though it be no fault of the tool's: an output that is closed."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from types import FrameType
 
 from penstock.errors import Error
 
-__all__ = ["leaving_on_signals", "quiet_when_unread", "require_stdout", "silence_stdout"]
+__all__ = ["leaving_on_signals", "require_stdout", "silence_stdout"]
 
 
 @contextmanager
@@ -23,19 +23,6 @@ def leaving_on_signals() -> Iterator[None]:
         pass
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def quiet_when_unread() -> Iterator[None]:
-    """Whoever read our output has seen enough: that ends the block, and is no failure. Raises Error
-    if the output cannot be written."""
-    try:
-        yield
-    except BrokenPipeError:
-        silence_stdout()
-    except OSError as error:
-        silence_stdout()
-        raise Error(f"standard output cannot be written: {error.strerror}") from None
 
 
 def require_stdout() -> None:

@@ -6,7 +6,9 @@ the lines that a pipe gets.
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from penstock.cli.tool_command import ToolCommand
 from penstock.clock import SECOND_NS
@@ -76,14 +78,11 @@ def _run(options: NsqStatOptions, log: Logger) -> int:
     # Last, so that a mistake in the flags is answered at once.
     import asyncio  # noqa: PLC0415
 
-    from penstock.cli.interrupts import (  # noqa: PLC0415
-        leaving_on_signals,
-        quiet_when_unread,
-        require_stdout,
-    )
+    from penstock.cli.interrupts import leaving_on_signals, require_stdout  # noqa: PLC0415
     from penstock.cluster.stats import Cluster  # noqa: PLC0415
     from penstock.tools.channel_stats import ChannelWatch  # noqa: PLC0415
     from penstock.tools.live_screen import maybe_live_console  # noqa: PLC0415
+    from penstock.tools.output import standard_output  # noqa: PLC0415
     from penstock.webapi.client import HttpClient  # noqa: PLC0415
 
     require_stdout()
@@ -105,14 +104,10 @@ def _run(options: NsqStatOptions, log: Logger) -> int:
     if console is not None:
         asyncio.run(watch.show_live(console))
         return 0
-    with quiet_when_unread(), leaving_on_signals():
-        asyncio.run(watch.print_rows(_write, lambda failure: log.warning("%s", failure)))
+    with suppress(BrokenPipeError), leaving_on_signals():
+        warn = partial(log.warning, "%s")
+        asyncio.run(watch.print_rows(standard_output(), warn))
     return 0
-
-
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
 
 
 COMMAND = ToolCommand(name="nsq_stat", options=NsqStatOptions, check=check, run=_run)

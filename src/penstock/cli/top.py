@@ -61,6 +61,7 @@ def command(
     from penstock.cli.cluster_access import cluster_of  # noqa: PLC0415
     from penstock.cli.interrupts import leaving_on_signals  # noqa: PLC0415
     from penstock.tools.live_screen import maybe_live_console  # noqa: PLC0415
+    from penstock.tools.output import standard_output  # noqa: PLC0415
     from penstock.tools.top import TopView, print_tables, watch  # noqa: PLC0415
 
     cluster = cluster_of(nsqds, lookupds, access)
@@ -75,7 +76,7 @@ def command(
             print_tables(
                 cluster,
                 view,
-                lambda text: click.echo(text, nl=False),
+                standard_output(),
                 lambda warning: click.echo(f"penstock: {warning}", err=True),
                 count=count,
             )

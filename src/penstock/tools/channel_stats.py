@@ -14,6 +14,7 @@ from penstock.cluster.stats import Cluster, NodeStats, Snapshot
 from penstock.errors import HttpRequestError
 from penstock.tools.figures import counted, grouped, per_second
 from penstock.tools.live_screen import LiveScreen
+from penstock.tools.output import Output
 from penstock.tools.rates import Flow, Meter, Sample
 from penstock.tools.sparkline import sparkline
 
@@ -76,21 +77,21 @@ class ChannelWatch:
         self._snapshot = Snapshot(0.0, [], [])
         self._failures: list[HttpRequestError] = []
 
-    async def print_rows(self, write: Callable[[str], None], warn: Callable[[str], None]) -> None:
+    async def print_rows(self, output: Output, warn: Callable[[str], None]) -> None:
         """Writes rows; the first once there is something to compare. Raises HttpRequestError if
-        nobody answers, or nobody has the channel."""
+        nobody answers, or nobody has the channel; and what `output` raises."""
         loop = asyncio.get_running_loop()
         await self._look()
         next_at, rows = loop.time(), 0
         while rows < self._count:
             if rows % ROWS_PER_HEADER == 0:
-                write(HEADER)
+                await output.write(HEADER.encode())
             next_at = max(next_at + self._interval_seconds, loop.time())
             await asyncio.sleep(next_at - loop.time())
             await self._look()
             for failure in self._failures:
                 warn(str(failure))
-            write(row_of(self._flow))
+            await output.write(row_of(self._flow).encode())
             rows += 1
 
     async def show_live(self, console: Console) -> None:

@@ -1,4 +1,4 @@
-"""Messages on standard output, whose reader may hold it up for as long as he likes.
+"""Lines on standard output, whose reader may hold it up for as long as he likes.
 
 A message is finished once its line has been written, and given back if it could not be. Writing
 happens in a thread, so that heartbeats go on meanwhile. It may last for ever: nobody waits for the
@@ -52,6 +52,10 @@ class Output:
                     message.finish()
                 else:
                     message.requeue()
+
+    async def write(self, lines: bytes) -> None:
+        """The same for lines that are of no message."""
+        await self.show((), lines)
 
     def _begin_writing(self, data: bytes) -> asyncio.Future[None]:
         writing: Future[None] = Future()

@@ -18,6 +18,7 @@ from penstock.cluster.stats import Cluster, Snapshot
 from penstock.errors import HttpRequestError
 from penstock.tools.figures import counted, grouped, per_second
 from penstock.tools.live_screen import LiveScreen
+from penstock.tools.output import Output
 from penstock.tools.rates import Flow, Meter
 from penstock.tools.sparkline import sparkline
 
@@ -210,14 +211,14 @@ async def watch(cluster: Cluster, view: TopView, console: Console, *, count: int
 async def print_tables(
     cluster: Cluster,
     view: TopView,
-    write: Callable[[str], None],
+    output: Output,
     warn: Callable[[str], None],
     *,
     count: int | None,
 ) -> None:
     """Writes a table every so often, the first when there are rates to be shown.
 
-    Raises HttpRequestError if nobody answers.
+    Raises HttpRequestError if nobody answers, and what `output` raises.
     """
     loop = asyncio.get_running_loop()
     view.observe(await cluster.snapshot())
@@ -229,7 +230,8 @@ async def print_tables(
         for failure in view.failures:
             warn(str(failure))
         separator = "\n" if done else ""
-        write(separator + "\n".join(view.lines()) + "\n")
+        table = separator + "\n".join(view.lines()) + "\n"
+        await output.write(table.encode())
         done += 1
 
 
