@@ -42,10 +42,12 @@ def test_messages_are_counted_without_the_gaps() -> None:
     [
         (404, b'{"message":"TOPIC_NOT_FOUND"}', "n:1: there is no topic t"),
         (410, b'{"message":"SEQ_GONE","first_seq":7}', "n:1: that message is gone; the next one"),
+        (404, b'{"message":"CHANNEL_NOT_FOUND"}', "n:1: there is no channel ? of t"),
         (404, b'{"message":"NOT_FOUND"}', "n:1: this nsqd keeps no history"),
         (500, b'{"message":"INTERNAL_ERROR"}', "n:1: it answered 500 'INTERNAL_ERROR'"),
         (502, b"<html>", "n:1: it answered 502 '<html>'"),
         (502, b"[1]", "n:1: it answered 502 '[1]'"),
+        (502, b'{"x":' + b"[" * 100_000, "n:1: it answered 502 '{"),
     ],
 )
 def test_a_refusal_is_told_in_words(status: int, body: bytes, expected: str) -> None:

@@ -256,6 +256,7 @@ UNKNOWN = "no-such-thing"
         ("PUT", "/config/log_level", b"loud", 400, "INVALID_VALUE"),
         ("PUT", "/config/log_level", b"", 413, "INVALID_VALUE"),
         ("PUT", "/config/nsqlookupd_http_addresses", b"[1]", 400, "INVALID_VALUE"),
+        ("PUT", "/config/nsqlookupd_http_addresses", b'["\xff"]', 400, "INVALID_VALUE"),
     ],
 )
 def test_refusals(

@@ -199,6 +199,7 @@ CONFIG = [
     refused(413, "INVALID_VALUE", "PUT", "/config/log_level", b"x" * (MAX_MSG_SIZE + 1)),
     bad("INVALID_VALUE", "/config/log_level", b"loud", method="PUT"),
     bad("INVALID_VALUE", "/config/log_level", b"\xff", method="PUT"),
+    bad("INVALID_VALUE", "/config/nsqlookupd_tcp_addresses", b'["\xff"]', method="PUT"),
     bad("INVALID_OPTION", "/config/mem_queue_size", b"1", method="PUT"),
     bad("INVALID_OPTION", "/config/unknown", b"1", method="PUT"),
 ]

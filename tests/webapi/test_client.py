@@ -244,6 +244,7 @@ class TestV1:
             (OK + b"\r\n{", "unexpected answer: Input data was truncated"),
             (OK + b"\r\n[]", "unexpected answer: Expected `object`, got `array`"),
             (OK + b"\r\n" + b"[" * 1000, "unexpected answer: "),
+            (OK + b'\r\n{"\xff":1}', "unexpected answer: JSON is malformed: not UTF-8"),
             (b"HTTP/1.1 500 Oh\r\n\r\nno", "got response 500 'no'"),
             (b"HTTP/1.1 403 No\r\n\r\n{}", "got response 403 '{}'"),
             (b'HTTP/1.1 403 No\r\n\r\n{"https_port":99999}', "not a URL: Port out of range"),

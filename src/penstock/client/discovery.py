@@ -19,6 +19,7 @@ import msgspec
 from penstock.addresses import PORT_MAX
 from penstock.client.config import ClientConfig
 from penstock.errors import HttpRequestError, NotConnected
+from penstock.foreign_json import decode_json
 from penstock.webapi.client import ACCEPT_V1, HttpClient
 
 __all__ = [
@@ -181,8 +182,8 @@ def parse_answer(url: str, status: int, body: bytes) -> frozenset[str]:
     if status != 200:
         raise HttpRequestError(url, f"got status {status}", status=status)
     try:
-        answer = msgspec.json.decode(body, type=_Answer)
-    except (msgspec.DecodeError, RecursionError) as failure:
+        answer = decode_json(body, _Answer)
+    except ValueError as failure:
         raise HttpRequestError(url, f"unexpected answer: {failure}") from None
     return frozenset(_tcp_addresses(url, answer.producers or []))
 

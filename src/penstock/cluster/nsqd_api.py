@@ -5,6 +5,7 @@ A refusal is told in words, as an HttpRequestError that names the node.
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from urllib.parse import urlencode
@@ -14,6 +15,7 @@ import msgspec
 from penstock.cluster.stats import base_url
 from penstock.durations import parse_duration
 from penstock.errors import ConfigError, HttpRequestError
+from penstock.foreign_json import decode_json
 from penstock.webapi.client import HttpClient, HttpReply
 
 __all__ = ["LogExtent", "NsqdApi", "Segment", "absolute_place", "is_seq", "refusal", "url_of"]
@@ -79,8 +81,8 @@ class NsqdApi:
         args = {"topic": topic}
         reply = await self._ask("GET", "/topic/log", args)
         try:
-            return msgspec.json.decode(reply.body, type=LogExtent)
-        except msgspec.DecodeError as error:
+            return decode_json(reply.body, LogExtent)
+        except ValueError as error:
             raise HttpRequestError(self.address, f"unexpected answer: {error}") from None
 
     async def seq_of(self, topic: str, place: str) -> int:
@@ -117,12 +119,13 @@ def url_of(address: str, path: str, args: Mapping[str, str]) -> str:
 def refusal(address: str, status: int, body: bytes, args: Mapping[str, str]) -> HttpRequestError:
     """What nsqd has said, in words."""
     try:
-        said = msgspec.json.decode(body, type=dict[str, object])
-    except msgspec.DecodeError:
+        said = decode_json(body, dict[str, object])
+    except ValueError:
         said = {}
     code = str(said.get("message", ""))
     if code in _IN_WORDS:
-        words = _IN_WORDS[code].format_map({**args, **said})
+        # Who says so need not be an nsqd, and may not say all that one would.
+        words = _IN_WORDS[code].format_map(defaultdict(lambda: "?", {**args, **said}))
     else:
         words = f"it answered {status} {code or body[:200].decode(errors='replace')!r}"
     return HttpRequestError(address, words, status=status)

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock import names
+from penstock.foreign_json import decode_json
 from penstock.nsqadmin.access import Admins
 from penstock.nsqadmin.aggregate import (
     aggregate_channel,
@@ -228,6 +229,6 @@ async def _decoded(request: Request, type: type[T], *, refusal: str = "") -> T:
         if len(body) > BODY_BYTES_MAX:
             raise HttpError(413, "BODY_TOO_BIG")
     try:
-        return msgspec.json.decode(bytes(body), type=type)
-    except msgspec.DecodeError as error:
+        return decode_json(bytes(body), type)
+    except ValueError as error:
         raise HttpError(400, refusal or str(error)) from None

@@ -4,11 +4,11 @@ while it runs."""
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.addresses import is_address
+from penstock.foreign_json import decode_json
 from penstock.logs import Logger, LogLevel
 from penstock.nsqadmin.envelope import json_reply
 from penstock.nsqadmin.inquiry import Cluster
@@ -56,8 +56,8 @@ class ConfigApi:
 
     def _set_lookupds(self, value: bytes) -> None:
         try:
-            addresses = msgspec.json.decode(value, type=list[str])
-        except msgspec.DecodeError:
+            addresses = decode_json(value, list[str])
+        except ValueError:
             raise HttpError(400, "INVALID_VALUE") from None
         if not all(map(is_address, addresses)) or not (addresses or self._cluster.nsqds):
             raise HttpError(400, "INVALID_VALUE")

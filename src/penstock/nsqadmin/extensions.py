@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import msgspec
 
@@ -15,6 +16,7 @@ from penstock.cluster import stats as cluster_stats
 from penstock.cluster.nsqd_api import LogExtent, NsqdApi, refusal, url_of
 from penstock.cluster.seeking import Move, move, plan
 from penstock.errors import HttpRequestError
+from penstock.foreign_json import decode_json_by
 from penstock.nsqadmin.inquiry import Cluster
 from penstock.webapi.client import HttpReply
 
@@ -92,7 +94,7 @@ class Extensions:
         """Messages from a place on. Raises HttpRequestError."""
         args = {"topic": topic, "from": start, "limit": str(limit)}
         reply = await self._ask("GET", address, "/topic/messages", args, PAGE_BYTES_MAX)
-        return _decoder.decode_lines(reply.body)
+        return _messages(address, reply.body)
 
     async def search(self, address: str, topic: str, start: str, text: str, limit: int) -> Search:
         """Messages from a place on whose body has `text`, in any case of letters. Raises
@@ -100,7 +102,7 @@ class Extensions:
         args = {"topic": topic, "from": start, "limit": str(SEARCH_MESSAGES_MAX)}
         reply = await self._ask("GET", address, "/topic/messages", args, SEARCH_BYTES_MAX)
         # In a thread, because tens of thousands of messages take their time.
-        return await asyncio.to_thread(_search, reply.body, text, limit)
+        return await asyncio.to_thread(_search, address, reply.body, text, limit)
 
     async def peek(
         self, address: str, topic: str, channel: str, state: str, limit: int
@@ -108,7 +110,7 @@ class Extensions:
         """What is in a channel. Raises HttpRequestError."""
         args = {"topic": topic, "channel": channel, "state": state, "limit": str(limit)}
         reply = await self._ask("GET", address, "/channel/messages", args, PAGE_BYTES_MAX)
-        return _decoder.decode_lines(reply.body)
+        return _messages(address, reply.body)
 
     async def cancel(self, address: str, topic: str, channel: str, id: str) -> None:
         """Takes back a deferred message. Raises HttpRequestError."""
@@ -187,12 +189,19 @@ class Extensions:
         return reply
 
 
-def _search(lines: bytes, text: str, limit: int) -> Search:
+def _messages(address: str, lines: bytes) -> list[Message]:
+    """What a node has sent. Raises HttpRequestError."""
+    try:
+        return decode_json_by(_decoder.decode_lines, lines)
+    except ValueError as error:
+        raise HttpRequestError(address, f"unexpected answer: {error}") from None
+
+
+def _search(address: str, lines: bytes, text: str, limit: int) -> Search:
     wanted = text.casefold()
     found: list[Message] = []
     looked_at, next_seq = 0, None
-    for line in lines.splitlines():
-        message = _decoder.decode(line)
+    for message in chain.from_iterable(_messages(address, line) for line in lines.splitlines()):
         looked_at, next_seq = looked_at + 1, message.seq + 1
         if wanted in (message.body or "").casefold() or wanted in message.id:
             found.append(message)

@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.clock import SECOND_NS, Clock
 from penstock.errors import AuthFailed, ConfigError, HttpRequestError, ProtocolError
+from penstock.foreign_json import decode_json
 from penstock.logs import Logger
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.re2 import Pattern, compile_pattern
@@ -170,10 +171,7 @@ class Authorizations:
 
 def parse_reply(body: bytes, now_ns: int) -> Authorizations:
     """An auth server's answer, received at `now_ns`. Raises ValueError if it is not a good one."""
-    try:
-        reply = msgspec.json.decode(body, type=_Reply)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ValueError(error) from None
+    reply = decode_json(body, _Reply)
     return Authorizations(
         identity=reply.identity or "",
         identity_url=reply.identity_url or "",

@@ -11,14 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-import msgspec
-
 from penstock import NSQ_VERSION
 from penstock.addresses import is_address
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
 from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
 from penstock.errors import LimitReached, ProtocolError, StorageError
+from penstock.foreign_json import decode_json
 from penstock.logs import Logger, LogLevel
 from penstock.nsqd.history import HistoryServices, TopicHistory
 from penstock.nsqd.history_channels import ChannelHistory
@@ -382,8 +381,8 @@ class HttpApi:
     def _set_lookupd_addresses(self, body: bytes) -> None:
         services = self._services
         try:
-            addresses = tuple(msgspec.json.decode(body, type=list[str]))
-        except msgspec.DecodeError:
+            addresses = tuple(decode_json(body, list[str]))
+        except ValueError:
             raise HttpError(400, "INVALID_VALUE") from None
         if not all(map(is_address, addresses)):
             raise HttpError(400, "INVALID_VALUE")

@@ -20,6 +20,7 @@ import msgspec
 from penstock.broker.topic import Topic
 from penstock.connecting import reason_of
 from penstock.errors import ProtocolError
+from penstock.foreign_json import decode_json
 from penstock.logs import Logger
 from penstock.wire import lookup_v1
 
@@ -282,8 +283,8 @@ def _peer_info(answer: bytes | ProtocolError) -> PeerInfo:
     if isinstance(answer, ProtocolError):
         raise answer
     try:
-        return msgspec.json.decode(answer, type=PeerInfo)
-    except (msgspec.DecodeError, RecursionError) as error:
+        return decode_json(answer, PeerInfo)
+    except ValueError as error:
         raise ProtocolError("E_INVALID", f"no answer to IDENTIFY: {error}") from error
 
 

@@ -24,6 +24,7 @@ from penstock import NSQ_VERSION, names
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
 from penstock.errors import DataPathError, StorageError
+from penstock.foreign_json import decode_json
 from penstock.log import RealFiles, Retention
 from penstock.logs import Logger
 
@@ -117,8 +118,8 @@ def read(data_path: Path) -> Metadata:
     except OSError as failure:
         raise DataPathError(f"cannot read {file}: {failure.strerror}") from failure
     try:
-        return msgspec.json.decode(content, type=Metadata) if content else Metadata()
-    except msgspec.DecodeError as failure:
+        return decode_json(content, Metadata) if content else Metadata()
+    except ValueError as failure:
         raise DataPathError(f"failed to parse metadata in {file} - {failure}") from failure
 
 

@@ -21,6 +21,7 @@ import msgspec
 
 from penstock.cluster.nsqd_api import refusal, url_of
 from penstock.errors import HttpRequestError
+from penstock.foreign_json import decode_json_by
 from penstock.webapi.client import https_instead
 
 __all__ = ["StoredMessage", "body_line", "json_line", "read_history", "text_line"]
@@ -174,8 +175,8 @@ class _Reading:
 
     def _message(self, line: bytes) -> StoredMessage:
         try:
-            message = _decode(line)
-        except msgspec.DecodeError as error:
+            message = decode_json_by(_decode, line)
+        except ValueError as error:
             raise HttpRequestError(self._address, f"unexpected answer: {error}") from None
         message.line = line
         return message

@@ -13,8 +13,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import msgspec
-
+from penstock.foreign_json import decode_json
 from penstock.webapi.http_connection import Broken, HttpConnection, HttpReply, TimedOut
 from penstock.webapi.http_target import Headers, Target, https_instead, without_secrets
 
@@ -83,8 +82,8 @@ class HttpClient:
         """What `call` gets, decoded as a `type` of msgspec's. Raises HttpRequestError."""
         body = await self.call("GET", url, headers=headers)
         try:
-            return msgspec.json.decode(body, type=type)
-        except (msgspec.DecodeError, RecursionError) as error:
+            return decode_json(body, type)
+        except ValueError as error:
             raise Target(url).failure(f"unexpected answer: {error}") from None
 
     async def _context(self) -> ssl.SSLContext:

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from penstock.errors import HttpRequestError
+from penstock.foreign_json import decode_json
 
 __all__ = ["Headers", "Target", "https_instead", "without_secrets"]
 
@@ -35,8 +36,8 @@ def https_instead(url: str, status: int, body: bytes) -> str | None:
     if status != 403 or parts.scheme != "http":
         return None
     try:
-        port = msgspec.json.decode(body, type=_PortForHttps).https_port
-    except (msgspec.DecodeError, RecursionError):
+        port = decode_json(body, _PortForHttps).https_port
+    except ValueError:
         return None
     host = parts.netloc.removesuffix(f":{parts.port}")
     return parts._replace(scheme="https", netloc=f"{host}:{port}").geturl()
