@@ -138,15 +138,32 @@ def test_a_second_signal_forces(tmp_path: Path) -> None:
         assert "SIGINT again, exiting without a clean stop\n" in shards.log
 
 
+def tell_three_times(shards: Shards) -> None:
+    """To stop; a signal that comes before another of its kind was heeded would be lost."""
+    for number, times in ((signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)):
+        shards.supervisor.send_signal(number)
+        shards.wait_for_log(f"{number.name}, passed on to the shards\n", times=times)
+
+
 def test_a_third_kills_one_that_hangs(tmp_path: Path) -> None:
     with running(tmp_path, "--shards=2") as shards:
         os.kill(shards.process_id(1), signal.SIGSTOP)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
-            shards.supervisor.send_signal(number)
-            shards.wait_for_log(f"{number.name}, passed on to the shards\n")
+        tell_three_times(shards)
 
         assert 1 == shards.supervisor.wait()
         assert "shard 1 is killed\n" in shards.log
+
+
+def test_a_third_leaves_shards_a_moment_to_end_by_themselves(tmp_path: Path) -> None:
+    """However fast the three came; here, faster than a shard could look."""
+    with running(tmp_path, "--shards=2") as shards:
+        process_id = shards.process_id(1)
+        os.kill(process_id, signal.SIGSTOP)
+        tell_three_times(shards)
+        os.kill(process_id, signal.SIGCONT)
+
+        assert 1 == shards.supervisor.wait()
+        assert f"shard 1 (process {process_id}) ended with exit code 1\n" in shards.log
 
 
 def test_sighup_reaches_all(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ How a shard ends says what becomes of it:
 - in any other way before it has ever served, there is something to put right: all are stopped;
 - in any other way later on, it is started again, after a pause that grows from death to death.
 
-The supervisor ends with its last shard. Shards that hang, and so do not even heed a second signal,
-are killed by a third. If the supervisor is killed, its shards notice and stop.
+The supervisor ends with its last shard. Shards that hang, and so heed neither a second signal to
+stop nor a third, are killed soon after that. If the supervisor is killed, its shards notice and
+stop.
 """
 
 import gc
@@ -36,8 +37,10 @@ PAUSE_SECONDS = (0.25, 30.0)
 # A shard that has served for so long has got over what it died of before.
 STEADY_SECONDS = 60.0
 
-# The first stops shards cleanly or drains them; by the third, those that can have ended.
-_KILLING_STOP = 3
+# The first signal stops shards cleanly or drains them; at the third, at the latest, they end at
+# once if they can. All may come within a millisecond, so they are given a moment to look.
+_LAST_STOP = 3
+LAST_STOP_SECONDS = 2.0
 
 _SIGNALS = (*FORWARDED, signal.SIGCHLD, signal.SIGALRM)
 
@@ -93,6 +96,7 @@ class _Supervisor:
         self._clock = SystemClock()
         self._has_told = False
         self._stops = 0  # how often we were told to
+        self._kill_ns = 0  # when those that are left are to be killed
         self._exit_code = 0
 
     def run(self) -> int:
@@ -103,7 +107,7 @@ class _Supervisor:
                 case signal.SIGCHLD:
                     self._reap()
                 case signal.SIGALRM:
-                    self._restart()
+                    self._do_what_is_due()
                 case number:
                     self._log.info("%s, passed on to the shards", signal.Signals(number).name)
                     self._pass_on(number)
@@ -134,13 +138,12 @@ class _Supervisor:
         self._has_told = True
         self._stops += number != signal.SIGHUP
         for worker in self._workers:
-            if self._stops >= _KILLING_STOP and worker.pid:
-                self._log.error("shard %d is killed", worker.shard.number)
-                os.kill(worker.pid, signal.SIGKILL)
-            else:
-                worker.tell(number)
+            worker.tell(number)
             if self._stops:
                 worker.restart_ns = 0
+        if self._stops >= _LAST_STOP and not self._kill_ns:
+            self._kill_ns = self._clock.now_ns() + round(LAST_STOP_SECONDS * SECOND_NS)
+            self._set_alarm()
 
     def _reap(self) -> None:
         """One signal may stand for the ends of several, and of strangers whom we have inherited."""
@@ -189,16 +192,27 @@ class _Supervisor:
         worker.pause_seconds = min(2 * pause_seconds, longest)
         return pause_seconds
 
-    def _restart(self) -> None:
+    def _do_what_is_due(self) -> None:
         now_ns = self._clock.now_ns()
         for worker in self._workers:
             if 0 < worker.restart_ns <= now_ns:
                 self._start(worker)
+        if 0 < self._kill_ns <= now_ns:
+            self._kill_ns = 0
+            self._kill_all()
         self._set_alarm()
 
+    def _kill_all(self) -> None:
+        for worker in self._workers:
+            if worker.pid:
+                self._log.error("shard %d is killed", worker.shard.number)
+                os.kill(worker.pid, signal.SIGKILL)
+
     def _set_alarm(self) -> None:
-        """For the next one that is to be started again, if there is one."""
+        """For the next thing that has its time, if there is one."""
         times_ns = [worker.restart_ns for worker in self._workers if worker.restart_ns]
+        if self._kill_ns:
+            times_ns.append(self._kill_ns)
         if times_ns:
             left_ns = min(times_ns) - self._clock.now_ns()
             # 0 would mean never; and a moment late is never early.
