@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.log.progress import Note, Progress
+from penstock.log.ranges import runs_of
 
 numbers = st.integers(0, 60)
 
@@ -16,7 +17,7 @@ class TestFinishing:
 
         assert 11 == progress.floor
 
-        progress.finish_many([11])
+        progress.finish(11, 12)
 
         assert 14 == progress.floor
         assert [] == list(progress.finished_ranges())
@@ -57,14 +58,15 @@ class TestFinishing:
         assert max(plain, default=-1) + 1 <= progress.known_end
 
     @given(st.lists(numbers))
-    def test_one_by_one_or_all_at_once_is_the_same(self, seqs: list[int]) -> None:
-        at_once, one_by_one = Progress(5), Progress(5)
-        at_once.finish_many(seqs)
+    def test_one_by_one_or_in_runs_is_the_same(self, seqs: list[int]) -> None:
+        in_runs, one_by_one = Progress(5), Progress(5)
+        for first, end in runs_of(seqs):
+            in_runs.finish(first, end)
         for seq in seqs:
             one_by_one.finish(seq, seq + 1)
 
-        assert one_by_one.floor == at_once.floor
-        assert list(one_by_one.finished_ranges()) == list(at_once.finished_ranges())
+        assert one_by_one.floor == in_runs.floor
+        assert list(one_by_one.finished_ranges()) == list(in_runs.finished_ranges())
 
 
 class TestNotes:

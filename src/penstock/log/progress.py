@@ -6,10 +6,10 @@ memory that this takes is bounded by what is open below the highest number finis
 the topic's history is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.log.ranges import RangeSet, runs_of
+from penstock.log.ranges import RangeSet
 
 __all__ = ["Note", "Progress"]
 
@@ -48,11 +48,6 @@ class Progress:
             self._finished.add(first, end)
         elif end > self.floor:
             self._raise_floor(end)
-
-    def finish_many(self, seqs: Sequence[int]) -> None:
-        """Marks these finished, in whatever order they come."""
-        for first, end in runs_of(seqs):
-            self.finish(first, end)
 
     def note(self, seq: int, note: Note) -> None:
         """Keeps `note` for `seq`, unless that is finished."""
