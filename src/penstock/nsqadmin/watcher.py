@@ -6,6 +6,7 @@ browsers cost the nsqds no more than one. Whoever has changed something has it l
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.errors import HttpRequestError
@@ -53,22 +54,20 @@ class Watcher:
         self._latest: Snapshot | None = None
         self._looking: asyncio.Task[Snapshot] | None = None
         self._last_trouble = ""
-        self._rest_seconds = 0.0
+        self._work_seconds = 0.0
+        self._period_seconds = 0.0  # from one look to the next
 
     async def run(self) -> None:
         """Watches until it is cancelled."""
         while self.interval_seconds:
             started = time.monotonic()
-            try:
-                snapshot = await self.refresh()
-            except UpstreamFailed as failure:
-                self._tell(str(failure))
-            else:
-                self._tell(snapshot.warning)
-                self.chronicle.observe(snapshot.answers, time.time())
-            worked = time.monotonic() - started
-            self._rest_seconds = max(self.interval_seconds - worked, worked * REST_PER_WORK)
-            await asyncio.sleep(self._rest_seconds)
+            failures = await self._observe()
+            took = time.monotonic() - started
+            if not any(each.timed_out for each in failures):  # who did not answer had no work
+                self._work_seconds = took
+            rest = max(self.interval_seconds - took, self._work_seconds * REST_PER_WORK, 0.0)
+            self._period_seconds = took + rest
+            await asyncio.sleep(rest)
 
     async def snapshot(self) -> Snapshot:
         """The cluster as it was a moment ago. Raises UpstreamFailed."""
@@ -96,7 +95,18 @@ class Watcher:
 
     @property
     def _age_seconds_max(self) -> float:
-        return 2 * max(self.interval_seconds, self._rest_seconds) or AGE_SECONDS_MAX
+        return 2 * max(self.interval_seconds, self._period_seconds) or AGE_SECONDS_MAX
+
+    async def _observe(self) -> Sequence[HttpRequestError]:
+        """Looks once, for the charts. Returns what did not answer."""
+        try:
+            snapshot = await self.refresh()
+        except UpstreamFailed as failure:
+            self._tell(str(failure))
+            return failure.failures
+        self._tell(snapshot.warning)
+        self.chronicle.observe(snapshot.answers, time.time())
+        return snapshot.failures
 
     async def _look(self) -> Snapshot:
         inquiry = self._cluster.inquire()

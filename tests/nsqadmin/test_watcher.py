@@ -1,0 +1,33 @@
+"""How often the cluster is looked at."""
+
+import asyncio
+
+import uvloop
+from tests.webapi.scripted_server import scripted_server
+
+from penstock.logs import Logger, LogLevel
+from penstock.nsqadmin.inquiry import Cluster
+from penstock.nsqadmin.watcher import Watcher
+from penstock.webapi.client import HttpClient
+
+ANSWER = (
+    b"HTTP/1.1 200 OK\r\n\r\n"
+    b'{"version":"1.3.0","broadcast_address":"a","hostname":"h","tcp_port":1,"http_port":2}'
+)
+SEVERAL_LOOKS = 3 * 4  # requests
+HTTP = HttpClient(connect_timeout_seconds=0.1, request_timeout_seconds=0.1)
+
+
+def test_a_node_that_does_not_answer_makes_nobody_look_less_often() -> None:
+    async def scene() -> None:
+        async with scripted_server(ANSWER) as good, scripted_server(hangs=True) as hung:
+            nsqds = (f"127.0.0.1:{good.port}", f"127.0.0.1:{hung.port}")
+            log = Logger("", LogLevel.FATAL)
+            watcher = Watcher(Cluster(HTTP, nsqds=nsqds), log, interval_seconds=0.01)
+            watching = asyncio.create_task(watcher.run())
+            async with asyncio.timeout(4):  # a look waits for 0.3 s; rests would be 24 times that
+                while len(good.requests) < SEVERAL_LOOKS:  # noqa: ASYNC110 (it tells nobody)
+                    await asyncio.sleep(0.01)
+            watching.cancel()
+
+    uvloop.run(scene())
