@@ -4,24 +4,27 @@ back to an exit code.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Generic, TypeVar
 
 from penstock.cli.command_line import read_command_line
+from penstock.daemon_options import DaemonOptions
 from penstock.errors import Error
 from penstock.logs import Logger
 from penstock.options import CommandLine, load_config, unknown_keys
 
 __all__ = ["DaemonCommand"]
 
+OptionsT = TypeVar("OptionsT", bound=DaemonOptions)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonCommand:
-    """A daemon's command. Its options have `config`, `log_prefix`, `log_level`, `log_format`."""
+class DaemonCommand(Generic[OptionsT]):
+    """A daemon's command."""
 
     name: str
-    options: type[Any]
-    check: Callable[[Any], None]
-    run: Callable[[Any, Logger], int]  # to import the daemon itself only when it is called
+    options: type[OptionsT]
+    check: Callable[[OptionsT], None]
+    run: Callable[[OptionsT, Logger], int]  # to import the daemon itself only when it is called
     deprecated: Mapping[str, str] = field(default_factory=dict)  # field to what replaces it
 
     def main(self, args: Sequence[str] | None) -> int:
@@ -35,7 +38,7 @@ class DaemonCommand:
         log = Logger(f"[{self.name}] ")
         try:
             options = self._options(line)
-            log = Logger(options.log_prefix, options.log_level, json=options.log_format == "json")
+            log = options.logger()
             self.check(options)
             self._warn_of_what_has_no_effect(line, options.config, log)
             return self.run(options, log)
@@ -45,7 +48,7 @@ class DaemonCommand:
         except KeyboardInterrupt:
             return 0
 
-    def _options(self, line: CommandLine) -> Any:
+    def _options(self, line: CommandLine) -> OptionsT:
         config = line.values.get("config", "")
         from_file = load_config(self.options, config) if config else {}
         return self.options(**{**from_file, **line.values})

@@ -10,28 +10,19 @@ from ipaddress import ip_network
 
 from penstock.addresses import is_address
 from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.daemon_options import DaemonOptions, prefix_option
 from penstock.errors import ConfigError
-from penstock.logs import LogLevel
-from penstock.option_kinds import BOOL, DURATION, LOG_LEVEL, STRING, STRINGS
+from penstock.option_kinds import BOOL, DURATION, STRING, STRINGS
 from penstock.options import check_values, option
 
 __all__ = ["NsqadminOptions", "check", "normalized"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NsqadminOptions:
+class NsqadminOptions(DaemonOptions):
     """The options of one nsqadmin."""
 
-    version: bool = option(False, BOOL, "print the version and exit", key=None)
-    config: str = option("", STRING, "path of a TOML file of options", key=None)
-    log_level: LogLevel = option(
-        LogLevel.INFO, LOG_LEVEL, "least severe log lines to write: debug, info, warn, error, fatal"
-    )
-    log_prefix: str = option("[nsqadmin] ", STRING, "what every log line starts with")
-    log_format: str = option(
-        "text", STRING, "log lines in NSQ's format, or a JSON object each", choices=("text", "json")
-    )
-    verbose: bool = option(False, BOOL, "deprecated, no effect: see -log-level", key=None)
+    log_prefix: str = prefix_option("[nsqadmin] ")
 
     http_address: str = option(
         "0.0.0.0:4171", STRING, "where HTTP is served: address:port, or a unix socket's path"

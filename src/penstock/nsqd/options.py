@@ -9,9 +9,9 @@ from enum import IntEnum
 
 from penstock.addresses import has_port, is_address
 from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.daemon_options import DaemonOptions, prefix_option
 from penstock.errors import ConfigError
-from penstock.logs import LogLevel
-from penstock.option_kinds import BOOL, DURATION, FLOATS, INT, LOG_LEVEL, STRING, STRINGS, word_of
+from penstock.option_kinds import BOOL, DURATION, FLOATS, INT, STRING, STRINGS, word_of
 from penstock.options import check_values, option
 
 __all__ = [
@@ -84,19 +84,10 @@ def _node_id_of_host() -> int:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NsqdOptions:
+class NsqdOptions(DaemonOptions):
     """The options of one nsqd."""
 
-    version: bool = option(False, BOOL, "print the version and exit", key=None)
-    config: str = option("", STRING, "path of a TOML file of options", key=None)
-    log_level: LogLevel = option(
-        LogLevel.INFO, LOG_LEVEL, "least severe log lines to write: debug, info, warn, error, fatal"
-    )
-    log_prefix: str = option("[nsqd] ", STRING, "what every log line starts with")
-    log_format: str = option(
-        "text", STRING, "log lines in NSQ's format, or a JSON object each", choices=("text", "json")
-    )
-    verbose: bool = option(False, BOOL, "deprecated, no effect: see -log-level", key=None)
+    log_prefix: str = prefix_option("[nsqd] ")
 
     node_id: int = option(
         _node_id_of_host,

@@ -30,7 +30,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def become_shard(shard: Shard, supervisor: socket.socket) -> NoReturn:
     """Serves until the end, which is also this process's. It says on the socket when it serves."""
     options = shard.options
-    log = Logger(options.log_prefix, options.log_level, json=options.log_format == "json")
+    log = options.logger()
     exit_code = 1
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, FORWARDED)

@@ -4,9 +4,9 @@ import os
 from dataclasses import dataclass
 
 from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.daemon_options import DaemonOptions, prefix_option
 from penstock.errors import ConfigError
-from penstock.logs import LogLevel
-from penstock.option_kinds import BOOL, DURATION, INT, LOG_LEVEL, STRING
+from penstock.option_kinds import DURATION, INT, STRING
 from penstock.options import check_values, option
 
 __all__ = ["NsqlookupdOptions", "check"]
@@ -17,19 +17,10 @@ def _hostname() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NsqlookupdOptions:
+class NsqlookupdOptions(DaemonOptions):
     """The options of one nsqlookupd."""
 
-    version: bool = option(False, BOOL, "print the version and exit", key=None)
-    config: str = option("", STRING, "path of a TOML file of options", key=None)
-    log_level: LogLevel = option(
-        LogLevel.INFO, LOG_LEVEL, "least severe log lines to write: debug, info, warn, error, fatal"
-    )
-    log_prefix: str = option("[nsqlookupd] ", STRING, "what every log line starts with")
-    log_format: str = option(
-        "text", STRING, "log lines in NSQ's format, or a JSON object each", choices=("text", "json")
-    )
-    verbose: bool = option(False, BOOL, "deprecated, no effect: see -log-level", key=None)
+    log_prefix: str = prefix_option("[nsqlookupd] ")
 
     tcp_address: str = option(
         "0.0.0.0:4160", STRING, "where nsqd connects: address:port, or a unix socket's path"

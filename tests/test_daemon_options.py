@@ -1,0 +1,34 @@
+"""What every daemon can be told."""
+
+import pytest
+
+from penstock.daemon_options import DaemonOptions
+from penstock.logs import LogLevel
+from penstock.nsqadmin.options import NsqadminOptions
+from penstock.nsqd.options import NsqdOptions
+from penstock.nsqlookupd.options import NsqlookupdOptions
+from penstock.options import options_of
+
+DAEMONS = (("nsqd", NsqdOptions), ("nsqlookupd", NsqlookupdOptions), ("nsqadmin", NsqadminOptions))
+
+
+@pytest.mark.parametrize(("name", "options"), DAEMONS)
+def test_every_daemon_can_be_told_it_first_and_has_a_prefix_of_its_own(
+    name: str, options: type[DaemonOptions]
+) -> None:
+    shared = [each.flag for each in options_of(DaemonOptions)]
+
+    assert shared == [each.flag for each in options_of(options)][: len(shared)]
+    assert f"[{name}] " == options().log_prefix
+
+
+def test_it_logs_as_it_was_told(capsys: pytest.CaptureFixture[str]) -> None:
+    log = DaemonOptions(log_prefix="[x] ", log_level=LogLevel.WARN).logger()
+    log.info("too little")
+    log.warning("enough")
+    DaemonOptions(log_format="json").logger().info("as an object")
+
+    text, json = capsys.readouterr().err.splitlines()
+    assert text.startswith("[x] ")
+    assert text.endswith(" WARNING: enough")
+    assert json.startswith("{")
