@@ -1,6 +1,6 @@
 """What every daemon can be told."""
 
-from typing import Any
+from dataclasses import fields
 
 import pytest
 
@@ -9,18 +9,17 @@ from penstock.logs import LogLevel
 from penstock.nsqadmin.options import NsqadminOptions
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqlookupd.options import NsqlookupdOptions
-from penstock.options import options_of
 
 DAEMONS = (("nsqd", NsqdOptions), ("nsqlookupd", NsqlookupdOptions), ("nsqadmin", NsqadminOptions))
 
 
 @pytest.mark.parametrize(("name", "options"), DAEMONS)
 def test_every_daemon_can_be_told_it_first_and_has_a_prefix_of_its_own(
-    name: str, options: type[Any]
+    name: str, options: type[DaemonOptions]
 ) -> None:
-    shared = [each.flag for each in options_of(DaemonOptions)]
+    shared = [each.name for each in fields(DaemonOptions)]
 
-    assert shared == [each.flag for each in options_of(options)][: len(shared)]
+    assert shared == [each.name for each in fields(options)][: len(shared)]
     assert f"[{name}] " == options().log_prefix
 
 
