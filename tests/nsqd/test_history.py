@@ -207,6 +207,16 @@ class TestFollowing:
                 assert b"" == response.read()
             assert 0 == nsqd.wait()
 
+    def test_it_is_cut_off_when_nsqd_stops_before_its_end(self, topic: str) -> None:
+        with run_nsqd() as nsqd:
+            publish(nsqd, topic, "a")
+            with reading(nsqd, f"/topic/messages?topic={topic}&follow=true&limit=2") as response:
+                assert "a" == self.read_line(response)
+                nsqd.send_signal(signal.SIGTERM)
+                with pytest.raises(IncompleteRead):
+                    response.read()
+            assert 0 == nsqd.wait()
+
     def test_it_is_cut_off_at_once_when_the_topic_is_deleted(
         self, nsqd: NsqdProcess, topic: str
     ) -> None:

@@ -75,6 +75,11 @@ class LogReader:
         self._position = 0
 
     @property
+    def is_endless(self) -> bool:
+        """Whether there is always more to come."""
+        return self._end is None
+
+    @property
     def is_done(self) -> bool:
         """Whether the end has been reached."""
         return self._end is not None and self.seq >= self._end

@@ -97,8 +97,10 @@ class HistoryStreams:
                     found = await asyncio.shield(running)
                     running = None
                     yield reader.take(read, found)
-                elif reader.is_done or not follow or self._is_closing:
+                elif reader.is_done or not follow or (self._is_closing and reader.is_endless):
                     return
+                elif self._is_closing:
+                    raise CutShort("nsqd stops before all that was asked for has come")
                 elif not await self._is_there_more(topic):
                     yield None
         except StorageError as failure:
