@@ -35,6 +35,14 @@ def run(program: str) -> "subprocess.CompletedProcess[str]":
     )
 
 
+def serve(steps: str) -> "subprocess.CompletedProcess[str]":
+    """What becomes of one that takes these steps, with an event `stop`, and then ends well."""
+    body = f"stop = asyncio.Event()\n{textwrap.dedent(steps)}\nignore_signals()\nreturn 0\n"
+    return run(
+        f"async def serve():\n{textwrap.indent(body, '    ')}\nsys.exit(uvloop.run(serve()))\n"
+    )
+
+
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_a_signal_after_a_clean_stop_changes_nothing(number: str) -> None:
     ended = run(f"""
@@ -58,89 +66,63 @@ def test_a_signal_after_a_clean_stop_changes_nothing(number: str) -> None:
 
 
 def test_what_stops_by_itself_is_not_cut_short_by_the_first_signal() -> None:
-    ended = run("""
-        async def serve():
-            stop = asyncio.Event()
-            stop_on_signals(stop, log)
-            stop.set()
-            tell(signal.SIGTERM)
-            await asyncio.sleep(0.1)
-            ignore_signals()
-            return 0
-
-        sys.exit(uvloop.run(serve()))
+    ended = serve("""
+        stop_on_signals(stop, log)
+        stop.set()
+        tell(signal.SIGTERM)
+        await asyncio.sleep(0.1)
     """)
     assert 0 == ended.returncode, ended.stderr
 
 
 def test_the_second_signal_does_not_wait_for_a_clean_stop() -> None:
-    ended = run("""
-        async def serve():
-            stop = asyncio.Event()
-            stop_on_signals(stop, log)
-            tell(signal.SIGTERM)
-            await stop.wait()
-            tell(signal.SIGINT)
-            await asyncio.sleep(20)
-
-        uvloop.run(serve())
+    ended = serve("""
+        stop_on_signals(stop, log)
+        tell(signal.SIGTERM)
+        await stop.wait()
+        tell(signal.SIGINT)
+        await asyncio.sleep(20)
     """)
     assert 1 == ended.returncode
     assert "SIGINT again, exiting without a clean stop" in ended.stderr
 
 
 def test_the_echo_of_a_signal_is_no_second_one() -> None:
-    ended = run("""
+    ended = serve("""
         class Stop(asyncio.Event):
             def set(self):
                 super().set()
                 echo(signal.SIGTERM)
 
-        async def serve():
-            stop = Stop()
-            stop_on_signals(stop, log)
-            tell(signal.SIGTERM)
-            await stop.wait()
-            await asyncio.sleep(0.1)
-            ignore_signals()
-            return 0
-
-        sys.exit(uvloop.run(serve()))
+        stop = Stop()
+        stop_on_signals(stop, log)
+        tell(signal.SIGTERM)
+        await stop.wait()
+        await asyncio.sleep(0.1)
     """)
     assert 0 == ended.returncode, ended.stderr
 
 
 def test_the_echo_of_a_signal_does_not_end_a_drain() -> None:
-    ended = run("""
-        async def serve():
-            stop = asyncio.Event()
-            drain_on_sigterm(lambda: echo(signal.SIGTERM), stop, log)
-            tell(signal.SIGTERM)
-            await asyncio.sleep(0.1)
-            assert not stop.is_set()
-            tell(signal.SIGTERM)
-            await stop.wait()
-            ignore_signals()
-            return 0
-
-        sys.exit(uvloop.run(serve()))
+    ended = serve("""
+        drain_on_sigterm(lambda: echo(signal.SIGTERM), stop, log)
+        tell(signal.SIGTERM)
+        await asyncio.sleep(0.1)
+        assert not stop.is_set()
+        tell(signal.SIGTERM)
+        await stop.wait()
     """)
     assert 0 == ended.returncode, ended.stderr
 
 
 def test_the_first_sigterm_drains_and_the_second_stops() -> None:
-    ended = run("""
-        async def serve():
-            stop, draining = asyncio.Event(), asyncio.Event()
-            drain_on_sigterm(draining.set, stop, log)
-            tell(signal.SIGTERM)
-            await draining.wait()
-            assert not stop.is_set()
-            tell(signal.SIGTERM)
-            await stop.wait()
-            ignore_signals()
-            return 0
-
-        sys.exit(uvloop.run(serve()))
+    ended = serve("""
+        draining = asyncio.Event()
+        drain_on_sigterm(draining.set, stop, log)
+        tell(signal.SIGTERM)
+        await draining.wait()
+        assert not stop.is_set()
+        tell(signal.SIGTERM)
+        await stop.wait()
     """)
     assert 0 == ended.returncode, ended.stderr
