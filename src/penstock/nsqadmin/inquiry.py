@@ -7,7 +7,8 @@
 
 Every daemon is asked at once. Those that do not answer are remembered as failures, for the warning
 that goes with what the others said; if none answers there is nothing to show, and `UpstreamFailed`
-is raised. A name that nobody knows is an answer, and no failure.
+is raised. A name that nobody knows is an answer, and no failure. One that did not answer in time is
+not asked the next question: whoever has many shall not wait for it with each.
 """
 
 import asyncio
@@ -78,6 +79,7 @@ class Inquiry:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.failures: list[HttpRequestError] = []
+        self._silent: dict[str, HttpRequestError] = {}
         self.was_unknown = False
         """Whether the last question was about something that nobody knows."""
 
@@ -170,7 +172,7 @@ class Inquiry:
         self, path: str, args: Mapping[str, str], type: type[A], *, may_be_unknown: bool = False
     ) -> list[tuple[str, A]]:
         def ask(address: str) -> Awaitable[A]:
-            return self._cluster.http.get_json(url_of(address, path, args), type)
+            return self._unless_silent(address, url_of(address, path, args), type)
 
         lookupds = self._cluster.lookupds
         return await self._ask_all(lookupds, ask, "nsqlookupd", may_be_unknown=may_be_unknown)
@@ -180,9 +182,21 @@ class Inquiry:
     ) -> list[tuple[str, A]]:
         def ask(address: str) -> Awaitable[A]:
             url = url_of(address, path, args)
-            return self._cluster.http.get_json(url, type, headers=self._cluster.headers)
+            return self._unless_silent(address, url, type, self._cluster.headers)
 
         return await self._ask_all(addresses, ask, "nsqd")
+
+    async def _unless_silent(
+        self, address: str, url: str, type: type[A], headers: Sequence[tuple[str, str]] = ()
+    ) -> A:
+        if address in self._silent:
+            raise self._silent[address]
+        try:
+            return await self._cluster.http.get_json(url, type, headers=headers)
+        except HttpRequestError as failure:
+            if failure.timed_out:
+                self._silent[address] = failure
+            raise
 
     async def _ask_all(
         self,
@@ -206,7 +220,7 @@ class Inquiry:
         self.was_unknown = bool(unknown) and not good
         if failed and not good and not unknown:
             raise UpstreamFailed(what, failed)
-        self.failures += failed
+        self.failures += [each for each in failed if each not in self.failures]
         return good
 
     async def _asked_directly(self, addresses: Sequence[str]) -> list[Node]:
