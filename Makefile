@@ -35,9 +35,9 @@ format: .venv/.up-to-date ## format the code, and mend what can be mended
 docs: .venv/.up-to-date ## write the pages of docs/ that are made from the source
 	@$(bin)/python scripts/options_page.py
 
-pictures: .venv/.up-to-date ## take the pictures of nsqadmin in docs/images, in four minutes
+pictures: .venv/.up-to-date ## take the pictures in docs/images, in six minutes
 	@scripts/ensure-test-programs
-	@$(bin)/python scripts/nsqadmin_pictures.py $(ARGS)
+	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(bin)/python scripts/pictures.py $(ARGS)
 
 build: .venv/.up-to-date ## make the wheel and the source archive, in dist/
 	@$(bin)/python -m build --no-isolation --outdir dist .

@@ -29,6 +29,15 @@ def test_every_page_is_on_the_map() -> None:
     assert set() == there - listed
 
 
+def test_every_photograph_can_be_taken_again() -> None:
+    """By `make pictures`; plots, which are drawings, come from what they plot."""
+    script = (ROOT / "scripts" / "pictures.py").read_text(encoding="utf-8")
+    taken = set(re.findall(r'"([\w-]+)(?:\.png)?"', script))
+    there = {path.stem for path in (ROOT / "docs" / "images").glob("*.png")}
+
+    assert set() == there - taken
+
+
 def links(page: Path) -> list[str]:
     """Those to places of ours."""
     prose = re.sub(r"`[^`\n]*`", "", _FENCED.sub("", page.read_text(encoding="utf-8")))

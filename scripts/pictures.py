@@ -1,7 +1,8 @@
-"""Takes the pictures of nsqadmin in docs/images: a small shop's traffic, seen in chromium.
+"""Takes the pictures in docs/images, in chromium: of nsqadmin, with a small shop's traffic, and of
+the report that `make demo` ends with.
 
     make pictures                              # those of the docs
-    make pictures ARGS="FOLDER --every"        # each page, light and dark, wide and narrow
+    make pictures ARGS="FOLDER --every"        # all of nsqadmin, light and dark, wide and narrow
 
 It takes a few minutes, because charts without a past show nothing.
 """
@@ -12,6 +13,8 @@ import json
 import math
 import random
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -29,10 +32,12 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import run_nsqlookupd
 from penstock.webapi.client import HttpClient
 
-DOCS_IMAGES = Path(__file__).parents[1] / "docs" / "images"
+ROOT = Path(__file__).parents[1]
+DOCS_IMAGES = ROOT / "docs" / "images"
 NODES = 3
 ARCHIVE = "topic=orders&channel=spark-archive"
 WIDE, NARROW = (1280, 860), (390, 844)
+UPPER_PART = (1100, 940)  # of the report, which is long
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,7 @@ PAGES = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=DOCS_IMAGES)
-    parser.add_argument("--every", action="store_true", help="all pages, in all ways")
+    parser.add_argument("--every", action="store_true", help="all of nsqadmin, in all ways")
     parser.add_argument("--seconds", type=float, default=200, help="how long traffic goes before")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -82,6 +87,18 @@ def main() -> None:
         for name, (path, scheme, size) in wanted.items():
             take(browser, nsqadmin.url + path, args.folder / f"{name}.png", scheme, size)
             print(args.folder / f"{name}.png")
+    if not args.every:
+        take_report(args.folder / "report.png")
+        print(args.folder / "report.png")
+
+
+def take_report(to: Path) -> None:
+    """Of the lake that the demo fills."""
+    report = ROOT / "build" / "demo" / "report.html"
+    report.unlink(missing_ok=True)
+    subprocess.run([sys.executable, "-m", "examples.shop.demo"], cwd=ROOT, check=True)
+    with chromium() as browser:
+        take(browser, report.as_uri(), to, "light", UPPER_PART)
 
 
 def every_page(node: str) -> dict[str, tuple[str, str, tuple[int, int]]]:
