@@ -185,6 +185,17 @@ class TestTopics:
         assert [] == read_all(store.log)
         assert WALL_NS // 1000 + 5 == store.log.next_seq
 
+    @pytest.mark.parametrize("clock_set_ns", [-3600 * 10**9, 0], ids=["back", "not at all"])
+    def test_a_topic_that_is_made_again_uses_no_number_once_more(
+        self, memory_files: MemoryFiles, clock_set_ns: int
+    ) -> None:
+        opened, store = open_topic(memory_files)
+        store.log.append(frames("abc"), WALL_NS)
+        opened.remove_topic("t")
+
+        again, _ = opened.open_topic("t", wall_ns=WALL_NS + clock_set_ns)
+        assert store.log.next_seq == again.log.next_seq
+
     def test_a_removal_that_is_interrupted_is_finished_or_never_began(self) -> None:
         for changes in range(20):
             memory = MemoryFiles()

@@ -20,7 +20,13 @@ from penstock.log.layout import (
 from penstock.log.marker import LastEnd, Marker, read_marker, write_marker
 from penstock.log.pool import FilePool
 from penstock.log.settings import LogSettings
-from penstock.log.topic_store import TopicStore, close_stores, create_store, load_store
+from penstock.log.topic_store import (
+    TopicStore,
+    close_stores,
+    create_store,
+    load_store,
+    seq_of_time,
+)
 
 __all__ = ["REAL_FILES", "DataPath", "lock_data_path", "verify_data_path"]
 
@@ -49,6 +55,7 @@ class DataPath:
         """Topics that were not opened yet although the last run did not end cleanly. While there is
         one, the marker goes on to say how that run ended."""
         self._stores: dict[str, TopicStore] = {}
+        self._removed_below = 0  # all numbers of the topics that we have removed are
 
     @classmethod
     def open(cls, path: str, settings: LogSettings, files: Files = REAL_FILES) -> "DataPath":
@@ -73,7 +80,8 @@ class DataPath:
 
     def open_topic(self, name: str, *, wall_ns: int) -> tuple[TopicStore, list[Finding]]:
         """Opens a topic, which is created if there is none of this name; also returns what had to
-        be put right. The first message of a new topic gets the number `wall_ns // 1000`.
+        be put right. The first message of a new topic gets the number `wall_ns // 1000`, or a
+        higher one if topics that we have removed went beyond that.
 
         Raises StorageError.
         """
@@ -92,6 +100,7 @@ class DataPath:
         store = self._stores.pop(name, None)
         if store is not None:
             store.discard()
+            self._removed_below = max(self._removed_below, store.log.next_seq)
         folder = self._folder(name)
         try:
             self._remove_folder(removed_name(folder))
@@ -162,7 +171,9 @@ class DataPath:
             return load_store(self._pool, folder, self._settings, wall_ns, self._last_end)
         self._files.make_folder(folder)
         self._topics.add(name)
-        return create_store(self._pool, folder, self._settings, wall_ns), []
+        # The clock may have been set back, or a topic be ahead of it whose messages came fast.
+        next_seq = max(seq_of_time(wall_ns), self._removed_below)
+        return create_store(self._pool, folder, self._settings, next_seq), []
 
     def _remove_folder(self, folder: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -18,7 +18,7 @@ from penstock.log.settings import LogSettings
 from penstock.log.sync import Syncable, try_syncs
 from penstock.log.topic_log import TopicLog
 
-__all__ = ["TopicStore", "close_stores", "create_store", "load_store"]
+__all__ = ["TopicStore", "close_stores", "create_store", "load_store", "seq_of_time"]
 
 
 class TopicStore:
@@ -74,10 +74,9 @@ def _try_to_sync(stores: Sequence[TopicStore]) -> None:
     try_syncs([part for part in parts if part.needs_sync])
 
 
-def create_store(pool: FilePool, folder: str, settings: LogSettings, wall_ns: int) -> TopicStore:
+def create_store(pool: FilePool, folder: str, settings: LogSettings, next_seq: int) -> TopicStore:
     """Begins a topic in an empty folder. Its messages are numbered from the time on, in
     microseconds, so that a topic that is made again uses no number that it had before."""
-    next_seq = _seq_of_time(wall_ns)
     cursors = Cursors(pool, folder)
     cursors.begin(next_seq)
     return TopicStore(TopicLog(pool, folder, settings, [], next_seq), cursors)
@@ -100,7 +99,7 @@ def load_store(
         findings += _begin_again(folder, cursors, loaded, wall_ns, lost_power=lost_power)
     next_seq = max(loaded.next_seq, cursors.known_end)
     if lost_power or loaded.is_tail_lost:
-        findings += _skip_numbers(folder, cursors, next_seq, _seq_of_time(wall_ns))
+        findings += _skip_numbers(folder, cursors, next_seq, seq_of_time(wall_ns))
         next_seq = max(next_seq, cursors.known_end)
     if not loaded.segments and next_seq > cursors.known_end:
         # An empty segment had the number in its name, and has been removed.
@@ -120,7 +119,7 @@ def _begin_again(
 ) -> list[Finding]:
     """Without a journal the topic was being created, or something took the journal away."""
     if not loaded.segments:
-        cursors.begin(max(loaded.next_seq, _seq_of_time(wall_ns)))
+        cursors.begin(max(loaded.next_seq, seq_of_time(wall_ns)))
         return []
     cursors.begin(loaded.segments[0].first_seq)
     problem = "the journal of the channels is missing; all messages are kept for new channels"
@@ -135,5 +134,6 @@ def _skip_numbers(folder: str, cursors: Cursors, first: int, end: int) -> list[F
     return [Finding(folder, problem, is_damage=False, first_seq=first, end_seq=end)]
 
 
-def _seq_of_time(wall_ns: int) -> int:
+def seq_of_time(wall_ns: int) -> int:
+    """The number that a topic begins with which is made then."""
     return wall_ns // 1000
