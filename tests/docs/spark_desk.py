@@ -71,22 +71,11 @@ class Desk:
     """Spark, and the names that have been typed."""
 
     def __init__(self) -> None:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        from pyspark.sql import SparkSession  # noqa: PLC0415 (one who asks does not need it)
+        # Run as a file, we know our own folder only. And one who asks does not need it.
+        sys.path.append(os.path.join(os.path.dirname(__file__), "..", ".."))
+        from tests.spark.local_session import INTERPRETED, local_session  # noqa: PLC0415
 
-        self.spark = (
-            SparkSession.builder.master("local[1]")
-            .appName("penstock docs")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.sql.shuffle.partitions", "1")
-            .config("spark.sql.codegen.wholeStage", "false")  # compiling pays for many rows only
-            .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-            .getOrCreate()
-        )
-        self.spark.sparkContext.setLogLevel("ERROR")
+        self.spark = local_session("docs", INTERPRETED)
         self.names: dict[str, Any] = {"spark": self.spark}
 
     def do(self, words: list[str]) -> int:

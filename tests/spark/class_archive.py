@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from tests.spark.local_session import local_session
 
 __all__ = ["main"]
 
@@ -23,16 +24,7 @@ def main(path: str) -> None:
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
         f" -XX:ArchiveClassesAtExit={unfinished} -Xlog:disable"
     )
-    spark = (
-        SparkSession.builder.master("local[1]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    spark = local_session("classes", {})
     java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     with tempfile.TemporaryDirectory() as folder:
         use(spark, Path(folder))

@@ -1,12 +1,11 @@
 """One Spark for all tests of this folder: starting it takes longer than most of them."""
 
-import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.spark.local_session import INTERPRETED, local_session
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
@@ -22,25 +21,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark with one core, no web page, and all its files in a temporary folder."""
-    # Or Spark's workers take the first python3 of the PATH, which may be another version.
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    """With all its files in a temporary folder."""
     folder = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[1]")
-        .appName("penstock tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "1")
-        .config("spark.sql.codegen.wholeStage", "false")  # compiling pays for many rows only
-        .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")
-        .config("spark.local.dir", str(folder / "local"))
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("ERROR")
+    folders = {
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    session = local_session("tests", {**INTERPRETED, **folders})
     yield session
     session.stop()
 

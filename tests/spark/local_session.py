@@ -1,0 +1,31 @@
+"""A Spark for tests: one core of this machine, this Python, no web page, and quiet."""
+
+import os
+import sys
+
+from pyspark.sql import SparkSession
+
+__all__ = ["INTERPRETED", "local_session"]
+
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.log.level": "ERROR",
+}
+
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Compiling pays for many rows only."""
+
+
+def local_session(name: str, conf: dict[str, str]) -> SparkSession:
+    """Starts it."""
+    # Or Spark's workers take the first python3 of the PATH, which may be another version.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[1]").appName(f"penstock {name}")
+    return builder.config(map={**_LOCAL, **conf}).getOrCreate()
