@@ -6,7 +6,7 @@ from tests.broker.frames import WALL_NS, attempts_of, bodies_of, frames_of, ids_
 
 from penstock.broker.backlog import Backlog
 from penstock.broker.log_backlog import HELD_BYTES_MAX, LogBacklog
-from penstock.log import READ_BYTES, DataPath, LogSettings, TopicStore
+from penstock.log import READ_BYTES, DataPath, LogSettings, Run, TopicStore
 from penstock.testing import MemoryFiles
 from penstock.wire import frames as wire
 
@@ -158,6 +158,25 @@ class TestOnTheLog:
             taken += backlog.take(3)
         assert [*bodies, "published after them"] == bodies_of(taken)
         assert (0, 0) == (backlog.depth, backlog.deferred_count)
+
+    def test_of_what_was_deferred_one_by_one_no_more_is_read_back_than_that(
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        for _ in range(200):
+            journal.publish(backlog, "a", due_ns=WALL_NS + 1)
+        read, read_counts = journal.store.log.read, list[int]()
+
+        def counted(seq: int, max_bytes: int = READ_BYTES) -> list[Run]:
+            runs = read(seq, max_bytes)
+            read_counts.append(sum(len(run.frames) for run in runs))
+            return runs
+
+        monkeypatch.setattr(journal.store.log, "read", counted)
+        backlog.recall_due(WALL_NS + 1)
+
+        assert 200 == len(take_all(backlog))
+        assert [1] * 200 == read_counts
 
     @pytest.mark.parametrize("window_max", [0, 1, 3, 100])
     def test_however_many_are_put_back_what_has_come_due_gets_its_turn_and_so_does_the_log(

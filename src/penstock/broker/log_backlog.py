@@ -324,8 +324,10 @@ class LogBacklog(Backlog):
         notes = self._progress.notes
         frames: list[bytes] = []
         seq, end = run.first_seq, run.first_seq + run.length
+        # Several may have been stored one by one. Around one alone, a piece has many others.
+        piece_bytes = READ_BYTES if run.length > 1 else 1
         while seq < end:
-            stored = self._log.read(seq)
+            stored = self._log.read(seq, piece_bytes)
             if not stored or stored[0].first_seq >= end:
                 self._lose(seq, end)
                 break
