@@ -234,7 +234,7 @@ class Node(Nsqd):
         self._loop = loop  # type: ignore[assignment]
         self._advance_timer = None
         self._turn_is_ending = False
-        self._save_seconds = SAVE_SECONDS[0]
+        self._save_seconds = SAVE_SECONDS
         self._housekeeping = None
         self._lookups = self._history = _Nobody()  # type: ignore[assignment]
         self._stepped = _SteppedCommit(loop, is_slow=setup.disk_is_slow)

@@ -59,10 +59,9 @@ from penstock.webapi.prometheus import Histogram
 
 __all__ = ["Nsqd", "run"]
 
-# Finished messages are journalled this soon, or in ten times as long as it took the last time: well
-# within the 100 ms whose work a crash may bring back, and never for more than a tenth of the time
-# unless the upper limit demands it.
-SAVE_SECONDS = (0.03, 0.06)
+# Finished messages are journalled this soon: well within the 100 ms whose work a crash may bring
+# back, and so seldom that hardly a message meets it on its way.
+SAVE_SECONDS = 0.05
 
 # How soon journalling is tried again when the disk has refused it.
 SAVE_RETRY_SECONDS = 1.0
@@ -143,7 +142,7 @@ class Nsqd:
         self._path = Path(options.data_path or os.getcwd())
         self._advance_timer: asyncio.TimerHandle | None = None
         self._turn_is_ending = False
-        self._save_seconds = SAVE_SECONDS[0]
+        self._save_seconds = SAVE_SECONDS
         self._housekeeping: asyncio.TimerHandle | None = None
         log.info("%s", version_line("nsqd"))
         log.info("ID: %d", options.node_id)
@@ -348,7 +347,8 @@ class Nsqd:
         self._advance_timer = self._loop.call_later(delay_ns / SECOND_NS, self._advance_soon)
 
     def save_soon(self) -> None:
-        self._loop.call_later(self._save_seconds, self._save_progress)
+        # Timers come before what the last turn left to be done. The journal can wait for that.
+        self._loop.call_later(self._save_seconds, self._loop.call_soon, self._save_progress)
 
     def topology_changed(self, topic: Topic, *, lasting: bool) -> None:
         if lasting:
@@ -407,14 +407,10 @@ class Nsqd:
             self.advance_at(next_ns)
 
     def _save_progress(self) -> None:
-        started_ns = self.clock.now_ns()
         failures = self.broker.save_progress()
-        took_seconds = (self.clock.now_ns() - started_ns) / SECOND_NS
-        soonest, latest = SAVE_SECONDS
-        self._save_seconds = min(max(soonest, 10 * took_seconds), latest)
         for failure in failures:
             self.log.error("failed to journal progress - %s", failure)
-            self._save_seconds = SAVE_RETRY_SECONDS
+        self._save_seconds = SAVE_RETRY_SECONDS if failures else SAVE_SECONDS
 
     def _keep_house(self) -> None:
         """Every sync timeout: what has not been synced is, what was kept long enough goes, a disk
