@@ -184,7 +184,7 @@ class _Passage:
         for event in _events_of(self._publisher, request):
             assert isinstance(event, events.Publish)
             topic = self._broker.destinations[event.topic]
-            topic.publish(event.bodies, self._clock.now_ns(), self._clock.wall_ns())
+            topic.publish(event.bodies)
         while self._pump_wanted:
             self._pump_wanted = False
             self._broker.pump()

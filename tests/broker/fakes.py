@@ -203,10 +203,8 @@ class Host:
 
     def publish(self, topic: str, *bodies: str, defer_ns: int = 0) -> None:
         """Publishes a batch."""
-        wall_ns = self.clock.wall_ns()
-        due_ns = wall_ns + defer_ns if defer_ns else 0
         encoded = [body.encode() for body in bodies]
-        self.broker.destinations[topic].publish(encoded, self.clock.now_ns(), wall_ns, due_ns)
+        self.broker.destinations[topic].publish(encoded, defer_ns)
         self.events_done()
 
     def consumer(

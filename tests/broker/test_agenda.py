@@ -10,6 +10,7 @@ from penstock.broker.channel import Channel
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
+from penstock.testing import ManualClock
 
 
 @pytest.fixture
@@ -30,7 +31,8 @@ def channel_on(agenda: Agenda) -> Channel:
 
 
 def topic_on(agenda: Agenda) -> Topic:
-    return Topic("t#ephemeral", MemoryLog(1, 10), BrokerSettings(), agenda, sample=lambda: 0.0)
+    log, clock = MemoryLog(1, 10), ManualClock()
+    return Topic("t#ephemeral", log, BrokerSettings(), agenda, clock, sample=lambda: 0.0)
 
 
 def test_channels_are_pumped_once_however_often_they_are_woken(agenda: Agenda) -> None:

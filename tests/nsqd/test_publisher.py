@@ -64,9 +64,7 @@ class Bench:
         self.broker = Broker(
             BrokerSettings(), self.data_path, self.appends, self.clock, lambda: 0.0
         )
-        self.publisher = Publisher(
-            self.clock, Durability(self.commit, sync_every), self._end_turn_soon
-        )
+        self.publisher = Publisher(Durability(self.commit, sync_every), self._end_turn_soon)
 
     def _end_turn_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self.end_turn)

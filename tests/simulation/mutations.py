@@ -252,14 +252,12 @@ def _finish_reaches_too_far(right: Any) -> Any:
 
 
 def _refused_write_is_not_undone(right: Any) -> Any:
-    def publish(self: Topic, bodies: list[bytes], *times: int) -> None:
-        first_seq = self.log.next_seq
+    def publish(self: Topic, bodies: list[bytes], defer_ns: int = 0) -> int:
         try:
-            right(self, bodies, *times)
+            return int(right(self, bodies, defer_ns))
         except penstock.errors.StorageError:
             self._counted_from -= 1
             raise
-        assert self.log.next_seq > first_seq
 
     return publish
 

@@ -21,7 +21,7 @@ from penstock.admission import Admission
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
-from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
 from penstock.errors import StorageError
 from penstock.log import DataPath, GroupCommit, LogSettings, topic_store
 from penstock.log.files import storage_error, write_all
@@ -35,7 +35,7 @@ from penstock.nsqd.durability import Durability
 from penstock.nsqd.metadata_writer import DELAY_SECONDS
 from penstock.nsqd.metadata_writer import RETRY_SECONDS as METADATA_RETRY_SECONDS
 from penstock.nsqd.options import NsqdOptions
-from penstock.nsqd.publisher import Publisher
+from penstock.nsqd.publisher import Batch, Publisher
 from penstock.nsqd.pulse import Patience
 from penstock.nsqd.refusals import Refusals
 from penstock.nsqd.session import SessionServices
@@ -84,27 +84,42 @@ class _ObservedPublisher(Publisher):
         """From now on, and for good."""
         self._at_once_left = sys.maxsize
 
-    def observe(self, observer: Observer) -> None:
+    def observe(self, observer: Observer, clock: Clock) -> None:
         self._observer = observer
+        self._clock = clock
 
-    def _append(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> bool:
+    def publish(self, topic: Topic, bodies: list[bytes]) -> Batch | None:
+        if not self._at_once_left:
+            return super().publish(topic, bodies)
+        with self._telling(topic, bodies):
+            return super().publish(topic, bodies)
+
+    def publish_deferred(self, topic: Topic, bodies: list[bytes], defer_ns: int) -> Batch | None:
+        self.store()
+        with self._telling(topic, bodies, defer_ns):
+            return super().publish_deferred(topic, bodies, defer_ns)
+
+    def _store_batch(self, topic: Topic, batch: Batch) -> None:
+        with self._telling(topic, batch.bodies):
+            super()._store_batch(topic, batch)
+
+    @contextmanager
+    def _telling(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> Iterator[None]:
         first_seq = topic.log.next_seq
         due_ns = self._clock.wall_ns() + defer_ns if defer_ns else 0
         bodies = [*bodies]  # which the publisher forgets
         self._observer.storing(topic, bodies, due_ns)
+        failure: StorageError | None = None
         try:
-            is_safe = super()._append(topic, bodies, defer_ns)
-        except StorageError:
-            self._tell(topic, bodies, due_ns, first_seq)
-            raise
-        self._tell(topic, bodies, due_ns, first_seq)
-        return is_safe
-
-    def _tell(self, topic: Topic, bodies: list[bytes], due_ns: int, first_seq: int) -> None:
+            yield
+        except StorageError as error:
+            failure = error
         if topic.log.next_seq != first_seq:
             self._observer.stored(topic, bodies, due_ns, first_seq)
         else:
             self._observer.not_stored(topic, bodies)
+        if failure is not None:
+            raise failure
 
 
 class _SteppedCommit(GroupCommit):
@@ -243,8 +258,8 @@ class Node(Nsqd):
         )
         self._metadata = self._metadata_file  # type: ignore[assignment]
         self.durability = Durability(self._stepped, setup.sync_every)
-        publisher = _ObservedPublisher(clock, self.durability, self._end_turn_soon)
-        publisher.observe(observer)
+        publisher = _ObservedPublisher(self.durability, self._end_turn_soon)
+        publisher.observe(observer, clock)
         if setup.node_id % 2:  # It would take a while until it begins to by itself.
             publisher.store_at_once()
         self._publisher = publisher

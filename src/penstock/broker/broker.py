@@ -245,7 +245,15 @@ class Broker:
         else:
             store, findings = self._data_path.open_topic(name, wall_ns=wall_ns)
             self.findings.extend(findings)
-        topic = Topic(name, store, self._settings, self._agenda, self._sample, self._new_latency)
+        topic = Topic(
+            name,
+            store,
+            self._settings,
+            self._agenda,
+            self._clock,
+            self._sample,
+            self._new_latency,
+        )
         self.topics[name] = topic
         return topic
 

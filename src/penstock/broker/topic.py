@@ -17,6 +17,7 @@ from penstock.broker.latency import LatencyWindow
 from penstock.broker.log_backlog import LogBacklog
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.settings import BrokerSettings
+from penstock.clock import Clock
 from penstock.errors import LimitReached, StorageError
 from penstock.log import Retention, Run, TopicLog, TopicStore
 from penstock.wire.frames import MESSAGE_HEADER_BYTES, render_messages
@@ -33,6 +34,7 @@ class Topic:
         store: TopicStore | MemoryLog,
         settings: BrokerSettings,
         agenda: Agenda,
+        clock: Clock,
         sample: Callable[[], float],
         new_latency: Callable[[], LatencyWindow | None] = lambda: None,
     ) -> None:
@@ -53,6 +55,7 @@ class Topic:
         """Who is given what is published: nobody while the topic holds it back."""
         self._settings = settings
         self._agenda = agenda
+        self._now_ns, self._wall_ns = clock.now_ns, clock.wall_ns
         self._sample = sample
         self._new_latency = new_latency
         self._id_base = id_number(settings.node_id, 0)
@@ -62,14 +65,18 @@ class Topic:
         if self.store is not None:
             self._resume(self.store)
 
-    def publish(self, bodies: list[bytes], now_ns: int, wall_ns: int, due_ns: int = 0) -> None:
-        """Stores a batch and passes it on. Raises StorageError, and then nothing is stored."""
+    def publish(self, bodies: list[bytes], defer_ns: int = 0) -> int:
+        """Stores a batch and passes it on; with `defer_ns`, to be delivered when they have passed.
+        Returns how many messages have come since a sync was last asked for. Raises StorageError,
+        and then nothing is stored."""
         log = self.log
-        first_seq = log.next_seq
+        first_seq, wall_ns = log.next_seq, self._wall_ns()
+        due_ns = wall_ns + defer_ns if defer_ns else 0
         frames = render_messages(bodies, self._id_base + first_seq, wall_ns)
         self._frame_bytes += log.append(frames, wall_ns, due_ns)
         if receivers := self._receivers:
             self.released_seq = log.next_seq
+            now_ns = self._now_ns()
             for channel in receivers:
                 channel.offer(first_seq, frames, due_ns, now_ns)
         elif self.ephemeral:
@@ -77,6 +84,7 @@ class Topic:
             log.hold(frames, due_ns)
         if self.on_grown is not None:
             self.on_grown()
+        return log.next_seq - log.sync_asked_seq
 
     def channel(self, name: str, first_seq: int | None = None) -> Channel:
         """The channel of that name, made if there is none.

@@ -124,9 +124,10 @@ class Segment:
         position, first_seq = self.end, self.next_seq
         parts = batch_parts(frames, count, first_seq, position, timestamp_ns, due_ns)
         size = HEADER_BYTES + len(frames)
+        end = position + size
         file = self.handle.file or self.handle.open()
-        if position + size > self._prepared_end:
-            self._prepare(file, position + size)
+        if end > self._prepared_end:
+            self._prepare(file, end)
         try:
             if size <= _COPIED_BYTES_MAX:
                 written = file.write(b"".join(parts), position)
@@ -141,7 +142,7 @@ class Segment:
             self._enter(self.index, position, first_seq, timestamp_ns)
         if timestamp_ns > self.last_timestamp_ns:  # noqa: PLR1730 (no call for every batch)
             self.last_timestamp_ns = timestamp_ns
-        self.end = position + size
+        self.end = end
         self.next_seq = next_seq = first_seq + count
         return next_seq
 

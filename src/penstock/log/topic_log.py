@@ -141,7 +141,6 @@ class TopicLog:
             self.next_seq = segment.append(joined, len(frames), timestamp_ns, due_ns)
         except OSError as error:
             raise self._write_failed(error) from error
-        self._write_error = None
         return size
 
     def read(self, seq: int, max_bytes: int = READ_BYTES) -> list[Run]:
@@ -342,6 +341,7 @@ class TopicLog:
         if self._is_closed or self._sync_error is not None:
             raise self._refusal()
         self._writable = segment = self._segment_with_room(size)
+        self._write_error = None  # of which the write that comes now will tell, if it is still so
         return segment
 
     def _segment_with_room(self, size: int) -> Segment:

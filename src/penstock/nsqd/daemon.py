@@ -149,7 +149,7 @@ class Nsqd:
         self._data_path = DataPath.open(str(self._path), settings.log_settings(options))
         self._commit = GroupCommit(self._loop.call_soon_threadsafe, self._sync_seconds.observe)
         self.durability = Durability(self._commit, options.sync_every)
-        self._publisher = Publisher(self.clock, self.durability, self._end_turn_soon)
+        self._publisher = Publisher(self.durability, self._end_turn_soon)
         self._metadata = MetadataWriter(
             self._path, lambda: metadata.render(self.broker.topics.values()), log
         )

@@ -16,7 +16,6 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from penstock.broker.topic import Topic
-from penstock.clock import Clock
 from penstock.errors import StorageError
 from penstock.nsqd.durability import Durability
 
@@ -59,12 +58,9 @@ class Batch(Struct, eq=False):
 class Publisher:
     """See the module's docstring."""
 
-    def __init__(
-        self, clock: Clock, durability: Durability, end_turn_soon: Callable[[], None]
-    ) -> None:
+    def __init__(self, durability: Durability, end_turn_soon: Callable[[], None]) -> None:
         """`end_turn_soon` sees to it that `store` and then `answer` are called at the end of the
         loop's turn."""
-        self._clock = clock
         self._durability = durability
         self._sync_every = durability.sync_every
         self._end_turn_soon = end_turn_soon
@@ -80,7 +76,9 @@ class Publisher:
         where they are safe already. Raises StorageError if they are not, and will not be."""
         if self._at_once_left:
             self._at_once_left -= 1
-            return None if self._append(topic, bodies) else self._syncing(topic, Batch(bodies))
+            if topic.publish(bodies) < self._sync_every:
+                return None
+            return self._maybe_syncing(topic, bodies)
         self._byte_size += len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         batches = self._batches
         batch = batches.get(topic)
@@ -98,8 +96,9 @@ class Publisher:
         """The same for messages that are not to be delivered before `defer_ns` have passed. They
         are stored at once."""
         self.store()  # what came before it
-        is_safe = self._append(topic, bodies, defer_ns)
-        return None if is_safe else self._syncing(topic, Batch(bodies))
+        if topic.publish(bodies, defer_ns) < self._sync_every:
+            return None
+        return self._maybe_syncing(topic, bodies)
 
     def store(self) -> None:
         """Stores what has been taken."""
@@ -125,26 +124,22 @@ class Publisher:
     def _store_batch(self, topic: Topic, batch: Batch) -> None:
         """Stores a batch, which is answered by the end of the turn or after an fsync."""
         try:
-            batch.is_safe = self._append(topic, batch.bodies)
+            unsynced_count = topic.publish(batch.bodies)
         except StorageError as failure:
             batch.failure = failure
-        if batch.is_safe or batch.failure is not None:
             self._settled.append(batch)
         else:
-            self._syncing(topic, batch)
+            batch.is_safe = unsynced_count < self._sync_every or self._durability.is_safe(topic)
+            if batch.is_safe:
+                self._settled.append(batch)
+            else:
+                self._durability.sync(topic, batch.synced)
         batch.bodies.clear()  # which need not be kept until it is answered
 
-    def _append(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> bool:
-        """Returns whether the messages are safe; if not, they are to be synced."""
-        clock = self._clock
-        wall_ns = clock.wall_ns()
-        topic.publish(bodies, clock.now_ns(), wall_ns, wall_ns + defer_ns if defer_ns else 0)
-        log = topic.log
-        if log.next_seq - log.sync_asked_seq < self._sync_every:
-            return True
-        return self._durability.is_safe(topic)
-
-    def _syncing(self, topic: Topic, batch: Batch) -> Batch:
-        """Has a batch synced, which is answered then."""
+    def _maybe_syncing(self, topic: Topic, bodies: list[bytes]) -> Batch | None:
+        """The batch that is answered once it has been synced; None if nobody need wait for that."""
+        if self._durability.is_safe(topic):
+            return None
+        batch = Batch(bodies)
         self._durability.sync(topic, batch.synced)
         return batch
