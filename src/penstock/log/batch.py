@@ -110,12 +110,12 @@ class FoundBatch(NamedTuple):
 
 def batch_parts(
     frames: bytes, count: int, first_seq: int, position: int, timestamp_ns: int, due_ns: int
-) -> list[bytes]:
+) -> tuple[bytes, bytes, bytes]:
     """What is to be written one after the other: a header in two parts, and `frames`."""
     fields = _pack_fields(
         _KIND, count, len(frames), crc32c(frames), first_seq, position, timestamp_ns, due_ns
     )
-    return [_pack_start(MAGIC, crc32c(fields)), fields, frames]
+    return _pack_start(MAGIC, crc32c(fields)), fields, frames
 
 
 def decode_header(data: bytes, at: int, position: int) -> Batch:

@@ -130,7 +130,8 @@ class Segment:
             self._prepare(file, end)
         try:
             if size <= _COPIED_BYTES_MAX:
-                written = file.write(b"".join(parts), position)
+                write = file.write
+                written = write(b"".join(parts), position)
             else:
                 written = file.write_parts(parts, position)
             if written < size:

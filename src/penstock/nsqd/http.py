@@ -90,6 +90,7 @@ class HttpApi:
     def __init__(self, services: HttpServices) -> None:
         self._services = services
         self._broker = services.broker
+        self._destinations = services.broker.destinations
         self._publisher = services.publisher
 
     def router(self) -> Router:
@@ -228,7 +229,7 @@ class HttpApi:
         body = request.body
         if not body:
             raise HttpError(400, "MSG_EMPTY")
-        args = request.args
+        args = request.head.line.args or request.args  # the latter says what is wrong with them
         topic = self._topic_to_publish_to(args)
         # nsq compat: the topic has been made by the time the deferral is found to be wrong.
         if "defer" in args and (defer_ns := self._defer_ns(args["defer"])):
@@ -254,16 +255,17 @@ class HttpApi:
             raise _not_stored(topic, failure, self._services.log) from failure
         if batch is None:
             return OK
-        answer = _PublishAnswer(topic=topic, log=self._services.log)
+        answer = _PublishAnswer()
+        answer.topic, answer.log = topic, self._services.log
         batch.waiting.append(answer)
         return answer
 
     def _topic_to_publish_to(self, args: dict[str, str]) -> Topic:
-        name, broker = args.get("topic"), self._broker
-        if name not in broker.topics:  # those that are there have good names
-            name = topic_name(args, "INVALID_TOPIC")
+        topic = self._destinations.get(args.get("topic", ""))
+        if topic is not None:
+            return topic
         try:
-            return broker.destinations[name]
+            return self._destinations[topic_name(args, "INVALID_TOPIC")]
         except StorageError as failure:
             self._services.log.error("HTTP: failed to publish - %s", failure)
             raise HttpError(503, self._why_not_published(failure)) from failure
@@ -390,8 +392,9 @@ class HttpApi:
         services.options = replace(services.options, lookupd_tcp_addresses=addresses)
 
 
-class _PublishAnswer(Promise, kw_only=True, eq=False):
-    """What a publish is told once its batch is stored."""
+class _PublishAnswer(Promise):
+    """What a publish is told once its batch is stored. There is one for each: a constructor would
+    double what they cost."""
 
     topic: Topic
     log: Logger

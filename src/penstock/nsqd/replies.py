@@ -27,6 +27,12 @@ class Replies:
         self._on_failure = on_failure
         self._held: deque[Held] = deque()
 
+    def write_by(self, write: Callable[[bytes], None]) -> None:
+        """Takes another function to write with."""
+        if self._write is self._write_now:  # nothing is corked
+            self._write = write
+        self._write_now = write
+
     @property
     def are_waiting(self) -> bool:
         """Whether there is something that has not been written yet."""
@@ -52,7 +58,8 @@ class Replies:
         if self._held:
             self._held.append((None, "", data, None))
         else:
-            self._write(data)
+            write = self._write  # Behind a dot it would be looked for among the methods first.
+            write(data)
 
     def then(self, action: Callable[[], None]) -> None:
         """Does this at once, or after all that is still waiting has been written."""

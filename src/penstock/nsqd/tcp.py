@@ -171,7 +171,7 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self._send_bytes: Callable[[bytes], None] = self._transport.write
+        self._send_by(self._transport.write)
         self.remote_address = peer_address(transport)
         self.session.called(self.remote_ip)
         self._clients.add(self)
@@ -210,16 +210,19 @@ class Client(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._pulse.blocked_since = self._loop.time()
+        self._direct_replies()
         self.session.may_deliver(False)
         self._pulse.schedule()
 
     def resume_writing(self) -> None:
         self._pulse.blocked_since = None
+        self._direct_replies()
         self._resume_reading("answers to be read")
         self.session.may_deliver(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._dead = self._ended = True
+        self._dead = True
+        self._fall_silent()
         if self._admitted:
             self._services.admission.leave(self.remote_ip)
         self._clients.discard(self)
@@ -248,7 +251,7 @@ class Client(asyncio.Protocol):
 
     def abort(self) -> None:
         """Closes at once."""
-        self._ended = True
+        self._fall_silent()
         self._transport.abort()
 
     def kick(self) -> None:
@@ -278,7 +281,7 @@ class Client(asyncio.Protocol):
             codec = Snappy() if negotiated.snappy else Deflate(negotiated.deflate_level)
             layered.compress(codec, self._wire.take_unread())
         self._layered = layered
-        self._send_bytes = layered.write
+        self._send_by(layered.write)
         return frames.OK
 
     # What the pulse calls.
@@ -309,7 +312,8 @@ class Client(asyncio.Protocol):
     def _break_off(self, reason: str) -> None:
         """Closes at once."""
         self._log.error("[%s] - %s", self.remote_address, reason)
-        self._dead = self._ended = True
+        self._dead = True
+        self._fall_silent()
         self._take_no_commands()
         self.session.leave_channel()  # nothing can be delivered through a layer that has failed
         self._transport.abort()
@@ -406,7 +410,7 @@ class Client(asyncio.Protocol):
             raise ProtocolError("E_IDENTIFY_FAILED", f"IDENTIFY failed {failure}") from failure
         self._pause_reading("an answer")
         self._wire.tls_required = False
-        self._send_bytes = layered.write
+        self._send_by(layered.write)
 
     def _take_plain_bytes(self, layered: LayeredTransport) -> None:
         try:
@@ -451,10 +455,23 @@ class Client(asyncio.Protocol):
 
     # Writing.
 
+    def _send_by(self, send_bytes: Callable[[bytes], None]) -> None:
+        self._send_bytes = send_bytes  # which the transport throws away where it has failed
+        self._direct_replies()
+
+    def _direct_replies(self) -> None:
+        """Straight to the transport, unless there is something to be seen to on the way."""
+        straight = not self._ended and self._pulse.blocked_since is None
+        self.replies.write_by(self._send_bytes if straight else self._write)
+
+    def _fall_silent(self) -> None:
+        self._ended = True
+        self._direct_replies()
+
     def _write(self, data: bytes) -> None:
         if self._ended:
             return
-        self._send_bytes(data)  # which the transport throws away where it has failed
+        self._send_bytes(data)
         if self._pulse.blocked_since is not None:
             # It sends commands and does not read the answers.
             self._pause_reading("answers to be read")
@@ -479,7 +496,7 @@ class Client(asyncio.Protocol):
     def _end(self) -> None:
         if self._ended or self._transport.is_closing():
             return
-        self._ended = True
+        self._fall_silent()
         self._pulse.stop()
         if self._layered is not None:
             self._layered.say_goodbye()

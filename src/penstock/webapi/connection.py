@@ -201,6 +201,8 @@ class Connection(asyncio.Protocol):
                 start = after
             else:
                 start = self._begin_body(plan, data, end)
+            if start < size and time.monotonic() > self._turn_ends_at:
+                self._give_way()
         if self._body is None and not self._outbox.waiting:
             self._reset_deadline()
 
@@ -284,8 +286,6 @@ class Connection(asyncio.Protocol):
         started_ns = time.perf_counter_ns() if plan.logged else 0
         if self._is_finishing or not plan.keep_alive:
             self._end()
-        elif time.monotonic() > self._turn_ends_at:
-            self._give_way()
         try:
             handler = plan.handler
             result = handler(Request(plan.head, plan.params, body, self))

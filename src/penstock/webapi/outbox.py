@@ -43,6 +43,7 @@ class Outbox:
         "_collected_bytes",
         "_drained",
         "_is_exclusive",
+        "_kept",
         "_on_progress",
         "_peer",
         "_state",
@@ -67,6 +68,7 @@ class Outbox:
         self._state = state
         self._on_progress = on_progress
         self._write = transport.write
+        self._kept = self._on_kept  # made once, not with each promise
         self.collected: list[bytes] = []
         self._collected_bytes = 0
         self._is_exclusive = False
@@ -105,7 +107,7 @@ class Outbox:
     def promise(self, plan: Plan, promise: Promise, started_ns: int) -> None:
         """Keeps the place of an answer that was promised."""
         self.waiting.append((plan, started_ns, promise))
-        promise.when_kept(self._on_kept)
+        promise.when_kept(self._kept)
 
     def wait_for(
         self,
@@ -123,7 +125,8 @@ class Outbox:
 
     def flush(self) -> None:
         """Writes what has been collected."""
-        self._write(b"".join(self.collected))
+        write = self._write  # Behind a dot it would be looked for among the methods first.
+        write(b"".join(self.collected))
         self.collected.clear()
         self._collected_bytes = 0
 
@@ -206,7 +209,9 @@ class Outbox:
             wire = waiting[0]
             if not isinstance(wire, bytes):
                 plan, started_ns, promised = wire
-                answer = self._maybe_answer(plan, promised)
+                answer = promised.outcome if isinstance(promised, Promise) else None
+                if type(answer) is not Response:  # which it nearly always is
+                    answer = self._maybe_answer(plan, promised)
                 if answer is None:
                     return
                 if started_ns:
@@ -227,8 +232,7 @@ class Outbox:
         if not promised.done():
             return None
         try:
-            result = promised.result()
-            return result if type(result) is Response else plan.in_envelope(result)
+            return plan.in_envelope(promised.result())
         except HttpError as error:
             return plan.endpoint.envelope.refuse(error)
         except (Exception, asyncio.CancelledError):  # noqa: BLE001 (it is logged, with traceback)

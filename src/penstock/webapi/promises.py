@@ -7,8 +7,6 @@ third of what a request costs.
 
 from collections.abc import Callable
 
-from msgspec import Struct
-
 from penstock.webapi.errors import HttpError
 
 __all__ = ["Promise"]
@@ -17,26 +15,28 @@ __all__ = ["Promise"]
 _NOT_YET = object()
 
 
-class Promise(Struct, eq=False):
+class Promise:
     """Made by an endpoint, kept once, heard by one."""
 
-    _outcome: object = _NOT_YET
+    outcome: object = _NOT_YET
+    """The answer, or the HttpError that it is instead, once it is there."""
     _on_kept: Callable[[], None] | None = None
 
     def keep(self, outcome: object) -> None:
-        """This is the answer, or the HttpError that it is instead."""
-        assert self._outcome is _NOT_YET
-        self._outcome = outcome
-        if self._on_kept is not None:
-            self._on_kept()
+        """This is what was promised."""
+        assert self.outcome is _NOT_YET
+        self.outcome = outcome
+        on_kept = self._on_kept
+        if on_kept is not None:
+            on_kept()
 
     def done(self) -> bool:
         """Whether the answer is there."""
-        return self._outcome is not _NOT_YET
+        return self.outcome is not _NOT_YET
 
     def result(self) -> object:
         """The answer, once it is there. Raises the HttpError that it is instead."""
-        outcome = self._outcome
+        outcome = self.outcome
         assert outcome is not _NOT_YET
         if isinstance(outcome, HttpError):
             raise outcome
@@ -45,5 +45,5 @@ class Promise(Struct, eq=False):
     def when_kept(self, on_kept: Callable[[], None]) -> None:
         """Calls `on_kept` once the answer is there: now, or when it comes."""
         self._on_kept = on_kept
-        if self._outcome is not _NOT_YET:
+        if self.outcome is not _NOT_YET:
             on_kept()

@@ -40,9 +40,9 @@ class PublishLine:
 
     def maybe_only(self, data: bytes) -> Publish | None:
         """The message, if `data` is this line, one good message under it, and no more."""
-        body_at = self._body_at
+        body_at, head_of = self._body_at, self._head_of
         size = len(data) - body_at
-        if 0 < size <= self._size_max and self._head_of(data) == (self.line, size):
+        if 0 < size <= self._size_max and head_of(data) == (self.line, size):
             return Publish(self._topic, [data[body_at:]], 1, self._word, self._defer_ms)
         return None
 
