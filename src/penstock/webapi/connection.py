@@ -176,11 +176,7 @@ class Connection(asyncio.Protocol):
     def _serve(self, data: bytes) -> None:
         """Answers the requests in `data`, which begins with a head."""
         plans, start, size = self._plans, 0, len(data)
-        while start < size:
-            if self._is_held:
-                if not self._has_ended:
-                    self._unread += data[start:]
-                return
+        while start < size and not self._is_held:
             end = data.find(HEAD_END, start) + 4
             if end < 4:
                 self._keep_start_of_head(data[start:])
@@ -191,10 +187,8 @@ class Connection(asyncio.Protocol):
                 if data.startswith(b"\r\n", start):
                     start += 2  # Some clients end a body with a line end that is not part of it.
                     continue
-                try:
-                    plan = self._state.planner.plan(raw_head)
-                except BadRequest as error:
-                    self._refuse(error)
+                plan = self._maybe_plan(raw_head)
+                if plan is None:
                     return
             if plan.is_whole and (after := end + plan.body_size) <= size:
                 self._answer(plan, data[end:after])
@@ -203,8 +197,18 @@ class Connection(asyncio.Protocol):
                 start = self._begin_body(plan, data, end)
             if start < size and time.monotonic() > self._turn_ends_at:
                 self._give_way()
-        if self._body is None and not self._outbox.waiting:
+        if start < size and not self._has_ended:
+            self._unread += data[start:]
+        elif self._body is None and not self._outbox.waiting:
             self._reset_deadline()
+
+    def _maybe_plan(self, raw_head: bytes) -> Plan | None:
+        """The plan for a head that nobody has sent yet; None if it is bad, and has been refused."""
+        try:
+            return self._state.planner.plan(raw_head)
+        except BadRequest as error:
+            self._refuse(error)
+            return None
 
     def _keep_start_of_head(self, start: bytes) -> None:
         self._unread += start
