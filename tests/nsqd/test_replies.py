@@ -123,3 +123,18 @@ def test_what_was_held_when_it_was_corked_keeps_its_place() -> None:
     assert [b"first,", "done"] == recorder.happened
     recorder.replies.uncork()
     assert [b"first,", "done", b"second"] == recorder.happened
+
+
+def test_another_way_to_write_is_taken_at_once_also_for_what_is_kept_for_one_write() -> None:
+    recorder = Recorder()
+    otherwise: list[bytes] = []
+    recorder.replies.cork()
+    recorder.replies.send(b"first,")
+    recorder.replies.write_by(otherwise.append)
+    recorder.replies.send(b"second")
+    assert [] == otherwise
+
+    recorder.replies.uncork()
+    recorder.replies.send(b"third")
+    assert [b"first,second", b"third"] == otherwise
+    assert [] == recorder.happened

@@ -237,7 +237,8 @@ class Client(asyncio.Protocol):
     def deliver(self, batch: list[bytes]) -> None:
         """Sends message frames, unless the client has left since it was given them."""
         if not self._dead:
-            self._send_bytes(b"".join(batch))
+            send_bytes = self._send_bytes  # see Replies.send
+            send_bytes(b"".join(batch))
 
     def channel_gone(self) -> None:
         """Closes without a word, as the reference does when a channel is deleted."""
