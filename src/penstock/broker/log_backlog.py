@@ -28,6 +28,10 @@ __all__ = ["LogBacklog"]
 # log: ten thousand messages may be small or large.
 HELD_BYTES_MAX = 32 << 20
 
+# How much is read at a time to find a message that was deferred alone: a larger piece would be full
+# of others, a smaller one makes many reads of it. One that follows on the last needs no finding.
+_FINDING_BYTES = 4096
+
 # The most that is read from the log to be looked at.
 _PEEK_BYTES_MAX = 4 * READ_BYTES
 
@@ -60,6 +64,7 @@ class LogBacklog(Backlog):
         self._refill_after = 0
         # The same for what has come due: then, or when there is room, the next run joins it.
         self._admit_after = 0
+        self._read_back_end = -1  # where the run ended that was last read back
         self._released_seq = released_seq
         # Below this the cursor may know of single messages: finished, or delivered before.
         self._revisited_below = released_seq
@@ -324,8 +329,11 @@ class LogBacklog(Backlog):
         notes = self._progress.notes
         frames: list[bytes] = []
         seq, end = run.first_seq, run.first_seq + run.length
-        # Several may have been stored one by one. Around one alone, a piece has many others.
-        piece_bytes = READ_BYTES if run.length > 1 else 1
+        if run.length > 1:
+            piece_bytes = READ_BYTES
+        else:
+            piece_bytes = 1 if seq == self._read_back_end else _FINDING_BYTES
+        self._read_back_end = end
         while seq < end:
             stored = self._log.read(seq, piece_bytes)
             if not stored or stored[0].first_seq >= end:
