@@ -75,8 +75,7 @@ def _try_to_sync(stores: Sequence[TopicStore]) -> None:
 
 
 def create_store(pool: FilePool, folder: str, settings: LogSettings, next_seq: int) -> TopicStore:
-    """Begins a topic in an empty folder. Its messages are numbered from the time on, in
-    microseconds, so that a topic that is made again uses no number that it had before."""
+    """Begins a topic in an empty folder, whose first message gets the number `next_seq`."""
     cursors = Cursors(pool, folder)
     cursors.begin(next_seq)
     return TopicStore(TopicLog(pool, folder, settings, [], next_seq), cursors)
@@ -135,5 +134,6 @@ def _skip_numbers(folder: str, cursors: Cursors, first: int, end: int) -> list[F
 
 
 def seq_of_time(wall_ns: int) -> int:
-    """The number that a topic begins with which is made then."""
+    """The number that a topic begins with which is made then: microseconds, so that one that is
+    made again uses no number that it had before."""
     return wall_ns // 1000

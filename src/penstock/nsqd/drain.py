@@ -50,7 +50,7 @@ class Drain:
         self._tell_others()
         if self._timeout_seconds:
             self._until = self._loop.time() + self._timeout_seconds
-        self._look()
+        self._loop.call_soon(self._look)  # when what this turn has brought is stored
 
     def _look(self) -> None:
         if self._is_empty():

@@ -349,7 +349,6 @@ class HttpApi:
     # The node.
 
     def _drain(self, _: Request) -> None:
-        self._publisher.store()  # it was taken before
         self._services.drain()
 
     # Options.
