@@ -133,7 +133,7 @@ class Session:
             raise failed(event.word, failure) from failure
         self.publish_counts[name] += count
         if batch is None:
-            return OK * event.oks
+            return OK if event.oks == 1 else OK * event.oks
         self._replies.hold(batch, event.word, OK * event.oks)
         return None
 
