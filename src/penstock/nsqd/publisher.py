@@ -24,11 +24,11 @@ __all__ = ["Batch", "Publisher", "Waiter"]
 # So much is stored before the turn ends: waiting for more would save nothing.
 TURN_BYTES = 256 * 1024
 
-# Waiting costs as much as storing two batches instead of one. So of so many publishes that have
-# waited, half at least must have found company, or the next ones do not wait. Then it is tried
-# anew.
+# Waiting costs more than storing two batches instead of one, and less than storing three. So of so
+# many publishes that have waited, three in five must have found company, or the next ones do not
+# wait. Then it is tried anew.
 _TRIED = 32
-_AT_ONCE = 480
+_AT_ONCE = 2016
 
 
 class Waiter(Protocol):
@@ -109,7 +109,7 @@ class Publisher:
                 self._waited += len(batch.waiting)
                 self._joined += len(batch.waiting) - 1
             if self._waited >= _TRIED:
-                self._at_once_left = _AT_ONCE if self._joined < self._waited // 2 else 0
+                self._at_once_left = _AT_ONCE if 5 * self._joined < 3 * self._waited else 0
                 self._waited = self._joined = 0
 
     def answer(self) -> None:

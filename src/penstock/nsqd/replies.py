@@ -16,7 +16,7 @@ Held: TypeAlias = tuple[Batch | None, str, bytes, Callable[[], None] | None]
 class Replies:
     """The replies of one connection."""
 
-    __slots__ = ("_corked", "_held", "_on_failure", "_write", "_write_now")
+    __slots__ = ("_corked", "_held", "_later", "_on_failure", "_write", "_write_now", "send")
 
     def __init__(
         self, write: Callable[[bytes], None], on_failure: Callable[[str, StorageError], None]
@@ -26,12 +26,17 @@ class Replies:
         self._corked: list[bytes] = []
         self._on_failure = on_failure
         self._held: deque[Held] = deque()
+        self._later = self._send_later  # made once, not with each reply that waits
+        self.send = write
+        """Writes at once, or after all that is still waiting: whichever it is at the time, so that
+        a reply for which nothing waits costs its write and no more."""
 
     def write_by(self, write: Callable[[bytes], None]) -> None:
         """Takes another function to write with."""
         if self._write is self._write_now:  # nothing is corked
             self._write = write
         self._write_now = write
+        self._choose()
 
     @property
     def are_waiting(self) -> bool:
@@ -41,10 +46,12 @@ class Replies:
     def cork(self) -> None:
         """Keeps what is to be written until `uncork`, for one write: more is about to come."""
         self._write = self._corked.append
+        self._choose()
 
     def uncork(self) -> None:
         """Writes what was kept, and what comes from now on at once."""
         self._write = self._write_now
+        self._choose()
         self._write_corked()
 
     def hold(self, batch: Batch, word: str, data: bytes) -> None:
@@ -52,14 +59,7 @@ class Replies:
         command that is to blame if it fails."""
         self._held.append((batch, word, data, None))
         batch.waiting.append(self)
-
-    def send(self, data: bytes) -> None:
-        """Writes at once, or after all that is still waiting."""
-        if self._held:
-            self._held.append((None, "", data, None))
-        else:
-            write = self._write  # Behind a dot it would be looked for among the methods first.
-            write(data)
+        self.send = self._later
 
     def then(self, action: Callable[[], None]) -> None:
         """Does this at once, or after all that is still waiting has been written."""
@@ -73,9 +73,17 @@ class Replies:
         """A batch that a reply waits for is safe, or has failed."""
         held = self._held
         if len(held) == 1 and batch.is_safe and held[0][0] is batch:  # nearly always
-            self._write(held.popleft()[2])
+            data = held.popleft()[2]
+            self.send = write = self._write
+            write(data)
         elif held:
             self._release()
+
+    def _choose(self) -> None:
+        self.send = self._later if self._held else self._write
+
+    def _send_later(self, data: bytes) -> None:
+        self._held.append((None, "", data, None))
 
     def _release(self) -> None:
         """Writes what need not wait any longer, with one write, up to what failed."""
@@ -90,11 +98,15 @@ class Replies:
             if action is not None:
                 self._write_all(due)
                 self._write_corked()
+                self._choose()
                 action()
         self._write_all(due)
-        if held and batch is not None and batch.failure is not None:
+        failure = batch.failure if held and batch is not None else None
+        if failure is not None:
             held.clear()  # Nothing that comes after it will be written.
-            self._on_failure(word, batch.failure)
+        self._choose()
+        if failure is not None:
+            self._on_failure(word, failure)
 
     def _write_all(self, due: list[bytes]) -> None:
         if data := b"".join(due):

@@ -237,7 +237,7 @@ class Client(asyncio.Protocol):
     def deliver(self, batch: list[bytes]) -> None:
         """Sends message frames, unless the client has left since it was given them."""
         if not self._dead:
-            send_bytes = self._send_bytes  # see Replies.send
+            send_bytes = self._send_bytes  # Behind a dot, methods would be looked for first.
             send_bytes(b"".join(batch))
 
     def channel_gone(self) -> None:
@@ -360,7 +360,8 @@ class Client(asyncio.Protocol):
         if reply is None:
             return
         if isinstance(reply, bytes):
-            self.replies.send(reply)
+            send = self.replies.send  # as in `deliver`
+            send(reply)
         else:
             self._wait_for(reply)
 

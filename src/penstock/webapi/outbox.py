@@ -125,7 +125,7 @@ class Outbox:
 
     def flush(self) -> None:
         """Writes what has been collected."""
-        write = self._write  # Behind a dot it would be looked for among the methods first.
+        write = self._write  # Behind a dot, methods would be looked for first.
         write(b"".join(self.collected))
         self.collected.clear()
         self._collected_bytes = 0
