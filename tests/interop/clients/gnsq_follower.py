@@ -1,16 +1,20 @@
 """gnsq, following a topic wherever nsqlookupds say that it is: see test_discovery.py."""
 
 import sys
-from contextlib import suppress
 
 import gnsq
 
 
 class Follower(gnsq.Consumer):  # type: ignore[misc]  # gnsq has no types
     def _redistribute_ready_state(self) -> None:
-        # gnsq ends its own loop over RDY if that comes to a connection which is just being made.
-        with suppress(AttributeError):
+        # gnsq ends its own loop over RDY if that comes to a connection which is just being made, and
+        # takes what it could not send for sent: it would never ask that node for a message.
+        try:
             super()._redistribute_ready_state()
+        except AttributeError:
+            for connection in self._connections:
+                if not connection.is_connected:
+                    connection.ready_count = 0
 
 
 def handle(_consumer: gnsq.Consumer, message: gnsq.Message) -> None:
