@@ -7,8 +7,8 @@ import gnsq
 
 class Follower(gnsq.Consumer):  # type: ignore[misc]  # gnsq has no types
     def _redistribute_ready_state(self) -> None:
-        # gnsq ends its own loop over RDY if that comes to a connection which is just being made, and
-        # takes what it could not send for sent: it would never ask that node for a message.
+        # gnsq ends its own loop over RDY if that comes to a connection which is just being made
+        # and takes what it could not send for sent: it would never ask that node for a message.
         try:
             super()._redistribute_ready_state()
         except AttributeError:
