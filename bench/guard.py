@@ -30,6 +30,7 @@ from penstock.broker.topic import Topic
 from penstock.clock import SECOND_NS
 from penstock.log import DataPath, LogSettings
 from penstock.testing import ManualClock, MemoryFiles
+from penstock.testing.bugs import raise_bug
 from penstock.wire import commands, events
 from penstock.wire.limits import Limits
 from penstock.wire.server import ServerConnection
@@ -223,6 +224,8 @@ class _Passage:
 
     def topology_changed(self, topic: Topic, *, lasting: bool) -> None:
         pass
+
+    report_bug = staticmethod(raise_bug)
 
     def topic_made(self, topic: Topic) -> None:
         pass

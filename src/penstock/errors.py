@@ -22,6 +22,7 @@
         LakeError          a folder is no lake, or cannot be used as one
         CorruptBatch       bytes on disk are not what was written
         LogClosed          the log was used after it was closed
+        InternalError      a bug in Penstock kept something from being stored
 
 The text of an `Error` is written for the person who reads it, and is shown alone on a line.
 """
@@ -35,6 +36,7 @@ __all__ = [
     "DataPathError",
     "Error",
     "HttpRequestError",
+    "InternalError",
     "LakeError",
     "LimitReached",
     "LineTooLong",
@@ -176,3 +178,10 @@ class CorruptBatch(StorageError):
 
 class LogClosed(StorageError):
     """The log has been closed."""
+
+
+class InternalError(StorageError):
+    """An unexpected exception was contained, and logged with its traceback."""
+
+    def __init__(self, doing: str, bug: Exception) -> None:
+        super().__init__(f"internal error while {doing}: {type(bug).__name__}")

@@ -36,7 +36,9 @@ class Listener:
 
 
 async def listen(address: str, factory: Callable[[], asyncio.BaseProtocol]) -> Listener:
-    """Listens at host:port, or at the path of a unix socket."""
+    """Listens at host:port, or at the path of a unix socket. If `factory` raises, the loop's
+    exception handler is called, and that one connection closed."""
+    factory = _contained(factory)
     host, colon, port = address.rpartition(":")
     try:
         if not colon or "/" in address:
@@ -57,6 +59,29 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
             return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         case _:
             return "@"
+
+
+def _contained(
+    factory: Callable[[], asyncio.BaseProtocol],
+) -> Callable[[], asyncio.BaseProtocol]:
+    """A factory that never raises: uvloop would accept no connection after that."""
+    loop, refusal = asyncio.get_running_loop(), _Refusal()
+
+    def make() -> asyncio.BaseProtocol:
+        try:
+            return factory()
+        except Exception as error:  # noqa: BLE001 (given to the loop's handler, which logs it)
+            loop.call_exception_handler({"message": "accepting", "exception": error})
+            return refusal
+
+    return make
+
+
+class _Refusal(asyncio.Protocol):
+    """Closes connections that cannot be served. It has no state, so one does for all of them."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 async def _listen_tcp(

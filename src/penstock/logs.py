@@ -82,12 +82,22 @@ class Logger:
         if self.level <= LogLevel.ERROR:
             self._log(LogLevel.ERROR, message, args, fields)
 
-    def exception(self, message: str, /, *args: object, **fields: object) -> None:
-        """An error, with the traceback of the exception being handled: for our own bugs only."""
+    def exception(
+        self,
+        message: str,
+        /,
+        *args: object,
+        error: BaseException | None = None,
+        **fields: object,
+    ) -> None:
+        """An error, with the traceback of `error`, or else of the exception being handled: for our
+        own bugs only."""
         if self.level <= LogLevel.ERROR:
             import traceback  # noqa: PLC0415 (a daemon without bugs never pays for it)
 
-            self._log(LogLevel.ERROR, message, args, fields, traceback.format_exc())
+            shown = error or sys.exception()
+            text = "" if shown is None else "".join(traceback.format_exception(shown))
+            self._log(LogLevel.ERROR, message, args, fields, text)
 
     def fatal(self, message: str, /, *args: object, **fields: object) -> None:
         """Why the process ends. Ending it is the caller's part."""

@@ -18,6 +18,7 @@ from penstock.broker.topic import Topic
 from penstock.clock import SECOND_NS
 from penstock.log import DataPath, LogSettings
 from penstock.testing import FaultyFiles, ManualClock, MemoryFiles
+from penstock.testing.bugs import raise_bug
 from penstock.wire import frames as wire
 
 __all__ = ["MSG_TIMEOUT_NS", "Consumer", "Host", "Recorder", "RecordingDriver", "damage"]
@@ -56,6 +57,8 @@ class RecordingDriver:
 
     def topic_made(self, topic: Topic) -> None:
         self.topics_made.append(topic)
+
+    report_bug = staticmethod(raise_bug)
 
 
 class Recorder:

@@ -10,7 +10,7 @@ from tests.broker.fakes import MSG_TIMEOUT_NS, Host, damage
 from penstock.broker.settings import BrokerSettings
 from penstock.clock import SECOND_NS
 from penstock.errors import StorageError
-from penstock.log import READ_BYTES, Run, TopicLog
+from penstock.log import READ_BYTES, Finding, Run, TopicLog
 from penstock.wire import frames as wire
 
 
@@ -292,8 +292,9 @@ class TestDamage:
         bodies.remove(gone)
         assert bodies == consumer.take()
         assert 0 == consumer.channel.depth
-        findings = host.broker.tend_logs()
-        assert [True] == [finding.is_damage for finding in findings]
+        (found,) = host.broker.tend_logs()
+        assert isinstance(found, Finding)
+        assert found.is_damage
         assert [] == host.broker.tend_logs()
 
     @pytest.mark.parametrize("end", [Host.restart, Host.crash], ids=["stop", "crash"])

@@ -1,18 +1,20 @@
-"""One thread fsyncs for everybody, and nobody is told that something is safe before it is."""
+"""Fsyncs run in threads, and no request is told that something is safe before it is."""
 
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from tests.log.frames import WALL_NS, frames, open_topic
 
-from penstock.errors import StorageError
+from penstock.errors import InternalError, StorageError
 from penstock.log import DataPath, GroupCommit, LogSettings, TopicStore, group_commit
-from penstock.log.group_commit import ROUND_LOGS_MAX, Done
+from penstock.log.group_commit import RUNNING_MAX, Done
 from penstock.testing import FaultyFiles, MemoryFiles
+from penstock.testing.waiting import wait_until
 
 PATIENCE_SECONDS = 10.0
 
@@ -23,7 +25,18 @@ class Owner:
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.sync_seconds: list[float] = []
-        self.commit = GroupCommit(self._calls.put, self.sync_seconds.append)
+        self.bugs: list[tuple[str, Exception]] = []
+        self.commit = GroupCommit(
+            self._calls.put,
+            self._call_later,
+            observe_seconds=self.sync_seconds.append,
+            report_bug=lambda doing, bug: self.bugs.append((doing, bug)),
+        )
+
+    def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        timer = threading.Timer(seconds, self._calls.put, [call])
+        timer.daemon = True
+        timer.start()
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
         """Runs what is scheduled, here, until that is so."""
@@ -107,7 +120,7 @@ def test_however_many_wait_few_files_are_open(owner: Owner, disk: HeldDisk) -> N
 
     assert {None} == set(outcomes)
     assert [] == [log for log in logs if log.needs_sync]
-    assert max(open_counts) <= ROUND_LOGS_MAX + 8
+    assert max(open_counts) <= RUNNING_MAX + 8
 
 
 def test_callbacks_run_in_the_owners_thread(owner: Owner, store: TopicStore) -> None:
@@ -142,6 +155,69 @@ def test_requests_during_an_fsync_share_the_next_one(
     assert ["first", "second", "third", "fourth"] == order
     assert store.log.next_seq == store.log.synced_seq
     assert synced <= disk.syncs <= synced + 2
+
+
+def test_different_logs_are_synced_at_the_same_time(owner: Owner, disk: HeldDisk) -> None:
+    data_path = DataPath.open("data", LogSettings(), disk)
+    logs = [data_path.open_topic(name, wall_ns=WALL_NS)[0].log for name in "abcd"]
+    done: list[object] = []
+    synced = disk.syncs
+    with disk.held():
+        for log in logs:
+            log.append(frames("a"), WALL_NS)
+            owner.commit.request(log, done.append)
+        wait_until(lambda: disk.syncs - synced == len(logs), "every fsync to begin")
+
+        assert [] == done
+    owner.run_until(lambda: len(done) == len(logs))
+
+    assert [None] * len(logs) == done
+
+
+def test_logs_that_wait_are_synced_in_the_order_of_their_requests(
+    owner: Owner, disk: HeldDisk
+) -> None:
+    data_path = DataPath.open("data", LogSettings(), disk)
+    count = 3 * RUNNING_MAX
+    logs = [data_path.open_topic(f"t{each}", wall_ns=WALL_NS)[0].log for each in range(count)]
+    done: list[object] = []
+    with disk.held():
+        for log in logs:
+            log.append(frames("a"), WALL_NS)
+            owner.commit.request(log, done.append)
+        begun = [log for log in logs if log.sync_asked_seq == log.next_seq]
+
+        assert logs[:RUNNING_MAX] == begun
+    owner.run_until(lambda: len(done) == count)
+
+
+@pytest.mark.parametrize("step", ["begin_sync", "end_sync"])
+def test_an_unexpected_exception_fails_one_request_and_no_other(
+    owner: Owner, disk: HeldDisk, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(group_commit, "RETRY_SECONDS", 0.01)
+    data_path = DataPath.open("data", LogSettings(), disk)
+    faulty, good = (data_path.open_topic(name, wall_ns=WALL_NS)[0].log for name in "ab")
+    outcomes: dict[str, StorageError | None] = {}
+    bug = AssertionError("injected")
+
+    def fail(*_: object) -> None:
+        monkeypatch.undo()
+        raise bug
+
+    monkeypatch.setattr(faulty, step, fail)
+    for name, log in (("faulty", faulty), ("good", good)):
+        log.append(frames("a"), WALL_NS)
+        owner.commit.request(log, partial(outcomes.__setitem__, name))
+    owner.run_until(lambda: len(outcomes) == 2)
+
+    assert isinstance(outcomes["faulty"], InternalError)
+    assert None is outcomes["good"]
+    assert [bug] == [each for _, each in owner.bugs]
+    owner.commit.request(faulty, partial(outcomes.__setitem__, "again"))
+    owner.run_until(lambda: "again" in outcomes)
+    assert None is outcomes["again"]
+    assert faulty.next_seq == faulty.synced_seq
 
 
 def test_tells_how_long_each_sync_took(owner: Owner, disk: HeldDisk, store: TopicStore) -> None:

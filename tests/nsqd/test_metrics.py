@@ -13,7 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.broker.fakes import Host
 
 from penstock.broker.settings import BrokerSettings
+from penstock.bug_reports import BugReports
 from penstock.clock import SECOND_NS
+from penstock.logs import Logger
 from penstock.nsqd.memory import GcPauses
 from penstock.nsqd.metrics import FAMILIES, MetricsSource, metrics
 from penstock.nsqd.refusals import Refusals
@@ -228,6 +230,7 @@ def test_what_goes_while_it_is_being_shown_does_no_harm() -> None:
             clients=(),
             gc_pauses=gc_pauses,
             refusals=Refusals(),
+            bugs=BugReports(Logger("")),
             lookupds=dict,
             loop_lag=Histogram(()),
             sync_seconds=Histogram(()),

@@ -15,6 +15,7 @@ from penstock.log import DataPath, GroupCommit, LogSettings
 from penstock.nsqd.durability import Durability
 from penstock.nsqd.publisher import TURN_BYTES, Batch, Publisher
 from penstock.testing import ManualClock
+from penstock.testing.bugs import raise_bug
 from penstock.testing.files import FaultyFiles, MemoryFiles
 from penstock.wire import frames
 
@@ -36,6 +37,8 @@ class Appends:
     def save_soon(self) -> None: ...
 
     def topology_changed(self, topic: Topic, *, lasting: bool) -> None: ...
+
+    report_bug = staticmethod(raise_bug)
 
     def topic_made(self, topic: Topic) -> None:
         topic.on_grown = lambda: self.topics.append(topic.name)
@@ -59,12 +62,15 @@ class Bench:
         self.files = FaultyFiles(MemoryFiles())
         self.clock = ManualClock()
         self.appends = Appends()
-        self.commit = GroupCommit(asyncio.get_running_loop().call_soon_threadsafe)
+        loop = asyncio.get_running_loop()
+        self.commit = GroupCommit(loop.call_soon_threadsafe, loop.call_later)
         self.data_path = DataPath.open("", LogSettings(), self.files)
         self.broker = Broker(
             BrokerSettings(), self.data_path, self.appends, self.clock, lambda: 0.0
         )
-        self.publisher = Publisher(Durability(self.commit, sync_every), self._end_turn_soon)
+        self.publisher = Publisher(
+            Durability(self.commit, sync_every), self._end_turn_soon, raise_bug
+        )
 
     def _end_turn_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self.end_turn)

@@ -3,6 +3,7 @@
 from penstock.errors import StorageError
 from penstock.nsqd.publisher import Batch
 from penstock.nsqd.replies import Replies
+from penstock.testing.bugs import raise_bug
 
 
 class Recorder:
@@ -28,7 +29,7 @@ def test_what_need_not_wait_is_written_at_once() -> None:
     recorder.replies.then(lambda: recorder.happened.append("done"))
 
     assert [b"OK", "done"] == recorder.happened
-    assert not recorder.replies.are_waiting
+    assert not recorder.replies.held
 
 
 def test_nothing_overtakes_what_waits() -> None:
@@ -39,10 +40,10 @@ def test_nothing_overtakes_what_waits() -> None:
     recorder.replies.send(b"fourth")
 
     assert [] == recorder.happened
-    assert recorder.replies.are_waiting
-    batch.synced(None)
+    assert recorder.replies.held
+    batch.settle(None, raise_bug)
     assert [b"first,second", "third", b"fourth"] == recorder.happened
-    assert not recorder.replies.are_waiting
+    assert not recorder.replies.held
 
 
 def test_what_need_not_wait_waits_for_nothing_but_what_came_before() -> None:
@@ -53,7 +54,7 @@ def test_what_need_not_wait_waits_for_nothing_but_what_came_before() -> None:
     waiting = recorder.held("PUB", b"second,")
     recorder.replies.send(b"third")
     assert [b"first"] == recorder.happened
-    waiting.synced(None)
+    waiting.settle(None, raise_bug)
     assert [b"first", b"second,third"] == recorder.happened
 
 
@@ -61,9 +62,9 @@ def test_what_is_safe_early_waits_for_what_came_before() -> None:
     recorder = Recorder()
     first, second = recorder.held("PUB", b"first,"), recorder.held("PUB", b"second")
 
-    second.synced(None)
+    second.settle(None, raise_bug)
     assert [] == recorder.happened
-    first.synced(None)
+    first.settle(None, raise_bug)
     assert [b"first,second"] == recorder.happened
 
 
@@ -72,37 +73,37 @@ def test_several_replies_to_one_batch_are_one_write() -> None:
     batch = recorder.held("PUB", b"first,")
     recorder.replies.hold(batch, "PUB", b"second")
 
-    batch.synced(None)
+    batch.settle(None, raise_bug)
     assert [b"first,second"] == recorder.happened
 
 
 def test_a_failure_voids_all_that_waits_after_it() -> None:
     recorder = Recorder()
     first, second = recorder.held("MPUB", b"OK"), recorder.held("DPUB", b"OK")
-    first.synced(StorageError("disk full"))
-    second.synced(None)
+    first.settle(StorageError("disk full"), raise_bug)
+    second.settle(None, raise_bug)
 
     assert [("MPUB", "disk full")] == recorder.happened
-    assert not recorder.replies.are_waiting
+    assert not recorder.replies.held
 
 
 def test_a_failure_is_told_in_its_place() -> None:
     recorder = Recorder()
     batches = [recorder.held(word, b"OK") for word in ("PUB", "MPUB", "DPUB")]
     for batch in reversed(batches[1:]):
-        batch.synced(StorageError("disk full"))
+        batch.settle(StorageError("disk full"), raise_bug)
 
     assert [] == recorder.happened
-    batches[0].synced(None)
+    batches[0].settle(None, raise_bug)
     assert [b"OK", ("MPUB", "disk full")] == recorder.happened
-    assert not recorder.replies.are_waiting
+    assert not recorder.replies.held
 
 
 def test_what_is_corked_is_one_write_and_comes_before_what_is_to_be_done_after_it() -> None:
     recorder = Recorder()
     recorder.replies.cork()
     recorder.replies.send(b"first,")
-    recorder.held("PUB", b"second").synced(None)
+    recorder.held("PUB", b"second").settle(None, raise_bug)
     assert [] == recorder.happened
     recorder.replies.then(lambda: recorder.happened.append("done"))
     assert [b"first,second", "done"] == recorder.happened
@@ -119,7 +120,7 @@ def test_what_was_held_when_it_was_corked_keeps_its_place() -> None:
     recorder.replies.then(lambda: recorder.happened.append("done"))
     recorder.replies.cork()
     recorder.replies.send(b"second")
-    batch.synced(None)
+    batch.settle(None, raise_bug)
     assert [b"first,", "done"] == recorder.happened
     recorder.replies.uncork()
     assert [b"first,", "done", b"second"] == recorder.happened

@@ -6,7 +6,6 @@ the simulation says so and not in a thread, and nsqd.dat is a file like the othe
 """
 
 import asyncio
-import queue
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,12 +20,12 @@ from penstock.admission import Admission
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
+from penstock.bug_reports import BugReports
 from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
 from penstock.errors import StorageError
 from penstock.log import DataPath, GroupCommit, LogSettings, topic_store
 from penstock.log.files import storage_error, write_all
-from penstock.log.group_commit import RETRY_SECONDS
-from penstock.log.sync import Syncable, run_job, run_sync
+from penstock.log.sync import Syncable, SyncJob, run_sync
 from penstock.logs import Logger, LogLevel
 from penstock.nsqd import metadata, tcp
 from penstock.nsqd.auth import Authenticator
@@ -41,6 +40,7 @@ from penstock.nsqd.refusals import Refusals
 from penstock.nsqd.session import SessionServices
 from penstock.nsqd.tcp import Clients, TcpServices
 from penstock.testing import FaultyFiles, ManualClock
+from penstock.testing.bugs import raise_bug
 from penstock.wire.identify import ServerOffer
 from penstock.wire.limits import Limits
 
@@ -128,45 +128,31 @@ class _SteppedCommit(GroupCommit):
     def __init__(self, loop: SimulatedLoop, *, is_slow: bool) -> None:
         self._loop = loop
         self._is_slow = is_slow
-        self._retries = False
-        self._schedule = loop.call_soon
-        self._watch = lambda _seconds: None
-        self._waiting = {}
-        self._running = {}
-        self._failed = set()
-        self._jobs = queue.SimpleQueue()
-        self._outcomes = queue.SimpleQueue()
+        super().__init__(loop.call_soon, loop.call_later, report_bug=raise_bug)
 
     @property
     def is_busy(self) -> bool:
         return bool(self._running)
 
-    def _start_round(self) -> None:
-        super()._start_round()
-        if self._running and not self._is_slow:
+    def _start_thread(self) -> None:
+        """There are no threads in a simulation."""
+
+    def _submit(self, log: Syncable, job: SyncJob) -> None:
+        self._jobs.put((log, job))
+        if not self._is_slow:
             self._loop.call_soon(self.run_jobs)
 
     def run_jobs(self) -> None:
-        """What the thread does, for all that it has been given."""
+        """Does the threads' work, for all jobs at hand."""
         while not self._jobs.empty():
             item = self._jobs.get()
             assert item is not None
-            log, job = item
-            error = run_job(job)
-            if error is not None and not self._retries:
-                self._retries = True
-                self._loop.call_later(RETRY_SECONDS, self._retry)
-            self._outcomes.put((log, job, error, 0.0))
-            self._schedule(self._take_outcomes)
+            self._run(*item)
 
     def close(self) -> None:
         while self._running:
             self.run_jobs()
-            self._take_outcomes()
-
-    def _retry(self) -> None:
-        self._retries = False
-        self._retry_failed()
+            self._apply_results()
 
 
 class _MetadataFile:
@@ -245,6 +231,8 @@ class Node(Nsqd):
         self._observer = observer
         self.options = _OPTIONS
         self.log = _LOG
+        self._bugs = BugReports(_LOG)
+        self.report_bug = self._bugs.report = raise_bug  # type: ignore[assignment]
         self.clock = clock
         self._loop = loop  # type: ignore[assignment]
         self._advance_timer = None
@@ -258,7 +246,7 @@ class Node(Nsqd):
         )
         self._metadata = self._metadata_file  # type: ignore[assignment]
         self.durability = Durability(self._stepped, setup.sync_every)
-        publisher = _ObservedPublisher(self.durability, self._end_turn_soon)
+        publisher = _ObservedPublisher(self.durability, self._end_turn_soon, raise_bug)
         publisher.observe(observer, clock)
         if setup.node_id % 2:  # It would take a while until it begins to by itself.
             publisher.store_at_once()
@@ -308,6 +296,7 @@ class Node(Nsqd):
             tls_required=False,
             admission=Admission(),
             refusals=Refusals(),
+            report_bug=raise_bug,
         )
 
     # What operators do: as the HTTP API does it.

@@ -41,6 +41,9 @@ class Driver(Protocol):
     def topic_made(self, topic: "Topic") -> None:
         """A topic was made that nobody knew of; nothing has been published to it yet."""
 
+    def report_bug(self, where: str, error: Exception) -> None:
+        """An unexpected exception was contained: log it, with its traceback."""
+
 
 class Agenda:
     """See the module's docstring."""
@@ -141,3 +144,7 @@ class Agenda:
     def topic_made(self, topic: "Topic") -> None:
         """A topic was made."""
         self._driver.topic_made(topic)
+
+    def report_bug(self, where: str, error: Exception) -> None:
+        """An unexpected exception was contained."""
+        self._driver.report_bug(where, error)

@@ -4,27 +4,24 @@ Pure: it is handed the time and a data path, and calls back a `Driver` that owns
 verbs that change what lasts write it before they return.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from penstock import names
 from penstock.broker.agenda import Agenda, Driver
-from penstock.broker.channel import Channel
+from penstock.broker.channel import RETRY_NS, Channel
 from penstock.broker.latency import LatencyWindow
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
-from penstock.errors import LimitReached, ProtocolError, StorageError
+from penstock.clock import MILLISECOND_NS, Clock
+from penstock.errors import InternalError, LimitReached, ProtocolError, StorageError
 from penstock.log import DataPath, Finding, TopicStore, close_stores
 
 __all__ = ["Broker"]
 
 # A wall clock that moves by more than this against the steady one has been set, not slewed.
 _CLOCK_STEP_NS = 5 * MILLISECOND_NS
-
-# How soon a log that could not be read is tried again.
-_RETRY_NS = SECOND_NS
 
 
 class _Destinations(dict[str, Topic]):
@@ -144,13 +141,19 @@ class Broker:
                 channel.pump(now_ns)
             except StorageError as failure:
                 failures.append(failure)
-                self._agenda.arm(channel, now_ns + _RETRY_NS)
+                agenda.arm(channel, now_ns + RETRY_NS)
+            except Exception as bug:  # noqa: BLE001 (reported; the other channels go on)
+                self._restart(channel, "delivering", bug)
         return failures
 
     def deliver(self) -> None:
         """Sends what has been handed out."""
         for peer, frames in self._agenda.take_outgoing():
-            peer.deliver(frames)
+            try:
+                peer.deliver(frames)
+            except Exception as bug:  # noqa: BLE001 (reported; costs this connection and no other)
+                self._agenda.report_bug("sending messages", bug)
+                peer.channel_gone()
 
     def advance(self) -> list[StorageError]:
         """Brings back what has timed out or come due. Returns what could not be read; that is tried
@@ -163,7 +166,9 @@ class Broker:
                 channel.advance(now_ns, wall_ns)
             except StorageError as failure:
                 failures.append(failure)
-                self._agenda.arm(channel, now_ns + _RETRY_NS)
+                self._agenda.arm(channel, now_ns + RETRY_NS)
+            except Exception as bug:  # noqa: BLE001 (reported; the other channels go on)
+                self._restart(channel, "timing out messages", bug)
         return failures
 
     def next_deadline_ns(self) -> int | None:
@@ -175,8 +180,8 @@ class Broker:
         topics, wall_ns = self._agenda.take_unsaved(), self._clock.wall_ns()
         # Deleting files can take its time, so all progress is written before.
         return [
-            *self._try_on_each(topics, Topic.save_progress),
-            *self._try_on_each(topics, lambda topic: topic.trim(wall_ns)),
+            *self.try_on_each(topics, Topic.save_progress),
+            *self.try_on_each(topics, lambda topic: topic.trim(wall_ns)),
         ]
 
     def drain(self) -> None:
@@ -193,21 +198,24 @@ class Broker:
         """Stores everything and sends all subscribers away. Returns what could not be stored."""
         self.exit()
         topics = list(self.topics.values())
-        failures = list(self._try_on_each(topics, Topic.close))
+        failures = list(self.try_on_each(topics, Topic.close))
         stores = [topic.store for topic in topics if topic.store is not None]
         return failures + close_stores(stores)
 
-    def tend_logs(self) -> list[Finding]:
+    def tend_logs(self) -> list[Finding | StorageError]:
         """To be called every few seconds: tries whether a log that failed can be written again.
-        Returns the damage that reading has come across and stepped over."""
+        Returns the damage that reading has found and skipped, and failures."""
         findings: list[Finding] = []
-        for topic in self.topics.values():
+
+        def probe(topic: Topic) -> None:
             if topic.store is not None:
                 log = topic.store.log
                 log.probe()
                 findings.extend(log.damage)
                 log.damage.clear()
-        return findings
+
+        failures = list(self.try_on_each(self.topics.values(), probe))
+        return [*failures, *findings]
 
     def trim_logs(self) -> list[StorageError]:
         """To be called every few seconds: what was kept for a time is deleted when that is over.
@@ -223,7 +231,23 @@ class Broker:
             topic.save_progress()
             topic.trim(wall_ns)
 
-        return list(self._try_on_each(topics, save_and_trim))
+        return list(self.try_on_each(topics, save_and_trim))
+
+    def try_on_each(
+        self, topics: Iterable[Topic], step: Callable[[Topic], None]
+    ) -> Iterator[StorageError]:
+        """Does this to each topic, whatever happens to the others. Yields the failures; those
+        topics count as unsaved again."""
+        for topic in tuple(topics):
+            try:
+                step(topic)
+            except StorageError as failure:
+                self._agenda.unsaved(topic)
+                yield failure
+            except Exception as bug:  # noqa: BLE001 (reported; the other topics go on)
+                self._agenda.unsaved(topic)
+                self._agenda.report_bug(f"storing topic {topic.name}", bug)
+                yield InternalError(f"storing topic {topic.name}", bug)
 
     def health(self) -> str | None:
         """Why the last write to any log failed, or None if all is well."""
@@ -261,16 +285,13 @@ class Broker:
         window_ns = self._settings.latency_window_ns
         return LatencyWindow(window_ns, self._clock) if window_ns else None
 
-    def _try_on_each(
-        self, topics: list[Topic], step: Callable[[Topic], None]
-    ) -> Iterator[StorageError]:
-        """Yields what went wrong; those topics count as unsaved again."""
-        for topic in topics:
-            try:
-                step(topic)
-            except StorageError as failure:
-                self._agenda.unsaved(topic)
-                yield failure
+    def _restart(self, channel: Channel, doing: str, bug: Exception) -> None:
+        """An unexpected exception costs its channel a restart from the log, and nothing else."""
+        self._agenda.report_bug(f"{doing} of channel {channel.name}", bug)
+        try:
+            channel.restart(self._clock.now_ns())
+        except Exception as another:  # noqa: BLE001 (reported; the next retry restarts it again)
+            self._agenda.report_bug(f"restarting channel {channel.name}", another)
 
     def _follow_wall_clock(self, offset_ns: int) -> None:
         """Finds the deferred messages a new steady deadline when somebody has set the clock."""

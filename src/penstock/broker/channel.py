@@ -19,15 +19,19 @@ from penstock.broker.locality import Locality, locality
 from penstock.broker.log_backlog import LogBacklog
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
+from penstock.clock import SECOND_NS
 from penstock.errors import ProtocolError
 from penstock.log import Run
 from penstock.wire import frames as wire
 from penstock.wire.text import verbatim
 
-__all__ = ["Channel", "NotInFlight"]
+__all__ = ["RETRY_NS", "Channel", "NotInFlight"]
 
 # How many messages one subscriber is given before the next one's turn.
 TURN_FRAMES = 256
+
+# How soon a channel is tried again whose log could not be read, or that failed otherwise.
+RETRY_NS = SECOND_NS
 
 
 class NotInFlight(ProtocolError):
@@ -222,6 +226,25 @@ class Channel:
                 self._agenda.arm(self, deadline_ns)
         if (due_ns := self._backlog.next_due_ns()) is not None:
             self._agenda.arm_at_wall(self, due_ns)
+
+    def restart(self, now_ns: int, released_seq: int = 0) -> None:
+        """Continues from the cursor in a moment, as after a crash: an exception has left it unclear
+        which messages in memory are still to be delivered. Messages in flight are delivered again.
+
+        `released_seq` is the end of what the topic has released, if that is more than was offered.
+        A channel without a cursor has only its memory, and keeps it.
+        """
+        self._agenda.arm(self, now_ns + RETRY_NS)
+        for ready in self._ready:
+            ready.clear()
+        for subscriber in self.subscribers:
+            subscriber.waiting = False
+        if isinstance(self._backlog, LogBacklog):
+            for subscriber in chain(self.subscribers, self._departed):
+                self._backlog.note(subscriber.in_flight.pop_all())
+            self._departed.clear()
+            self._backlog.restart(released_seq)
+            self._last_seq = -1
 
     def report_finished(self) -> None:
         """Tells the cursor what has been finished since it was last told."""

@@ -229,6 +229,14 @@ class LogBacklog(Backlog):
         self._on_progress()
         self._cursors.flush()
 
+    def restart(self, released_seq: int) -> None:
+        """Reads every unfinished message from the log again. `released_seq` is the end of what the
+        topic has released, if that is more than was offered."""
+        self.report_finished()
+        self._released_seq = max(self._released_seq, released_seq)
+        self._revisited_below = max(self._released_seq, self._progress.known_end)
+        self._read_again()
+
     @property
     def floor(self) -> int:
         """The first message that the cursor knows to be open."""

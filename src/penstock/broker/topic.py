@@ -78,7 +78,11 @@ class Topic:
             self.released_seq = log.next_seq
             now_ns = self._now_ns()
             for channel in receivers:
-                channel.offer(first_seq, frames, due_ns, now_ns)
+                try:
+                    channel.offer(first_seq, frames, due_ns, now_ns)
+                except Exception as bug:  # noqa: BLE001 (reported; the batch is stored by now)
+                    self._agenda.report_bug(f"publishing to {self.name}/{channel.name}", bug)
+                    channel.restart(now_ns, self.released_seq)
         elif self.ephemeral:
             assert isinstance(log, MemoryLog)
             log.hold(frames, due_ns)

@@ -1,32 +1,48 @@
-"""Fsyncs, in one thread of their own, so that their owner never waits for a disk.
+"""Group commit: fsyncs run in worker threads, so that the owner's thread never waits for a disk.
 
-All state is the owner's: the thread takes jobs from one queue and puts outcomes into another, and
-that is all it touches. Requests that come in while a round of fsyncs is under way share the next
-round, so the slower the disk is, the more messages each fsync covers.
+A log has at most one fsync under way. Requests for it that arrive meanwhile share the next one, so
+the slower the disk is, the more messages each fsync covers. Different logs are fsynced at the same
+time, because a file system commits concurrent fsyncs together.
 
-The files of what is being synced stay open, so a round takes so many logs and no more: those that
-are left come first in the next.
+All state belongs to the owner's thread: a worker takes a job from one queue, puts its result into
+another, and touches nothing else.
 
-What could not be synced is tried again every second, asked for or not, until it has healed.
+A failed fsync is repeated every second until it succeeds, whether or not anybody asks for it.
 """
 
 import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
-from penstock.errors import StorageError
+from penstock.errors import InternalError, StorageError
 from penstock.log.sync import Syncable, SyncJob, run_job
 
-__all__ = ["RETRY_SECONDS", "ROUND_LOGS_MAX", "Done", "GroupCommit", "Watch"]
+__all__ = ["RETRY_SECONDS", "RUNNING_MAX", "CallLater", "Done", "GroupCommit", "SyncResult"]
 
 RETRY_SECONDS = 1.0
 
-ROUND_LOGS_MAX = 64
+# More concurrent fsyncs than this made no disk faster that was tried.
+_THREADS_MAX = 16
+
+# How many logs are handed to the threads at a time: more than there are threads, so that none of
+# them waits for the owner. The files of these logs stay open meanwhile.
+RUNNING_MAX = 2 * _THREADS_MAX
 
 Done = Callable[[StorageError | None], None]
-Watch = Callable[[float], None]
+CallLater = Callable[[float, Callable[[], None]], object]
+
+
+class SyncResult(NamedTuple):
+    """How one fsync ended. An error that is not a StorageError is a bug."""
+
+    log: Syncable
+    job: SyncJob
+    error: Exception | None
+    seconds: float
 
 
 class GroupCommit:
@@ -34,98 +50,166 @@ class GroupCommit:
 
     def __init__(
         self,
-        schedule: Callable[[Callable[[], None]], object],
-        watch: Watch = lambda _seconds: None,
+        call_soon: Callable[[Callable[[], None]], object],
+        call_later: CallLater,
+        *,
+        observe_seconds: Callable[[float], None] = lambda _seconds: None,
+        report_bug: Callable[[str, Exception], None] = lambda _where, _error: None,
     ) -> None:
-        """`schedule` has a function run in the owner's thread, as `loop.call_soon_threadsafe`.
-        `watch` is told there how long each sync took."""
-        self._schedule = schedule
-        self._watch = watch
-        self._waiting: dict[Syncable, list[Done]] = {}
+        """`call_soon` can be called from any thread and runs a function in the owner's thread, as
+        `loop.call_soon_threadsafe` does; `call_later` is called in the owner's thread.
+        `report_bug` is given unexpected exceptions: each fails one request and no other."""
+        self._call_soon = call_soon
+        self._call_later = call_later
+        self._observe_seconds = observe_seconds
+        self._report_bug = report_bug
         self._running: dict[Syncable, list[Done]] = {}
+        self._ready: dict[Syncable, list[Done]] = {}  # not running; in the order of their requests
+        self._again: dict[Syncable, list[Done]] = {}  # running, and requested once more
         self._failed: set[Syncable] = set()
         self._jobs: queue.SimpleQueue[tuple[Syncable, SyncJob] | None] = queue.SimpleQueue()
-        self._outcomes: queue.SimpleQueue[tuple[Syncable, SyncJob, StorageError | None, float]]
-        self._outcomes = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="group-commit", daemon=True)
-        self._thread.start()
+        self._results: queue.SimpleQueue[SyncResult] = queue.SimpleQueue()
+        self._is_applying_soon = False
+        self._is_retrying_later = False
+        self._is_closing = False
+        self._unended: list[SyncResult] = []
+        self._threads: list[threading.Thread] = []
+        self._start_thread()
 
     def request(self, log: Syncable, done: Done | None = None) -> None:
         """Has a log, or a topic's cursors, synced. `done` then runs in the owner's thread: with
-        None if all that was written before this call is safe, else with what went wrong."""
-        dones = self._waiting.setdefault(log, [])
+        None if everything written before this call is safe, else with the error."""
+        dones = (self._again if log in self._running else self._ready).setdefault(log, [])
         if done is not None:
             dones.append(done)
-        if not self._running:
-            self._start_round()
+        self._start_ready()
 
     def close(self) -> None:
-        """Finishes what is under way and what is waiting, and ends the thread."""
+        """Completes all requests and ends the threads."""
+        self._is_closing = True
+        self._apply_unended()
         while self._running:
-            self._conclude(*self._outcomes.get())
-        self._jobs.put(None)
-        self._thread.join()
+            self._apply(self._results.get())
+            self._start_ready()
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
 
     # In the owner's thread
 
-    def _start_round(self) -> None:
-        while self._waiting and len(self._running) < ROUND_LOGS_MAX:
-            log = next(iter(self._waiting))
-            dones = self._waiting.pop(log)
+    def _start_ready(self) -> None:
+        while self._ready and len(self._running) < RUNNING_MAX:
+            log = next(iter(self._ready))
+            dones = self._ready.pop(log)
             try:
                 job = log.begin_sync()
-            except StorageError as error:
-                self._fail(dones, error)
+            except Exception as error:  # noqa: BLE001 (handed to the requests; a bug is reported)
+                self._fail(dones, self._storage_error("beginning a sync", error))
             else:
                 self._running[log] = dones
-                self._jobs.put((log, job))
+                self._submit(log, job)
+
+    def _submit(self, log: Syncable, job: SyncJob) -> None:
+        self._jobs.put((log, job))
+        if len(self._threads) < min(len(self._running), _THREADS_MAX):
+            # If the system allows no more threads, those that run take the job.
+            with suppress(RuntimeError):
+                self._start_thread()
+
+    def _start_thread(self) -> None:
+        thread = threading.Thread(target=self._work, name="group-commit", daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def _fail(self, dones: list[Done], error: StorageError) -> None:
-        # Not at once: what `done` does may well be another request.
+        # Later, because `done` may make another request.
         for done in dones:
-            self._schedule(partial(done, error))
+            self._call_soon(partial(self._call_done, done, error))
 
-    def _take_outcomes(self) -> None:
-        while not self._outcomes.empty():
-            self._conclude(*self._outcomes.get())
+    def _apply_results(self) -> None:
+        self._is_applying_soon = False
+        while not self._results.empty():
+            self._apply(self._results.get())
+        self._start_ready()
 
-    def _conclude(
-        self, log: Syncable, job: SyncJob, error: StorageError | None, seconds: float
-    ) -> None:
-        self._watch(seconds)
-        log.end_sync(job, error)
+    def _apply(self, result: SyncResult) -> None:
+        """Tells the log, and then everyone who waits for it, how its fsync ended."""
+        log, dones = result.log, self._running[result.log]
+        self._observe_seconds(result.seconds)
+        error = None if result.error is None else self._storage_error("syncing", result.error)
+        try:
+            log.end_sync(result.job, error)
+        except Exception as bug:  # noqa: BLE001 (reported; counts as a failed fsync)
+            error = self._storage_error("ending a sync", bug)
+            self._end_later(result._replace(error=error))
+        else:
+            self._end(log)
+        for done in dones:
+            self._call_done(done, error)
+
+    def _end(self, log: Syncable) -> None:
+        del self._running[log]
+        if log in self._again:
+            self._ready[log] = self._again.pop(log)
         if log.needs_retry:
-            self._failed.add(log)
-        for done in self._running.pop(log):
+            self._retry_later(log)
+
+    def _end_later(self, result: SyncResult) -> None:
+        """The log could not be told how its fsync ended: it is told in a while that it failed."""
+        if self._is_closing:
+            self._end(result.log)
+        else:
+            self._running[result.log] = []
+            self._unended.append(result)
+            self._call_later(RETRY_SECONDS, self._apply_unended)
+
+    def _apply_unended(self) -> None:
+        unended, self._unended = self._unended, []
+        for result in unended:
+            self._apply(result)
+        self._start_ready()
+
+    def _call_done(self, done: Done, error: StorageError | None) -> None:
+        try:
             done(error)
-        if not self._running:
-            self._start_round()
+        except Exception as bug:  # noqa: BLE001 (reported; the other requests are answered)
+            self._report_bug("answering after a sync", bug)
+
+    def _storage_error(self, where: str, error: Exception) -> StorageError:
+        if isinstance(error, StorageError):
+            return error
+        self._report_bug(where, error)
+        return InternalError(where, error)
+
+    def _retry_later(self, log: Syncable) -> None:
+        self._failed.add(log)
+        if not self._is_retrying_later:
+            self._is_retrying_later = True
+            self._call_later(RETRY_SECONDS, self._retry_failed)
 
     def _retry_failed(self) -> None:
+        self._is_retrying_later = False
         failed, self._failed = self._failed, set()
         for log in failed:
             if log.needs_retry:
                 self.request(log)
 
-    # In the thread
+    # In a worker's thread
 
     def _work(self) -> None:
-        retry_at: float | None = None
-        while True:
-            timeout = None if retry_at is None else max(0.0, retry_at - time.monotonic())
-            try:
-                item = self._jobs.get(timeout=timeout)
-            except queue.Empty:
-                retry_at = None
-                self._schedule(self._retry_failed)
-                continue
-            if item is None:
-                return
-            log, job = item
-            started_at = time.monotonic()
+        while (item := self._jobs.get()) is not None:
+            self._run(*item)
+
+    def _run(self, log: Syncable, job: SyncJob) -> None:
+        started_at = time.monotonic()
+        error: Exception | None
+        try:
             error = run_job(job)
-            seconds = time.monotonic() - started_at
-            if error is not None and retry_at is None:
-                retry_at = time.monotonic() + RETRY_SECONDS
-            self._outcomes.put((log, job, error, seconds))
-            self._schedule(self._take_outcomes)
+        except Exception as bug:  # noqa: BLE001 (handed to the owner's thread, and reported there)
+            error = bug
+        self._results.put(SyncResult(log, job, error, time.monotonic() - started_at))
+        # The owner clears this flag before it takes the results, so none stays behind.
+        if not self._is_applying_soon:
+            self._is_applying_soon = True
+            self._call_soon(self._apply_results)

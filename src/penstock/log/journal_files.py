@@ -162,6 +162,7 @@ class JournalSync:
             handle.pin()
         except OSError as error:
             raise storage_error("open", handle.path, error) from error
+        self._is_pinned = True
 
     def run(self) -> None:
         """Fsyncs the journal, then the folders with its name and the topic's."""
@@ -170,8 +171,10 @@ class JournalSync:
         self._files.sync_folder(self._folder.rpartition("/")[0])
 
     def release(self) -> None:
-        """Lets go of the file."""
-        self._handle.unpin()
+        """Lets the file be closed. Calling it again does nothing."""
+        if self._is_pinned:
+            self._is_pinned = False
+            self._handle.unpin()
 
 
 def read_journals(files: Files, folder: str) -> dict[int, list[Record | BadRecord]]:

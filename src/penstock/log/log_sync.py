@@ -23,6 +23,7 @@ class LogSync:
         self.path = path
         self.parts: list[tuple[Segment, int]] = []
         """Every segment, and where the part of it ends that will be safe."""
+        self._pinned: list[Segment] = []
         self.new_names = new_names
         self.next_seq = next_seq
         self._files = files
@@ -41,9 +42,9 @@ class LogSync:
             self._files.sync_folder(folder)
 
     def release(self) -> None:
-        """Lets go of the files."""
-        for segment, _ in self.parts:
-            segment.handle.unpin()
+        """Lets the files be closed. Calling it again does nothing."""
+        while self._pinned:
+            self._pinned.pop().handle.unpin()
 
     def _take(self, segment: Segment) -> None:
         try:
@@ -51,4 +52,5 @@ class LogSync:
         except OSError as error:
             self.release()
             raise storage_error("open", segment.handle.path, error) from error
+        self._pinned.append(segment)
         self.parts.append((segment, segment.end))

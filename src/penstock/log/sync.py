@@ -66,13 +66,15 @@ def run_sync(target: Syncable) -> None:
 
 
 def try_syncs(targets: Sequence[Syncable]) -> None:
-    """Syncs many, here and now, many at a time. One that fails is left as one that needs it."""
+    """Syncs many, here and now, many at a time. One that fails, for whatever reason, is left as one
+    that needs it: closing it syncs once more, and raises."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sync") as threads:
         for at in range(0, len(targets), _SYNCS_AT_ONCE):
             begun: list[tuple[Syncable, SyncJob]] = []
             for target in targets[at : at + _SYNCS_AT_ONCE]:
-                with suppress(StorageError):
+                with suppress(Exception):
                     begun.append((target, target.begin_sync()))
-            outcomes = threads.map(run_job, [job for _, job in begun])
-            for (target, job), outcome in zip(begun, outcomes, strict=True):
-                target.end_sync(job, outcome)
+            futures = [threads.submit(run_job, job) for _, job in begun]
+            for (target, job), future in zip(begun, futures, strict=True):
+                with suppress(Exception):
+                    target.end_sync(job, future.result())

@@ -50,25 +50,31 @@ class TopicStore:
 
 
 def close_stores(stores: Sequence[TopicStore]) -> list[StorageError]:
-    """Closes many topics in the time that a few would take; returns what went wrong.
+    """Closes many topics in the time that a few would take; returns the failures. If an unexpected
+    exception occurs, it is raised once all the others are closed.
 
     No sync may be under way.
     """
     if len(stores) > 1:
         _try_to_sync(stores)
     # What has failed until here is tried once more by `close`, which tells if it fails again.
-    failures = []
+    failures: list[StorageError] = []
+    bugs: list[Exception] = []
     for store in stores:
         try:
             store.close()
         except StorageError as failure:
             failures.append(failure)
+        except Exception as bug:  # noqa: BLE001 (raised below)
+            bugs.append(bug)
+    if bugs:
+        raise bugs[0]
     return failures
 
 
 def _try_to_sync(stores: Sequence[TopicStore]) -> None:
     for store in stores:
-        with suppress(StorageError):
+        with suppress(Exception):
             store.cursors.flush()
     parts: list[Syncable] = [part for store in stores for part in (store.log, store.cursors)]
     try_syncs([part for part in parts if part.needs_sync])

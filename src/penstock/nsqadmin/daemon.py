@@ -11,6 +11,7 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
+from penstock.bug_reports import BugReports
 from penstock.clock import SECOND_NS, SystemClock
 from penstock.errors import ConfigError
 from penstock.listening import Listener, listen
@@ -55,6 +56,7 @@ def run(options: NsqadminOptions, log: Logger) -> int:
 async def _serve(options: NsqadminOptions, log: Logger) -> int:
     stop = asyncio.Event()
     stop_on_signals(stop, log)
+    BugReports(log).handle_loop_exceptions(asyncio.get_running_loop())
     nsqadmin = Nsqadmin(options, log)
     try:
         await nsqadmin.start()

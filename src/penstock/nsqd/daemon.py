@@ -19,6 +19,7 @@ from penstock import NSQ_VERSION
 from penstock.admission import Admission
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
+from penstock.bug_reports import BugReports
 from penstock.clock import SECOND_NS, Clock, SystemClock
 from penstock.errors import DataPathError, StorageError, TlsFailed
 from penstock.listening import Listener, listen
@@ -119,6 +120,8 @@ class Nsqd:
         """
         self.options = options = in_effect(options)
         self.log = log
+        self._bugs = BugReports(log)
+        self.report_bug = self._bugs.report
         self.tls = tls_of(options)
         token_file = options.http_auth_token_file
         self._tokens = HttpTokens(token_file, log) if token_file else None
@@ -139,6 +142,7 @@ class Nsqd:
         self._loop_lag = LoopLag(self.clock)
         self._sync_seconds = Histogram(SYNC_BOUNDS_SECONDS)
         self._loop = asyncio.get_running_loop()
+        self._bugs.handle_loop_exceptions(self._loop)
         self._path = Path(options.data_path or os.getcwd())
         self._advance_timer: asyncio.TimerHandle | None = None
         self._turn_is_ending = False
@@ -147,9 +151,14 @@ class Nsqd:
         log.info("%s", version_line("nsqd"))
         log.info("ID: %d", options.node_id)
         self._data_path = DataPath.open(str(self._path), settings.log_settings(options))
-        self._commit = GroupCommit(self._loop.call_soon_threadsafe, self._sync_seconds.observe)
+        self._commit = GroupCommit(
+            self._loop.call_soon_threadsafe,
+            self._loop.call_later,
+            observe_seconds=self._sync_seconds.observe,
+            report_bug=self.report_bug,
+        )
         self.durability = Durability(self._commit, options.sync_every)
-        self._publisher = Publisher(self.durability, self._end_turn_soon)
+        self._publisher = Publisher(self.durability, self._end_turn_soon, self.report_bug)
         self._metadata = MetadataWriter(
             self._path, lambda: metadata.render(self.broker.topics.values()), log
         )
@@ -175,6 +184,7 @@ class Nsqd:
             stop,
             timeout_seconds=options.drain_timeout_ns / SECOND_NS,
             log=log,
+            report_bug=self.report_bug,
         )
 
     async def start(self) -> None:
@@ -191,36 +201,62 @@ class Nsqd:
         self._keep_house()
 
     async def stop(self) -> None:
-        """Stops accepting, closes connections, stores everything."""
+        """Stops accepting, closes connections, stores everything. A step that fails is logged, and
+        the others are taken all the same."""
+        for step in (
+            self._stop_listening,
+            self.broker.exit,
+            self._lookups.close,
+            self._stop_reporting,
+            self._stop_http,
+            self._stop_timers,
+            self._publisher.store,
+            self._publisher.answer,
+            self._metadata.close,
+            self._commit.close,
+            self._close_topics,
+            partial(self.clients.close, STOP_SECONDS),
+            self._close_data_path,
+            self._gc_pauses.close,
+        ):
+            try:
+                waiting = step()
+                if waiting is not None:
+                    await waiting
+            except StorageError as failure:
+                self.log.error("failed to store on exit - %s", failure)
+            except Exception as bug:  # noqa: BLE001 (reported; the other steps are taken)
+                self.report_bug("stopping", bug)
+        self.log.info("NSQ: bye")
+
+    def _stop_listening(self) -> None:
         for listener in (self.tcp, self.http, self.https):
             if listener is not None:
                 listener.close()
-        self.broker.exit()
-        await self._lookups.close()
+
+    async def _stop_reporting(self) -> None:
         self._history.end_following()
         self._loop_lag.stop()
         if self._statsd is not None:
             await self._statsd.stop()
+
+    async def _stop_http(self) -> None:
         if self._http_server is not None:
             await self._http_server.stop(STOP_SECONDS)
         self._history.close()
+
+    def _stop_timers(self) -> None:
         for timer in (self._advance_timer, self._housekeeping):
             if timer is not None:
                 timer.cancel()
-        self._publisher.store()
-        self._publisher.answer()
-        self._metadata.close()
+
+    def _close_topics(self) -> None:
         self.log.info("NSQ: closing topics")
-        self._commit.close()
         for failure in self.broker.close():
             self.log.error("failed to store on exit - %s", failure)
-        await self.clients.close(STOP_SECONDS)
-        try:
-            self._data_path.close()
-        except StorageError as failure:
-            self.log.error("failed to store on exit - %s", failure)
-        self._gc_pauses.close()
-        self.log.info("NSQ: bye")
+
+    def _close_data_path(self) -> None:
+        self._data_path.close()
 
     async def _serve_tcp(self) -> None:
         session = SessionServices(
@@ -240,6 +276,7 @@ class Nsqd:
             refusals=self.refusals,
             tls=self.tls,
             tls_required=self.options.tls_required is not TlsRequired.NOBODY,
+            report_bug=self.report_bug,
         )
         self.tcp = await listen(self.options.tcp_address, lambda: Client(services))
         self.log.info("TCP: listening on %s", self.tcp.address)
@@ -328,6 +365,7 @@ class Nsqd:
             clients=self.clients,
             gc_pauses=self._gc_pauses,
             refusals=self.refusals,
+            bugs=self._bugs,
             lookupds=self._lookups.connected,
             loop_lag=self._loop_lag.histogram,
             sync_seconds=self._sync_seconds,
@@ -382,9 +420,11 @@ class Nsqd:
             self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        """All that one turn of the loop brought has been taken in: stores it, then hands out."""
-        self._publisher.store()
-        self._turn_is_ending = False
+        """Stores everything that one turn of the loop brought, then delivers."""
+        try:
+            self._publisher.store()
+        finally:
+            self._turn_is_ending = False
         self._publisher.answer()
         for failure in self.broker.pump():
             self.log.error("failed to read a log - %s", failure)
@@ -413,14 +453,24 @@ class Nsqd:
         self._save_seconds = SAVE_RETRY_SECONDS if failures else SAVE_SECONDS
 
     def _keep_house(self) -> None:
-        """Every sync timeout: what has not been synced is, what was kept long enough goes, a disk
-        that works again and a wall clock that was set are noticed."""
-        self.durability.sync_what_is_left(self.broker.topics.values())
-        for finding in self.broker.tend_logs():
-            self.log.error("%s", finding)
-        for failure in self.broker.trim_logs():
-            self.log.error("failed to trim a log - %s", failure)
-        self._advance_soon()
+        """Every sync timeout: syncs the rest, notices that a disk works again or that the wall
+        clock was set, and deletes what was kept long enough."""
+        for step in (self._sync_rest, self._tend_logs, self._trim_logs, self._advance_soon):
+            self._bugs.contain("housekeeping", step)
         self._housekeeping = self._loop.call_later(
             self.options.sync_timeout_ns / SECOND_NS, self._keep_house
         )
+
+    def _sync_rest(self) -> None:
+        for failure in self.broker.try_on_each(
+            self.broker.topics.values(), self.durability.sync_rest
+        ):
+            self.log.error("failed to sync - %s", failure)
+
+    def _tend_logs(self) -> None:
+        for problem in self.broker.tend_logs():
+            self.log.error("%s", problem)
+
+    def _trim_logs(self) -> None:
+        for failure in self.broker.trim_logs():
+            self.log.error("failed to trim a log - %s", failure)

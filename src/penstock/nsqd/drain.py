@@ -29,8 +29,10 @@ class Drain:
         *,
         timeout_seconds: float,
         log: Logger,
+        report_bug: Callable[[str, Exception], None],
     ) -> None:
         """`timeout_seconds` is 0 for as long as it takes."""
+        self._report_bug = report_bug
         self._broker = broker
         self._tell_others = tell_others
         self._stop = stop
@@ -53,13 +55,18 @@ class Drain:
         self._loop.call_soon(self._look)  # when what this turn has brought is stored
 
     def _look(self) -> None:
-        if self._is_empty():
+        try:
+            is_empty = self._is_empty()
+        except Exception as bug:  # noqa: BLE001 (reported; the timeout still ends the drain)
+            self._report_bug("draining", bug)
+            is_empty = False
+        if is_empty:
             self._log.info("NSQ: drained")
             self._stop()
         elif self._loop.time() >= self._until:
+            self._stop()
             left = sum(map(unfinished, self._broker.topics.values()))
             self._log.warning("NSQ: not drained in time, %d messages are left", left)
-            self._stop()
         else:
             self._loop.call_later(LOOK_SECONDS, self._look)
 

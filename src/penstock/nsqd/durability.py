@@ -5,7 +5,7 @@ A log is fsynced after every `sync_every` messages, and every sync timeout if it
 covers everybody who is waiting at the time.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from penstock.broker.topic import Topic
 from penstock.errors import StorageError
@@ -35,10 +35,9 @@ class Durability:
         assert topic.store is not None
         self._commit.request(topic.store.log, done)
 
-    def sync_what_is_left(self, topics: Iterable[Topic]) -> None:
-        """To be called every sync timeout."""
-        for topic in topics:
-            if topic.store is not None:
-                for part in (topic.store.log, topic.store.cursors):
-                    if part.needs_sync:
-                        self._commit.request(part)
+    def sync_rest(self, topic: Topic) -> None:
+        """Requests an fsync for everything that is not synced. To be called every sync timeout."""
+        if topic.store is not None:
+            for part in (topic.store.log, topic.store.cursors):
+                if part.needs_sync:
+                    self._commit.request(part)

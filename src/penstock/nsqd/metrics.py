@@ -17,6 +17,7 @@ from penstock.broker.channel import Channel
 from penstock.broker.latency import merged
 from penstock.broker.locality import Locality
 from penstock.broker.topic import Topic
+from penstock.bug_reports import BugReports
 from penstock.clock import SECOND_NS
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.refusals import Refusals
@@ -38,6 +39,7 @@ class MetricsSource:
     clients: Iterable[ClientView]
     gc_pauses: GcPauses
     refusals: Refusals
+    bugs: BugReports
     lookupds: Callable[[], Mapping[str, bool]]  # by address: whether it is connected
     loop_lag: Histogram
     sync_seconds: Histogram
@@ -232,6 +234,14 @@ _PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
             ("reason",),
         ),
         _refusals,
+    ),
+    (
+        Family(
+            "nsqd_internal_errors_total",
+            "counter",
+            "Unexpected exceptions, each logged with its traceback: bugs, or a lack of memory.",
+        ),
+        _one(lambda source: source.bugs.count),
     ),
     (
         Family(

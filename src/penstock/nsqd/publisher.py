@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from penstock.broker.topic import Topic
-from penstock.errors import StorageError
+from penstock.errors import InternalError, StorageError
 from penstock.nsqd.durability import Durability
 
 __all__ = ["Batch", "Publisher", "Waiter"]
@@ -47,21 +47,36 @@ class Batch(Struct, eq=False):
     failure: StorageError | None = None
     waiting: list[Waiter] = field(default_factory=list)
 
-    def synced(self, failure: StorageError | None) -> None:
-        """The fsync that was waited for has ended."""
+    def settle(
+        self, failure: StorageError | None, report_bug: Callable[[str, Exception], None]
+    ) -> None:
+        """The fsync that the batch needs has ended."""
         self.failure = failure
         self.is_safe = failure is None
+        self.tell_waiting(report_bug)
+
+    def tell_waiting(self, report_bug: Callable[[str, Exception], None]) -> None:
+        """Tells everyone who waits for the batch that it is safe, or has failed."""
         for waiter in self.waiting:
-            waiter.settled(self)
+            try:
+                waiter.settled(self)
+            except Exception as bug:  # noqa: BLE001 (reported; the others are told)
+                report_bug("answering a publish", bug)
 
 
 class Publisher:
     """See the module's docstring."""
 
-    def __init__(self, durability: Durability, end_turn_soon: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        durability: Durability,
+        end_turn_soon: Callable[[], None],
+        report_bug: Callable[[str, Exception], None],
+    ) -> None:
         """`end_turn_soon` sees to it that `store` and then `answer` are called at the end of the
-        loop's turn."""
+        loop's turn. `report_bug` is given unexpected exceptions: each fails one batch."""
         self._durability = durability
+        self._report_bug = report_bug
         self._sync_every = durability.sync_every
         self._end_turn_soon = end_turn_soon
         self._batches: dict[Topic, Batch] = {}
@@ -78,7 +93,7 @@ class Publisher:
             self._at_once_left -= 1
             if topic.publish(bodies) < self._sync_every:
                 return None
-            return self._maybe_syncing(topic, bodies)
+            return self._maybe_syncing(topic)
         self._byte_size += len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         batches = self._batches
         batch = batches.get(topic)
@@ -98,7 +113,7 @@ class Publisher:
         self.store()  # what came before it
         if topic.publish(bodies, defer_ns) < self._sync_every:
             return None
-        return self._maybe_syncing(topic, bodies)
+        return self._maybe_syncing(topic)
 
     def store(self) -> None:
         """Stores what has been taken."""
@@ -118,28 +133,32 @@ class Publisher:
         if self._settled:
             settled, self._settled = self._settled, []
             for batch in settled:
-                for waiter in batch.waiting:
-                    waiter.settled(batch)
+                batch.tell_waiting(self._report_bug)
 
     def _store_batch(self, topic: Topic, batch: Batch) -> None:
         """Stores a batch, which is answered by the end of the turn or after an fsync."""
         try:
             unsynced_count = topic.publish(batch.bodies)
+            batch.is_safe = unsynced_count < self._sync_every or self._durability.is_safe(topic)
+            if not batch.is_safe:
+                self._sync(topic, batch)
         except StorageError as failure:
             batch.failure = failure
+        except Exception as bug:  # noqa: BLE001 (reported; the other topics' batches are stored)
+            self._report_bug(f"publishing to {topic.name}", bug)
+            batch.failure = InternalError(f"publishing to {topic.name}", bug)
+        if batch.is_safe or batch.failure is not None:
             self._settled.append(batch)
-        else:
-            batch.is_safe = unsynced_count < self._sync_every or self._durability.is_safe(topic)
-            if batch.is_safe:
-                self._settled.append(batch)
-            else:
-                self._durability.sync(topic, batch.synced)
-        batch.bodies.clear()  # which need not be kept until it is answered
+        batch.bodies.clear()  # They need not be kept until the batch is answered.
 
-    def _maybe_syncing(self, topic: Topic, bodies: list[bytes]) -> Batch | None:
+    def _maybe_syncing(self, topic: Topic) -> Batch | None:
         """The batch that is answered once it has been synced; None if nobody need wait for that."""
         if self._durability.is_safe(topic):
             return None
-        batch = Batch(bodies)
-        self._durability.sync(topic, batch.synced)
+        batch = Batch([])  # The bodies are stored; they need not be kept until it is answered.
+        self._sync(topic, batch)
         return batch
+
+    def _sync(self, topic: Topic, batch: Batch) -> None:
+        """Has a batch answered once an fsync has covered it."""
+        self._durability.sync(topic, lambda failure: batch.settle(failure, self._report_bug))

@@ -9,14 +9,14 @@ from penstock.nsqd.publisher import Batch
 
 __all__ = ["Replies"]
 
-Held: TypeAlias = tuple[Batch | None, str, bytes, Callable[[], None] | None]
+Held: TypeAlias = tuple[Batch | None, str, bytes, Callable[[], object] | None]
 """What has to be safe first; the command to blame if it fails; what is to be written, and done."""
 
 
 class Replies:
     """The replies of one connection."""
 
-    __slots__ = ("_corked", "_held", "_later", "_on_failure", "_write", "_write_now", "send")
+    __slots__ = ("_corked", "_later", "_on_failure", "_write", "_write_now", "held", "send")
 
     def __init__(
         self, write: Callable[[bytes], None], on_failure: Callable[[str, StorageError], None]
@@ -25,7 +25,8 @@ class Replies:
         self._write = self._write_now = write
         self._corked: list[bytes] = []
         self._on_failure = on_failure
-        self._held: deque[Held] = deque()
+        self.held: deque[Held] = deque()
+        """What has not been written yet, because it waits for a message to be safe."""
         self._later = self._send_later  # made once, not with each reply that waits
         self.send = write
         """Writes at once, or after all that is still waiting: whichever it is at the time, so that
@@ -37,11 +38,6 @@ class Replies:
             self._write = write
         self._write_now = write
         self._choose()
-
-    @property
-    def are_waiting(self) -> bool:
-        """Whether there is something that has not been written yet."""
-        return bool(self._held)
 
     def cork(self) -> None:
         """Keeps what is to be written until `uncork`, for one write: more is about to come."""
@@ -57,21 +53,21 @@ class Replies:
     def hold(self, batch: Batch, word: str, data: bytes) -> None:
         """A reply that has to wait for a batch, and that all later ones wait for. `word` is the
         command that is to blame if it fails."""
-        self._held.append((batch, word, data, None))
+        self.held.append((batch, word, data, None))
         batch.waiting.append(self)
         self.send = self._later
 
-    def then(self, action: Callable[[], None]) -> None:
+    def then(self, action: Callable[[], object]) -> None:
         """Does this at once, or after all that is still waiting has been written."""
-        if self._held:
-            self._held.append((None, "", b"", action))
+        if self.held:
+            self.held.append((None, "", b"", action))
         else:
             self._write_corked()
             action()
 
     def settled(self, batch: Batch) -> None:
         """A batch that a reply waits for is safe, or has failed."""
-        held = self._held
+        held = self.held
         if len(held) == 1 and batch.is_safe and held[0][0] is batch:  # nearly always
             data = held.popleft()[2]
             self.send = write = self._write
@@ -80,14 +76,14 @@ class Replies:
             self._release()
 
     def _choose(self) -> None:
-        self.send = self._later if self._held else self._write
+        self.send = self._later if self.held else self._write
 
     def _send_later(self, data: bytes) -> None:
-        self._held.append((None, "", data, None))
+        self.held.append((None, "", data, None))
 
     def _release(self) -> None:
         """Writes what need not wait any longer, with one write, up to what failed."""
-        held = self._held
+        held = self.held
         due: list[bytes] = []
         while held:
             batch, word, data, action = held[0]

@@ -7,6 +7,7 @@ session's; this is the part with a transport.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import Any, cast
 
@@ -43,6 +44,10 @@ LINGER_SECONDS = 1.0
 # the OK of TLS, for plain bytes. So compression begins once that has had the time to be read.
 BEFORE_COMPRESSION_SECONDS = 0.005
 
+# How much a producer may send while its publishes wait for an fsync. Then it is not read until
+# they are answered, or a slow disk would fill the memory.
+UNANSWERED_BYTES_MAX = 256 * 1024
+
 # What a consumer that reads slowly may have waiting in memory before delivery stops.
 WRITE_BUFFER_BYTES = 256 * 1024
 
@@ -64,6 +69,7 @@ class TcpServices:
     tls_required: bool
     admission: Admission
     refusals: Refusals
+    report_bug: Callable[[str, Exception], None]
     publish_lines: PublishLines = field(default_factory=PublishLines)
 
 
@@ -115,6 +121,7 @@ class Client(asyncio.Protocol):
         self._layered: LayeredTransport | None = None
         self._reading_waits_for: set[str] = set()
         self._turn_ends_at = 0.0
+        self._unanswered_bytes = 0
         self._answering: asyncio.Task[None] | None = None
         self.replies = Replies(self._write, self._publish_failed)
         self._takes_commands = True  # not while one is being answered by a coroutine
@@ -186,6 +193,8 @@ class Client(asyncio.Protocol):
         self._pulse.start()
 
     def data_received(self, data: bytes) -> None:
+        if self.replies.held or self._unanswered_bytes:
+            self._count_unanswered(len(data))
         wire = self._wire
         event = wire.expected.maybe_only(data) or wire.maybe_only(data)
         if event is not None:
@@ -206,7 +215,7 @@ class Client(asyncio.Protocol):
                 self._refuse(error)
             else:
                 self._close()
-        return self.replies.are_waiting  # it may still be waiting for them
+        return bool(self.replies.held)  # it may still be waiting for them
 
     def pause_writing(self) -> None:
         self._pulse.blocked_since = self._loop.time()
@@ -227,6 +236,8 @@ class Client(asyncio.Protocol):
             self._services.admission.leave(self.remote_ip)
         self._clients.discard(self)
         self._pulse.stop()
+        # At once: half a message may be large, and the garbage collector comes seldom.
+        self._wire.forget_unread()
         self.session.leave_channel()
         if self._answering is not None:
             self._answering.cancel()
@@ -237,8 +248,11 @@ class Client(asyncio.Protocol):
     def deliver(self, batch: list[bytes]) -> None:
         """Sends message frames, unless the client has left since it was given them."""
         if not self._dead:
-            send_bytes = self._send_bytes  # Behind a dot, methods would be looked for first.
-            send_bytes(b"".join(batch))
+            try:
+                send_bytes = self._send_bytes  # Behind a dot, methods would be looked for first.
+                send_bytes(b"".join(batch))
+            except Exception as bug:  # noqa: BLE001 (reported; costs this connection alone)
+                self._fail("sending messages", bug)
 
     def channel_gone(self) -> None:
         """Closes without a word, as the reference does when a channel is deleted."""
@@ -310,6 +324,11 @@ class Client(asyncio.Protocol):
         else:
             self._break_off(reason)
 
+    def _fail(self, doing: str, bug: Exception) -> None:
+        """Closes at once, because of an unexpected exception."""
+        self._services.report_bug(f"{doing} for {self.remote_address}", bug)
+        self._break_off("internal error")
+
     def _break_off(self, reason: str) -> None:
         """Closes at once."""
         self._log.error("[%s] - %s", self.remote_address, reason)
@@ -357,6 +376,9 @@ class Client(asyncio.Protocol):
         except ProtocolError as error:
             self._refuse(error)
             return
+        except Exception as bug:  # noqa: BLE001 (reported; costs this connection alone)
+            self._fail(f"handling {type(event).__name__}", bug)
+            return
         if reply is None:
             return
         if isinstance(reply, bytes):
@@ -381,9 +403,8 @@ class Client(asyncio.Protocol):
             reply = await answer
         except ProtocolError as error:
             self._refuse(error)
-        except Exception:  # noqa: BLE001 (it is logged, with traceback)
-            self._log.exception("[%s] - failed to answer", self.remote_address)
-            self._break_off("a bug of ours")
+        except Exception as bug:  # noqa: BLE001 (reported; costs this connection alone)
+            self._fail("answering", bug)
         else:
             if reply:
                 self.replies.send(reply)
@@ -421,6 +442,7 @@ class Client(asyncio.Protocol):
                 if not data:
                     self._maybe_end_with_peer(layered)
                     return
+                self._count_unanswered(len(data))
                 self._wire.receive_data(data)
                 self._take_commands()
                 if monotonic() > self._turn_ends_at:
@@ -435,6 +457,18 @@ class Client(asyncio.Protocol):
             self._transport.close()
 
     # Reading.
+
+    def _count_unanswered(self, byte_count: int) -> None:
+        """Stops reading when too much has come while publishes wait to be answered."""
+        if not self.replies.held:
+            self._unanswered_bytes = 0
+            return
+        self._unanswered_bytes += byte_count
+        if self._unanswered_bytes > UNANSWERED_BYTES_MAX:
+            self._unanswered_bytes = 0
+            reason = "publishes to be answered"
+            self._pause_reading(reason)
+            self.replies.then(partial(self._loop.call_soon, self._resume_reading, reason))
 
     def _give_way(self) -> None:
         """Goes on once others have had their turn."""

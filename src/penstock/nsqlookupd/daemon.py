@@ -12,6 +12,7 @@ import uvloop
 
 from penstock import NSQ_VERSION
 from penstock.admission import Admission
+from penstock.bug_reports import BugReports
 from penstock.clock import SECOND_NS, Clock, SystemClock
 from penstock.errors import ConfigError, TlsFailed
 from penstock.listening import Listener, listen
@@ -48,6 +49,7 @@ def run(options: NsqlookupdOptions, log: Logger) -> int:
 async def _serve(options: NsqlookupdOptions, log: Logger) -> int:
     stop = asyncio.Event()
     stop_on_signals(stop, log)
+    BugReports(log).handle_loop_exceptions(asyncio.get_running_loop())
     nsqlookupd = Nsqlookupd(options, log)
     try:
         await nsqlookupd.start()

@@ -21,7 +21,7 @@ from penstock.logs import Logger
 from penstock.webapi.connection import Connection
 from penstock.webapi.planning import Planner
 from penstock.webapi.routing import Router
-from penstock.webapi.state import Gate, Limits, ServerState
+from penstock.webapi.state import Gate, Limits, OpenConnection, ServerState
 
 __all__ = ["HttpServer"]
 
@@ -108,10 +108,17 @@ class HttpServer:
         state.date = state.date if state.date == date else date
         for connection in tuple(state.connections):
             if connection.deadline < state.now:
-                connection.expire()
+                self._expire(connection)
         # Just after the second changes, so that the date is right all through it.
         delay = self._tick_seconds - wall % self._tick_seconds + 0.002
         self._ticking = loop.call_later(delay, self._tick_again)
+
+    def _expire(self, connection: OpenConnection) -> None:
+        try:
+            connection.expire()
+        except Exception:
+            self._state.log.exception("HTTP: failed to end a connection that took too long")
+            connection.abort()
 
     def _tick_again(self) -> None:
         self._ticking = None

@@ -52,6 +52,11 @@ class ReceiveBuffer:
         rest, self.data, self._missing = self.data, b"", 0
         return rest
 
+    def clear(self) -> None:
+        """Forget everything that is not parsed."""
+        self.data, self._later = b"", bytearray()
+        self.start = self._missing = 0
+
     def _join(self) -> None:
         self.data = self.data[self.start :] + self._later
         self.start = 0

@@ -149,6 +149,11 @@ class ServerConnection:
         None."""
         return self._multi is not None or not self._buffer.is_empty()
 
+    def forget_unread(self) -> None:
+        """Release the memory of what was received and not parsed: the connection is lost."""
+        self._multi = None
+        self._buffer.clear()
+
     def take_unread(self) -> bytes:
         """Hand over what was received and not parsed: it belongs to the TLS or compression layer
         that has just been put underneath. What comes from there has to be taken the long way."""

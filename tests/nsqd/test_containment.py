@@ -1,0 +1,121 @@
+"""An unexpected exception costs a connection, a channel or a topic a moment, and never the node."""
+
+from pathlib import Path
+
+import pytest
+from tests.nsqd.patched_nsqd import FAULTY, INJECTED, PatchedNsqd, run_patched_nsqd
+
+from penstock.testing.nsqd import run_nsqd
+from penstock.testing.raw_client import Disconnected, Refused
+from penstock.testing.waiting import wait_until
+from penstock.wire import commands
+
+GOOD = "good"
+CHANNEL = "c"
+
+POINTS = [
+    "penstock.broker.topic:Topic.publish",
+    "penstock.broker.topic:Topic.save_progress",
+    "penstock.broker.topic:Topic.trim",
+    "penstock.broker.channel:Channel.offer",
+    "penstock.broker.channel:Channel.pump",
+    "penstock.broker.channel:Channel.advance",
+    "penstock.log.topic_log:TopicLog.append",
+    "penstock.log.topic_log:TopicLog.begin_sync",
+    "penstock.log.topic_log:TopicLog.end_sync",
+    "penstock.log.topic_log:TopicLog.probe",
+    "penstock.log.log_sync:LogSync.run",
+    "penstock.log.cursors:Cursors.begin_sync",
+    "penstock.log.cursors:Cursors.end_sync",
+    "penstock.log.cursors:Cursors.flush",
+    "penstock.log.journal_files:JournalSync.run",
+    "penstock.nsqd.durability:Durability.sync_rest",
+    "penstock.nsqd.replies:Replies.settled",
+    "penstock.nsqd.tcp:Client._handle",
+    "penstock.nsqd.tcp:Client.__init__",
+    "penstock.webapi.connection:Connection.__init__",
+]
+
+
+@pytest.mark.parametrize("sync_every", [1, 2500])
+@pytest.mark.parametrize("point", POINTS)
+def test_everything_else_goes_on(point: str, sync_every: int, tmp_path: Path) -> None:
+    flags = (f"--sync-every={sync_every}", "--sync-timeout=20ms", "--msg-timeout=200ms")
+    with run_patched_nsqd(f"raise={point}", *flags, data_path=tmp_path) as nsqd:
+        provoke(nsqd)
+        serves_other_topics(nsqd)
+        heals(nsqd)
+        wait_until(lambda: is_healthy(nsqd), "/ping to answer OK")
+        assert "internal error while" in nsqd.log
+        assert b"nsqd_internal_errors_total 1\n" in nsqd.http("GET", "/metrics").body
+    with run_nsqd(data_path=tmp_path) as nsqd:
+        assert 0 == nsqd.stats(GOOD, CHANNEL)["depth"]
+
+
+def is_healthy(nsqd: PatchedNsqd) -> bool:
+    try:
+        return nsqd.http("GET", "/ping").body == b"OK"
+    except OSError:
+        return False  # a connection that the bug may cost
+
+
+def provoke(nsqd: PatchedNsqd) -> None:
+    """Makes the faulty function be called, until the bug has shown itself."""
+
+    def has_failed() -> bool:
+        try:
+            with nsqd.connect(timeout_seconds=2) as consumer, nsqd.connect() as producer:
+                consumer.subscribe(FAULTY, FAULTY, rdy=1)
+                producer.call(commands.pub(FAULTY, b"provoke"))
+                consumer.send(commands.fin(consumer.message().id))
+            nsqd.http("POST", f"/topic/pause?topic={FAULTY}")
+            nsqd.http("POST", f"/topic/unpause?topic={FAULTY}")
+        except (Refused, Disconnected, TimeoutError, OSError):
+            pass
+        return INJECTED in nsqd.log
+
+    wait_until(has_failed, "the bug to show itself")
+
+
+def serves_other_topics(nsqd: PatchedNsqd) -> None:
+    """Publishing, delivery, timeouts and FIN work for a topic that has no bug."""
+
+    def is_served() -> bool:
+        try:
+            with nsqd.connect(timeout_seconds=5) as producer:
+                producer.call(commands.pub(GOOD, b"message"))
+            consumer = nsqd.consumer(GOOD, CHANNEL)
+        except (Refused, Disconnected, TimeoutError, OSError):
+            return False  # a connection that the bug may cost
+        first = consumer.message()
+        again = consumer.message()
+        assert (first.id, 1, 2) == (again.id, first.attempts, again.attempts)
+        consumer.send(commands.fin(again.id))
+        consumer.call(commands.cls())  # Whoever is answered has had its FIN handled.
+        return True
+
+    wait_until(is_served, "another topic to be served")
+
+
+def heals(nsqd: PatchedNsqd) -> None:
+    """The topic that had the bug takes, delivers and finishes messages again; none is lost."""
+
+    def is_published() -> bool:
+        try:
+            with nsqd.connect(timeout_seconds=5) as producer:
+                return b"OK" == producer.call(commands.pub(FAULTY, b"last"))
+        except (Refused, Disconnected, TimeoutError, OSError):
+            return False
+
+    wait_until(is_published, "the topic to take messages again")
+    consumer = nsqd.consumer(FAULTY, FAULTY, rdy=10)
+
+    def has_last() -> bool:
+        try:
+            message = consumer.message()
+        except (Disconnected, TimeoutError, OSError):
+            return False
+        consumer.send(commands.fin(message.id))
+        return message.body == b"last"
+
+    wait_until(has_last, "the message to be delivered")
