@@ -6,6 +6,7 @@ import pytest
 from tests.log.frames import WALL_NS, frames, open_topic, read_all
 
 from penstock.log import DataPath, Files, Finding, LogSettings, TopicStore, close_stores
+from penstock.log.topic_store import SKIPPED_NUMBERS
 from penstock.testing import FaultyFiles, MemoryFiles
 
 FIRST_SEQ = WALL_NS // 1000
@@ -46,22 +47,37 @@ def test_after_a_crash_numbers_go_on(store: TopicStore, memory_files: MemoryFile
     assert FIRST_SEQ + 4 == found.log.next_seq == store.log.next_seq
 
 
+@pytest.mark.parametrize("wall_ns", [WALL_NS + SECOND_NS, WALL_NS - 60 * SECOND_NS])
 def test_after_a_power_loss_numbers_that_may_have_been_used_are_skipped(
-    store: TopicStore, memory_files: MemoryFiles
+    store: TopicStore, memory_files: MemoryFiles, wall_ns: int
 ) -> None:
+    """Also if the clock is behind."""
     store.log.sync()
     store.cursors.sync()
     memory_files._boots += 1
     memory_files.crash()
-    found, findings = reopened(memory_files)
-    skipped = (FIRST_SEQ + 4, FIRST_SEQ + 1_000_000)
+    found, findings = reopened(memory_files, wall_ns=wall_ns)
+    skipped = (FIRST_SEQ + 4, FIRST_SEQ + 4 + SKIPPED_NUMBERS)
 
     assert skipped[1] == found.log.next_seq
     assert [skipped] == [(finding.first_seq, finding.end_seq) for finding in findings]
-    assert [skipped] == found.log.gaps(FIRST_SEQ, FIRST_SEQ + 2_000_000)
-    assert 4 == 1_000_000 - found.cursors.progress["c"].finished_between(FIRST_SEQ, skipped[1])
+    assert [skipped] == found.log.gaps(FIRST_SEQ, 2 * skipped[1])
+    progress = found.cursors.progress["c"]
+    assert SKIPPED_NUMBERS == progress.finished_between(FIRST_SEQ, skipped[1])
     found.log.append(frames("e"), WALL_NS)
     assert list("abcde") == read_all(found.log)
+
+
+def test_a_second_power_loss_skips_further(store: TopicStore, memory_files: MemoryFiles) -> None:
+    """Though what was stored between the two was never synced, and the clock stands still."""
+    store.cursors.sync()
+    memory_files.lose_power(Random(0))
+    between = reopened(memory_files, wall_ns=WALL_NS)[0].log
+    between.append(frames("e"), WALL_NS)
+    memory_files.lose_power(Random(0))
+    found, _ = reopened(memory_files, wall_ns=WALL_NS)
+
+    assert between.next_seq < found.log.next_seq
 
 
 def test_skipped_numbers_stay_skipped(store: TopicStore, memory_files: MemoryFiles) -> None:
@@ -73,7 +89,7 @@ def test_skipped_numbers_stay_skipped(store: TopicStore, memory_files: MemoryFil
     memory_files.crash()
     found, findings = reopened(memory_files, wall_ns=WALL_NS)
 
-    assert FIRST_SEQ + 1_000_000 == found.log.next_seq
+    assert FIRST_SEQ + 4 + SKIPPED_NUMBERS == found.log.next_seq
     assert [] == findings
 
 
@@ -112,7 +128,7 @@ def test_a_damaged_end_of_unknown_length_is_skipped(
     found, _ = reopened(memory_files)
 
     assert list("abc") == read_all(found.log)
-    assert FIRST_SEQ + 1_000_000 == found.log.next_seq
+    assert FIRST_SEQ + 3 + SKIPPED_NUMBERS == found.log.next_seq
     assert store.log.next_seq < found.log.next_seq
 
 
@@ -194,7 +210,9 @@ class TestClosingMany:
         _, stores = self.opened(memory_files)
 
         assert [["a"]] * 200 == [read_all(store.log) for store in stores]
-        assert {FIRST_SEQ + 1} == {store.cursors.progress["c"].floor for store in stores}
+        assert {FIRST_SEQ + 1 + SKIPPED_NUMBERS} == {
+            store.cursors.progress["c"].floor for store in stores
+        }
 
     def test_one_that_cannot_be_stored_is_told_and_keeps_none_of_the_others(
         self, memory_files: MemoryFiles
