@@ -1,10 +1,12 @@
-"""A disk whose fsync takes long, against the running program with `--sync-every=1`."""
+"""A disk whose fsync takes long, against the running program."""
 
 from pathlib import Path
 from threading import Thread
 
+import pytest
 from tests.nsqd.patched_nsqd import run_patched_nsqd
 
+from penstock.testing.waiting import wait_until
 from penstock.wire import commands
 from penstock.wire.frames import OK
 
@@ -14,7 +16,8 @@ PUBLISH = commands.pub("t", bytes(1_000_000))
 
 
 def test_a_producer_is_not_read_while_its_publishes_wait_for_the_disk(tmp_path: Path) -> None:
-    """It can fill the kernel's buffers. nsqd reads the rest when it has answered."""
+    """With `--sync-every=1`. It can fill the kernel's buffers; nsqd reads the rest when it has
+    answered."""
     is_held = tmp_path / "fsync-is-held"
     data_path = tmp_path / "data"
     data_path.mkdir()
@@ -33,3 +36,28 @@ def test_a_producer_is_not_read_while_its_publishes_wait_for_the_disk(tmp_path: 
         rest.start()
         assert OK * COUNT == producer.read(len(OK) * COUNT, seconds=60)
         rest.join()
+
+
+@pytest.mark.parametrize("change", ["delete", "empty"])
+def test_a_change_of_a_channel_is_answered_once_it_survives_a_power_loss(
+    tmp_path: Path, change: str
+) -> None:
+    """And while it waits for the disk, others are served."""
+    is_held = tmp_path / "fsync-is-held"
+    data_path = tmp_path / "data"
+    data_path.mkdir()
+    with run_patched_nsqd(f"hold-fsync={is_held}", data_path=data_path) as nsqd:
+        nsqd.publish("t", b"first")
+        nsqd.post("/channel/create?topic=t&channel=c")
+        is_held.touch()
+        request = Thread(target=nsqd.post, args=(f"/channel/{change}?topic=t&channel=c",))
+        request.start()
+
+        def is_changed() -> bool:
+            channels = nsqd.stats("t")["channels"]
+            return not channels or channels[0]["depth"] == 0
+
+        wait_until(is_changed, "the change")
+        assert request.is_alive()
+        is_held.unlink()
+        request.join()

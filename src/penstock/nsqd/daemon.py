@@ -8,7 +8,6 @@ import asyncio
 import os
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -189,8 +188,7 @@ class Nsqd:
 
     async def start(self) -> None:
         """Opens the sockets."""
-        with suppress(StorageError):  # logged, and tried again
-            self._metadata.write()
+        self._metadata.write_and_wait()
         await self._serve_tcp()
         await self._serve_http()
         self._reload_on_hangup()
@@ -292,7 +290,8 @@ class Nsqd:
             clients=self.clients,
             gc_pauses=self._gc_pauses,
             metrics=self._metrics_source(),
-            save_metadata=self._metadata.write,
+            persist=self._persist,
+            save_metadata_soon=self._metadata.write_soon,
             history=self._history,
             register_with=self._lookups.connect,
             drain=self.drain.start,
@@ -317,6 +316,17 @@ class Nsqd:
         if self.tcp is not None:
             services.tcp_port = self.tcp.port
         services.options = self._options_in_use()
+
+    def _persist(self, topic: Topic | None, done: Callable[[StorageError | None], None]) -> None:
+        """Calls `done` once nsqd.dat, and a topic's channels, are safe from a power loss."""
+
+        def metadata_written(failure: StorageError | None) -> None:
+            if failure is not None or topic is None or topic.store is None or topic.closed:
+                done(failure)
+            else:
+                self.durability.sync_channels(topic, done)
+
+        self._metadata.write(metadata_written)
 
     def _options_in_use(self) -> NsqdOptions:
         """nsq compat: /config shows the ports and the prefix that came of what was given."""

@@ -35,6 +35,12 @@ class Durability:
         assert topic.store is not None
         self._commit.request(topic.store.log, done)
 
+    def sync_channels(self, topic: Topic, done: Callable[[StorageError | None], None]) -> None:
+        """Calls `done`, later, once what is known of the topic's channels is safe, or cannot be
+        made so."""
+        assert topic.store is not None
+        self._commit.request(topic.store.cursors, done)
+
     def sync_rest(self, topic: Topic) -> None:
         """Requests an fsync for everything that is not synced. To be called every sync timeout."""
         if topic.store is not None:

@@ -45,7 +45,7 @@ class HistoryServices:
     node_id: int
     clients: Iterable[ClientView]
     streams: HistoryStreams
-    save_metadata: Callable[[], None]
+    save_metadata_soon: Callable[[], None]
 
 
 class TopicHistory:
@@ -117,7 +117,6 @@ class TopicHistory:
     def _retention(self, request: Request) -> None:
         topic, _ = lasting_topic(self._broker, request.args)
         topic.retain(_retention_asked_for(request.args))
-        self._services.save_metadata()
 
 
 def _end_of_range(

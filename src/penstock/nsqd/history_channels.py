@@ -84,7 +84,7 @@ class ChannelHistory:
             raise HttpError(409, "CHANNEL_HAS_CONSUMERS")
         if channel.committing != committing:
             channel.set_committing(committing)
-            self._services.save_metadata()
+            self._services.save_metadata_soon()
 
 
 def _seq_arg(args: dict[str, str]) -> int:

@@ -46,6 +46,7 @@ from penstock.webapi import (
     HttpError,
     Promise,
     Request,
+    Response,
     Route,
     Router,
     Streaming,
@@ -55,6 +56,15 @@ from penstock.wire.limits import Limits
 from penstock.wire.mpub import parse_mpub_body
 
 __all__ = ["HttpApi", "HttpServices"]
+
+# The endpoints of history that change a topic or a channel for good.
+_LASTING = {
+    "/channel/cancel",
+    "/channel/create",
+    "/channel/mode",
+    "/channel/seek",
+    "/topic/retention",
+}
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
@@ -73,7 +83,9 @@ class HttpServices:
     clients: Clients
     gc_pauses: GcPauses
     metrics: MetricsSource
-    save_metadata: Callable[[], None]
+    # Calls back once nsqd.dat, and a topic's channels, are safe from a power loss.
+    persist: Callable[[Topic | None, Callable[[StorageError | None], None]], None]
+    save_metadata_soon: Callable[[], None]
     history: HistoryStreams
     started_at_ns: int
     # Where we listen: -1 for a unix socket. To be set when that is known.
@@ -119,21 +131,21 @@ class HttpApi:
         ]
 
     def _operator_routes(self) -> list[Route]:
-        settled = self._when_publishes_are_stored
+        settled, lasting = self._when_publishes_are_stored, self._when_persisted
         return [
             Route("GET", "/ping", settled(self._ping), envelope=PLAIN_TEXT),
             Route("GET", "/info", self._info),
             Route("GET", "/stats", settled(self._stats)),
             Route("GET", "/metrics", settled(self._metrics), logged=False),
-            Route("POST", "/topic/create", settled(self._create_topic)),
-            Route("POST", "/topic/delete", settled(self._delete_topic)),
-            Route("POST", "/topic/empty", settled(self._empty_topic)),
-            Route("POST", "/topic/pause", settled(partial(self._pause_topic, paused=True))),
-            Route("POST", "/topic/unpause", settled(partial(self._pause_topic, paused=False))),
-            Route("POST", "/channel/delete", settled(self._delete_channel)),
-            Route("POST", "/channel/empty", settled(self._empty_channel)),
-            Route("POST", "/channel/pause", settled(partial(self._pause_channel, paused=True))),
-            Route("POST", "/channel/unpause", settled(partial(self._pause_channel, paused=False))),
+            Route("POST", "/topic/create", lasting(self._create_topic)),
+            Route("POST", "/topic/delete", lasting(self._delete_topic)),
+            Route("POST", "/topic/empty", lasting(self._empty_topic)),
+            Route("POST", "/topic/pause", lasting(partial(self._pause_topic, paused=True))),
+            Route("POST", "/topic/unpause", lasting(partial(self._pause_topic, paused=False))),
+            Route("POST", "/channel/delete", lasting(self._delete_channel)),
+            Route("POST", "/channel/empty", lasting(self._empty_channel)),
+            Route("POST", "/channel/pause", lasting(partial(self._pause_channel, paused=True))),
+            Route("POST", "/channel/unpause", lasting(partial(self._pause_channel, paused=False))),
             *ClientEndpoints(self._services.clients).routes(),
             Route("POST", "/drain", self._drain),
             Route("GET", "/config/:opt", self._config),
@@ -155,7 +167,7 @@ class HttpApi:
             node_id=services.options.node_id,
             clients=services.clients,
             streams=services.history,
-            save_metadata=services.save_metadata,
+            save_metadata_soon=services.save_metadata_soon,
         )
         settled = self._when_publishes_are_stored
         routes = [
@@ -163,7 +175,15 @@ class HttpApi:
             *ChannelHistory(history).routes(),
             *ChannelPeek(history).routes(),
         ]
-        return [replace(route, handler=settled(route.handler)) for route in routes]
+        return [
+            replace(
+                route,
+                handler=self._when_persisted(route.handler)
+                if route.path in _LASTING
+                else settled(route.handler),
+            )
+            for route in routes
+        ]
 
     def _when_publishes_are_stored(self, handler: Handler) -> Handler:
         """An operator sees, and changes, topics with all that was published to them before."""
@@ -171,6 +191,28 @@ class HttpApi:
         def handle(request: Request) -> object:
             self._publisher.store()
             return handler(request)
+
+        return handle
+
+    def _when_persisted(self, handler: Handler) -> Handler:
+        """A change that an operator is told is done survives a power loss."""
+        handler = self._when_publishes_are_stored(handler)
+
+        def handle(request: Request) -> object:
+            answer = handler(request)
+            if isinstance(answer, Response):
+                return answer  # a refusal
+            persisted = Promise()
+
+            def done(failure: StorageError | None) -> None:
+                if failure is not None:
+                    self._services.log.error("failure in %s - %s", request.path, failure)
+                    persisted.keep(HttpError(500, "INTERNAL_ERROR"))
+                else:
+                    persisted.keep(answer)
+
+            self._services.persist(self._broker.topics.get(request.args.get("topic", "")), done)
+            return persisted
 
         return handle
 
@@ -314,7 +356,6 @@ class HttpApi:
         topic = topic_of(self._broker, required(request.args, "topic"))
         with failing_with_500(self._services.log, request):
             self._broker.delete_topic(topic.name)
-            self._services.save_metadata()
 
     def _empty_topic(self, request: Request) -> None:
         topic = topic_of(self._broker, topic_name(request.args, "INVALID_TOPIC"))
@@ -325,7 +366,6 @@ class HttpApi:
         topic = topic_of(self._broker, required(request.args, "topic"))
         with failing_with_500(self._services.log, request):
             topic.pause(paused)
-            self._services.save_metadata()
 
     # Channels.
 
@@ -333,7 +373,6 @@ class HttpApi:
         topic, channel = topic_and_channel(self._broker, request.args)
         with failing_with_500(self._services.log, request):
             self._broker.delete_channel(topic, channel.name)
-            self._services.save_metadata()
 
     def _empty_channel(self, request: Request) -> None:
         topic, channel = topic_and_channel(self._broker, request.args)
@@ -344,7 +383,6 @@ class HttpApi:
         _, channel = topic_and_channel(self._broker, request.args)
         with failing_with_500(self._services.log, request):
             channel.pause(paused)
-            self._services.save_metadata()
 
     # The node.
 

@@ -35,12 +35,16 @@ class MetadataWriter:
         """What there is to say has changed."""
         self._write_in(DELAY_SECONDS)
 
-    def write(self) -> None:
-        """Writes now, because somebody is promised that it is written. Raises StorageError; it is
-        then tried again."""
-        failure = self._begin().result()
-        if failure is not None:
-            raise failure
+    def write(self, done: Callable[[StorageError | None], None]) -> None:
+        """Writes now. Calls `done`, in the loop, once the file is safe from a power loss, or with
+        the failure; then it is tried again."""
+        self._begin().add_done_callback(
+            lambda written: self._loop.call_soon_threadsafe(done, written.result())
+        )
+
+    def write_and_wait(self) -> None:
+        """Writes before the loop serves anyone. A failure is logged, and tried again."""
+        self._begin().result()
 
     def close(self) -> None:
         """Writes for the last time, and ends the thread. A failure is logged."""
