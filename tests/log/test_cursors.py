@@ -220,7 +220,7 @@ class TestSyncing:
         store.cursors.hold(None)
         job = store.cursors.begin_sync()
         job.run()
-        data_path.remove_topic("t")
+        data_path.remove_topic("t", wall_ns=WALL_NS)
         data_path.open_topic("t", wall_ns=WALL_NS)
         store.cursors.end_sync(job, None)
 

@@ -177,7 +177,7 @@ class TestTopics:
         store.log.append(frames("a"), WALL_NS)
         if not is_open:
             store.close()
-        opened.remove_topic("t")
+        opened.remove_topic("t", wall_ns=WALL_NS)
         assert [] == opened.topics()
         assert [] == memory_files.names("data/topics")
 
@@ -185,16 +185,31 @@ class TestTopics:
         assert [] == read_all(store.log)
         assert WALL_NS // 1000 + 5 == store.log.next_seq
 
+    @pytest.mark.parametrize("is_restarted", [False, True])
     @pytest.mark.parametrize("clock_set_ns", [-3600 * 10**9, 0], ids=["back", "not at all"])
     def test_a_topic_that_is_made_again_uses_no_number_once_more(
-        self, memory_files: MemoryFiles, clock_set_ns: int
+        self, memory_files: MemoryFiles, clock_set_ns: int, is_restarted: bool
     ) -> None:
         opened, store = open_topic(memory_files)
         store.log.append(frames("abc"), WALL_NS)
-        opened.remove_topic("t")
+        opened.remove_topic("t", wall_ns=WALL_NS)
 
+        if is_restarted:
+            opened.close()
+            opened = DataPath.open("data", SETTINGS, memory_files)
         again, _ = opened.open_topic("t", wall_ns=WALL_NS + clock_set_ns)
         assert store.log.next_seq == again.log.next_seq
+
+    def test_a_full_disk_keeps_no_topic_from_being_removed(self, memory_files: MemoryFiles) -> None:
+        files = FaultyFiles(memory_files)
+        opened, store = open_topic(files)
+        store.log.append(frames("abc"), WALL_NS)
+        files.fail("create", times=None)
+        with pytest.raises(StorageError):  # The clock would give a new topic the same numbers.
+            opened.remove_topic("t", wall_ns=WALL_NS)
+        opened.remove_topic("t", wall_ns=WALL_NS + 10**9)
+
+        assert [] == memory_files.names("data/topics")
 
     def test_a_removal_that_is_interrupted_is_finished_or_never_began(self) -> None:
         for changes in range(20):
@@ -205,7 +220,7 @@ class TestTopics:
             store.log.append(frames("a"), WALL_NS)
             files.crash_after(changes)
             try:
-                opened.remove_topic("t")
+                opened.remove_topic("t", wall_ns=WALL_NS)
             except SimulatedCrash:
                 memory.crash()
                 files.heal()
@@ -223,13 +238,13 @@ class TestTopics:
         files = FaultyFiles(memory_files)
         opened, store = open_topic(files)
         store.log.append(frames("a"), WALL_NS)
-        files.fail("remove")
+        files.fail("remove", skip=1)  # which is the marker's
         with pytest.raises(StorageError, match="cannot remove data/topics/t: Input/output error"):
-            opened.remove_topic("t")
+            opened.remove_topic("t", wall_ns=WALL_NS)
         assert [] == opened.topics()
 
         opened.open_topic("t", wall_ns=WALL_NS)
-        opened.remove_topic("t")
+        opened.remove_topic("t", wall_ns=WALL_NS)
         assert [] == memory_files.names("data/topics")
 
 

@@ -303,14 +303,14 @@ class TestFailures:
         store.log.append(frames("a"), WALL_NS)
         outcomes: list[StorageError | None] = []
         owner.commit.request(store.log, outcomes.append)
-        data_path.remove_topic("t")
+        data_path.remove_topic("t", wall_ns=WALL_NS)
         owner.run_until(lambda: bool(outcomes))
 
         assert not store.log.needs_retry
 
     def test_what_is_closed_is_not_synced(self, owner: Owner, files: FaultyFiles) -> None:
         data_path, store = open_topic(files)
-        data_path.remove_topic("t")
+        data_path.remove_topic("t", wall_ns=WALL_NS)
         outcomes: list[StorageError | None] = []
         owner.commit.request(store.log, outcomes.append)
         owner.commit.request(store.cursors, outcomes.append)

@@ -437,7 +437,7 @@ def test_a_sync_that_ends_after_the_topic_was_made_again_leaves_that_alone(
         store.log.append(frames(body), 1)
     job = store.log.begin_sync()
     job.run()
-    data_path.remove_topic("t")
+    data_path.remove_topic("t", wall_ns=WALL_NS)
     data_path.open_topic("t", wall_ns=WALL_NS)
     store.log.end_sync(job, None)
 

@@ -81,7 +81,7 @@ class Broker:
         self.destinations.pop(name, None)
         topic.discard()
         if not topic.ephemeral:
-            self._data_path.remove_topic(name)
+            self._data_path.remove_topic(name, wall_ns=self._clock.wall_ns())
         self._agenda.topology_changed(topic, lasting=not topic.ephemeral)
 
     def delete_channel(self, topic: Topic, name: str) -> None:

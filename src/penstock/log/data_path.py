@@ -20,6 +20,7 @@ from penstock.log.layout import (
 from penstock.log.marker import LastEnd, Marker, read_marker, write_marker
 from penstock.log.pool import FilePool
 from penstock.log.settings import LogSettings
+from penstock.log.topic_log import TopicLog
 from penstock.log.topic_store import (
     TopicStore,
     close_stores,
@@ -41,7 +42,13 @@ class DataPath:
     """A data path that this process has to itself. `DataPath.open` makes one."""
 
     def __init__(
-        self, path: str, settings: LogSettings, files: Files, lock: Lock, last_end: LastEnd
+        self,
+        path: str,
+        settings: LogSettings,
+        files: Files,
+        lock: Lock,
+        last_end: LastEnd,
+        removed_below: int,
     ) -> None:
         self.path = path
         self._settings = settings
@@ -55,7 +62,8 @@ class DataPath:
         """Topics that were not opened yet although the last run did not end cleanly. While there is
         one, the marker goes on to say how that run ended."""
         self._stores: dict[str, TopicStore] = {}
-        self._removed_below = 0  # all numbers of the topics that we have removed are
+        self._removed_below = removed_below
+        """Above all numbers of topics that were removed. A new topic starts here or later."""
 
     @classmethod
     def open(cls, path: str, settings: LogSettings, files: Files = REAL_FILES) -> "DataPath":
@@ -67,7 +75,8 @@ class DataPath:
         try:
             marker = verify_data_path(path, files)
             last_end = marker.last_end(files.boot_id()) if marker else LastEnd.CLEAN
-            data_path = cls(path, settings, files, lock, last_end)
+            removed_below = marker.removed_below if marker else 0
+            data_path = cls(path, settings, files, lock, last_end, removed_below)
             data_path._prepare()
         except BaseException:
             lock.close()
@@ -95,14 +104,15 @@ class DataPath:
         self._set_recovered(name)
         return store, findings
 
-    def remove_topic(self, name: str) -> None:
+    def remove_topic(self, name: str, *, wall_ns: int) -> None:
         """Removes a topic and all its messages, also while it is open. Raises StorageError."""
         store = self._stores.pop(name, None)
         if store is not None:
             store.discard()
-            self._removed_below = max(self._removed_below, store.log.next_seq)
         folder = self._folder(name)
         try:
+            if store is not None:
+                self._keep_numbers_of(store.log, wall_ns)
             self._remove_folder(removed_name(folder))
             # From here on the topic is gone; what is left of it goes now or at the next start.
             self._files.rename(folder, removed_name(folder))
@@ -158,8 +168,22 @@ class DataPath:
             with contextlib.suppress(OSError):
                 self._write_marker(is_open=True)
 
+    def _keep_numbers_of(self, removed: TopicLog, wall_ns: int) -> None:
+        """Has it remembered that the numbers of a topic have been used. Raises OSError."""
+        self._removed_below = max(self._removed_below, removed.next_seq)
+        if self._unrecovered:
+            return
+        try:
+            self._write_marker(is_open=True)
+        except OSError:
+            # Removing a topic makes room on a full disk. It is safe without the marker if the clock
+            # is beyond the topic's numbers: a topic that is created later starts there.
+            if removed.next_seq > seq_of_time(wall_ns):
+                raise
+
     def _write_marker(self, *, is_open: bool) -> None:
-        write_marker(self._files, self.path, Marker(self._files.boot_id(), is_open=is_open))
+        marker = Marker(self._files.boot_id(), is_open, self._removed_below)
+        write_marker(self._files, self.path, marker)
 
     def _folder(self, name: str) -> str:
         return f"{self._topics_path}/{names.file_name(name)}"
@@ -167,13 +191,13 @@ class DataPath:
     def _load_or_create(
         self, name: str, folder: str, wall_ns: int
     ) -> tuple[TopicStore, list[Finding]]:
+        # The clock may have been set back, or a removed topic have been ahead of it.
+        new_seq = max(seq_of_time(wall_ns), self._removed_below)
         if name in self._topics:
-            return load_store(self._pool, folder, self._settings, wall_ns, self._last_end)
+            return load_store(self._pool, folder, self._settings, new_seq, self._last_end)
         self._files.make_folder(folder)
         self._topics.add(name)
-        # The clock may have been set back, or a topic be ahead of it whose messages came fast.
-        next_seq = max(seq_of_time(wall_ns), self._removed_below)
-        return create_store(self._pool, folder, self._settings, next_seq), []
+        return create_store(self._pool, folder, self._settings, new_seq), []
 
     def _remove_folder(self, folder: str) -> None:
         with contextlib.suppress(FileNotFoundError):

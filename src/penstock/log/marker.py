@@ -6,10 +6,14 @@ It is text, so that a person can read it:
     format 1
     boot 7e340d32-169b-42a8-8e62-ea3d15afc667
     closed
+    removed below 1794798614919625
 
-`boot` names the time that the machine was up when the data path was last opened; the last line says
+`boot` names the time that the machine was up when the data path was last opened; the next line says
 `open` while a process has it open. `open` and another boot than today's: the machine went down with
 the data path open, and writes that nobody synced may be lost without a trace.
+
+`removed below` is a sequence number above all those of topics that were removed. A topic that is
+created again starts there or later, so that no number is used twice.
 """
 
 import contextlib
@@ -26,7 +30,9 @@ __all__ = ["FORMAT_VERSION", "LastEnd", "Marker", "read_marker", "write_marker"]
 FORMAT_VERSION = 1
 
 _TEXT = re.compile(
-    r"penstock data path\nformat (\d+)\n(?:boot (\S*)\n(open|closed)\n)?.*", re.DOTALL
+    r"penstock data path\nformat (\d+)\n"
+    r"(?:boot (\S*)\n(open|closed)\n)?(?:removed below (\d+)\n)?.*",
+    re.DOTALL,
 )
 _SIZE_MAX = 4096
 
@@ -44,6 +50,7 @@ class Marker(NamedTuple):
 
     boot_id: str
     is_open: bool
+    removed_below: int = 0
 
     def last_end(self, boot_id: str) -> "LastEnd":
         """How the last run ended, `boot_id` being today's."""
@@ -71,7 +78,7 @@ def read_marker(files: Files, folder: str) -> Marker | None:
             f"data path {folder} has format {match[1]}, written by a newer version; "
             f"this one knows up to {FORMAT_VERSION}"
         )
-    return Marker(match[2] or "", is_open=match[3] != "closed")
+    return Marker(match[2] or "", match[3] != "closed", int(match[4] or 0))
 
 
 def write_marker(files: Files, folder: str, marker: Marker) -> None:
@@ -79,6 +86,8 @@ def write_marker(files: Files, folder: str, marker: Marker) -> None:
     path = f"{folder}/{FORMAT_NAME}"
     state = "open" if marker.is_open else "closed"
     text = f"penstock data path\nformat {FORMAT_VERSION}\nboot {marker.boot_id}\n{state}\n"
+    if marker.removed_below:
+        text += f"removed below {marker.removed_below}\n"
     with contextlib.suppress(FileNotFoundError):
         files.remove(path + NEW_SUFFIX)
     with contextlib.closing(files.open(path + NEW_SUFFIX, "create")) as file:

@@ -99,9 +99,10 @@ def create_store(pool: FilePool, folder: str, settings: LogSettings, next_seq: i
 
 
 def load_store(
-    pool: FilePool, folder: str, settings: LogSettings, wall_ns: int, last_end: LastEnd
+    pool: FilePool, folder: str, settings: LogSettings, new_seq: int, last_end: LastEnd
 ) -> tuple[TopicStore, list[Finding]]:
     """Loads a topic; also returns what had to be put right. Raises OSError or StorageError.
+    `new_seq` is the number that a new topic would start with.
 
     After a power loss, messages that were delivered may be gone without a trace. Their numbers are
     not used again, because a reader may remember its position: the next message gets a number far
@@ -114,10 +115,10 @@ def load_store(
     journal_findings = cursors.load(is_synced=last_end is LastEnd.CLEAN)
     findings = loaded.findings + journal_findings
     if not cursors.has_journal:
-        findings += _begin_again(folder, cursors, loaded, wall_ns, lost_power=lost_power)
+        findings += _begin_again(folder, cursors, loaded, new_seq, lost_power=lost_power)
     next_seq = max(loaded.next_seq, cursors.known_end)
     if lost_power or loaded.is_tail_lost:
-        findings += _skip_numbers(folder, cursors, next_seq, wall_ns)
+        findings += _skip_numbers(folder, cursors, next_seq, new_seq)
         next_seq = cursors.known_end
     if not loaded.segments and next_seq > cursors.known_end:
         # An empty segment had the number in its name, and has been removed.
@@ -133,20 +134,20 @@ def load_store(
 
 
 def _begin_again(
-    folder: str, cursors: Cursors, loaded: Loaded, wall_ns: int, *, lost_power: bool
+    folder: str, cursors: Cursors, loaded: Loaded, new_seq: int, *, lost_power: bool
 ) -> list[Finding]:
     """Without a journal the topic was being created, or something took the journal away."""
     if not loaded.segments:
         # After a power loss, `_skip_numbers` is next.
-        cursors.begin(max(loaded.next_seq, seq_of_time(wall_ns)))
+        cursors.begin(max(loaded.next_seq, new_seq))
         return []
     cursors.begin(loaded.segments[0].first_seq)
     problem = "the journal of the channels is missing; all messages are kept for new channels"
     return [Finding(folder, problem, is_damage=not lost_power)]
 
 
-def _skip_numbers(folder: str, cursors: Cursors, first: int, wall_ns: int) -> list[Finding]:
-    end = max(first + SKIPPED_NUMBERS, seq_of_time(wall_ns))
+def _skip_numbers(folder: str, cursors: Cursors, first: int, new_seq: int) -> list[Finding]:
+    end = max(first + SKIPPED_NUMBERS, new_seq)
     cursors.reserve(end)
     cursors.sync()
     problem = "message numbers are skipped, since their messages may have been lost"
