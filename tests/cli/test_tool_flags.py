@@ -66,11 +66,8 @@ def test_what_every_consumer_needs(
 
 
 @pytest.mark.parametrize("tool", ["nsq_tail", "nsq_to_file", "nsq_to_http"])
-def test_what_cannot_be_reached_is_named(tool: str, capfd: pytest.CaptureFixture[str]) -> None:
-    enough = ENOUGH[tool]
-
-    assert_fatal(tool, [*enough, NSQD], "127.0.0.1:1: Connection refused", capfd)
-    assert_fatal(tool, [*enough, LOOKUPD], "no lookupd can be asked: http://127.0.0.1:1/", capfd)
+def test_an_nsqd_that_cannot_be_reached_is_named(tool: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert_fatal(tool, [*ENOUGH[tool], NSQD], "127.0.0.1:1: Connection refused", capfd)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +96,12 @@ def test_what_cannot_be_reached_is_named(tool: str, capfd: pytest.CaptureFixture
         ("nsq_to_nsq", [NSQD, TOPIC, DESTINATION], "127.0.0.1:1: Connection refused"),
         ("nsq_to_file", [NSQD], "--topic or --topic-pattern required"),
         ("nsq_to_file", [NSQD, "--topic-pattern=x"], "--lookupd-http-address must be specified"),
-        ("nsq_to_file", [LOOKUPD, "--topic-pattern=("], "--topic-pattern is no regular"),
+        (
+            "nsq_to_file",
+            [LOOKUPD, "--topic-pattern=(?=a)"],
+            "invalid or unsupported syntax after (?",
+        ),
+        ("nsq_to_file", [LOOKUPD, "--topic-pattern=("], "--topic-pattern '(' is not an RE2"),
         ("nsq_to_file", [NSQD, TOPIC, f"--output-dir={__file__}"], "is a file, and no folder"),
         ("nsq_to_file", [NSQD, TOPIC, "--gzip-level=10"], "--gzip-level must be from 1 to 9"),
         (

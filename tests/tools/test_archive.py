@@ -246,6 +246,29 @@ def test_a_disk_that_fails_ends_it_and_nothing_is_finished(
     assert 1 == unfinished_after_disconnect(nsqd, topic)
 
 
+def test_the_topic_pattern_has_the_syntax_of_re2(tmp_path: Path) -> None:
+    with (
+        run_nsqlookupd() as lookupd,
+        run_nsqd(
+            f"--lookupd-tcp-address={lookupd.tcp_address}", "--broadcast-address=127.0.0.1"
+        ) as nsqd,
+    ):
+        nsqd.publish("orders_eu", b"one")
+        nsqd.publish("orders2", b"two")
+        wait_until(lambda: lookupd.found("orders_eu") and lookupd.found("orders2"), "nsqd")
+        options = (
+            f"--lookupd-http-address={lookupd.http_address}",
+            "--topic-pattern=^[[:alpha:]_]+$",
+            "--filename-format=<TOPIC>.log",
+            f"--output-dir={tmp_path}",
+        )
+        with tool_process("nsq_to_file", *options) as archive:
+            wait_until(lambda: lines(tmp_path) == [b"one"], "the matching topic")
+            archive.stop()
+
+    assert ["orders_eu.log"] == os.listdir(tmp_path)
+
+
 def test_topics_that_match_are_read_at_once_and_new_ones_later(tmp_path: Path) -> None:
     with (
         run_nsqlookupd() as lookupd,

@@ -89,9 +89,10 @@ class Consumer:
     ) -> None:
         await self.close()
 
-    async def start(self) -> None:
-        """Subscribes. Raises NotConnected or Refused if no nsqd, or no lookupd, can be used; but
-        a topic that no lookupd knows yet is waited for."""
+    async def start(self, *, wait_for_lookupd: bool = False) -> None:
+        """Subscribe. Raises NotConnected or Refused if no nsqd, or no lookupd, can be used. A topic
+        that no lookupd knows yet is waited for. With `wait_for_lookupd`, so is a lookupd: if none
+        answers, the consumer logs a warning and keeps asking."""
         if self._fleet is not None:
             raise ClientError("a consumer can be started only once")
         self._loop = asyncio.get_running_loop()
@@ -106,7 +107,7 @@ class Consumer:
             self._joined,
         )
         try:
-            await self._fleet.start(needs_one=False)
+            await self._fleet.start(needs_one=False, needs_lookupd=not wait_for_lookupd)
         except BaseException:
             await self.close()
             raise

@@ -48,14 +48,19 @@ class Fleet:
         self._discovering: asyncio.Task[None] | None = None
         self._attempted = asyncio.Event()  # set at every end of an attempt
 
-    async def start(self, *, needs_one: bool) -> None:
-        """Returns when an nsqd is ready for use.
+    async def start(self, *, needs_one: bool, needs_lookupd: bool = True) -> None:
+        """Return when an nsqd is ready for use.
 
-        Raises what is wrong if there is none: with all addresses, or with all lookupds. Only who
-        relies on lookupds, and does not need one now, may do without.
+        Raises ClientError if none can be used. Without `needs_one`, it returns without an nsqd if
+        the addresses come from lookupds; without `needs_lookupd`, also if no lookupd answers.
         """
         if self._discovery is not None:
-            self._set_found(await self._discovery.first())
+            try:
+                self._set_found(await self._discovery.first())
+            except NotConnected as failure:
+                if needs_lookupd:
+                    raise
+                log.warning("%s", failure)
             self._tell_discovery()
             self._discovering = asyncio.create_task(self._discovery.run(self._set_found))
             self._discovering.add_done_callback(_tell_of_bug)

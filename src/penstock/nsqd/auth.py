@@ -22,7 +22,7 @@ from penstock.errors import AuthFailed, ConfigError, HttpRequestError, ProtocolE
 from penstock.foreign_json import decode_json
 from penstock.logs import Logger
 from penstock.nsqd.options import NsqdOptions
-from penstock.nsqd.re2 import Pattern, compile_pattern
+from penstock.re2 import Pattern, compile_pattern
 from penstock.webapi.client import HttpClient, without_secrets
 from penstock.webapi.go_json import to_json
 

@@ -8,12 +8,12 @@ files; and at the end. A disk that fails ends the program.
 
 import asyncio
 import os
-import re
 import signal
 from collections.abc import Iterable
 
 import msgspec
 
+from penstock import names
 from penstock.client import Consumer
 from penstock.client.addresses import parse_lookupds
 from penstock.client.discovery import request_headers
@@ -23,12 +23,15 @@ from penstock.logs import Logger
 from penstock.tools.consumer_options import consumer_config
 from penstock.tools.consuming import run_tool
 from penstock.tools.file_names import FileNames
-from penstock.tools.file_options import FileOptions
+from penstock.tools.file_options import FileOptions, compile_topic_pattern
 from penstock.tools.rotating_file import RotatingFile
 from penstock.tools.topic_archive import TopicArchive
 from penstock.webapi.client import ACCEPT_V1, HttpClient
 
 __all__ = ["run"]
+
+# How soon nsqlookupds are asked again for topics when none has answered.
+RETRY_SECONDS = 5.0
 
 
 def run(options: FileOptions, log: Logger) -> int:
@@ -47,7 +50,7 @@ class _Archive:
         self._options = options
         self._config = consumer_config("nsq_to_file", options)
         self._log = log
-        self._pattern = re.compile(options.topic_pattern)
+        self._pattern = compile_topic_pattern(options)
         self._http = HttpClient(
             connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
             request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,
@@ -70,7 +73,6 @@ class _Archive:
         if self._options.topic:
             await self._add(self._options.topic, tasks)
         else:
-            await self._add_found(await self._known_topics(), tasks)
             chores.append(tasks.create_task(self._keep_looking(tasks)))
         await stop.wait()
         for chore in chores:
@@ -92,13 +94,15 @@ class _Archive:
     async def _add(self, topics: Iterable[str], tasks: asyncio.TaskGroup) -> None:
         """Raises ConfigError or ClientError if there is something wrong with one."""
         for topic in topics:
+            if not names.is_valid(topic):
+                raise ConfigError(f"topic name {topic!r} is not valid")
             if topic not in self._topics and self._pattern.search(topic):
                 self._topics[topic] = archive = await self._start(topic)
                 tasks.create_task(archive.run())
 
     async def _start(self, topic: str) -> TopicArchive:
         options = self._options
-        names = FileNames(options, topic, hostname=os.uname().nodename, pid=os.getpid())
+        file_names = FileNames(options, topic, hostname=os.uname().nodename, pid=os.getpid())
         consumer = Consumer(
             topic,
             options.channel,
@@ -106,20 +110,23 @@ class _Archive:
             lookupd=options.lookupd_http_address,
             config=self._config,
         )
-        await consumer.start()
+        await consumer.start(wait_for_lookupd=True)
         return TopicArchive(
-            consumer, RotatingFile(options, names, self._log, SystemClock()), options
+            consumer, RotatingFile(options, file_names, self._log, SystemClock()), options
         )
 
     async def _keep_looking(self, tasks: asyncio.TaskGroup) -> None:
+        refresh_seconds = self._options.topic_refresh_ns / SECOND_NS
         while True:
-            await asyncio.sleep(self._options.topic_refresh_ns / SECOND_NS)
+            pause_seconds = refresh_seconds
             try:
                 known = await self._known_topics()
             except NotConnected as failure:
                 self._log.error("could not retrieve topic list: %s", failure)
+                pause_seconds = min(refresh_seconds, RETRY_SECONDS)
             else:
                 await self._add_found(known, tasks)
+            await asyncio.sleep(pause_seconds)
 
     async def _add_found(self, topics: Iterable[str], tasks: asyncio.TaskGroup) -> None:
         for topic in topics:

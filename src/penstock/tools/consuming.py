@@ -41,12 +41,14 @@ async def consume_all(
     *,
     leaving_seconds: float | None = None,
 ) -> None:
-    """Does `work` with each consumer. When one ends, or `stop` is set, all are stopped, and this
-    returns when each has come to its end; work that takes longer than `leaving_seconds`, counted
-    from `stop`, is cancelled. Raises the first error."""
+    """Start the consumers and do `work` with each. When one ends, or `stop` is set, all are stopped,
+    and this returns when each has ended; work that takes longer than `leaving_seconds`, counted
+    from `stop`, is cancelled. Raises the first error. As NSQ's tools do, a consumer waits for its
+    nsqlookupds, while an nsqd that is named and cannot be reached is an error."""
     async with AsyncExitStack() as stack:
         for consumer in consumers:
-            await stack.enter_async_context(consumer)
+            await consumer.start(wait_for_lookupd=True)
+            stack.push_async_callback(consumer.close)
         tasks = [asyncio.ensure_future(work(consumer)) for consumer in consumers]
         stopped = asyncio.create_task(stop.wait())
         leaving = asyncio.create_task(_cancel_in_time(tasks, stop, leaving_seconds))

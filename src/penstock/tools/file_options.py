@@ -1,7 +1,6 @@
 """Everything nsq_to_file can be told. Flags and defaults are NSQ's."""
 
 import os
-import re
 from dataclasses import dataclass
 
 from penstock import names
@@ -10,9 +9,13 @@ from penstock.errors import ConfigError
 from penstock.logs import LogLevel
 from penstock.option_kinds import BOOL, DURATION, INT, LOG_LEVEL, STRING, STRINGS
 from penstock.options import option
+from penstock.re2 import BadPattern, Pattern
 from penstock.tools.consumer_options import ConsumerOptions, check_source
 
-__all__ = ["FileOptions", "check", "needs_revisions"]
+__all__ = ["FileOptions", "check", "compile_topic_pattern", "needs_revisions"]
+
+# An expression may list many topics, and is trusted, unlike one from an auth server.
+PATTERN_PARTS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +32,7 @@ class FileOptions(ConsumerOptions):
 
     topic: tuple[str, ...] = option((), STRINGS, "topic to write to files", key=None)
     topic_pattern: str = option(
-        "", STRING, "regular expression: only topics in which it is found", key=None
+        "", STRING, "RE2 regular expression: write only the topics that it matches", key=None
     )
     topic_refresh_ns: int = option(
         60 * SECOND_NS,
@@ -112,10 +115,7 @@ def check(options: FileOptions) -> None:
         raise ConfigError("--lookupd-http-address must be specified when no --topic specified")
     if not all(map(names.is_valid, options.topic)):
         raise ConfigError("--topic is invalid")
-    try:
-        re.compile(options.topic_pattern)
-    except re.error as error:
-        raise ConfigError(f"--topic-pattern is no regular expression: {error}") from None
+    compile_topic_pattern(options)
     if needs_revisions(options) and "<REV>" not in options.filename_format:
         raise ConfigError(
             "missing <REV> in --filename-format when gzip, rotation, or work dir enabled"
@@ -123,6 +123,16 @@ def check(options: FileOptions) -> None:
     for flag, path in (("output-dir", options.output_dir), ("work-dir", options.work_dir)):
         if os.path.exists(path) and not os.path.isdir(path):
             raise ConfigError(f"--{flag}: {path} is a file, and no folder")
+
+
+def compile_topic_pattern(options: FileOptions) -> Pattern:
+    """Compile `--topic-pattern`. Raises ConfigError if RE2 refuses it."""
+    try:
+        return Pattern(options.topic_pattern, parts_max=PATTERN_PARTS_MAX)
+    except BadPattern as error:
+        raise ConfigError(
+            f"--topic-pattern {options.topic_pattern!r} is not an RE2 regular expression: {error}"
+        ) from None
 
 
 def needs_revisions(options: FileOptions) -> bool:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.nsqd.re2 import BadPattern, Pattern
+from penstock.re2 import BadPattern, Pattern
 
 # Expression, names that it matches, names that it does not.
 MATCHES = [

@@ -1,17 +1,16 @@
 r"""RE2's regular expressions, for names of topics and channels.
 
-Auth servers write the syntax that the reference reads, which is Go's. Python's `re` reads much of
-it otherwise, and takes exponential time over expressions that RE2 answers at once. So these are
-matched here, RE2's way: by walking through all states that the expression can be in, side by side,
-which takes a time that is bounded by its size. Nobody asks where a match is, only whether there is
-one.
+Python's `re` reads much of the syntax differently, and takes exponential time for expressions that
+RE2 matches in linear time. This matcher follows all states of the expression side by side, as RE2
+does, so that the time is bounded by the size of the expression. It only tells whether there is a
+match, not where.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 
 from penstock.names import NAME_BYTES_MAX
-from penstock.nsqd.re2_syntax import (
+from penstock.re2.syntax import (
     BadPattern,
     Chars,
     Choice,
@@ -23,10 +22,10 @@ from penstock.nsqd.re2_syntax import (
     parse,
 )
 
-__all__ = ["BadPattern", "Pattern", "compile_pattern"]
+__all__ = ["Pattern", "compile_pattern"]
 
-# What an expression may be made of, repetitions written out. A search takes at most the product of
-# this and the length of the name.
+# Maximum parts of an expression from an auth server, with repetitions expanded. A search takes at
+# most the product of this and the length of the name.
 PARTS_MAX = 1500
 
 
@@ -40,11 +39,13 @@ def compile_pattern(text: str) -> "Pattern":
 class Pattern:
     """A compiled expression."""
 
-    __slots__ = ("_parts", "_start", "_states", "text")
+    __slots__ = ("_parts", "_parts_max", "_start", "_states", "text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, parts_max: int = PARTS_MAX) -> None:
+        """Raises BadPattern."""
         self.text = text
         self._parts = 0
+        self._parts_max = parts_max
         self._states: list[_State] = []
         self._start = self._compile(parse(text), self._add(_Match()))
 
@@ -84,7 +85,7 @@ class Pattern:
     def _compile(self, node: Node, after: int) -> int:
         """Adds the states that match `node` and go on to `after`; returns the first of them."""
         self._parts += 1
-        if self._parts > PARTS_MAX:
+        if self._parts > self._parts_max:
             raise BadPattern("expression too large")
         match node:
             case Chars():
