@@ -66,7 +66,9 @@ def test_what_every_consumer_needs(
 
 
 @pytest.mark.parametrize("tool", ["nsq_tail", "nsq_to_file", "nsq_to_http"])
-def test_an_nsqd_that_cannot_be_reached_is_named(tool: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_nsqd_that_cannot_be_reached_is_named(
+    tool: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert_fatal(tool, [*ENOUGH[tool], NSQD], "127.0.0.1:1: Connection refused", capfd)
 
 

@@ -75,12 +75,14 @@ def test_several_topics_can_become_one(nsqd: NsqdProcess, other: NsqdProcess, to
 def test_what_is_required_passes_and_what_is_not_is_gone(
     nsqd: NsqdProcess, other: NsqdProcess, topic: str
 ) -> None:
-    nsqd.publish(topic, b'{"a":"x","b":1,"c":2}', b'{"a":"y"}', b"no json", b'{"a":"x","b":3}')
+    nsqd.publish(topic, b'{"a":"x","b":1,"c":2}', b'{"a":"y"}', b"no json", b'["a"]')
+    nsqd.publish(topic, b'{"a":"x","b":3}')
     required = ("--require-json-field=a", "--require-json-value=x", "--whitelist-json-field=b")
     with tool_process("nsq_to_nsq", *flags(topic, nsqd, other), *required) as relay:
         assert [b'{"b":1}', b'{"b":3}'] == bodies(other, topic, 2)
-        wait_until(lambda: is_drained(nsqd, topic, 4), "the others to be finished")
+        wait_until(lambda: is_drained(nsqd, topic, 5), "the others to be finished")
         relay.logs("ERROR: Unable to decode json: no json")
+        relay.logs('ERROR: Unable to decode json: ["a"]')
         relay.stop()
 
     assert 2 == other.stats(topic)["message_count"]

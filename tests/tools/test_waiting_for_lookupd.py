@@ -13,6 +13,7 @@ from penstock.testing.waiting import wait_until
 TOPIC = "orders"
 CHANNEL = "late"
 
+
 @pytest.mark.parametrize(
     ("tool", "flags"),
     [

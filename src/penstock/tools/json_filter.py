@@ -1,10 +1,10 @@
-"""Which messages pass, and what of them: for messages that are JSON. Pure.
+"""The JSON filter of nsq_to_nsq: pass messages by a field, or only some of their fields. Pure.
 
-A value is passed on byte for byte, whatever it is.
+Values are passed on byte for byte.
 """
 
+import re
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -12,17 +12,30 @@ from penstock.errors import Error
 
 __all__ = ["JsonFilter", "NotJson", "Unfit"]
 
+# An escape in a string; the group is a surrogate without its other half.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+# A number in Go's decimal notation. Python's also allows blanks and underscores.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
 
 class NotJson(Error):
-    """It is no JSON: nothing can be said of it."""
+    """The body is not a JSON object."""
 
 
 class Unfit(Error):
-    """It is JSON, but not of the kind that was promised."""
+    """The body is a JSON object without the field whose value is required."""
 
 
 class JsonFilter:
-    """Passes messages that have a field, or a value in it; of these, all or certain fields."""
+    """Passes messages that have a field, or a value in it; of these, all or certain fields.
+
+    null counts as an object without fields, as it does for Go's decoder.
+    """
 
     def __init__(self, field: str = "", value: str = "", whitelist: Sequence[str] = ()) -> None:
         self._field = field
@@ -36,11 +49,11 @@ class JsonFilter:
         return not self._field and not self._whitelist
 
     def filter(self, body: bytes) -> bytes | None:
-        """What is to be passed on; None if nothing is. Raises NotJson or Unfit."""
+        """The body to pass on; None if the message does not pass. Raises NotJson or Unfit."""
         if self.passes_all:
             return body
         fields = _fields(body)
-        if self._field and not self._has_it(fields or {}):
+        if self._field and not self._has_it(fields):
             return None
         return self._whitelisted(fields) if self._whitelist else body
 
@@ -59,30 +72,36 @@ class JsonFilter:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         return is_number and _number(bytes(raw).decode()) == self._number
 
-    def _whitelisted(self, fields: dict[str, msgspec.Raw] | None) -> bytes:
-        if fields is None:
-            raise Unfit("json is not an object")
+    def _whitelisted(self, fields: dict[str, msgspec.Raw]) -> bytes:
         passed = {name: fields[name] for name in self._whitelist if name in fields}
         return msgspec.json.encode(passed)
 
 
-def _fields(body: bytes) -> dict[str, msgspec.Raw] | None:
-    """None for what is JSON and no object. Raises NotJson."""
-    if not body.isascii():
-        # nsq compat: what is no UTF-8 is replaced, and does not make it less of a JSON.
-        body = body.decode("utf-8", "replace").encode()
+def _fields(body: bytes) -> dict[str, msgspec.Raw]:
+    """The fields of an object, with their values undecoded. Raises NotJson."""
     try:
-        decoded: Any = msgspec.json.decode(body)
-        if not isinstance(decoded, dict):
-            return None
-        return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError):
+        return _decode(body)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return _decode(_without_lone_surrogates(body))
+    except (ValueError, RecursionError):
         shown = body[:200].decode("utf-8", "replace")
         raise NotJson(f"Unable to decode json: {shown}") from None
 
 
+def _decode(body: bytes) -> dict[str, msgspec.Raw]:
+    if not body.isascii():
+        # nsq compat: bytes that are not UTF-8 are replaced, and do not make the JSON invalid.
+        body = body.decode("utf-8", "replace").encode()
+    msgspec.json.decode(body)  # a Raw value is not checked
+    return msgspec.json.decode(body, type=dict[str, msgspec.Raw] | None) or {}
+
+
+def _without_lone_surrogates(body: bytes) -> bytes:
+    """nsq compat: Go's decoder replaces them, while ours refuses them."""
+    return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], body)
+
+
 def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return float(text) if _NUMBER.fullmatch(text) else None
