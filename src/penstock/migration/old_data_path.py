@@ -12,6 +12,7 @@ from pathlib import Path
 from penstock import names
 from penstock.errors import DataPathError
 from penstock.log.files import Files, Lock, storage_error
+from penstock.log.layout import FORMAT_NAME, TOPICS_NAME, maybe_shard
 from penstock.migration.old_queue import OldQueue
 from penstock.migration.queue_files import QueueFile, QueueName, maybe_meta, maybe_queue_file
 from penstock.nsqd import metadata
@@ -46,12 +47,15 @@ class OldDataPath:
 
     @classmethod
     def read(cls, path: str, files: Files) -> "OldDataPath":
-        """Looks at what there is. Raises StorageError if that is nothing, or cannot be read."""
+        """List the topics and queues. Raises StorageError if there are none, if the path has topics
+        of Penstock, or if it cannot be read."""
         try:
             found = files.names(path)
+            queue_files = {name: file for name in found if (file := maybe_queue_file(name))}
+            if FORMAT_NAME in found:
+                _refuse_penstocks(path, found, files, has_queues=bool(queue_files))
         except OSError as error:
             raise storage_error("read", path, error) from error
-        queue_files = {name: file for name in found if (file := maybe_queue_file(name))}
         if metadata.FILE_NAME not in found and not queue_files:
             raise DataPathError(
                 f"{path} has nothing of an nsqd: neither {metadata.FILE_NAME} nor *.diskqueue.*.dat"
@@ -121,6 +125,23 @@ class OldDataPath:
                 return file.read(0, _META_BYTES_MAX)
         except OSError as error:
             raise storage_error("read", f"{self.path}/{name}", error) from error
+
+
+def _refuse_penstocks(path: str, found: list[str], files: Files, *, has_queues: bool) -> None:
+    """Raises DataPathError if an import would leave Penstock's own messages behind."""
+    if not has_queues:
+        raise DataPathError(
+            f"{path} is a data path of Penstock ({FORMAT_NAME}), and has no queue of NSQ's nsqd: "
+            f"nothing to import, start nsqd with --data-path={path}"
+        )
+    topics = files.names(f"{path}/{TOPICS_NAME}") if TOPICS_NAME in found else []
+    if topics or any(maybe_shard(name) is not None for name in found):
+        raise DataPathError(
+            f"{path} has queues of NSQ's nsqd and topics of Penstock, which an import would leave "
+            f"behind: move {FORMAT_NAME}, {TOPICS_NAME} and any shard-*, with a copy of "
+            f"{metadata.FILE_NAME}, to another folder, start nsqd on it to deliver their messages, "
+            "and import again"
+        )
 
 
 def lock_old(path: str, files: Files) -> Lock:
