@@ -55,6 +55,7 @@ def test_what_is_no_option_is_told(option: str, complaint: str) -> None:
         ({"dial_timeout": -1.0}, "dial_timeout must not be negative: -1.0"),
         ({"snappy": True, "deflate": True}, "exclude each other"),
         ({"backoff_strategy": "none"}, "exponential or full_jitter"),
+        ({"tls_min_version": "9"}, "tls1.0, tls1.1, tls1.2 or tls1.3, not '9'"),
         ({"heartbeat_interval": 60.0}, "longer than heartbeat_interval"),
         ({"tls_cert": "cert.pem"}, "tls_cert and tls_key go together"),
     ],

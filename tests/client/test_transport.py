@@ -109,16 +109,10 @@ def test_tls_is_not_done_without_where_it_was_asked_for(
     assert f"{without.tcp_address}: it offers no TLS, and TLS was asked for" == str(failure)
 
 
-@pytest.mark.parametrize(
-    ("option", "complaint"),
-    [("tls_root_ca_file,missing.pem", "missing.pem: No such file"), ("tls_min_version,9", "'9'")],
-)
-def test_what_is_wrong_with_the_files_is_told_before_connecting(
-    option: str, complaint: str
-) -> None:
-    config = ClientConfig(tls_v1=True).with_options([option])
+def test_what_is_wrong_with_the_files_is_told_before_connecting() -> None:
+    config = ClientConfig(tls_v1=True, tls_root_ca_file="missing.pem")
 
-    with pytest.raises(ConfigError, match=complaint):
+    with pytest.raises(ConfigError, match=r"missing\.pem: No such file"):
         blocking.Producer("127.0.0.1:1", config=config)
 
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, UsageError
+from penstock.options import parse_flags
 from penstock.tools.consumer_options import ConsumerOptions, check_source, consumer_config
 
 
@@ -69,7 +70,21 @@ def test_nsqd_is_told_who_we_are() -> None:
 
 @pytest.mark.parametrize("given", ["", "frob", "frob,1", "max_attempts", "dial_timeout,x"])
 def test_what_is_no_option_is_refused(given: str) -> None:
-    options = ConsumerOptions(nsqd_tcp_address=("127.0.0.1:4150",), consumer_opt=(given,))
+    with pytest.raises(UsageError, match="for flag -consumer-opt: "):
+        parse_flags(ConsumerOptions, [f"--consumer-opt={given}"])
 
-    with pytest.raises(ConfigError, match=r"^--consumer-opt: "):
+
+def test_options_that_contradict_each_other_are_refused() -> None:
+    options = ConsumerOptions(
+        nsqd_tcp_address=("127.0.0.1:4150",), consumer_opt=("snappy", "deflate")
+    )
+
+    with pytest.raises(ConfigError, match=r"^--consumer-opt: snappy and deflate exclude"):
         check_source(options)
+
+
+def test_an_option_is_not_compared_with_others_before_all_are_read() -> None:
+    flags = ["--consumer-opt=heartbeat_interval,70s", "--consumer-opt=read_timeout,100s"]
+    options = ConsumerOptions(**parse_flags(ConsumerOptions, flags).values)
+
+    assert 70.0 == consumer_config("nsq_tail", options).heartbeat_interval

@@ -170,14 +170,28 @@ def _lookupds(command: F) -> F:
 
 
 def client_options(role: str) -> Callable[[F], F]:
-    """What a producer or a consumer can be told beside, as NSQ's own tools are told: `options`."""
+    """Adds `--producer-opt` or `--consumer-opt`, as NSQ's own tools have it: `options`."""
     return click.option(
         f"--{role}-opt",
         "options",
         multiple=True,
         metavar="NAME,VALUE",
+        callback=_checked_client_options,
         help=f"Set an option of the {role}, such as snappy or auth_secret,xyz; may be repeated.",
     )
+
+
+def _checked_client_options(
+    context: click.Context, parameter: click.Parameter, options: tuple[str, ...]
+) -> tuple[str, ...]:
+    from penstock.client.config import parse_option  # noqa: PLC0415 (loads the client)
+
+    try:
+        for option in options:
+            parse_option(option)
+    except ConfigError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+    return options
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,9 @@ from penstock.tools.file_options import FileOptions, check
 
 __all__ = ["main"]
 
-COMMAND = ToolCommand(name="nsq_to_file", options=FileOptions, check=check, run=run)
+COMMAND = ToolCommand(
+    name="nsq_to_file", options=FileOptions, check=check, run=run, refuses_arguments=True
+)
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -1,12 +1,12 @@
-"""What the commands of all tools have in common: from a command line to a tool at work, and back to
-an exit code. What goes wrong is told in one line."""
+"""The shared part of the tools' commands: parse the command line, run the tool, return its exit
+code. An error is reported in one line."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.cli.command_line import read_command_line
-from penstock.errors import Error
+from penstock.errors import ConfigError, Error
 from penstock.logs import Logger
 
 __all__ = ["ToolCommand"]
@@ -14,12 +14,13 @@ __all__ = ["ToolCommand"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCommand:
-    """A tool's command. Where its options say nothing of log lines, they have the tool's name."""
+    """A tool's command. Log lines begin with the tool's name, unless its options set a prefix."""
 
     name: str
     options: type[Any]
     check: Callable[[Any], None]
     run: Callable[[Any, Logger], int]  # to import the tool itself only when it is called
+    refuses_arguments: bool = False  # as NSQ's nsq_to_file does; other tools ignore arguments
 
     def main(self, args: Sequence[str] | None) -> int:
         """Runs the tool until its work is done or it is told to stop."""
@@ -31,6 +32,8 @@ class ToolCommand:
             options = self.options(**line.values)
             log.level = getattr(options, "log_level", log.level)
             self.check(options)
+            if line.rest and self.refuses_arguments:
+                raise ConfigError(f"unknown arguments: {' '.join(line.rest)}")
             if line.rest:
                 log.warning("arguments after the flags have no effect: %s", " ".join(line.rest))
             return self.run(options, log)

@@ -11,8 +11,16 @@ from typing import Any
 from penstock import __version__
 from penstock.durations import parse_duration
 from penstock.errors import ConfigError
+from penstock.option_kinds import listing
 
-__all__ = ["ClientConfig"]
+__all__ = ["ClientConfig", "parse_option"]
+
+_CHOICES = {
+    "backoff_strategy": ("exponential", "full_jitter"),
+    "tls_min_version": ("", "tls1.0", "tls1.1", "tls1.2", "tls1.3"),
+}
+_POSITIVE = ("max_in_flight", "max_batches_in_flight", "max_queued_bytes", "read_timeout")
+_SAMPLE_RATE_MAX = 99
 
 _TRUE, _FALSE = frozenset({"true", "t", "1", ""}), frozenset({"false", "f", "0"})
 
@@ -101,18 +109,9 @@ class ClientConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int | float) and value < 0:
-                raise ConfigError(f"{field.name} must not be negative: {value}")
-        for name in ("max_in_flight", "max_batches_in_flight", "max_queued_bytes", "read_timeout"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be positive")
+            _check_value(field.name, getattr(self, field.name))
         if self.snappy and self.deflate:
             raise ConfigError("snappy and deflate exclude each other")
-        if self.sample_rate > 99:
-            raise ConfigError(f"sample_rate is a percentage below 100: {self.sample_rate}")
-        if self.backoff_strategy not in ("exponential", "full_jitter"):
-            raise ConfigError("backoff_strategy is exponential or full_jitter")
         if self.read_timeout <= self.heartbeat_interval:
             raise ConfigError("read_timeout must be longer than heartbeat_interval")
         if bool(self.tls_cert) != bool(self.tls_key):
@@ -123,23 +122,41 @@ class ClientConfig:
 
         `-` may stand for `_`; times are written as Go writes them (`1m30s`). Raises ConfigError.
         """
-        changes: dict[str, Any] = dict(map(_parse_option, options))
+        changes: dict[str, Any] = dict(map(parse_option, options))
         return replace(self, **changes)
 
 
 _FIELD_TYPES = {field.name: type(field.default) for field in fields(ClientConfig)}
 
 
-def _parse_option(option: str) -> tuple[str, object]:
+def parse_option(option: str) -> tuple[str, object]:
+    """The field and the value that `name,value`, or `name` for true, sets. Raises ConfigError if
+    there is no such field, or if it cannot have this value."""
     key, _, text = option.partition(",")
     name = key.strip().replace("-", "_")
     kind = _FIELD_TYPES.get(name)
     if kind is None:
         raise ConfigError(f"unknown option {key!r}")
     try:
-        return name, _parse_value(name, kind, text.strip())
+        value = _parse_value(name, kind, text.strip())
     except ValueError:
         raise ConfigError(f"option {name} cannot be {text!r}") from None
+    _check_value(name, value)
+    return name, value
+
+
+def _check_value(name: str, value: object) -> None:
+    """Raises ConfigError if the field can never have this value, whatever the others have."""
+    if isinstance(value, int | float) and value < 0:
+        raise ConfigError(f"{name} must not be negative: {value}")
+    if name in _POSITIVE and not value:
+        raise ConfigError(f"{name} must be positive")
+    if name == "sample_rate" and isinstance(value, int) and value > _SAMPLE_RATE_MAX:
+        raise ConfigError(f"sample_rate is a percentage below 100: {value}")
+    choices = _CHOICES.get(name)
+    if choices and str(value).lower() not in choices:
+        named = listing([choice for choice in choices if choice])
+        raise ConfigError(f"{name} must be {named}, not {value!r}")
 
 
 def _parse_value(name: str, kind: type, text: str) -> object:

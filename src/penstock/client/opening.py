@@ -92,15 +92,12 @@ def _opening(
 
 
 def _tls_context(config: ClientConfig) -> ssl.SSLContext:
-    min_version = _TLS_VERSIONS.get(config.tls_min_version.lower())
-    if min_version is None:
-        raise ConfigError(f"tls_min_version is tls1.0 to tls1.3, not {config.tls_min_version!r}")
     return client_context(
         root_ca=config.tls_root_ca_file,
         cert=config.tls_cert,
         key=config.tls_key,
         insecure_skip_verify=config.tls_insecure_skip_verify,
-        min_version=min_version,
+        min_version=_TLS_VERSIONS[config.tls_min_version.lower()],
     )
 
 

@@ -1,17 +1,37 @@
-"""What the tools that consume can all be told: where from, and how.
+"""The options that all consumer tools share, and the kind of `--consumer-opt`.
 
 Flags and defaults are NSQ's. None of them can stand in a file.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock import NSQ_VERSION, __version__
 from penstock.client import ClientConfig
+from penstock.client.config import parse_option
 from penstock.errors import ConfigError
 from penstock.option_kinds import BOOL, INT, STRINGS
 from penstock.options import check_values, option
 
-__all__ = ["ConsumerOptions", "check_source", "client_config", "consumer_config"]
+__all__ = [
+    "CLIENT_OPTIONS",
+    "ConsumerOptions",
+    "check_source",
+    "client_config",
+    "consumer_config",
+]
+
+
+def _parse_client_option(text: str) -> tuple[str, ...]:
+    """nsq compat: an unknown option is an error of the command line, which exits with 2."""
+    try:
+        parse_option(text)
+    except ConfigError as error:
+        raise ValueError(error) from None
+    return (text,)
+
+
+CLIENT_OPTIONS = replace(STRINGS, parse=_parse_client_option)
+"""The kind of `--consumer-opt` and `--producer-opt`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +49,7 @@ class ConsumerOptions:
         200, INT, "most messages to be sent before they are answered", key=None, at_least=1
     )
     consumer_opt: tuple[str, ...] = option(
-        (), STRINGS, "option of the consumer: name,value, or name alone for true", key=None
+        (), CLIENT_OPTIONS, "option of the consumer: name,value, or name alone for true", key=None
     )
 
 
@@ -44,13 +64,14 @@ def check_source(options: ConsumerOptions) -> None:
 
 
 def consumer_config(program: str, options: ConsumerOptions) -> ClientConfig:
-    """As `--consumer-opt` says, but for what has a flag of its own. Raises ConfigError."""
+    """The settings of a consumer: `--consumer-opt`, and the flags that override it. Raises
+    ConfigError."""
     given = (*options.consumer_opt, f"max_in_flight,{options.max_in_flight}")
     return client_config(program, "--consumer-opt", given)
 
 
 def client_config(program: str, flag: str, given: tuple[str, ...]) -> ClientConfig:
-    """The settings of a producer or a consumer of ours. Raises ConfigError."""
+    """The settings of a producer or a consumer. Raises ConfigError if two options contradict."""
     ours = ClientConfig(user_agent=f"{program}/{NSQ_VERSION} penstock/{__version__}")
     try:
         return ours.with_options(given)

@@ -22,7 +22,7 @@ from penstock.errors import ClientError, ConfigError, Error, Refused
 from penstock.logs import Logger
 from penstock.option_kinds import BOOL, INT, STRING, STRINGS
 from penstock.options import check_values, option
-from penstock.tools.consumer_options import client_config
+from penstock.tools.consumer_options import CLIENT_OPTIONS, client_config
 from penstock.tools.consuming import run_tool
 from penstock.tools.figures import counted
 from penstock.tools.records import RecordSplitter
@@ -64,7 +64,7 @@ class ToNsqOptions:
     )
     rate: int = option(0, INT, "most messages a second; 0 for no limit", key=None)
     producer_opt: tuple[str, ...] = option(
-        (), STRINGS, "option of the producer: name,value, or name alone for true", key=None
+        (), CLIENT_OPTIONS, "option of the producer: name,value, or name alone for true", key=None
     )
 
 

@@ -18,6 +18,7 @@ from penstock.logs import Logger
 from penstock.option_kinds import INT, STRING, STRINGS
 from penstock.options import option
 from penstock.tools.consumer_options import (
+    CLIENT_OPTIONS,
     ConsumerOptions,
     check_source,
     client_config,
@@ -67,7 +68,7 @@ class RelayOptions(ConsumerOptions):
         at_least=0,
     )
     producer_opt: tuple[str, ...] = option(
-        (), STRINGS, "option of the producers: name,value, or name alone for true", key=None
+        (), CLIENT_OPTIONS, "option of the producers: name,value, or name alone for true", key=None
     )
 
 
