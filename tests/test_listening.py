@@ -50,3 +50,14 @@ def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path) -> None:
         listen_once(str(path))
 
     assert "keep me" == path.read_text()
+
+
+def test_an_address_without_a_port_is_no_unix_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError, match=r"^listen \(4160\) failed - missing port in address$"):
+        listen_once("4160")
+    assert [] == list(tmp_path.iterdir())
+    assert "./4160" == listen_once("./4160")

@@ -17,15 +17,11 @@ __all__ = ["Listener", "listen", "peer_address"]
 class Listener:
     """A listening socket; `address` is where it really listens, its port chosen by now."""
 
-    def __init__(self, server: asyncio.Server, address: str) -> None:
+    def __init__(self, server: asyncio.Server, address: str, port: int = -1) -> None:
         self._server = server
         self.address = address
-
-    @property
-    def port(self) -> int:
+        self.port = port
         """The TCP port; -1 for a unix socket."""
-        tail = self.address.rpartition(":")[2]
-        return int(tail) if tail.isdecimal() else -1
 
     def close(self) -> None:
         """Stops accepting, and removes a unix socket's file."""
@@ -35,14 +31,21 @@ class Listener:
                 os.unlink(self.address)
 
 
-async def listen(address: str, factory: Callable[[], asyncio.BaseProtocol]) -> Listener:
-    """Listens at host:port, or at the path of a unix socket. If `factory` raises, the loop's
-    exception handler is called, and that one connection closed."""
+async def listen(
+    address: str, factory: Callable[[], asyncio.BaseProtocol], *, bare_name_is_path: bool = False
+) -> Listener:
+    """Listen at host:port, or at the path of a unix socket, which contains a slash. An address with
+    neither a colon nor a slash is a path too with `bare_name_is_path`, else it lacks its port.
+
+    If `factory` raises, the loop's exception handler is called, and that one connection closed.
+    """
     factory = _contained(factory)
     host, colon, port = address.rpartition(":")
     try:
-        if not colon or "/" in address:
+        if "/" in address or (not colon and bare_name_is_path):
             return await _listen_unix(address, factory)
+        if not colon:
+            raise ConfigError(f"listen ({address}) failed - missing port in address")
         if not has_port(address):
             raise ConfigError(f"listen ({address}) failed - {port} is no port")
         return await _listen_tcp(host.strip("[]") or "0.0.0.0", int(port), factory)
@@ -91,7 +94,7 @@ async def _listen_tcp(
     server = await loop.create_server(factory, host, port, backlog=4096)
     bound_host, bound_port = server.sockets[0].getsockname()[:2]
     name = f"[{bound_host}]" if ":" in bound_host else bound_host
-    return Listener(server, f"{name}:{bound_port}")
+    return Listener(server, f"{name}:{bound_port}", bound_port)
 
 
 async def _listen_unix(path: str, factory: Callable[[], asyncio.BaseProtocol]) -> Listener:

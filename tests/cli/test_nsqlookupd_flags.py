@@ -50,6 +50,8 @@ def test_a_wrong_command_line_shows_the_usage_and_exits_2() -> None:
             "FATAL: failed to build TLS config - TLS certificate x.pem: No such file or directory",
         ),
         (["-config=none.cfg"], "FATAL: failed to load config file none.cfg - No such file"),
+        (["-tcp-address=4160"], "FATAL: listen (4160) failed - missing port in address"),
+        (["-http-address=4161"], "FATAL: listen (4161) failed - missing port in address"),
         (["-http-address=127.0.0.1:70000"], "FATAL: listen (127.0.0.1:70000) failed - 70000 is"),
     ],
 )

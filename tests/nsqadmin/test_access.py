@@ -274,6 +274,10 @@ def test_pages_come_with_a_strict_policy(nsqadmin: NsqadminProcess) -> None:
         ),
         (["--nsqd-http-address=a:1", "--proxy-graphite"], "--proxy-graphite needs"),
         (["--nsqd-http-address=a:1", "--dev-static-dir=/nowhere"], "--dev-static-dir"),
+        (
+            ["--nsqd-http-address=a:1", "--http-address=4171"],
+            "listen (4171) failed - missing port in address",
+        ),
     ],
 )
 def test_options_that_cannot_work_are_refused(flags: list[str], why: str) -> None:

@@ -197,6 +197,16 @@ def test_port_in_use_is_one_line(tmp_path: Path, flag: str) -> None:
     assert "Traceback" not in failure.log
 
 
+def test_an_address_without_a_port_is_a_unix_socket_as_in_nsq(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with run_nsqd("--tcp-address=4150") as nsqd:
+        assert (tmp_path / "4150").is_socket()
+        assert -1 == nsqd.http("GET", "/info").json()["tcp_port"]
+    assert not (tmp_path / "4150").exists()
+
+
 @pytest.mark.parametrize("port", ["99999", "abc", "-5", ""])
 def test_what_is_no_port_is_one_line(tmp_path: Path, port: str) -> None:
     failure = failure_to_start(f"--tcp-address=127.0.0.1:{port}", data_path=tmp_path)

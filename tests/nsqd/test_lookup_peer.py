@@ -314,9 +314,21 @@ class TestTrouble:
         with registrant(f"{host}:4160") as ours:
             ours.serve_until(lambda: any("ERROR" in line for line in ours.logged))
 
+    @pytest.mark.parametrize("address", ["lookup.example", "", "127.0.0.1:port", "127.0.0.1:"])
+    def test_an_address_without_a_port_is_logged(self, address: str) -> None:
+        with registrant(address) as ours:
+            failure = f"LOOKUPD({address}): not an address (host:port)"
+            ours.serve_until(lambda: any(failure in line for line in ours.logged))
+
     def test_where_nobody_listens_is_logged(self) -> None:
         with reserved_address() as address, registrant(address) as ours:
             ours.serve_until(lambda: any("Connect" in line for line in ours.logged))
+
+
+def test_an_address_without_a_host_is_this_machine(lookupd: ScriptedLookupd) -> None:
+    port = lookupd.address.rpartition(":")[2]
+    with registrant(f":{port}") as ours:
+        ours.serve_until(lambda: any("connected" in line for line in ours.logged))
 
 
 @pytest.mark.parametrize("answer", [script.nothing, script.well, script.hang_up])

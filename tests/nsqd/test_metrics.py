@@ -156,6 +156,16 @@ def test_the_log_and_its_fsyncs_are_measured(nsqd: NsqdProcess, topic: str) -> N
     assert 1 == values["nsqd_topic_log_segments", topic]
 
 
+def test_with_a_sync_every_of_0_only_the_timeout_leads_to_an_fsync(topic: str) -> None:
+    messages = b"\n".join([b"x"] * 5000)
+    with run_nsqd("--sync-every=0", "--sync-timeout=1h") as nsqd:
+        nsqd.post(f"/mpub?topic={topic}", messages)
+        assert 0 == values_of(nsqd)["nsqd_fsync_seconds_count",]
+    with run_nsqd("--sync-every=0", "--sync-timeout=50ms") as nsqd:
+        nsqd.post(f"/mpub?topic={topic}", messages)
+        wait_until(lambda: values_of(nsqd)["nsqd_fsync_seconds_count",] > 0, "an fsync")
+
+
 def test_an_ephemeral_topic_has_no_log(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.publish(f"{topic}#ephemeral", b"x")
     values = values_of(nsqd)

@@ -213,10 +213,6 @@ def test_a_config_file_as_nsqs_users_write_them(tmp_path: Path) -> None:
             {"e2e_processing_latency_percentiles": (float("nan"),)},
             "--e2e-processing-latency-percentile must be in (0, 1], not nan",
         ),
-        (
-            {"lookupd_tcp_addresses": ("a:4160", "b")},
-            "--lookupd-tcp-address must be address:port, not b",
-        ),
         ({"statsd_address": "a"}, "--statsd-address must be address:port, not a"),
         ({"statsd_address": "a:65536"}, "--statsd-address must be address:port, not a:65536"),
         (
@@ -252,6 +248,19 @@ def test_to_demand_certificates_is_to_require_tls(
     options = NsqdOptions(tls_client_auth_policy=policy, tls_required=required)
 
     assert expected is in_effect(options).tls_required
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "-sync-every=0",
+        "-statsd-interval=0",
+        "-max-output-buffer-size=0",
+        "-lookupd-tcp-address=lookup.example",
+    ],
+)
+def test_values_that_nsq_accepts_are_accepted(flag: str) -> None:
+    check(NsqdOptions(**parse_flags(NsqdOptions, [flag]).values))
 
 
 def test_unknown_experiments_are_ignored() -> None:

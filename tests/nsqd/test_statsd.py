@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import select
 import socket
 import time
 from collections import Counter
@@ -56,6 +57,10 @@ class Receiver:
     def packet(self) -> bytes:
         """The next one."""
         return self._socket.recv(65536)
+
+    def has_packet(self) -> bool:
+        """Whether one has come."""
+        return bool(select.select([self._socket], [], [], 0)[0])
 
     def packets_until(self, line_end: bytes) -> list[bytes]:
         """The next ones, up to one with a line that ends like this."""
@@ -293,6 +298,14 @@ class TestNsqd:
             nsqd.publish("t", b"a")
 
             assert b"OK" == nsqd.http("GET", "/ping").body
+
+    def test_sends_nothing_with_an_interval_of_0(self, receiver: Receiver) -> None:
+        flags = (f"--statsd-address={receiver.address}", "--statsd-interval=0")
+        with run_nsqd(*flags) as nsqd:
+            nsqd.publish("t", b"a")
+
+            assert b"0" == nsqd.http("GET", "/config/statsd_interval").body
+        assert not receiver.has_packet()
 
     def test_does_not_mention_statsd_unless_asked_to(self) -> None:
         with run_nsqd() as nsqd:

@@ -108,6 +108,17 @@ def test_what_is_asked_for_is_agreed_to(
     assert agreed == {key: answer[key] for key in agreed}
 
 
+def test_no_output_buffer_may_be_asked_for_if_its_largest_size_is_0() -> None:
+    """As in NSQ: the default stays, buffering can be turned off, and every size is refused."""
+    with run_nsqd("--max-output-buffer-size=0") as nsqd:
+        sizes = {0: 16_384, -1: 1}
+        for asked, agreed in sizes.items():
+            with nsqd.connect() as client:
+                assert agreed == client.identify(output_buffer_size=asked)["output_buffer_size"]
+        with nsqd.connect() as client, pytest.raises(Refused, match=r"\(16384\) is invalid"):
+            client.identify(output_buffer_size=16_384)
+
+
 @pytest.mark.parametrize(
     ("body", "detail"),
     [

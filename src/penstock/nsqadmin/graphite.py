@@ -29,7 +29,7 @@ class Graphite:
 
     def __init__(self, url: str, statsd_interval_ns: int, http: HttpClient, log: Logger) -> None:
         self._url = url.rstrip("/")
-        self._interval_seconds = statsd_interval_ns // SECOND_NS
+        self._interval_seconds = max(statsd_interval_ns // SECOND_NS, 1)
         self._http = http
         self._log = log
 

@@ -25,7 +25,9 @@ class NsqadminOptions(DaemonOptions):
     log_prefix: str = prefix_option("[nsqadmin] ")
 
     http_address: str = option(
-        "0.0.0.0:4171", STRING, "where HTTP is served: address:port, or a unix socket's path"
+        "0.0.0.0:4171",
+        STRING,
+        "where HTTP is served: address:port, or a unix socket's path with a / in it",
     )
     base_path: str = option("/", STRING, "the path that every page and call begins with")
     dev_static_dir: str = option(
@@ -114,7 +116,7 @@ class NsqadminOptions(DaemonOptions):
         "nsq.%s", STRING, "what nsqds put before the names they send to statsd; %s is the host"
     )
     statsd_interval_ns: int = option(
-        60 * SECOND_NS, DURATION, "how often nsqds send to statsd", at_least=SECOND_NS
+        60 * SECOND_NS, DURATION, "how often nsqds send to statsd", at_least=0
     )
 
 

@@ -7,6 +7,7 @@ deliver, when a deadline has come, when progress is to be journalled and when a 
 import asyncio
 import os
 import random
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -156,7 +157,8 @@ class Nsqd:
             observe_seconds=self._sync_seconds.observe,
             report_bug=self.report_bug,
         )
-        self.durability = Durability(self._commit, options.sync_every)
+        # nsq compat: with 0, only --sync-timeout decides.
+        self.durability = Durability(self._commit, options.sync_every or sys.maxsize)
         self._publisher = Publisher(self.durability, self._end_turn_soon, self.report_bug)
         self._metadata = MetadataWriter(
             self._path, lambda: metadata.render(self.broker.topics.values()), log
@@ -193,7 +195,7 @@ class Nsqd:
         await self._serve_http()
         self._reload_on_hangup()
         self._lookups.connect(self.options.lookupd_tcp_addresses)
-        if self.options.statsd_address:
+        if self.options.statsd_address and self.options.statsd_interval_ns:
             self._report_to_statsd()
         self._loop_lag.start()
         self._keep_house()
@@ -276,7 +278,9 @@ class Nsqd:
             tls_required=self.options.tls_required is not TlsRequired.NOBODY,
             report_bug=self.report_bug,
         )
-        self.tcp = await listen(self.options.tcp_address, lambda: Client(services))
+        self.tcp = await listen(
+            self.options.tcp_address, lambda: Client(services), bare_name_is_path=True
+        )
         self.log.info("TCP: listening on %s", self.tcp.address)
 
     async def _serve_http(self) -> None:
@@ -310,7 +314,9 @@ class Nsqd:
             if gate is not None:
                 gate.https_port = self.https.port
         if self.options.http_address:
-            self.http = await listen(self.options.http_address, server.new_connection)
+            self.http = await listen(
+                self.options.http_address, server.new_connection, bare_name_is_path=True
+            )
             self.log.info("HTTP: listening on %s", self.http.address)
             services.http_port = self.http.port
         if self.tcp is not None:

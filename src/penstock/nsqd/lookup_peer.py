@@ -17,6 +17,7 @@ from typing import TypeAlias, cast
 
 import msgspec
 
+from penstock.addresses import has_port, host_of
 from penstock.broker.topic import Topic
 from penstock.connecting import reason_of
 from penstock.errors import ProtocolError
@@ -74,8 +75,7 @@ class LookupPeer:
         """None while it is not connected."""
         self.http_turn = asyncio.Semaphore(REQUESTS_MAX)
         """To be taken by whoever makes a request to its HTTP API."""
-        host, _, port = address.rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port)
+        self._host = host_of(address).strip("[]") or "localhost"  # nsq compat: as Go dials :4160
         self._identity = identity
         self._topics = topics
         self._log = log
@@ -156,10 +156,14 @@ class LookupPeer:
             conversation.close()
 
     async def _connect(self) -> "_Conversation":
+        if not has_port(self.address):
+            # nsq compat: a wrong --lookupd-tcp-address does not keep nsqd from starting.
+            raise OSError("not an address (host:port)")
+        port = int(self.address.rpartition(":")[2])
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
                 _, conversation = await self._loop.create_connection(
-                    _Conversation, self._host, self._port, ssl=self._tls
+                    _Conversation, self._host, port, ssl=self._tls
                 )
         except UnicodeError as error:
             raise OSError(f"no such host: {error}") from error

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from penstock.addresses import has_port, is_address
+from penstock.addresses import has_port
 from penstock.clock import MILLISECOND_NS, SECOND_NS
 from penstock.daemon_options import DaemonOptions, prefix_option
 from penstock.errors import ConfigError
@@ -177,8 +177,9 @@ class NsqdOptions(DaemonOptions):
     sync_every: int = option(
         2500,
         INT,
-        "fsync a topic's log after so many messages; 1 delays each OK until its fsync is done",
-        at_least=1,
+        "fsync a topic's log after so many messages; 1 delays each OK until its fsync is done, 0"
+        " leaves it to -sync-timeout",
+        at_least=0,
     )
     sync_timeout_ns: int = option(
         2 * SECOND_NS, DURATION, "fsync a topic's log at least so often", at_least=MILLISECOND_NS
@@ -215,7 +216,7 @@ class NsqdOptions(DaemonOptions):
     )
     max_rdy_count: int = option(2500, INT, "the largest RDY a client may send", at_least=1)
     max_output_buffer_size: int = option(
-        65_536, INT, "the largest output buffer a client may ask for, in bytes", at_least=1
+        65_536, INT, "the largest output buffer a client may ask for, in bytes", at_least=0
     )
     max_output_buffer_timeout_ns: int = option(
         30 * SECOND_NS,
@@ -242,7 +243,7 @@ class NsqdOptions(DaemonOptions):
     statsd_address: str = option("", STRING, "a statsd to send figures to by UDP, address:port")
     statsd_prefix: str = option("nsq.%s", STRING, "prefix of statsd keys; %s is this node")
     statsd_interval_ns: int = option(
-        60 * SECOND_NS, DURATION, "time between two reports to statsd", at_least=MILLISECOND_NS
+        60 * SECOND_NS, DURATION, "time between two reports to statsd; 0 for no reports", at_least=0
     )
     statsd_mem_stats: bool = option(True, BOOL, "report memory figures to statsd as well")
     statsd_udp_packet_size: int = option(
@@ -385,9 +386,6 @@ def check(options: NsqdOptions) -> None:
             )
     if options.statsd_address and not has_port(options.statsd_address):
         raise ConfigError(f"--statsd-address must be address:port, not {options.statsd_address}")
-    for address in options.lookupd_tcp_addresses:
-        if not is_address(address):
-            raise ConfigError(f"--lookupd-tcp-address must be address:port, not {address}")
     _check_tls(options)
 
 

@@ -74,7 +74,7 @@ def statsd_settings(options: NsqdOptions, prefix: str) -> StatsdSettings:
     return StatsdSettings(
         address=options.statsd_address,
         prefix=prefix,
-        interval_seconds=options.statsd_interval_ns / SECOND_NS,
+        interval_seconds=max(options.statsd_interval_ns, MILLISECOND_NS) / SECOND_NS,
         packet_bytes_max=options.statsd_udp_packet_size,
         with_memory=options.statsd_mem_stats,
         with_ephemeral=not options.statsd_exclude_ephemeral,

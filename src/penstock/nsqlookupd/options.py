@@ -23,10 +23,14 @@ class NsqlookupdOptions(DaemonOptions):
     log_prefix: str = prefix_option("[nsqlookupd] ")
 
     tcp_address: str = option(
-        "0.0.0.0:4160", STRING, "where nsqd connects: address:port, or a unix socket's path"
+        "0.0.0.0:4160",
+        STRING,
+        "where nsqd connects: address:port, or a unix socket's path with a / in it",
     )
     http_address: str = option(
-        "0.0.0.0:4161", STRING, "where HTTP is served: address:port, or a unix socket's path"
+        "0.0.0.0:4161",
+        STRING,
+        "where HTTP is served: address:port, or a unix socket's path with a / in it",
     )
     broadcast_address: str = option(
         _hostname, STRING, "the name that nsqd is told for us", default_text="the hostname"

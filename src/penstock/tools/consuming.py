@@ -42,9 +42,9 @@ async def consume_all(
     leaving_seconds: float | None = None,
 ) -> None:
     """Start the consumers and do `work` with each. When one ends, or `stop` is set, all are
-    stopped, and this returns when each has ended; work that takes longer than `leaving_seconds`, counted
-    from `stop`, is cancelled. Raises the first error. As NSQ's tools do, a consumer waits for its
-    nsqlookupds, while an nsqd that is named and cannot be reached is an error."""
+    stopped, and this returns when each has ended; work that takes longer than `leaving_seconds`,
+    counted from `stop`, is cancelled. Raises the first error. As in NSQ's tools, a consumer waits
+    for its nsqlookupds, while an nsqd that is named and cannot be reached is an error."""
     async with AsyncExitStack() as stack:
         for consumer in consumers:
             await consumer.start(wait_for_lookupd=True)
