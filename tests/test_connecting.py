@@ -15,6 +15,16 @@ def unverified() -> ssl.SSLCertVerificationError:
     return failure
 
 
+def not_tls() -> ssl.SSLError:
+    context = ssl.create_default_context()
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    incoming.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(ssl.SSLError) as failure:
+        client.do_handshake()
+    return failure.value
+
+
 @pytest.mark.parametrize(
     ("failure", "expected"),
     [
@@ -25,6 +35,7 @@ def unverified() -> ssl.SSLCertVerificationError:
         ),
         (socket.gaierror(-2, "Name or service not known"), "Name or service not known"),
         (ssl.SSLError(1, "certificate\nverify failed"), "certificate verify failed"),
+        (not_tls(), "the server does not speak TLS on this port"),
         (unverified(), "certificate verify failed: self-signed certificate"),
         (ValueError("two\nlines"), "two lines"),
         (ValueError(), "ValueError"),

@@ -102,12 +102,13 @@ def test_a_lookupd_that_does_not_wait_is_polled(
     old_lookupd: AuthServer, nsqd: NsqdProcess, topic: str, run: Run
 ) -> None:
     nsqd.publish(topic, b"x")
-    old_lookupd.status = 404
+    known, unknown = (200, old_lookupd.answer), (404, {"message": "TOPIC_NOT_FOUND"})
+    old_lookupd.status, old_lookupd.answer = unknown
 
     async def scenario() -> None:
         async with Consumer(topic, "c", lookupd=old_lookupd.address, config=OFTEN) as consumer:
             await eventually(lambda: len(old_lookupd.asked) >= 3, "polls")
-            old_lookupd.status = 200
+            old_lookupd.status, old_lookupd.answer = known
             (await anext(consumer)).finish()
 
     run(scenario())
@@ -162,6 +163,7 @@ def test_a_node_that_has_registered_no_address_does_not_hide_the_others(
     ("status", "answer", "complaint"),
     [
         (500, {}, "got status 500"),
+        (404, {"message": "NOT_FOUND"}, "got status 404: this is no nsqlookupd"),
         (200, b"nonsense", "unexpected answer"),
         (200, {"producers": 7}, "unexpected answer"),
     ],

@@ -203,6 +203,8 @@ def test_an_unfinished_frame_can_be_taken_out() -> None:
         (b"\x00\x00\x00\x65\x00\x00\x00\x00", "size 101 out of range 4-100"),
         (b"\xff\xff\xff\xff\x00\x00\x00\x00", "size -1 out of range 4-100"),
         (b"\x00\x00\x00\x04\x00\x00\x00\x03", "type 3 is unknown"),
+        (b"\x00\x00\x00\x04\xff\xff\xff\xff", "type -1 is unknown"),
+        (b"\x00\x00\x00\x0eE_BAD_PROTOCOL", "it is the TCP port of nsqlookupd, which is for nsqd"),
         (b"\x00\x00\x00\x06\x00\x00\x00\x02hi", "message of 2 bytes is too short"),
         (b"HTTP/1.1 400 Bad Request\r\n", "it is HTTP, which has another port"),
     ],

@@ -176,9 +176,12 @@ def request_headers(config: ClientConfig) -> list[tuple[str, str]]:
 
 
 def parse_answer(url: str, status: int, body: bytes) -> frozenset[str]:
-    """The addresses in a lookupd's answer. Raises HttpRequestError if it is none."""
-    if status == 404:  # nobody has published to the topic yet
+    """The addresses in a lookupd's answer; none for a topic that it does not know. Raises
+    HttpRequestError if it is not an answer of a lookupd."""
+    if status == 404 and b"TOPIC_NOT_FOUND" in body:
         return frozenset()
+    if status == 404:
+        raise HttpRequestError(url, "got status 404: this is no nsqlookupd", status=status)
     if status != 200:
         raise HttpRequestError(url, f"got status {status}", status=status)
     try:

@@ -47,13 +47,23 @@ class Fleet:
         self._failures: dict[str, ClientError] = {}
         self._discovering: asyncio.Task[None] | None = None
         self._attempted = asyncio.Event()  # set at every end of an attempt
+        self._is_starting = False
 
     async def start(self, *, needs_one: bool, needs_lookupd: bool = True) -> None:
         """Return when an nsqd is ready for use.
 
         Raises ClientError if none can be used. Without `needs_one`, it returns without an nsqd if
         the addresses come from lookupds; without `needs_lookupd`, also if no lookupd answers.
+
+        An nsqd that cannot be used is logged only if this returns: the error names it too.
         """
+        self._is_starting = True
+        await self._start(needs_one=needs_one, needs_lookupd=needs_lookupd)
+        self._is_starting = False
+        for failure in self._failures.values():
+            log.warning("%s", failure)
+
+    async def _start(self, *, needs_one: bool, needs_lookupd: bool) -> None:
         if self._discovery is not None:
             try:
                 self._set_found(await self._discovery.first())
@@ -147,7 +157,7 @@ class Fleet:
             self._discovery.set_urgent(urgent=not self.connections)
 
     def _note_failure(self, address: str, failure: ClientError) -> None:
-        if str(failure) != str(self._failures.get(address)):
+        if not self._is_starting and str(failure) != str(self._failures.get(address)):
             log.warning("%s", failure)
         self._failures[address] = failure
         self._attempted.set()

@@ -159,7 +159,8 @@ class Cluster:
         try:
             answer = await self._http.get_json(base_url(lookupd) + path, _Producers)
         except HttpRequestError as failure:
-            return [] if failure.status == 404 else failure  # a topic that nobody has
+            is_unknown_topic = failure.status == 404 and "TOPIC_NOT_FOUND" in failure.reason
+            return [] if is_unknown_topic else failure
         return [_http_address(producer) for producer in answer.producers or []]
 
 

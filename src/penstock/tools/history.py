@@ -23,6 +23,7 @@ from penstock.cluster.nsqd_api import refusal, url_of
 from penstock.errors import HttpRequestError
 from penstock.foreign_json import decode_json_by
 from penstock.webapi.client import https_instead
+from penstock.webapi.http_failures import http_reason
 
 __all__ = ["StoredMessage", "body_line", "json_line", "read_history", "text_line"]
 
@@ -181,14 +182,12 @@ class _Reading:
         message.line = line
         return message
 
-    def _broken(self, failure: Exception) -> HttpRequestError:
+    def _broken(self, failure: OSError | HTTPException) -> HttpRequestError:
         """Where it broke off is where one can go on."""
         if isinstance(failure, TimeoutError):
             reason = "no answer"
-        elif isinstance(failure, HTTPException):
-            reason = "the connection ended before the answer did"
         else:
-            reason = getattr(failure, "strerror", None) or str(failure)
+            reason = http_reason(failure)
         if self._next_seq is not None:
             reason += f"; go on with --from {self._next_seq}"
         return HttpRequestError(self._address, reason)

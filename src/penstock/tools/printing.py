@@ -54,8 +54,8 @@ async def print_messages(
         max_in_flight=in_flight,
         config=ClientConfig().with_options(options),
     )
-    with _warnings_of_clients(lambda _: None):
-        await consumer.start()  # What is wrong now ends it, and need not be told twice.
+    with _warnings_of_clients(warn):
+        await consumer.start()
     messages: list[Message] = []
     # Whoever reads this may take a break.
     touching = asyncio.create_task(consumer.keep_touching(lambda: messages))

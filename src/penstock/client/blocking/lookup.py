@@ -3,10 +3,13 @@
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
+from http.client import HTTPException
 
 from penstock.client.config import ClientConfig
 from penstock.client.discovery import parse_answer, request_headers
 from penstock.errors import HttpRequestError, NotConnected
+from penstock.webapi.http_failures import http_reason
+from penstock.webapi.http_target import without_secrets
 
 __all__ = ["look_up"]
 
@@ -38,5 +41,8 @@ def _ask(url: str, config: ClientConfig) -> frozenset[str]:
     except urllib.error.HTTPError as refusal:
         with refusal:
             return parse_answer(url, refusal.code, refusal.read(ANSWER_BYTES_MAX))
-    except (OSError, ValueError) as failure:
-        raise HttpRequestError(url, str(getattr(failure, "reason", failure))) from None
+    except (OSError, ValueError, HTTPException) as failure:
+        # urllib wraps what went wrong while connecting.
+        reason = getattr(failure, "reason", failure)
+        cause = reason if isinstance(reason, OSError) else failure
+        raise HttpRequestError(without_secrets(url), http_reason(cause)) from None
