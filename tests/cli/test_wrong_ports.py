@@ -1,7 +1,6 @@
 """A command that is given the port of another protocol says so in one line, without a traceback."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -152,7 +151,7 @@ def test_https_where_there_is_none(command: list[str], ports: Ports) -> None:
     ],
 )
 def test_a_tool_that_waits_for_nsqlookupd_logs_why(
-    command: list[str], address: str, complaint: str, ports: Ports, tmp_path: Path
+    command: list[str], address: str, complaint: str, ports: Ports
 ) -> None:
     flags = [*command[1:], f"--lookupd-http-address={address}"]
     with tool_process(command[0], *(each.format(**ports._asdict()) for each in flags)) as tool:

@@ -60,8 +60,8 @@ class Fleet:
         self._is_starting = True
         await self._start(needs_one=needs_one, needs_lookupd=needs_lookupd)
         self._is_starting = False
-        for failure in self._failures.values():
-            log.warning("%s", failure)
+        for unusable in self._failures.values():
+            log.warning("%s", unusable)
 
     async def _start(self, *, needs_one: bool, needs_lookupd: bool) -> None:
         if self._discovery is not None:

@@ -184,10 +184,7 @@ class _Reading:
 
     def _broken(self, failure: OSError | HTTPException) -> HttpRequestError:
         """Where it broke off is where one can go on."""
-        if isinstance(failure, TimeoutError):
-            reason = "no answer"
-        else:
-            reason = http_reason(failure)
+        reason = "no answer" if isinstance(failure, TimeoutError) else http_reason(failure)
         if self._next_seq is not None:
             reason += f"; go on with --from {self._next_seq}"
         return HttpRequestError(self._address, reason)
