@@ -67,10 +67,10 @@ class Fleet:
         if self._discovery is not None:
             try:
                 self._set_found(await self._discovery.first())
-            except NotConnected as failure:
+            except NotConnected as no_answer:
                 if needs_lookupd:
                     raise
-                log.warning("%s", failure)
+                log.warning("%s", no_answer)
             self._tell_discovery()
             self._discovering = asyncio.create_task(self._discovery.run(self._set_found))
             self._discovering.add_done_callback(_tell_of_bug)
