@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format docs pictures build bench fuzz soak clean
+.PHONY: help demo test lint format docs pictures build bench simulate fuzz soak clean
 
 bin := .venv/bin
 
@@ -45,6 +45,9 @@ build: .venv/.up-to-date ## make the wheel and the source archive, in dist/
 bench: .venv/.up-to-date ## measure against the reference points; ARGS="--help" for choices
 	@scripts/ensure-redis
 	@java_home=$$(scripts/ensure-java) && JAVA_HOME="$$java_home" $(bin)/python -m bench $(ARGS)
+
+simulate: .venv/.up-to-date ## run SCHEDULES=10000 simulated schedules; SEED=N for certain ones
+	@$(bin)/python -m tests.simulation --seeds $(or $(SCHEDULES),10000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 fuzz: .venv/.up-to-date ## look for input that breaks something; ARGS="--help" for choices
 	@$(bin)/python -m fuzz $(ARGS)

@@ -14,7 +14,7 @@
     goals      what our figures have to reach
     report     tables, Markdown, JSON
     growth     how the cost of a message grows with what there is more of
-    guard      whether a message has become more expensive: a test asks it
+    guard      whether a message has become more expensive than in an earlier run
     plot       pictures of all this
     log_bench  the log by itself, without a server
 

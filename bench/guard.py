@@ -1,21 +1,21 @@
-"""Has a message become more expensive? `python -m bench.guard`, and a test that asks the same.
+"""Has a message become more expensive? `python -m bench.guard --save before.json` on the old code,
+`python -m bench.guard --against before.json` on the new one, both on the same machine.
 
 Messages go the way that they go in nsqd, without its sockets: commands are parsed, messages are
 published, stored, delivered and finished, by the real wire, broker and log, on files in memory.
 What that takes is divided by what a loop of plain Python takes, in turn with it in the same
-process, so that the figure, a message's cost in steps of that loop, means the same on a fast
-machine and on a slow or busy one. Of many short rounds the least counts: whatever else the machine
+process, so that the figure, a message's cost in steps of that loop, hardly depends on what else
+the machine does. Of many short rounds the least counts: whatever else the machine
 does makes a round longer, never shorter.
 
-The figures that hold are kept in guard.json, for each version of Python. `--accept` puts those of
-this run in their place, after a change that is worth what it costs, or one that made it faster.
+Processors differ by more than the limit, so no figures are kept in the repository.
 """
 
 import gc
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,11 +35,9 @@ from penstock.wire import commands, events
 from penstock.wire.limits import Limits
 from penstock.wire.server import ServerConnection
 
-__all__ = ["WORSE_MAX", "Guarded", "accepted", "main", "measure"]
+__all__ = ["WORSE_MAX", "Cost", "main", "measure"]
 
 WORSE_MAX = 1.25
-BASELINE = Path(__file__).with_name("guard.json")
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 ROUNDS = 60
 BODY = b"x" * 200
@@ -52,63 +50,63 @@ SAVE_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
-    """What a message costs in one of the workloads, now and when it was last accepted."""
+class Cost:
+    """Cost of a message in one of the workloads, in steps, now and before."""
 
     workload: str
-    cost: float
-    accepted: float | None
+    steps: float
+    before: float | None = None
 
     @property
-    def worse(self) -> float | None:
-        """How many times as much as was accepted."""
-        return self.cost / self.accepted if self.accepted else None
+    def factor(self) -> float | None:
+        """Cost relative to the one before; None if there is no such figure."""
+        return self.steps / self.before if self.before else None
 
     @property
     def is_too_much(self) -> bool:
-        return self.worse is not None and self.worse > WORSE_MAX
+        return self.factor is not None and self.factor > WORSE_MAX
+
+    def __str__(self) -> str:
+        text = f"{self.workload}: {self.steps:.2f} steps a message"
+        return text if self.factor is None else f"{text}, {self.factor:.2f} times as many as before"
 
 
-def measure(rounds: int) -> list[Guarded]:
-    """All workloads, in turn with the loop that they are compared with."""
+def measure(rounds: int, before: Mapping[str, float]) -> list[Cost]:
+    """Measures all workloads, in turn with the loop that they are compared with."""
     seconds: dict[str, float] = {"steps": float("inf")}
     with _no_collection():
         for _ in range(rounds):
             for name, (run, count) in WORKLOADS.items():
                 for what, took in (("steps", _calibrate() / STEPS), (name, run() / count)):
                     seconds[what] = min(took, seconds.get(what, took))
-    before = accepted()
-    return [Guarded(name, seconds[name] / seconds["steps"], before.get(name)) for name in WORKLOADS]
-
-
-def accepted() -> Mapping[str, float]:
-    """What was accepted for this version of Python; nothing if it never was."""
-    known: dict[str, dict[str, float]] = json.loads(BASELINE.read_text())
-    return known.get(PYTHON, {})
+    return [Cost(name, seconds[name] / seconds["steps"], before.get(name)) for name in WORKLOADS]
 
 
 @click.command()
-@click.option("--accept", is_flag=True, help="From now on these figures hold.")
-def main(*, accept: bool) -> None:
-    """Compare what a message costs with what was accepted; 1 if it is 25 % more."""
-    measured = measure(ROUNDS)
-    for one in measured:
-        beside = (
-            "" if one.worse is None else f", accepted {one.accepted:.2f}: {one.worse:.2f} times"
-        )
-        click.echo(f"{one.workload}: {one.cost:.2f} steps a message{beside}")
-    if accept:
-        _accept(measured)
-        click.echo(f"accepted for Python {PYTHON}: {BASELINE.name}")
-    elif any(one.is_too_much for one in measured):
+@click.option("--save", type=click.Path(path_type=Path), help="Write the figures to this file.")
+@click.option(
+    "--against",
+    type=click.Path(exists=True, path_type=Path),
+    help="Compare with the figures in this file, saved on the same machine.",
+)
+@click.option("--rounds", default=ROUNDS, show_default=True, help="Rounds of each workload.")
+def main(*, save: Path | None, against: Path | None, rounds: int) -> None:
+    """Measure the CPU cost of a message without sockets.
+
+    With --against, exits with 1 if a message costs more than 25 % more than before.
+    """
+    measured = measure(rounds, json.loads(against.read_text()) if against else {})
+    for cost in measured:
+        click.echo(cost)
+    if save:
+        save.write_text(_as_json(measured))
+    if any(cost.is_too_much for cost in measured):
         click.echo(f"at most {WORSE_MAX:g} times is allowed", err=True)
         sys.exit(1)
 
 
-def _accept(measured: list[Guarded]) -> None:
-    known = json.loads(BASELINE.read_text())
-    known[PYTHON] = {one.workload: round(one.cost, 2) for one in measured}
-    BASELINE.write_text(json.dumps(known, indent=2, sort_keys=True) + "\n")
+def _as_json(measured: Sequence[Cost]) -> str:
+    return json.dumps({cost.workload: round(cost.steps, 2) for cost in measured}, indent=2) + "\n"
 
 
 def _calibrate() -> float:

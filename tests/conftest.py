@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from tests.scheduling import ByChain, longest_chains_first
+from tests.seeds import VARIABLE, run_seed
 from xdist.remote import Producer
 
 from penstock.testing.fixtures import (
@@ -21,8 +22,9 @@ from penstock.testing.fixtures import (
 
 __all__ = ["damaged_on_purpose", "data_path", "logs_stay_sound", "memory_files"]
 
-# A busy machine may be slow at any moment; a test that hangs is the timeout's to catch.
-settings.register_profile("penstock", deadline=None, print_blob=True)
+# No deadline, since a busy machine may be slow at any moment; the test's timeout catches a hang.
+# Hypothesis derives its choices from the test's source where it finds itself in CI: not here.
+settings.register_profile("penstock", deadline=None, print_blob=True, derandomize=False)
 settings.load_profile("penstock")
 
 # A Java that a test starts lives for seconds: what its better compiler and its collector's threads
@@ -37,6 +39,10 @@ SHORT_LIVED_JAVA = " ".join(
     )
 )
 os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_DAEMON_JAVA_OPTS"] = SHORT_LIVED_JAVA
+
+
+def pytest_report_header() -> str:
+    return f"seed: {run_seed()} ({VARIABLE}={run_seed()} repeats the random choices of this run)"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -36,7 +36,6 @@ CHAINS = {
 # Test by test.
 APART = [
     "tests/bench/test_bench.py",
-    "tests/bench/test_regression.py",
     "tests/fuzzing/test_fuzz.py",
     "tests/log/test_model.py",
     "tests/simulation/test_simulation.py",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 __all__ = ["eventually"]
 
 
-async def eventually(probe: Callable[[], object], what: str, *, seconds: float = 20.0) -> None:
+async def eventually(probe: Callable[[], object], what: str, *, seconds: float = 60.0) -> None:
     """Returns when `probe` is true. Fails, naming `what`, if that does not happen in time."""
     deadline = time.monotonic() + seconds
     while not probe():

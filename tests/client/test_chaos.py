@@ -5,13 +5,13 @@
 
 import asyncio
 import os
-import random
 import time
 from contextlib import ExitStack
 
 import pytest
 import uvloop
 from tests.client.eventually import eventually
+from tests.seeds import fresh_random
 
 from penstock.client import Consumer, Message, Producer
 from penstock.testing.addresses import reserved_address
@@ -32,9 +32,9 @@ def nsqd_at_a_port_of_its_own(stack: ExitStack) -> NsqdProcess:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120 + CHAOS_SECONDS)
+@pytest.mark.timeout(300 + CHAOS_SECONDS)
 def test_every_confirmed_message_is_consumed_whatever_happens(topic: str) -> None:
-    chance = random.Random(7)
+    chance = fresh_random("test_every_confirmed_message_is_consumed_whatever_happens")
     confirmed: set[bytes] = set()
     consumed: set[bytes] = set()
     kills = 0
@@ -82,6 +82,6 @@ def test_every_confirmed_message_is_consumed_whatever_happens(topic: str) -> Non
                 await handling
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(scenario(), 60 + CHAOS_SECONDS))
+        runner.run(asyncio.wait_for(scenario(), 240 + CHAOS_SECONDS))
     assert kills >= KILLS_MIN
     assert len(confirmed) >= CONFIRMED_MIN

@@ -6,9 +6,9 @@ several places, and as a power loss, with the unsynced writes lost in several wa
 """
 
 from collections.abc import Callable
-from random import Random
 
 import pytest
+from tests.seeds import fresh_random
 
 from penstock.log import DataPath, LogSettings, Note, TopicStore, check_data_path
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
@@ -164,25 +164,26 @@ def test_the_end_of_the_process(written: int) -> None:
     pytest.fail("the life does not end")
 
 
-@pytest.mark.parametrize("seed", range(POWER_LOSSES))
-def test_the_end_of_the_machine(seed: int) -> None:
+@pytest.mark.parametrize("round_number", range(POWER_LOSSES))
+def test_the_end_of_the_machine(round_number: int) -> None:
+    random = fresh_random(f"test_the_end_of_the_machine {round_number}")
     for changes in range(CHANGES_MAX):
         life, memory, has_crashed = crashed_life(changes, written=20)
-        memory.lose_power(Random(1000 * seed + changes))
+        memory.lose_power(random)
         life.check(memory, power=True)
         if not has_crashed:
             return
     pytest.fail("the life does not end")
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_crash_while_recovering_from_a_crash(seed: int) -> None:
+@pytest.mark.parametrize("round_number", range(2))
+def test_a_crash_while_recovering_from_a_crash(round_number: int) -> None:
     """Every eighth point, and there every point of the recovery."""
-    random = Random(seed)
+    random = fresh_random(f"test_a_crash_while_recovering_from_a_crash {round_number}")
     for changes in range(random.randrange(8), CHANGES_MAX, 8):
         for again in range(CHANGES_MAX):
             life, memory, has_crashed = crashed_life(changes, written=70)
-            memory.lose_power(Random(changes))
+            memory.lose_power(random)
             life.files.crash_after(again)
             try:
                 life.start()

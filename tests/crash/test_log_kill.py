@@ -3,10 +3,10 @@
 import subprocess
 import sys
 from pathlib import Path
-from random import Random
 
 import pytest
 from tests.log.frames import read_all
+from tests.seeds import fresh_random
 
 from penstock.log import DataPath, LogSettings, check_data_path
 
@@ -35,7 +35,7 @@ while True:
 
 
 def test_what_was_said_to_be_stored_is_there(tmp_path: Path) -> None:
-    random = Random(1)
+    random = fresh_random("test_what_was_said_to_be_stored_is_there")
     said = stored = 0
     for _ in range(KILLS):
         said, next_seq = write_until_killed(tmp_path, stored, after_lines=random.randrange(1, 300))

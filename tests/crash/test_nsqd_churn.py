@@ -1,11 +1,11 @@
 """Topics and channels deleted, emptied and paused while others publish to them and consume them."""
 
-import random
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
+from tests.seeds import fresh_random
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Disconnected, RawClient, Refused
@@ -61,7 +61,7 @@ def keep_at(
 def test_operators_harm_neither_clients_nor_data() -> None:
     stop = threading.Event()
     surprises: list[str] = []
-    chance = random.Random(4150)
+    chance = fresh_random("test_operators_harm_neither_clients_nor_data")
     with run_nsqd("--max-bytes-per-file=100000") as nsqd:
         threads = [
             threading.Thread(target=keep_at, args=(work, nsqd, stop, surprises))

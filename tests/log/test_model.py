@@ -6,7 +6,6 @@ any fsync, also of recovery itself, what is there must lie between the two.
 """
 
 import errno
-import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from random import Random
@@ -22,6 +21,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.seeds import fresh_random
 
 from penstock.errors import StorageError
 from penstock.log import DataPath, LogSettings, Note, Progress, check_data_path
@@ -449,12 +449,11 @@ class LogMachine(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("_shard", range(SHARDS))
-def test_the_log_and_the_model_agree(_shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_the_log_and_the_model_agree(shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "INDEX_SPACING_BYTES", INDEX_SPACING_BYTES)
     monkeypatch.setattr(topic_log_module, "CHECKPOINT_SPACING_BYTES", CHECKPOINT_SPACING_BYTES)
-    number = int(os.environ.get("PENSTOCK_SEED") or Random().getrandbits(32))
-    print(f"PENSTOCK_SEED={number} repeats this run")
+    number = fresh_random(f"test_the_log_and_the_model_agree {shard}").getrandbits(32)
 
     run_state_machine_as_test(
         seed(number)(type("Machine", (LogMachine,), {})),

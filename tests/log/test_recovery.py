@@ -1,10 +1,9 @@
 """What a crash or a bad disk has done to the segments is put right, told, and costs no more than it
 must."""
 
-from random import Random
-
 import pytest
 from tests.log.frames import bodies_in, frames
+from tests.seeds import fresh_random
 
 from penstock.log.batch import HEADER_BYTES
 from penstock.log.finding import Finding
@@ -293,8 +292,9 @@ def test_a_recovery_that_is_interrupted_anywhere_ends_the_same() -> None:
     pytest.fail("recovery does not end")
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_so_does_one_that_a_power_loss_interrupts(seed: int) -> None:
+@pytest.mark.parametrize("round_number", range(5))
+def test_so_does_one_that_a_power_loss_interrupts(round_number: int) -> None:
+    random = fresh_random(f"test_so_does_one_that_a_power_loss_interrupts {round_number}")
     expected = {100: "a", 102: "c", 104: "e"}
     for changes in range(100):
         memory = damaged_files()
@@ -306,10 +306,10 @@ def test_so_does_one_that_a_power_loss_interrupts(seed: int) -> None:
         try:
             load(files)
         except SimulatedCrash:
-            memory.lose_power(Random(100 * seed + changes))
+            memory.lose_power(random)
             assert expected == stored(load(memory))
         else:
-            memory.lose_power(Random(seed))
+            memory.lose_power(random)
             assert expected == stored(load(memory))
             return
     pytest.fail("recovery does not end")

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 from tests.log.frames import WALL_NS, frames, open_topic, read_all
+from tests.seeds import fresh_random
 
 from penstock.errors import LogClosed, StorageError
 from penstock.log import LogSettings, SegmentInfo, TopicLog
@@ -412,7 +413,8 @@ class TestClosing:
 
 
 def test_a_segment_begun_during_a_sync_is_safe_after_the_next() -> None:
-    for seed in range(20):
+    random = fresh_random("test_a_segment_begun_during_a_sync_is_safe_after_the_next")
+    for _ in range(20):
         files = MemoryFiles()
         files.make_folder("data")
         files.sync_folder("")
@@ -424,7 +426,7 @@ def test_a_segment_begun_during_a_sync_is_safe_after_the_next() -> None:
         job.run()
         log.end_sync(job, None)
         log.sync()
-        files.lose_power(Random(seed))
+        files.lose_power(random)
 
         assert list("abc") == read_all(open_topic(files, SMALL)[1].log)
 

@@ -1,7 +1,8 @@
 """Runs simulations from the command line.
 
 python -m tests.simulation --seed 123 [--trace]     one schedule; a failing one is made short
-python -m tests.simulation --seeds 10000            many, in all cores
+python -m tests.simulation --seeds 10000            many with fresh seeds, on all cores
+python -m tests.simulation --seed 123 --seeds 500   the schedules of the seeds 123 to 622
 python -m tests.simulation --seeds 10000 --coverage and what they came by
 python -m tests.simulation --mutations              every deliberate bug must be found
 """
@@ -9,6 +10,7 @@ python -m tests.simulation --mutations              every deliberate bug must be
 import argparse
 import multiprocessing
 import os
+import secrets
 import sys
 import time
 from collections.abc import Iterator
@@ -38,7 +40,8 @@ def main() -> int:
     if options.mutations:
         return _find_mutations()
     if options.seeds is not None:
-        return _run_many(options.seed or 0, options.seeds, with_coverage=options.coverage)
+        first = secrets.randbits(40) if options.seed is None else options.seed
+        return _run_many(first, options.seeds, with_coverage=options.coverage)
     if options.seed is None:
         parser.error("one of --seed, --seeds and --mutations is needed")
     return _run_one(options.seed, with_trace=options.trace)
@@ -57,6 +60,9 @@ def _run_one(seed: int, *, with_trace: bool) -> int:
 
 
 def _run_many(first: int, count: int, *, with_coverage: bool) -> int:
+    print(
+        f"python -m tests.simulation --seed {first} --seeds {count} repeats this", file=sys.stderr
+    )
     started = time.monotonic()
     total = Campaign()
     for part in _parts(first, count):

@@ -33,8 +33,9 @@ __all__ = [
     "starved_seconds",
 ]
 
-READY_SECONDS = 20.0
-STOP_SECONDS = 20.0
+# Generous: on a busy machine a start or a stop may take many seconds.
+READY_SECONDS = 60.0
+STOP_SECONDS = 60.0
 
 _FREE_PORT = "127.0.0.1:0"
 _LISTENING = re.compile(r"(TCP|HTTP): listening on (\S+)")

@@ -83,7 +83,7 @@ class LookupPeer:
     """A raw connection to nsqlookupd's TCP port. Nothing here waits longer than its timeout."""
 
     def __init__(
-        self, address: str, *, tls: ssl.SSLContext | None = None, timeout_seconds: float = 10.0
+        self, address: str, *, tls: ssl.SSLContext | None = None, timeout_seconds: float = 60.0
     ) -> None:
         host, _, port = address.rpartition(":")
         self._socket = socket.create_connection((host, int(port)), timeout_seconds)

@@ -10,8 +10,8 @@ _Answer = TypeVar("_Answer")
 
 POLL_SECONDS = 0.002
 
-# So long that a program has started meanwhile, however busy the machine is.
-PATIENCE_SECONDS = 30.0
+# Generous: on a machine whose cores are all busy, a program may take many seconds to start.
+PATIENCE_SECONDS = 60.0
 
 
 def wait_until(
