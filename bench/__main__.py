@@ -28,6 +28,9 @@ PARTS = {
     "crowd": "bench.crowd",  # 5,000 consumers on one channel
     "shards": "bench.shards",  # one nsqd, and several on the same machine
     "spark": "bench.spark_drain",  # Spark, reading a topic
+    "hostile": "bench.hostile",  # what a client notices while another one attacks
+    "history": "bench.history",  # reading a topic's history back
+    "channels": "bench.channels",  # ten thousand channels
     "growth": "bench.growth",  # what a message costs as there is more of something
 }
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["cpu_seconds", "peak_rss_bytes", "rss_bytes"]
+__all__ = ["cpu_seconds", "peak_rss_bytes", "rss_bytes", "starved_seconds"]
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -27,6 +27,11 @@ def rss_bytes(pid: int) -> int:
 def peak_rss_bytes(pid: int) -> int:
     """The most that was ever resident: of a family an upper bound, as peaks may not coincide."""
     return sum(_status_bytes(one, "VmHWM") for one in _family(pid))
+
+
+def starved_seconds(pid: int) -> float:
+    """Time that the process itself could have run and had no core to run on."""
+    return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
 
 
 def _family(pid: int) -> Iterator[int]:

@@ -9,9 +9,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.procfs import rss_bytes
-
-from penstock.testing.nsqd import starved_seconds
+from bench.procfs import rss_bytes, starved_seconds
 
 __all__ = ["Sample", "Sampler", "worst_bound_ms"]
 

@@ -25,7 +25,7 @@ def python(program: str) -> Iterator[int]:
 
 def test_cpu_seconds_count_what_the_process_has_worked() -> None:
     with python(BURN) as pid:
-        assert 0.25 <= procfs.cpu_seconds(pid) < 2
+        assert 0.25 <= procfs.cpu_seconds(pid)
 
 
 def test_cpu_seconds_count_children_that_live_and_children_that_have_ended() -> None:

@@ -1,11 +1,11 @@
 """What auth servers are asked, what becomes of their answers, and that nobody waits meanwhile."""
 
-import asyncio
 import json
 import socket
 import ssl
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from penstock.nsqd import auth
 from penstock.nsqd.auth import Authenticator, Authorizations, parse_reply
 from penstock.nsqd.options import NsqdOptions
 from penstock.testing.clock import ManualClock
-from penstock.testing.nsqd import own_time
 
 ALLOWS_ALL = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"]}
 GOOD = {
@@ -30,9 +29,6 @@ GOOD = {
     "identity_url": "http://x?a&b",
     "authorizations": [ALLOWS_ALL],
 }
-
-# Other connections must not be held up for longer than this.
-GAP_SECONDS_MAX = 0.05
 
 
 def authorizations(*entries: Mapping[str, object]) -> Authorizations:
@@ -175,13 +171,11 @@ def test_what_refused_clients_are_told(error: ProtocolError, text: str) -> None:
 
 
 class Query:
-    """One query, with the log lines and the longest time that the loop worked meanwhile without
-    coming to anybody else: its CPU time, since what a busy machine adds is not ours."""
+    """One query, with its log lines and the time that it took."""
 
     def __init__(self, *addresses: str, **options: Any) -> None:
         self.options = NsqdOptions(auth_http_addresses=addresses, **options)
         self.log_lines: list[str] = []
-        self.longest_gap_seconds = 0.0
         self.seconds = 0.0
 
     def run(self, secret: bytes = b"sec", **client: Any) -> Authorizations:
@@ -191,23 +185,11 @@ class Query:
     async def _scene(self, secret: bytes, client: dict[str, Any]) -> Authorizations:
         log = Logger("", LogLevel.INFO, write=self.log_lines.append)
         authenticator = Authenticator(self.options, ManualClock(), log)
-        ticker = asyncio.ensure_future(self._tick())
-        await asyncio.sleep(0)
         started = time.monotonic()
         try:
             return await authenticator.query(secret, **client)
         finally:
             self.seconds = time.monotonic() - started
-            await asyncio.sleep(0.002)
-            ticker.cancel()
-
-    async def _tick(self) -> None:
-        last = time.thread_time()
-        while True:
-            await asyncio.sleep(0.001)
-            now = time.thread_time()
-            self.longest_gap_seconds = max(self.longest_gap_seconds, now - last)
-            last = now
 
 
 class TestQuestions:
@@ -287,12 +269,6 @@ def fails(server: AuthServer, *, timeout_ns: int = 10 * SECOND_NS) -> Query:
     return query
 
 
-def calmest_gap_seconds(queries: Iterable[Query]) -> float:
-    """The smallest of their longest gaps: what we do to others we do every time, while a machine
-    that is busy with something else is not so every time."""
-    return min(query.longest_gap_seconds for query in queries)
-
-
 class TestBadServers:
     @pytest.mark.parametrize(
         ("status", "answer", "reason"),
@@ -304,49 +280,49 @@ class TestBadServers:
             (200, b" " * 1_000_000, "answer longer than 262144 bytes"),
         ],
     )
-    def test_one_that_does_not_answer_well_fails_the_client_and_holds_up_nobody(
+    def test_one_that_does_not_answer_well_fails_the_client(
         self, status: int, answer: object, reason: str
     ) -> None:
         with auth_server(answer) as server:
             server.status = status
-            queries = [fails(server) for _ in range(3)]
+            (line,) = fails(server).log_lines
 
-        (line,) = queries[0].log_lines
         assert f"failed auth against http://{server.address}/auth: " in line
         assert reason in line
         assert "secret" not in line
-        assert calmest_gap_seconds(queries) < GAP_SECONDS_MAX
 
-    def test_one_that_hangs_is_given_up_in_time(self) -> None:
+    def test_one_that_hangs_is_given_up_after_the_timeout(self) -> None:
         with auth_server(GOOD) as server:
             server.is_silent = True
-            queries = [fails(server, timeout_ns=SECOND_NS // 2) for _ in range(2)]
+            query = fails(server, timeout_ns=SECOND_NS // 2)
 
-        assert "timed out" in queries[0].log_lines[0]
-        assert 0.4 < queries[0].seconds < 2
-        assert calmest_gap_seconds(queries) < GAP_SECONDS_MAX
+        assert "timed out" in query.log_lines[0]
+        assert 0.4 < query.seconds
 
-    def test_one_that_is_dead_is_given_up_at_once(self) -> None:
+    def test_one_that_is_dead_is_given_up_before_the_timeout(self) -> None:
         with auth_server(GOOD) as server:
             pass
-        began = own_time()
-        fails(server)
+        query = fails(server, timeout_ns=3600 * SECOND_NS)
 
-        assert own_time() - began < 0.4
+        assert "Connection refused" in query.log_lines[0]
 
-    def test_thousands_of_expressions_hold_up_nobody(self) -> None:
-        def ask(server: AuthServer, attempt: int) -> Query:
-            expressions = [f"^(a+)+{attempt}-{n}$" for n in range(2500)]
-            entries = [{**ALLOWS_ALL, "topic": each} for each in expressions]
-            server.answer = {**GOOD, "authorizations": entries}
-            query = Query(server.address)
-            assert len(entries) == query.run().count
-            return query
+    def test_thousands_of_expressions_are_compiled_outside_the_loop(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Or no other client would be served meanwhile."""
+        threads = []
 
-        with auth_server(GOOD) as server:
-            queries = [ask(server, attempt) for attempt in range(3)]
+        def parse(body: bytes, now_ns: int) -> Authorizations:
+            threads.append(threading.current_thread())
+            return parse_reply(body, now_ns)
 
-        assert calmest_gap_seconds(queries) < GAP_SECONDS_MAX
+        monkeypatch.setattr(auth, "parse_reply", parse)
+        entries = [{**ALLOWS_ALL, "topic": f"^(a+)+{number}$"} for number in range(2500)]
+        with auth_server({**GOOD, "authorizations": entries}) as server:
+            assert len(entries) == Query(server.address).run().count
+
+        (thread,) = threads
+        assert threading.main_thread() is not thread
 
     def test_the_first_good_answer_wins_whichever_is_asked_first(self) -> None:
         with socket.socket() as dead, auth_server(b"nonsense") as bad, auth_server(GOOD) as good:

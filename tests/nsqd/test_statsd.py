@@ -4,7 +4,6 @@ import asyncio
 import re
 import select
 import socket
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,7 +41,7 @@ SETTINGS = StatsdSettings(
     quantiles=(),
 )
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 class Receiver:
@@ -252,15 +251,14 @@ class TestSending:
         assert any("ZeroDivisionError: ours" in line for line in log_lines)
 
     def test_stopping_does_not_wait_for_the_next_report(self) -> None:
-        async def start_and_stop() -> float:
+        async def start_and_stop() -> None:
             log = Logger("", LogLevel.INFO, write=lambda _: None)
             statsd = Statsd(replace(SETTINGS, interval_seconds=3600), {}, lambda: MEMORY, log)
             statsd.start()
-            started_at = time.monotonic()
-            await statsd.stop()
-            return time.monotonic() - started_at
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await statsd.stop()
 
-        assert asyncio.run(start_and_stop()) < PATIENCE_SECONDS
+        asyncio.run(start_and_stop())
 
 
 class TestNsqd:

@@ -2,8 +2,6 @@
 
 import random
 import ssl
-import statistics
-import time
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -137,20 +135,6 @@ def test_what_is_said_before_a_leave_in_plain_bytes_counts(
 
     wait_until(lambda: nsqd.shows(topic, "c", client_count=0), "it to be gone")
     assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, requeue_count=0)
-
-
-def test_compression_begins_once_the_answer_can_have_been_read(nsqd: NsqdProcess) -> None:
-    """What is read together with the answer is plain to some clients."""
-    waits = []
-    for _ in range(21):  # a busy machine delays some of them, on either side
-        client = nsqd.connect()
-        client.identify(snappy=True)
-        answered_at = time.monotonic()
-        client.compress(Snappy())
-        assert b"OK" == client.response()
-        waits.append(time.monotonic() - answered_at)
-
-    assert 0.002 < statistics.median(waits)
 
 
 class TestNegotiation:

@@ -40,10 +40,8 @@ def test_messages_of_a_lost_consumer_go_to_another_at_once(nsqd: NsqdProcess, to
     lost.messages(3)
     lost.close()
 
-    began = nsqd.own_time()
-    received = other.messages(3)
+    received = other.messages(3, seconds=40)  # the messages' timeout is a minute
 
-    assert nsqd.own_time() - began < 2
     assert [(2, b"1"), (2, b"2"), (2, b"3")] == [(each.attempts, each.body) for each in received]
     assert nsqd.shows(topic, "c", timeout_count=0, client_count=1)
 
@@ -57,10 +55,9 @@ def test_consumer_that_breaks_the_protocol_leaves_at_once(nsqd: NsqdProcess, top
     with pytest.raises(Refused, match="E_INVALID"):
         bad.call(b"NONSENSE\n")
     nsqd.publish(topic, b"2")
-    began = nsqd.own_time()
 
-    assert [b"1", b"2"] == bodies(other.messages(2))
-    assert nsqd.own_time() - began < 0.5
+    assert [b"1", b"2"] == bodies(other.messages(2, seconds=40))
+    assert nsqd.shows(topic, "c", timeout_count=0)
 
 
 def test_consumer_that_is_sent_away_leaves_at_once(nsqd: NsqdProcess, topic: str) -> None:
@@ -95,7 +92,7 @@ def test_nonsense_sends_nobody_away(nsqd: NsqdProcess, query: str, code: str) ->
 
 
 def test_messages_of_a_lost_consumer_can_wait_for_their_timeout(topic: str) -> None:
-    with run_nsqd("--requeue-on-disconnect=false", "--msg-timeout=500ms") as nsqd:
+    with run_nsqd("--requeue-on-disconnect=false", "--msg-timeout=3s") as nsqd:
         nsqd.publish(topic, b"x")
         began = time.monotonic()
         lost = nsqd.consumer(topic, "c")
@@ -108,7 +105,7 @@ def test_messages_of_a_lost_consumer_can_wait_for_their_timeout(topic: str) -> N
         other = nsqd.consumer(topic, "c")
 
         assert 2 == other.message().attempts
-        assert time.monotonic() >= began + 0.5
+        assert time.monotonic() >= began + 3.0
         assert nsqd.shows(topic, "c", timeout_count=1)
 
 

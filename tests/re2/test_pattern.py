@@ -1,7 +1,6 @@
 """RE2's expressions: its own syntax by table, what it shares with Python's by comparison."""
 
 import re
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -122,12 +121,9 @@ def test_what_is_no_expression_of_re2(expression: str, reason: str) -> None:
 @pytest.mark.parametrize(
     "expression", ["^(a+)+$", "(a*)*(a|aa)+$", "((a*b|a)*b|a)*c$", "(.*)(.*)(.*)(.*)(.*)=$"]
 )
-def test_no_name_takes_long(expression: str) -> None:
-    pattern = Pattern(expression)
-    started = time.process_time()
-
-    assert not pattern.search("a" * 63 + "-")
-    assert time.process_time() - started < 0.05
+def test_no_name_is_matched_by_backtracking(expression: str) -> None:
+    """Which would take years, not a moment: this test would time out."""
+    assert not Pattern(expression).search("a" * 63 + "-")
 
 
 def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:

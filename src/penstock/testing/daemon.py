@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,9 +27,7 @@ __all__ = [
     "DaemonProcess",
     "DidNotStart",
     "HttpAnswer",
-    "own_time",
     "running",
-    "starved_seconds",
 ]
 
 # Generous: on a busy machine a start or a stop may take many seconds.
@@ -182,24 +179,6 @@ class DaemonProcess(ABC):
         size = os.fstat(self._log_fd).st_size - self._log_start
         return os.pread(self._log_fd, size, self._log_start).decode(errors="replace")
 
-    def resident_bytes(self) -> int:
-        """The memory it takes now. Linux only."""
-        resident_pages = Path(f"/proc/{self.pid}/statm").read_text(encoding="ascii").split()[1]
-        return int(resident_pages) * os.sysconf("SC_PAGE_SIZE")
-
-    def cpu_seconds(self) -> float:
-        """The CPU time it has used so far, all threads together, ended ones too. Linux only."""
-        return time.clock_gettime(_cpu_clock_of(self.pid))
-
-    def starved_seconds(self) -> float:
-        """How long it could have run so far and had no core to run on. Linux only."""
-        return starved_seconds(self.pid)
-
-    def own_time(self) -> float:
-        """The time, which stands still while the daemon, or the test that waits for it, could run
-        and has no core to run on: what a busy machine adds does not count. Linux only."""
-        return own_time() - self.starved_seconds()
-
     # Within.
 
     def _command(self) -> list[str]:
@@ -244,22 +223,6 @@ def running(make: Callable[[int], _Daemon]) -> Iterator[_Daemon]:
             daemon.check()
         finally:
             daemon.release()
-
-
-def starved_seconds(pid: int) -> float:
-    """How long a process could have run so far and had no core to run on. Linux only."""
-    return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
-
-
-def own_time() -> float:
-    """The time, which stands still while this process could run and has no core to run on. Linux
-    only."""
-    return time.monotonic() - starved_seconds(os.getpid())
-
-
-def _cpu_clock_of(pid: int) -> int:
-    """As clock_getcpuclockid(3), which Python does not have, gives it."""
-    return ~pid << 3 | 2
 
 
 def _environment() -> dict[str, str]:

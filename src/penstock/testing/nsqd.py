@@ -18,25 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.log import check_data_path
-from penstock.testing.daemon import (
-    DaemonProcess,
-    DidNotStart,
-    HttpAnswer,
-    own_time,
-    running,
-    starved_seconds,
-)
+from penstock.testing.daemon import DaemonProcess, DidNotStart, HttpAnswer, running
 from penstock.testing.raw_client import RawClient
 from penstock.wire import commands
 
-__all__ = [
-    "HttpAnswer",
-    "NsqdDidNotStart",
-    "NsqdProcess",
-    "own_time",
-    "run_nsqd",
-    "starved_seconds",
-]
+__all__ = ["HttpAnswer", "NsqdDidNotStart", "NsqdProcess", "run_nsqd"]
 
 
 class NsqdDidNotStart(DidNotStart):
