@@ -21,7 +21,7 @@ def serve() -> Iterator[Serve]:
 
         def start(handler: Handler) -> tuple[str, int]:
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            listener.settimeout(10)
+            listener.settimeout(60)
 
             def accept() -> None:
                 peer, _ = listener.accept()

@@ -420,7 +420,7 @@ class TestOnALogWithHoles:
         assert bodies == bodies_of(take_all(backlog))
         assert (0, 0) == (backlog.depth, backlog.deferred_count)
 
-    @pytest.mark.timeout(10)
+    @pytest.mark.timeout(120)
     def test_a_hole_up_to_what_the_topic_holds_is_stepped_over(self, journal: Journal) -> None:
         first_seq = journal.store.log.next_seq
         backlog = journal.backlog(first_seq, window_max=0)

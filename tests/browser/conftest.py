@@ -14,7 +14,7 @@ __all__ = ["Cluster", "browser", "cluster", "page", "phone", "topic", "watched"]
 BROWSER_PATH = shutil.which("chromium")
 
 # What a page shows by itself may take a while on a busy machine.
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 
 # What is said when a test takes the network away.
 OFFLINE_SIGNS = ("ERR_INTERNET_DISCONNECTED", "htmx:afterRequest", "htmx:sendError")
@@ -65,7 +65,7 @@ def watched(
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=scheme, base_url=url
     )
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(60_000)
     window = context.new_page()
     complaints: list[str] = []
     expected = (*OFFLINE_SIGNS, *(FAILURE_SIGNS if may_fail else ()))

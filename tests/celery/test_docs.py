@@ -31,7 +31,7 @@ def test_the_commands_do_what_they_are_said_to(tmp_path: Path) -> None:
             worker_command.split(), cwd=EXAMPLE, env=environment, stdout=output, stderr=output
         )
         try:
-            wait_until(lambda: " ready." in log.read_text(), "the worker", seconds=30)
+            wait_until(lambda: " ready." in log.read_text(), "the worker", seconds=120)
             answers = subprocess.run(
                 ["sh", "-e"],
                 input=commands,
@@ -40,7 +40,7 @@ def test_the_commands_do_what_they_are_said_to(tmp_path: Path) -> None:
                 check=True,
                 stdout=subprocess.PIPE,
                 text=True,
-                timeout=60,
+                timeout=120,
             )
             assert "pong" in answers.stdout
             for words in ("hello, you\n", "order 7 is paid", "hello, you, later"):

@@ -46,7 +46,9 @@ class Work:
                 stderr=log,
             )
         self._stack.callback(self._stop, worker)
-        wait_until(lambda: self.log.count(" ready.") > before, f"a worker:\n{self.log}", seconds=30)
+        wait_until(
+            lambda: self.log.count(" ready.") > before, f"a worker:\n{self.log}", seconds=120
+        )
         return worker
 
     def celery(self, *arguments: str) -> str:
@@ -137,7 +139,7 @@ def test_a_worker_can_be_talked_to_and_stops_when_its_task_is_done(work: Work) -
 
     assert "w1: OK" in work.celery("inspect", "ping")  # and so does `celery status`
     work.do("asleep.delay(0.5)")
-    wait_until(lambda: "asleep" in work.done, "the task", seconds=30)
+    wait_until(lambda: "asleep" in work.done, "the task", seconds=120)
     worker.terminate()
 
     assert 0 == worker.wait(30)
@@ -153,7 +155,7 @@ def test_a_task_may_keep_a_solo_worker_busy_for_longer_than_nsqds_timeout(tmp_pa
         work = Work(nsqd, tmp_path, stack)
         work.start_worker("--pool=solo")
         work.do("asleep.delay(4)")
-        wait_until(lambda: "awake" in work.done, "the task", seconds=30)
+        wait_until(lambda: "awake" in work.done, "the task", seconds=120)
 
         assert {"asleep": 1, "awake": 1} == work.done
         assert nsqd.shows("celery", "celery", timeout_count=0)

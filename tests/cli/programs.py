@@ -27,7 +27,7 @@ __all__ = [
     "wait_until_stuck",
 ]
 
-SECONDS = 20.0
+SECONDS = 120.0
 PIPE_BYTES = 4096  # the smallest there is
 
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])|\r")

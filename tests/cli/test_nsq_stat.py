@@ -46,7 +46,7 @@ class TestInAPipe:
         command = [sys.executable, "-m", "penstock.cli.nsq_stat", *watching(nsqd, "full")]
         with open("/dev/full", "wb") as full:
             done = subprocess.run(
-                command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=20
+                command, stdout=full, stderr=subprocess.PIPE, check=False, timeout=120
             )
 
         assert (1, 1) == (done.returncode, done.stderr.count(b"\n")), done.stderr

@@ -9,7 +9,7 @@ import pytest
 
 def nsqd(*args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock.cli.nsqd", *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 @pytest.mark.parametrize("flag", ["-version", "--version", "-version=true"])
@@ -27,7 +27,7 @@ def test_parsing_imports_neither_the_loop_nor_the_tools() -> None:
         " & sys.modules.keys()))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
 
     assert "[]" == done.stdout.splitlines()[-1]

@@ -9,7 +9,7 @@ import pytest
 
 def nsqlookupd(*args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock.cli.nsqlookupd", *args]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_the_version_is_printed_on_one_line() -> None:

@@ -81,7 +81,7 @@ def test_an_archive_goes_on_until_it_is_left_and_nothing_of_spark_is_to_be_seen(
     with started("penstock", *args, "--master", "local[1]") as archive:
         wait_until(committed.exists, "a batch", seconds=180)
         os.kill(archive.pid, signal.SIGINT)
-        out, err = archive.communicate(timeout=60)
+        out, err = archive.communicate(timeout=120)
 
     assert 0 == archive.returncode, err
     assert f"sales: 2 messages archived; {tmp_path / 'lake'} has 2\n" == out

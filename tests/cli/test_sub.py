@@ -53,7 +53,7 @@ class TestInAPipe:
         with started("penstock", "sub", "to-come", "c", *flags) as program:
             nsqd.publish("to-come", b"here")
 
-            assert ("here\n", "") == program.communicate(timeout=20)
+            assert ("here\n", "") == program.communicate(timeout=120)
 
     def test_the_consumer_can_be_told_more(self, nsqd: NsqdProcess) -> None:
         nsqd.publish("told", b"one")

@@ -38,7 +38,7 @@ class Cluster:
         self.tcp = {name: tcp for name, tcp, _ in rows}
 
     def get(self, daemon: str, target: str) -> Any:
-        connection = HTTPConnection(self.http[daemon], timeout=10)
+        connection = HTTPConnection(self.http[daemon], timeout=60)
         try:
             connection.request("GET", target)
             return json.loads(connection.getresponse().read())
@@ -47,7 +47,7 @@ class Cluster:
 
     def stop(self, number: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:
         self.program.send_signal(number)
-        out, err = self.program.communicate(timeout=20)
+        out, err = self.program.communicate(timeout=120)
         return self.program.returncode, out, err
 
 
@@ -176,7 +176,7 @@ def test_it_stops_cleanly_when_whoever_started_it_has_gone(tmp_path: Path) -> No
         assert cluster.program.stderr is not None
         cluster.program.stdout.close()
         cluster.program.send_signal(signal.SIGHUP)
-        assert 0 == cluster.program.wait(timeout=20)
+        assert 0 == cluster.program.wait(timeout=120)
         assert "" == cluster.program.stderr.read()
 
 

@@ -21,7 +21,7 @@ SECONDS_MAX = 240.0
 
 @pytest.fixture(scope="module")
 def nsqd() -> Iterator[NsqdProcess]:
-    with run_nsqd("--msg-timeout=2s") as process:
+    with run_nsqd("--msg-timeout=20s") as process:
         yield process
 
 

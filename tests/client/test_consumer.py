@@ -113,7 +113,7 @@ def test_what_is_not_answered_comes_again_unless_it_is_touched(
     nsqd.publish(topic, b"touched", b"forgotten")
 
     async def scenario() -> None:
-        config = ClientConfig(msg_timeout=1.0, output_buffer_timeout=0.025)
+        config = ClientConfig(msg_timeout=4.0, output_buffer_timeout=0.025)
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
             touched, _forgotten = await anext(consumer), await anext(consumer)
             coming = asyncio.ensure_future(anext(consumer))
@@ -135,11 +135,11 @@ def test_a_batch_that_is_kept_for_long_is_touched(
     nsqd.publish(topic, b"kept")
 
     async def scenario() -> None:
-        config = ClientConfig(msg_timeout=3.0)
+        config = ClientConfig(msg_timeout=6.0)
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
             kept = await consumer.batch()
             touching = asyncio.create_task(consumer.keep_touching(lambda: kept))
-            await asyncio.sleep(3.5)  # longer than the timeout
+            await asyncio.sleep(6.5)  # longer than the timeout
             touching.cancel()
             kept[0].finish()
 
@@ -257,7 +257,7 @@ def test_handlers_work_side_by_side(nsqd: NsqdProcess, topic: str, run: Run) -> 
                 nonlocal busy, most, done
                 busy += 1
                 most = max(most, busy)
-                await asyncio.sleep(0.02)
+                await eventually(lambda: most >= 4, "four handlers at once")
                 busy -= 1
                 done += 1
                 if done == 8:
@@ -276,7 +276,7 @@ def test_a_long_handler_keeps_its_message_and_those_that_wait(
     attempts = []
 
     async def scenario() -> None:
-        config = ClientConfig(msg_timeout=3.0)
+        config = ClientConfig(msg_timeout=6.0)
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
 
             async def handle(message: Message) -> None:
@@ -284,7 +284,7 @@ def test_a_long_handler_keeps_its_message_and_those_that_wait(
                 if len(attempts) == 2:
                     consumer.stop()
                 else:
-                    await asyncio.sleep(3.5)  # longer than the timeout
+                    await asyncio.sleep(6.5)  # longer than the timeout
 
             await consumer.run(handle)
 

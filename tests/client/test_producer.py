@@ -63,8 +63,8 @@ def test_publishes_are_gathered_and_several_batches_are_under_way(run: Run) -> N
 def test_a_deferred_message_comes_later(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     async def scenario() -> None:
         async with Producer(nsqd.tcp_address) as producer:
-            await producer.publish(topic, b"later", defer=timedelta(milliseconds=400))
-            await producer.publish_many(topic, [b"also", b"later"], defer=0.4)
+            await producer.publish(topic, b"later", defer=timedelta(seconds=3))
+            await producer.publish_many(topic, [b"also", b"later"], defer=3.0)
             await producer.publish(topic, b"now")
 
     run(scenario())

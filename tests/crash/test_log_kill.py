@@ -10,7 +10,7 @@ from tests.seeds import fresh_random
 
 from penstock.log import DataPath, LogSettings, check_data_path
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 
 KILLS = 12
 

@@ -12,7 +12,7 @@ from penstock.testing.raw_client import Refused
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 
 # How often each happens under one nsqd: DISK_ROUNDS=50 is the long version.
 ROUNDS = int(os.environ.get("DISK_ROUNDS", "2"))

@@ -162,4 +162,4 @@ def test_what_is_deferred_follows_the_time_of_day() -> None:
         wait_until(lambda: nsqd.shows("t", "c", deferred_count=1), "the message")
         nsqd.set_clock(HOUR_SECONDS + 1)
 
-        assert b"x" == consumer.message(seconds=10).body
+        assert b"x" == consumer.message().body

@@ -49,7 +49,7 @@ class Host:
             ip("-n", self._namespace, "link", "set", device, "up")
 
     def tear_down(self) -> None:
-        subprocess.run(["ip", "netns", "delete", self._namespace], check=False, timeout=10)
+        subprocess.run(["ip", "netns", "delete", self._namespace], check=False, timeout=120)
 
     def pull_cable(self) -> None:
         """From now on packets are lost, and the host sees nothing of it."""

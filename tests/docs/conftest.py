@@ -78,7 +78,7 @@ def desk(machine: Machine, ground: Path, environment: dict[str, str]) -> Iterato
         subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process,
     ):
         try:
-            wait_until((ground / "desk").exists, "Spark", seconds=90)
+            wait_until((ground / "desk").exists, "Spark", seconds=240)
             yield [sys.executable, "-S", str(DESK), "ask", str(ground / "desk")]
         finally:
             process.kill()

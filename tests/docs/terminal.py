@@ -164,7 +164,7 @@ def _stop(process: subprocess.Popen[bytes], sign: signal.Signals) -> None:
         os.killpg(process.pid, sign)
     try:
         process.wait(20)
-        wait_until(lambda: not _is_there(process.pid), "jobs to end", seconds=20)
+        wait_until(lambda: not _is_there(process.pid), "jobs to end")
     except (AssertionError, subprocess.TimeoutExpired):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(20)

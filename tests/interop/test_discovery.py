@@ -30,7 +30,7 @@ FOLLOWERS = ["pynsq", "gnsq", "ansq", *(["nsqjs"] if shutil.which("node") else [
 TOPIC = "orders"
 
 # Clients ask every second, one nsqlookupd after the other, and pause when a connection is lost.
-FOUND_SECONDS = 30.0
+FOUND_SECONDS = 120.0
 
 
 class Client:

@@ -16,7 +16,7 @@ from penstock.log.group_commit import RUNNING_MAX, Done
 from penstock.testing import FaultyFiles, MemoryFiles
 from penstock.testing.waiting import wait_until
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 
 
 class Owner:

@@ -80,7 +80,7 @@ def stock(address: str) -> Iterator[str]:
                 self.end_headers()
                 self.wfile.write(b'{"message":"NOT_FOUND"}')
                 return
-            connection = HTTPConnection(address, timeout=10)
+            connection = HTTPConnection(address, timeout=60)
             connection.request("GET", self.path)
             body = connection.getresponse().read()
             connection.close()

@@ -245,7 +245,7 @@ class TestNotifications:
 
 
 def test_pages_come_with_a_strict_policy(nsqadmin: NsqadminProcess) -> None:
-    connection = HTTPConnection(nsqadmin.http_address, timeout=10)
+    connection = HTTPConnection(nsqadmin.http_address, timeout=60)
     connection.request("GET", "/ping")
     response = connection.getresponse()
     policy = response.getheader("Content-Security-Policy") or ""
@@ -329,7 +329,7 @@ def test_a_body_without_an_end_is_refused(
 
 def test_what_is_no_http_is_refused_and_logged_in_one_line(nsqadmin: NsqadminProcess) -> None:
     host, port = nsqadmin.http_address.split(":")
-    with socket.create_connection((host, int(port)), timeout=10) as visitor:
+    with socket.create_connection((host, int(port)), timeout=60) as visitor:
         visitor.sendall(b"what?\r\n\r\n")
         assert visitor.recv(100).startswith(b"HTTP/1.1 400 ")
 

@@ -167,7 +167,7 @@ class TestLooking:
         } == found["stats"][f"{topic}:c:{nsqd.http_address}"]
 
     def test_headers_are_those_of_nsqs_envelope(self, cluster: Cluster) -> None:
-        connection = HTTPConnection(cluster.nsqadmin.http_address, timeout=10)
+        connection = HTTPConnection(cluster.nsqadmin.http_address, timeout=60)
         connection.request("GET", "/api/topics")
         response = connection.getresponse()
 

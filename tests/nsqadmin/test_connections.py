@@ -13,7 +13,7 @@ from penstock.nsqadmin.connections import HEAD_BYTES_MAX, Connection
 # How long a request may take to arrive: in vain, where it never does; where one has to make it, so
 # long that a busy machine does; and where nothing depends on it.
 IN_VAIN_SECONDS = 0.1
-ENOUGH_SECONDS = 1.0
+ENOUGH_SECONDS = 3.0
 ANY_SECONDS = 60.0
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -41,7 +41,7 @@ def run(
     scene: Callable[[Streams], Awaitable[bytes]], request_seconds_max: float = ANY_SECONDS
 ) -> bytes:
     async def whole() -> bytes:
-        async with asyncio.timeout(20), connected(request_seconds_max) as streams:
+        async with asyncio.timeout(60), connected(request_seconds_max) as streams:
             return await scene(streams)
 
     return uvloop.run(whole())

@@ -11,7 +11,7 @@ from penstock.nsqadmin.extensions import Extensions
 from penstock.nsqadmin.inquiry import Cluster
 from penstock.webapi.client import HttpClient
 
-HTTP = HttpClient(connect_timeout_seconds=5, request_timeout_seconds=5)
+HTTP = HttpClient(connect_timeout_seconds=60, request_timeout_seconds=60)
 MESSAGE = b'{"seq":1,"id":"0000000000000001","timestamp_ns":1,"body":"b"}\n'
 
 

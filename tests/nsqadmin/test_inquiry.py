@@ -7,7 +7,7 @@ from penstock.nsqadmin.inquiry import Cluster
 from penstock.webapi.client import HttpClient
 
 CHANNELS = b'HTTP/1.1 200 OK\r\n\r\n{"channels":["c"]}'
-HTTP = HttpClient(connect_timeout_seconds=5, request_timeout_seconds=0.1)
+HTTP = HttpClient(connect_timeout_seconds=60, request_timeout_seconds=2)
 
 
 def test_who_did_not_answer_in_time_is_not_asked_again() -> None:

@@ -28,7 +28,7 @@ def page(nsqadmin: NsqadminProcess, path: str, *, status: int = 200) -> str:
 
 def do(nsqadmin: NsqadminProcess, **form: str) -> tuple[int, str, str]:
     """Sends a form: the status, where the browser is sent, and what it will be told there."""
-    connection = HTTPConnection(nsqadmin.http_address, timeout=10)
+    connection = HTTPConnection(nsqadmin.http_address, timeout=60)
     headers = {**HTML, "Content-Type": "application/x-www-form-urlencoded"}
     connection.request("POST", "/do", urlencode(form), headers)
     response = connection.getresponse()

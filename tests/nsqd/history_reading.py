@@ -34,7 +34,7 @@ def reading(
     nsqd: NsqdProcess, target: str, headers: dict[str, str] | None = None
 ) -> Iterator[HTTPResponse]:
     """An answer that is read bit by bit."""
-    connection = HTTPConnection(nsqd.http_address, timeout=20)
+    connection = HTTPConnection(nsqd.http_address, timeout=60)
     try:
         connection.request("GET", target, headers=headers or {})
         yield connection.getresponse()

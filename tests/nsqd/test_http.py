@@ -37,7 +37,7 @@ def request(line: str, body: str = "") -> str:
 def pipelined(nsqd: NsqdProcess, *requests: str) -> str:
     """The answers to requests that are sent at once, on one connection."""
     host, _, port = nsqd.http_address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall("".join(requests).encode())
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(65536), b"")).decode()
@@ -267,7 +267,7 @@ TEXT = "text/plain; charset=utf-8"
 def test_answers_say_what_they_are(
     nsqd: NsqdProcess, method: str, target: str, content_type: str | None, is_v1: bool
 ) -> None:
-    connection = HTTPConnection(nsqd.http_address, timeout=20)
+    connection = HTTPConnection(nsqd.http_address, timeout=60)
     connection.request(method, target, b"x")
     headers = connection.getresponse().headers
     connection.close()

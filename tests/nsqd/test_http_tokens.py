@@ -137,7 +137,7 @@ def ask(
     nsqd: NsqdProcess, method: str, target: str, authorization: str | None = None, body: bytes = b""
 ) -> tuple[int, str, bytes]:
     """The status, the challenge and the body of the answer."""
-    connection = HTTPConnection(nsqd.http_address, timeout=10)
+    connection = HTTPConnection(nsqd.http_address, timeout=60)
     headers = {} if authorization is None else {"Authorization": authorization}
     try:
         connection.request(method, target, body, headers)
@@ -198,7 +198,7 @@ class TestAnNsqdWithTokens:
         assert status == ask(nsqd, method, target, authorization)[0]
 
     def test_a_body_without_a_token_is_not_waited_for(self, nsqd: NsqdProcess) -> None:
-        connection = HTTPConnection(nsqd.http_address, timeout=10)
+        connection = HTTPConnection(nsqd.http_address, timeout=60)
         connection.putrequest("POST", "/pub?topic=t")
         connection.putheader("Content-Length", "1000000")
         connection.putheader("Expect", "100-continue")

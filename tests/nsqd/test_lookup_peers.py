@@ -330,7 +330,7 @@ class TestChannelsOfOthers:
 
     def test_of_many_topics_are_asked_for_a_few_at_a_time(self, topic: str) -> None:
         """And whose turn does not come waits no longer than those who have it."""
-        flags = ("--http-client-request-timeout=3s",)
+        flags = ("--http-client-request-timeout=10s",)
         with (
             channels_on_http({}) as (http, lookupd),
             run_node(lookupd, flags=flags) as nsqd,

@@ -6,7 +6,7 @@ from penstock.nsqd.loop_lag import LoopLag
 
 
 async def await_samples(lag: LoopLag, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while figures_of(lag)["_count"] < count:  # noqa: ASYNC110 (it has nobody to tell)
             await asyncio.sleep(0.001)
 

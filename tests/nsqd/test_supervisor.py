@@ -46,7 +46,7 @@ class Shards:
         return list(bodies)
 
     def get(self, number: int, target: str) -> bytes:
-        connection = HTTPConnection(self.addresses("HTTP")[number], timeout=10)
+        connection = HTTPConnection(self.addresses("HTTP")[number], timeout=60)
         try:
             connection.request("GET", target)
             return connection.getresponse().read()
@@ -95,7 +95,7 @@ def test_a_consumer_finds_the_messages_of_all_also_of_one_that_was_killed(tmp_pa
             received: set[bytes] = set()
             with Consumer(TOPIC, CHANNEL, lookupd=nsqlookupd.http_address) as consumer:
                 while received != set(acknowledged):
-                    message = consumer.receive(timeout=10)
+                    message = consumer.receive(timeout=60)
                     assert message is not None, f"only {received}"
                     received.add(message.body)
                     message.finish()

@@ -48,7 +48,7 @@ def connect(
     nsqd: NsqdProcess, authority: Authority, identity: Identity = NOBODY
 ) -> HTTPSConnection:
     context = client_context(root_ca=authority.root_ca, cert=identity.cert, key=identity.key)
-    return HTTPSConnection("127.0.0.1", https_port(nsqd), timeout=20, context=context)
+    return HTTPSConnection("127.0.0.1", https_port(nsqd), timeout=60, context=context)
 
 
 def ask(connection: HTTPSConnection, method: str, target: str, body: bytes = b"") -> HttpAnswer:
@@ -158,7 +158,7 @@ def test_tls_that_is_too_old_is_refused(
     with run_https(server, *flags) as nsqd:
         context = client_context(root_ca=authority.root_ca, min_version=version)
         context.maximum_version = version
-        connection = HTTPSConnection("127.0.0.1", https_port(nsqd), timeout=20, context=context)
+        connection = HTTPSConnection("127.0.0.1", https_port(nsqd), timeout=60, context=context)
 
         assert expected == is_served(connection)
 

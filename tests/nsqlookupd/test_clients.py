@@ -71,7 +71,7 @@ client.tombstone_topic("made", "n:1")
 assert isinstance(client.nodes()["producers"], list)
 """
 
-CLIENT_SECONDS = 30
+CLIENT_SECONDS = 120
 
 
 @pytest.fixture(scope="module")

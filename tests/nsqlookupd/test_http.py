@@ -34,7 +34,7 @@ class Answer:
 
 
 def call(nsqlookupd: NsqlookupdProcess, method: str, target: str) -> Answer:
-    connection = HTTPConnection(nsqlookupd.http_address, timeout=20)
+    connection = HTTPConnection(nsqlookupd.http_address, timeout=60)
     try:
         connection.request(method, target)
         response = connection.getresponse()
@@ -331,7 +331,7 @@ def test_a_lookup_waits_until_its_topic_is_there(
 
     node.call(lookup_v1.register(topic, "c"))
 
-    found = answer.result(10)
+    found = answer.result(60)
     assert 200 == found.status
     assert b'{"channels":["c"],"producers":[{"remote_address"' == found.body[:48]
 
@@ -357,7 +357,7 @@ def test_every_change_ends_a_wait(
     for change in changes:
         answer = ask_and_wait(pool, nsqlookupd, topic, index)
         change()
-        index = answer.result(10).index
+        index = answer.result(60).index
         assert index not in seen
         seen.add(index)
 
@@ -365,7 +365,7 @@ def test_every_change_ends_a_wait(
 
 
 def test_time_alone_can_end_a_wait(topic: str) -> None:
-    flags = ("--inactive-producer-timeout=2s", "--tombstone-lifetime=1s")
+    flags = ("--inactive-producer-timeout=8s", "--tombstone-lifetime=4s")
     with run_nsqlookupd(*flags) as nsqlookupd:
         nsqlookupd.node("n").call(lookup_v1.register(topic))
         nsqlookupd.post(f"/topic/tombstone?topic={topic}&node=n:4151")
@@ -402,7 +402,7 @@ def test_waits_are_limited_in_time_and_in_number(flag: str, topic: str) -> None:
 
 def test_a_peer_that_stops_waiting_leaves_nothing_behind_for_long(topic: str) -> None:
     with run_nsqlookupd("--max-lookup-wait=2s") as nsqlookupd:
-        connection = HTTPConnection(nsqlookupd.http_address, timeout=20)
+        connection = HTTPConnection(nsqlookupd.http_address, timeout=60)
         connection.request("GET", f"/lookup?topic={topic}&wait=1m")
         wait_until(lambda: waiting(nsqlookupd) == 1, "the lookup to wait")
         connection.close()

@@ -52,7 +52,7 @@ def known(authority: Authority) -> ssl.SSLContext:
 
 def get(nsqlookupd: NsqlookupdProcess, target: str, tls: ssl.SSLContext) -> bytes:
     url = f"https://{nsqlookupd.http_address}{target}"
-    with urllib.request.urlopen(url, timeout=10, context=tls) as response:
+    with urllib.request.urlopen(url, timeout=60, context=tls) as response:
         answer: bytes = response.read()
         return answer
 

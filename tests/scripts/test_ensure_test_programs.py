@@ -15,7 +15,7 @@ def run_with(folder: Path, programs: tuple[str, ...]) -> subprocess.CompletedPro
         (folder / name).write_text("")
         (folder / name).chmod(0o755)
     return subprocess.run(
-        [SCRIPT], env={"PATH": str(folder)}, capture_output=True, text=True, timeout=10, check=True
+        [SCRIPT], env={"PATH": str(folder)}, capture_output=True, text=True, timeout=60, check=True
     )
 
 

@@ -80,7 +80,7 @@ def spark_daemon(folder: Path, name: str, *args: str) -> Iterator[Path]:
 
 def said(log: Path, pattern: str) -> str:
     """What a log says after a while."""
-    wait_until(lambda: re.search(pattern, log.read_text()), f"{pattern} in the log", seconds=60)
+    wait_until(lambda: re.search(pattern, log.read_text()), f"{pattern} in the log", seconds=120)
     found: list[str] = re.findall(pattern, log.read_text())
     return found[0]
 

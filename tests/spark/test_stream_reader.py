@@ -110,13 +110,13 @@ def test_a_node_that_restarts_and_one_that_joins_are_read_to_the_last_message(
             publish(first, "orders", numbered(0, 100))
             wait_until(lambda: lookupd.found("orders") == ["127.0.0.1"], "the topic to be known")
             with running(archive, frame) as query, run_nsqd("--node-id=2", *flags) as second:
-                wait_until(lambda: has_read(first), "the first batch", seconds=30)
+                wait_until(lambda: has_read(first), "the first batch", seconds=120)
                 first.kill()
                 publish(second, "orders", numbered(100, 200))
-                wait_until(lambda: has_read(second), "the node that joined", seconds=30)
+                wait_until(lambda: has_read(second), "the node that joined", seconds=120)
                 first.restart()
                 publish(first, "orders", numbered(200, 300))
-                wait_until(lambda: has_read(first), "the node that is back", seconds=30)
+                wait_until(lambda: has_read(first), "the node that is back", seconds=120)
                 assert query.exception() is None
 
     assert numbered(0, 300) == archive.bodies()

@@ -19,9 +19,9 @@ class Server:
 
     def connect(self, **options: object) -> tuple[RawClient, socket.socket]:
         host, port = self._listening.getsockname()
-        client = RawClient(f"{host}:{port}", timeout_seconds=5, **options)  # type: ignore[arg-type]
+        client = RawClient(f"{host}:{port}", timeout_seconds=60, **options)  # type: ignore[arg-type]
         accepted, _ = self._listening.accept()
-        accepted.settimeout(5)
+        accepted.settimeout(60)
         return client, accepted
 
 

@@ -345,7 +345,7 @@ def run_listener(
     async def main() -> None:
         context = ReloadableContext(make)
         async with echo_server(context) as port:
-            await asyncio.wait_for(scenario(port, context), 10)
+            await asyncio.wait_for(scenario(port, context), 60)
 
     uvloop.run(main())
 

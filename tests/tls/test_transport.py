@@ -69,7 +69,7 @@ def client(authority: Authority) -> ssl.SSLContext:
 
 def run(scenario: Awaitable[None]) -> None:
     async def main() -> None:
-        await asyncio.wait_for(scenario, 20)
+        await asyncio.wait_for(scenario, 60)
 
     uvloop.run(main())
 

@@ -132,7 +132,7 @@ def test_what_cannot_be_written_is_told_and_not_finished(nsqd: NsqdProcess, topi
     command = [sys.executable, "-m", "penstock.cli.nsq_tail", f"--topic={topic}", "--channel=c"]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            [*command, at(nsqd)], stdout=full, stderr=subprocess.PIPE, check=False, timeout=20
+            [*command, at(nsqd)], stdout=full, stderr=subprocess.PIPE, check=False, timeout=120
         )
 
     assert 1 == done.returncode
@@ -154,7 +154,7 @@ def test_a_standard_file_that_is_closed(
 ) -> None:
     command = f"{sys.executable} -m penstock.cli.{tool} --topic={topic} {at(nsqd)} {closed}"
     done = subprocess.run(
-        ["sh", "-c", command], input="x", capture_output=True, text=True, check=False, timeout=20
+        ["sh", "-c", command], input="x", capture_output=True, text=True, check=False, timeout=120
     )
 
     assert bool(expected) == bool(done.returncode)

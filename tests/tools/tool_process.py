@@ -13,7 +13,7 @@ from penstock.testing.waiting import wait_until
 
 __all__ = ["ToolProcess", "tool_process"]
 
-SECONDS = 20.0
+SECONDS = 120.0
 
 
 class ToolProcess:

@@ -55,7 +55,7 @@ class Waiter:
         return request.params["name"]
 
     async def coroutine(self, request: Request) -> object:
-        return await asyncio.wait_for(self.future(request), 20)  # type: ignore[arg-type]
+        return await asyncio.wait_for(self.future(request), 60)  # type: ignore[arg-type]
 
     def await_served(self, *names: str) -> None:
         wait_until(lambda: list(names) == self.served, f"{names}")

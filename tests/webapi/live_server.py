@@ -20,7 +20,7 @@ DATE = b"Date: Tue, 15 Nov 1994 08:12:31 GMT"
 _DATE = re.compile(rb"Date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT")
 
 # Longer than anything here takes, shorter than a test may.
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 
 T = TypeVar("T")
 

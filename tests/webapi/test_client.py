@@ -12,8 +12,8 @@ from tests.webapi.scripted_server import scripted_server
 from penstock.errors import HttpRequestError
 from penstock.webapi.client import HttpClient, HttpReply
 
-CLIENT = HttpClient(connect_timeout_seconds=5, request_timeout_seconds=10, body_bytes_max=1000)
-HASTY = HttpClient(connect_timeout_seconds=10, request_timeout_seconds=0.3, body_bytes_max=1000)
+CLIENT = HttpClient(connect_timeout_seconds=60, request_timeout_seconds=60, body_bytes_max=1000)
+HASTY = HttpClient(connect_timeout_seconds=60, request_timeout_seconds=0.3, body_bytes_max=1000)
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
@@ -180,7 +180,7 @@ class TestTls:
     def test_a_server_is_verified(self) -> None:
         authority = trustme.CA()
         trusting = HttpClient(
-            connect_timeout_seconds=5, request_timeout_seconds=5, ssl_context=_trusts(authority)
+            connect_timeout_seconds=60, request_timeout_seconds=60, ssl_context=_trusts(authority)
         )
 
         async def scene() -> tuple[bytes, str]:
@@ -261,7 +261,7 @@ class TestV1:
     def test_a_server_that_wants_tls_is_asked_over_tls(self) -> None:
         authority = trustme.CA()
         client = HttpClient(
-            connect_timeout_seconds=5, request_timeout_seconds=5, ssl_context=_trusts(authority)
+            connect_timeout_seconds=60, request_timeout_seconds=60, ssl_context=_trusts(authority)
         )
         served = _serves(authority)
 

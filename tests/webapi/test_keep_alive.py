@@ -49,7 +49,7 @@ def with_server(
 
     async def scene() -> None:
         server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
-        client = KeepAliveClient(connect_timeout_seconds=5, request_timeout_seconds=10)
+        client = KeepAliveClient(connect_timeout_seconds=60, request_timeout_seconds=60)
         try:
             await scenario(client, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x")
         finally:
