@@ -43,7 +43,7 @@ __all__ = ["main"]
 TOPIC, CHANNEL = "crowd", "everyone"
 
 CONSUMING_PROCESSES = 2
-QUIET_SECONDS = 2.0
+QUIET_SECONDS = 5.0
 """When nothing has come for so long after the last publish, nothing will."""
 
 

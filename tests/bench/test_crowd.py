@@ -12,8 +12,8 @@ CONSUMERS = int(os.environ.get("CROWD", "300"))
 def test_every_message_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
     publishers, rate = CONSUMERS // 25, CONSUMERS
     sizes = [f"--consumers={CONSUMERS}", f"--publishers={publishers}", f"--rate={rate}"]
-    # How fast is for a quiet machine to say, and for the default.
-    exit_code = main([*sizes, "--seconds=2", "--p99-ms=20000"])
+    # Without a limit on the latency: that depends on the machine.
+    exit_code = main([*sizes, "--seconds=2", "--p99-ms=1000000000"])
     printed = capsys.readouterr().out
 
     assert 0 == exit_code, printed

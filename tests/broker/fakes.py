@@ -196,6 +196,10 @@ class Host:
     def restart(self) -> None:
         """A clean stop, and a new process."""
         assert [] == self.broker.close()
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Starts a new process; the broker was closed before."""
         self._data_path.close()
         self.start()
 

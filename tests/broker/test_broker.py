@@ -212,13 +212,23 @@ class TestStopping:
         for consumer in consumers:
             consumer.leave()
 
-    def test_nothing_is_saved_after_that(self, host: Host) -> None:
-        consumer = host.consumer(rdy=1)
-        host.publish("t", "a")
-        consumer.fin("a")
-        host.broker.close()
+        assert [[], []] == [list(each.channel.subscribers) for each in consumers]
+        host.reopen()
+        again = host.consumer(rdy=10)
+        assert [("a", 2)] == list(zip(again.bodies, again.attempts, strict=True))
 
+    def test_nothing_is_saved_after_that(self, host: Host) -> None:
+        consumer = host.consumer(rdy=2)
+        host.publish("t", *"ab")
+        consumer.fin("a")
+        assert [] == host.broker.close()
+        consumer.channel.finish(consumer.subscriber, [consumer.id_of("b")])
+
+        host.files.crash_after(0)  # with any change to the disk
         host.save_progress()
+        host.files.heal()
+        host.reopen()
+        assert ["b"] == host.consumer(rdy=10).take()
 
 
 class TestTiming:

@@ -114,6 +114,10 @@ Verb = Callable[[Host], object]
     ids=["delete topic", "delete channel", "empty channel", "empty topic"],
 )
 def test_an_operator_who_was_interrupted_can_try_again(verb: Verb) -> None:
+    uninterrupted = Host()
+    uninterrupted.consumer(rdy=1)
+    uninterrupted.publish("t", *"abc")
+    verb(uninterrupted)
     for changes in range(100):
         host = Host()
         host.consumer(rdy=1)
@@ -126,6 +130,15 @@ def test_an_operator_who_was_interrupted_can_try_again(verb: Verb) -> None:
             if "t" in host.broker.topics:
                 host.channel()
                 verb(host)
+            assert unfinished(uninterrupted) == unfinished(host)
         else:
             return
     raise AssertionError("it never came to its end")
+
+
+def unfinished(host: Host) -> dict[str, dict[str, int]]:
+    """The number of unfinished messages of every channel of every topic."""
+    return {
+        name: {each.name: each.depth + each.in_flight_count for each in topic.channels.values()}
+        for name, topic in host.broker.topics.items()
+    }

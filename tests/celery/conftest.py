@@ -18,7 +18,7 @@ Connect = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def nsqd() -> Iterator[NsqdProcess]:
-    with run_nsqd("--msg-timeout=1s", "--max-req-timeout=1m") as process:
+    with run_nsqd("--msg-timeout=10s", "--max-req-timeout=1m") as process:
         yield process
 
 

@@ -6,7 +6,7 @@ import time
 from celery import Celery, Task
 
 RETRY_SECONDS = 0.3
-COUNTDOWN_SECONDS = 2.0
+COUNTDOWN_SECONDS = 5.0
 
 app = Celery("work", broker=os.environ["BROKER_URL"])
 app.conf.update(

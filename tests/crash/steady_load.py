@@ -43,7 +43,7 @@ class SteadyLoad:
         self._thread.join(60)
         assert not self._thread.is_alive()
 
-    def await_progress(self, *, seconds: float = 20.0) -> None:
+    def await_progress(self, *, seconds: float = 60.0) -> None:
         """Waits until more is acknowledged than was before."""
         enough = len(self.acknowledged) + 5 * BATCH
         wait_until(lambda: len(self.acknowledged) >= enough, "publishes", seconds=seconds)
@@ -76,7 +76,7 @@ def received(nsqd: NsqdProcess, wanted: set[bytes]) -> set[bytes]:
     bodies: set[bytes] = set()
     while not wanted <= bodies:
         try:
-            message = client.message(seconds=5)
+            message = client.message(seconds=30)
         except TimeoutError:
             break
         bodies.add(message.body)

@@ -111,10 +111,15 @@ class TestRefusals:
         DataPath.open("data", SETTINGS, files)
 
     def test_other_files_beside_the_topics_are_nobodys_business(self, data_path: str) -> None:
-        for name in ("nsqd.dat", "notes.txt", "nsqd.0123.dat"):
+        others = {"nsqd.dat", "notes.txt", "nsqd.0123.dat"}
+        for name in others:
             Path(data_path, name).touch()
+        opened = DataPath.open(data_path, SETTINGS)
+        topics = list(opened.topics())
+        opened.close()
 
-        DataPath.open(data_path, SETTINGS).close()
+        assert [] == topics
+        assert others <= set(os.listdir(data_path))
 
 
 class TestTopics:

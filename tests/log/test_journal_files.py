@@ -1,10 +1,9 @@
 """The journal is kept in generations: it stays small, and there is always one to rely on."""
 
-from random import Random
-
 import pytest
 from tests.log.frames import WALL_NS
 from tests.log.journals import journal_names, new_cursors, reloaded
+from tests.seeds import fresh_random
 
 from penstock.errors import StorageError
 from penstock.log import Cursors, Note
@@ -73,13 +72,19 @@ class TestGenerations:
         assert ["a"] == list(reloaded(files)[0].progress)
 
     def test_until_then_a_power_loss_falls_back_on_it(
-        self, memory_files: MemoryFiles, cursors: Cursors
+        self,
     ) -> None:
-        cursors.create("a", FLOOR)
-        cursors.sync()
-        self.begin_another(cursors)
-        for seed in range(30):
-            memory_files.lose_power(Random(seed))
+        random = fresh_random("test_until_then_a_power_loss_falls_back_on_it")
+        for _ in range(30):
+            memory_files = MemoryFiles()
+            memory_files.make_folder("data")
+            memory_files.sync_folder("")
+            cursors = new_cursors(memory_files)
+            cursors.begin(NEXT_SEQ)
+            cursors.create("a", FLOOR)
+            cursors.sync()
+            self.begin_another(cursors)
+            memory_files.lose_power(random)
             found, _ = reloaded(memory_files, is_synced=False)
 
             assert ["a"] == list(found.progress)

@@ -114,12 +114,12 @@ def test_one_signal_ends_it_though_its_reader_does_not_read(nsqd: NsqdProcess, t
 def test_what_waits_for_its_reader_does_not_time_out(topic: str) -> None:
     """More than a pipe and what may be in flight hold, so that there are always as many waiting."""
     count = 1000
-    with run_nsqd("--msg-timeout=3s") as nsqd:
+    with run_nsqd("--msg-timeout=6s") as nsqd:
         create(nsqd, topic, "c")
         nsqd.post(f"/mpub?topic={topic}", b"\n".join([b"x" * 1000] * count))
         with tool_process("nsq_tail", f"--topic={topic}", "--channel=c", at(nsqd)) as tail:
             wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=200), "the pipe to be full")
-            time.sleep(3.5)  # longer than messages may take
+            time.sleep(6.5)  # longer than messages may take
             assert [b"x" * 1000 + b"\n"] * count == [tail.stdout.readline() for _ in range(count)]
             wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=0), "all to be finished")
             tail.stop()
