@@ -60,7 +60,7 @@ def lint(root: Path) -> subprocess.CompletedProcess[str]:
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
-        timeout=100,
+        timeout=240,
     )
 
 

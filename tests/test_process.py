@@ -30,7 +30,7 @@ def run(program: str) -> "subprocess.CompletedProcess[str]":
         [sys.executable, "-c", textwrap.dedent(beginning) + textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=False,
     )
 

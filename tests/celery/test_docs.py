@@ -47,7 +47,7 @@ def test_the_commands_do_what_they_are_said_to(tmp_path: Path) -> None:
                 wait_until(partial(_contains, log, words), words)
         finally:
             worker.terminate()
-            worker.wait(30)
+            worker.wait(120)
 
 
 def _contains(file: Path, words: str) -> bool:

@@ -26,6 +26,6 @@ def test_who_subscribes_while_it_is_closed_does_not_wait_for_ever() -> None:
         connected, _ = hanging.accept()
         with connected:
             receiver.close()
-            subscribing.join(20)
+            subscribing.join(120)
 
     assert ["the connection was closed meanwhile"] == list(map(str, outcomes))

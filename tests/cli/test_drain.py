@@ -25,14 +25,14 @@ def test_it_waits_until_consumers_have_finished_everything() -> None:
             assert program.poll() is None
             consumer.send(commands.fin(message.id))
 
-            assert 0 == program.wait(20)
+            assert 0 == program.wait(120)
         assert 0 == nsqd.wait()
 
 
 def test_what_is_left_is_shown_and_told_when_time_is_up() -> None:
     with run_nsqd() as nsqd:
         nsqd.publish("orders", b"one", b"two")
-        flags = ["--timeout=1500ms"]
+        flags = ["--timeout=5s"]
         with on_terminal("penstock", "drain", nsqd.http_address, *flags) as terminal:
             terminal.see("is draining, 2 messages left")
             code, shown = terminal.end()

@@ -67,7 +67,7 @@ class TestInAPipe:
             assert "new\n" == program.stdout.readline()
             program.send_signal(signal.SIGINT)
 
-            assert (0, "") == (program.wait(20), program.communicate()[1])
+            assert (0, "") == (program.wait(120), program.communicate()[1])
 
     def test_a_node_that_stops_while_it_is_followed_is_told(self) -> None:
         with run_nsqd() as nsqd:
@@ -78,7 +78,7 @@ class TestInAPipe:
                 assert program.stdout is not None
                 program.stdout.readline()
                 nsqd.kill()
-                code, (_, told) = program.wait(20), program.communicate()
+                code, (_, told) = program.wait(120), program.communicate()
             nsqd.start()
 
         assert (1, 1) == (code, told.count("\n"))

@@ -63,7 +63,7 @@ class TestInAPipe:
 
     def test_rates_are_of_the_time_between_two_rows(self, nsqd: NsqdProcess) -> None:
         make_channel(nsqd, "rates", b"before")
-        flags = watching(nsqd, "rates", "-interval=500ms", "-count=2")
+        flags = watching(nsqd, "rates", "-interval=3s", "-count=2")
         with started("nsq_stat", *flags) as program:
             assert program.stdout is not None
             program.stdout.readline()
@@ -71,7 +71,7 @@ class TestInAPipe:
             program.stdout.readline()
             first, second = (line.split() for line in program.stdout.read().splitlines())
 
-        assert 10 <= int(first[0]) <= 60
+        assert 0 < int(first[0]) <= 30 / 3
         assert ("0", "0", "31") == (first[1], second[0], second[3])
 
     def test_nodes_are_found_by_nsqlookupd(
@@ -106,7 +106,7 @@ class TestInAPipe:
                 program.stdout.readline()
                 program.send_signal(number)
 
-                assert (0, "") == (program.wait(20), program.communicate()[1])
+                assert (0, "") == (program.wait(120), program.communicate()[1])
 
     def test_one_signal_ends_it_though_its_reader_does_not_read(self, nsqd: NsqdProcess) -> None:
         make_channel(nsqd, "stuck")
@@ -114,7 +114,7 @@ class TestInAPipe:
             wait_until_stuck(program)
             program.send_signal(signal.SIGTERM)
 
-            assert 0 == program.wait(20)
+            assert 0 == program.wait(120)
 
 
 class TestOnATerminal:

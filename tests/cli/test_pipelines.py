@@ -62,7 +62,7 @@ def test_without_spark_the_extra_is_named(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=20,
+        timeout=120,
     )
 
     assert 1 == done.returncode

@@ -44,7 +44,7 @@ class TestInAPipe:
             wait_until(lambda: nsqd.shows("live", "c", in_flight_count=0), "the FINs")
             program.send_signal(signal.SIGINT)
 
-            assert (0, "") == (program.wait(20), program.communicate()[1])
+            assert (0, "") == (program.wait(120), program.communicate()[1])
 
     def test_a_topic_that_is_yet_to_come_is_waited_for(
         self, nsqd: NsqdProcess, nsqlookupd: NsqlookupdProcess
@@ -79,7 +79,7 @@ class TestInAPipe:
             nsqd.publish("cut", b"unseen")
             assert program.stderr is not None
 
-            assert (1, "") == (program.wait(20), program.stderr.read())
+            assert (1, "") == (program.wait(120), program.stderr.read())
         wait_until(lambda: nsqd.shows("cut", "c", depth=1), "what nobody saw to come back")
 
     def test_one_signal_ends_it_though_its_reader_does_not_read(self, nsqd: NsqdProcess) -> None:
@@ -89,7 +89,7 @@ class TestInAPipe:
             assert pipe is not None
             wait_until(lambda: unread_bytes(pipe) > 60_000, "the pipe to be full")
             program.send_signal(signal.SIGTERM)
-            assert 0 == program.wait(20)
+            assert 0 == program.wait(120)
             shown = pipe.read().count("\n")
 
         wait_until(lambda: nsqd.shows("stuck", "c", in_flight_count=0), "the rest to come back")
@@ -112,7 +112,7 @@ class TestInAPipe:
             stderr=subprocess.PIPE,
             text=True,
             check=False,
-            timeout=20,
+            timeout=120,
         )
 
         assert (1, f"{expected}\n") == (done.returncode, done.stderr)

@@ -113,7 +113,7 @@ pears   juice        3          0         0        0   0.0    0.0
             program.stdout.readline()
             program.send_signal(signal.SIGTERM)
 
-            assert 0 == program.wait(20)
+            assert 0 == program.wait(120)
 
     def test_one_signal_ends_it_though_its_reader_does_not_read(
         self, busy_nsqd: NsqdProcess
@@ -122,7 +122,7 @@ pears   juice        3          0         0        0   0.0    0.0
             wait_until_stuck(program)
             program.send_signal(signal.SIGTERM)
 
-            assert 0 == program.wait(20)
+            assert 0 == program.wait(120)
 
 
 class TestOnATerminal:

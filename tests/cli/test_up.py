@@ -123,7 +123,7 @@ def test_a_node_can_be_drained_and_the_last_one_ends_it(tmp_path: Path) -> None:
         assert "1.3.0" == cluster.get("nsqd-2", "/info")["version"]
         assert 0 == in_pipe("penstock", "drain", cluster.http["nsqd-2"]).returncode
 
-        assert 0 == cluster.program.wait(20)
+        assert 0 == cluster.program.wait(120)
 
 
 def test_ports_count_up_from_the_first(tmp_path: Path) -> None:

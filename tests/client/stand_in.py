@@ -105,4 +105,4 @@ def stand_in() -> Iterator[StandIn]:
             yield peer
         finally:
             peer.close()
-            thread.join(5)
+            thread.join(120)

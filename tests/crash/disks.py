@@ -103,5 +103,5 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 def run(*command: str) -> str:
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     return done.stdout

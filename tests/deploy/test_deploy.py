@@ -133,7 +133,7 @@ def test_a_unit_is_one(daemon: str, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=120,
     )
 
     assert (0, "") == (verified.returncode, verified.stderr)

@@ -163,11 +163,11 @@ def _stop(process: subprocess.Popen[bytes], sign: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, sign)
     try:
-        process.wait(20)
+        process.wait(120)
         wait_until(lambda: not _is_there(process.pid), "jobs to end")
     except (AssertionError, subprocess.TimeoutExpired):
         os.killpg(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.wait(120)
         raise
 
 

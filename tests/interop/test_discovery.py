@@ -50,7 +50,7 @@ class Client:
 
     def end(self) -> None:
         self._process.send_signal(signal.SIGTERM)
-        self._process.wait(10)
+        self._process.wait(120)
 
     def kill(self) -> None:
         self._process.kill()

@@ -50,7 +50,7 @@ def recorder(begin: threading.Event | None = None) -> Iterator[tuple[str, list[A
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             if begin is not None:
-                begin.wait(10)
+                begin.wait(60)
             kept.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
             self.send_response(200)
             self.end_headers()

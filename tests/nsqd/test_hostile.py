@@ -76,7 +76,7 @@ def nsqd(authority: Authority) -> Iterator[NsqdProcess]:
 @pytest.fixture(scope="module")
 def hasty() -> Iterator[NsqdProcess]:
     """One with little patience."""
-    with run_nsqd_off_disk("--greeting-timeout=400ms", "--command-timeout=300ms") as process:
+    with run_nsqd_off_disk("--greeting-timeout=3s", "--command-timeout=2s") as process:
         yield process
 
 
@@ -131,7 +131,7 @@ class TestSilence:
         client = hasty.connect()
         client.identify(heartbeat_interval=-1)
 
-        assert client.is_silent(seconds=1.0)
+        assert client.is_silent(seconds=3.5)
         assert b"OK" == client.call(commands.pub("t", b"x"))
 
     def test_a_peer_that_has_vanished_is_asked_for(self, nsqd: NsqdProcess) -> None:
@@ -204,7 +204,7 @@ class TestTooMuch:
     def test_commands_without_end_do_not_keep_others_waiting(self, nsqd: NsqdProcess) -> None:
         client = nsqd.connect()
         with bystander(nsqd):
-            sent = flood(client, commands.nop() * 65_536, seconds=1.0, bytes_max=2 * MIB)
+            sent = flood(client, commands.nop() * 65_536, seconds=60, bytes_max=2 * MIB)
             assert b"OK" == finish(client, commands.nop(), sent)
 
         assert sent >= 2 * MIB
@@ -291,7 +291,7 @@ class TestBombs:
         client.upgrade(snappy=True)
         client.send_beneath(STREAM_IDENTIFIER)
         with bystander(nsqd):
-            flood(client, nothing * 30_000, seconds=1.0)
+            flood(client, nothing * 30_000, seconds=60)
 
         assert is_closed(client)
         assert before + 1 == refusal_counts(nsqd)["corrupt_stream"]

@@ -169,7 +169,7 @@ class TestRegistering:
 
 def test_nsqd_says_who_it_is_in_nsqs_order() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(20)
+        server.settimeout(60)
         address = f"--lookupd-tcp-address=127.0.0.1:{server.getsockname()[1]}"
         with run_nsqd(address, "--topology-zone=z", "--broadcast-tcp-port=1"):
             conversation, _ = server.accept()

@@ -22,7 +22,7 @@ def test_a_signal_stops_it_cleanly_with_everybody_connected(number: signal.Signa
 
         nsqlookupd.send_signal(number)
 
-        assert 404 == lookup.result(10).status
+        assert 404 == lookup.result(120).status
         assert b"" == node.read_to_end()
         assert 0 == nsqlookupd.wait()
         assert "NSQLOOKUPD: bye" in nsqlookupd.log

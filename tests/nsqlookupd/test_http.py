@@ -223,7 +223,7 @@ def test_each_of_many_topics_has_its_own_answer_and_it_is_never_an_old_one() -> 
 
 
 def test_a_tombstoned_node_is_hidden_from_lookups_and_flagged_among_the_nodes() -> None:
-    with run_nsqlookupd("--tombstone-lifetime=300ms") as nsqlookupd:
+    with run_nsqlookupd("--tombstone-lifetime=5s") as nsqlookupd:
         node = nsqlookupd.node("n")
         for topic in ("t", "u"):
             node.call(lookup_v1.register(topic))

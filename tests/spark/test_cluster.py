@@ -75,7 +75,7 @@ def spark_daemon(folder: Path, name: str, *args: str) -> Iterator[Path]:
         yield log
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(120)
 
 
 def said(log: Path, pattern: str) -> str:

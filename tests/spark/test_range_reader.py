@@ -18,7 +18,7 @@ MEGABYTE = 1 << 20
 
 
 def options(*nsqds: NsqdProcess, **more: str) -> SourceOptions:
-    given = {"nsqd": http_addresses(*nsqds), "topic": "orders", "nodeTimeout": "300ms", **more}
+    given = {"nsqd": http_addresses(*nsqds), "topic": "orders", "nodeTimeout": "3s", **more}
     return SourceOptions.parse({key: text for key, text in given.items() if text}, streaming=True)
 
 

@@ -146,13 +146,13 @@ def test_nothing_is_finished_while_the_only_destination_is_away(
     with reserved_address() as address, run_nsqd(f"--tcp-address={address}") as mortal:
         patience = ["max_backoff_duration,0", "default_requeue_delay,100ms", "max_attempts,0"]
         opts = [f"--consumer-opt={opt}" for opt in patience]
-        opts.append("--producer-opt=publish_timeout,300ms")
+        opts.append("--producer-opt=publish_timeout,3s")
         with tool_process("nsq_to_nsq", *flags(topic, nsqd, mortal), *opts) as relay:
             nsqd.publish(topic, b"first")
             wait_until(lambda: passed_on(mortal, topic) == 1, "the first")
             mortal.kill()
             nsqd.post(f"/mpub?topic={topic}", b"\n".join(sent))
-            relay.logs("NotConfirmed: not confirmed within 0.3 s: ")
+            relay.logs("NotConfirmed: not confirmed within 3 s: ")
             assert 100 == unfinished(nsqd, topic)
             mortal.start()
             wait_until(lambda: unfinished(nsqd, topic) == 0, "all to be passed on")

@@ -15,11 +15,11 @@ logging.basicConfig(level=logging.INFO)
 def publish(address: str, topic: str) -> None:
     producer = gnsq.Producer(address)
     producer.start()
-    assert b"OK" == producer.publish(topic, b"single", timeout=10)
+    assert b"OK" == producer.publish(topic, b"single", timeout=60)
     assert b"OK" == producer.multipublish(topic, [b"multi-1", b"multi-2"])
     assert b"OK" == producer.publish(topic, b"deferred", defer=500)
     producer.close()
-    producer.join(timeout=10)
+    producer.join(timeout=120)
 
 
 def consume(address: str, topic: str, policy: str, count: int) -> None:
@@ -36,7 +36,7 @@ def consume(address: str, topic: str, policy: str, count: int) -> None:
         report(message)
         answer(message, policy)
     consumer.close()
-    consumer.join(timeout=10)
+    consumer.join(timeout=120)
 
 
 def operate(address: str, topic: str) -> None:
