@@ -24,7 +24,7 @@ def test_a_target_runs_on_a_port_of_its_own_until_the_block_is_left() -> None:
 
     with running(target) as one, running(target) as two:
         assert len({one.at.tcp, one.at.http, two.at.tcp, two.at.http}) == 4
-        assert 0 < one.start_seconds < 20
+        assert 0 < one.start_seconds
         assert one.rss_bytes() > 1_000_000
 
     with pytest.raises(ProcessLookupError):

@@ -77,7 +77,6 @@ class TestNothing:
     def test_no_topics_are_an_empty_list_and_no_producers_null(
         self, empty_nsqd: NsqdProcess
     ) -> None:
-        began = int(time.time()) - 5
         stats = stats_of(empty_nsqd)
 
         assert ["version", "health", "start_time", "topics", "memory", "producers"] == list(stats)
@@ -87,7 +86,8 @@ class TestNothing:
             stats["topics"],
             stats["producers"],
         )
-        assert began < stats["start_time"] <= time.time()
+        # In seconds: nsqd was started for these tests, within the last hour.
+        assert time.time() - 3600 < stats["start_time"] <= time.time()
 
     def test_an_unknown_topic_is_null(self, nsqd: NsqdProcess, topic: str) -> None:
         stats = stats_of(nsqd, f"topic={topic}")
@@ -226,7 +226,7 @@ class TestClients:
         (client,) = nsqd.stats(topic, "c")["clients"]
 
         assert CLIENT_KEYS == list(client)
-        assert abs(client.pop("connect_ts") - time.time()) < 60
+        assert abs(client.pop("connect_ts") - time.time()) < 3600
         assert client.pop("remote_address").startswith("127.0.0.1:")
         assert {
             "client_id": "id",
