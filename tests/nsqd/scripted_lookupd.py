@@ -13,7 +13,7 @@ from penstock.testing.waiting import wait_until
 from penstock.wire import lookup_v1
 from penstock.wire.lookup_server import Event, Identify, LookupServerConnection
 
-Answer: TypeAlias = Callable[[Event], bytes]
+Answer: TypeAlias = Callable[[Event], bytes | Iterator[bytes]]
 
 
 def well(event: Event) -> bytes:
@@ -23,7 +23,7 @@ def well(event: Event) -> bytes:
     return lookup_v1.OK
 
 
-def with_http_port(port: int) -> Answer:
+def with_http_port(port: int) -> Callable[[Event], bytes]:
     """What it answers when its HTTP API is there."""
     info = json.dumps({"broadcast_address": "127.0.0.1", "http_port": port}).encode()
     return lambda event: lookup_v1.response(info) if isinstance(event, Identify) else well(event)
@@ -32,6 +32,13 @@ def with_http_port(port: int) -> Answer:
 def nothing(_: Event) -> bytes:
     """No answer at all, while the connection stays."""
     return b""
+
+
+def drip(_: Event) -> Iterator[bytes]:
+    """A long answer, five bytes a second."""
+    for byte in lookup_v1.response(bytes(60_000)):
+        yield bytes([byte])
+        time.sleep(0.2)
 
 
 def hang_up(_: Event) -> bytes:
@@ -87,7 +94,9 @@ class _Handler(socketserver.BaseRequestHandler):
             wire.receive_data(data)
             while (event := wire.next_event()) is not None:
                 self.server.heard.append(event)
-                self.request.sendall(self.server.answer(event))
+                answer = self.server.answer(event)
+                for part in [answer] if isinstance(answer, bytes) else answer:
+                    self.request.sendall(part)
 
 
 @contextmanager

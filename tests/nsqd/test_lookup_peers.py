@@ -328,6 +328,20 @@ class TestChannelsOfOthers:
             assert 0.5 < took_seconds
             assert (b"x", b"y") == (message.body, finish_and_next(subscriber, message.id))
 
+    def test_of_one_nsqlookupd_are_made_while_another_sends_its_answer_byte_by_byte(
+        self, topic: str
+    ) -> None:
+        with (
+            channels_on_http({"channels": ["c"]}) as (_, good),
+            scripted_lookupd(script.drip) as slow,
+            run_node(slow, good) as nsqd,
+        ):
+            subscriber = nsqd.consumer(topic, "early", rdy=5)
+            nsqd.publish(topic, b"x")
+
+            assert b"x" == subscriber.message(seconds=30).body
+            assert {"c": 1, "early": 0} == channels_of(nsqd, topic)
+
     def test_of_many_topics_are_asked_for_a_few_at_a_time(self, topic: str) -> None:
         """And whose turn does not come waits no longer than those who have it."""
         flags = ("--http-client-request-timeout=10s",)

@@ -27,7 +27,7 @@ from penstock.wire import lookup_v1
 
 __all__ = ["LookupPeer", "PeerInfo"]
 
-# NSQ's: how long nsqlookupd has for a connection and for an answer, and how often it hears of us.
+# NSQ's: how long nsqlookupd has for a connection and for an answer, and how often it is pinged.
 TIMEOUT_SECONDS = 1.0
 PING_SECONDS = 15.0
 
@@ -221,8 +221,12 @@ class _Conversation(asyncio.Protocol):
         self._heard = asyncio.Event()
 
     async def ask(self, *commands: bytes) -> list[bytes | ProtocolError]:
-        """Sends commands and returns their answers, and among them the errors after which one goes
-        on. Raises ProtocolError for the others, TimeoutError, and OSError at the end."""
+        """Sends commands and returns their answers, including non-fatal errors.
+
+        Each complete answer must follow the previous one within TIMEOUT_SECONDS; parts of an answer
+        do not extend that. Raises TimeoutError, ProtocolError for fatal errors, and OSError if the
+        connection ends.
+        """
         answers = self._answers = []
         self._unanswered = len(commands)
         self._transport.write(b"".join(commands))
@@ -256,7 +260,6 @@ class _Conversation(asyncio.Protocol):
                 self._take(answer)
         except ProtocolError as error:
             self._end(error)
-        self._heard.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(exc or ConnectionResetError("closed by nsqlookupd"))
@@ -276,6 +279,7 @@ class _Conversation(asyncio.Protocol):
             raise ProtocolError("E_INVALID", "an answer that nobody has asked for")
         self._unanswered -= 1
         self._answers.append(answer)
+        self._heard.set()
 
     def _end(self, reason: Exception) -> None:
         if not self.ended.done():

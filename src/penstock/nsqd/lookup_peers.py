@@ -129,16 +129,21 @@ class LookupPeers:
         )
 
     async def _ask(self, peer: LookupPeer, topic: str) -> list[str]:
-        """What cannot be asked, or not in time, is logged, and knows of none."""
-        await peer.first_try()
-        if peer.info is None:
-            return []
-        scheme = "http" if self._tls is None else "https"
-        url = f"{scheme}://{_http_address(peer.info)}/channels?{urlencode({'topic': topic})}"
+        """The channels that one nsqlookupd knows; none, with a warning, if it does not answer.
+
+        The request timeout covers everything: a first connection to nsqlookupd, the wait for other
+        requests to it, and the request. The topic's messages wait no longer than that.
+        """
         try:
-            # One that hangs makes others wait for their turn; that is part of their time.
-            async with asyncio.timeout(self._client.request_timeout_seconds), peer.http_turn:
-                return (await self._client.get_json(url, _Channels)).channels
+            async with asyncio.timeout(self._client.request_timeout_seconds):
+                await peer.first_try()
+                if peer.info is None:
+                    return []
+                scheme = "http" if self._tls is None else "https"
+                query = urlencode({"topic": topic})
+                url = f"{scheme}://{_http_address(peer.info)}/channels?{query}"
+                async with peer.http_turn:
+                    return (await self._client.get_json(url, _Channels)).channels
         except (HttpRequestError, TimeoutError) as failure:
             reason = str(failure) or f"{peer.address}: timed out"
             self._log.warning("failed to query nsqlookupd for channels of %s - %s", topic, reason)
