@@ -244,6 +244,7 @@ def test_what_goes_while_it_is_being_shown_does_no_harm() -> None:
             lookupds=dict,
             loop_lag=Histogram(()),
             sync_seconds=Histogram(()),
+            unresponsive_shards=int,
             quantiles=(0.5,),
             started_at_ns=0,
         )

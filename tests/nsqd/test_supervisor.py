@@ -15,6 +15,8 @@ from tests.cli.programs import in_pipe
 
 from penstock.client.blocking import Consumer
 from penstock.log import check_data_path
+from penstock.nsqd.supervisor import STOP_BEATS
+from penstock.testing.daemon import running as process_running
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import run_nsqlookupd
 from penstock.testing.raw_client import RawClient, Refused
@@ -145,25 +147,120 @@ def tell_three_times(shards: Shards) -> None:
         shards.wait_for_log(f"{number.name}, passed on to the shards\n", times=times)
 
 
-def test_a_third_kills_one_that_hangs(tmp_path: Path) -> None:
-    with running(tmp_path, "--shards=2") as shards:
-        os.kill(shards.process_id(1), signal.SIGSTOP)
+# nsqd, with ten heartbeats a second, whose shard 1 blocks its event loop when it is to stop, until
+# the file exists that the environment names.
+BLOCKING_NSQD = """
+import asyncio, os, sys, time
+from penstock.cli.nsqd import main
+from penstock.nsqd import daemon, shard_process, supervisor
+
+shard_process.HEARTBEAT_SECONDS = supervisor.HEARTBEAT_SECONDS = 0.1
+original_stop = daemon.Nsqd.stop
+
+async def stop(nsqd):
+    if nsqd.options.data_path.endswith("shard-1"):
+        while not os.path.exists(os.environ["RELEASE_FILE"]):
+            time.sleep(0.01)
+        await asyncio.sleep(0.1)
+    await original_stop(nsqd)
+
+daemon.Nsqd.stop = stop
+sys.exit(main())
+"""
+
+
+class BlockingNsqd(NsqdProcess):
+    def _command(self) -> list[str]:
+        python, _, _, *arguments = super()._command()
+        return [python, "-c", BLOCKING_NSQD, *arguments]
+
+
+@contextmanager
+def running_with_a_blocking_shard(
+    path: Path, release: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Shards]:
+    monkeypatch.setenv("RELEASE_FILE", str(release))
+    with process_running(lambda log_fd: BlockingNsqd(path, ["--shards=2"], log_fd)) as nsqd:
+        shards = Shards(nsqd)
+        wait_until(lambda: len(shards.addresses("HTTP")) == 2, "all shards to serve")
+        yield shards
+
+
+def test_a_third_signal_kills_a_blocked_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data_path := tmp_path / "data").mkdir()
+    with running_with_a_blocking_shard(data_path, tmp_path / "go", monkeypatch) as shards:
+        process_id = shards.process_id(1)
         tell_three_times(shards)
 
         assert 1 == shards.supervisor.wait()
-        assert "shard 1 is killed\n" in shards.log
+        reason = "still runs after the last signal to stop: it is killed"
+        assert f"shard 1 (process {process_id}) {reason}\n" in shards.log
 
 
-def test_a_third_leaves_shards_a_moment_to_end_by_themselves(tmp_path: Path) -> None:
-    """However fast the three came; here, faster than a shard could look."""
-    with running(tmp_path, "--shards=2") as shards:
+def test_after_a_third_signal_shards_have_a_moment_to_exit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data_path := tmp_path / "data").mkdir()
+    release = tmp_path / "go"
+    with running_with_a_blocking_shard(data_path, release, monkeypatch) as shards:
         process_id = shards.process_id(1)
-        os.kill(process_id, signal.SIGSTOP)
         tell_three_times(shards)
-        os.kill(process_id, signal.SIGCONT)
+        release.touch()
 
         assert 1 == shards.supervisor.wait()
         assert f"shard 1 (process {process_id}) ended with exit code 1\n" in shards.log
+
+
+def test_a_suspended_shard_is_reported_until_it_responds(tmp_path: Path) -> None:
+    def unresponsive_shards() -> bytes:
+        (line,) = re.findall(rb"^nsqd_unresponsive_shards (\d+)$", shards.get(0, "/metrics"), re.M)
+        return bytes(line)
+
+    with running(tmp_path, "--shards=2") as shards:
+        process_id = shards.process_id(1)
+        at_first = unresponsive_shards()
+        os.kill(process_id, signal.SIGSTOP)
+        silent = "has not responded for 10 s: it is suspended or blocked"
+        wait_until(lambda: silent in shards.log, "the error", seconds=60)
+        wait_until(lambda: unresponsive_shards() == b"1", "the metric")
+        os.kill(process_id, signal.SIGCONT)
+        shards.wait_for_log(f"shard 1 (process {process_id}) responds again\n")
+        wait_until(lambda: unresponsive_shards() == b"0", "the metric")
+
+        assert b"0" == at_first
+        assert f"ERROR: shard 1 (process {process_id}) {silent}\n" in shards.log
+        assert b"OK" == shards.get(1, "/ping")
+
+
+def test_a_stop_resumes_a_suspended_shard(tmp_path: Path) -> None:
+    with running(tmp_path, "--shards=2") as shards:
+        os.kill(shards.process_id(1), signal.SIGSTOP)
+        shards.supervisor.terminate()
+
+        assert 2 == shards.log.count("NSQ: bye\n")
+
+
+def test_a_stop_kills_a_shard_that_stays_silent_and_loses_no_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (data_path := tmp_path / "data").mkdir()
+    with running_with_a_blocking_shard(data_path, tmp_path / "go", monkeypatch) as shards:
+        process_id = shards.process_id(1)
+        shards.publish(1, b"acknowledged")
+        shards.supervisor.send_signal(signal.SIGTERM)
+        exit_code = shards.supervisor.wait(seconds=60)
+        reason = f"has not responded for {STOP_BEATS * 0.1:g} s while stopping: it is killed"
+
+        assert 1 == exit_code
+        assert f"shard 1 (process {process_id}) {reason}\n" in shards.log
+        assert "shard 0 has ended\n" in shards.log
+
+    with running(data_path, "--shards=2") as shards:
+        with RawClient(shards.addresses("TCP")[1]) as consumer:
+            consumer.subscribe(TOPIC, CHANNEL, rdy=1)
+            assert b"acknowledged" == consumer.message().body
 
 
 def test_sighup_reaches_all(tmp_path: Path) -> None:

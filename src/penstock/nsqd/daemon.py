@@ -129,6 +129,8 @@ class Nsqd:
         self.started_at_ns = self.clock.wall_ns()
         self.clients = Clients()
         self.refusals = Refusals()
+        self.unresponsive_shards = 0
+        """As told by the supervisor of `--shards`."""
         self._admission = Admission(
             total_max=options.max_connections, per_address_max=options.max_connections_per_address
         )
@@ -385,6 +387,7 @@ class Nsqd:
             lookupds=self._lookups.connected,
             loop_lag=self._loop_lag.histogram,
             sync_seconds=self._sync_seconds,
+            unresponsive_shards=lambda: self.unresponsive_shards,
             quantiles=self.options.e2e_processing_latency_percentiles,
             started_at_ns=self.started_at_ns,
         )

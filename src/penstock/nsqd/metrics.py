@@ -43,6 +43,7 @@ class MetricsSource:
     lookupds: Callable[[], Mapping[str, bool]]  # by address: whether it is connected
     loop_lag: Histogram
     sync_seconds: Histogram
+    unresponsive_shards: Callable[[], int]
     quantiles: Sequence[float]  # of latencies, in descending order; none if not tracked
     started_at_ns: int
     http_server: HttpServer | None = None  # to be set when there is one
@@ -182,6 +183,14 @@ _PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
     (
         Family("nsqd_healthy", "gauge", "1, or 0 if the last write to any log has failed."),
         _one(lambda source: source.broker.health() is None),
+    ),
+    (
+        Family(
+            "nsqd_unresponsive_shards",
+            "gauge",
+            "Shards of this nsqd that send their supervisor no heartbeats.",
+        ),
+        _one(lambda source: source.unresponsive_shards()),
     ),
     (
         Family("nsqd_draining", "gauge", "1 while nsqd takes no more messages, else 0."),

@@ -1,15 +1,20 @@
-"""A shard's own process: an nsqd as it always is, but for whom it listens to.
+"""The process of a shard: a normal nsqd that takes signals only from its supervisor.
 
-The supervisor hands it signals over a socket, one byte each. Signals that others send to it are
-blocked, because those who stop a program often tell all its processes (a terminal, systemd), and to
-be told twice means to end at once. When the socket ends the supervisor is gone, and so is the shard
-a moment later, after a clean stop.
+Shard and supervisor are connected by a socket:
+
+- The supervisor sends signal numbers, one byte each, and the number of unresponsive shards, as a
+  byte with its high bit set. Signals from other processes are blocked, because a terminal and
+  systemd send a signal to all processes of a service, and a second signal forces an exit.
+- The shard sends a heartbeat byte when it starts to serve, then one each HEARTBEAT_SECONDS.
+- If the socket ends, the supervisor has died, and the shard stops cleanly.
 """
 
+import asyncio
 import os
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import NoReturn, TypeVarTuple
 
@@ -20,15 +25,25 @@ from penstock.logs import Logger
 from penstock.nsqd import daemon
 from penstock.nsqd.shards import Shard
 
-__all__ = ["FORWARDED", "become_shard"]
+__all__ = ["FORWARDED", "HEARTBEAT_SECONDS", "become_shard", "unresponsive_count"]
 
 _Args = TypeVarTuple("_Args")
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
+HEARTBEAT_SECONDS = 1.0
+
+_COUNT_FLAG = 0x80  # marks a count of unresponsive shards; signal numbers are lower
+_COUNT_MAX = 0x7F
+
+
+def unresponsive_count(count: int) -> int:
+    """The byte that tells a shard how many shards of this nsqd are unresponsive."""
+    return _COUNT_FLAG | min(count, _COUNT_MAX)
+
 
 def become_shard(shard: Shard, supervisor: socket.socket) -> NoReturn:
-    """Serves until the end, which is also this process's. It says on the socket when it serves."""
+    """Runs the shard, then exits. The first heartbeat says that it serves."""
     options = shard.options
     log = options.logger()
     exit_code = 1
@@ -49,9 +64,19 @@ def become_shard(shard: Shard, supervisor: socket.socket) -> NoReturn:
 
 
 def _when_serving(shard: Shard, supervisor: socket.socket, nsqd: daemon.Nsqd) -> None:
-    supervisor.send(b"+")
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, _ShardLoop)
+    loop.nsqd = nsqd
+    _send_heartbeats(loop, supervisor)
     if shard.is_retiring:
         nsqd.drain.start()
+
+
+def _send_heartbeats(loop: asyncio.AbstractEventLoop, supervisor: socket.socket) -> None:
+    # If the supervisor is suspended its buffer may be full: the heartbeat is skipped.
+    with suppress(OSError):
+        supervisor.send(b"+", socket.MSG_DONTWAIT)
+    loop.call_later(HEARTBEAT_SECONDS, _send_heartbeats, loop, supervisor)
 
 
 class _ShardLoop(uvloop.Loop):
@@ -59,6 +84,7 @@ class _ShardLoop(uvloop.Loop):
 
     def __init__(self, supervisor: socket.socket, log: Logger) -> None:
         super().__init__()
+        self.nsqd: daemon.Nsqd | None = None  # set when it serves
         self._supervisor = supervisor
         self._log = log
         self._handlers: dict[int, Callable[[], object]] = {}
@@ -79,7 +105,10 @@ class _ShardLoop(uvloop.Loop):
             self._log.error("the supervisor is gone")
             numbers = bytes([signal.SIGINT])
         for number in numbers:
-            if number in self._handlers:
+            if number & _COUNT_FLAG:
+                if self.nsqd is not None:
+                    self.nsqd.unresponsive_shards = number & _COUNT_MAX
+            elif number in self._handlers:
                 self._handlers[number]()
 
 

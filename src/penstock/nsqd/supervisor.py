@@ -1,18 +1,24 @@
-"""The parent of the shards: starts them, hands signals on to them, starts again what has died.
+"""The parent of the shards: starts them, forwards signals, restarts dead ones, checks heartbeats.
 
-It holds no message and serves nobody. It sleeps until a signal comes, one's own end or a child's,
-and so needs neither a loop nor a thread; that is also what makes it safe to fork. A shard that is
-started again runs the code that was loaded first, whatever has been installed since.
+It holds no message and serves no client. It sleeps until a signal arrives, SIGALRM being its only
+timer, and so needs neither an event loop nor a thread, which makes it safe to fork. A restarted
+shard runs the code that was loaded at the first start, whatever has been installed since.
 
-How a shard ends says what becomes of it:
+The exit of a shard decides what follows:
 
-- with exit code 0 it was told to stop, or has been drained: it stays down;
-- in any other way before it has ever served, there is something to put right: all are stopped;
-- in any other way later on, it is started again, after a pause that grows from death to death.
+- exit code 0: it was told to stop, or has been drained; it stays down;
+- any other exit before it ever served: the configuration or the data needs attention; all stop;
+- any other exit later: it is restarted, after a pause that grows with each death.
 
-The supervisor ends with its last shard. Shards that hang, and so heed neither a second signal to
-stop nor a third, are killed soon after that. If the supervisor is killed, its shards notice and
-stop.
+A shard that misses UNRESPONSIVE_BEATS heartbeats is logged as unresponsive, and the other shards
+show the number of such shards in their metrics. It is not killed: it may be suspended on purpose,
+for a backup or a debugger, and its messages would wait for the same disk after a restart.
+
+A stop is bounded. Shards are first resumed (SIGCONT), so that a suspended one can stop cleanly. A
+shard that is silent for STOP_BEATS heartbeats during the stop is killed, and so is one that still
+runs shortly after the third signal. A kill loses no acknowledged message, since those are written;
+it is recovered from like any crash. The supervisor ends with its last shard; if the supervisor is
+killed, its shards stop.
 """
 
 import gc
@@ -26,7 +32,12 @@ from dataclasses import dataclass
 from penstock.clock import SECOND_NS, SystemClock
 from penstock.errors import StorageError
 from penstock.logs import Logger
-from penstock.nsqd.shard_process import FORWARDED, become_shard
+from penstock.nsqd.shard_process import (
+    FORWARDED,
+    HEARTBEAT_SECONDS,
+    become_shard,
+    unresponsive_count,
+)
 from penstock.nsqd.shards import Shard
 
 __all__ = ["supervise"]
@@ -41,6 +52,12 @@ STEADY_SECONDS = 60.0
 # once if they can. All may come within a millisecond, so they are given a moment to look.
 _LAST_STOP = 3
 LAST_STOP_SECONDS = 2.0
+
+# Heartbeats that a shard may miss: until it is logged as unresponsive, and, during a stop, until it
+# is killed. They are counted, not timed: a supervisor that was suspended itself misses only one. A
+# stop blocks the event loop while it writes, and gets less time than the 90 s of the systemd unit.
+UNRESPONSIVE_BEATS = 10
+STOP_BEATS = 60
 
 _SIGNALS = (*FORWARDED, signal.SIGCHLD, signal.SIGALRM)
 
@@ -67,6 +84,8 @@ class _Worker:
     restart_ns: int = 0  # when it is to be started again
     pause_seconds: float = PAUSE_SECONDS[0]
     has_served: bool = False
+    missed_beats: int = 0
+    is_unresponsive: bool = False
 
     def tell(self, number: int) -> None:
         if self.link is not None:
@@ -78,13 +97,22 @@ class _Worker:
             self.link.close()
             self.link = None
 
+    def receive_heartbeats(self) -> bool:
+        """Whether any has come since the last call."""
+        assert self.link is not None
+        try:
+            received = bool(self.link.recv(4096))
+        except OSError:
+            received = False
+        self.has_served |= received
+        return received
+
     def take_leave(self) -> None:
         """Its process has ended."""
-        assert self.link is not None
-        with suppress(OSError):
-            self.has_served |= bool(self.link.recv(1))
+        self.receive_heartbeats()
         self.close_link()
-        self.pid = 0
+        self.pid = self.missed_beats = 0
+        self.is_unresponsive = False
 
 
 class _Supervisor:
@@ -97,11 +125,15 @@ class _Supervisor:
         self._has_told = False
         self._stops = 0  # how often we were told to
         self._kill_ns = 0  # when those that are left are to be killed
+        self._check_ns = 0  # when heartbeats are checked next
+        self._unresponsive = 0  # shards
         self._exit_code = 0
 
     def run(self) -> int:
         for worker in self._workers:
             self._start(worker)
+        self._check_heartbeats()
+        self._set_alarm()
         while any(worker.pid or worker.restart_ns for worker in self._workers):
             match signal.sigwait(_SIGNALS):
                 case signal.SIGCHLD:
@@ -122,6 +154,7 @@ class _Supervisor:
             self._died(worker, f"could not be started ({failure.strerror})")
             return
         self._log.info("shard %d is process %d", worker.shard.number, worker.pid)
+        worker.tell(unresponsive_count(self._unresponsive))
 
     def _fork(self, worker: _Worker) -> None:
         worker.link, theirs = socket.socketpair()
@@ -140,7 +173,9 @@ class _Supervisor:
         for worker in self._workers:
             worker.tell(number)
             if self._stops:
-                worker.restart_ns = 0
+                worker.restart_ns = worker.missed_beats = 0
+                if worker.pid:
+                    os.kill(worker.pid, signal.SIGCONT)
         if self._stops >= _LAST_STOP and not self._kill_ns:
             self._kill_ns = self._clock.now_ns() + round(LAST_STOP_SECONDS * SECOND_NS)
             self._set_alarm()
@@ -197,26 +232,61 @@ class _Supervisor:
         for worker in self._workers:
             if 0 < worker.restart_ns <= now_ns:
                 self._start(worker)
+        if self._check_ns <= now_ns:
+            self._check_heartbeats()
         if 0 < self._kill_ns <= now_ns:
             self._kill_ns = 0
-            self._kill_all()
+            for worker in self._workers:
+                self._kill(worker, "still runs after the last signal to stop")
         self._set_alarm()
 
-    def _kill_all(self) -> None:
+    def _check_heartbeats(self) -> None:
+        self._check_ns = self._clock.now_ns() + round(HEARTBEAT_SECONDS * SECOND_NS)
         for worker in self._workers:
-            if worker.pid:
-                self._log.error("shard %d is killed", worker.shard.number)
-                os.kill(worker.pid, signal.SIGKILL)
+            if worker.pid and worker.receive_heartbeats():
+                self._on_heartbeat(worker)
+            elif worker.pid and (worker.has_served or self._stops):
+                self._on_missed_heartbeat(worker)
+        unresponsive = sum(worker.is_unresponsive for worker in self._workers)
+        if unresponsive != self._unresponsive:
+            self._unresponsive = unresponsive
+            for worker in self._workers:
+                worker.tell(unresponsive_count(unresponsive))
+
+    def _on_heartbeat(self, worker: _Worker) -> None:
+        worker.missed_beats = 0
+        if worker.is_unresponsive:
+            worker.is_unresponsive = False
+            self._log.info("shard %d (process %d) responds again", worker.shard.number, worker.pid)
+
+    def _on_missed_heartbeat(self, worker: _Worker) -> None:
+        worker.missed_beats += 1
+        silent_seconds = worker.missed_beats * HEARTBEAT_SECONDS
+        if worker.missed_beats >= UNRESPONSIVE_BEATS and not worker.is_unresponsive:
+            worker.is_unresponsive = True
+            self._log.error(
+                "shard %d (process %d) has not responded for %g s: it is suspended or blocked",
+                worker.shard.number,
+                worker.pid,
+                silent_seconds,
+            )
+        if self._stops and worker.missed_beats >= STOP_BEATS:
+            self._kill(worker, f"has not responded for {silent_seconds:g} s while stopping")
+
+    def _kill(self, worker: _Worker, reason: str) -> None:
+        if worker.pid:
+            number, pid = worker.shard.number, worker.pid
+            self._log.error("shard %d (process %d) %s: it is killed", number, pid, reason)
+            os.kill(pid, signal.SIGKILL)
 
     def _set_alarm(self) -> None:
-        """For the next thing that has its time, if there is one."""
+        """For the next task that has its time."""
         times_ns = [worker.restart_ns for worker in self._workers if worker.restart_ns]
         if self._kill_ns:
             times_ns.append(self._kill_ns)
-        if times_ns:
-            left_ns = min(times_ns) - self._clock.now_ns()
-            # 0 would mean never; and a moment late is never early.
-            signal.setitimer(signal.ITIMER_REAL, max(left_ns / SECOND_NS, 0) + 0.001)
+        left_ns = min([*times_ns, self._check_ns]) - self._clock.now_ns()
+        # 0 would mean never; and a moment late is never early.
+        signal.setitimer(signal.ITIMER_REAL, max(left_ns / SECOND_NS, 0) + 0.001)
 
 
 def _make_folder(shard: Shard) -> None:
