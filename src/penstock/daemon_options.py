@@ -1,17 +1,43 @@
 """What every daemon can be told, whatever it serves: its version, a config file, how it logs."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock.errors import ConfigError
 from penstock.logs import Logger, LogLevel
-from penstock.option_kinds import BOOL, LOG_LEVEL, STRING
+from penstock.option_kinds import BOOL, LOG_LEVEL, STRING, STRINGS
 from penstock.options import option
 
-__all__ = ["DaemonOptions", "prefix_option"]
+__all__ = ["DaemonOptions", "allowed_origins_option", "check_allowed_origins", "prefix_option"]
+
+_ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
 
 
 def prefix_option(prefix: str) -> str:
     """Declares `log_prefix`, whose default is each daemon's own."""
     return option(prefix, STRING, "what every log line starts with")
+
+
+def allowed_origins_option() -> tuple[str, ...]:
+    """Declares `http_allowed_origins`, of the daemons that serve an API and no pages."""
+    return option(
+        (),
+        STRINGS,
+        "an origin, such as https://app.example.com, whose web pages may send requests that change"
+        " something, or * for all; may be given more than once",
+        flag="http-allowed-origin",
+        key="http_allowed_origins",
+    )
+
+
+def check_allowed_origins(origins: Iterable[str]) -> None:
+    """Raises ConfigError unless each is an origin as browsers send it, or `*`."""
+    for origin in origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(
+                f"--http-allowed-origin must be http(s)://host[:port] or *, not {origin!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

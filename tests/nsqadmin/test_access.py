@@ -106,6 +106,71 @@ def test_other_sites_change_nothing(
     assert status == nsqadmin.http("POST", "/api/topics", CREATE, sent).status
 
 
+class TestHosts:
+    @pytest.mark.parametrize(
+        "host",
+        [
+            "127.0.0.1:{port}",
+            "[::1]:{port}",
+            "localhost:{port}",
+            "nsqadmin:{port}",
+            "admin.prod.internal:{port}",
+            f"{os.uname().nodename}:{{port}}",
+            "admin.example.com",
+            "admin.example.com:8443",
+            "",
+        ],
+    )
+    def test_addresses_private_names_and_proxies_are_served(
+        self, nsqadmin: NsqadminProcess, host: str
+    ) -> None:
+        assert 200 == self.status(nsqadmin, host)
+
+    @pytest.mark.parametrize(
+        "host", ["evil.example:{port}", "127.0.0.1.evil.example:{port}", "EVIL.example.:{port}"]
+    )
+    def test_a_public_name_with_our_port_is_refused(
+        self, nsqadmin: NsqadminProcess, host: str
+    ) -> None:
+        headers = {"Host": host.format(port=port_of(nsqadmin))}
+        change = {**headers, "Origin": f"http://{headers['Host']}"}
+        looked = nsqadmin.http("GET", "/api/topics", headers=headers)
+
+        assert 403 == looked.status
+        assert looked.json()["message"].startswith("HOST_NOT_ALLOWED: ")
+        assert "--allowed-host=" in looked.json()["message"]
+        assert 403 == nsqadmin.http("POST", "/api/topics", CREATE, change).status
+        assert (200, b"OK") == nsqadmin.http("GET", "/ping", headers=headers)
+
+    @pytest.mark.parametrize(
+        ("allowed", "host", "status"),
+        [
+            ("admin.example.com", "admin.example.com:{port}", 200),
+            ("admin.example.com", "Admin.Example.com", 200),
+            ("admin.example.com", "localhost:{port}", 200),
+            ("admin.example.com", "evil.example", 403),
+            ("admin.example.com", "evil.example:8080", 403),
+            ("*.example.com", "a.b.example.com:{port}", 200),
+            ("*.example.com", "example.com.evil.example:{port}", 403),
+            ("*", "evil.example:{port}", 200),
+        ],
+    )
+    def test_only_allowed_public_names_are_served_if_there_are_any(
+        self, nsqd: NsqdProcess, allowed: str, host: str, status: int
+    ) -> None:
+        flags = (f"--nsqd-http-address={nsqd.http_address}", f"--allowed-host={allowed}")
+        with run_nsqadmin(*flags) as process:
+            assert status == self.status(process, host)
+
+    def status(self, nsqadmin: NsqadminProcess, host: str) -> int:
+        headers = {"Host": host.format(port=port_of(nsqadmin))}
+        return nsqadmin.http("GET", "/api/topics", headers=headers).status
+
+
+def port_of(nsqadmin: NsqadminProcess) -> str:
+    return nsqadmin.http_address.rpartition(":")[2]
+
+
 @pytest.fixture(scope="module")
 def closed(
     nsqd: NsqdProcess, tmp_path_factory: pytest.TempPathFactory

@@ -70,6 +70,7 @@ OUR_OWN = {
     "drain_timeout",
     "greeting_timeout",
     "http_auth_token_file",
+    "http_allowed_origins",
     "log_format",
     "lookupd_tls",
     "lookupd_tls_root_ca_file",

@@ -215,8 +215,11 @@ def test_after_a_third_signal_shards_have_a_moment_to_exit(
 
 def test_a_suspended_shard_is_reported_until_it_responds(tmp_path: Path) -> None:
     def unresponsive_shards() -> bytes:
-        (line,) = re.findall(rb"^nsqd_unresponsive_shards (\d+)$", shards.get(0, "/metrics"), re.M)
-        return bytes(line)
+        line = re.search(
+            rb"^nsqd_unresponsive_shards (\d+)$", shards.get(0, "/metrics"), re.MULTILINE
+        )
+        assert line
+        return line[1]
 
     with running(tmp_path, "--shards=2") as shards:
         process_id = shards.process_id(1)
@@ -257,10 +260,12 @@ def test_a_stop_kills_a_shard_that_stays_silent_and_loses_no_message(
         assert f"shard 1 (process {process_id}) {reason}\n" in shards.log
         assert "shard 0 has ended\n" in shards.log
 
-    with running(data_path, "--shards=2") as shards:
-        with RawClient(shards.addresses("TCP")[1]) as consumer:
-            consumer.subscribe(TOPIC, CHANNEL, rdy=1)
-            assert b"acknowledged" == consumer.message().body
+    with (
+        running(data_path, "--shards=2") as shards,
+        RawClient(shards.addresses("TCP")[1]) as consumer,
+    ):
+        consumer.subscribe(TOPIC, CHANNEL, rdy=1)
+        assert b"acknowledged" == consumer.message().body
 
 
 def test_sighup_reaches_all(tmp_path: Path) -> None:

@@ -140,6 +140,15 @@ def test_every_call_has_its_answer(empty: NsqlookupdProcess, case: Call) -> None
     assert (case.status, case.answer) == (answer.status, answer.body)
 
 
+def test_another_web_site_changes_nothing(empty: NsqlookupdProcess) -> None:
+    headers = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+
+    for target in ("/topic/create?topic=t", "/topic/delete?topic=t", "/topic/tombstone?topic=t"):
+        answer = empty.http("POST", target, headers=headers)
+        assert (403, b'{"message":"CROSS_SITE_REQUEST"}') == answer
+    assert 200 == empty.http("GET", "/topics", headers=headers).status
+
+
 def test_answers_have_the_headers_of_nsq(empty: NsqlookupdProcess) -> None:
     ping = call(empty, "GET", "/ping")
     found = call(empty, "GET", "/lookup?topic=known")

@@ -1,6 +1,7 @@
 """Plans are remembered, within bounds, and are the same as new ones."""
 
 from penstock.webapi import Request, Route, Router
+from penstock.webapi.origins import OriginPolicy
 from penstock.webapi.planning import REMEMBERED_BYTES_MAX, REMEMBERED_MAX, Planner
 
 
@@ -10,7 +11,7 @@ def endpoint(_: Request) -> str:
 
 def planner(*, gated: bool = False) -> Planner:
     router = Router([Route("POST", "/pub", endpoint, body_bytes_max=100)])
-    return Planner(router, head_bytes_max=1 << 20, gated=gated)
+    return Planner(router, head_bytes_max=1 << 20, gated=gated, origins=OriginPolicy())
 
 
 def raw_head(*headers: str) -> bytes:

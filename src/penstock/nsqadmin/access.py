@@ -1,23 +1,27 @@
 """Who may do what.
 
-Three questions, each asked of every request that it concerns:
+Four questions, each asked of every request that it concerns:
 
 - Is the visitor logged in? Only if there is a file of tokens: see `login`.
 - May the user change things? NSQ's rule: if there are admin users, a proxy before us has to name
   one of them in a header.
+- Is nsqadmin addressed by one of its own names? See `AllowedHosts`.
 - Does a change come from our own pages, or from something that is no browser? A browser tells on
   every page that makes it send something, so that no other site can use a visitor's rights. Scripts
   that use the API, as NSQ's have always done, send no such headers and are not asked for any.
 """
 
+import asyncio
+import os
+import socket
 from collections.abc import Collection
-from urllib.parse import urlsplit
+from contextlib import suppress
 
 from starlette.requests import Request
 
-from penstock.webapi import HttpError
+from penstock.webapi import HttpError, origins
 
-__all__ = ["Admins", "check_same_origin", "is_cross_site"]
+__all__ = ["Admins", "AllowedHosts", "is_cross_site"]
 
 
 class Admins:
@@ -37,21 +41,60 @@ class Admins:
             raise HttpError(403, "FORBIDDEN")
 
 
-def check_same_origin(request: Request) -> None:
-    """Raises HttpError 403 if a browser sends this on behalf of another site."""
-    if is_cross_site(request):
-        raise HttpError(403, "FORBIDDEN")
+class AllowedHosts:
+    """The host names that nsqadmin answers to, against DNS rebinding.
+
+    A page that was loaded from a public name can let that name resolve to our address, and is then
+    of the same origin as nsqadmin to the browser. So a public name has to be allowed; `*` allows
+    all, `*.example.com` all names below one. Addresses, names without a dot, names of private
+    domains and the machine's own names are always allowed, because no stranger can register them.
+
+    Without a list, public names are refused only together with the port that we listen on. A
+    browser that connects to us directly cannot leave out the port, while one behind a reverse proxy
+    names the proxy's.
+    """
+
+    def __init__(self, allowed: Collection[str]) -> None:
+        self._allowed = frozenset(name.lower() for name in allowed)
+        self._own_names = {os.uname().nodename.lower()}
+
+    async def add_full_name(self) -> None:
+        """Adds the machine's name with its domain, as far as DNS or /etc/hosts know it."""
+        name = os.uname().nodename
+        with suppress(OSError, UnicodeError):
+            found = await asyncio.get_running_loop().getaddrinfo(
+                name, None, flags=socket.AI_CANONNAME
+            )
+            self._own_names |= {full_name.lower() for *_, full_name, _ in found if full_name}
+
+    def refused(self, request: Request) -> str:
+        """The name that a request is refused for; empty if it is not."""
+        host = request.headers.get("host", "")
+        name, port = _split_host(host)
+        if not origins.is_public_name(name) or name in self._own_names or self._includes(name):
+            return ""
+        _, own_port = request.scope.get("server") or ("", None)
+        if not self._allowed and port != own_port:
+            return ""
+        return name
+
+    def _includes(self, name: str) -> bool:
+        labels = name.split(".")
+        parents = (".".join(["*", *labels[start:]]) for start in range(1, len(labels)))
+        return not self._allowed.isdisjoint(["*", name, *parents])
+
+
+def _split_host(host: str) -> tuple[str, int]:
+    """Name and port of a Host header; the port of plain HTTP where it names none."""
+    name, colon, port = host.rpartition(":")
+    if not colon or not port.isdecimal():
+        name, port = host, "80"
+    return name.lower().removesuffix("."), int(port)
 
 
 def is_cross_site(request: Request) -> bool:
-    """Browsers say so in Sec-Fetch-Site where the connection can be trusted, and in Origin, which
-    has to be the host that was asked for, everywhere else. No page can forge these headers, nor add
-    an X-Forwarded-Host without asking first, which we would not allow."""
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site not in ("same-origin", "none")
-    origin = request.headers.get("origin")
-    if origin is None:
-        return False
-    hosts = (request.headers.get("host"), request.headers.get("x-forwarded-host"))
-    return urlsplit(origin).netloc not in hosts
+    """Whether a browser sends this on behalf of another site. No page can forge these headers, nor
+    add an X-Forwarded-Host without a preflight request, which we do not allow."""
+    headers = request.headers
+    hosts = (headers.get("host", ""), headers.get("x-forwarded-host", ""))
+    return origins.is_cross_site(headers.get("sec-fetch-site"), headers.get("origin"), hosts)

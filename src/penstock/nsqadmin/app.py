@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.logs import Logger
-from penstock.nsqadmin.access import Admins
+from penstock.nsqadmin.access import Admins, AllowedHosts
 from penstock.nsqadmin.api import Api
 from penstock.nsqadmin.assets import Assets
 from penstock.nsqadmin.config_api import ConfigApi
@@ -48,6 +48,7 @@ class Services:
     notifier: Notifier
     watcher: Watcher
     login: Login | None
+    allowed_hosts: AllowedHosts
     log: Logger
 
     @property
@@ -77,7 +78,12 @@ def make_app(services: Services) -> Starlette:
             Middleware(RequestLog, log=services.log),
             Middleware(SafeHeaders),
             Middleware(GZipMiddleware, minimum_size=1024, compresslevel=5),
-            Middleware(Doors, base=services.base, login=services.login),
+            Middleware(
+                Doors,
+                base=services.base,
+                login=services.login,
+                allowed_hosts=services.allowed_hosts,
+            ),
             Middleware(BodyLimit),
         ],
         exception_handlers={

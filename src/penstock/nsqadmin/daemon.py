@@ -16,6 +16,7 @@ from penstock.clock import SECOND_NS, SystemClock
 from penstock.errors import ConfigError
 from penstock.listening import Listener, listen
 from penstock.logs import Logger
+from penstock.nsqadmin.access import AllowedHosts
 from penstock.nsqadmin.app import Services, make_app
 from penstock.nsqadmin.connections import Connection
 from penstock.nsqadmin.inquiry import Cluster
@@ -86,6 +87,7 @@ class Nsqadmin:
             headers=_token_header(options.http_client_token_file),
         )
         self._login = Login(options.auth_token_file, clock) if options.auth_token_file else None
+        self._allowed_hosts = AllowedHosts(options.allowed_hosts)
         self._notifier = Notifier(options.notification_http_endpoint, client, log)
         self.watcher = Watcher(
             self.cluster, log, interval_seconds=options.sample_interval_ns / SECOND_NS
@@ -99,6 +101,7 @@ class Nsqadmin:
             notifier=self._notifier,
             watcher=self.watcher,
             login=self._login,
+            allowed_hosts=self._allowed_hosts,
             log=log,
         )
         self._server = uvicorn.Config(
@@ -123,7 +126,8 @@ class Nsqadmin:
         self.http = await listen(self.options.http_address, self._new_connection)
         self.log.info("HTTP: listening on %s", self.http.address)
         loop = asyncio.get_running_loop()
-        self._tasks += map(loop.create_task, (self._notifier.run(), self.watcher.run()))
+        work = (self._notifier.run(), self.watcher.run(), self._allowed_hosts.add_full_name())
+        self._tasks += map(loop.create_task, work)
 
     def reload_on_hangup(self) -> None:
         """Reads the tokens again at each SIGHUP, if there are any."""

@@ -13,10 +13,11 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.logs import Logger
-from penstock.nsqadmin.access import is_cross_site
+from penstock.nsqadmin.access import AllowedHosts, is_cross_site
 from penstock.nsqadmin.envelope import json_error
 from penstock.nsqadmin.login import Login, to_login
 from penstock.webapi import HttpError
+from penstock.webapi.origins import SAFE_METHODS
 
 __all__ = ["BodyLimit", "Doors", "RequestLog", "SafeHeaders", "wants_page"]
 
@@ -36,7 +37,6 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_CHANGING_NOTHING = ("GET", "HEAD", "OPTIONS")
 
 Respond = Callable[[Scope, Receive, Send], Awaitable[None]]
 
@@ -122,20 +122,28 @@ class BodyLimit:
 
 
 class Doors:
-    """Lets in who may come in."""
+    """Refuses requests to foreign host names, from other sites and without a login."""
 
-    def __init__(self, app: ASGIApp, base: str, login: Login | None) -> None:
+    def __init__(
+        self, app: ASGIApp, base: str, login: Login | None, allowed_hosts: AllowedHosts
+    ) -> None:
         self._app = app
         self._base = base
+        self._allowed_hosts = allowed_hosts
         self._login = login
-        self._open = (f"{base}ping", f"{base}login", f"{base}static/")
+        self._open = (f"{base}login", f"{base}static/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         await self._opened(request)(scope, receive, send)
 
     def _opened(self, request: Request) -> Respond:
-        if request.method not in _CHANGING_NOTHING and is_cross_site(request):
+        if request.scope["path"] == f"{self._base}ping":
+            return self._app
+        if name := self._allowed_hosts.refused(request):
+            remedy = f"start nsqadmin with --allowed-host={name}"
+            return json_error(403, f"HOST_NOT_ALLOWED: to use this host name, {remedy}")
+        if request.method not in SAFE_METHODS and is_cross_site(request):
             return json_error(403, "FORBIDDEN")
         # The path as it is routed by: that of request.url depends on what Host says.
         if self._login is None or request.scope["path"].startswith(self._open):

@@ -78,6 +78,14 @@ class NsqadminOptions(DaemonOptions):
     allow_config_from_cidr: str = option(
         "127.0.0.1/8", STRING, "who may use /config: a network as a CIDR; empty for everybody"
     )
+    allowed_hosts: tuple[str, ...] = option(
+        (),
+        STRINGS,
+        "a host name that browsers may use for nsqadmin, *.example.com for all below one, or * for"
+        " any; may be given more than once",
+        flag="allowed-host",
+        key="allowed_hosts",
+    )
     acl_http_header: str = option(
         "X-Forwarded-User",
         STRING,

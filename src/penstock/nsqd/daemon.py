@@ -306,7 +306,11 @@ class Nsqd:
         gate = ClearTextGate() if self.options.tls_required is TlsRequired.EVERYBODY else None
         gates = [each for each in (gate, self._tokens) if each is not None]
         server = HttpServer(
-            HttpApi(services).router(), log=self.log, gates=gates, admission=self._admission
+            HttpApi(services).router(),
+            log=self.log,
+            gates=gates,
+            admission=self._admission,
+            allowed_origins=self.options.http_allowed_origins,
         )
         self._http_server = services.metrics.http_server = server
         if self.tls is not None and self.options.https_address:

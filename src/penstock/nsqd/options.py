@@ -9,7 +9,12 @@ from enum import IntEnum
 
 from penstock.addresses import has_port
 from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.daemon_options import DaemonOptions, prefix_option
+from penstock.daemon_options import (
+    DaemonOptions,
+    allowed_origins_option,
+    check_allowed_origins,
+    prefix_option,
+)
 from penstock.errors import ConfigError
 from penstock.option_kinds import BOOL, DURATION, FLOATS, INT, STRING, STRINGS, word_of
 from penstock.options import check_values, option
@@ -298,6 +303,7 @@ class NsqdOptions(DaemonOptions):
         STRING,
         "path of a file of bearer tokens for the HTTP API and their scopes; empty for an open API",
     )
+    http_allowed_origins: tuple[str, ...] = allowed_origins_option()
     requeue_on_disconnect: bool = option(
         True,
         BOOL,
@@ -386,6 +392,7 @@ def check(options: NsqdOptions) -> None:
             )
     if options.statsd_address and not has_port(options.statsd_address):
         raise ConfigError(f"--statsd-address must be address:port, not {options.statsd_address}")
+    check_allowed_origins(options.http_allowed_origins)
     _check_tls(options)
 
 

@@ -165,7 +165,11 @@ class Nsqlookupd:
             waiting=self._waiting,
             tcp_refusals=services.refusals,
         )
-        server = metrics.http = HttpServer(Router([*api.routes(), metrics.route()]), log=self.log)
+        server = metrics.http = HttpServer(
+            Router([*api.routes(), metrics.route()]),
+            log=self.log,
+            allowed_origins=self.options.http_allowed_origins,
+        )
         return server
 
     def _new_peer(self) -> Peer:

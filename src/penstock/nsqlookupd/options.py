@@ -4,7 +4,12 @@ import os
 from dataclasses import dataclass
 
 from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.daemon_options import DaemonOptions, prefix_option
+from penstock.daemon_options import (
+    DaemonOptions,
+    allowed_origins_option,
+    check_allowed_origins,
+    prefix_option,
+)
 from penstock.errors import ConfigError
 from penstock.option_kinds import DURATION, INT, STRING
 from penstock.options import check_values, option
@@ -47,6 +52,8 @@ class NsqlookupdOptions(DaemonOptions):
         "ask nsqds and HTTP clients for any certificate, or one that verifies",
         choices=("", "require", "require-verify"),
     )
+
+    http_allowed_origins: tuple[str, ...] = allowed_origins_option()
 
     inactive_producer_timeout_ns: int = option(
         300 * SECOND_NS,
@@ -95,6 +102,7 @@ def check(options: NsqlookupdOptions) -> None:
     for flag, address in (("tcp", options.tcp_address), ("http", options.http_address)):
         if not address:
             raise ConfigError(f"--{flag}-address must not be empty")
+    check_allowed_origins(options.http_allowed_origins)
     if bool(options.tls_cert) != bool(options.tls_key):
         raise ConfigError("--tls-cert and --tls-key go together")
     if options.tls_client_auth_policy and not options.tls_cert:

@@ -3,7 +3,8 @@
 A client that keeps its connection sends the same head with every request, and so do its brothers.
 So the plan made for a head is kept under the very bytes of it: the next such request costs one
 look-up, instead of parsing, routing, reading the arguments and checking limits. That is safe
-because a plan depends on the head alone; what does not (the gate, the body) is not in it.
+because a plan depends on the head alone; what does not (the gate, the body) is not in it. Requests
+on behalf of another web site are refused here, because only the head tells: see `origins`.
 """
 
 from typing import Final, TypeVar
@@ -11,7 +12,8 @@ from typing import Final, TypeVar
 from penstock.webapi.bodies import Body, ChunkedBody, SizedBody
 from penstock.webapi.errors import BadRequest
 from penstock.webapi.head import Head, RequestLine, parse_headers
-from penstock.webapi.responses import Response, Streaming
+from penstock.webapi.origins import OriginPolicy
+from penstock.webapi.responses import Response, Streaming, error_response
 from penstock.webapi.routing import Endpoint, Router, fixed_endpoint
 
 __all__ = ["Plan", "Planner"]
@@ -22,6 +24,7 @@ REMEMBERED_MAX = 4096
 REMEMBERED_BYTES_MAX = 1024
 
 _EXPECTATION_FAILED = Response(417)
+_CROSS_SITE = fixed_endpoint(error_response(403, "CROSS_SITE_REQUEST"))
 _ANSWERS = (Response, Streaming)
 
 
@@ -90,12 +93,15 @@ def _at_once(head: Head, endpoint: Endpoint) -> Response | None:
 class Planner:
     """Makes the plans of one server, and remembers them."""
 
-    __slots__ = ("_gated", "_head_bytes_max", "_lines", "_router", "_seen", "plans")
+    __slots__ = ("_gated", "_head_bytes_max", "_lines", "_origins", "_router", "_seen", "plans")
 
-    def __init__(self, router: Router, *, head_bytes_max: int, gated: bool) -> None:
+    def __init__(
+        self, router: Router, *, head_bytes_max: int, gated: bool, origins: OriginPolicy
+    ) -> None:
         self._router: Final = router
         self._head_bytes_max: Final = head_bytes_max
         self._gated: Final = gated
+        self._origins: Final = origins
         self.plans: Final[dict[bytes, Plan]] = {}
         self._seen: Final[set[int]] = set()
         # A client may add a header that is never the same, to follow its requests; its request line
@@ -110,6 +116,8 @@ class Planner:
         raw_line = raw[:line_end]
         line, endpoint, params = self._lines.get(raw_line) or self._route(raw_line)
         head = Head(line, parse_headers(raw[line_end:]))
+        if self._origins.refuses(line.method, head.headers):
+            endpoint, params = _CROSS_SITE, {}
         plan = Plan(head, endpoint, params, gated=self._gated)
         if self._comes_again(raw):
             _remember(self.plans, raw, plan)

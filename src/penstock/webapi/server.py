@@ -19,6 +19,7 @@ from email.utils import formatdate
 from penstock.admission import Admission
 from penstock.logs import Logger
 from penstock.webapi.connection import Connection
+from penstock.webapi.origins import OriginPolicy
 from penstock.webapi.planning import Planner
 from penstock.webapi.routing import Router
 from penstock.webapi.state import Gate, Limits, OpenConnection, ServerState
@@ -40,12 +41,19 @@ class HttpServer:
         limits: Limits | None = None,
         gates: Iterable[Gate] = (),
         admission: Admission | None = None,
+        allowed_origins: Iterable[str] = (),
     ) -> None:
         """Each of `gates` sees every request before its body is read, and may answer it; those
-        after it then do not see it. `admission` may be shared with servers of other protocols.
+        after it then do not see it. `admission` may be shared with servers of other protocols. Web
+        pages of other origins than `allowed_origins` cannot change anything.
         """
         limits, gates = limits or Limits(), tuple(gates)
-        planner = Planner(router, head_bytes_max=limits.head_bytes_max, gated=bool(gates))
+        planner = Planner(
+            router,
+            head_bytes_max=limits.head_bytes_max,
+            gated=bool(gates),
+            origins=OriginPolicy(allowed_origins),
+        )
         self._state = ServerState(planner, limits, log, gates, admission or Admission())
         self._tick_seconds = min(TICK_SECONDS_MAX, limits.shortest_seconds)
         self._ticking: asyncio.TimerHandle | None = None
