@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from penstock.logs import Logger, LogLevel
+from penstock.clock import SECOND_NS
+from penstock.logs import CAUSES_MAX, REPEAT_SECONDS, Logger, LogLevel
 from penstock.testing import ManualClock
 
 AT_NS = 1_794_769_508_600_238_999  # 2026-11-15 19:05:08.600238999 UTC
@@ -135,3 +136,65 @@ def test_a_closed_or_full_stderr_stops_nobody(stderr: str) -> None:
     done = subprocess.run(shell, shell=True, stdout=subprocess.PIPE, text=True, check=False)
 
     assert "alive\n" == done.stdout
+
+
+class TestRepeatingErrors:
+    @pytest.fixture
+    def clock(self) -> ManualClock:
+        return ManualClock(wall_ns=AT_NS)
+
+    @pytest.fixture
+    def log(self, clock: ManualClock, lines: list[str]) -> Logger:
+        return Logger("", clock=clock, write=lambda line: lines.append(line.split("ERROR: ")[1]))
+
+    def test_the_first_of_a_cause_is_written_and_others_are_counted(
+        self, log: Logger, clock: ManualClock, lines: list[str]
+    ) -> None:
+        for number in range(5):
+            log.repeating_error("disk full", "[%d] - disk full", number)
+        log.repeating_error("exiting", "exiting")
+        log.flush_repeating()
+        at_first = list(lines)
+        clock.advance(round(REPEAT_SECONDS * SECOND_NS))
+        log.repeating_error("disk full", "[9] - disk full")
+
+        assert ["[0] - disk full\n", "exiting\n"] == at_first
+        assert ["[9] - disk full (5 such errors in 10 s)\n"] == lines[2:]
+
+    def test_a_flush_writes_what_was_counted_when_its_time_is_up(
+        self, log: Logger, clock: ManualClock, lines: list[str]
+    ) -> None:
+        for number in range(3):
+            log.repeating_error("disk full", "[%d] - disk full", number)
+        clock.advance(round(REPEAT_SECONDS * SECOND_NS))
+        for _ in range(2):
+            log.flush_repeating()
+            clock.advance(round(REPEAT_SECONDS * SECOND_NS))
+        log.repeating_error("disk full", "[3] - disk full")
+
+        expected = [
+            "[0] - disk full\n",
+            "[2] - disk full (2 such errors in 10 s)\n",
+            "[3] - disk full\n",
+        ]
+        assert expected == lines
+
+    def test_a_flush_of_all_causes_does_not_wait(self, log: Logger, lines: list[str]) -> None:
+        log.repeating_error("disk full", "first")
+        log.repeating_error("disk full", "second")
+        log.flush_repeating(all_causes=True)
+
+        assert ["first\n", "second (1 such errors in 10 s)\n"] == lines
+
+    def test_causes_are_bounded(self, log: Logger, lines: list[str]) -> None:
+        for number in range(3 * CAUSES_MAX):
+            log.repeating_error(f"cause {number}", "error")
+
+        assert CAUSES_MAX + 1 == len(lines)
+
+    def test_nothing_is_written_below_the_level(self, log: Logger, lines: list[str]) -> None:
+        log.level = LogLevel.FATAL
+        log.repeating_error("disk full", "first")
+        log.flush_repeating(all_causes=True)
+
+        assert [] == lines

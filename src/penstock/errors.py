@@ -157,7 +157,14 @@ class PipelineFailed(Error):
 
 
 class StorageError(Error):
-    """A write, a read or an fsync failed; what was being stored is not stored."""
+    """A write, a read or an fsync failed; what was being stored is not stored.
+
+    `reason` is the cause without the file: errors of the same reason have the same remedy.
+    """
+
+    def __init__(self, text: str = "", *, reason: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason or text
 
 
 class LimitReached(StorageError):

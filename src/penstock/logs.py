@@ -10,17 +10,29 @@ A call names the message in printf style, and may add fields that only the JSON 
 Nothing is formatted when the level is off. `Logger.level` may be changed at any time. One event is
 one line, whatever a peer puts into its own name; the only exception is the traceback under an
 `exception`, which is there for us to mend a bug by.
+
+An error that a client or a disk can repeat at any rate is logged with its cause, and then at most
+once in REPEAT_SECONDS:
+
+    log.repeating_error("disk full", "[%s] - %s", address, error)
 """
 
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import IntEnum
 
-from penstock.clock import Clock, SystemClock
+from penstock.clock import SECOND_NS, Clock, SystemClock
 
 __all__ = ["LogLevel", "Logger"]
+
+# A repeating error is logged once in this time, for each cause.
+REPEAT_SECONDS = 10.0
+
+# Causes that are told apart; errors of further ones are counted together.
+CAUSES_MAX = 100
 
 
 class LogLevel(IntEnum):
@@ -42,10 +54,19 @@ class LogLevel(IntEnum):
             raise ValueError(f"log level is one of {names}") from None
 
 
+@dataclass(slots=True)
+class _Repetition:
+    """The lines of one cause since one of them was written."""
+
+    until_ns: int
+    suppressed: int = 0
+    last: str = ""
+
+
 class Logger:
     """Writes what is at `level` or above."""
 
-    __slots__ = ("_clock", "_format", "_write", "level", "prefix")
+    __slots__ = ("_clock", "_format", "_repetitions", "_write", "level", "prefix")
 
     def __init__(
         self,
@@ -61,6 +82,7 @@ class Logger:
         self._format = self._as_json if json else self._as_text
         self._clock = clock or SystemClock()
         self._write = write or _write_to_stderr
+        self._repetitions: dict[str, _Repetition] = {}
 
     def debug(self, message: str, /, *args: object, **fields: object) -> None:
         """What helps to follow one connection or message; off by default."""
@@ -81,6 +103,45 @@ class Logger:
         """What went wrong, while the process goes on."""
         if self.level <= LogLevel.ERROR:
             self._log(LogLevel.ERROR, message, args, fields)
+
+    def repeating_error(self, cause: str, message: str, /, *args: object) -> None:
+        """An error that may repeat. The first of a cause is written; further ones are counted until
+        REPEAT_SECONDS have passed, and then the last of them is written with their number."""
+        if self.level > LogLevel.ERROR:
+            return
+        text = message % args if args else message
+        if cause not in self._repetitions and len(self._repetitions) >= CAUSES_MAX:
+            cause = ""
+        repetition = self._repetitions.get(cause)
+        if repetition is None:
+            self.error("%s", text)
+            self._repetitions[cause] = _Repetition(self._repeat_ns())
+            return
+        repetition.suppressed += 1
+        repetition.last = text
+        if self._clock.now_ns() >= repetition.until_ns:
+            self._write_repetition(repetition)
+
+    def flush_repeating(self, *, all_causes: bool = False) -> None:
+        """Writes the errors that were counted and whose time is up, or those of all causes. Call it
+        now and then, so that the last ones of a series are not left out."""
+        now_ns = self._clock.now_ns()
+        for cause, repetition in list(self._repetitions.items()):
+            if not all_causes and now_ns < repetition.until_ns:
+                continue
+            if repetition.suppressed:
+                self._write_repetition(repetition)
+            else:
+                del self._repetitions[cause]
+
+    def _write_repetition(self, repetition: _Repetition) -> None:
+        self.error(
+            "%s (%d such errors in %g s)", repetition.last, repetition.suppressed, REPEAT_SECONDS
+        )
+        repetition.until_ns, repetition.suppressed = self._repeat_ns(), 0
+
+    def _repeat_ns(self) -> int:
+        return self._clock.now_ns() + round(REPEAT_SECONDS * SECOND_NS)
 
     def exception(
         self,

@@ -1,12 +1,18 @@
 """Disks that fill up, break down or hang under the running nsqd: real ones, each an ext4."""
 
+import asyncio
 import os
+import re
 import time
 
 import pytest
+from tests.cli.programs import in_pipe
 from tests.crash.disks import Disk
 from tests.crash.steady_load import SteadyLoad, received
 
+from penstock.client import Producer as AsyncProducer
+from penstock.client.blocking import Producer
+from penstock.errors import Refused as ClientRefused
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Refused
 from penstock.testing.waiting import wait_until
@@ -18,6 +24,9 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 ROUNDS = int(os.environ.get("DISK_ROUNDS", "2"))
 
 HANG_SECONDS = 0.3
+
+# Needs blocks of its own: a few bytes would fit into the last block of a file on a full disk.
+BODY = b"x" * 20_000
 
 
 def is_well(nsqd: NsqdProcess) -> bool:
@@ -44,6 +53,67 @@ def test_a_full_disk_costs_nothing_that_was_acknowledged_and_heals_without_a_res
         assert pid == nsqd.pid
         nsqd.restart()
         wait_until(lambda: nsqd.shows("t", "c", depth=0, in_flight_count=0), "all to be finished")
+
+
+def test_publishers_are_told_of_a_full_disk_at_once(disk: Disk) -> None:
+    async def publish_async(address: str) -> None:
+        async with AsyncProducer(address) as producer:
+            await producer.publish("t", BODY)
+
+    with run_nsqd(data_path=disk.path) as nsqd:
+        nsqd.publish("t", b"before")
+        disk.fill()
+        with Producer(nsqd.tcp_address) as producer, pytest.raises(ClientRefused) as blocking:
+            producer.publish("t", BODY)
+        with pytest.raises(ClientRefused) as on_asyncio:
+            asyncio.run(publish_async(nsqd.tcp_address))
+        by_command = in_pipe(
+            "penstock", "pub", "t", BODY.decode(), f"--nsqd-tcp-address={nsqd.tcp_address}"
+        )
+
+        reason = "disk full (No space left on device)"
+        assert str(blocking.value).endswith(reason)
+        assert str(on_asyncio.value).endswith(reason)
+        assert (1, "") == (by_command.returncode, by_command.stdout)
+        assert by_command.stderr.endswith(f"{reason}\n")
+
+
+def test_publishers_use_an_nsqd_whose_disk_is_not_full(disk: Disk) -> None:
+    async def publish_async(*addresses: str) -> None:
+        async with AsyncProducer(addresses) as producer:
+            for _ in range(4):
+                await producer.publish("t", BODY)
+
+    with run_nsqd(data_path=disk.path) as full, run_nsqd() as other:
+        full.publish("t", b"before")
+        disk.fill()
+        addresses = (full.tcp_address, other.tcp_address)
+        with Producer(addresses) as producer:
+            for _ in range(4):
+                producer.publish("t", BODY)
+        asyncio.run(publish_async(*addresses))
+
+        assert 8 == other.stats("t")["depth"]
+
+
+def test_errors_of_a_full_disk_are_counted_instead_of_logged_one_by_one(disk: Disk) -> None:
+    attempts = 200
+    with run_nsqd(data_path=disk.path) as nsqd:
+        nsqd.publish("t", b"before")
+        filler = disk.fill()
+        for number in range(attempts):
+            if number % 2:
+                assert 503 == nsqd.http("POST", "/pub?topic=t", BODY).status
+            else:
+                with pytest.raises(Refused, match="disk full"):
+                    nsqd.publish("t", BODY)
+        filler.unlink()
+        nsqd.terminate()
+        lines = [line for line in nsqd.log.splitlines() if "disk full" in line]
+        counts = [re.search(r"\((\d+) such errors in 10 s\)$", line) for line in lines]
+
+        assert attempts == sum(int(count[1]) if count else 1 for count in counts)
+        assert len(lines) < attempts / 2
 
 
 def test_a_file_system_that_gives_up_costs_nothing_that_was_acknowledged(disk: Disk) -> None:

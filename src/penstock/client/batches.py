@@ -20,7 +20,16 @@ _SIZE_BYTES = 4
 class Batch(Generic[_Waiter]):
     """Bodies for one topic, and who waits for them to be stored."""
 
-    __slots__ = ("bodies", "deadline", "defer_ms", "sent_at", "size", "topic", "waiters")
+    __slots__ = (
+        "bodies",
+        "deadline",
+        "defer_ms",
+        "refused_by",
+        "sent_at",
+        "size",
+        "topic",
+        "waiters",
+    )
 
     def __init__(self, topic: str, *, defer_ms: int = 0, deadline: float = 0.0) -> None:
         """`deadline` is on the driver's clock."""
@@ -28,6 +37,7 @@ class Batch(Generic[_Waiter]):
         self.defer_ms = defer_ms
         self.deadline = deadline
         self.sent_at = 0.0
+        self.refused_by: frozenset[str] = frozenset()  # nsqds that cannot store it
         self.size = _SIZE_BYTES  # as the body of a multi-publish
         self.bodies: list[bytes] = []
         self.waiters: list[_Waiter] = []

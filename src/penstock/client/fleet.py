@@ -7,7 +7,7 @@ and while some lookupd names them: one that is lost and no longer named is let g
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, KeysView
 
 from penstock.client.config import ClientConfig
 from penstock.client.connection import Connection
@@ -101,6 +101,11 @@ class Fleet:
                 for connection in list(self.connections):
                     connection.abort()
         self.connections.clear()
+
+    @property
+    def addresses(self) -> KeysView[str]:
+        """All nsqds, whether they can be used now or not."""
+        return self._keepers.keys()
 
     def maybe_failure(self) -> ClientError | None:
         """What is wrong with the nsqds that cannot be used now."""

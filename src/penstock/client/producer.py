@@ -34,9 +34,9 @@ from penstock.errors import (
     Refused,
 )
 
-__all__ = ["TRY_ELSEWHERE", "Producer"]
+__all__ = ["TRY_ELSEWHERE", "Producer", "is_leaving"]
 
-# nsqd is leaving, or its disk is full: another may take it, or this one later.
+# nsqd is leaving, or cannot write to its disk: another may take it.
 TRY_ELSEWHERE = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
 # One message among many may be what nsqd does not take.
@@ -125,8 +125,9 @@ class Producer:
         """Publishes a message, and returns when nsqd has stored it.
 
         With `defer`, seconds or a timedelta, it is delivered that much later. Raises Refused if
-        nsqd does not take it, and NotConfirmed if none has confirmed it in `publish_timeout`.
-        Whoever stops waiting does not take the message back.
+        nsqd does not take it, or if no nsqd can store it because its disk is full, and NotConfirmed
+        if none has confirmed it in `publish_timeout`. To stop waiting does not take the message
+        back.
         """
         self._check_open()
         if type(body) is not bytes or not body:
@@ -231,7 +232,13 @@ class Producer:
         refusal = Refused(connection.address, error.code, error.detail)
         if error.code in TRY_ELSEWHERE:
             self._last_failure = refusal
-            self._try_again([batch])
+            if not is_leaving(refusal):
+                batch.refused_by |= {connection.address}
+            assert self._fleet is not None
+            if batch.refused_by >= self._fleet.addresses:
+                self._queue.failed(batch, refusal)
+            else:
+                self._try_again([batch])
         elif error.code not in _TRY_ONE_BY_ONE or not self._queue.split(batch):
             self._queue.failed(batch, refusal)
 
@@ -253,6 +260,12 @@ class Producer:
         # Not at once: the connection that failed is still in the list.
         self._queue.put_back(batches)
         self._schedule_pump()
+
+
+def is_leaving(refusal: Refused) -> bool:
+    """Whether nsqd stops or drains, and may be back soon; otherwise its disk is full or broken,
+    which takes an operator."""
+    return refusal.detail.endswith((" exiting", " draining"))
 
 
 async def _all_done(waiters: list[asyncio.Future[None]]) -> None:

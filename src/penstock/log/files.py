@@ -209,8 +209,11 @@ def append_to(files: Files, path: str, pieces: Iterable[bytes]) -> None:
 
 
 def storage_error(doing: str, path: str, error: OSError) -> StorageError:
-    """What the user is told of a failure of the system's."""
-    return StorageError(f"cannot {doing} {path}: {error.strerror or error}")
+    """The error for a failed system call."""
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        reason = f"disk full ({reason})"
+    return StorageError(f"cannot {doing} {path}: {reason}", reason=reason)
 
 
 def _open_folder(path: str) -> int:

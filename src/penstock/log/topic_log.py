@@ -421,6 +421,7 @@ class TopicLog:
     def _refusal(self) -> StorageError:
         if self._is_closed:
             return LogClosed(f"{self._folder} is closed")
+        assert self._sync_error is not None
         return StorageError(self._sync_error)
 
 

@@ -229,6 +229,7 @@ class Nsqd:
                 self.log.error("failed to store on exit - %s", failure)
             except Exception as bug:  # noqa: BLE001 (reported; the other steps are taken)
                 self.report_bug("stopping", bug)
+        self.log.flush_repeating(all_causes=True)
         self.log.info("NSQ: bye")
 
     def _stop_listening(self) -> None:
@@ -478,7 +479,13 @@ class Nsqd:
     def _keep_house(self) -> None:
         """Every sync timeout: syncs the rest, notices that a disk works again or that the wall
         clock was set, and deletes what was kept long enough."""
-        for step in (self._sync_rest, self._tend_logs, self._trim_logs, self._advance_soon):
+        for step in (
+            self._sync_rest,
+            self._tend_logs,
+            self._trim_logs,
+            self.log.flush_repeating,
+            self._advance_soon,
+        ):
             self._bugs.contain("housekeeping", step)
         self._housekeeping = self._loop.call_later(
             self.options.sync_timeout_ns / SECOND_NS, self._keep_house

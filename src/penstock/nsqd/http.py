@@ -309,7 +309,9 @@ class HttpApi:
         try:
             return self._destinations[topic_name(args, "INVALID_TOPIC")]
         except StorageError as failure:
-            self._services.log.error("HTTP: failed to publish - %s", failure)
+            self._services.log.repeating_error(
+                failure.reason, "HTTP: failed to publish - %s", failure
+            )
             raise HttpError(503, self._why_not_published(failure)) from failure
 
     def _why_not_published(self, failure: StorageError) -> str:
@@ -445,7 +447,7 @@ class _PublishAnswer(Promise):
 
 
 def _not_stored(topic: Topic, failure: StorageError, log: Logger) -> HttpError:
-    log.error("HTTP: failed to publish to %s - %s", topic.name, failure)
+    log.repeating_error(failure.reason, "HTTP: failed to publish to %s - %s", topic.name, failure)
     return HttpError(503, "EXITING")  # nsq compat: the same, whatever the reason
 
 

@@ -288,4 +288,6 @@ class Session:
 
 def failed(word: str, failure: StorageError) -> ProtocolError:
     """What a client is told when its command could not be carried out."""
-    return ProtocolError(f"E_{word}_FAILED", f"{word} failed {failure}")
+    refusal = ProtocolError(f"E_{word}_FAILED", f"{word} failed {failure}")
+    refusal.__cause__ = failure
+    return refusal

@@ -518,7 +518,11 @@ class Client(asyncio.Protocol):
     def _refuse(self, error: ProtocolError) -> None:
         """Answers what came before, then this, then ends the connection."""
         self._services.refusals.count(error.code.lower())
-        self._log.error("[%s] - %s", self.remote_address, error)
+        if isinstance(error.__cause__, StorageError):
+            cause = error.__cause__.reason  # the same for all clients, which may try again at once
+            self._log.repeating_error(cause, "[%s] - %s", self.remote_address, error)
+        else:
+            self._log.error("[%s] - %s", self.remote_address, error)
         self.replies.send(frames.error(error))
         self._close()
 

@@ -11,7 +11,7 @@ producer: they take turns. Connections ask for no heartbeats, so it may rest for
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import TracebackType
 from typing import Self
 
@@ -23,7 +23,7 @@ from penstock.client.config import ClientConfig
 from penstock.client.delays import Delay, to_ms
 from penstock.client.discovery import ALL_NODES
 from penstock.client.opening import producer_opening
-from penstock.client.producer import TRY_ELSEWHERE
+from penstock.client.producer import TRY_ELSEWHERE, is_leaving
 from penstock.errors import (
     ClientClosed,
     ClientError,
@@ -36,8 +36,9 @@ from penstock.wire import client as wire
 
 __all__ = ["Producer"]
 
-# Between two rounds in which no nsqd could be used.
-RETRY_SECONDS = 0.1
+# The pause after an attempt in which no nsqd could be used: the first, and the longest. Each is
+# twice as long as the one before.
+RETRY_SECONDS = (0.1, 1.0)
 
 
 class Producer:
@@ -117,6 +118,7 @@ class Producer:
         """Every confirmation gives the rest `publish_timeout` again."""
         deadline = time.monotonic() + self._config.publish_timeout
         failure: ClientError | str = "nsqd is too slow"
+        attempts = _Attempts()
         while batches or (self._connection is not None and self._connection.unconfirmed):
             left = deadline - time.monotonic()
             if left <= 0:
@@ -125,14 +127,17 @@ class Producer:
             try:
                 if self._step(self._usable_connection(), batches, left):
                     deadline = time.monotonic() + self._config.publish_timeout
-            except NotConnected as lost:
-                failure = lost
+                    attempts = _Attempts()
+            except (NotConnected, Refused) as error:
+                failure = error
+                address = "" if self._connection is None else self._connection.address
                 self._take_back(batches)
-            except Refused as refusal:
-                failure = refusal
-                self._take_back(batches)
-                if refusal.code not in TRY_ELSEWHERE:
+                if isinstance(error, Refused) and error.code not in TRY_ELSEWHERE:
                     raise
+                if attempts.cannot_store(error, self._candidates):
+                    raise
+                pause = attempts.next_pause(address, self._candidates)
+                time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
 
     def _step(self, connection: Connection, batches: deque[Publishes], seconds: float) -> bool:
         """Sends what may be under way, and waits for an answer: whether there was one."""
@@ -162,11 +167,7 @@ class Producer:
         if connection is not None and not connection.unconfirmed and connection.is_stale():
             self._drop_connection()
         if self._connection is None:
-            try:
-                self._connect_to_any()
-            except NotConnected:
-                time.sleep(RETRY_SECONDS)
-                raise
+            self._connect_to_any()
         assert self._connection is not None
         return self._connection
 
@@ -198,3 +199,31 @@ class Producer:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+class _Attempts:
+    """The failed attempts since nsqd last confirmed something."""
+
+    def __init__(self) -> None:
+        self._failed_at: set[str] = set()  # since the last pause
+        self._refused_by: set[str] = set()
+        self._pause, self._longest_pause = RETRY_SECONDS
+
+    def cannot_store(self, error: ClientError, nsqds: Collection[str]) -> bool:
+        """Whether all of these nsqds have refused because they cannot write to their disk."""
+        if not isinstance(error, Refused) or is_leaving(error):
+            return False
+        self._refused_by.add(error.address)
+        return self._refused_by.issuperset(nsqds)
+
+    def next_pause(self, address: str, nsqds: Collection[str]) -> float:
+        """Seconds to wait after a failure: 0 while there are nsqds that have not failed. `address`
+        is the one that failed; empty if none could be connected to."""
+        is_again = not address or address in self._failed_at
+        self._failed_at.add(address)
+        if not is_again and not self._failed_at.issuperset(nsqds):
+            return 0.0
+        self._failed_at.clear()
+        pause = self._pause
+        self._pause = min(2 * pause, self._longest_pause)
+        return pause
