@@ -1,7 +1,8 @@
 """A data path that is copied in one moment, while nsqd works on it, is a whole one."""
 
-import shutil
-import signal
+import re
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from penstock.testing.waiting import wait_until
 from penstock.wire import commands
 
 pytestmark = pytest.mark.crash
+
+PAGE = Path(__file__).parents[2] / "docs/operating.md"
 
 
 class Load:
@@ -34,22 +37,63 @@ class Load:
             self.acknowledged += 1
 
 
-def test_nsqd_starts_on_a_copy_that_was_made_while_it_stood_still(tmp_path: Path) -> None:
-    """As it does on a snapshot of the file system, which is made in one moment too."""
-    with run_nsqd("--max-bytes-per-file=16384") as nsqd:
+def test_the_documented_backup_has_all_that_was_acknowledged(tmp_path: Path) -> None:
+    """As a snapshot of the file system has, which is made in one moment too."""
+    machine = Machine(tmp_path)
+    backup, restore = machine.commands()
+    with run_nsqd("--max-bytes-per-file=16384", data_path=machine.data_path) as nsqd:
         nsqd.post("/topic/create?topic=orders")
         nsqd.post("/channel/create?topic=orders&channel=billing")
         load = Load(nsqd)
         wait_until(lambda: load.acknowledged >= 1000, "messages")
-        nsqd.send_signal(signal.SIGSTOP)
         acknowledged = load.acknowledged
-        shutil.copytree(nsqd.data_path, tmp_path / "copy")
-        nsqd.send_signal(signal.SIGCONT)
+        checked = machine.run(backup, nsqd.pid)
         wait_until(lambda: load.acknowledged > acknowledged + 100, "nsqd to go on")
         load.stop()
+        nsqd.publish("orders", b"after the backup")
 
-    with run_nsqd(data_path=tmp_path / "copy") as copy:
+    assert (0, "") == (checked.returncode, checked.stderr), checked.stdout
+    assert not (machine.backup / "nsqd").is_symlink()
+    restored = machine.run(restore, 0)
+    assert (0, "") == (restored.returncode, restored.stderr), restored.stdout
+    with run_nsqd(data_path=machine.data_path) as copy:
         assert acknowledged <= copy.stats("orders", "billing")["depth"]
         consumer = copy.consumer("orders", "billing", rdy=2500)
         got = {message.body for message in consumer.messages(acknowledged)}
     assert {b"%d" % number for number in range(acknowledged)} == got
+
+
+class Machine:
+    """The folders of docs/operating.md, below a folder of the test. As systemd does for a dynamic
+    user, /var/lib/penstock/nsqd is a symbolic link into /var/lib/private."""
+
+    def __init__(self, root: Path) -> None:
+        self.backup = root / "backup"
+        self.backup.mkdir()
+        self._lib = root / "lib"
+        private = self._lib / "private/penstock/nsqd"
+        private.mkdir(parents=True)
+        self.data_path = self._lib / "penstock/nsqd"
+        self.data_path.parent.mkdir()
+        self.data_path.symlink_to(private)
+
+    def commands(self) -> tuple[str, str]:
+        """Those of the page: to back up, and to restore."""
+        section = PAGE.read_text(encoding="utf-8").partition("\n## Backup\n")[2]
+        backup, restore = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+        return backup, restore
+
+    def run(self, commands: str, pid: int) -> subprocess.CompletedProcess[str]:
+        """Runs commands as a shell does, with a systemctl that signals the process `pid`."""
+        here = commands.replace("/var/lib/", f"{self._lib}/").replace("/backup/", f"{self.backup}/")
+        systemctl = """systemctl() {
+            if [ "$1" = kill ]; then kill -s "${2#--signal=}" "$PID"; fi
+        }"""
+        return subprocess.run(
+            ["sh", "-euc", f"{systemctl}\n{here}"],
+            env={"PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin", "PID": str(pid)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )

@@ -68,12 +68,71 @@ def test_every_metric_that_is_asked_for_exists() -> None:
             consumer = nsqd.consumer("t", "c")
             consumer.send(commands.fin(consumer.message().id))
             nsqd.connect(opening=b"none")  # is refused
+            nsqd.post("/channel/create?topic=t&channel=spark&from=earliest&mode=commit")
             offered = metrics_of(lookupd.http("GET", "/metrics").body)
             wait_until(
                 lambda: asked <= (offered | metrics_of(nsqd.http("GET", "/metrics").body)),
                 f"{asked - offered}",
                 seconds=60.0,
             )
+
+
+CHANNEL = '{instance="n", topic="t", channel="%s"}'
+# By channel: depth, consumers, and when it was last committed.
+WAITING = {
+    "live": (5, 1, None),
+    "spark": (5, 0, 0),
+    "idle": (5, 0, None),
+    "given-up": (5, 0, -90_000),
+}
+
+
+@pytest.mark.skipif(not shutil.which("promtool"), reason="there is no promtool here")
+def test_alerts_tell_abandoned_channels_from_those_of_spark(tmp_path: Path) -> None:
+    """`committed` is relative to the time of the test, which begins at 0."""
+    series = []
+    for name, (depth, clients, committed) in WAITING.items():
+        labels = CHANNEL % name
+        series += [
+            {"series": f"nsqd_channel_depth{labels}", "values": f"{depth}x30"},
+            {"series": f"nsqd_channel_clients{labels}", "values": f"{clients}x30"},
+            {"series": f"nsqd_channel_paused{labels}", "values": "0x30"},
+        ]
+        if committed is not None:
+            metric = f"nsqd_channel_last_commit_timestamp_seconds{labels}"
+            series.append({"series": metric, "values": f"{committed}+60x30"})
+    alerts = [
+        expected_alert(
+            "ChannelHasNoConsumer", "idle", "nobody consumes t:idle, where 5 messages wait"
+        ),
+        expected_alert(
+            "ChannelIsNotCommitted",
+            "given-up",
+            "no job has committed t:given-up for a day, while 5 messages wait",
+        ),
+    ]
+    rules = DEPLOY / "prometheus/penstock.rules.yml"
+    test = {"interval": "1m", "input_series": series, "alert_rule_test": alerts}
+    file = tmp_path / "test.yml"  # JSON is YAML
+    file.write_text(json.dumps({"rule_files": [str(rules)], "tests": [test]}))
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(file)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert (0, "") == (done.returncode, done.stderr), done.stdout
+
+
+def expected_alert(name: str, channel: str, summary: str) -> dict[str, object]:
+    """The only one of its name that fires."""
+    alert = {
+        "exp_labels": {"severity": "ticket", "instance": "n", "topic": "t", "channel": channel},
+        "exp_annotations": {"summary": summary},
+    }
+    return {"eval_time": "20m", "alertname": name, "exp_alerts": [alert]}
 
 
 def test_alerts_say_what_is_wrong_and_where() -> None:

@@ -212,6 +212,26 @@ class TestDeeds:
             "tombstone", node=cluster.nsqds[0].http_address
         )
 
+    def test_a_question_about_a_channel_that_is_moved_by_commits_tells_what_its_job_loses(
+        self, cluster: Cluster, topic: str
+    ) -> None:
+        cluster.publish(topic, b"1", b"2")
+        create = f"/channel/create?topic={topic}&channel=spark&from=earliest&mode=commit"
+        cluster.nsqds[0].post(create)
+
+        def question(deed: str) -> str:
+            query = urlencode({"deed": deed, "topic": topic, "channel": "spark"})
+            return unescape(page(cluster.nsqadmin, f"/confirm?{query}"))
+
+        deletion, emptying = question("delete"), question("empty")
+
+        for asked in (deletion, emptying):
+            assert "has not committed 2 messages yet" in asked
+            assert "nsqd may then delete those that no other channel and no retention" in asked
+            assert "consumer that subscribes" not in asked
+        assert "creates the channel anew at its next commit" in deletion
+        assert "Pausing it does not stop the job" in question("pause")
+
     def test_rewinding_says_how_many_come_again_and_brings_them(
         self, cluster: Cluster, topic: str
     ) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -270,3 +271,29 @@ def test_the_page_of_metrics_lists_every_family() -> None:
         f"| {', '.join(f'`{label}`' for label in family.labels)} | {family.help} |"
         for family in FAMILIES
     ] == rows
+
+
+def test_the_time_of_the_last_commit_is_shown_for_channels_that_are_moved_by_commits() -> None:
+    def last_commits(nsqd: NsqdProcess) -> dict[str, float]:
+        return {
+            key[2]: value
+            for key, value in values_of(nsqd).items()
+            if key[0] == "nsqd_channel_last_commit_timestamp_seconds"
+        }
+
+    with run_nsqd() as nsqd:
+        nsqd.publish("t", b"x")
+        nsqd.post("/channel/create?topic=t&channel=consumed")
+        nsqd.post("/channel/create?topic=t&channel=spark&from=earliest&mode=commit")
+        at_first = last_commits(nsqd)
+        seq = nsqd.http("GET", "/topic/log?topic=t").json()["next_seq"]
+        before = time.time()
+        nsqd.post(f"/channel/commit?topic=t&channel=spark&seq={seq}")
+        committed = last_commits(nsqd)
+        nsqd.restart()
+        restarted = last_commits(nsqd)
+        nsqd.post("/channel/mode?topic=t&channel=spark&mode=consume")
+
+        assert [{"spark"}] * 3 == [set(each) for each in (at_first, committed, restarted)]
+        assert at_first["spark"] <= before <= committed["spark"] <= restarted["spark"]
+        assert {} == last_commits(nsqd)

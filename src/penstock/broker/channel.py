@@ -62,6 +62,9 @@ class Channel:
         self.ephemeral = names.is_ephemeral(name)
         self.paused = False
         self.committing = False  # moved by commits, and so without subscribers
+        self.committed_at_ns = (
+            0  # wall time of the last commit; 0 if there was none since the start
+        )
         self.gone = False  # deleted or closed: it may be on the agenda still
         self.subscribers: list[Subscriber] = []
         self.message_count = 0

@@ -68,6 +68,19 @@ def about_topic(deed: str, row: TopicRow) -> Question:
 
 def about_channel(deed: str, row: ChannelRow) -> Question:
     """Deeds to a channel."""
+    facts = _facts_for_commits(deed, row) if row.mode == "commit" else _facts(deed, row)
+    match deed:
+        case "pause":
+            title = f"Pause channel {row.name}?"
+            return Question(title, facts, "Pause channel", is_dangerous=False)
+        case "empty":
+            return Question(f"Empty channel {row.name}?", facts, "Empty channel")
+        case _:
+            return Question(f"Delete channel {row.name}?", facts, "Delete channel")
+
+
+def _facts(deed: str, row: ChannelRow) -> list[str]:
+    """Of a channel that consumers subscribe to."""
     consumers = _count(row.clients, "consumer")
     held = (
         f"{_count(row.depth, 'message')} waiting, {commas(row.in_flight)} in flight and"
@@ -75,24 +88,46 @@ def about_channel(deed: str, row: ChannelRow) -> Question:
     )
     match deed:
         case "pause":
-            facts = [
+            return [
                 f"Its {consumers} will get no messages until it is unpaused.",
                 f"Nothing is lost: {_count(row.depth, 'message')} waiting now, more to come.",
             ]
-            title = f"Pause channel {row.name}?"
-            return Question(title, facts, "Pause channel", is_dangerous=False)
         case "empty":
-            facts = [
+            return [
                 f"{held} will be dropped. This channel will not deliver them.",
                 "Other channels of the topic keep theirs.",
             ]
-            return Question(f"Empty channel {row.name}?", facts, "Empty channel")
         case _:
-            facts = [
+            return [
                 f"{held} will be dropped, and {consumers} disconnected.",
-                "A consumer that comes back makes it anew, and gets what is published from then.",
+                "Other channels of the topic keep theirs.",
+                "A consumer that subscribes again creates the channel anew.",
+                "It then gets messages that are published from then on, not the dropped ones.",
             ]
-            return Question(f"Delete channel {row.name}?", facts, "Delete channel")
+
+
+def _facts_for_commits(deed: str, row: ChannelRow) -> list[str]:
+    """Of a channel that marks the position of a reader, which has no consumers. Its messages stay
+    in the log for as long as it, another channel or the retention keeps them there."""
+    purpose = "A job that reads the log, such as a Spark query, marks its position with it."
+    uncommitted = f"The job has not committed {_count(row.depth, 'message')} yet."
+    loss = [
+        "nsqd may then delete those that no other channel and no retention keeps.",
+        "The job cannot read deleted messages: it fails, or skips them.",
+    ]
+    match deed:
+        case "pause":
+            return [purpose, "Pausing it does not stop the job: stop the job itself."]
+        case "empty":
+            return [purpose, f"{uncommitted} All of them will count as committed.", *loss]
+        case _:
+            return [
+                purpose,
+                uncommitted,
+                *loss,
+                "A running job creates the channel anew at its next commit.",
+                "That does not bring deleted messages back: delete it only if the job is given up.",
+            ]
 
 
 def about_tombstone(topic: str, node: str, depth: int) -> Question:

@@ -71,7 +71,9 @@ class ChannelHistory:
         if seq > log.next_seq:
             raise NotYet(log.next_seq)
         self._change_mode(channel, _COMMIT)
-        return {"seq": channel.commit(seq)}
+        floor = channel.commit(seq)
+        channel.committed_at_ns = self._services.clock.wall_ns()
+        return {"seq": floor}
 
     def _set_mode(self, request: Request) -> None:
         _, _, channel = lasting_channel(self._broker, request.args)
@@ -84,6 +86,7 @@ class ChannelHistory:
             raise HttpError(409, "CHANNEL_HAS_CONSUMERS")
         if channel.committing != committing:
             channel.set_committing(committing)
+            channel.committed_at_ns = self._services.clock.wall_ns() if committing else 0
             self._services.save_metadata_soon()
 
 

@@ -67,6 +67,7 @@ def metrics(source: MetricsSource) -> Iterator[tuple[Family, Iterable[Sample]]]:
     for family, channel_value in _CHANNEL:
         yield family, ((labelled, channel_value(channel)) for labelled, channel in channels)
     yield _CHANNEL_DELIVERIES, _deliveries(channels)
+    yield _CHANNEL_COMMIT, _commits(channels, source.started_at_ns)
     yield (
         _TOPIC_LATENCY,
         _latencies(
@@ -372,6 +373,11 @@ _CHANNEL_DELIVERIES: Final = _channel(
     "Messages sent to consumers, again or not, by how near they are: zone, region or global.",
     "locality",
 )
+_CHANNEL_COMMIT: Final = _channel(
+    "last_commit_timestamp_seconds",
+    "gauge",
+    "When a channel that is moved by commits was last committed, or nsqd's start if not since.",
+)
 _TOPIC_LATENCY: Final = _topic(
     "latency_seconds",
     "summary",
@@ -394,6 +400,13 @@ def _deliveries(channels: Iterable[tuple[str, Channel]]) -> Iterator[Sample]:
                 yield with_label(labelled, "locality", locality.name.lower()), count
 
 
+def _commits(channels: Iterable[tuple[str, Channel]], started_at_ns: int) -> Iterator[Sample]:
+    """Only of channels that are moved by commits, so that others can be told from them."""
+    for labelled, channel in channels:
+        if channel.committing:
+            yield labelled, max(channel.committed_at_ns, started_at_ns) / SECOND_NS
+
+
 def _latencies(
     channels: Iterable[tuple[str, Iterable[Channel]]], quantiles: Sequence[float]
 ) -> Iterator[Sample]:
@@ -410,6 +423,7 @@ FAMILIES: Final = (
     *(family for family, _ in (*_TOPIC, *_TOPIC_LOG)),
     *(family for family, _ in _CHANNEL),
     _CHANNEL_DELIVERIES,
+    _CHANNEL_COMMIT,
     _TOPIC_LATENCY,
     _CHANNEL_LATENCY,
 )
