@@ -10,6 +10,7 @@ connections, before it is answered. `run` calls a handler instead, and answers f
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -96,6 +97,7 @@ class Consumer:
         if self._fleet is not None:
             raise ClientError("a consumer can be started only once")
         self._loop = asyncio.get_running_loop()
+        self._thread_id = threading.get_ident()
         config = self._config
         opening_for = consumer_opening(config, self.topic, self.channel)
         path = producers_of(self.topic)
@@ -114,8 +116,11 @@ class Consumer:
 
     def stop(self) -> None:
         """Asks for no more messages. What is here is still handed out, then iteration ends and
-        `run` returns. May be called from a signal handler of the loop."""
+        `run` returns. May be called from a signal handler of the loop, and from any thread."""
         if self._stopping or self._fleet is None:
+            return
+        if threading.get_ident() != self._thread_id:
+            self._loop.call_soon_threadsafe(self.stop)
             return
         self._stopping = True
         self._stopped.set()
@@ -170,15 +175,18 @@ class Consumer:
         concurrency: int = 1,
         dead_letter: DeadLetter | None = None,
     ) -> None:
-        """Calls `handler`, a function or a coroutine function, for every message, until `stop`.
+        """Calls `handler` for every message, until `stop`.
 
-        A message is finished when the handler returns, unless it has answered it itself, and
+        A coroutine function runs in the loop and must not block. A plain function runs in one of
+        `concurrency` threads: it may block, and may answer its message from there. A message is
+        finished when the handler returns, unless it has answered it itself, and
         requeued when it raises; then the consumer backs off. As long as the handler works on a
         message, it is touched. One that has failed `max_attempts` times goes to `dead_letter`,
         with the error of the last time, and is finished. `concurrency` handlers work at a time.
 
         After `stop`, the handlers may take `close_timeout` to work off what is here. If this is
-        cancelled, so are they, and what they work on is requeued.
+        cancelled, so are they, and what they work on is requeued. A function in a thread cannot be
+        cancelled: it goes on, and its answer is refused.
         """
         if self._fleet is None:
             await self.start()

@@ -1,5 +1,6 @@
 """A message as a consumer gets it."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Protocol
 
@@ -27,7 +28,8 @@ class Message:
     """One delivery. It is answered once, by `finish` or by `requeue`.
 
     Answers need no `await`: they are collected, and leave in one write. If the connection is lost
-    first, nsqd delivers the message again, whatever the answer was.
+    first, nsqd delivers the message again, whatever the answer was. Only a handler that is a plain
+    function may answer from another thread than the loop's: see `Consumer.run`.
     """
 
     __slots__ = ("_answers", "attempts", "body", "id", "is_answered", "timestamp_ns")
@@ -81,9 +83,37 @@ class Message:
         """The nsqd that it came from."""
         return self._answers.address
 
+    def make_thread_safe(self, put: Callable[..., None]) -> None:
+        """Lets any thread answer this message: `put` hands a function and its arguments over to the
+        loop of the connection."""
+        self._answers = _ThreadSafeAnswers(self._answers, put)
+
     def is_from(self, connection: Answers) -> bool:
         """Whether it came on this connection."""
         return self._answers is connection
 
     def _answered_before(self) -> ClientError:
         return ClientError(f"message {self.id.decode('ascii', 'replace')} is answered already")
+
+
+class _ThreadSafeAnswers:
+    """Hands answers over to the loop of the connection."""
+
+    __slots__ = ("_answers", "_put")
+
+    def __init__(self, answers: Answers, put: Callable[..., None]) -> None:
+        self._answers = answers
+        self._put = put
+
+    @property
+    def address(self) -> str:
+        return self._answers.address
+
+    def finish(self, message_id: bytes) -> None:
+        self._put(self._answers.finish, message_id)
+
+    def requeue(self, message_id: bytes, delay_ms: int) -> None:
+        self._put(self._answers.requeue, message_id, delay_ms)
+
+    def touch(self, message_id: bytes) -> None:
+        self._put(self._answers.touch, message_id)

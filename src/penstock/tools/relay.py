@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from penstock import names
@@ -138,9 +139,7 @@ class _Relay:
     async def run(self, consumer: Consumer) -> None:
         """Until the consumer is stopped."""
         topic = self._topic or consumer.topic
-        await consumer.run(
-            lambda message: self._pass_on(message, topic), concurrency=self._concurrency
-        )
+        await consumer.run(partial(self._pass_on, topic=topic), concurrency=self._concurrency)
 
     async def _pass_on(self, message: Message, topic: str) -> None:
         """What it raises makes the consumer requeue the message, and back off."""

@@ -1,0 +1,81 @@
+"""Threads for handlers that are plain functions, so that they do not block the event loop.
+
+    calls = LoopCalls(loop)
+    thread = HandlerThread(calls)
+    result = await thread.call(function, argument)
+
+While a function blocks, the loop goes on to answer heartbeats and to touch messages. Threads are
+daemons: a function that never returns does not keep the process from exiting.
+"""
+
+import asyncio
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from queue import SimpleQueue
+
+__all__ = ["HandlerThread", "LoopCalls"]
+
+
+class LoopCalls:
+    """Calls that threads hand over to the loop, which makes them in the order in which they came.
+    Several cost the loop one wake-up."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._calls: deque[tuple[Callable[..., object], tuple[object, ...]]] = deque()
+        self._is_scheduled = False
+
+    def put(self, function: Callable[..., object], *args: object) -> None:
+        """May be called from any thread."""
+        self._calls.append((function, args))
+        # Checked after the append: a `_run` that has not cleared it yet will find the call.
+        if not self._is_scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._is_scheduled = True
+        with suppress(RuntimeError):  # The loop has been closed, and waits for nothing any more.
+            self.loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        self._is_scheduled = False
+        try:
+            while self._calls:
+                function, args = self._calls.popleft()
+                function(*args)
+        finally:
+            if self._calls:  # One has raised, which the loop reports; the others are still made.
+                self._schedule()
+
+
+class HandlerThread:
+    """Calls one function after the other."""
+
+    def __init__(self, calls: LoopCalls) -> None:
+        self._calls = calls
+        self._functions: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="penstock-handler", daemon=True).start()
+
+    async def call(self, function: Callable[..., object], *args: object) -> object:
+        """Calls the function in the thread, with the context variables of the caller, and returns
+        its result. The function must not raise. If this is cancelled, the function goes on."""
+        outcome: asyncio.Future[object] = self._calls.loop.create_future()
+        context = contextvars.copy_context()
+        self._functions.put(lambda: self._calls.put(_settle, outcome, context.run(function, *args)))
+        return await outcome
+
+    def close(self) -> None:
+        """Ends the thread after the present call. Does not wait."""
+        self._functions.put(None)
+
+    def _run(self) -> None:
+        while (function := self._functions.get()) is not None:
+            function()
+
+
+def _settle(outcome: asyncio.Future[object], result: object) -> None:
+    if not outcome.done():
+        outcome.set_result(result)
