@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.deferred import Deferred, DeferredRun
+from penstock.broker.deferred import CALLED_AT_ONCE_MAX, Deferred, DeferredRun
 
 
 def due_runs(deferred: Deferred, wall_ns: int) -> list[DeferredRun]:
@@ -93,6 +93,28 @@ def test_the_limit_is_one_of_bytes_too() -> None:
 
     deferred.add(103, 4, [b"eeeee"])
     assert [[b"eeeee"]] == [run.frames for run in due_runs(deferred, 103)]
+
+
+def test_a_bounded_number_of_runs_is_called_at_once() -> None:
+    deferred = Deferred(frames_max=None)
+    deferred.add_stored([(100, seq, 1) for seq in range(CALLED_AT_ONCE_MAX + 1)])
+    deferred.call(100)
+
+    assert (1, CALLED_AT_ONCE_MAX) == (len(deferred), deferred.called_count)
+    assert 100 == deferred.next_due_ns()
+    deferred.call(100)
+    assert (0, CALLED_AT_ONCE_MAX + 1) == (len(deferred), deferred.called_count)
+
+
+def test_runs_in_the_log_may_be_added_many_at_once() -> None:
+    deferred = Deferred(frames_max=None)
+    deferred.add_stored([(300, 1, 2), (100, 9, 1)])
+    deferred.add_stored([(200, 5, 1)])
+
+    assert 4 == len(deferred)
+    assert [(9, 1, None), (5, 1, None), (1, 2, None)] == [
+        (run.first_seq, run.length, run.frames) for run in due_runs(deferred, 300)
+    ]
 
 
 def test_what_came_due_makes_room_for_frames_again() -> None:

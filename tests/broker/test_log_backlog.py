@@ -1,12 +1,16 @@
 """What a lasting channel has, in memory and in its topic's log."""
 
+from typing import NoReturn
+
 import pytest
 from tests.broker.fakes import damage
 from tests.broker.frames import WALL_NS, attempts_of, bodies_of, frames_of, ids_of
 
 from penstock.broker.backlog import Backlog
 from penstock.broker.log_backlog import HELD_BYTES_MAX, LogBacklog
+from penstock.errors import StorageError
 from penstock.log import READ_BYTES, DataPath, LogSettings, Run, TopicStore
+from penstock.log.segment import Segment
 from penstock.testing import MemoryFiles
 from penstock.wire import frames as wire
 
@@ -49,6 +53,7 @@ class Journal:
             window_max,
             self.due_asked.append,
             self.tell_progress,
+            lambda: WALL_NS,
         )
 
     def publish(self, backlog: LogBacklog, *bodies: str, due_ns: int = 0, wanted: int = 0) -> None:
@@ -61,6 +66,16 @@ class Journal:
     @property
     def floor(self) -> int:
         return self.store.cursors.progress["c"].floor
+
+
+def failing(*_: object) -> NoReturn:
+    raise OSError("the disk is ill")
+
+
+def number_of(body: str) -> int:
+    """The number that a body begins with; -1 if it begins with none."""
+    word = body.split(maxsplit=1)[0]
+    return int(word) if word.isdigit() else -1
 
 
 def take_all(backlog: Backlog) -> list[bytes]:
@@ -140,7 +155,7 @@ class TestOnTheLog:
         backlog.recall_due(WALL_NS + 1)
         assert 50 == len(take_all(backlog))
 
-    def test_large_messages_that_come_due_together_join_the_window_as_far_as_it_has_room(
+    def test_of_large_messages_that_come_due_together_a_bounded_part_is_in_memory(
         self, journal: Journal
     ) -> None:
         backlog = journal.backlog(journal.store.log.next_seq)
@@ -154,9 +169,9 @@ class TestOnTheLog:
 
         taken: list[bytes] = []
         while backlog.load():
-            assert backlog._window.size_bytes < HELD_BYTES_MAX + MIB + 100
+            assert backlog._due.size_bytes < HELD_BYTES_MAX + MIB + 100
             taken += backlog.take(3)
-        assert [*bodies, "published after them"] == bodies_of(taken)
+        assert ["published after them", *bodies] == sorted(bodies_of(taken), key=number_of)
         assert (0, 0) == (backlog.depth, backlog.deferred_count)
 
     def test_of_what_was_deferred_one_by_one_no_more_is_read_back_than_that(
@@ -245,17 +260,104 @@ class TestOnTheLog:
         backlog.release([], journal.store.log.next_seq)
         assert [*"cd"] == bodies_of(take_all(backlog))
 
-    def test_deferred_messages_are_set_aside_when_they_are_reached(self, journal: Journal) -> None:
+    def test_a_deferred_message_is_set_apart_when_it_is_published(self, journal: Journal) -> None:
         backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
         journal.publish(backlog, "a")
         journal.publish(backlog, "later", due_ns=WALL_NS + 5)
         journal.publish(backlog, "b")
 
+        assert (2, 1) == (backlog.depth, backlog.deferred_count)
+        assert [*"ab"] == bodies_of([each.frame for each in backlog.peek(9)])
         assert [*"ab"] == bodies_of(take_all(backlog))
         assert [WALL_NS + 5] == journal.due_asked
         assert (0, 1) == (backlog.depth, backlog.deferred_count)
         backlog.recall_due(WALL_NS + 5)
         assert ["later"] == bodies_of(take_all(backlog))
+
+    def test_deferred_messages_are_known_after_a_restart_before_the_log_is_read(
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        journal.publish(backlog, *"ab")
+        journal.publish(backlog, *"xy", due_ns=WALL_NS + 5)
+        journal.publish(backlog, "c")
+        journal.publish(backlog, "z", due_ns=WALL_NS)
+        journal.reopen()
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "batches", None)
+            again = journal.backlog(journal.store.log.next_seq, window_max=0)
+
+        assert (4, 2) == (again.depth, again.deferred_count)
+        assert WALL_NS + 5 == again.next_due_ns()
+        assert [*"abcz"] == bodies_of(take_all(again))
+        again.recall_due(WALL_NS + 5)
+        assert [*"xy"] == bodies_of(take_all(again))
+        assert (0, 0) == (again.depth, again.deferred_count)
+
+    def test_messages_requeued_with_a_delay_are_known_after_a_restart(
+        self, journal: Journal
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq)
+        journal.publish(backlog, *"abcd")
+        taken = backlog.take(4)
+        for frame in taken[::2]:
+            backlog.put_back([frame], due_ns=WALL_NS + 5)
+        backlog.finish(ids_of(journal.store.log.next_seq - 1))
+        backlog.report_finished()
+        journal.reopen()
+
+        again = journal.backlog(journal.store.log.next_seq)
+        assert (1, 2) == (again.depth, again.deferred_count)
+        assert ["b"] == bodies_of(take_all(again))
+        again.recall_due(WALL_NS + 5)
+        frames = take_all(again)
+        assert ([*"ac"], [2, 2]) == (bodies_of(frames), attempts_of(frames))
+
+    def test_a_long_search_for_deferred_messages_is_done_in_steps(self, journal: Journal) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        for number in range(3000):
+            journal.append(str(number), due_ns=WALL_NS + number)
+        backlog.release([], journal.store.log.next_seq)
+
+        counts = []
+        while backlog.find_deferred():
+            assert 3000 == backlog.depth + backlog.deferred_count
+            counts.append(backlog.deferred_count)
+        assert [1023, 2047, 2999] == counts  # the first was due already
+        assert (1, 2999) == (backlog.depth, backlog.deferred_count)
+
+    def test_reading_and_searching_at_the_same_time_find_each_message_once(
+        self, journal: Journal
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        for number in range(3000):
+            journal.append(str(number), due_ns=WALL_NS + 1 if number % 2 else 0)
+        backlog.release([], journal.store.log.next_seq)
+
+        taken: list[bytes] = []
+        is_searching = True
+        while is_searching:
+            is_searching = backlog.find_deferred()
+            if backlog.load():
+                taken += backlog.take(1000)
+        taken += take_all(backlog)
+        backlog.recall_due(WALL_NS + 1)
+        taken += take_all(backlog)
+        assert [*range(0, 3000, 2), *range(1, 3000, 2)] == [int(each) for each in bodies_of(taken)]
+
+    def test_after_a_search_that_failed_the_next_one_finds_everything(
+        self, journal: Journal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        journal.append(*"ab", due_ns=WALL_NS + 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "deferred_batches", failing)
+            backlog.release([], journal.store.log.next_seq)
+            with pytest.raises(StorageError):
+                backlog.find_deferred()
+
+        backlog.find_deferred()
+        assert (0, 2) == (backlog.depth, backlog.deferred_count)
 
     @pytest.mark.parametrize("window_max", [0, 1, 100])
     def test_deferred_messages_are_the_same_read_back_or_kept(
@@ -299,7 +401,7 @@ class TestOnTheLog:
         journal.reopen()
 
         again = journal.backlog(journal.store.log.next_seq)
-        assert 3 == again.depth
+        assert (2, 1) == (again.depth, again.deferred_count)
         frames = take_all(again)
         assert [*"be"] == bodies_of(frames)
         assert [2, 2] == attempts_of(frames)

@@ -53,7 +53,11 @@ class TestQueued:
         assert [*"abc"] == bodies(host.channel().peek(3))
         assert (6, 0) == (host.channel().depth, host.channel().deferred_count)
         assert host.broker.next_deadline_ns() is None
-        assert [*"abcdef"] == host.consumer(rdy=10).take()
+        taken = host.consumer(rdy=10).take()
+        assert ([*"abcd"], [*"ef"]) == (
+            [body for body in taken if body in "abcd"],
+            [body for body in taken if body in "ef"],
+        )
 
     def test_what_is_finished_or_delivered_before_is_so_after_a_restart(self) -> None:
         host = host_with(10)
@@ -133,18 +137,19 @@ class TestDeferred:
         host.publish("t", "a")
         host.publish("t", *"bc", defer_ns=SECOND_NS)
         channel, now_ns = host.channel(), host.clock.wall_ns()
-        a, b, _ = [wire.message_id(waiting.frame) for waiting in channel.peek(100)]
+        waiting = [*channel.peek(100), *channel.peek_deferred(100)]
+        a, b, _ = [wire.message_id(each.frame) for each in waiting]
 
         assert not channel.cancel(a, now_ns)
         assert not channel.cancel(b"%016x" % id_number(0, 5), now_ns)
-        assert not channel.cancel(b, now_ns + SECOND_NS)
         assert channel.cancel(b, now_ns)
-        assert 2 == channel.depth
+        assert not channel.cancel(b, now_ns)
+        assert (1, 1) == (channel.depth, channel.deferred_count)
         host.crash()
         host.pass_time(2 * SECOND_NS)
         consumer = host.consumer(rdy=10)
         host.pass_time(SECOND_NS)
-        assert ["a", "c"] == consumer.take()
+        assert ["c", "a"] == consumer.take()
 
     @SIZES
     @pytest.mark.parametrize("topic", ["t", "t#ephemeral"])
@@ -167,8 +172,7 @@ class TestDeferred:
         host.publish("t", "a")
         host.publish("t", *"bc", defer_ns=SECOND_NS)
         channel, now_ns = host.channel(), host.clock.wall_ns()
-        waiting = channel.peek_deferred(100) if is_read else channel.peek(100)[1:]
-        b = wire.message_id(waiting[0].frame)
+        b = wire.message_id(channel.peek_deferred(100)[0].frame)
 
         assert not channel.recall(b"%016x" % id_number(0, 5), now_ns)
         assert channel.recall(b, now_ns)

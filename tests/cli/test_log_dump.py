@@ -106,11 +106,12 @@ def test_damage_in_a_journal(topic: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_entries_of_an_index(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    checkpoint = Checkpoint(226, SEQ + 3, WALL_NS, WALL_NS + 5)
+    checkpoint = Checkpoint(226, SEQ + 3, WALL_NS, WALL_NS + 5, deferred_count=1)
 
     assert [
         str(checkpoint),
         f"           0  {SEQ}  before it up to 1970-01-01T00:00:00.000000000Z",
+        f"              {SEQ + 2} to {SEQ + 2}  due 2023-11-14T22:13:21.000000000Z",
     ] == dumped(capsys, topic / f"{SEQ:020}.index")
 
 

@@ -111,8 +111,10 @@ class Life:
             progress = store.cursors.progress["c"]
             first_open = progress.floor - self.first_seq
             safe_finished = self.synced_finished if power else self.flushed
-            assert safe_finished <= progress.finished_between(self.first_seq, store.log.next_seq)
-            assert progress.finished_between(0, self.first_seq + len(self.tried)) >= safe_finished
+            end = self.first_seq + len(self.tried)
+            still_open = progress.open_ranges(self.first_seq, end)
+            open_count = sum(stop - start for start, stop in still_open)
+            assert safe_finished <= len(self.tried) - open_count
         self.check_messages(store, safe, first_open)
         store.log.append([b"\0\0\0\x03new"], WALL_NS)
         self.data_path.close()

@@ -10,7 +10,14 @@ from tests.log.frames import WALL_NS, frame, frames
 from penstock.errors import DataPathError
 from penstock.log import DataPath, LogSettings, check_data_path
 from penstock.log import index as index_module
-from penstock.log.index import Checkpoint, encode_index, maybe_checkpoint, maybe_index
+from penstock.log.index import (
+    Checkpoint,
+    DeferredBatch,
+    DeferredIndex,
+    encode_index,
+    maybe_checkpoint,
+    maybe_index,
+)
 from penstock.testing import MemoryFiles
 
 SEQ = WALL_NS // 1000
@@ -196,7 +203,7 @@ class TestDamage:
         checkpoint, index = maybe_checkpoint(data), maybe_index(data)
         assert checkpoint is not None
         assert index is not None
-        replace(closed, FIRST + ".index", encode_index(change(checkpoint), index))
+        replace(closed, FIRST + ".index", encode_index(change(checkpoint), index, DeferredIndex()))
 
         assert [True] == [is_damage for is_damage, _ in problems(closed)]
 
@@ -206,7 +213,19 @@ class TestDamage:
         assert checkpoint is not None
         assert index is not None
         index._positions[1] += 1
-        replace(closed, FIRST + ".index", encode_index(checkpoint, index))
+        replace(closed, FIRST + ".index", encode_index(checkpoint, index, DeferredIndex()))
+
+        assert [(True, f"{FIRST}.index: the index file does not agree with its segment")] == (
+            problems(closed)
+        )
+
+    def test_a_deferred_batch_that_is_not_there(self, closed: MemoryFiles) -> None:
+        data = content(closed, FIRST + ".index")
+        checkpoint, index, deferred = maybe_checkpoint(data), maybe_index(data), DeferredIndex()
+        assert checkpoint is not None
+        assert index is not None
+        deferred.add(DeferredBatch(SEQ, SEQ + 1, WALL_NS))
+        replace(closed, FIRST + ".index", encode_index(checkpoint, index, deferred))
 
         assert [(True, f"{FIRST}.index: the index file does not agree with its segment")] == (
             problems(closed)

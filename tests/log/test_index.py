@@ -6,13 +6,29 @@ from penstock.log.index import (
     CHECKPOINT_BYTES,
     INDEX_SPACING_BYTES,
     Checkpoint,
+    DeferredBatch,
+    DeferredIndex,
     SparseIndex,
     encode_index,
     maybe_checkpoint,
+    maybe_deferred,
     maybe_index,
 )
 
-CHECKPOINT = Checkpoint(5000, 60, 1, 9)
+CHECKPOINT = Checkpoint(5000, 60, 1, 9, deferred_count=2)
+DEFERRED = [DeferredBatch(20, 22, 500), DeferredBatch(30, 31, 400)]
+
+
+def deferred_index() -> DeferredIndex:
+    index = DeferredIndex()
+    for batch in DEFERRED:
+        index.add(batch)
+    return index
+
+
+def batches(index: DeferredIndex | None, first: int = 0, end: int = 99) -> list[DeferredBatch]:
+    assert index is not None
+    return [batch for found in index.between(first, end) for batch in found]
 
 
 @pytest.fixture
@@ -55,29 +71,56 @@ def test_it_asks_for_one_entry_in_a_stretch() -> None:
 
 
 def test_it_is_read_back_as_it_was_written(index: SparseIndex) -> None:
-    data = encode_index(CHECKPOINT, index)
+    data = encode_index(CHECKPOINT, index, deferred_index())
     read = maybe_index(data)
 
     assert CHECKPOINT == maybe_checkpoint(data[:CHECKPOINT_BYTES])
     assert read is not None
     assert index.entries() == read.entries()
     assert index.next_position == read.next_position
+    assert DEFERRED == batches(maybe_deferred(data))
 
 
 def test_no_flipped_bit_goes_unnoticed(index: SparseIndex) -> None:
-    data = encode_index(CHECKPOINT, index)
+    data = encode_index(CHECKPOINT, index, deferred_index())
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
 
-        assert None is maybe_index(bytes(damaged))
+        assert None in (maybe_index(bytes(damaged)), maybe_deferred(bytes(damaged)))
         assert (None if bit < CHECKPOINT_BYTES * 8 else CHECKPOINT) == maybe_checkpoint(
             bytes(damaged)
         )
 
 
 def test_a_file_that_was_cut_short_is_none(index: SparseIndex) -> None:
-    data = encode_index(CHECKPOINT, index)
+    data = encode_index(CHECKPOINT, index, deferred_index())
 
-    assert all(None is maybe_index(data[:size]) for size in range(len(data)))
+    assert all(None is maybe_deferred(data[:size]) for size in range(len(data)))
+    entries_end = len(data) - len(deferred_index().encode())
+    assert all(None is maybe_index(data[:size]) for size in range(entries_end))
     assert all(None is maybe_checkpoint(data[:size]) for size in range(CHECKPOINT_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "expected"),
+    [
+        (0, 99, DEFERRED),
+        (21, 31, DEFERRED),
+        (22, 31, DEFERRED[1:]),
+        (0, 30, DEFERRED[:1]),
+        (22, 30, []),
+    ],
+)
+def test_deferred_batches_are_found_by_their_numbers(
+    first: int, end: int, expected: list[DeferredBatch]
+) -> None:
+    assert expected == batches(deferred_index(), first, end)
+
+
+def test_deferred_batches_come_in_lists_of_bounded_length() -> None:
+    index = DeferredIndex()
+    for number in range(2500):
+        index.add(DeferredBatch(number, number + 1, 7))
+
+    assert [1024, 1024, 452] == [len(found) for found in index.between(0, 2500)]

@@ -29,14 +29,6 @@ class TestFinishing:
         assert 10 == progress.floor
         assert progress.is_finished(0, 10)
 
-    def test_depth_needs_no_counting(self) -> None:
-        progress = Progress(10)
-        progress.finish(20, 25)
-
-        assert 5 == progress.finished_between(10, 100)
-        assert 7 == progress.finished_between(8, 100)
-        assert 3 == progress.finished_between(22, 100)
-
     @given(st.lists(st.tuples(numbers, numbers)), numbers, numbers, numbers)
     def test_it_agrees_with_a_plain_set(
         self, parts: list[tuple[int, int]], floor: int, first: int, end: int
@@ -50,7 +42,6 @@ class TestFinishing:
 
         assert next(number for number in range(100) if number not in plain) == progress.floor
         assert (asked <= plain) == progress.is_finished(first, end)
-        assert len(asked & plain) == progress.finished_between(first, end)
         open_numbers = [
             number for part in progress.open_ranges(first, end) for number in range(*part)
         ]

@@ -73,3 +73,23 @@ class TestRunsOf:
 
         assert sorted(set(seqs)) == [number for first, end in runs for number in range(first, end)]
         assert all(before[1] < after[0] for before, after in pairwise(runs))
+
+
+@given(st.lists(st.tuples(numbers, numbers)), st.lists(st.tuples(numbers, numbers)))
+def test_many_ranges_at_once_are_the_same_as_one_by_one(
+    before: list[tuple[int, int]], added: list[tuple[int, int]]
+) -> None:
+    one_by_one, at_once = RangeSet(), RangeSet()
+    for ranges in (one_by_one, at_once):
+        for part in before:
+            ranges.add(*part)
+    for part in added:
+        one_by_one.add(*part)
+    at_once.update(added)
+
+    assert list(one_by_one) == list(at_once)
+    for number in range(25):
+        is_in = at_once.covers(number, number + 1)
+        assert is_in == (at_once.first_outside(number) > number)
+        assert not at_once.covers(at_once.first_outside(number), at_once.first_outside(number) + 1)
+    assert one_by_one.total == at_once.total

@@ -222,20 +222,33 @@ def _given_twice(right: Any) -> Any:
 
 
 def _deferred_is_due_at_once_after_restart(right: Any) -> Any:
-    def load_run(self: LogBacklog, run: Any) -> None:
-        right(self, run._replace(due_ns=0) if run.first_seq < self._revisited_below else run)
+    def set_apart(self: LogBacklog, runs: list[tuple[int, int, int]]) -> None:
+        right(self, [(0, first_seq, length) for _, first_seq, length in runs])
 
-    return load_run
+    return set_apart
 
 
-def _deferred_is_dropped_when_read(right: Any) -> Any:
-    def load_run(self: LogBacklog, run: Any) -> None:
-        if run.due_ns and run.first_seq < self._revisited_below:
-            self._read_seq = run.next_seq
-            return
-        right(self, run)
+def _deferred_is_dropped_after_restart(_right: Any) -> Any:
+    def set_apart(self: LogBacklog, runs: list[tuple[int, int, int]]) -> None:
+        self._skipped.update((first_seq, first_seq + length) for _, first_seq, length in runs)
 
-    return load_run
+    return set_apart
+
+
+def _deferred_is_read_again(_right: Any) -> Any:
+    def set_apart(self: LogBacklog, runs: list[tuple[int, int, int]]) -> None:
+        self._deferred.add_stored(runs)
+
+    return set_apart
+
+
+def _deferred_waits_for_the_backlog(right: Any) -> Any:
+    def offer(self: LogBacklog, first_seq: int, frames: list[bytes], *args: int) -> None:
+        tracks, self._tracks_deferred = self._tracks_deferred, self._read_seq == first_seq
+        right(self, first_seq, frames, *args)
+        self._tracks_deferred = tracks
+
+    return offer
 
 
 def _finish_is_not_journalled(right: Any) -> Any:
@@ -390,14 +403,26 @@ MUTATIONS = (
     Mutation(
         "after a restart, deferred messages are delivered at once",
         LogBacklog,
-        "_load_run",
+        "_set_apart",
         _deferred_is_due_at_once_after_restart,
     ),
     Mutation(
         "after a restart, deferred messages are dropped",
         LogBacklog,
-        "_load_run",
-        _deferred_is_dropped_when_read,
+        "_set_apart",
+        _deferred_is_dropped_after_restart,
+    ),
+    Mutation(
+        "after a restart, deferred messages are delivered twice",
+        LogBacklog,
+        "_set_apart",
+        _deferred_is_read_again,
+    ),
+    Mutation(
+        "a deferred message counts as queued behind a backlog",
+        LogBacklog,
+        "offer",
+        _deferred_waits_for_the_backlog,
     ),
     Mutation("every other FIN is not journalled", Cursors, "finish", _finish_is_not_journalled),
     Mutation(

@@ -569,6 +569,7 @@ class World:
             if connection.on_its_way:
                 body = connection.on_its_way[0].body
                 raise Violation(f"{body!r} was handed out to {connection.name}, and never sent")
+        self._check_that_deferred_messages_count_as_such()
         wall_ns = self.clock.wall_ns() - TIMER_GRAIN_NS
         wall_is_known = self.wall_set_ns + WALL_STEP_NOTICED_NS <= self.now_ns
         for channel in self.channels():
@@ -580,6 +581,23 @@ class World:
                         raise Violation(
                             f"{entry.message.body!r} waits in {channel.name}, and somebody for it"
                         )
+
+    def _check_that_deferred_messages_count_as_such(self) -> None:
+        """A message that waits for a time does so wherever in its log the channel reads."""
+        if self.wall_went_back or self.is_ill():
+            return
+        wall_ns = self.clock.wall_ns()
+        for channel in self.channels():
+            if channel.committing or channel.ephemeral:
+                continue
+            waiting = sum(
+                entry.holder is None and entry.due_ns > wall_ns for entry in channel.open.values()
+            )
+            count = self.real_channel(channel).deferred_count
+            if count < waiting:
+                raise Violation(
+                    f"deferred_count of {channel.name} is {count}, expected at least {waiting}"
+                )
 
     def note_state(self, what: str) -> None:
         self.coverage[f"state: {what}"] += 1

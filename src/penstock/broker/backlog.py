@@ -1,8 +1,9 @@
 """The messages of a channel that no subscriber has, in memory.
 
-A window of frames next to be delivered, and those that wait for a time. It is all that an ephemeral
-channel has: what does not fit the window is dropped. What a lasting channel has besides is in
-`log_backlog`.
+A window of frames next to be delivered, those that wait for a time, and those whose time has come.
+The latter take turns with the window, so that a backlog does not delay them, nor they the backlog.
+It is all that an ephemeral channel has: what does not fit the window is dropped. What a lasting
+channel has besides is in `log_backlog`.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,6 +20,8 @@ __all__ = ["Backlog", "Waiting"]
 
 # The most bytes that one `take` hands out, unless a single message is larger.
 TAKE_BYTES_MAX = 1 << 20
+
+_NO_LOG = 1 << 63
 
 
 class Waiting(NamedTuple):
@@ -38,6 +41,8 @@ class Backlog:
         `on_progress` is told that something has been finished."""
         self.in_sequence = True  # no redelivery or deferral stands in the window
         self._window = Window()
+        self._due = Window()  # deferred until now
+        self._is_turn_of_due = True
         self.window_max = window_max  # what it may hold without a subscriber that waits for it
         self._on_due = on_due
         self._on_progress = on_progress
@@ -54,7 +59,7 @@ class Backlog:
     def pass_by(self, first_seq: int, count: int) -> bool:
         """Whether a batch just released may be handed out at once, since nothing stands before it.
         If so it counts as taken."""
-        return not self._window
+        return not self._window and not self._due
 
     def release(self, runs: Iterable[Run], next_seq: int) -> None:
         """Takes what the topic had held back, all of it below `next_seq`."""
@@ -64,15 +69,26 @@ class Backlog:
 
     def load(self) -> bool:
         """Whether there is anything to take."""
-        return bool(self._window)
+        return bool(self._window or self._due)
+
+    def find_deferred(self) -> bool:
+        """Takes a step of the search for deferred messages that are still to be read from the log.
+        Returns whether there is more to search. Raises StorageError, and the search goes on when it
+        is next called."""
+        return False
 
     def take(self, count: int) -> list[bytes]:
-        """The next frames of the window: at most `count`, and at most about a mebibyte."""
-        return self._window.take(count, TAKE_BYTES_MAX)
+        """The next frames, of the window or of those that have come due: at most `count`, and at
+        most about a mebibyte."""
+        if self._due and (self._is_turn_of_due or not self._window):
+            self._is_turn_of_due = False
+            return self._due.take(count, TAKE_BYTES_MAX)
+        self._is_turn_of_due = True
+        return self._take_queued(count)
 
     def settle_sequence(self) -> None:
         """Called once what was taken has been handed out: an empty window is in sequence again."""
-        self.in_sequence = not self._window and not self._deferred.called_count
+        self.in_sequence = not self._window and not self._due and not self._deferred.called_count
 
     def finish(self, ids: list[bytes]) -> None:
         """These have been taken, and are done with."""
@@ -101,7 +117,8 @@ class Backlog:
 
     def peek(self, count: int) -> list[Waiting]:
         """The next messages that are queued, `count` at most. They stay where they are."""
-        return [Waiting(frame) for frame in self._window.first(count)]
+        due = self._due.first(count)
+        return [Waiting(frame) for frame in [*due, *self._window.first(count - len(due))]]
 
     def peek_deferred(self, count: int) -> list[Waiting]:
         """The next messages to come due, `count` at most. They stay where they are."""
@@ -132,6 +149,7 @@ class Backlog:
         """Drops everything below `next_seq`, be it given to us or not."""
         self._cleared_below = next_seq
         self._window.clear()
+        self._due.clear()
         self.in_sequence = True
         self._deferred.clear()
         self._on_progress()
@@ -139,12 +157,13 @@ class Backlog:
     @property
     def depth(self) -> int:
         """How many messages are queued; not the deferred ones."""
-        return len(self._window) + self._deferred.called_count + self.log_depth
+        in_memory = len(self._window) + len(self._due)
+        return in_memory + self._deferred.called_count + self.log_depth
 
     @property
     def has_more(self) -> bool:
         """Whether it is worth asking for more; `load` tells for sure."""
-        return bool(self._window) or self._deferred.called_count > 0
+        return bool(self._window or self._due) or self._deferred.called_count > 0
 
     @property
     def log_depth(self) -> int:
@@ -152,9 +171,17 @@ class Backlog:
         return 0
 
     @property
+    def read_seq(self) -> int:
+        """The next message to be read from the log; above all messages if there is no log."""
+        return _NO_LOG
+
+    @property
     def deferred_count(self) -> int:
         """How many messages wait for a time."""
         return len(self._deferred)
+
+    def _take_queued(self, count: int) -> list[bytes]:
+        return self._window.take(count, TAKE_BYTES_MAX)
 
     def _room(self, wanted: int) -> int:
         return max(max(self.window_max, wanted) - len(self._window), 0)
@@ -172,12 +199,9 @@ class Backlog:
         self.recall_due(wall_ns)
 
     def _admit_called(self) -> None:
-        """Moves what has come due into the window, as far as that has room."""
-        while self._deferred.called_count and self._has_room_for_called():
+        """Has what has come due take turns with the window."""
+        while self._deferred.called_count:
             self._admit_next()
-
-    def _has_room_for_called(self) -> bool:
-        return True
 
     def _admit_next(self) -> None:
         run = self._deferred.called()
@@ -187,7 +211,7 @@ class Backlog:
             self._deferred.put_off()  # or it would hold up all that is published after it
             raise
         self._leave_sequence()
-        self._window.extend(frames)
+        self._due.extend(frames)
         self._deferred.pop()
 
     def _frames_of(self, run: DeferredRun) -> list[bytes]:

@@ -189,13 +189,13 @@ class Channel:
         if self.gone:
             return
         ready, backlog = self._nearest_ready(), self._backlog
+        if backlog.find_deferred():
+            self._agenda.wake(self)
         if self.paused or not ready:
-            if not self.committing:
-                backlog.load()  # for the counts: what is deferred does not count as queued
             return
         for _ in range(len(ready)):
             if not backlog.load():
-                return
+                break
             subscriber = ready.popleft()
             capacity = subscriber.capacity()
             if capacity > 0:
@@ -279,6 +279,9 @@ class Channel:
         assert not (committing and self.subscribers)
         self.committing = committing
         self._backlog.window_max = 0 if committing else self._settings.mem_queue_size
+        if isinstance(self._backlog, LogBacklog):
+            self._backlog.track_deferred(not committing)
+            self._agenda.wake(self)
 
     def commit(self, seq: int) -> int:
         """Finishes everything below `seq`; what was finished before stays so. Returns the first
@@ -440,11 +443,13 @@ class Channel:
     def _add_by_sequence(
         self, subscriber: Subscriber, frames: list[bytes], now_ns: int, deadline_ns: int
     ) -> None:
-        """Splits a batch in which redeliveries may stand between first deliveries."""
+        """Splits a batch in which redeliveries may stand between first deliveries, and deferred
+        messages before those that are still to be read."""
         in_sequence: list[bytes] = []
+        read_seq = self._backlog.read_seq
         for frame in frames:
             message_id = wire.message_id(frame)
-            if (seq := seq_of(message_id)) > self._last_seq:
+            if self._last_seq < (seq := seq_of(message_id)) < read_seq:
                 self._last_seq = seq
                 in_sequence.append(frame)
             else:

@@ -11,9 +11,13 @@ it, which has room for so much at a time.
 
 import heapq
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Deferred", "DeferredRun"]
+__all__ = ["CALLED_AT_ONCE_MAX", "Deferred", "DeferredRun"]
+
+# The most runs that one `call` moves: a million that come due together must not hold up the loop.
+CALLED_AT_ONCE_MAX = 4096
 
 
 class DeferredRun(NamedTuple):
@@ -65,13 +69,31 @@ class Deferred:
         run = DeferredRun(due_ns, self._added, first_seq, len(frames), kept)
         heapq.heappush(self._heap, run)
 
+    def add_stored(self, runs: Sequence[tuple[int, int, int]]) -> None:
+        """Adds many runs, each `(due_ns, first_seq, length)`, whose frames are in the log."""
+        added = [
+            DeferredRun(due_ns, order, first_seq, length, None)
+            for order, (due_ns, first_seq, length) in enumerate(runs, self._added + 1)
+        ]
+        self._added += len(added)
+        self.count += sum(run.length for run in added)
+        if len(added) > len(self._heap):
+            self._heap += added
+            heapq.heapify(self._heap)
+        else:
+            for run in added:
+                heapq.heappush(self._heap, run)
+
     def next_due_ns(self) -> int | None:
         """When the next run comes due that has not been called."""
         return self._heap[0].due_ns if self._heap else None
 
     def call(self, wall_ns: int) -> None:
-        """Lets the runs whose time has come stand in line."""
-        while self._heap and self._heap[0].due_ns <= wall_ns:
+        """Lets runs whose time has come stand in line, `CALLED_AT_ONCE_MAX` at most: as long as
+        `next_due_ns` is not after `wall_ns` there are more."""
+        for _ in range(CALLED_AT_ONCE_MAX):
+            if not self._heap or self._heap[0].due_ns > wall_ns:
+                break
             run = heapq.heappop(self._heap)
             heapq.heappush(self._called, run)
             self.count -= run.length

@@ -2,24 +2,31 @@
 
 The window is the near end of what the log holds. At the tail it is fed by publishes as they come;
 once it is full the channel falls behind, and the window is filled from the log when it has been
-emptied. Either way first deliveries are in sequence. Each message released to the channel is in
-exactly one of these places:
+emptied. Either way first deliveries are in sequence.
 
-    behind       from `_read_seq` on: still to be read from the log
+A message that waits for a time is in the deferred set, wherever in the log the channel reads: a
+deferred publish joins it when it is released, and after a restart or a seek the log's index says
+where the others are. `_skipped` keeps the reader from delivering them a second time.
+
+Each message released to the channel is in exactly one of these places:
+
+    behind       from `_read_seq` on, and not in `_skipped`: still to be read from the log
     window       frames in memory; redeliveries join at the end
     deferred     waiting for a time
-    called       its time has come, and the window has had no room for it yet
+    called       its time has come, and there was no room in memory for it yet
+    due          frames in memory whose time has come
     taken        handed out by `take`: to be told to `finish` or to `put_back`
     finished     told to the cursor journal, at the latest with the next `report_finished`
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain, islice
 
 from penstock.broker.address import maybe_run, seq_of, seqs_of
 from penstock.broker.backlog import Backlog, Waiting
 from penstock.broker.deferred import Deferred, DeferredRun
-from penstock.log import READ_BYTES, Cursors, Note, Run, TopicLog
+from penstock.errors import StorageError
+from penstock.log import READ_BYTES, Cursors, DeferredBatch, Note, RangeSet, Run, TopicLog, runs_of
 from penstock.wire import frames as wire
 
 __all__ = ["LogBacklog"]
@@ -31,6 +38,12 @@ HELD_BYTES_MAX = 32 << 20
 # How much is read at a time to find a message that was deferred alone: a larger piece would be full
 # of others, a smaller one makes many reads of it. One that follows on the last needs no finding.
 _FINDING_BYTES = 4096
+
+# The most runs of deferred messages that join the window at once, since each may have to be read.
+_ADMITTED_AT_ONCE_MAX = 512
+
+# The most pieces of the log that one `load` reads if none of them has a message to be delivered.
+_READS_AT_ONCE_MAX = 2
 
 # The most that is read from the log to be looked at.
 _PEEK_BYTES_MAX = 4 * READ_BYTES
@@ -48,11 +61,13 @@ class LogBacklog(Backlog):
         window_max: int,
         on_due: Callable[[int], None],
         on_progress: Callable[[], None],
+        wall_ns: Callable[[], int],
         *,
         first_seq: int | None = None,
     ) -> None:
         """`on_progress` is told when there is something to journal. `first_seq` is where a cursor
-        that has to be made begins, if not at what the topic releases next."""
+        that has to be made begins, if not at what the topic releases next. A channel that has a
+        cursor from before knows its deferred messages when this returns."""
         super().__init__(window_max, on_due, on_progress)
         self._deferred = Deferred(window_max, HELD_BYTES_MAX)
         self._channel = channel
@@ -62,53 +77,89 @@ class LogBacklog(Backlog):
         # A window out of sequence may never become empty. Once so many of its frames are taken, all
         # that were read are, and more is: or those requeued again and again would hold up the log.
         self._refill_after = 0
-        # The same for what has come due: then, or when there is room, the next run joins it.
-        self._admit_after = 0
         self._read_back_end = -1  # where the run ended that was last read back
         self._released_seq = released_seq
-        # Below this the cursor may know of single messages: finished, or delivered before.
-        self._revisited_below = released_seq
-        known = cursors.progress.get(channel)
-        if known is not None:
-            self._progress = known
-            # Numbers that were skipped are finished, also where the topic has released nothing yet.
-            self._revisited_below = max(released_seq, known.known_end)
-        else:
-            self._progress = cursors.create(
-                channel, released_seq if first_seq is None else first_seq
-            )
-            self._revisited_below = self._finish_gaps()
-        self._read_seq = self._progress.floor
+        self._wall_ns = wall_ns
+        self._skipped = RangeSet()
+        """Messages from `_read_seq` on that are not to be read: finished, or in the deferred set,
+        or called, taken or in the window since they were."""
+        self._search: Iterator[list[DeferredBatch]] | None = None
+        """The rest of a search for deferred messages that are still to be read."""
+        self._tracks_deferred = True
+        self._read_seq = self._noted_below = 0
+        is_known = channel in cursors.progress
+        if not is_known:
+            cursors.create(channel, released_seq if first_seq is None else first_seq)
+        self._progress = cursors.progress[channel]
+        if not is_known:
+            self._finish_gaps()
+        self._begin_at_floor()
+        if is_known:
+            self._search = None
+            batches = log.deferred_batches(self._read_seq, released_seq)
+            self._claim(chain.from_iterable(batches))
 
     def offer(self, first_seq: int, frames: list[bytes], due_ns: int, wanted: int) -> None:
-        self._released_seq = first_seq + len(frames)
-        if self._read_seq != first_seq:
-            return  # already behind: these will be read from the log in their turn
-        if due_ns:
-            self._read_seq += len(frames)
+        self._released_seq = next_seq = first_seq + len(frames)
+        is_behind = self._read_seq != first_seq
+        if due_ns and self._tracks_deferred:
+            if is_behind:
+                self._skipped.add(first_seq, next_seq)
+            else:
+                self._read_seq = next_seq
             self._defer(due_ns, first_seq, frames)
             return
+        if is_behind or due_ns:
+            return  # these will be read from the log in their turn
         room = self._room(wanted)
         taken = frames if room >= len(frames) else frames[:room]
         self._window.extend(taken)
         self._read_seq += len(taken)
 
     def pass_by(self, first_seq: int, count: int) -> bool:
-        if self._read_seq != first_seq or self._window or self._deferred.called_count:
+        if self._read_seq != first_seq or self._window or self._due or self._deferred.called_count:
             return False
         self._read_seq = self._released_seq = first_seq + count
         return True
 
     def release(self, runs: Iterable[Run], next_seq: int) -> None:
-        self._released_seq = next_seq
+        first_seq, self._released_seq = self._released_seq, next_seq
+        self._search_from(first_seq)
+
+    def track_deferred(self, tracks: bool) -> None:
+        """Whether messages that wait for a time are set apart from those to be read. A channel that
+        delivers nothing has no use for that."""
+        if tracks == self._tracks_deferred:
+            return
+        self._tracks_deferred = tracks
+        self._search = None
+        self._search_from(self._read_seq)
+
+    def find_deferred(self) -> bool:
+        if self._search is None:
+            return False
+        try:
+            batches = next(self._search, None)
+        except StorageError:
+            self._search = None
+            self._search_from(self._read_seq)
+            raise
+        if batches is None:
+            self._search = None
+        else:
+            self._claim(batches)
+        return self._search is not None
 
     def load(self) -> bool:
-        """Fills the window, a piece at a time, if nothing of the last one is left: with what has
-        come due, and from the log. Returns whether there is anything to take."""
-        if self._deferred.called_count and (not self._window or self._admit_after <= 0):
-            self._admit_next()
+        """Reads a piece of the log into the window, and some of the messages that have come due,
+        if nothing is left of those read before. Returns whether there is anything to take: if not,
+        and `has_more`, it takes another call to find it."""
+        if not self._due:
             self._admit_called()
-        while self._read_seq < self._released_seq and self._is_to_be_filled():
+        for _ in range(_READS_AT_ONCE_MAX):
+            self._read_seq = self._skipped.first_outside(self._read_seq)
+            if self._read_seq >= self._released_seq or not self._is_to_be_filled():
+                break
             length = len(self._window)
             stored = self._log.read(self._read_seq)
             runs = [run for run in stored if run.first_seq < self._released_seq]
@@ -116,15 +167,10 @@ class LogBacklog(Backlog):
                 self._load_run(run)
             if not runs:
                 self._lose(self._read_seq, self._released_seq)
+            self._skipped.drop_below(self._read_seq)
             if len(self._window) > length:
-                self._refill_after = len(self._window) + self._deferred.called_count
-        return bool(self._window)
-
-    def take(self, count: int) -> list[bytes]:
-        taken = super().take(count)
-        self._refill_after -= len(taken)
-        self._admit_after -= len(taken)
-        return taken
+                self._refill_after = len(self._window)
+        return super().load()
 
     def finish(self, ids: list[bytes]) -> None:
         if not self._finished:
@@ -155,7 +201,7 @@ class LogBacklog(Backlog):
 
     def peek(self, count: int) -> list[Waiting]:
         """Of those in the log only about a mebibyte is read; fewer than `count` may come then."""
-        peeked = super().peek(count)
+        peeked = [Waiting(frame) for frame in self._due.first(count)]
         unread_bytes = _PEEK_BYTES_MAX
         for called in self._deferred.first_called(count - len(peeked)):
             if unread_bytes <= 0:
@@ -163,6 +209,7 @@ class LogBacklog(Backlog):
             frames = self._frames_of(called)
             peeked += map(Waiting, frames)
             unread_bytes -= sum(map(len, frames))
+        peeked += map(Waiting, self._window.first(count - len(peeked)))
         seq, end = self._read_seq, self._released_seq
         while len(peeked) < count and seq < end and unread_bytes > 0:
             runs = self._log.read(seq)
@@ -194,7 +241,7 @@ class LogBacklog(Backlog):
             return False
         noted = self._progress.notes.get(seq)
         self._cursors.note(self._channel, seq, Note(noted.attempts if noted else 0, due_ns=0))
-        self._revisited_below = max(self._revisited_below, seq + 1)
+        self._noted_below = max(self._noted_below, seq + 1)
         self._on_progress()
         self._cursors.flush()
         self._recall_now(wall_ns)
@@ -206,16 +253,14 @@ class LogBacklog(Backlog):
 
     def clear(self, next_seq: int) -> None:
         self._cursors.reset(self._channel, next_seq)
-        self._progress = self._cursors.progress[self._channel]
-        super().clear(next_seq)
-        self._finished.clear()
-        self._revisited_below = self._finish_gaps()
-        self._read_seq = self._released_seq = next_seq
+        self._released_seq = next_seq
+        self._finish_gaps()
+        self._read_again()
 
     def seek(self, seq: int) -> None:
         """Moves the cursor: all from `seq` on is open again, and all below it finished."""
         self._cursors.reset(self._channel, seq)
-        self._revisited_below = self._finish_gaps()
+        self._finish_gaps()
         self._read_again()
 
     def commit(self, seq: int) -> None:
@@ -223,10 +268,7 @@ class LogBacklog(Backlog):
         self.report_finished()
         if seq > self._progress.floor:
             self._cursors.finish(self._channel, self._progress.floor, seq)
-        # Beyond what is released, numbers may have been skipped.
-        self._revisited_below = max(self._released_seq, self._progress.known_end)
         self._read_again()
-        self._on_progress()
         self._cursors.flush()
 
     def restart(self, released_seq: int) -> None:
@@ -259,31 +301,38 @@ class LogBacklog(Backlog):
         first_seq, next_seq = self._read_seq, self._released_seq
         if first_seq >= next_seq:
             return 0
-        if first_seq >= self._revisited_below:
-            return next_seq - first_seq
-        return next_seq - first_seq - self._progress.finished_between(first_seq, next_seq)
+        return next_seq - first_seq - self._skipped.count(first_seq, next_seq)
+
+    @property
+    def read_seq(self) -> int:
+        return self._read_seq
 
     def _room(self, wanted: int) -> int:
-        """For what is published: none before those that came due earlier."""
-        if self._deferred.called_count or self._window.size_bytes >= HELD_BYTES_MAX:
-            return 0
-        return super()._room(wanted)
+        return 0 if self._window.size_bytes >= HELD_BYTES_MAX else super()._room(wanted)
+
+    def _take_queued(self, count: int) -> list[bytes]:
+        taken = super()._take_queued(count)
+        self._refill_after -= len(taken)
+        return taken
 
     def _is_to_be_filled(self) -> bool:
         return not self._window or (not self.in_sequence and self._refill_after <= 0)
 
     def _leave_sequence(self) -> None:
         if self.in_sequence:
-            self._refill_after = len(self._window) + self._deferred.called_count
+            self._refill_after = len(self._window)
         super()._leave_sequence()
 
-    def _admit_next(self) -> None:
-        super()._admit_next()
-        self._admit_after = len(self._window)
+    def _admit_called(self) -> None:
+        """As far as there is room, and a bounded number; `load` admits the others."""
+        for _ in range(_ADMITTED_AT_ONCE_MAX):
+            if not self._deferred.called_count or not self._has_room_for_called():
+                break
+            self._admit_next()
 
     def _has_room_for_called(self) -> bool:
-        window = self._window
-        return not window or (len(window) < self.window_max and window.size_bytes < HELD_BYTES_MAX)
+        due = self._due
+        return not due or (len(due) < self.window_max and due.size_bytes < HELD_BYTES_MAX)
 
     def _load_run(self, run: Run) -> None:
         first_seq = run.first_seq
@@ -292,17 +341,19 @@ class LogBacklog(Backlog):
             self._lose(self._read_seq, first_seq)
         self._read_seq = next_seq
         frames = run.frames[: next_seq - first_seq]
-        if first_seq < self._revisited_below:
+        if first_seq < self._noted_below or self._skipped.count(first_seq, next_seq):
             self._revisit(first_seq, frames, run.due_ns)
-        elif run.due_ns:
+        elif run.due_ns and run.due_ns > self._wall_ns():
             self._defer(run.due_ns, first_seq, frames)
         else:
             self._window.extend(frames)
 
     def _revisit(self, first_seq: int, frames: list[bytes], due_ns: int) -> None:
-        """Loads a run of which some messages may have been finished or delivered before."""
+        """Loads a run of which some messages may be finished or deferred, or were delivered before
+        the last restart."""
+        wall_ns = self._wall_ns()
         for seq, waiting in self._open_messages(first_seq, frames, due_ns):
-            if waiting.due_ns:
+            if waiting.due_ns > wall_ns:
                 self._defer(waiting.due_ns, seq, [waiting.frame])
             else:
                 self._window.extend([waiting.frame])
@@ -310,9 +361,9 @@ class LogBacklog(Backlog):
     def _open_messages(
         self, first_seq: int, frames: list[bytes], due_ns: int
     ) -> Iterator[tuple[int, Waiting]]:
-        """Those of a run that are not finished, by their numbers, as they are to be delivered."""
+        """Those of a run that are to be read, by their numbers, as they are to be delivered."""
         notes = self._progress.notes
-        for first, end in self._progress.open_ranges(first_seq, first_seq + len(frames)):
+        for first, end in self._skipped.gaps(first_seq, first_seq + len(frames)):
             for seq in range(first, end):
                 frame, note = frames[seq - first_seq], notes.get(seq)
                 if note is None:
@@ -357,23 +408,72 @@ class LogBacklog(Backlog):
         return frames
 
     def _read_again(self) -> None:
-        """Forgets what is in memory: it will be read from the log, from the cursor on."""
-        self._progress = self._cursors.progress[self._channel]
+        """Forgets what is in memory, and begins to read at the cursor's floor."""
         super().clear(self._progress.floor)
         self._finished.clear()
-        self._read_seq = self._progress.floor
+        self._begin_at_floor()
 
-    def _finish_gaps(self) -> int:
-        """Finishes what the log does not have, since nobody else will. Returns where the last of it
-        ends, beyond which nothing is finished."""
-        floor = self._progress.floor
-        gaps = self._log.gaps(floor, self._log.next_seq)
-        for first_seq, end in gaps:
+    def _begin_at_floor(self) -> None:
+        """Begins to read at the cursor's floor; nothing is in memory."""
+        self._progress = self._cursors.progress[self._channel]
+        self._read_seq = self._progress.floor
+        # From here on no message that is still to be read was delivered before.
+        self._noted_below = max(self._progress.notes, default=-1) + 1
+        self._skipped = RangeSet()
+        self._skipped.update(self._progress.finished_ranges())
+        self._search = None
+        self._search_from(self._read_seq)
+
+    def _search_from(self, seq: int) -> None:
+        """Has the deferred messages from `seq` on found that are still to be read."""
+        if not self._tracks_deferred or seq >= self._released_seq:
+            return
+        if seq < self._noted_below:
+            self._claim_noted(seq)
+        batches = self._log.deferred_batches(seq, self._released_seq)
+        self._search = chain(self._search or (), batches)
+
+    def _claim_noted(self, first_seq: int) -> None:
+        """Sets requeued messages apart from those to be read that are not due yet."""
+        wall_ns, end, skipped = self._wall_ns(), self._released_seq, self._skipped
+        self._set_apart(
+            [
+                (note.due_ns, seq, 1)
+                for seq, note in self._progress.notes.items()
+                if note.due_ns > wall_ns
+                and first_seq <= seq < end
+                and not skipped.covers(seq, seq + 1)
+            ]
+        )
+
+    def _claim(self, batches: Iterable[DeferredBatch]) -> None:
+        """Sets deferred messages apart from those to be read that are not due yet, but for those
+        that were recalled or delivered before: of these the journal knows when they are due."""
+        wall_ns, released_seq, notes = self._wall_ns(), self._released_seq, self._progress.notes
+        self._set_apart(
+            [
+                (due_ns, first, end - first)
+                for first_seq, next_seq, due_ns in batches
+                if due_ns > wall_ns
+                for gap in self._skipped.gaps(
+                    max(first_seq, self._read_seq), min(next_seq, released_seq)
+                )
+                for first, end in _without(gap, notes)
+            ]
+        )
+
+    def _set_apart(self, runs: list[tuple[int, int, int]]) -> None:
+        """Moves runs, `(due_ns, first_seq, length)` each, from the reader to the deferred set."""
+        if runs:
+            self._skipped.update((first, first + length) for _, first, length in runs)
+            self._deferred.add_stored(runs)
+            self._on_due(min(due_ns for due_ns, _, _ in runs))
+
+    def _finish_gaps(self) -> None:
+        """Marks gaps in the log as finished."""
+        for first_seq, end in self._log.gaps(self._progress.floor, self._log.next_seq):
             self._cursors.finish(self._channel, first_seq, end)
-        if not gaps:
-            return floor
-        self._on_progress()
-        return gaps[-1][1]
+            self._on_progress()
 
     def _lose(self, first_seq: int, next_seq: int) -> None:
         """The log no longer has these (damaged, or removed by hand): the cursor steps over them."""
@@ -382,5 +482,13 @@ class LogBacklog(Backlog):
 
     def _finish_range(self, first_seq: int, next_seq: int) -> None:
         self._cursors.finish(self._channel, first_seq, next_seq)
-        self._revisited_below = max(self._revisited_below, next_seq)
+        self._skipped.add(max(first_seq, self._read_seq), next_seq)
         self._on_progress()
+
+
+def _without(numbers: tuple[int, int], excluded: Collection[int]) -> list[tuple[int, int]]:
+    """The range without single numbers, in parts."""
+    first, end = numbers
+    if not excluded:
+        return [numbers]
+    return runs_of([number for number in range(first, end) if number not in excluded])

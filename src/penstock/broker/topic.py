@@ -101,6 +101,7 @@ class Topic:
             if 0 < limit <= len(self.channels):
                 raise LimitReached(f"too many channels of {self.name}, the limit is {limit}")
             channel = self._add_channel(name, first_seq)
+            self._agenda.wake(channel)  # it may have deferred messages to find
             self._release()
             self._note_hold()
             self._topology_changed(channel)
@@ -254,6 +255,7 @@ class Topic:
             window_max,
             on_due,
             on_progress,
+            self._wall_ns,
             first_seq=first_seq,
         )
 

@@ -15,7 +15,7 @@ import click
 from penstock.errors import CorruptBatch, StorageError
 from penstock.log.batch import Batch, split_frames
 from penstock.log.files import File, RealFiles, storage_error
-from penstock.log.index import maybe_checkpoint, maybe_index
+from penstock.log.index import DeferredIndex, maybe_checkpoint, maybe_deferred, maybe_index
 from penstock.log.journal import BadRecord, walk_journal
 from penstock.log.layout import maybe_generation, maybe_index_seq
 from penstock.log.scan import BadBytes, walk
@@ -102,6 +102,9 @@ def _index_lines(name: str, data: bytes) -> Iterator[str]:
     yield str(checkpoint)
     for position, seq, latest_ns in index.entries():
         yield f"{position:>12}  {seq}  before it up to {_time(latest_ns)}"
+    for batches in (maybe_deferred(data) or DeferredIndex()).between(0, checkpoint.next_seq):
+        for first_seq, next_seq, due_ns in batches:
+            yield f"{'':>12}  {first_seq} to {next_seq - 1}  due {_time(due_ns)}"
 
 
 def _time(ns: int) -> str:

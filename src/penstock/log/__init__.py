@@ -7,7 +7,9 @@ from penstock.log.data_path import DataPath
 from penstock.log.files import Files, RealFiles
 from penstock.log.finding import Finding
 from penstock.log.group_commit import GroupCommit
+from penstock.log.index import DeferredBatch
 from penstock.log.progress import Note, Progress
+from penstock.log.ranges import RangeSet, runs_of
 from penstock.log.reader import LogReader, Read, Trimmed
 from penstock.log.segment import Run, SegmentInfo
 from penstock.log.settings import LogSettings, Retention
@@ -18,6 +20,7 @@ __all__ = [
     "READ_BYTES",
     "Cursors",
     "DataPath",
+    "DeferredBatch",
     "Files",
     "Finding",
     "FoundBatch",
@@ -26,6 +29,7 @@ __all__ = [
     "LogSettings",
     "Note",
     "Progress",
+    "RangeSet",
     "Read",
     "RealFiles",
     "Retention",
@@ -36,5 +40,6 @@ __all__ = [
     "Trimmed",
     "check_data_path",
     "close_stores",
+    "runs_of",
     "split_frames",
 ]

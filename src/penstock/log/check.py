@@ -15,7 +15,14 @@ from penstock.log.batch import Batch, split_frames
 from penstock.log.data_path import REAL_FILES, lock_data_path, verify_data_path
 from penstock.log.files import Files, storage_error
 from penstock.log.finding import Finding
-from penstock.log.index import Checkpoint, SparseIndex, maybe_checkpoint, maybe_index
+from penstock.log.index import (
+    Checkpoint,
+    DeferredIndex,
+    SparseIndex,
+    maybe_checkpoint,
+    maybe_deferred,
+    maybe_index,
+)
 from penstock.log.journal import BadRecord
 from penstock.log.journal_files import current_generation, read_journals
 from penstock.log.layout import (
@@ -134,22 +141,28 @@ class _SegmentCheck:
             return str(error)
         return None
 
-    def _stored_index(self) -> tuple[Checkpoint, SparseIndex] | None:
+    def _stored_index(self) -> tuple[Checkpoint, SparseIndex, DeferredIndex] | None:
         try:
             with contextlib.closing(self._files.open(self._index_path, "read")) as file:
                 data = file.read(0, file.size())
         except FileNotFoundError:
             return None
-        checkpoint, index = maybe_checkpoint(data), maybe_index(data)
-        if checkpoint is None or index is None:
+        checkpoint, index, deferred = (
+            maybe_checkpoint(data),
+            maybe_index(data),
+            maybe_deferred(data),
+        )
+        if checkpoint is None or index is None or deferred is None:
             problem = "the index file is not whole; it will be made again"
             self._findings.append(_leftover(self._index_path, problem))
             return None
-        return checkpoint, index
+        return checkpoint, index, deferred
 
-    def _compare(self, checkpoint: Checkpoint, index: SparseIndex) -> None:
-        known = self._segment.checkpoint, self._segment.index.entries()
-        if known != (checkpoint, index.entries()) and not self._has_damage():
+    def _compare(self, stored: Checkpoint, index: SparseIndex, deferred: DeferredIndex) -> None:
+        segment = self._segment
+        known = segment.checkpoint, segment.index.entries(), segment.deferred.encode()
+        agrees = known == (stored, index.entries(), deferred.encode())
+        if not agrees and not self._has_damage():
             problem = "the index file does not agree with its segment"
             self._findings.append(Finding(self._index_path, problem, is_damage=True))
 

@@ -5,13 +5,16 @@ where the batch begins, its first sequence number, and the latest timestamp of a
 it. All three columns only ever grow, so that each can be searched; a clock that was set back makes
 a search by time start earlier, never too late.
 
-Beside a segment that is complete, or was closed cleanly, stands a file with its index and with a
+A second index lists the batches with a due time, so that a channel finds its deferred messages
+without reading the segment.
+
+Beside a segment that is complete, or was closed cleanly, stands a file with both indexes and with a
 `Checkpoint`, which spares the next start from reading the segment. Big-endian:
 
     offset  size  field
          0     4  magic
-         4     4  head_crc            CRC-32C of the 44 bytes that follow it
-         8     1  version
+         4     4  head_crc            CRC-32C of the 52 bytes that follow it
+         8     1  version             2
          9     3  reserved            0
         12     4  entries_crc         CRC-32C of the entries
         16     4  entries             how many
@@ -19,12 +22,18 @@ Beside a segment that is complete, or was closed cleanly, stands a file with its
         28     8  next_seq            after the last message of that part
         36     8  first_timestamp_ns  of its first batch
         44     8  last_timestamp_ns   the latest of its batches
-        52        positions, first sequence numbers, latest timestamps: 8 bytes each, by column
+        52     4  deferred_crc        CRC-32C of the deferred batches
+        56     4  deferred            how many batches have a due time
+        60        positions, first sequence numbers, latest timestamps: 8 bytes each, by column
+                  then of the deferred batches: first sequence numbers, next sequence numbers,
+                  due times: 8 bytes each, by column
 """
 
 import struct
+import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from google_crc32c import value as crc32c
@@ -33,19 +42,25 @@ __all__ = [
     "CHECKPOINT_BYTES",
     "INDEX_SPACING_BYTES",
     "Checkpoint",
+    "DeferredBatch",
+    "DeferredIndex",
     "SparseIndex",
     "encode_index",
     "maybe_checkpoint",
+    "maybe_deferred",
     "maybe_index",
 ]
 
 # 0.02 % of the log in memory, and a search reads one piece of about this size.
 INDEX_SPACING_BYTES = 128 * 1024
 
-CHECKPOINT_BYTES = 52
+CHECKPOINT_BYTES = 60
+
+# The most deferred batches that `DeferredIndex.between` returns in one list.
+DEFERRED_CHUNK = 1024
 
 _MAGIC = b"\x9ePSI"
-_VERSION = 1
+_VERSION = 2
 _CHECKED_AT = 8
 _CRC = struct.Struct(">I")
 _FIELDS = struct.Struct(
@@ -58,6 +73,8 @@ _FIELDS = struct.Struct(
     "Q"  # next_seq
     "Q"  # first_timestamp_ns
     "Q"  # last_timestamp_ns
+    "I"  # deferred_crc
+    "I"  # deferred
 )
 _ENTRY_BYTES = 24
 
@@ -98,21 +115,66 @@ class SparseIndex:
 
     def encode(self) -> bytes:
         """The columns, one after the other."""
-        numbers = [*self._positions, *self._seqs, *self._latest]
-        return struct.pack(f">{len(numbers)}Q", *numbers)
+        return _encode_columns(self._positions, self._seqs, self._latest)
 
     @classmethod
     def decode(cls, data: bytes) -> "SparseIndex":
         """The index whose `encode` is `data`."""
-        count = len(data) // _ENTRY_BYTES
-        numbers = struct.unpack(f">{3 * count}Q", data)
         index = cls()
-        for at in range(count):
-            index.add(numbers[at], numbers[count + at], numbers[2 * count + at])
+        index._positions, index._seqs, index._latest = _decode_columns(data)
+        if index._positions:
+            index.next_position = index._positions[-1] + INDEX_SPACING_BYTES
         return index
 
     def _position(self, entry: int) -> int:
         return self._positions[entry] if entry >= 0 else 0
+
+
+class DeferredBatch(NamedTuple):
+    """Messages `[first_seq, next_seq)`, stored as one batch with a due time (wall time)."""
+
+    first_seq: int
+    next_seq: int
+    due_ns: int
+
+
+class DeferredIndex:
+    """The batches of a segment that have a due time, in order: 24 bytes each."""
+
+    __slots__ = ("_due", "_firsts", "_nexts")
+
+    def __init__(self) -> None:
+        self._firsts = array("Q")
+        self._nexts = array("Q")
+        self._due = array("Q")
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    def add(self, batch: DeferredBatch) -> None:
+        """Adds a batch, which follows all those added before."""
+        self._firsts.append(batch.first_seq)
+        self._nexts.append(batch.next_seq)
+        self._due.append(batch.due_ns)
+
+    def between(self, first: int, end: int) -> Iterator[list[DeferredBatch]]:
+        """The batches with messages of `[first, end)`, in lists of at most `DEFERRED_CHUNK`."""
+        low, high = bisect_right(self._nexts, first), bisect_left(self._firsts, end)
+        for start in range(low, high, DEFERRED_CHUNK):
+            part = slice(start, min(start + DEFERRED_CHUNK, high))
+            columns = self._firsts[part], self._nexts[part], self._due[part]
+            yield list(map(DeferredBatch, *columns))
+
+    def encode(self) -> bytes:
+        """The columns, one after the other."""
+        return _encode_columns(self._firsts, self._nexts, self._due)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "DeferredIndex":
+        """The index whose `encode` is `data`."""
+        index = cls()
+        index._firsts, index._nexts, index._due = _decode_columns(data)
+        return index
 
 
 class Checkpoint(NamedTuple):
@@ -122,34 +184,87 @@ class Checkpoint(NamedTuple):
     next_seq: int
     first_timestamp_ns: int
     last_timestamp_ns: int
+    deferred_count: int
+    """Number of batches with a due time."""
 
 
-def encode_index(checkpoint: Checkpoint, index: SparseIndex) -> bytes:
+def encode_index(checkpoint: Checkpoint, index: SparseIndex, deferred: DeferredIndex) -> bytes:
     """The content of the file beside a segment."""
-    entries = index.encode()
-    fields = _FIELDS.pack(_VERSION, crc32c(entries), len(index), *checkpoint)
-    return _MAGIC + _CRC.pack(crc32c(fields)) + fields + entries
+    entries, due = index.encode(), deferred.encode()
+    fields = _FIELDS.pack(
+        _VERSION, crc32c(entries), len(index), *checkpoint[:4], crc32c(due), len(deferred)
+    )
+    return _MAGIC + _CRC.pack(crc32c(fields)) + fields + entries + due
 
 
 def maybe_checkpoint(data: bytes) -> Checkpoint | None:
     """What the first bytes of such a file say, or None if they are not what was written."""
-    fields = _maybe_fields(data)
-    return Checkpoint(*fields[3:]) if fields else None
+    head = _maybe_head(data)
+    return head.checkpoint if head else None
 
 
 def maybe_index(data: bytes) -> SparseIndex | None:
     """The index in the whole of such a file, or None if it is not what was written."""
-    fields = _maybe_fields(data)
-    entries = data[CHECKPOINT_BYTES:]
-    if not fields or len(entries) != fields[2] * _ENTRY_BYTES or crc32c(entries) != fields[1]:
+    head = _maybe_head(data)
+    if head is None:
+        return None
+    entries = data[CHECKPOINT_BYTES : CHECKPOINT_BYTES + head.entries * _ENTRY_BYTES]
+    if len(entries) != head.entries * _ENTRY_BYTES or crc32c(entries) != head.entries_crc:
         return None
     return SparseIndex.decode(entries)
 
 
-def _maybe_fields(data: bytes) -> tuple[int, ...] | None:
+def maybe_deferred(data: bytes) -> DeferredIndex | None:
+    """The deferred batches in the whole of such a file, or None if they are not what was
+    written."""
+    head = _maybe_head(data)
+    if head is None:
+        return None
+    deferred = data[CHECKPOINT_BYTES + head.entries * _ENTRY_BYTES :]
+    size = head.checkpoint.deferred_count * _ENTRY_BYTES
+    if len(deferred) != size or crc32c(deferred) != head.deferred_crc:
+        return None
+    return DeferredIndex.decode(deferred)
+
+
+class _Head(NamedTuple):
+    """The fields at the start of an index file."""
+
+    checkpoint: Checkpoint
+    entries_crc: int
+    entries: int
+    deferred_crc: int
+
+
+def _maybe_head(data: bytes) -> _Head | None:
     checked = data[_CHECKED_AT:CHECKPOINT_BYTES]
     if data[:4] != _MAGIC or len(checked) != _FIELDS.size:
         return None
-    fields = _FIELDS.unpack(checked)
-    is_ours = _CRC.unpack_from(data, 4)[0] == crc32c(checked) and fields[0] == _VERSION
-    return fields if is_ours else None
+    version, entries_crc, entries, end, seq, first_ns, last_ns, deferred_crc, deferred = (
+        _FIELDS.unpack(checked)
+    )
+    if _CRC.unpack_from(data, 4)[0] != crc32c(checked) or version != _VERSION:
+        return None
+    checkpoint = Checkpoint(end, seq, first_ns, last_ns, deferred)
+    return _Head(checkpoint, entries_crc, entries, deferred_crc)
+
+
+def _encode_columns(*columns: "array[int]") -> bytes:
+    return b"".join(map(_swapped, columns))
+
+
+def _decode_columns(data: bytes) -> tuple["array[int]", "array[int]", "array[int]"]:
+    size = len(data) // 3
+    first, second, third = (array("Q", data[at * size : (at + 1) * size]) for at in range(3))
+    if sys.byteorder == "little":
+        for column in (first, second, third):
+            column.byteswap()
+    return first, second, third
+
+
+def _swapped(column: "array[int]") -> bytes:
+    """The numbers in big-endian order."""
+    if sys.byteorder == "little":
+        column = column[:]
+        column.byteswap()
+    return column.tobytes()

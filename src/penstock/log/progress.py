@@ -62,14 +62,6 @@ class Progress:
         """The parts of `[first, end)` that are not finished, in order."""
         return self._finished.gaps(max(first, self.floor), end)
 
-    def finished_between(self, first: int, end: int) -> int:
-        """How many of `[first, end)` are finished. Asked for everything from the floor on, which
-        is what a channel's depth needs, it answers without counting."""
-        below_floor = max(0, min(end, self.floor) - first)
-        if first <= self.floor and end >= self._finished.end:
-            return below_floor + self._finished.total
-        return below_floor + self._finished.count(max(first, self.floor), end)
-
     def finished_ranges(self) -> Iterator[tuple[int, int]]:
         """The finished ranges above the floor, in order."""
         return iter(self._finished)

@@ -6,7 +6,8 @@ costs one binary search, plus moving the ranges above it if it joins none.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 
 __all__ = ["RangeSet", "runs_of"]
 
@@ -49,6 +50,26 @@ class RangeSet:
         self._ends[low:high] = [end]
         self.total += end - first - held
 
+    def update(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Adds many ranges, which may overlap each other and the set. Cheapest if they come sorted
+        and lie above the set."""
+        added = sorted(ranges)
+        if not added:
+            return
+        low = bisect_left(self._ends, added[0][0])
+        self.total -= self._held(low, len(self._ends))
+        firsts: list[int] = []
+        ends: list[int] = []
+        for first, end in merge(zip(self._firsts[low:], self._ends[low:], strict=True), added):
+            if not ends or first > ends[-1]:
+                if first < end:
+                    firsts.append(first)
+                    ends.append(end)
+            elif end > ends[-1]:
+                ends[-1] = end
+        self._firsts[low:], self._ends[low:] = firsts, ends
+        self.total += self._held(low, len(ends) + low)
+
     def drop_below(self, seq: int) -> None:
         """Removes every number below `seq`."""
         keep = bisect_right(self._ends, seq)
@@ -65,7 +86,14 @@ class RangeSet:
 
     def count(self, first: int, end: int) -> int:
         """How many numbers of `[first, end)` are in the set."""
+        if not self._firsts or (first <= self._firsts[0] and end >= self._ends[-1]):
+            return self.total
         return sum(stop - start for start, stop in self._clipped(first, end))
+
+    def first_outside(self, number: int) -> int:
+        """The first number from `number` on that is not in the set."""
+        at = bisect_right(self._firsts, number) - 1
+        return max(number, self._ends[at]) if at >= 0 else number
 
     def gaps(self, first: int, end: int) -> list[tuple[int, int]]:
         """The ranges of `[first, end)` that are not in the set, in order."""

@@ -28,9 +28,12 @@ from penstock.log.index import (
     CHECKPOINT_BYTES,
     INDEX_SPACING_BYTES,
     Checkpoint,
+    DeferredBatch,
+    DeferredIndex,
     SparseIndex,
     encode_index,
     maybe_checkpoint,
+    maybe_deferred,
     maybe_index,
 )
 from penstock.log.layout import index_name, segment_name
@@ -45,6 +48,9 @@ _RESERVE_BYTES = 4 * 1024 * 1024
 # Up to here it is cheaper to copy a header and its frames into one piece than to have the system
 # gather them.
 _COPIED_BYTES_MAX = 16 * 1024
+
+# How much is read at a time to find the deferred batches of a segment whose index file is damaged.
+_SEARCH_BYTES = 256 * 1024
 
 # Readers of one segment whose place is remembered, so that they go on without a search.
 _PLACES_MAX = 64
@@ -95,6 +101,9 @@ class Segment:
         self._files: Files = pool.files
         self._index_path = f"{folder}/{index_name(first_seq)}"
         self._index: SparseIndex | None = SparseIndex()
+        self._deferred: DeferredIndex | None = DeferredIndex()
+        """The batches with a due time; None if they have to be read from the index file."""
+        self._deferred_count = 0
         self._entry_at = 0
         """A batch at or after this position may have to be entered."""
         self._prepared_end = 0
@@ -110,7 +119,13 @@ class Segment:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        return Checkpoint(self.end, self.next_seq, self.first_timestamp_ns, self.last_timestamp_ns)
+        return Checkpoint(
+            self.end,
+            self.next_seq,
+            self.first_timestamp_ns,
+            self.last_timestamp_ns,
+            self._deferred_count,
+        )
 
     @property
     def is_synced(self) -> bool:
@@ -145,6 +160,8 @@ class Segment:
             self.last_timestamp_ns = timestamp_ns
         self.end = end
         self.next_seq = next_seq = first_seq + count
+        if due_ns:
+            self._add_deferred(DeferredBatch(first_seq, next_seq, due_ns))
         return next_seq
 
     def cut_rest(self) -> None:
@@ -184,13 +201,15 @@ class Segment:
         if self._prepared_end > self.end > _RESERVE_BYTES:
             self.cut_rest()
         self.write_index()
+        self._deferred = None  # or a log of deferred messages would be in memory for a quarter
 
     def write_index(self) -> None:
         """Writes the index file, which may only speak of bytes that are synced."""
         assert self.is_synced
+        deferred = self._deferred = self.deferred
         self._remove_index()
         with contextlib.closing(self._files.open(self._index_path, "create")) as file:
-            write_all(file, [encode_index(self.checkpoint, self.index)], 0)
+            write_all(file, [encode_index(self.checkpoint, self.index, deferred)], 0)
         self.indexed_end = self.end
 
     def remove(self) -> None:
@@ -240,12 +259,36 @@ class Segment:
             except CorruptBatch:
                 position = self._step_over(position)
 
+    def deferred_batches(self, first: int, end: int) -> Iterator[list[DeferredBatch]]:
+        """The batches of `[first, end)` that have a due time, in lists of bounded length, which may
+        be empty. Each step reads a bounded part of the segment."""
+        if self._deferred_count == 0:
+            return
+        index = self._deferred if self._deferred is not None else self._stored_deferred()
+        if index is None:
+            index = DeferredIndex()
+            yield from self._search_deferred(index)
+        yield from index.between(first, end)
+
     @property
     def index(self) -> SparseIndex:
         """The index, read or rebuilt when it is first needed."""
         if self._index is None:
             self._index = self._stored_index() or self._rebuilt_index()
         return self._index
+
+    @property
+    def deferred(self) -> DeferredIndex:
+        """The batches with a due time: in memory, or else read from the disk."""
+        if self._deferred is not None:
+            return self._deferred
+        if self._deferred_count == 0:
+            return DeferredIndex()
+        index = self._stored_deferred()
+        if index is None:
+            index = DeferredIndex()
+            list(self._search_deferred(index))
+        return index
 
     # What loading a segment needs
 
@@ -255,11 +298,15 @@ class Segment:
         self.next_seq = checkpoint.next_seq
         self.first_timestamp_ns = checkpoint.first_timestamp_ns
         self.last_timestamp_ns = checkpoint.last_timestamp_ns
-        self._index = None
+        self._index = self._deferred = None
+        self._deferred_count = checkpoint.deferred_count
         self._entry_at = 0
 
     def take(self, batch: Batch) -> None:
         """Counts in a batch that was found at the end."""
+        if batch.due_ns:
+            self._deferred = self.deferred
+            self._add_deferred(DeferredBatch(batch.first_seq, batch.next_seq, batch.due_ns))
         self._enter(self.index, batch.position, batch.first_seq, batch.timestamp_ns)
         self.last_timestamp_ns = max(self.last_timestamp_ns, batch.timestamp_ns)
         self.end = batch.end
@@ -274,9 +321,9 @@ class Segment:
         self._entry_at = index.next_position
 
     def _prepare(self, file: File, end: int) -> None:
-        """Has the index at hand, which may have to be read, and sets space aside for the next
-        appends, which makes each a sixth cheaper on ext4; but not for a topic of few messages."""
-        self._index = self.index
+        """Loads the indexes, and sets space aside for the next appends, which makes each a sixth
+        cheaper on ext4; but not for a topic of few messages."""
+        self._index, self._deferred = self.index, self.deferred
         start = max(self._prepared_end, self.end)
         self._prepared_end = max(end, start) + _RESERVE_BYTES
         if end > _RESERVE_BYTES:
@@ -311,12 +358,34 @@ class Segment:
             self._places.clear()
         self._places[seq] = position
 
+    def _add_deferred(self, batch: DeferredBatch) -> None:
+        assert self._deferred is not None
+        self._deferred.add(batch)
+        self._deferred_count = len(self._deferred)
+
+    def _search_deferred(self, found: DeferredIndex) -> Iterator[list[DeferredBatch]]:
+        """Reads the segment in pieces, with an empty list after each, to fill `found`."""
+        piece_end = _SEARCH_BYTES
+        for batch, _ in self.batches(0, _SEARCH_BYTES):
+            if batch.due_ns:
+                found.add(DeferredBatch(batch.first_seq, batch.next_seq, batch.due_ns))
+            if batch.end >= piece_end:
+                piece_end = batch.end + _SEARCH_BYTES
+                yield []
+
+    def _stored_deferred(self) -> DeferredIndex | None:
+        return maybe_deferred(self._index_file())
+
     def _stored_index(self) -> SparseIndex | None:
+        return maybe_index(self._index_file())
+
+    def _index_file(self) -> bytes:
+        """The content of the index file; nothing if it cannot be read."""
         try:
             with contextlib.closing(self._files.open(self._index_path, "read")) as file:
-                return maybe_index(file.read(0, file.size()))
+                return file.read(0, file.size())
         except OSError:
-            return None
+            return b""
 
     def _rebuilt_index(self) -> SparseIndex:
         index = SparseIndex()

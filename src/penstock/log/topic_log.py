@@ -24,6 +24,7 @@ from penstock.errors import LogClosed, StorageError
 from penstock.log.batch import HEADER_BYTES
 from penstock.log.files import storage_error
 from penstock.log.finding import Finding
+from penstock.log.index import DeferredBatch
 from penstock.log.log_sync import LogSync
 from penstock.log.pool import FilePool
 from penstock.log.segment import Run, Segment, SegmentInfo
@@ -208,6 +209,23 @@ class TopicLog:
         if first < end:
             gaps.append((first, end))
         return gaps
+
+    def deferred_batches(self, first: int, end: int) -> Iterator[list[DeferredBatch]]:
+        """The batches of `[first, end)` that have a due time, in order, in lists of bounded length.
+
+        Each step does a bounded amount of work, and may bring an empty list. Raises StorageError.
+        """
+        for segment in list(self._segments_from(first)):
+            if segment.first_seq >= end:
+                return
+            if segment.is_removed:
+                continue
+            try:
+                yield from segment.deferred_batches(first, end)
+            except OSError as error:
+                raise storage_error("read", segment.handle.path, error) from error
+            finally:
+                self.collect_damage(segment)
 
     def trim(self, is_needed: Callable[[int, int], bool], wall_ns: int) -> int:
         """Deletes the segments that `is_needed(first, end)` denies and retention does not keep.

@@ -120,8 +120,9 @@ def load_store(
     if lost_power or loaded.is_tail_lost:
         findings += _skip_numbers(folder, cursors, next_seq, new_seq)
         next_seq = cursors.known_end
-    if not loaded.segments and next_seq > cursors.known_end:
-        # An empty segment had the number in its name, and has been removed.
+    stored_end = loaded.segments[-1].next_seq if loaded.segments else 0
+    if next_seq > max(stored_end, cursors.known_end):
+        # Recovery has removed an empty segment, whose name was the only trace of these numbers.
         cursors.reserve(next_seq)
     log = TopicLog(pool, folder, settings, loaded.segments, next_seq)
     if not cursors.progress and any(finding.is_damage for finding in journal_findings):
