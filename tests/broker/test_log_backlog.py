@@ -385,8 +385,6 @@ class TestOnTheLog:
 
         backlog.report_finished()
         assert first_seq + 2 == journal.floor
-        assert not backlog.needs(first_seq, first_seq + 2)
-        assert backlog.needs(first_seq + 1, first_seq + 3)
 
     def test_after_a_restart_only_what_is_open_comes_again(self, journal: Journal) -> None:
         first_seq = journal.store.log.next_seq

@@ -112,7 +112,7 @@ class TestWhatACrashLeaves:
         [
             (f"{FIRST}.log.new", "the file was not finished"),
             (f"{FIRST}.log.bad", "damaged bytes were moved here"),
-            ("data/topics/u~removed", "the removal of this topic was interrupted"),
+            ("data/topics/u~removed-1", "the removal of this topic was interrupted"),
         ],
     )
     def test_files_beside_the_segments(self, closed: MemoryFiles, path: str, problem: str) -> None:

@@ -239,7 +239,9 @@ class TestTopics:
                 return
         pytest.fail("the removal does not end")
 
-    def test_a_removal_that_fails_half_way_can_be_repeated(self, memory_files: MemoryFiles) -> None:
+    def test_a_removal_that_fails_half_way_is_ended_by_the_next_start(
+        self, memory_files: MemoryFiles
+    ) -> None:
         files = FaultyFiles(memory_files)
         opened, store = open_topic(files)
         store.log.append(frames("a"), WALL_NS)
@@ -250,6 +252,9 @@ class TestTopics:
 
         opened.open_topic("t", wall_ns=WALL_NS)
         opened.remove_topic("t", wall_ns=WALL_NS)
+        assert [] == opened.topics()
+        opened.close()
+        DataPath.open("data", SETTINGS, memory_files).close()
         assert [] == memory_files.names("data/topics")
 
 

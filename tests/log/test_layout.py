@@ -59,6 +59,7 @@ def test_other_files_are_not_taken_for_them(name: str) -> None:
 
 
 def test_a_topic_that_is_being_removed_is_recognised() -> None:
-    assert layout.is_removed(layout.removed_name("orders"))
-    assert not layout.is_removed("orders")
-    assert not layout.is_removed(layout.removed_name("no topic"))
+    assert 7 == layout.maybe_removed(layout.removed_name("orders", 7))
+    assert layout.maybe_removed("orders") is None
+    assert layout.maybe_removed(layout.removed_name("no topic", 1)) is None
+    assert layout.maybe_removed("orders~removed-x") is None

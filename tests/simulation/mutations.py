@@ -196,7 +196,11 @@ def _commits_one_more(right: Any) -> Any:
 
 
 def _trims_what_is_needed(_right: Any) -> Any:
-    return lambda self, _first_seq, next_seq: next_seq > self.released_seq
+    def trim(self: Topic, wall_ns: int) -> None:
+        if self.store is not None and not self.closed:
+            self.store.log.trim(lambda _first, _end: False, wall_ns, self.released_seq)
+
+    return trim
 
 
 def _forgets_that_it_holds(_right: Any) -> Any:
@@ -389,7 +393,7 @@ MUTATIONS = (
     ),
     Mutation("a seek is off by one", LogBacklog, "seek", _seek_is_off_by_one),
     Mutation("a commit finishes one too many", LogBacklog, "commit", _commits_one_more),
-    Mutation("what channels need is trimmed", Topic, "_is_needed", _trims_what_is_needed),
+    Mutation("what channels need is trimmed", Topic, "trim", _trims_what_is_needed),
     Mutation(
         "what is to be retained is trimmed",
         TopicLog,

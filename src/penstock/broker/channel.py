@@ -390,10 +390,6 @@ class Channel:
         )
         return list(islice(each_in_flight, count))
 
-    def needs(self, first_seq: int, next_seq: int) -> bool:
-        """Whether any message of this range may still have to be read from the log."""
-        return isinstance(self._backlog, LogBacklog) and self._backlog.needs(first_seq, next_seq)
-
     # Within.
 
     def _log_backlog(self) -> LogBacklog:

@@ -288,10 +288,6 @@ class LogBacklog(Backlog):
         """Deletes the cursor: the channel is no more."""
         self._cursors.remove(self._channel)
 
-    def needs(self, first_seq: int, next_seq: int) -> bool:
-        """Whether any message of this range may still have to be read from the log."""
-        return not self._progress.is_finished(first_seq, next_seq)
-
     @property
     def has_more(self) -> bool:
         return self._read_seq < self._released_seq or super().has_more

@@ -167,7 +167,14 @@ class Topic:
     def trim(self, wall_ns: int) -> None:
         """Deletes from the log what no channel needs any more and no retention keeps."""
         if self.store is not None and not self.closed:
-            self.store.log.trim(self._is_needed, wall_ns)
+            progress = sorted(self.store.cursors.progress.values(), key=lambda each: each.floor)
+            end = min([each.finished_end for each in progress], default=self.released_seq)
+
+            def is_needed(first_seq: int, next_seq: int) -> bool:
+                # The channel that is furthest behind is asked first.
+                return any(not each.is_finished(first_seq, next_seq) for each in progress)
+
+            self.store.log.trim(is_needed, wall_ns, min(end, self.released_seq))
 
     def close(self) -> None:
         """Leaves what the channels know to the cursors, and sends their subscribers away. Raises
@@ -314,9 +321,3 @@ class Topic:
         held_from = self.released_seq if self.paused or not cursors.progress else None
         if cursors.held_from != held_from:
             cursors.hold(held_from)
-
-    def _is_needed(self, first_seq: int, next_seq: int) -> bool:
-        """Whether a range of the log still has to be delivered to anybody."""
-        if next_seq > self.released_seq:
-            return True
-        return any(channel.needs(first_seq, next_seq) for channel in self.channels.values())

@@ -11,6 +11,7 @@ from penstock.log.index import DeferredBatch
 from penstock.log.progress import Note, Progress
 from penstock.log.ranges import RangeSet, runs_of
 from penstock.log.reader import LogReader, Read, Trimmed
+from penstock.log.removal import BackgroundRemover
 from penstock.log.segment import Run, SegmentInfo
 from penstock.log.settings import LogSettings, Retention
 from penstock.log.topic_log import READ_BYTES, TopicLog
@@ -18,6 +19,7 @@ from penstock.log.topic_store import TopicStore, close_stores
 
 __all__ = [
     "READ_BYTES",
+    "BackgroundRemover",
     "Cursors",
     "DataPath",
     "DeferredBatch",

@@ -32,7 +32,7 @@ from penstock.log.layout import (
     TOPICS_NAME,
     cursors_name,
     index_name,
-    is_removed,
+    maybe_removed,
     maybe_segment_seq,
     segment_name,
 )
@@ -61,7 +61,7 @@ def check_data_path(path: str | os.PathLike[str], files: Files = REAL_FILES) -> 
 
 
 def _check_topic(files: Files, folder: str) -> list[Finding]:
-    if is_removed(folder.rpartition("/")[2]):
+    if maybe_removed(folder.rpartition("/")[2]) is not None:
         return [_leftover(folder, "the removal of this topic was interrupted")]
     found = files.names(folder)
     findings = [

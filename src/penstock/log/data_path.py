@@ -14,11 +14,12 @@ from penstock.log.layout import (
     TOPICS_NAME,
     is_another_nsqds,
     is_known_in_topic,
-    is_removed,
+    maybe_removed,
     removed_name,
 )
 from penstock.log.marker import LastEnd, Marker, read_marker, write_marker
 from penstock.log.pool import FilePool
+from penstock.log.removal import ImmediateRemover, Remover
 from penstock.log.settings import LogSettings
 from penstock.log.topic_log import TopicLog
 from penstock.log.topic_store import (
@@ -46,6 +47,7 @@ class DataPath:
         path: str,
         settings: LogSettings,
         files: Files,
+        remover: Remover,
         lock: Lock,
         last_end: LastEnd,
         removed_below: int,
@@ -56,7 +58,9 @@ class DataPath:
         self._lock = lock
         self._last_end = last_end
         self._topics_path = f"{path}/{TOPICS_NAME}"
-        self._pool = FilePool(files, settings.open_files_max)
+        self._remover = remover
+        self._removal_number = 0  # of the topic's folder that was last to be removed
+        self._pool = FilePool(files, settings.open_files_max, remover)
         self._topics: set[str] = set()
         self._unrecovered: set[str] = set()
         """Topics that were not opened yet although the last run did not end cleanly. While there is
@@ -66,17 +70,25 @@ class DataPath:
         """Above all numbers of topics that were removed. A new topic starts here or later."""
 
     @classmethod
-    def open(cls, path: str, settings: LogSettings, files: Files = REAL_FILES) -> "DataPath":
+    def open(
+        cls,
+        path: str,
+        settings: LogSettings,
+        files: Files = REAL_FILES,
+        remover: Remover | None = None,
+    ) -> "DataPath":
         """Takes a folder, which must be there, and makes a data path of it if it is none yet.
 
-        Raises DataPathError, and has touched nothing then.
+        `remover` removes files that are no longer needed; without one that happens at once. Raises
+        DataPathError, and has touched nothing then.
         """
+        remover = remover or ImmediateRemover(files)
         lock = lock_data_path(path, files)
         try:
             marker = verify_data_path(path, files)
             last_end = marker.last_end(files.boot_id()) if marker else LastEnd.CLEAN
             removed_below = marker.removed_below if marker else 0
-            data_path = cls(path, settings, files, lock, last_end, removed_below)
+            data_path = cls(path, settings, files, remover, lock, last_end, removed_below)
             data_path._prepare()
         except BaseException:
             lock.close()
@@ -110,16 +122,17 @@ class DataPath:
         if store is not None:
             store.discard()
         folder = self._folder(name)
+        removed = removed_name(folder, self._removal_number + 1)
         try:
             if store is not None:
                 self._keep_numbers_of(store.log, wall_ns)
-            self._remove_folder(removed_name(folder))
-            # From here on the topic is gone; what is left of it goes now or at the next start.
-            self._files.rename(folder, removed_name(folder))
+            self._files.rename(folder, removed)
+            # From here on the topic is gone; its files go now, soon, or at the next start.
+            self._removal_number += 1
             self._topics.discard(name)
             self._files.sync_folder(self._topics_path)
             self._set_recovered(name)
-            self._remove_folder(removed_name(folder))
+            self._remover.remove_folder(removed)
         except OSError as error:
             raise storage_error("remove", folder, error) from error
 
@@ -136,6 +149,7 @@ class DataPath:
         except OSError as error:
             raise storage_error("close", self.path, error) from error
         finally:
+            self._remover.close()
             self._lock.close()
 
     def _prepare(self) -> None:
@@ -146,8 +160,9 @@ class DataPath:
                 self._files.make_folder(self._topics_path)
                 self._files.sync_folder(self.path)
             for folder in self._files.names(self._topics_path):
-                if is_removed(folder):
-                    self._remove_folder(f"{self._topics_path}/{folder}")
+                if (number := maybe_removed(folder)) is not None:
+                    self._removal_number = max(self._removal_number, number)
+                    self._remover.remove_folder(f"{self._topics_path}/{folder}")
                 elif (name := names.name_of_file(folder)) is not None:
                     self._topics.add(name)
         except OSError as error:
@@ -199,12 +214,6 @@ class DataPath:
         self._topics.add(name)
         return create_store(self._pool, folder, self._settings, new_seq), []
 
-    def _remove_folder(self, folder: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            for name in self._files.names(folder):
-                self._files.remove(f"{folder}/{name}")
-            self._files.remove(folder)
-
 
 def lock_data_path(path: str, files: Files, *, shared: bool = False) -> Lock:
     """Locks the folder; raises DataPathError if it cannot."""
@@ -240,7 +249,7 @@ def verify_data_path(path: str, files: Files) -> Marker | None:
 
 
 def _verify_topic(path: str, relative: str, folder: str, files: Files) -> None:
-    if is_removed(folder):
+    if maybe_removed(folder) is not None:
         return
     if names.name_of_file(folder) is None:
         raise _foreign(path, relative, "is not a topic")

@@ -9,7 +9,7 @@
           00001763240000000000.log.bad     damaged bytes that recovery took out of the segment
           cursors.7                        the journal of the channels, seventh generation
           cursors.bad                      damaged bytes of the journal
-        orders~removed/                    a topic whose removal was interrupted
+        orders~removed-1/                  a topic that was deleted, until its files are removed
       importing/                           a data path in the making, to become part of this one
       shard-1/                             the data path of another nsqd of this machine
 
@@ -31,9 +31,9 @@ __all__ = [
     "index_name",
     "is_another_nsqds",
     "is_known_in_topic",
-    "is_removed",
     "maybe_generation",
     "maybe_index_seq",
+    "maybe_removed",
     "maybe_segment_seq",
     "maybe_shard",
     "removed_name",
@@ -48,12 +48,12 @@ CURSORS_BAD_NAME = "cursors.bad"
 BAD_SUFFIX = ".bad"
 NEW_SUFFIX = ".new"
 
-# No topic's file name contains it.
-_REMOVED_SUFFIX = "~removed"
 
 _SEGMENT = re.compile(r"(\d{20})\.log", re.ASCII)
 _INDEX = re.compile(r"(\d{20})\.index", re.ASCII)
 _SHARD = re.compile(r"shard-([1-9]\d{0,3})", re.ASCII)
+# No topic's file name contains a tilde.
+_REMOVED = re.compile(r"(.+)~removed-(\d+)", re.ASCII)
 _CURSORS = re.compile(r"cursors\.([1-9]\d*)", re.ASCII)
 _IN_TOPIC = re.compile(
     r"\d{20}\.(log|index)(\.new)?|\d{20}\.log\.bad|cursors\.([1-9]\d*|bad)", re.ASCII
@@ -113,12 +113,13 @@ def maybe_shard(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def removed_name(folder: str) -> str:
-    """What a topic's folder is called while it is being removed."""
-    return folder + _REMOVED_SUFFIX
+def removed_name(folder: str, number: int) -> str:
+    """The name of a topic's folder while it is being removed. The number tells it from others of
+    the same topic, which may have been made and deleted again before the first is removed."""
+    return f"{folder}~removed-{number}"
 
 
-def is_removed(folder: str) -> bool:
-    """Whether this is a topic's folder whose removal was interrupted."""
-    topic = folder.removesuffix(_REMOVED_SUFFIX)
-    return topic != folder and names.name_of_file(topic) is not None
+def maybe_removed(folder: str) -> int | None:
+    """The number in the name of a topic's folder that is to be removed, if it is one."""
+    match = _REMOVED.fullmatch(folder)
+    return int(match[2]) if match and names.name_of_file(match[1]) is not None else None

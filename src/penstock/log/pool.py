@@ -7,6 +7,7 @@ is closed in vain costs one more open for every `open_max` others.
 """
 
 from penstock.log.files import File, Files, Mode
+from penstock.log.removal import ImmediateRemover, Remover
 
 __all__ = ["FilePool", "Handle"]
 
@@ -61,8 +62,10 @@ class Handle:
 class FilePool:
     """The handles that are open now, the one opened longest ago first."""
 
-    def __init__(self, files: Files, open_max: int) -> None:
+    def __init__(self, files: Files, open_max: int, remover: Remover | None = None) -> None:
+        """`remover` removes segments that are trimmed; without one that happens at once."""
         self.files = files
+        self.remover = remover or ImmediateRemover(files)
         self._open_max = open_max
         self._open: dict[Handle, None] = {}
 

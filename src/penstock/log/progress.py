@@ -67,9 +67,14 @@ class Progress:
         return iter(self._finished)
 
     @property
+    def finished_end(self) -> int:
+        """Nothing at or above this number has been finished."""
+        return max(self.floor, self._finished.end)
+
+    @property
     def known_end(self) -> int:
         """Nothing at or above this number has been finished or noted."""
-        return max(self.floor, self._finished.end, max(self.notes, default=-1) + 1)
+        return max(self.finished_end, max(self.notes, default=-1) + 1)
 
     def _raise_floor(self, floor: int) -> None:
         finished = self._finished

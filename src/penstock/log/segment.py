@@ -99,6 +99,7 @@ class Segment:
         """What reading came across; whoever reports it empties the list."""
         self.handle = pool.handle(f"{folder}/{segment_name(first_seq)}")
         self._files: Files = pool.files
+        self._remover = pool.remover
         self._index_path = f"{folder}/{index_name(first_seq)}"
         self._index: SparseIndex | None = SparseIndex()
         self._deferred: DeferredIndex | None = DeferredIndex()
@@ -213,11 +214,12 @@ class Segment:
         self.indexed_end = self.end
 
     def remove(self) -> None:
-        """Deletes the segment. If that fails it raises OSError, and the segment is there still."""
-        self._remove_index()
-        self.handle.close()
-        with contextlib.suppress(FileNotFoundError):
-            self._files.remove(self.handle.path)
+        """Has the segment's files removed, which must not be used any more. If that fails at once
+        it raises OSError, and the segment is there still."""
+        self._remover.remove(self._index_path)
+        self.indexed_end = 0
+        self.handle.close()  # before the file is removed: the last to close it frees its blocks
+        self._remover.remove(self.handle.path)
         self.is_removed = True
 
     # Reading

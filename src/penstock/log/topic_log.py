@@ -227,29 +227,39 @@ class TopicLog:
             finally:
                 self.collect_damage(segment)
 
-    def trim(self, is_needed: Callable[[int, int], bool], wall_ns: int) -> int:
+    def trim(
+        self, is_needed: Callable[[int, int], bool], wall_ns: int, end: int | None = None
+    ) -> int:
         """Deletes the segments that `is_needed(first, end)` denies and retention does not keep.
 
         Any segment but the last may go, also from the middle: one message that is put off for long
-        does not keep all that came after it. Returns how many bytes were freed.
+        does not keep all that came after it. From `end` on, all are needed. Returns how many bytes
+        were freed.
         """
-        size_before = size = self.byte_size
         if self._is_overdue(wall_ns):
             try:
                 self._roll()
             except OSError as error:
                 raise storage_error("write to", self._folder, error) from error
-        for segment in self._segments[:-1]:
-            if self._is_retained(segment, size, wall_ns):
-                break  # and so are those that come after it
-            if not is_needed(segment.first_seq, segment.next_seq):
-                try:
+        candidates = self._segments[:-1]
+        if end is not None:
+            candidates = candidates[: bisect_right(candidates, end, key=_next_seq)]
+        if not candidates:
+            return 0
+        size, freed = self.byte_size, 0
+        try:
+            for segment in candidates:
+                if self._is_retained(segment, size - freed, wall_ns):
+                    break  # and so are those that come after it
+                if not is_needed(segment.first_seq, segment.next_seq):
                     segment.remove()
-                except OSError as error:
-                    raise storage_error("remove", segment.handle.path, error) from error
-                self._segments.remove(segment)
-                size -= segment.end
-        return size_before - size
+                    freed += segment.end
+        except OSError as error:
+            raise storage_error("remove", segment.handle.path, error) from error
+        finally:
+            if freed:
+                self._segments = [each for each in self._segments if not each.is_removed]
+        return freed
 
     def probe(self) -> None:
         """Tries whether writing works again after it failed, and clears `error` if so.
@@ -445,3 +455,7 @@ class TopicLog:
 
 def _first_seq(segment: Segment) -> int:
     return segment.first_seq
+
+
+def _next_seq(segment: Segment) -> int:
+    return segment.next_seq

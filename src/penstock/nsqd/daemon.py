@@ -23,7 +23,7 @@ from penstock.bug_reports import BugReports
 from penstock.clock import SECOND_NS, Clock, SystemClock
 from penstock.errors import DataPathError, StorageError, TlsFailed
 from penstock.listening import Listener, listen
-from penstock.log import DataPath, GroupCommit
+from penstock.log import BackgroundRemover, DataPath, GroupCommit, RealFiles
 from penstock.log.layout import IMPORTING_NAME
 from penstock.logs import Logger
 from penstock.nsqd import metadata, settings
@@ -152,7 +152,10 @@ class Nsqd:
         self._housekeeping: asyncio.TimerHandle | None = None
         log.info("%s", version_line("nsqd"))
         log.info("ID: %d", options.node_id)
-        self._data_path = DataPath.open(str(self._path), settings.log_settings(options))
+        remover = BackgroundRemover(RealFiles(), lambda failure: log.error("%s", failure))
+        self._data_path = DataPath.open(
+            str(self._path), settings.log_settings(options), remover=remover
+        )
         self._commit = GroupCommit(
             self._loop.call_soon_threadsafe,
             self._loop.call_later,

@@ -80,8 +80,9 @@ class DaemonProcess(ABC):
 
     # Its life.
 
-    def start(self) -> None:
-        """Starts the program and returns once it serves. Raises DidNotStart."""
+    def start(self, *, seconds: float = READY_SECONDS) -> None:
+        """Starts the program and returns once it serves, which may take `seconds`. Raises
+        DidNotStart."""
         assert not self.is_running, "it is running already"
         assert self._log_fd is not None, "its block has been left"
         self._log_start = os.fstat(self._log_fd).st_size
@@ -89,7 +90,7 @@ class DaemonProcess(ABC):
             self._command(), stdout=self._log_fd, stderr=self._log_fd, env=_environment()
         )
         try:
-            wait_until(self._is_ready, f"{self.program} to serve", seconds=READY_SECONDS)
+            wait_until(self._is_ready, f"{self.program} to serve", seconds=seconds)
         except AssertionError as in_vain:
             raise AssertionError(f"{in_vain}:\n{self.log}") from None
 

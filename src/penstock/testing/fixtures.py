@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.log import DataPath, Files, Finding, LogSettings, RealFiles, check_data_path
+from penstock.log.removal import Remover
 from penstock.testing.files import FaultyFiles, MemoryFiles
 
 __all__ = ["damage_in", "damaged_on_purpose", "data_path", "logs_stay_sound", "memory_files"]
@@ -23,9 +24,14 @@ def logs_stay_sound(
     opened: dict[tuple[str, int], tuple[str, Files]] = {}
     real_open = DataPath.open
 
-    def recording_open(path: str, settings: LogSettings, files: Files | None = None) -> DataPath:
+    def recording_open(
+        path: str,
+        settings: LogSettings,
+        files: Files | None = None,
+        remover: Remover | None = None,
+    ) -> DataPath:
         files = files or RealFiles()
-        data_path = real_open(path, settings, files)
+        data_path = real_open(path, settings, files, remover)
         opened[path, id(files)] = path, files
         return data_path
 
