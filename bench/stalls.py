@@ -53,7 +53,7 @@ class Probe:
     @property
     def worst_ms(self) -> float:
         """The longest wait so far."""
-        return self._worst_ms.value
+        return float(self._worst_ms.value)
 
     def __enter__(self) -> Self:
         self._process.start()

@@ -234,3 +234,13 @@ class TestSyncing:
         memory_files.lose_power(Random(0))
 
         assert FLOOR + 5 == open_topic(memory_files)[1].cursors.progress["a"].floor
+
+    def test_folders_are_synced_only_for_a_new_file(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.sync()
+        files.fail("sync_folder")
+        cursors.create("a", FLOOR)
+        cursors.sync()
+
+        assert not cursors.needs_sync

@@ -163,7 +163,7 @@ class Cursors:
             return
         self.needs_retry = error is not None
         if error is None:
-            self._files.remove_stale(job.stale)
+            self._files.end_sync(job)
         else:
             self._is_synced = False
             self._files.leave_current()

@@ -158,10 +158,11 @@ class RealFiles:
         Path(path).rename(new_path)
 
     def remove(self, path: str) -> None:
-        if Path(path).is_dir():
-            Path(path).rmdir()
-        else:
-            Path(path).unlink()
+        target = Path(path)
+        try:
+            target.unlink()
+        except (IsADirectoryError, PermissionError):  # the latter is for a folder on macOS
+            target.rmdir()
 
     def sync_folder(self, path: str) -> None:
         with contextlib.closing(RealFile(_open_folder(path))) as folder:

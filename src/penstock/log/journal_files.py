@@ -9,7 +9,6 @@ This knows files and records, but not what the records say.
 """
 
 import contextlib
-from collections.abc import Sequence
 
 from penstock.log.files import Files, append_to, storage_error, write_all
 from penstock.log.finding import Finding
@@ -35,6 +34,7 @@ class JournalFiles:
         self._current: Handle | None = None
         self._end = 0
         self._compact_at = 0
+        self._new_names = 0  # files that were made since the folders were last synced
         self._stale: list[str] = []
         """Files that are not needed once the current generation is synced."""
 
@@ -98,6 +98,7 @@ class JournalFiles:
         self.leave_current()
         self._set_current(handle, len(snapshot))
         self._end = len(snapshot)
+        self._new_names += 1
 
     def leave_current(self) -> None:
         """Nothing more is written to the current generation."""
@@ -109,11 +110,18 @@ class JournalFiles:
     def begin_sync(self) -> "JournalSync":
         """The fsyncs for all that has been written. Raises StorageError."""
         assert self._current is not None
-        return JournalSync(self._pool.files, self._folder, self._current, tuple(self._stale))
+        return JournalSync(
+            self._pool.files,
+            self._folder,
+            self._current,
+            new_names=self._new_names,
+            stale=tuple(self._stale),
+        )
 
-    def remove_stale(self, paths: Sequence[str]) -> None:
-        """Removes files that a sync has made needless."""
-        for path in paths:
+    def end_sync(self, job: "JournalSync") -> None:
+        """Removes the files that a sync, which has succeeded, has made needless."""
+        self._new_names -= job.new_names
+        for path in job.stale:
             # One that stays in the list is tried again after the next sync.
             with contextlib.suppress(OSError):
                 with contextlib.suppress(FileNotFoundError):
@@ -151,8 +159,17 @@ class JournalFiles:
 class JournalSync:
     """The fsyncs of one `begin_sync`. While it lasts, the journal stays open."""
 
-    def __init__(self, files: Files, folder: str, handle: Handle, stale: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        handle: Handle,
+        *,
+        new_names: int,
+        stale: tuple[str, ...],
+    ) -> None:
         self.path = handle.path
+        self.new_names = new_names
         self.stale = stale
         """Files that are not needed once this has run."""
         self._files = files
@@ -165,10 +182,11 @@ class JournalSync:
         self._is_pinned = True
 
     def run(self) -> None:
-        """Fsyncs the journal, then the folders with its name and the topic's."""
+        """Fsyncs the journal, and if it is new the folders with its name and the topic's."""
         self._handle.open().sync()
-        self._files.sync_folder(self._folder)
-        self._files.sync_folder(self._folder.rpartition("/")[0])
+        if self.new_names:
+            self._files.sync_folder(self._folder)
+            self._files.sync_folder(self._folder.rpartition("/")[0])
 
     def release(self) -> None:
         """Lets the file be closed. Calling it again does nothing."""

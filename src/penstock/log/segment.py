@@ -22,7 +22,7 @@ from penstock.log.batch import (
     verify_frames,
     whole_batches,
 )
-from penstock.log.files import File, Files, write_all
+from penstock.log.files import File, Files, Mode, write_all
 from penstock.log.finding import Finding
 from penstock.log.index import (
     CHECKPOINT_BYTES,
@@ -205,12 +205,18 @@ class Segment:
         self._deferred = None  # or a log of deferred messages would be in memory for a quarter
 
     def write_index(self) -> None:
-        """Writes the index file, which may only speak of bytes that are synced."""
+        """Writes the index file, which may only speak of bytes that are synced. If that is not done
+        to its end, its checksums tell."""
         assert self.is_synced
-        deferred = self._deferred = self.deferred
-        self._remove_index()
-        with contextlib.closing(self._files.open(self._index_path, "create")) as file:
-            write_all(file, [encode_index(self.checkpoint, self.index, deferred)], 0)
+        self._deferred = self.deferred
+        content = encode_index(self.checkpoint, self.index, self._deferred)
+        mode: Mode = "write"
+        if not self.indexed_end:
+            self._remove_index()
+            mode = "create"
+        self.indexed_end = 0
+        with contextlib.closing(self._files.open(self._index_path, mode)) as file:
+            file.truncate(write_all(file, [content], 0))
         self.indexed_end = self.end
 
     def remove(self) -> None:
@@ -403,7 +409,6 @@ class Segment:
     def _remove_index(self) -> None:
         with contextlib.suppress(FileNotFoundError):
             self._files.remove(self._index_path)
-        self.indexed_end = 0
 
 
 def read_checkpoint(files: Files, folder: str, first_seq: int) -> Checkpoint | None:
