@@ -146,7 +146,7 @@ def requeued(scale: float) -> Iterator[Row]:
 def _restarted(nsqd: NsqdProcess, what: str, count: int) -> Iterator[Row]:
     _stop(nsqd)
     began = time.monotonic()
-    nsqd.start()
+    _start(nsqd)
     yield Row(f"{what}: start", 1000 * (time.monotonic() - began), "ms")
     stats = nsqd.stats(TOPIC, CHANNEL)
     yield Row(f"{what}: counted as such after the start", stats["deferred_count"] / count, "of 1")

@@ -18,6 +18,7 @@ __all__ = [
     "drain_on_sigterm",
     "ignore_signals",
     "open_files_limit",
+    "pause_gc",
     "raise_open_files_limit",
     "reload_on_hangup",
     "settle_memory",
@@ -135,8 +136,15 @@ def open_files_limit() -> int:
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
+def pause_gc() -> None:
+    """Switches the garbage collector off until `settle_memory`: starting makes many objects, nearly
+    all of which stay, and looking through them time and again would take most of it."""
+    gc.disable()
+
+
 def settle_memory() -> None:
     """What was made to start stays for good: the garbage collector need not look at it again."""
+    gc.enable()
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -1,8 +1,8 @@
 """The parts of the page that a test of the program cannot bring about at will."""
 
 from penstock.clock import SECOND_NS
-from penstock.nsqd.stats import ChannelStats, ClientStats, Latency, Stats, TopicStats
-from penstock.nsqd.stats_text import as_text
+from penstock.nsqd.stats import ChannelStats, ClientStats, Latency, Stats, TopicStats, result_of
+from penstock.nsqd.stats_text import text_steps
 
 STARTED_AT_NS = 1_700_000_000 * SECOND_NS
 
@@ -87,7 +87,8 @@ CLIENT_LINE = "state: 3 inflt: 12345 rdy: 2500 fin: 2        "
 
 
 def test_every_figure_has_its_place() -> None:
-    page = as_text(STATS, started_at_ns=STARTED_AT_NS, wall_ns=STARTED_AT_NS + 65 * SECOND_NS)
+    wall_ns = STARTED_AT_NS + 65 * SECOND_NS
+    page = result_of(text_steps(STATS, started_at_ns=STARTED_AT_NS, wall_ns=wall_ns))
     lines = page.splitlines()
 
     assert "uptime 1m5s" == lines[2]

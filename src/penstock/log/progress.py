@@ -51,7 +51,7 @@ class Progress:
 
     def note(self, seq: int, note: Note) -> None:
         """Keeps `note` for `seq`, unless that is finished."""
-        if not self.is_finished(seq, seq + 1):
+        if seq >= self.floor and not (self._finished and self._finished.covers(seq, seq + 1)):
             self.notes[seq] = note
 
     def is_finished(self, first: int, end: int) -> bool:

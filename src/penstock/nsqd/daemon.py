@@ -49,6 +49,7 @@ from penstock.options import version_line
 from penstock.process import (
     drain_on_sigterm,
     ignore_signals,
+    pause_gc,
     raise_open_files_limit,
     reload_on_hangup,
     settle_memory,
@@ -86,6 +87,7 @@ def run(
 async def _serve(options: NsqdOptions, log: Logger, when_serving: Callable[["Nsqd"], None]) -> int:
     stop = asyncio.Event()
     stop_on_signals(stop, log)
+    pause_gc()
     try:
         nsqd = Nsqd(options, log, stop=stop.set)
     except DataPathError as error:

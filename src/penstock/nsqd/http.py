@@ -5,6 +5,7 @@ reference's. Go's /debug endpoints do not exist here. What an endpoint does is d
 but for publishing, which is answered when the message is stored.
 """
 
+import asyncio
 import os
 import re
 from collections.abc import Callable
@@ -35,8 +36,8 @@ from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.metrics import MetricsSource, metrics
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.publisher import Batch, Publisher
-from penstock.nsqd.stats import collect
-from penstock.nsqd.stats_text import as_text
+from penstock.nsqd.stats import Steps, collect, json_steps, result_of
+from penstock.nsqd.stats_text import text_steps
 from penstock.nsqd.tcp import Clients
 from penstock.options import option_value
 from penstock.webapi import (
@@ -50,6 +51,7 @@ from penstock.webapi import (
     Route,
     Router,
     Streaming,
+    json_response,
 )
 from penstock.webapi.prometheus import exposition
 from penstock.wire.limits import Limits
@@ -67,6 +69,8 @@ _LASTING = {
 }
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
+# Up to so many topics and channels /stats is answered at once.
+_ROWS_AT_ONCE_MAX = 500
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
@@ -243,9 +247,16 @@ class HttpApi:
         return info | {"draining": True} if self._broker.draining else info
 
     def _stats(self, request: Request) -> object:
-        services, args = self._services, request.args
+        steps = self._stats_steps(request.args)
+        topics = self._broker.topics.values()
+        if len(topics) + sum(len(topic.channels) for topic in topics) <= _ROWS_AT_ONCE_MAX:
+            return result_of(steps)
+        return _in_turns(steps)
+
+    def _stats_steps(self, args: dict[str, str]) -> Steps[object]:
+        services = self._services
         failure = self._broker.health()
-        stats = collect(
+        stats = yield from collect(
             topics=self._broker.topics,
             clients=services.clients if _flag(args, "include_clients") else None,
             health="OK" if failure is None else _not_ok(failure),
@@ -258,9 +269,9 @@ class HttpApi:
         if self._broker.draining:
             stats["draining"] = True
         if args.get("format") == "json":
-            return stats
+            return json_response(200, (yield from json_steps(stats)))
         wall_ns = services.clock.wall_ns()
-        return as_text(stats, started_at_ns=services.started_at_ns, wall_ns=wall_ns)
+        return (yield from text_steps(stats, started_at_ns=services.started_at_ns, wall_ns=wall_ns))
 
     def _metrics(self, _: Request) -> Streaming:
         return exposition(metrics(self._services.metrics))
@@ -449,6 +460,16 @@ class _PublishAnswer(Promise):
 def _not_stored(topic: Topic, failure: StorageError, log: Logger) -> HttpError:
     log.repeating_error(failure.reason, "HTTP: failed to publish to %s - %s", topic.name, failure)
     return HttpError(503, "EXITING")  # nsq compat: the same, whatever the reason
+
+
+async def _in_turns(steps: Steps[object]) -> object:
+    """Takes one step a turn of the loop, so that other clients do not wait for all of them."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+        await asyncio.sleep(0)
 
 
 def _flag(args: dict[str, str], name: str) -> bool:

@@ -3,10 +3,17 @@
 `collect` gathers it in the shape of NSQ's JSON, the order of keys included. Clients tell null, an
 empty list and a missing key apart, so the differences are kept: no topic of the name asked for is
 null, no channel of that name an empty list.
+
+Tens of thousands of channels take a second. So the work is cut into steps: a generator yields after
+every `CHANNELS_AT_ONCE` channels, and returns the result. The figures of a channel are of one
+moment, those of different channels may not be.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NotRequired, Protocol, TypedDict
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import count
+from typing import NotRequired, Protocol, TypedDict, TypeVar, cast
+
+import msgspec
 
 from penstock import NSQ_VERSION
 from penstock.broker.channel import Channel
@@ -17,6 +24,7 @@ from penstock.clock import SECOND_NS
 from penstock.nsqd.auth import Authorizations
 from penstock.nsqd.memory import MemoryStats
 from penstock.tls import TlsInfo
+from penstock.webapi.go_json import to_json
 from penstock.wire.identify import Negotiated
 from penstock.wire.state import State
 
@@ -26,12 +34,22 @@ __all__ = [
     "ClientView",
     "Latency",
     "Stats",
+    "Steps",
     "TopicStats",
     "collect",
+    "json_steps",
     "latency_of",
+    "result_of",
 ]
 
 _PROTOCOL = "V2"
+
+# The topics and channels of one step: a few milliseconds.
+ROWS_AT_ONCE = 100
+
+_T = TypeVar("_T")
+Steps = Generator[None, None, _T]
+"""Work in steps; what it returns is the result."""
 
 
 class Latency(TypedDict):
@@ -194,8 +212,8 @@ def collect(
     quantiles: Sequence[float] = (),
     topic: str = "",
     channel: str = "",
-) -> Stats:
-    """All there is, or that of one topic or of the channels of one name.
+) -> Steps[Stats]:
+    """All there is, or that of one topic or of the channels of one name, collected in steps.
 
     `clients` is None if they are not to be shown, `memory` likewise. `quantiles` are those of the
     latencies that the broker tracks, in descending order.
@@ -205,11 +223,12 @@ def collect(
     if not topic or topic in topics:
         shown = [topics[topic]] if topic else sorted(topics.values(), key=lambda each: each.name)
         by_subscriber = None if clients is None else _by_subscriber(clients)
-        found = [
-            _topic_stats(each, channel, topic, by_subscriber, quantiles)
-            for each in shown
-            if not channel or channel in each.channels
-        ]
+        found, rows = [], count(1)
+        for each in shown:
+            if not channel or channel in each.channels:
+                found.append(
+                    (yield from _topic_stats(each, channel, topic, by_subscriber, quantiles, rows))
+                )
         producers = None if clients is None else _producers(clients, topic)
     start_time = started_at_ns // SECOND_NS
     if memory is None:
@@ -260,20 +279,55 @@ def latency_of(channels: Iterable[Channel], quantiles: Sequence[float]) -> Laten
     }
 
 
+def result_of(steps: Steps[_T]) -> _T:
+    """Takes all steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return cast("_T", end.value)
+
+
+def json_steps(stats: Stats) -> Steps[bytes]:
+    """The JSON of `stats`, in steps."""
+    if stats["topics"] is None:
+        return to_json(stats)
+    topics, rows = [], count(1)
+    for topic in stats["topics"]:
+        channels = []
+        for channel in topic["channels"]:
+            channels.append(to_json(channel))
+            if not next(rows) % ROWS_AT_ONCE:
+                yield
+        topics.append(to_json({**topic, "channels": _raw_list(channels)}))
+        if not next(rows) % ROWS_AT_ONCE:
+            yield
+    return to_json({**stats, "topics": _raw_list(topics)})
+
+
+def _raw_list(items: list[bytes]) -> msgspec.Raw:
+    return msgspec.Raw(b"[%b]" % b",".join(items))
+
+
 def _topic_stats(
     topic: Topic,
     channel: str,
     publish_topic: str,
     clients: _Clients | None,
     quantiles: Sequence[float],
-) -> TopicStats:
+    rows: Iterator[int],
+) -> Steps[TopicStats]:
     channels = [topic.channels[channel]] if channel else topic.channels.values()
+    channel_stats = []
+    for each in sorted(channels, key=lambda each: each.name):
+        channel_stats.append(_channel_stats(each, publish_topic, clients, quantiles))
+        if not next(rows) % ROWS_AT_ONCE:
+            yield
+    if not next(rows) % ROWS_AT_ONCE:
+        yield
     stats: TopicStats = {
         "topic_name": topic.name,
-        "channels": [
-            _channel_stats(each, publish_topic, clients, quantiles)
-            for each in sorted(channels, key=lambda each: each.name)
-        ],
+        "channels": channel_stats,
         "depth": topic.depth,
         "backend_depth": topic.backend_depth,
         "message_count": topic.message_count,
@@ -384,7 +438,7 @@ def _tls_stats(tls: TlsInfo | None) -> TlsStats:
 
 def _publish_counts(client: ClientView, topic: str) -> list[PublishCount]:
     """nsq compat: one topic at most, though the client may have published to several."""
-    for name, count in client.publish_counts.items():
+    for name, published in client.publish_counts.items():
         if not topic or name == topic:
-            return [{"topic": name, "count": count}]
+            return [{"topic": name, "count": published}]
     return []

@@ -4,14 +4,23 @@ from datetime import UTC, datetime
 
 from penstock.clock import SECOND_NS
 from penstock.durations import format_duration
-from penstock.nsqd.stats import ChannelStats, ClientStats, Latency, Stats, TopicStats
+from penstock.nsqd.stats import (
+    ROWS_AT_ONCE,
+    ChannelStats,
+    ClientStats,
+    Latency,
+    Stats,
+    Steps,
+    TopicStats,
+)
 from penstock.options import version_line
 
-__all__ = ["as_text"]
+__all__ = ["text_steps"]
 
 
-def as_text(stats: Stats, *, started_at_ns: int, wall_ns: int) -> str:
-    """The page that `GET /stats` shows without `format=json`."""
+def text_steps(stats: Stats, *, started_at_ns: int, wall_ns: int) -> Steps[str]:
+    """The page that `GET /stats` shows without `format=json`, in steps."""
+    topics = yield from _topics_text(stats["topics"] or [], wall_ns)
     return "".join(
         (
             f"{version_line('nsqd')}\n",
@@ -20,7 +29,7 @@ def as_text(stats: Stats, *, started_at_ns: int, wall_ns: int) -> str:
             f"\nHealth: {stats['health']}\n",
             "\nDraining\n" if "draining" in stats else "",
             _memory_text(stats),
-            _topics_text(stats["topics"] or [], wall_ns),
+            topics,
             _producers_text(stats["producers"] or [], wall_ns),
         )
     )
@@ -33,21 +42,27 @@ def _memory_text(stats: Stats) -> str:
     return "\nMemory:\n" + "".join(lines)
 
 
-def _topics_text(topics: list[TopicStats], wall_ns: int) -> str:
+def _topics_text(topics: list[TopicStats], wall_ns: int) -> Steps[str]:
     if not topics:
         return "\nTopics: None\n"
-    return "\nTopics:" + "".join(_topic_text(topic, wall_ns) for topic in topics)
+    parts = ["\nTopics:"]
+    for topic in topics:
+        parts.append(_topic_line(topic))
+        for channel in topic["channels"]:
+            parts.append(_channel_text(channel, wall_ns))
+            if not len(parts) % ROWS_AT_ONCE:
+                yield
+    return "".join(parts)
 
 
-def _topic_text(topic: TopicStats, wall_ns: int) -> str:
-    line = (
+def _topic_line(topic: TopicStats) -> str:
+    return (
         f"\n{'*P ' if topic['paused'] else '   '}[{topic['topic_name']:<15}]"
         f" depth: {topic['depth']:<5}"
         f" be-depth: {topic['backend_depth']:<5}"
         f" msgs: {topic['message_count']:<8}"
         f" e2e%: {_latency_text(topic['e2e_processing_latency'])}\n"
     )
-    return line + "".join(_channel_text(channel, wall_ns) for channel in topic["channels"])
 
 
 def _channel_text(channel: ChannelStats, wall_ns: int) -> str:
