@@ -499,8 +499,8 @@ class TestDisconnecting:
 
         assert ["c", "a", "b"] == other.take()
         assert [1, 2, 2] == other.attempts
-        assert 2 == other.channel.requeue_count
-        assert 0 == other.channel.timeout_count
+        assert 0 == other.channel.requeue_count
+        assert 2 == other.channel.timeout_count
 
     def test_delivers_nothing_more_to_the_one_that_left(self, host: Host) -> None:
         consumer = host.consumer(rdy=2)

@@ -43,7 +43,7 @@ def test_messages_of_a_lost_consumer_go_to_another_at_once(nsqd: NsqdProcess, to
     received = other.messages(3, seconds=40)  # the messages' timeout is a minute
 
     assert [(2, b"1"), (2, b"2"), (2, b"3")] == [(each.attempts, each.body) for each in received]
-    assert nsqd.shows(topic, "c", timeout_count=0, client_count=1)
+    assert nsqd.shows(topic, "c", timeout_count=3, requeue_count=0, client_count=1)
 
 
 def test_consumer_that_breaks_the_protocol_leaves_at_once(nsqd: NsqdProcess, topic: str) -> None:

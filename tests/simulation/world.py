@@ -375,19 +375,14 @@ class World:
                 del self.topics[channel.topic.name]
 
     def _requeue_all(self, channel: ModelChannel, consumer: Consumer) -> None:
-        """What has not timed out before is requeued. Those at the edge, the node has to tell."""
-        now_ns, real = self.now_ns, channel.topic.real.channels.get(channel.name)
-        entries = sorted(consumer.in_flight.values(), key=lambda entry: -entry.deadline_ns)
-        count = sum(entry.deadline_ns > now_ns for entry in entries)
-        if real is not None:
-            limit = sum(entry.deadline_ns + DEADLINE_GRAIN_NS > now_ns for entry in entries)
-            count = max(count, min(limit, real.requeue_count - channel.requeue_count))
-        for entry in entries[:count]:
-            channel.requeue_count += 1
-            self.put_back(channel, entry)
-            self.count("state: requeued on disconnect")
-        for entry in entries[count:]:
-            channel.time_out(entry, now_ns)
+        """What it had in flight is queued again, and counts as timed out."""
+        for entry in list(consumer.in_flight.values()):
+            if entry.may_time_out(self.now_ns):
+                channel.time_out(entry, self.now_ns)
+            else:
+                channel.timeout_count += 1
+                self.put_back(channel, entry)
+                self.count("state: requeued on disconnect")
 
     def put_back(self, channel: ModelChannel, entry: Entry, due_ns: int = 0) -> None:
         channel.put_back(entry, self.now_ns, self.is_saved, due_ns)

@@ -133,7 +133,7 @@ class Channel:
             self._departed.append(subscriber)
             return
         frames = subscriber.in_flight.pop_all()
-        self.requeue_count += len(frames)
+        self.timeout_count += len(frames)  # nsq compat: there they wait for it
         self._put_back(frames)
 
     def ready(self, subscriber: Subscriber) -> None:

@@ -350,11 +350,15 @@ _CHANNEL: Final[list[tuple[Family, Callable[[Channel], float]]]] = [
         attrgetter("message_count"),
     ),
     (
-        _channel("requeues_total", "counter", "Messages that consumers put back, or left behind."),
+        _channel("requeues_total", "counter", "Messages that consumers requeued (REQ)."),
         attrgetter("requeue_count"),
     ),
     (
-        _channel("timeouts_total", "counter", "Messages that were not answered in time."),
+        _channel(
+            "timeouts_total",
+            "counter",
+            "Messages not answered in time, or in flight when their consumer disconnected.",
+        ),
         attrgetter("timeout_count"),
     ),
     (
