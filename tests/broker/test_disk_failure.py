@@ -125,7 +125,7 @@ class TestConsuming:
         consumer.fin("a")
         host.driver.saves_asked = 0
         failures = host.broker.save_progress()
-        assert ["No space left on device"] == [str(each).rpartition(": ")[2] for each in failures]
+        assert ["disk full (No space left on device)"] == [each.reason for each in failures]
         assert 1 == host.driver.saves_asked
 
         host.files.heal()

@@ -89,7 +89,7 @@ class TestWrittenAtOnce:
             lambda: cursors.reset("a", FLOOR + 9),
             lambda: cursors.hold(None),
         ):
-            with pytest.raises(StorageError, match="cannot write to data: No space left on device"):
+            with pytest.raises(StorageError, match="cannot write to data: disk full"):
                 change()
         found = reloaded(files)[0]
 

@@ -75,4 +75,5 @@ def test_appending_makes_the_file_if_need_be(memory_files: MemoryFiles) -> None:
 def test_an_error_says_what_failed_and_why() -> None:
     error = storage_error("write to", "data/t", OSError(28, "No space left on device"))
 
-    assert "cannot write to data/t: No space left on device" == str(error)
+    assert "cannot write to data/t: disk full (No space left on device)" == str(error)
+    assert "disk full (No space left on device)" == error.reason

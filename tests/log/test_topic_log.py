@@ -176,9 +176,10 @@ class TestAFailingDisk:
     ) -> None:
         files.fail(operation, times=3, error=errno.ENOSPC, written=30)
         for _ in range(3):
-            with pytest.raises(StorageError, match="cannot write to data/topics/t: No space left"):
+            with pytest.raises(StorageError, match="cannot write to data/topics/t: disk full"):
                 log.append(frames("a"), 1)
-            assert "cannot write to data/topics/t: No space left on device" == log.error
+            expected = "cannot write to data/topics/t: disk full (No space left on device)"
+            assert expected == log.error
             assert FIRST_SEQ == log.next_seq
         log.append(frames("b"), 1)
 
