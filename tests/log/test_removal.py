@@ -52,7 +52,7 @@ def test_a_topic_is_deleted_before_its_files_are_removed(tmp_path: Path, files: 
         store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
         for body in "abc":
             store.log.append(frames(body), WALL_NS)
-        data_path.remove_topic("t")
+        data_path.remove_topic("t", wall_ns=WALL_NS)
 
     assert [] == data_path.topics()
     assert ["t~removed-1", "t~removed-2"] == sorted(
@@ -66,13 +66,13 @@ def test_a_topic_is_deleted_before_its_files_are_removed(tmp_path: Path, files: 
 def test_what_a_process_did_not_remove_the_next_one_does(tmp_path: Path, files: SlowFiles) -> None:
     data_path = opened(tmp_path, files)
     data_path.open_topic("t", wall_ns=WALL_NS)
-    data_path.remove_topic("t")
+    data_path.remove_topic("t", wall_ns=WALL_NS)
     data_path._lock.close()  # the process has ended
 
     again = SlowFiles()
     data_path = opened(tmp_path, again)
     data_path.open_topic("t", wall_ns=WALL_NS)
-    data_path.remove_topic("t")
+    data_path.remove_topic("t", wall_ns=WALL_NS)
     again.go_on.set()
     wait_until(lambda: not list((tmp_path / "topics").iterdir()), "the files to be removed")
     data_path.close()
@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_removed_is_reported_and_tried_again(
     files.go_on.set()
     data_path = opened(tmp_path, files, failures)
     data_path.open_topic("t", wall_ns=WALL_NS)
-    data_path.remove_topic("t")
+    data_path.remove_topic("t", wall_ns=WALL_NS)
 
     wait_until(lambda: not list((tmp_path / "topics").iterdir()), "the files to be removed")
     data_path.close()
