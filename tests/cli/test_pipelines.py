@@ -86,3 +86,76 @@ def test_an_archive_goes_on_until_it_is_left_and_nothing_of_spark_is_to_be_seen(
     assert 0 == archive.returncode, err
     assert f"sales: 2 messages archived; {tmp_path / 'lake'} has 2\n" == out
     assert all(line.startswith("sales: ") for line in err.splitlines()), err
+
+
+def processes_with(mark: str) -> list[str]:
+    """Command lines of all processes whose environment has this variable."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and mark.encode() in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:  # it has ended, or belongs to another user
+            continue
+    return found
+
+
+ARCHIVE = ("archive", "orders", "--lake", "lake")
+STREAM = ("stream", "--source", "orders=orders", "--sql", "SELECT * FROM orders", "--to-topic", "t")
+REPLAY = ("replay", "orders", "again", "--from-history", "--yes")
+REPORT = ("report", "--lake", "old")
+
+
+@spark
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("args", "point", "number", "code", "words"),
+    [
+        (ARCHIVE, "the scripts run", signal.SIGINT, 0, ""),
+        (STREAM, "Java runs", signal.SIGTERM, 0, ""),
+        (REPORT, "Java accepts connections", signal.SIGINT, 1, "penstock: interrupted\n"),
+        (REPLAY, "Spark starts", signal.SIGTERM, 1, "penstock: interrupted\n"),
+        (STREAM, "rows are published", signal.SIGINT, 0, ""),
+    ],
+)
+def test_a_signal_ends_the_command_and_its_java_at_any_point_of_its_start(
+    nsqd: NsqdProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    args: tuple[str, ...],
+    point: str,
+    number: int,
+    code: int,
+    words: str,
+) -> None:
+    nsqd.publish("orders", b"one")
+    Lake.create(tmp_path / "old")
+    (tmp_path / "old" / "topic=orders" / "date=2026-11-15" / "hour=08").mkdir(parents=True)
+    mark = f"PENSTOCK_TEST={tmp_path}"
+    for name, value in {"PENSTOCK_TEST": tmp_path, "TMPDIR": tmp_path}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.chdir(tmp_path)
+
+    def topics() -> list[str]:
+        stats = nsqd.http("GET", "/stats?format=json").json()
+        return [topic["topic_name"] for topic in stats["topics"]]
+
+    points = {
+        "the scripts run": lambda: len(processes_with(mark)) > 1,
+        "Java runs": lambda: any("deploy.SparkSubmit" in each for each in processes_with(mark)),
+        "Java accepts connections": lambda: list(tmp_path.glob("*/address")),
+        "Spark starts": lambda: list(tmp_path.glob("blockmgr-*")),
+        "rows are published": lambda: "t" in topics(),
+    }
+    more = () if args is REPORT else at(nsqd)
+    local = ("--master", "local[1]", "--spark-conf", f"spark.local.dir={tmp_path}")
+    with started("penstock", *args, *more, *local) as command:
+        wait_until(points[point], point, seconds=180)
+        os.kill(command.pid, number)
+        _, err = command.communicate(timeout=60)
+
+    progress = [line for line in err.splitlines(keepends=True) if line.startswith("out: ")]
+    assert (code, words) == (command.returncode, err.replace("".join(progress), "")), err
+    assert "again" not in topics()
+    wait_until(lambda: not processes_with(mark), "all processes to end", seconds=60)

@@ -7,10 +7,12 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import ConfigError
 from penstock.pipeline.session import SparkSettings, configuration, java_program, spark_session
+from penstock.pipeline.stopping import Stop
 
 
 def test_a_spark_that_runs_is_used_and_left_running(spark: SparkSession) -> None:
-    with spark_session(SparkSettings(conf={"spark.sql.shuffle.partitions": "3"})) as session:
+    settings = SparkSettings(conf={"spark.sql.shuffle.partitions": "3"})
+    with spark_session(settings, Stop()) as session:
         assert spark.sparkContext is session.sparkContext
         assert "UTC" == session.conf.get("spark.sql.session.timeZone")
         assert "3" == session.conf.get("spark.sql.shuffle.partitions")

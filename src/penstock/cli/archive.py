@@ -1,5 +1,6 @@
 """`penstock archive`: topics to a lake of Parquet files."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -98,7 +99,7 @@ def command(
 
     from penstock.pipeline.archive import ArchiveOrder, archive, check_order  # noqa: PLC0415
     from penstock.pipeline.session import spark_session  # noqa: PLC0415
-    from penstock.pipeline.stopping import stop_on_signals  # noqa: PLC0415
+    from penstock.pipeline.stopping import JobInterruptedError, stop_on_signals  # noqa: PLC0415
 
     order = ArchiveOrder(
         topics=tuple(dict.fromkeys(topics)),
@@ -114,7 +115,11 @@ def command(
     survey = check_order(order)
     for failure in survey.failures:
         click.echo(f"penstock: goes on without this nsqd until it is back: {failure}", err=True)
-    with stop_on_signals() as stop, spark_session(settings) as spark:
+    with (
+        stop_on_signals() as stop,
+        suppress(JobInterruptedError),
+        spark_session(settings, stop) as spark,
+    ):
         for done in archive(spark, order, survey, stop):
             click.echo(_in_words(done, lake))
     if once and stop.is_asked:

@@ -96,21 +96,16 @@ def command(
         rate=rate or 0,
     )
     check_order(order, dry_run=dry_run)
-    with spark_session(settings) as spark:
+    with stop_on_signals() as stop, spark_session(settings, stop) as spark:
         cancel = spark.sparkContext.cancelAllJobs
-        with stop_on_signals(cancel) as stop:
-            try:
-                replay = Replay(spark, order, restart=restart)
-            except PipelineFailed:
-                if stop.is_asked:
-                    raise click.Abort from None
-                raise
+        with stop.interrupting(cancel):
+            replay = Replay(spark, order, restart=restart)
         click.echo(_in_words(replay, topic, target), err=True)
         if dry_run or not replay.extent.messages:
             return
         if not yes:
             _confirm()
-        with stop_on_signals(cancel) as stop:
+        with stop.calling(cancel):
             done = replay.run(stop)
     click.echo(f"{topic}: {done.done:,} of {done.messages:,} messages published to {target}")
     if done.done < done.messages:
@@ -142,4 +137,7 @@ def _time(time_ns: int) -> str:
 def _confirm() -> None:
     if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError("there is nobody to ask whether that is right: say --yes")
-    click.confirm("Publish them?", abort=True, err=True)
+    from penstock.pipeline.stopping import raise_on_signals  # noqa: PLC0415
+
+    with raise_on_signals():
+        click.confirm("Publish them?", abort=True, err=True)

@@ -9,7 +9,7 @@ import click
 from penstock.cli.command_options import DURATION, TOPIC, CommandWithExamples
 from penstock.cli.spark_options import spark_options, spark_settings
 from penstock.cli.text_table import text_table
-from penstock.errors import ConfigError, PipelineFailed
+from penstock.errors import ConfigError
 
 __all__ = ["command"]
 
@@ -79,15 +79,11 @@ def command(
     check_order(order)
     _check_writable(out)
     with (
-        spark_session(settings) as spark,
-        stop_on_signals(spark.sparkContext.cancelAllJobs) as stop,
+        stop_on_signals() as stop,
+        spark_session(settings, stop) as spark,
+        stop.interrupting(spark.sparkContext.cancelAllJobs),
     ):
-        try:
-            report = make_report(spark, order)
-        except PipelineFailed:
-            if stop.is_asked:
-                raise click.Abort from None
-            raise
+        report = make_report(spark, order)
     _write(out, page_of(report, datetime.now(UTC)))
     rows = summary_rows(report)
     for line in text_table(rows, right=frozenset(range(1, len(rows[0])))):

@@ -1,6 +1,7 @@
 """`penstock stream`: streaming SQL from topics to topics or files."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,11 @@ from penstock.cli.command_options import (
     http_addresses,
 )
 from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
-from penstock.errors import ConfigError, HttpRequestError, NotConnected
+from penstock.errors import ConfigError, HttpRequestError, NotConnected, PipelineFailed
 
 if TYPE_CHECKING:
     from penstock.pipeline.progress import Figures
+    from penstock.pipeline.stopping import Stop
     from penstock.pipeline.stream import StreamOrder, Survey
     from penstock.pipeline.stream_definition import StreamDefinition
     from penstock.pipeline.stream_preview import Misfits, Sample
@@ -105,7 +107,7 @@ def command(
     settings = spark_settings(master, spark_log, spark_conf)
 
     from penstock.pipeline.session import spark_session  # noqa: PLC0415
-    from penstock.pipeline.stopping import stop_on_signals  # noqa: PLC0415
+    from penstock.pipeline.stopping import JobInterruptedError, stop_on_signals  # noqa: PLC0415
     from penstock.pipeline.stream import StreamOrder, check_order, run_stream  # noqa: PLC0415
     from penstock.pipeline.stream_preview import explanation, misfits, samples  # noqa: PLC0415
 
@@ -114,21 +116,31 @@ def command(
         brokers=brokers_of(nsqds, lookupds, access),
         once=once,
     )
-    check_order(order, writes=not explain and sample is None)
-    survey = None if explain else _maybe_survey(order, wait=wait)
-    if explain:
-        with spark_session(settings) as spark:
-            click.echo(explanation(spark, order))
-    elif sample is not None and survey is not None:
-        with spark_session(settings) as spark:
+    writes = not explain and sample is None
+    check_order(order, writes=writes)
+    with stop_on_signals() as stop:
+        if writes:
+            with suppress(JobInterruptedError):
+                survey = _survey(order, stop, wait=wait)
+                with spark_session(settings, stop) as spark:
+                    for done in run_stream(spark, order, survey, stop):
+                        click.echo(_in_words(done))
+            if once and stop.is_asked:
+                raise PipelineFailed("interrupted; the same command goes on from there")
+            return
+        if sample is not None:
+            _survey(order, stop, wait=wait)
+        with (
+            spark_session(settings, stop) as spark,
+            stop.interrupting(spark.sparkContext.cancelAllJobs),
+        ):
+            if sample is None:
+                click.echo(explanation(spark, order))
+                return
             for each in samples(spark, order, sample):
                 _show(each)
             for some in misfits(spark, order):
                 click.echo(_misfits_in_words(some), err=True)
-    elif survey is not None:
-        with spark_session(settings) as spark, stop_on_signals() as stop:
-            for done in run_stream(spark, order, survey, stop):
-                click.echo(_in_words(done))
 
 
 # What is to be done.
@@ -178,27 +190,25 @@ def _pairs(option: str, told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield name.strip(), value.strip()
 
 
-def _maybe_survey(order: "StreamOrder", *, wait: bool) -> "Survey | None":
-    """What there is of all sources; nothing if it was left while it waited for them."""
-    from penstock.pipeline.stopping import stop_on_signals  # noqa: PLC0415
+def _survey(order: "StreamOrder", stop: "Stop", *, wait: bool) -> "Survey":
+    """The logs of all sources; with `wait`, once there are some. Raises JobInterruptedError."""
     from penstock.pipeline.stream import survey_sources  # noqa: PLC0415
 
     said = ""
-    with stop_on_signals() as stop:
-        while not stop.is_asked:
-            try:
-                survey = survey_sources(order)
-            except (ConfigError, HttpRequestError, NotConnected) as failure:
-                if not wait:
-                    raise
-                if said != (said := str(failure)):
-                    click.echo(f"penstock: waits: {said}", err=True)
-                stop.wait(WAIT_SECONDS)
-            else:
-                for each in survey.failures:
-                    click.echo(f"penstock: goes on without it until it is back: {each}", err=True)
-                return survey
-    return None
+    while True:
+        stop.check()
+        try:
+            survey = survey_sources(order)
+        except (ConfigError, HttpRequestError, NotConnected) as failure:
+            if not wait:
+                raise
+            if said != (said := str(failure)):
+                click.echo(f"penstock: waits: {said}", err=True)
+            stop.wait(WAIT_SECONDS)
+        else:
+            for each in survey.failures:
+                click.echo(f"penstock: goes on without it until it is back: {each}", err=True)
+            return survey
 
 
 # What is shown.

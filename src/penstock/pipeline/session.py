@@ -1,6 +1,9 @@
 """The Spark that a command works with: made for it and gone after it, or the one that is there.
 
-    with spark_session(SparkSettings(master="spark://10.0.0.1:7077")) as spark:
+    with (
+        stop_on_signals() as stop,
+        spark_session(SparkSettings(master="spark://10.0.0.1:7077"), stop) as spark,
+    ):
         ...
 
 Where Spark runs already, by spark-submit or in the same process, that one is used and left running;
@@ -11,12 +14,11 @@ was asked for, and nowhere else: what matters of it comes as an exception.
 import logging
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,12 +27,13 @@ from typing import IO, Any, Self
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
-from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from penstock.errors import ConfigError, PipelineFailed
+from penstock.errors import ConfigError, Error, PipelineFailed
 from penstock.pipeline.failures import telling_in_words
+from penstock.pipeline.spark_java import JavaExitedError, SparkJava
+from penstock.pipeline.stopping import Stop
 
 __all__ = ["LOCAL_MASTER", "SparkSettings", "configuration", "java_program", "spark_session"]
 
@@ -42,7 +45,8 @@ LOCAL_SHUFFLES_MAX = 8
 # So much of what Java said is remembered for the case that it does not start.
 LINES_KEPT = 50
 
-STOP_SECONDS = 20.0
+# Time for the rest of Java's output to arrive after it has ended.
+OUTPUT_SECONDS = 20.0
 
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
@@ -72,16 +76,18 @@ class SparkSettings:
 
 
 @contextmanager
-def spark_session(settings: SparkSettings) -> Iterator[SparkSession]:
-    """Raises ConfigError if there is no Java, and PipelineFailed if Spark does not start."""
+def spark_session(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]:
+    """Raises ConfigError if there is no Java, PipelineFailed if Spark does not start, and
+    JobInterruptedError if a stop is requested before it has started."""
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 (there is no other way)
         yield _adapted(SparkSession.builder.getOrCreate(), settings)
     elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and is to stop it
+        _create_context(None, None)
         session = _adapted(SparkSession.builder.getOrCreate(), settings)
         yield session
         session.stop()
     else:
-        with _own_java(settings) as session:
+        with _own_java(settings, stop) as session:
             yield session
 
 
@@ -125,67 +131,65 @@ def _adapted(session: SparkSession, settings: SparkSettings) -> SparkSession:
 
 
 @contextmanager
-def _own_java(settings: SparkSettings) -> Iterator[SparkSession]:
-    java = java_program(os.environ)
+def _own_java(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]:
+    java_path = java_program(os.environ)
     # Or Spark's workers take the first python3 of the PATH, which may be another version.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if settings.log != "-":
         _silence_python()
-    with _Output(settings.log) as output:
-        gateway = _launched(settings, java, output)
+    with (
+        _Output(settings.log) as output,
+        SparkJava(configuration(settings), output.popen_arguments()) as java,
+        stop.killing(java.kill),
+    ):
         try:
+            with telling_in_words(), stop.interrupting(java.terminate):
+                session = _started(settings, java, stop)
             with telling_in_words():
-                with _own_interrupts():
-                    SparkContext(conf=_conf(settings), gateway=gateway)
-                yield SparkSession.builder.getOrCreate()
+                yield session
+        except JavaExitedError:
+            raise _start_failure(java_path, output.tail()) from None
         except PipelineFailed:
-            if gateway.proc.poll() is not None:
+            if java.has_ended and not stop.is_asked:
                 raise PipelineFailed(
                     "Spark's Java has ended (out of memory?): --spark-log FILE says why"
                 ) from None
             raise
         finally:
-            _end(gateway)
+            _disconnect(java)
 
 
-def _launched(settings: SparkSettings, java: str, output: "_Output") -> Any:
-    try:
-        return launch_gateway(_conf(settings), output.popen_arguments())  # type: ignore[no-untyped-call]
-    except PySparkException:
-        said = output.tail()
-        if any("UnsupportedClassVersionError" in line for line in said):
-            raise ConfigError(f"Spark needs Java 17 or later, and {java} is older") from None
-        last = next((line for line in reversed(said) if line.strip()), "it said nothing")
-        raise PipelineFailed(f"Spark did not start: {last.strip()}") from None
+def _started(settings: SparkSettings, java: SparkJava, stop: Stop) -> SparkSession:
+    conf = SparkConf(loadDefaults=False).setAll(list(configuration(settings).items()))
+    _create_context(conf, java.connect(stop))
+    return SparkSession.builder.getOrCreate()
 
 
-def _conf(settings: SparkSettings) -> SparkConf:
-    return SparkConf(loadDefaults=False).setAll(list(configuration(settings).items()))
+def _create_context(conf: SparkConf | None, gateway: Any) -> None:
+    """In a thread: in the main thread, SparkContext would replace our handler of Ctrl-C."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(SparkContext, conf=conf, gateway=gateway).result()
 
 
-def _end(gateway: Any) -> None:
-    """Java ends when its stdin does. Another Spark can be started afterwards."""
-    context = SparkContext._active_spark_context  # noqa: SLF001
-    with suppress(Py4JError, PySparkException, OSError):  # it may be gone already
-        if context is not None:
-            context.stop()
-        gateway.shutdown()
+def _start_failure(java_path: str, said: list[str]) -> Error:
+    """The reason why Java ended, from what it has written."""
+    if any("UnsupportedClassVersionError" in line for line in said):
+        return ConfigError(f"Spark needs Java 17 or later, and {java_path} is older")
+    last = next((line for line in reversed(said) if line.strip()), "it said nothing")
+    return PipelineFailed(f"Spark did not start: {last.strip()}")
+
+
+def _disconnect(java: SparkJava) -> None:
+    """Stop Spark and forget its gateway, so that another Spark can be started afterwards."""
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway  # noqa: SLF001
+    if not java.has_ended:
+        with suppress(Py4JError, PySparkException, OSError):  # Java may end meanwhile
+            if context is not None:
+                context.stop()
+            if gateway is not None:
+                gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
-    gateway.proc.stdin.close()
-    try:
-        gateway.proc.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        gateway.proc.kill()
-        gateway.proc.wait()
-
-
-@contextmanager
-def _own_interrupts() -> Iterator[None]:
-    """Spark would have Ctrl-C for itself."""
-    before = signal.getsignal(signal.SIGINT)
-    yield
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, before)
+    SparkContext._active_spark_context = None  # noqa: SLF001
 
 
 def _silence_python() -> None:
@@ -231,7 +235,7 @@ class _Output:
         if self._file is not None:
             self._file.close()
         if self._reader is not None:
-            self._reader.join(STOP_SECONDS)
+            self._reader.join(OUTPUT_SECONDS)
         elif self._log not in ("", "-"):
             self._lines.extend(Path(self._log).read_text(errors="replace").splitlines())
         return list(self._lines)

@@ -1,7 +1,8 @@
-"""Stopping a job that Spark is at: a signal is noted, and Spark is asked to stop.
+"""Stopping a Spark job on Ctrl-C or SIGTERM.
 
-A KeyboardInterrupt in the middle of a call to Java would leave that call's answer to be taken for
-the next one's. So signals raise nothing here.
+The signal handler only records the request: a KeyboardInterrupt in the middle of a call to Java
+would leave the reply of that call to be read as the reply of the next one. To end a call that
+blocks, a job registers a callback that runs when the stop is requested.
 """
 
 import os
@@ -11,48 +12,121 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["Stop", "stop_on_signals"]
+from penstock.errors import PipelineFailed
+
+__all__ = ["JobInterruptedError", "Stop", "raise_on_signals", "stop_on_signals"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class JobInterruptedError(PipelineFailed):
+    """A stop was requested before the job was complete."""
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
 
 
 class Stop:
-    """Whether it is time to stop."""
+    """A request to stop, and the callbacks that it triggers."""
 
     def __init__(self) -> None:
         self._asked = threading.Event()
+        self._interrupts: list[Callable[[], None]] = []
+        self._kills: list[Callable[[], None]] = []
 
     @property
     def is_asked(self) -> bool:
+        """Whether a stop has been requested."""
         return self._asked.is_set()
 
     def ask(self) -> None:
+        """Request a stop. May be called by a signal handler; takes no lock."""
         self._asked.set()
+        for interrupt in list(self._interrupts):
+            _run_in_thread(interrupt)
+
+    def check(self) -> None:
+        """Raise JobInterruptedError if a stop has been requested."""
+        if self.is_asked:
+            raise JobInterruptedError
 
     def wait(self, seconds: float) -> bool:
-        """Waits so long unless it is time to stop; whether it is."""
+        """Wait for a stop request, at most this long; returns whether there is one."""
         return self._asked.wait(seconds)
+
+    @contextmanager
+    def calling(self, interrupt: Callable[[], None]) -> Iterator[None]:
+        """When a stop is requested, or if it has been, call `interrupt` in a thread of its own.
+
+        It may be called twice, so it must be idempotent.
+        """
+        self._interrupts.append(interrupt)
+        try:
+            if self.is_asked:
+                _run_in_thread(interrupt)
+            yield
+        finally:
+            self._interrupts.remove(interrupt)
+
+    @contextmanager
+    def interrupting(self, interrupt: Callable[[], None]) -> Iterator[None]:
+        """The same. After a stop request, the block ends with JobInterruptedError instead of the
+        exception that `interrupt` causes in it."""
+        with self.calling(interrupt):
+            try:
+                yield
+            except Exception:
+                self.check()
+                raise
+            self.check()
+
+    @contextmanager
+    def killing(self, kill: Callable[[], None]) -> Iterator[None]:
+        """Call `kill` before the process exits on a second signal."""
+        self._kills.append(kill)
+        try:
+            yield
+        finally:
+            self._kills.remove(kill)
+
+    def exit_now(self) -> None:
+        """End the process without any clean-up except the `killing` callbacks."""
+        for kill in list(self._kills):
+            kill()
+        os._exit(1)
 
 
 @contextmanager
-def stop_on_signals(interrupt: Callable[[], None] | None = None) -> Iterator[Stop]:
-    """Ctrl-C and SIGTERM ask to stop; once more, and the process ends at once.
-
-    `interrupt` is called then, in a thread of its own: it may end what the main thread waits for.
-    """
+def stop_on_signals() -> Iterator[Stop]:
+    """The first Ctrl-C or SIGTERM requests a stop; a second one ends the process at once."""
     stop = Stop()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         if stop.is_asked:
-            os._exit(1)
+            stop.exit_now()
         stop.ask()
-        if interrupt is not None:
-            threading.Thread(target=interrupt, daemon=True).start()
 
-    before = {number: signal.signal(number, on_signal) for number in _SIGNALS}
-    try:
+    with _handling_signals(on_signal):
         yield stop
+
+
+@contextmanager
+def raise_on_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise KeyboardInterrupt: for a block that reads input and does not call
+    Java."""
+    with _handling_signals(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _handling_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+def _run_in_thread(callback: Callable[[], None]) -> None:
+    threading.Thread(target=callback, daemon=True).start()

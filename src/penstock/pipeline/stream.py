@@ -163,6 +163,8 @@ def run_stream(
         stack.enter_context(locked(order.definition.checkpoint))
         running: list[Running] = []
         for output in ready:
+            if stop.is_asked:
+                break
             query = begun(partial(output.start, order), stop)
             stack.callback(query.stop)
             target = ends if order.once else None  # of what it does not read, nothing is left
