@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from tests.spark.tables import history, publish
 
 from penstock.errors import ConfigError, LakeError, NotConnected, PipelineFailed
+from penstock.pipeline import archive as archive_module
 from penstock.pipeline.archive import Archived, ArchiveOrder, archive, check_order
 from penstock.pipeline.brokers import Brokers
 from penstock.pipeline.lake import Lake
@@ -64,6 +65,92 @@ def test_every_message_is_archived_once_whatever_happens_to_the_checkpoint(
     publish(nsqd, "Orders", ["too late"])
     with pytest.raises(PipelineFailed, match="was the lake put back to an older state"):
         run(spark, wanted)
+
+
+def test_a_node_that_joins_again_without_a_checkpoint_is_not_archived_twice(
+    spark: SparkSession, nsqd: NsqdProcess, other_nsqd: NsqdProcess, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    both = order(lake, nsqd, other_nsqd, topics=["orders"])
+    publish(nsqd, "orders", map(str, range(20)))
+    publish(other_nsqd, "orders", map(str, range(30)))
+    run(spark, both)
+    shutil.rmtree(Lake(lake).topic("orders").checkpoint)
+
+    publish(nsqd, "orders", ["while the other node is away"])
+    run(spark, order(lake, nsqd, topics=["orders"]))
+    publish(nsqd, "orders", ["while it is back"])
+    [last] = run(spark, both)
+
+    assert stored("orders", nsqd, other_nsqd) == ids(spark, lake, "orders")
+    assert 52 == last.total
+
+
+@pytest.mark.parametrize("visible", [0, 1])
+def test_a_batch_of_which_the_driver_does_not_see_every_row_is_not_committed(
+    spark: SparkSession,
+    nsqd: NsqdProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    visible: int,
+) -> None:
+    """As if an executor had written to a folder that the driver does not share."""
+    lake = tmp_path / "lake"
+    wanted = order(lake, nsqd, topics=["orders"])
+    publish(nsqd, "orders", map(str, range(2)))
+    write = archive_module._stage
+
+    def write_elsewhere(rows: DataFrame, folder: Path) -> None:
+        write(rows.repartition(2), folder)
+        for file in sorted(folder.rglob("*.parquet"))[visible:]:
+            file.unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive_module, "_stage", write_elsewhere)
+        with pytest.raises(PipelineFailed, match=r"wrote 2 messages, but . of them are in .*share"):
+            run(spark, wanted)
+    assert not Lake(lake).topic("orders").committed.exists()
+    assert 2 == nsqd.stats("orders", "penstock-archive")["depth"]
+
+    [done] = run(spark, wanted)
+    assert (2, 2) == (done.messages, done.total)
+
+
+def test_a_file_system_that_is_not_local_is_refused_and_nothing_is_written(
+    spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path
+) -> None:
+    publish(nsqd, "orders", ["one"])
+    spark.conf.set("fs.defaultFS", "viewfs://cluster/")
+    try:
+        with pytest.raises(ConfigError, match=r"default file system is viewfs://cluster/: set it"):
+            run(spark, order(tmp_path / "lake", nsqd, topics=["orders"]))
+    finally:
+        spark.conf.unset("fs.defaultFS")
+
+    assert [] == list(tmp_path.iterdir())
+    assert [] == nsqd.stats("orders")["channels"]
+
+
+def test_a_batch_whose_offsets_cannot_be_read_is_not_committed(
+    spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if Spark kept its checkpoint in another file system."""
+    publish(nsqd, "orders", ["one"])
+    lake = tmp_path / "lake"
+    read_text = Path.read_text
+
+    def read_elsewhere(self: Path, *args: Any, **more: Any) -> str:
+        if self.parent.name == "offsets":
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+        return read_text(self, *args, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_text", read_elsewhere)
+        with pytest.raises(PipelineFailed, match="cannot read the offsets of batch 0"):
+            run(spark, order(lake, nsqd, topics=["orders"]))
+
+    assert not Lake(lake).topic("orders").committed.exists()
+    assert 1 == nsqd.stats("orders", "penstock-archive")["depth"]
 
 
 def test_json_becomes_columns_and_what_does_not_fit_is_kept_aside(

@@ -77,6 +77,14 @@ def test_a_batch_is_in_the_lake_whole_and_once_wherever_it_was_killed(
     assert ({"1": 20}, 8, 4) == (after.state.next_seqs, after.state.messages, after.state.rejected)
 
 
+def test_a_nodes_number_never_decreases(topic: TopicFolder) -> None:
+    commits = Commits(topic)
+    commits.commit({"1": 10, "2": 7}, messages=4, rejected=0)
+    commits.commit({"1": 12, "2": 3}, messages=2, rejected=0)
+
+    assert {"1": 12, "2": 7} == Commits(topic).state.next_seqs
+
+
 def test_what_was_merged_away_since_is_not_missed(topic: TopicFolder) -> None:
     commits = Commits(topic)
     stage(commits, "first")

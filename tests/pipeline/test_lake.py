@@ -54,3 +54,16 @@ def test_one_process_archives_a_topic(tmp_path: Path) -> None:
         topic.locked(),
     ):
         pass
+
+
+@pytest.mark.parametrize("url", ["s3a://bucket/lake", "hdfs:///lake", "file:///tmp/lake"])
+def test_a_url_is_refused_and_no_folder_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for use in (Lake.check_usable, Lake.create, Lake.open):
+        for folder in (url, Path(url)):
+            with pytest.raises(LakeError, match="is a URL, and a lake is a folder"):
+                use(folder)
+
+    assert [] == list(tmp_path.iterdir())

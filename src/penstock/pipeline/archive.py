@@ -17,7 +17,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from penstock.errors import LakeError
+from penstock.errors import ConfigError, LakeError
 from penstock.pipeline.brokers import Brokers
 from penstock.pipeline.commits import Commits
 from penstock.pipeline.compaction import SMALL_FILES, Compaction, rows_in
@@ -83,7 +83,8 @@ def archive(spark: SparkSession, order: ArchiveOrder, survey: Survey, stop: Stop
     Raises PipelineFailed, LakeError or ConfigError. What has been archived until then stays.
     """
     folders = [Lake(Path(order.lake)).topic(topic) for topic in order.topics]
-    with telling_in_words():
+    _check_file_system(spark)
+    with telling_in_words(), stop.interrupting(spark.sparkContext.cancelAllJobs):
         schemas = [
             schema_for(folder, order.schema, _table(spark, order, folder.name))
             for folder in folders
@@ -111,6 +112,8 @@ def _run(
     ends = {key: found.log.next_seq for key, found in survey.logs.items()}
     running: list[Running] = []
     for each in archives:
+        if stop.is_asked:
+            break
         target = {key: seq for key, seq in ends.items() if key.topic == each.topic}
         meter = QueryMeter(each.topic, target=target if order.once else None, counts=each.counts)
         with telling_in_words(), ExitStack() as others:
@@ -207,33 +210,47 @@ class _TopicArchive:
 
     def _write_once(self, batch: DataFrame, batch_id: int) -> None:
         commits = self._commits
-        begun, end = self._offsets(batch_id - 1), self._offsets(batch_id)
+        begun, end = self._start_offsets(batch_id), self._offsets(batch_id)
         self._check_start(begun)
         next_seqs = {str(key.node): seq for key, seq in end.items()}
-        if all(commits.state.next_seqs.get(node, -1) >= seq for node, seq in next_seqs.items()):
-            return
+        known = commits.state.next_seqs
+        if next_seqs and all(known.get(node, -1) >= seq for node, seq in next_seqs.items()):
+            return  # the whole batch is in the lake
         commits.begin()
         rows, rejected = self._stage(self._new_rows(batch, begun))
-        commits.commit(next_seqs, messages=rows + rejected, rejected=rejected)
+        commits.commit(next_seqs, messages=rows, rejected=rejected)
         if self._order.compact is not False:
             self._files_merged += self._compaction.run(commits.hours())
 
     def _stage(self, batch: DataFrame) -> tuple[int, int]:
-        """Messages that fit, and those that do not, which are read once more only if there are
-        any."""
-        if self._schema is None:
-            _stage(batch.select(*MESSAGE_COLUMNS), self._commits.staged_messages)
-            return rows_in(_parquet_files(self._commits.staged_messages)), 0
-        parsed, counted = with_value(batch, self._schema), Observation()
-        misfit = is_misfit(self._schema)
-        observed = parsed.observe(counted, sql.count_if(misfit).alias("rejected"))
-        good = observed.where(~misfit).select(*MESSAGE_COLUMNS, value_column(self._schema))
-        _stage(good, self._commits.staged_messages)
-        rejected = int(counted.get.get("rejected") or 0)
+        """Write the batch to staging. Returns how many messages it has, and how many of them are
+        rejected, which are read a second time. Raises LakeError unless all of them are there."""
+        commits, schema = self._commits, self._schema
+        parsed = batch if schema is None else with_value(batch, schema)
+        misfit = sql.lit(False) if schema is None else is_misfit(schema)
+        columns = [*MESSAGE_COLUMNS] if schema is None else [*MESSAGE_COLUMNS, value_column(schema)]
+        counts = Observation()
+        observed = parsed.observe(
+            counts, sql.count(sql.lit(1)).alias("rows"), sql.count_if(misfit).alias("rejected")
+        )
+        _stage(observed.where(~misfit).select(*columns), commits.staged_messages)
+        rows, rejected = (int(counts.get.get(name) or 0) for name in ("rows", "rejected"))
         if rejected:
             bad = parsed.where(misfit).select(*MESSAGE_COLUMNS, rejection_reason())
-            _stage(bad, self._commits.staged_rejected)
-        return rows_in(_parquet_files(self._commits.staged_messages)), rejected
+            _stage(bad, commits.staged_rejected)
+        self._check_staged(commits.staged_messages, rows - rejected)
+        self._check_staged(commits.staged_rejected, rejected)
+        return rows, rejected
+
+    def _check_staged(self, folder: Path, expected: int) -> None:
+        """Raises LakeError unless this process sees every row that the tasks have read."""
+        visible = rows_in(_parquet_files(folder))
+        if visible != expected:
+            raise LakeError(
+                f"{self.topic}: Spark's executors wrote {expected:,} messages, but {visible:,} of"
+                f" them are in {folder}: the driver and all executors must share the lake's folder;"
+                " nothing of this batch is committed"
+            )
 
     def _new_rows(self, batch: DataFrame, begun: Offsets) -> DataFrame:
         """Without what is in the lake already, which a checkpoint that is behind brings again."""
@@ -253,17 +270,36 @@ class _TopicArchive:
                     f" {self._folder.checkpoint} it goes on where the lake ends"
                 )
 
+    def _start_offsets(self, batch_id: int) -> Offsets:
+        """The offsets at which a batch begins; the checkpoint has none for the first batch."""
+        return self._offsets(batch_id - 1) if batch_id > 0 else {}
+
     def _offsets(self, batch_id: int) -> Offsets:
-        """Where a batch ends, as Spark has it in its checkpoint; nothing for the one before the
-        first."""
+        """The offsets at which a batch ends, from Spark's checkpoint. Raises LakeError."""
         path = self._folder.checkpoint / "offsets" / str(batch_id)
-        if not path.exists():
-            return {}
-        return from_json(json.loads(path.read_text(encoding="utf-8").splitlines()[2]))
+        try:
+            return from_json(json.loads(path.read_text(encoding="utf-8").splitlines()[2]))
+        except (OSError, ValueError, IndexError, ConfigError) as failure:
+            raise LakeError(
+                f"{self.topic}: cannot read the offsets of batch {batch_id} in {path} ({failure});"
+                " nothing of this batch is committed"
+            ) from None
 
     def _merge(self, files: Sequence[Path], target: Path, count: int) -> None:
         table = lake_table(self._spark, files, self._schema)
         table.coalesce(count).write.parquet(str(target))
+
+
+def _check_file_system(spark: SparkSession) -> None:
+    """Raises ConfigError if Spark takes the paths of the lake for those of another file system."""
+    with telling_in_words():
+        session = spark._jsparkSession  # noqa: SLF001 (Python has no API for it)
+        default = session.sessionState().newHadoopConf().get("fs.defaultFS") or "file:///"
+    if not default.startswith("file:"):
+        raise ConfigError(
+            f"a lake is a local folder, and Spark's default file system is {default}: set it by"
+            " --spark-conf spark.hadoop.fs.defaultFS=file:///"
+        )
 
 
 def _table(spark: SparkSession, order: ArchiveOrder, topic: str) -> DataFrame:

@@ -69,7 +69,8 @@ class Commits:
         self._batch.mkdir(parents=True)
 
     def commit(self, next_seqs: dict[str, int], *, messages: int, rejected: int) -> None:
-        """What has been staged is in the lake, and all messages below `next_seqs` are."""
+        """Add the staged files to the lake. All messages below `next_seqs` are then in it; a node's
+        number never decreases, as it would for a node that joins again without a checkpoint."""
         staged = [
             *_files(self.staged_messages, self._topic.messages),
             *_files(self.staged_rejected, self._topic.rejected),
@@ -77,7 +78,7 @@ class Commits:
         _sync(source for source, _ in staged)
         lake = self._topic.lake
         self.state = Committed(
-            next_seqs={**self.state.next_seqs, **next_seqs},
+            next_seqs=_maximum(self.state.next_seqs, next_seqs),
             messages=self.state.messages + messages,
             rejected=self.state.rejected + rejected,
             moves=[
@@ -109,6 +110,11 @@ class Commits:
     @property
     def _batch(self) -> Path:
         return self._topic.staging / "batch"
+
+
+def _maximum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    """The larger number of each node."""
+    return {node: max(one.get(node, 0), other.get(node, 0)) for node in one | other}
 
 
 def _files(staged: Path, target: Path) -> list[tuple[Path, Path]]:

@@ -43,6 +43,9 @@ REPLAYS_NAME = "_replays"
 # How Hive, and so Spark, writes that there is no value.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
+# One slash is enough: a Path has no more.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
 
 class Lake:
     """A folder that has been found to be a lake, or has been made one."""
@@ -53,7 +56,7 @@ class Lake:
     @classmethod
     def open(cls, folder: str | Path) -> "Lake":
         """Raises LakeError if it is none."""
-        path = Path(folder)
+        path = _local_path(folder)
         if not path.is_dir():
             raise LakeError(f"{folder} is no lake: there is no such folder")
         _check_marker(path)
@@ -62,7 +65,7 @@ class Lake:
     @classmethod
     def check_usable(cls, folder: str | Path) -> None:
         """Raises LakeError unless it is a lake, or can be made one. Changes nothing."""
-        path = Path(folder)
+        path = _local_path(folder)
         if path.is_dir() and any(path.iterdir()):
             _check_marker(path)
         elif path.exists() and not path.is_dir():
@@ -153,6 +156,13 @@ class TopicFolder:
             except OSError:
                 raise LakeError(f"another process archives {self.name} to {self.lake}") from None
             yield
+
+
+def _local_path(folder: str | Path) -> Path:
+    """Raises LakeError for a URL, which would otherwise become a folder with the scheme's name."""
+    if _URL.match(str(folder)):
+        raise LakeError(f"{folder} is a URL, and a lake is a folder: mount it, and name the folder")
+    return Path(folder)
 
 
 def folder_of_topic(topic: str) -> str:
