@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -14,17 +15,23 @@ from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.planning import Range, split, stored_parts
 from pyspark_nsq.range_reader import RangeReader
 
-__all__ = ["RangePartition", "partitions_of", "read_partition"]
+__all__ = ["LocatedRange", "RangesPartition", "partitions_of", "read_partition"]
 
 log = logging.getLogger("pyspark_nsq")
 
 
-@dataclass
-class RangePartition(InputPartition):
-    """A range, and where its node was when this was planned. One without a range has no rows."""
+class LocatedRange(NamedTuple):
+    """A range, and the base URL of its node when this was planned; empty if that is unknown."""
 
-    range: Range | None
-    base: str = ""
+    range: Range
+    base: str
+
+
+@dataclass
+class RangesPartition(InputPartition):
+    """A task, which reads these ranges one after the other."""
+
+    ranges: list[LocatedRange]
 
 
 def partitions_of(
@@ -32,20 +39,21 @@ def partitions_of(
 ) -> list[InputPartition]:
     """Partitions for what is there of these ranges. Raises DataLost if that is not enough."""
     stored = [part for each in ranges for part in _stored(options, each, logs.get(each.key))]
-    parts = split(stored, parts_min=options.partitions_min, rows_max=options.rows_per_partition)
-    planned: list[InputPartition] = [
-        RangePartition(part, logs[part.key].base if part.key in logs else "") for part in parts
-    ]
-    # No partition at all would be taken for one with contents that nobody knows.
-    return planned or [RangePartition(None)]
+    tasks = split(stored, parts_min=options.partitions_min, rows_max=options.rows_per_partition)
+    # Spark takes no partition at all for one with unknown contents.
+    return [RangesPartition([_located(each, logs) for each in task]) for task in tasks or [[]]]
 
 
 def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """The rows of a partition; on an executor."""
-    assert isinstance(partition, RangePartition)
-    if partition.range is None:
-        return iter(())
-    return RangeReader(options, partition.range, partition.base).batches()
+    assert isinstance(partition, RangesPartition)
+    for wanted, base in partition.ranges:
+        yield from RangeReader(options, wanted, base).batches()
+
+
+def _located(wanted: Range, logs: Mapping[TopicNode, Found]) -> LocatedRange:
+    found = logs.get(wanted.key)
+    return LocatedRange(wanted, found.base if found is not None else "")
 
 
 def _stored(options: SourceOptions, wanted: Range, found: Found | None) -> list[Range]:

@@ -6,13 +6,17 @@ is what is there.
 """
 
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from math import ceil
 from typing import NamedTuple
 
 from pyspark_nsq.history import Segment, TopicLog
 from pyspark_nsq.offsets import Offsets, TopicNode
 
 __all__ = ["Range", "end_within", "ranges_between", "split", "stored_parts"]
+
+
+RANGES_MAX = 500
+"""Ranges for each task, on average. A range takes a request to its node, of some milliseconds."""
 
 
 class Range(NamedTuple):
@@ -56,21 +60,28 @@ def stored_parts(wanted: Range, log: TopicLog) -> list[Range]:
     return parts
 
 
-def split(ranges: Iterable[Range], *, parts_min: int, rows_max: int) -> list[Range]:
-    """The same messages in ranges of at most `rows_max`, and in `parts_min` ranges or more, as far
-    as there are messages; long ranges are split before short ones."""
+def split(ranges: Iterable[Range], *, parts_min: int, rows_max: int) -> list[list[Range]]:
+    """The same messages, in their order, as tasks of equal size; a task may read many ranges.
+
+    A task has at most `rows_max` messages. There are at least `parts_min` tasks, as far as there
+    are messages, and more if there are many ranges, since each takes a request to its node.
+    """
     whole = list(ranges)
     total = sum(each.size for each in whole)
-    parts: list[Range] = []
+    count = min(max(parts_min, ceil(total / rows_max), ceil(len(whole) / RANGES_MAX)), total)
+    bounds = [total * index // count for index in range(1, count + 1)]
+    tasks: list[list[Range]] = [[] for _ in bounds]
+    index, done = 0, 0
     for each in whole:
-        share = -(-each.size * parts_min // total)
-        parts += _cut(each, min(max(share, -(-each.size // rows_max)), each.size))
-    return parts
-
-
-def _cut(whole: Range, count: int) -> Iterable[Range]:
-    bounds = [whole.start + whole.size * index // count for index in range(count + 1)]
-    return [whole._replace(start=start, end=end) for start, end in pairwise(bounds)]
+        start = each.start
+        while start < each.end:
+            end = min(each.end, start + bounds[index] - done)
+            tasks[index].append(each._replace(start=start, end=end))
+            done += end - start
+            start = end
+            if done == bounds[index]:
+                index += 1
+    return tasks
 
 
 # Limits -------------------------------------------------------------------------------------------
@@ -86,8 +97,9 @@ def end_within(
 ) -> Offsets:
     """An end, between these two, that is within the limits.
 
-    Every log gets on in proportion to what it has. Rows are counted; bytes are what the log's files
-    let expect. Of a log that is not among `logs`, every number counts as a row.
+    The limit is shared equally. A log that has less than its share is read to its end, and the
+    others share the rest. Rows are counted; bytes are estimated from the sizes of the log's files.
+    In a log that is not among `logs`, every number counts as a row.
     """
     ranges = ranges_between(start, end)
     parts = {
@@ -99,7 +111,7 @@ def end_within(
     if bytes_max is not None:
         rows = _rows_in_bytes(parts, logs, bytes_max)
     if rows_max is not None:
-        rows = _shared_out(rows, rows_max)
+        rows = _shares(rows, rows_max)
     reached = dict(end)
     for key, count in rows.items():
         if count < wanted[key]:
@@ -118,14 +130,14 @@ def _after(parts: Iterable[Range], count: int, start: int) -> int:
     return reached
 
 
-def _shared_out(rows: dict[TopicNode, int], rows_max: int) -> dict[TopicNode, int]:
-    total, left = sum(rows.values()), rows_max
-    if total <= rows_max:
-        return rows
+def _shares(wanted: Mapping[TopicNode, int], limit: int) -> dict[TopicNode, int]:
+    """Max-min fair shares of the limit: no log gets more than it wants, and a log that gets less
+    than it wants gets at least as much as any other, but for one that is due to rounding."""
     shares: dict[TopicNode, int] = {}
-    # The short ones first, so that what rounding up takes is taken from those that have plenty.
-    for key in sorted(rows, key=lambda key: (rows[key], key)):
-        shares[key] = min(-(-rows[key] * rows_max // total), left)
+    left = limit
+    smallest_first = sorted(wanted, key=lambda key: (wanted[key], key))
+    for index, key in enumerate(smallest_first):
+        shares[key] = min(wanted[key], -(-left // (len(smallest_first) - index)))
         left -= shares[key]
     return shares
 
@@ -138,14 +150,13 @@ def _rows_in_bytes(
         key: [piece for part in each for piece in _pieces(part, logs.get(key))]
         for key, each in parts.items()
     }
-    total = sum(size for each in pieces.values() for _, size in each)
-    fraction = min(1.0, bytes_max / total) if total else 1.0
-    return {key: _rows_of_fraction(each, fraction) for key, each in pieces.items()}
+    sizes = {key: ceil(sum(size for _, size in each)) for key, each in pieces.items()}
+    shares = _shares(sizes, bytes_max)
+    return {key: _rows_within(each, shares[key]) for key, each in pieces.items()}
 
 
-def _rows_of_fraction(pieces: list[tuple[int, float]], fraction: float) -> int:
-    left = fraction * sum(size for _, size in pieces)
-    rows = 0.0
+def _rows_within(pieces: list[tuple[int, float]], size_bytes: float) -> int:
+    left, rows = size_bytes, 0.0
     for count, size in pieces:
         taken = min(1.0, left / size) if size else 1.0
         rows += taken * count

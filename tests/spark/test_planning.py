@@ -1,11 +1,19 @@
 """What a batch is made of, as numbers."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyspark_nsq.history import Segment, TopicLog
 from pyspark_nsq.offsets import Offsets, TopicNode
-from pyspark_nsq.planning import Range, end_within, ranges_between, split, stored_parts
+from pyspark_nsq.planning import (
+    RANGES_MAX,
+    Range,
+    end_within,
+    ranges_between,
+    split,
+    stored_parts,
+)
 
 A, B = TopicNode("orders", 1), TopicNode("orders", 2)
 
@@ -73,19 +81,65 @@ def test_a_limit_of_bytes_is_what_the_files_let_expect() -> None:
     assert {A: 100, B: 10} == reached
 
 
+def spread(sizes: list[int]) -> tuple[dict[TopicNode, TopicLog], Offsets]:
+    """Logs of these sizes, of one topic each, and their ends."""
+    known = {TopicNode(f"t{index:03}", 1): log_of((10, 10 + n)) for index, n in enumerate(sizes)}
+    return known, {key: log.next_seq for key, log in known.items()}
+
+
+@given(sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=20), rows_max=st.integers(1, 2000))
+def test_a_limit_is_shared_equally_and_logs_below_their_share_are_read_to_the_end(
+    sizes: list[int], rows_max: int
+) -> None:
+    known, end = spread(sizes)
+
+    reached = end_within(dict.fromkeys(known, 10), end, known, rows_max=rows_max)
+
+    rows = {key: seq - 10 for key, seq in reached.items()}
+    cut = [rows[key] for key in known if reached[key] < end[key]]
+    assert min(sum(sizes), rows_max) == sum(rows.values())
+    assert all(each >= rows_max // len(sizes) for each in cut)
+    assert all(each >= max(rows.values()) - 1 for each in cut)
+
+
+@pytest.mark.parametrize("limit", [{"rows_max": 5_000}, {"bytes_max": 50_000}])
+def test_small_logs_beside_a_large_one_are_read_by_one_task_of_one_batch(
+    limit: dict[str, int],
+) -> None:
+    known, end = spread([20] * 50 + [100_000])
+    start: Offsets = dict.fromkeys(known, 10)
+
+    reached = end_within(start, end, known, **limit)
+    (task,) = split(ranges_between(start, reached), parts_min=1, rows_max=200_000)
+
+    assert [20] * 50 + [4_000] == [each.size for each in task]
+
+
 @given(
     sizes=st.lists(st.integers(1, 1000), min_size=1, max_size=6),
     parts_min=st.integers(1, 20),
     rows_max=st.integers(1, 400),
 )
-def test_parts_are_the_ranges_in_order_small_enough_and_enough_of_them(
+def test_tasks_are_the_ranges_in_order_of_equal_size_and_no_more_than_needed(
     sizes: list[int], parts_min: int, rows_max: int
 ) -> None:
     ranges = [Range("orders", node, 10, 10 + size) for node, size in enumerate(sizes)]
 
-    parts = split(ranges, parts_min=parts_min, rows_max=rows_max)
+    tasks = split(ranges, parts_min=parts_min, rows_max=rows_max)
 
+    parts = [part for task in tasks for part in task]
     numbers = [(part.node, seq) for part in parts for seq in range(part.start, part.end)]
     assert numbers == [(each.node, seq) for each in ranges for seq in range(each.start, each.end)]
-    assert max(part.size for part in parts) <= rows_max
-    assert len(parts) >= min(parts_min, sum(sizes))
+    rows = [sum(part.size for part in task) for task in tasks]
+    assert max(rows) <= min(rows_max, min(rows) + 1)
+    needed = max(parts_min, -(-sum(sizes) // rows_max))
+    assert min(needed, sum(sizes)) == len(tasks)
+
+
+def test_very_many_ranges_are_read_by_several_tasks() -> None:
+    ranges = [Range(f"t{index}", 1, 10, 30) for index in range(4 * RANGES_MAX)]
+
+    tasks = split(ranges, parts_min=1, rows_max=200_000)
+
+    assert [RANGES_MAX] * 4 == [len(task) for task in tasks]
+    assert [] == split([], parts_min=4, rows_max=10)

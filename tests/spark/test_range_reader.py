@@ -10,7 +10,9 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import run_nsqlookupd
 from penstock.testing.waiting import wait_until
 from pyspark_nsq.errors import DataLost, NodeAway
+from pyspark_nsq.nodes import Nodes
 from pyspark_nsq.options import SourceOptions
+from pyspark_nsq.partitions import partitions_of, read_partition
 from pyspark_nsq.planning import Range
 from pyspark_nsq.range_reader import RangeReader
 
@@ -88,3 +90,20 @@ def test_another_node_at_the_same_address_is_not_taken_for_it(nsqd: NsqdProcess)
 
     with pytest.raises(NodeAway, match="node 7 is not found: none of the nsqds is that node"):
         list(bodies(RangeReader(options(nsqd), wanted, f"http://{nsqd.http_address}")))
+
+
+def test_one_task_reads_many_small_logs_of_several_nodes(
+    nsqd: NsqdProcess, other_nsqd: NsqdProcess
+) -> None:
+    topics = [f"t{number}" for number in range(20)]
+    for topic in topics:
+        publish(nsqd, topic, [f"{topic} a", f"{topic} b"])
+        publish(other_nsqd, topic, [f"{topic} c"])
+    chosen = options(nsqd, other_nsqd, topic=",".join(topics))
+    logs = Nodes(chosen.access).survey(chosen.topics).logs
+    ranges = [Range(*key, found.log.first_seq, found.log.next_seq) for key, found in logs.items()]
+
+    (task,) = partitions_of(chosen, ranges, logs)
+
+    read = [body for batch in read_partition(chosen, task) for body in batch["body"].to_pylist()]
+    assert sorted(f"{topic} {each}".encode() for topic in topics for each in "abc") == sorted(read)
