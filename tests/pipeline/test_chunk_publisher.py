@@ -1,13 +1,16 @@
 """A chunk is stored once, also when nsqd's answer is lost or nsqd is killed."""
 
+import itertools
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.spark.tables import history
 
 from penstock.errors import HttpRequestError, NotConnected
 from penstock.pipeline.brokers import Brokers
-from penstock.pipeline.chunk_publisher import ChunkPublisher
+from penstock.pipeline.chunk_publisher import ChunkPublisher, is_run_of
 from penstock.pipeline.stopping import Stop
 from penstock.testing.nsqd import NsqdProcess
 from pyspark_nsq.http_calls import HttpCalls
@@ -58,3 +61,21 @@ def test_a_node_that_does_not_come_back_ends_it(nsqd: NsqdProcess) -> None:
     nsqd.restart()
 
     assert [] == bodies(nsqd)
+
+
+BODIES = st.lists(st.sampled_from([b"a", b"b"]), max_size=12)
+
+
+@given(wanted=BODIES.filter(bool), stored=BODIES)
+def test_a_run_of_bodies_is_found_wherever_it_is(wanted: list[bytes], stored: list[bytes]) -> None:
+    starts = range(len(stored) - len(wanted) + 1)
+    expected = any(stored[start : start + len(wanted)] == wanted for start in starts)
+
+    assert expected == is_run_of(wanted, iter(stored))
+
+
+def test_stored_bodies_are_read_one_at_a_time() -> None:
+    endless = itertools.cycle([b"other", b"one", b"two"])
+
+    assert is_run_of([b"one", b"two"], endless)
+    assert b"other" == next(endless)

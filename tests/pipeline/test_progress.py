@@ -1,8 +1,11 @@
 """From Spark's reports to figures, without Spark."""
 
+import pickle
 from typing import Any
 
-from penstock.pipeline.progress import Figures, QueryMeter, RateMeter
+from pyspark.sql import Row
+
+from penstock.pipeline.progress import Figures, ObservedCounts, QueryMeter, RateMeter
 from penstock.pipeline.view import in_one_line
 from pyspark_nsq.offsets import TopicNode
 
@@ -59,3 +62,28 @@ def test_offsets_of_another_source_are_not_taken_for_ours() -> None:
     meter.observe([strange])
 
     assert Figures(name="rate", batches=1, rows=3, batch_seconds=1.5) == meter.figures(1.0)
+
+
+def observed(batch: int, **counts: int) -> dict[str, Any]:
+    return {"batchId": batch, "observedMetrics": {"counts": Row(**counts)} if counts else None}
+
+
+def test_observed_counts_are_summed_once_for_each_batch() -> None:
+    counts = ObservedCounts()
+
+    assert {} == counts.totals([observed(0)])
+    assert {"rejected": 0, "out": 3} == counts.totals([observed(0, rejected=0, out=3)])
+    reports = [observed(0, rejected=0, out=3), observed(1, rejected=1, out=2), observed(2)]
+    for _ in range(2):
+        assert {"rejected": 1, "out": 5} == counts.totals(reports)
+    assert {"rejected": 1, "out": 6} == counts.totals([*reports, observed(2, rejected=0, out=1)])
+
+
+def test_observed_counts_do_not_grow_with_the_number_of_batches() -> None:
+    counts, sizes = ObservedCounts(), []
+    for last in range(1, 2000):  # Spark shows the last 20
+        window = range(max(last - 20, 0), last)
+        assert {"out": 1000 * last} == counts.totals(observed(each, out=1000) for each in window)
+        sizes.append(len(pickle.dumps(counts)))
+
+    assert max(sizes) < sizes[0] + 32  # the digits of two numbers

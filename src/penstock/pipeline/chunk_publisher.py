@@ -5,7 +5,7 @@ is no answer, nobody knows which: then nsqd's log is looked at, from where it en
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from pyspark_nsq.nodes import Topics
 from pyspark_nsq.offsets import TopicNode
 from pyspark_nsq.rows import arrow_batches
 
-__all__ = ["ChunkPublisher"]
+__all__ = ["ChunkPublisher", "is_run_of"]
 
 PATIENCE_SECONDS = 60.0
 RETRY_SECONDS = 0.5
@@ -108,13 +108,12 @@ class ChunkPublisher:
             return False
         history = self._nodes.history(base, self._topic)
         with history.frames(plan.node_id, plan.from_seq, end) as frames:
-            stored = [
+            stored = (
                 body
                 for batch in arrow_batches(frames, self._topic)
                 for body in batch.column("body").to_pylist()
-            ]
-        starts = range(len(stored) - len(bodies) + 1)
-        return any(stored[start : start + len(bodies)] == bodies for start in starts)
+            )
+            return is_run_of(bodies, stored)
 
     def _patiently(self, ask: Callable[[], T]) -> T:
         """Asks until there is an answer, or for so long."""
@@ -144,6 +143,33 @@ class ChunkPublisher:
         if log is None:
             raise HttpRequestError(base, f"topic {self._topic} is not there any more", status=404)
         return log
+
+
+def is_run_of(wanted: Sequence[bytes], stored: Iterable[bytes]) -> bool:
+    """Whether the wanted bodies are among the stored ones, one directly after the other.
+
+    The search of Knuth, Morris and Pratt: each stored body is looked at once, and none is kept.
+    """
+    overlaps = _overlaps(wanted)
+    matched = 0
+    for body in stored:
+        while matched and body != wanted[matched]:
+            matched = overlaps[matched - 1]
+        matched += body == wanted[matched]
+        if matched == len(wanted):
+            return True
+    return False
+
+
+def _overlaps(wanted: Sequence[bytes]) -> list[int]:
+    """For each body: how many bodies at the beginning equal those that end with it."""
+    overlaps, matched = [0] * len(wanted), 0
+    for index in range(1, len(wanted)):
+        while matched and wanted[index] != wanted[matched]:
+            matched = overlaps[matched - 1]
+        matched += wanted[index] == wanted[matched]
+        overlaps[index] = matched
+    return overlaps
 
 
 def _multi_body(bodies: Sequence[bytes]) -> bytes:

@@ -9,7 +9,7 @@ over nodes of what is there and what has been read; with a target, how much is l
 """
 
 import json
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -17,7 +17,7 @@ from typing import Any
 
 from pyspark_nsq.offsets import JsonOffsets, Offsets, from_json
 
-__all__ = ["Figures", "QueryMeter", "RateMeter", "offsets_of"]
+__all__ = ["Figures", "ObservedCounts", "QueryMeter", "RateMeter", "offsets_of"]
 
 # Over so many seconds a rate is measured: long enough to be calm, short enough to be true.
 RATE_SECONDS = 20.0
@@ -157,6 +157,35 @@ class QueryMeter:
         if self._target is None or not self._read:
             return None
         return sum(max(seq - self._read.get(key, seq), 0) for key, seq in self._target.items())
+
+
+class ObservedCounts:
+    """Sums of the metrics that Spark has observed in a query's batches.
+
+    Only the newest batch is kept apart from the sums, because Spark may report it again.
+    """
+
+    def __init__(self) -> None:
+        self._before: Counter[str] = Counter()
+        self._newest_id = -1
+        self._newest: Counter[str] = Counter()
+
+    def totals(self, reports: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+        """The sums, after these reports: oldest first, and some of them seen before."""
+        for report in reports:
+            if report["batchId"] < self._newest_id:
+                continue
+            counts: Counter[str] = Counter()
+            for row in (report["observedMetrics"] or {}).values():
+                counts.update(row.asDict())
+            if report["batchId"] > self._newest_id:
+                self._before.update(self._newest)
+                self._newest_id, self._newest = report["batchId"], counts
+            elif counts:
+                self._newest = counts
+        totals = self._before.copy()
+        totals.update(self._newest)
+        return dict(totals)
 
 
 def offsets_of(text: str | JsonOffsets | None) -> Offsets:

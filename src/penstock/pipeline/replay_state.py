@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.errors import ConfigError, LakeError
-from penstock.pipeline.durable import sync
+from penstock.pipeline.durable import sync, write_durably
 
 __all__ = ["Key", "ReplayFile", "ReplayState", "Sending"]
 
@@ -94,11 +94,15 @@ class ReplayFile:
             ) from None
 
     def save(self, state: ReplayState) -> None:
-        """Whole or not at all. Not synced: that would take longer than publishing does, and after
-        a power loss nsqd's log says what the file has forgotten."""
-        new = self.path.with_suffix(".new")
-        new.write_bytes(msgspec.json.encode({"replay": self._words, "state": state}))
-        new.replace(self.path)
+        """Replace the file by one with this state, which survives a power loss. Raises LakeError.
+
+        The state that precedes a chunk must not be lost: if an older one came back, the chunks
+        after it would be published again.
+        """
+        try:
+            write_durably(self.path, msgspec.to_builtins({"replay": self._words, "state": state}))
+        except OSError as failure:
+            raise LakeError(f"cannot write {self.path} - {failure.strerror}") from None
 
     def remove(self) -> None:
         """It is over."""

@@ -10,7 +10,7 @@ for all of them, what Spark has to say.
 import fcntl
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -24,7 +24,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from penstock.errors import ConfigError, PipelineFailed
 from penstock.pipeline.brokers import Brokers
 from penstock.pipeline.failures import telling_in_words
-from penstock.pipeline.progress import Figures, QueryMeter
+from penstock.pipeline.progress import Figures, ObservedCounts, QueryMeter
 from penstock.pipeline.running import Running, begun, run_queries
 from penstock.pipeline.stopping import Stop
 from penstock.pipeline.stream_definition import Sink, Source, StreamDefinition, channel_of
@@ -168,12 +168,18 @@ def run_stream(
             query = begun(partial(output.start, order), stop)
             stack.callback(query.stop)
             target = ends if order.once else None  # of what it does not read, nothing is left
-            meter = QueryMeter(output.name, target=target, counts=_Counts(query))
+            meter = QueryMeter(output.name, target=target, counts=_counts_of(query))
             running.append(Running(query, meter))
         try:
             return run_queries("stream", running, stop)
         except PipelineFailed as failure:
             raise PipelineFailed(_with_name(str(failure), running, order)) from failure
+
+
+def _counts_of(query: StreamingQuery) -> Callable[[], dict[str, int]]:
+    """Rows rejected and rows out, as Spark has observed them until now."""
+    observed = ObservedCounts()
+    return lambda: observed.totals(query.recentProgress)
 
 
 def _with_name(words: str, running: Sequence[Running], order: StreamOrder) -> str:
@@ -291,26 +297,3 @@ def locked(checkpoint: str) -> Iterator[None]:
         except OSError:
             raise ConfigError(f"another process uses the checkpoint {checkpoint}") from None
         yield
-
-
-class _Counts:
-    """What has been observed of a query's rows: those rejected, and those that came out."""
-
-    def __init__(self, query: StreamingQuery) -> None:
-        self._query = query
-        self._of_batch: dict[int, dict[str, int]] = {}
-
-    def __call__(self) -> dict[str, int]:
-        for report in self._query.recentProgress:
-            observed = report["observedMetrics"] or {}
-            counts: dict[str, int] = {}
-            for row in observed.values():
-                for name, count in row.asDict().items():
-                    counts[name] = counts.get(name, 0) + count
-            if counts:
-                self._of_batch[report["batchId"]] = counts
-        total: dict[str, int] = {}
-        for counts in self._of_batch.values():
-            for name, count in counts.items():
-                total[name] = total.get(name, 0) + count
-        return total
