@@ -276,7 +276,6 @@ class LogBacklog(Backlog):
         topic has released, if that is more than was offered."""
         self.report_finished()
         self._released_seq = max(self._released_seq, released_seq)
-        self._revisited_below = max(self._released_seq, self._progress.known_end)
         self._read_again()
 
     @property
