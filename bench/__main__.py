@@ -31,6 +31,8 @@ PARTS = {
     "hostile": "bench.hostile",  # what a client notices while another one attacks
     "history": "bench.history",  # reading a topic's history back
     "channels": "bench.channels",  # ten thousand channels
+    "fsync": "bench.fsync",  # publishing with --sync-every=1, beside the disk's own rate
+    "stalls": "bench.stalls",  # what other clients notice of one large operation
     "growth": "bench.growth",  # what a message costs as there is more of something
 }
 

@@ -1,9 +1,11 @@
 """The parts of the bench that measure with a single nsqd, in small: do they run."""
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
-from bench import channels, history, hostile
+from bench import channels, fsync, history, hostile
 
 
 @pytest.mark.parametrize("attack", hostile.ATTACKS)
@@ -34,3 +36,14 @@ def test_many_channels_are_created_and_survive_a_restart() -> None:
     figures = channels.measure(topics=3, idle_seconds=0.1)
 
     assert {"create, s", "stop, s", "start, s", "resident, MB"} <= figures.keys()
+
+
+def test_publishing_with_an_fsync_each_is_measured_beside_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fsync, "LOADS", ((2, 2),))
+    run = CliRunner().invoke(fsync.main, ["--seconds=0.3", f"--data-path={tmp_path}"])
+
+    assert 0 == run.exit_code, run.output
+    assert "fsync/s" in run.output
+    assert "peak memory" in run.output
