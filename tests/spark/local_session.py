@@ -14,6 +14,8 @@ _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "1",
     "spark.log.level": "ERROR",
+    # A busy machine may take longer than Spark's 15 s to start a Python worker.
+    "spark.python.authenticate.socketTimeout": "120s",
 }
 
 INTERPRETED = {

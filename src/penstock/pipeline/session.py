@@ -57,7 +57,11 @@ _ALWAYS = {
     # Rows of a few hours are written as they come, instead of being sorted by the hour first.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
 }
-_AT_START = {"spark.ui.showConsoleProgress": "false"}
+_AT_START = {
+    "spark.ui.showConsoleProgress": "false",
+    # A busy machine may take longer than Spark's 15 s to start a Python worker.
+    "spark.python.authenticate.socketTimeout": "120s",
+}
 _LOCAL = {
     "spark.ui.enabled": "false",
     "spark.driver.bindAddress": "127.0.0.1",
