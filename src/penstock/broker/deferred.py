@@ -17,7 +17,7 @@ from typing import NamedTuple
 __all__ = ["CALLED_AT_ONCE_MAX", "Deferred", "DeferredRun"]
 
 # The most runs that one `call` moves: a million that come due together must not hold up the loop.
-CALLED_AT_ONCE_MAX = 4096
+CALLED_AT_ONCE_MAX = 1024
 
 
 class DeferredRun(NamedTuple):

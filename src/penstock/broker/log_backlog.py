@@ -39,8 +39,10 @@ HELD_BYTES_MAX = 32 << 20
 # of others, a smaller one makes many reads of it. One that follows on the last needs no finding.
 _FINDING_BYTES = 4096
 
-# The most runs of deferred messages that join the window at once, since each may have to be read.
-_ADMITTED_AT_ONCE_MAX = 512
+# The most runs of deferred messages that are admitted at once, and of those that have to be read:
+# finding one in the log can take two milliseconds.
+_ADMITTED_AT_ONCE_MAX = 256
+_READ_BACK_AT_ONCE_MAX = 16
 
 # The most pieces of the log that one `load` reads if none of them has a message to be delivered.
 _READS_AT_ONCE_MAX = 2
@@ -320,9 +322,14 @@ class LogBacklog(Backlog):
 
     def _admit_called(self) -> None:
         """As far as there is room, and a bounded number; `load` admits the others."""
+        reads = 0
         for _ in range(_ADMITTED_AT_ONCE_MAX):
             if not self._deferred.called_count or not self._has_room_for_called():
                 break
+            if self._deferred.called().frames is None:
+                reads += 1
+                if reads > _READ_BACK_AT_ONCE_MAX:
+                    break
             self._admit_next()
 
     def _has_room_for_called(self) -> bool:
