@@ -14,8 +14,8 @@
     goals      what our figures have to reach
     report     tables, Markdown, JSON
     growth     how the cost of a message grows with what there is more of
-    hostile    waits of a client, and memory, while another client attacks
-    history    reading a topic's history back, and live messages meanwhile
+    hostile    latency of a client, and nsqd's memory, while another client attacks
+    history    throughput of reading history, and latency of live messages during it
     channels   ten thousand channels: statistics, stop, start, idle cost
     guard      whether a message has become more expensive than in an earlier run
     plot       pictures of all this

@@ -28,11 +28,11 @@ PARTS = {
     "crowd": "bench.crowd",  # 5,000 consumers on one channel
     "shards": "bench.shards",  # one nsqd, and several on the same machine
     "spark": "bench.spark_drain",  # Spark, reading a topic
-    "hostile": "bench.hostile",  # what a client notices while another one attacks
+    "hostile": "bench.hostile",  # latency of a client while another one attacks
     "history": "bench.history",  # reading a topic's history back
     "channels": "bench.channels",  # ten thousand channels
-    "fsync": "bench.fsync",  # publishing with --sync-every=1, beside the disk's own rate
-    "stalls": "bench.stalls",  # what other clients notice of one large operation
+    "fsync": "bench.fsync",  # publishing with --sync-every=1, and the disk's own fsync rate
+    "stalls": "bench.stalls",  # how long one large operation blocks other clients
     "growth": "bench.growth",  # what a message costs as there is more of something
 }
 

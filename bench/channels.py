@@ -1,7 +1,7 @@
-"""python -m bench.channels: how nsqd copes with ten thousand channels.
+"""python -m bench.channels: cost of ten thousand channels in nsqd.
 
-Seconds for creating them, for /stats, for a stop and a start; the CPU and memory of an idle nsqd;
-and how late deferred messages come among so many channels.
+Measures the time to create them, to answer /stats, to stop and to start; CPU and memory of an idle
+nsqd; and the lateness of deferred messages.
 """
 
 import time
@@ -24,7 +24,7 @@ TIMERS, DEFER_MS = 5, 100
 
 
 def measure(topics: int, idle_seconds: float) -> dict[str, float]:
-    """Figures by name; the unit is part of the name."""
+    """Results by name; the unit is part of the name."""
     with run_nsqd() as nsqd:
         figures = {"create, s": _seconds(lambda: _create(nsqd, topics))}
         figures["/stats as JSON, s"] = _seconds(lambda: nsqd.http("GET", "/stats?format=json"))

@@ -4,8 +4,8 @@
 
 The disk's rate is measured first: threads that each append 200 bytes to a file of their own and
 fsync it. Then connections publish single messages, each waiting for its OK, to one topic and to a
-topic each. At last one connection sends messages of 1 MB, without waiting for any OK, to an nsqd
-whose fsync takes long; nsqd must stop reading from it instead of growing.
+topic each. Finally one connection sends messages of 1 MB, without waiting for any OK, to an nsqd
+with a slow fsync; nsqd must stop reading from it, so that its memory stays bounded.
 """
 
 import os
@@ -98,7 +98,7 @@ def publish_rate(
 
 
 def pipelined_peak(server: Server, seconds: float) -> tuple[int, float]:
-    """How many bytes one connection could send in that time, and nsqd's peak memory in MB."""
+    """Bytes that one connection could send in this time, and nsqd's peak memory in MB."""
     request = commands.pub("large", LARGE_BODY)
     sent = 0
     stop_at = time.monotonic() + seconds
@@ -130,7 +130,7 @@ def _connected(at: Address, count: int) -> Iterator[Sequence[socket.socket]]:
 
 
 def _warm_up(sockets: Sequence[socket.socket], requests: dict[socket.socket, bytes]) -> None:
-    """Creates the topics, so that creating them is not part of what is measured."""
+    """Creates the topics, so that their creation is not measured."""
     for each in sockets:
         each.sendall(requests[each])
         _expect_ok(each)
@@ -170,7 +170,7 @@ def main(*, data_path: Path | None, seconds: float) -> None:
 
 
 def _on_slow_disk() -> Target:
-    """Our nsqd, with an fsync that takes long."""
+    """Our nsqd, with a slow fsync."""
     ours = penstock()
     python, _, module, *flags = ours.command
     return replace(ours, command=(python, "-c", _SLOW_NSQD.format(module=module), *flags))

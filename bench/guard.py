@@ -1,14 +1,14 @@
 """Has a message become more expensive? `python -m bench.guard --save before.json` on the old code,
 `python -m bench.guard --against before.json` on the new one, both on the same machine.
 
-Messages go the way that they go in nsqd, without its sockets: commands are parsed, messages are
-published, stored, delivered and finished, by the real wire, broker and log, on files in memory.
-What that takes is divided by what a loop of plain Python takes, in turn with it in the same
-process, so that the figure, a message's cost in steps of that loop, hardly depends on what else
-the machine does. Of many short rounds the least counts: whatever else the machine
-does makes a round longer, never shorter.
+The real wire, broker and log parse commands and publish, store, deliver and finish messages, on
+files in memory and without sockets. In turn with that, the same process times a loop of plain
+Python. The result is the cost of a message in steps of that loop, so it hardly depends on other
+load on the machine. The fastest of many short rounds counts, because other load can only make a
+round longer.
 
-Processors differ by more than the limit, so no figures are kept in the repository.
+The results of different processors differ by more than the limit, so none are kept in the
+repository.
 """
 
 import gc
@@ -51,7 +51,7 @@ SAVE_EVERY = 10
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Cost of a message in one of the workloads, in steps, now and before."""
+    """Cost of a message in one workload, in steps of the loop: now, and in an earlier run."""
 
     workload: str
     steps: float
@@ -59,7 +59,7 @@ class Cost:
 
     @property
     def factor(self) -> float | None:
-        """Cost relative to the one before; None if there is no such figure."""
+        """Cost relative to the earlier run; None if that has no such workload."""
         return self.steps / self.before if self.before else None
 
     @property
@@ -72,7 +72,7 @@ class Cost:
 
 
 def measure(rounds: int, before: Mapping[str, float]) -> list[Cost]:
-    """Measures all workloads, in turn with the loop that they are compared with."""
+    """Measures all workloads, in turn with the reference loop."""
     seconds: dict[str, float] = {"steps": float("inf")}
     with _no_collection():
         for _ in range(rounds):

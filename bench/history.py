@@ -1,4 +1,4 @@
-"""python -m bench.history: cost of reading a topic's history back, and what live clients notice.
+"""python -m bench.history: cost of reading a topic's history, and its effect on live clients.
 
 A topic is filled; its whole history is read as frames over HTTP. Then messages are published to
 another topic at a steady pace, and timed, while the history is read again and again.
@@ -32,7 +32,7 @@ class HistoryCost:
 
 
 def measure(messages: int, live_seconds: float) -> HistoryCost:
-    """Fills a topic with so many messages and reads it."""
+    """Fills a topic with this many messages and reads it."""
     with run_nsqd() as nsqd:
         producer = nsqd.connect()
         for _ in range(messages // BATCH):

@@ -1,8 +1,8 @@
 """python -m bench.hostile: how long clients wait, and how much nsqd grows, under an attack.
 
 For each attack a fresh nsqd is started. A client publishes one message after the other while the
-attack lasts; the table shows its longest and its 99th percentile of waits, and the growth of nsqd's
-resident memory. The figures are by the clock, so the machine should have nothing else to do.
+attack lasts; the table shows its longest and its 99th percentile latency, and the growth of nsqd's
+resident memory. Latencies are wall-clock times, so the machine should be idle otherwise.
 """
 
 import socket
@@ -162,7 +162,7 @@ def _publish(client: RawClient, is_over: threading.Event, waits: list[float]) ->
 
 
 def _deflated(text: bytes, count: int) -> bytes:
-    """A part of a stream that is `text` so many times."""
+    """`text` repeated `count` times, as a part of a deflate stream."""
     compressor = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     return (compressor.compress(text) + compressor.flush(zlib.Z_FULL_FLUSH)) * count
 

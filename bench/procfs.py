@@ -30,7 +30,7 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 def starved_seconds(pid: int) -> float:
-    """Time that the process itself could have run and had no core to run on."""
+    """Time that the process was runnable and waited for a CPU core."""
     return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
 
 

@@ -1,11 +1,11 @@
-"""How long one large operation keeps nsqd from answering its other clients.
+"""How long one large operation blocks other clients of nsqd.
 
     python -m bench.stalls                     # all of them, about ten minutes
     python -m bench.stalls --only delete --scale 0.1
 
 Each scenario prepares a real nsqd and then runs one operation, while a probe publishes to another
 topic every 2 ms. The longest time that the probe waited for its OK is the stall. Time in which nsqd
-or the probe had no core to run on is left out, so that other load on the machine does not count.
+or the probe waited for a CPU core is subtracted, so that other load on the machine does not count.
 """
 
 import argparse
@@ -78,14 +78,14 @@ class Probe:
 
 
 def _own_seconds(nsqd: NsqdProcess) -> float:
-    """The time, less that in which nsqd or this process could run and had no core to run on."""
+    """The monotonic clock, less the time that nsqd or this process waited for a CPU core."""
     starved = procfs.starved_seconds(os.getpid()) + procfs.starved_seconds(nsqd.pid)
     return time.monotonic() - starved
 
 
 @contextmanager
 def run_nsqd(*flags: str) -> Iterator[NsqdProcess]:
-    """Runs nsqd on a data path of its own, and kills it in the end."""
+    """Runs nsqd on a temporary data path, and kills it at the end."""
     with tempfile.TemporaryDirectory(prefix="stalls-") as folder, tempfile.TemporaryFile() as log:
         nsqd = NsqdProcess(Path(folder), flags, log.fileno())
         nsqd.start()
@@ -96,7 +96,7 @@ def run_nsqd(*flags: str) -> Iterator[NsqdProcess]:
 
 
 def quiet(scale: float) -> Iterator[Row]:
-    """Nothing happens: what the probe itself takes."""
+    """No operation: the latency of the probe itself."""
     with run_nsqd() as nsqd, Probe(nsqd) as probe:
         time.sleep(max(2 * scale, 0.2))
     yield Row("quiet", probe.worst_ms, "ms")
@@ -113,7 +113,7 @@ def delete(scale: float) -> Iterator[Row]:
 
 
 def empty(scale: float) -> Iterator[Row]:
-    """A channel is emptied, and with that 2 GB of its log are trimmed."""
+    """A channel is emptied, which trims 2 GB of the log."""
     with run_nsqd() as nsqd:
         _create(nsqd, TOPIC, CHANNEL)
         _fill(nsqd, int(2000 * scale), message_bytes=MIB - 1000)
@@ -211,8 +211,8 @@ def stats(scale: float) -> Iterator[Row]:
 
 
 def idle_channel(scale: float) -> Iterator[Row]:
-    """87 messages a second in a topic of 3,000 segments that an idle channel keeps, and of 50
-    channels that keep up."""
+    """87 messages a second to 50 channels that keep up, in a topic whose idle channel retains 3,000
+    segments."""
     with run_nsqd("--max-bytes-per-file=10000") as nsqd:
         _create(nsqd, TOPIC, *(f"c{number}" for number in range(50)), "idle")
         _fill(nsqd, int(3000 * scale), message_bytes=9900)
