@@ -1,7 +1,8 @@
-"""Unexpected exceptions that were contained: each is logged with its traceback, and counted.
+"""Logging and counting of unexpected exceptions, which are bugs.
 
-Code that serves one client, channel, topic or timer catches what that one raises, reports it here
-and continues with the others. So a bug costs one of them, and the log and `/metrics` say so.
+Code that serves one client, channel, topic or timer catches its unexpected exceptions, reports them
+here and continues with the others. So a bug affects only one of them, and is visible in the log and
+in `/metrics`.
 """
 
 import asyncio
@@ -22,21 +23,21 @@ class BugReports:
         self._log = log
 
     def report(self, doing: str, bug: BaseException) -> None:
-        """`doing` completes the sentence "internal error while ..."."""
+        """Logs and counts a bug. `doing` completes the log line "internal error while ..."."""
         self.count += 1
         if isinstance(bug, MemoryError):
-            gc.collect()  # Connections that have gone may still hold what they received.
+            gc.collect()  # Closed connections may still hold received data.
         self._log.exception("internal error while %s - %r", doing, bug, error=bug)
 
     def contain(self, doing: str, step: Callable[[], object]) -> None:
-        """Runs a step; if it raises, reports that and returns."""
+        """Runs a step; if it raises, reports the exception and returns."""
         try:
             step()
         except Exception as bug:  # noqa: BLE001 (reported)
             self.report(doing, bug)
 
     def handle_loop_exceptions(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Has the event loop report the exceptions that nothing else contained."""
+        """Makes the event loop report exceptions that were not caught elsewhere."""
         loop.set_exception_handler(self._on_loop_exception)
 
     def _on_loop_exception(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ import ssl
 
 __all__ = ["reason_of"]
 
-# How OpenSSL calls it if the first bytes of the server are not TLS.
+# OpenSSL's reasons when the first bytes from the server are not TLS.
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL")
 
 

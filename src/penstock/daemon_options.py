@@ -20,11 +20,11 @@ def prefix_option(prefix: str) -> str:
 
 
 def allowed_origins_option() -> tuple[str, ...]:
-    """Declares `http_allowed_origins`, of the daemons that serve an API and no pages."""
+    """Declares `http_allowed_origins`, for daemons that serve an API and no web pages."""
     return option(
         (),
         STRINGS,
-        "an origin, such as https://app.example.com, whose web pages may send requests that change"
+        "origin, such as https://app.example.com, whose web pages may send requests that change"
         " something, or * for all; may be given more than once",
         flag="http-allowed-origin",
         key="http_allowed_origins",

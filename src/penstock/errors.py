@@ -22,7 +22,7 @@
         LakeError          a folder is no lake, or cannot be used as one
         CorruptBatch       bytes on disk are not what was written
         LogClosed          the log was used after it was closed
-        InternalError      a bug in Penstock kept something from being stored
+        InternalError      a bug in Penstock prevented a write
 
 The text of an `Error` is written for the person who reads it, and is shown alone on a line.
 """
@@ -157,9 +157,9 @@ class PipelineFailed(Error):
 
 
 class StorageError(Error):
-    """A write, a read or an fsync failed; what was being stored is not stored.
+    """A write, a read or an fsync failed; the data of a failed write is not stored.
 
-    `reason` is the cause without the file: errors of the same reason have the same remedy.
+    `reason` is the cause without the file name, by which repeated errors are grouped.
     """
 
     def __init__(self, text: str = "", *, reason: str = "") -> None:
@@ -188,7 +188,7 @@ class LogClosed(StorageError):
 
 
 class InternalError(StorageError):
-    """An unexpected exception was contained, and logged with its traceback."""
+    """An unexpected exception was caught, and logged with its traceback."""
 
     def __init__(self, doing: str, bug: Exception) -> None:
         super().__init__(f"internal error while {doing}: {type(bug).__name__}")

@@ -34,10 +34,11 @@ class Listener:
 async def listen(
     address: str, factory: Callable[[], asyncio.BaseProtocol], *, bare_name_is_path: bool = False
 ) -> Listener:
-    """Listen at host:port, or at the path of a unix socket, which contains a slash. An address with
-    neither a colon nor a slash is a path too with `bare_name_is_path`, else it lacks its port.
+    """Listen at host:port, or at the path of a unix socket, which contains a slash. With
+    `bare_name_is_path`, an address with neither a colon nor a slash is a path too; without it, that
+    raises ConfigError, because the port is missing.
 
-    If `factory` raises, the loop's exception handler is called, and that one connection closed.
+    If `factory` raises, the loop's exception handler is called, and only that connection is closed.
     """
     factory = _contained(factory)
     host, colon, port = address.rpartition(":")
@@ -67,7 +68,7 @@ def peer_address(transport: asyncio.BaseTransport) -> str:
 def _contained(
     factory: Callable[[], asyncio.BaseProtocol],
 ) -> Callable[[], asyncio.BaseProtocol]:
-    """A factory that never raises: uvloop would accept no connection after that."""
+    """A factory that never raises: after an exception, uvloop accepts no more connections."""
     loop, refusal = asyncio.get_running_loop(), _Refusal()
 
     def make() -> asyncio.BaseProtocol:
@@ -81,7 +82,7 @@ def _contained(
 
 
 class _Refusal(asyncio.Protocol):
-    """Closes connections that cannot be served. It has no state, so one does for all of them."""
+    """Closes connections that cannot be served. It has no state, so one instance is shared."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()

@@ -11,8 +11,8 @@ Nothing is formatted when the level is off. `Logger.level` may be changed at any
 one line, whatever a peer puts into its own name; the only exception is the traceback under an
 `exception`, which is there for us to mend a bug by.
 
-An error that a client or a disk can repeat at any rate is logged with its cause, and then at most
-once in REPEAT_SECONDS:
+An error that may repeat at a high rate, such as a full disk, is logged at most once in
+REPEAT_SECONDS for each cause:
 
     log.repeating_error("disk full", "[%s] - %s", address, error)
 """
@@ -28,10 +28,10 @@ from penstock.clock import SECOND_NS, Clock, SystemClock
 
 __all__ = ["LogLevel", "Logger"]
 
-# A repeating error is logged once in this time, for each cause.
+# Minimum interval between log lines of a repeating error, for each cause.
 REPEAT_SECONDS = 10.0
 
-# Causes that are told apart; errors of further ones are counted together.
+# Maximum causes counted separately; errors of further causes are counted together.
 CAUSES_MAX = 100
 
 
@@ -56,7 +56,7 @@ class LogLevel(IntEnum):
 
 @dataclass(slots=True)
 class _Repetition:
-    """The lines of one cause since one of them was written."""
+    """Errors of one cause that were suppressed since the last line was written."""
 
     until_ns: int
     suppressed: int = 0
@@ -105,8 +105,8 @@ class Logger:
             self._log(LogLevel.ERROR, message, args, fields)
 
     def repeating_error(self, cause: str, message: str, /, *args: object) -> None:
-        """An error that may repeat. The first of a cause is written; further ones are counted until
-        REPEAT_SECONDS have passed, and then the last of them is written with their number."""
+        """Logs an error that may repeat. The first error of a cause is written; further ones are
+        counted for REPEAT_SECONDS, and then the last of them is written with their number."""
         if self.level > LogLevel.ERROR:
             return
         text = message % args if args else message
@@ -123,8 +123,8 @@ class Logger:
             self._write_repetition(repetition)
 
     def flush_repeating(self, *, all_causes: bool = False) -> None:
-        """Writes the errors that were counted and whose time is up, or those of all causes. Call it
-        now and then, so that the last ones of a series are not left out."""
+        """Writes suppressed errors whose REPEAT_SECONDS have passed, or those of all causes. Call
+        it periodically, so that the last errors of a series are logged."""
         now_ns = self._clock.now_ns()
         for cause, repetition in list(self._repetitions.items()):
             if not all_causes and now_ns < repetition.until_ns:
@@ -151,8 +151,8 @@ class Logger:
         error: BaseException | None = None,
         **fields: object,
     ) -> None:
-        """An error, with the traceback of `error`, or else of the exception being handled: for our
-        own bugs only."""
+        """Logs an error with the traceback of `error`, by default the exception being handled. For
+        bugs only."""
         if self.level <= LogLevel.ERROR:
             import traceback  # noqa: PLC0415 (a daemon without bugs never pays for it)
 

@@ -137,8 +137,8 @@ def open_files_limit() -> int:
 
 
 def pause_gc() -> None:
-    """Switches the garbage collector off until `settle_memory`: starting makes many objects, nearly
-    all of which stay, and looking through them time and again would take most of it."""
+    """Disables the garbage collector until `settle_memory`. The start creates many long-lived
+    objects; scanning them again and again would take most of the start time."""
     gc.disable()
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger("pyspark_nsq")
 
 
 class LocatedRange(NamedTuple):
-    """A range, and the base URL of its node when this was planned; empty if that is unknown."""
+    """A range, and the base URL of its node at planning time; empty if unknown."""
 
     range: Range
     base: str
@@ -29,7 +29,7 @@ class LocatedRange(NamedTuple):
 
 @dataclass
 class RangesPartition(InputPartition):
-    """A task, which reads these ranges one after the other."""
+    """The ranges that one task reads, in order."""
 
     ranges: list[LocatedRange]
 
@@ -40,7 +40,7 @@ def partitions_of(
     """Partitions for what is there of these ranges. Raises DataLost if that is not enough."""
     stored = [part for each in ranges for part in _stored(options, each, logs.get(each.key))]
     tasks = split(stored, parts_min=options.partitions_min, rows_max=options.rows_per_partition)
-    # Spark takes no partition at all for one with unknown contents.
+    # An empty list would make Spark create one partition with unknown contents.
     return [RangesPartition([_located(each, logs) for each in task]) for task in tasks or [[]]]
 
 

@@ -16,7 +16,7 @@ __all__ = ["Range", "end_within", "ranges_between", "split", "stored_parts"]
 
 
 RANGES_MAX = 500
-"""Ranges for each task, on average. A range takes a request to its node, of some milliseconds."""
+"""Maximum ranges per task, on average. Each range takes a request of some milliseconds."""
 
 
 class Range(NamedTuple):
@@ -61,10 +61,10 @@ def stored_parts(wanted: Range, log: TopicLog) -> list[Range]:
 
 
 def split(ranges: Iterable[Range], *, parts_min: int, rows_max: int) -> list[list[Range]]:
-    """The same messages, in their order, as tasks of equal size; a task may read many ranges.
+    """Splits ranges into tasks of equal size, in the same order; a task may read many ranges.
 
-    A task has at most `rows_max` messages. There are at least `parts_min` tasks, as far as there
-    are messages, and more if there are many ranges, since each takes a request to its node.
+    A task has at most `rows_max` messages. There are at least `parts_min` tasks, but no more than
+    messages; many ranges make more tasks, since each range takes a request to its node.
     """
     whole = list(ranges)
     total = sum(each.size for each in whole)
@@ -132,7 +132,7 @@ def _after(parts: Iterable[Range], count: int, start: int) -> int:
 
 def _shares(wanted: Mapping[TopicNode, int], limit: int) -> dict[TopicNode, int]:
     """Max-min fair shares of the limit: no log gets more than it wants, and a log that gets less
-    than it wants gets at least as much as any other, but for one that is due to rounding."""
+    than it wants gets at least as much as any other, except for a rounding difference of one."""
     shares: dict[TopicNode, int] = {}
     left = limit
     smallest_first = sorted(wanted, key=lambda key: (wanted[key], key))

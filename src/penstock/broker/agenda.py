@@ -42,7 +42,7 @@ class Driver(Protocol):
         """A topic was made that nobody knew of; nothing has been published to it yet."""
 
     def report_bug(self, where: str, error: Exception) -> None:
-        """An unexpected exception was contained: log it, with its traceback."""
+        """Logs an unexpected exception that was caught, with its traceback."""
 
 
 class Agenda:
@@ -146,5 +146,5 @@ class Agenda:
         self._driver.topic_made(topic)
 
     def report_bug(self, where: str, error: Exception) -> None:
-        """An unexpected exception was contained."""
+        """Reports an unexpected exception that was caught."""
         self._driver.report_bug(where, error)

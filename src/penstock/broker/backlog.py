@@ -1,9 +1,9 @@
 """The messages of a channel that no subscriber has, in memory.
 
-A window of frames next to be delivered, those that wait for a time, and those whose time has come.
-The latter take turns with the window, so that a backlog does not delay them, nor they the backlog.
-It is all that an ephemeral channel has: what does not fit the window is dropped. What a lasting
-channel has besides is in `log_backlog`.
+They are in three places: the window of frames to be delivered next, the deferred messages, and the
+deferred messages that have become due. Due messages and the window are delivered in turn, so that
+neither delays the other. An ephemeral channel has nothing else: messages that do not fit into the
+window are dropped. `log_backlog` adds the log of a lasting channel.
 """
 
 from collections.abc import Callable, Iterable
@@ -41,7 +41,7 @@ class Backlog:
         `on_progress` is told that something has been finished."""
         self.in_sequence = True  # no redelivery or deferral stands in the window
         self._window = Window()
-        self._due = Window()  # deferred until now
+        self._due = Window()  # deferred messages that are due
         self._is_turn_of_due = True
         self.window_max = window_max  # what it may hold without a subscriber that waits for it
         self._on_due = on_due
@@ -72,14 +72,13 @@ class Backlog:
         return bool(self._window or self._due)
 
     def find_deferred(self) -> bool:
-        """Takes a step of the search for deferred messages that are still to be read from the log.
-        Returns whether there is more to search. Raises StorageError, and the search goes on when it
-        is next called."""
+        """Does one step of the search for deferred messages in the unread part of the log. Returns
+        whether the search is incomplete. Raises StorageError; the next call retries."""
         return False
 
     def take(self, count: int) -> list[bytes]:
-        """The next frames, of the window or of those that have come due: at most `count`, and at
-        most about a mebibyte."""
+        """Removes and returns the next frames, of the window or of the due messages: at most
+        `count`, and at most about 1 MiB."""
         if self._due and (self._is_turn_of_due or not self._window):
             self._is_turn_of_due = False
             return self._due.take(count, TAKE_BYTES_MAX)
@@ -172,7 +171,7 @@ class Backlog:
 
     @property
     def read_seq(self) -> int:
-        """The next message to be read from the log; above all messages if there is no log."""
+        """Sequence number to read next from the log; above all messages if there is no log."""
         return _NO_LOG
 
     @property
@@ -199,7 +198,7 @@ class Backlog:
         self.recall_due(wall_ns)
 
     def _admit_called(self) -> None:
-        """Has what has come due take turns with the window."""
+        """Moves due messages into `_due`, which is delivered in turn with the window."""
         while self._deferred.called_count:
             self._admit_next()
 

@@ -236,8 +236,8 @@ class Broker:
     def try_on_each(
         self, topics: Iterable[Topic], step: Callable[[Topic], None]
     ) -> Iterator[StorageError]:
-        """Does this to each topic, whatever happens to the others. Yields the failures; those
-        topics count as unsaved again."""
+        """Calls `step` for each topic, also after one has failed. Yields the failures; topics
+        that failed count as unsaved again."""
         for topic in tuple(topics):
             try:
                 step(topic)
@@ -286,7 +286,7 @@ class Broker:
         return LatencyWindow(window_ns, self._clock) if window_ns else None
 
     def _restart(self, channel: Channel, doing: str, bug: Exception) -> None:
-        """An unexpected exception costs its channel a restart from the log, and nothing else."""
+        """Restarts a channel from the log after an unexpected exception; others are unaffected."""
         self._agenda.report_bug(f"{doing} of channel {channel.name}", bug)
         try:
             channel.restart(self._clock.now_ns())

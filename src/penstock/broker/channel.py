@@ -30,7 +30,7 @@ __all__ = ["RETRY_NS", "Channel", "NotInFlight"]
 # How many messages one subscriber is given before the next one's turn.
 TURN_FRAMES = 256
 
-# How soon a channel is tried again whose log could not be read, or that failed otherwise.
+# Delay before a channel is retried after its log could not be read, or after another failure.
 RETRY_NS = SECOND_NS
 
 
@@ -133,7 +133,7 @@ class Channel:
             self._departed.append(subscriber)
             return
         frames = subscriber.in_flight.pop_all()
-        self.timeout_count += len(frames)  # nsq compat: there they wait for it
+        self.timeout_count += len(frames)  # nsq compat: NSQ lets these messages time out
         self._put_back(frames)
 
     def ready(self, subscriber: Subscriber) -> None:
@@ -231,11 +231,12 @@ class Channel:
             self._agenda.arm_at_wall(self, due_ns)
 
     def restart(self, now_ns: int, released_seq: int = 0) -> None:
-        """Continues from the cursor in a moment, as after a crash: an exception has left it unclear
-        which messages in memory are still to be delivered. Messages in flight are delivered again.
+        """Restarts the channel from its cursor after RETRY_NS, as after a crash. For use after an
+        unexpected exception, when the state in memory may be wrong. Messages in flight are
+        delivered again.
 
-        `released_seq` is the end of what the topic has released, if that is more than was offered.
-        A channel without a cursor has only its memory, and keeps it.
+        `released_seq` is the end of the messages that the topic has released, if that is beyond
+        those offered to the channel. A channel without a cursor keeps its messages in memory.
         """
         self._agenda.arm(self, now_ns + RETRY_NS)
         for ready in self._ready:
@@ -439,8 +440,8 @@ class Channel:
     def _add_by_sequence(
         self, subscriber: Subscriber, frames: list[bytes], now_ns: int, deadline_ns: int
     ) -> None:
-        """Splits a batch in which redeliveries may stand between first deliveries, and deferred
-        messages before those that are still to be read."""
+        """Adds a batch that mixes first deliveries with redeliveries, or with deferred messages
+        that are delivered before lower sequence numbers."""
         in_sequence: list[bytes] = []
         read_seq = self._backlog.read_seq
         for frame in frames:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 __all__ = ["CALLED_AT_ONCE_MAX", "Deferred", "DeferredRun"]
 
-# The most runs that one `call` moves: a million that come due together must not hold up the loop.
+# Maximum runs that one `call` moves: a million due at the same time must not block the loop.
 CALLED_AT_ONCE_MAX = 1024
 
 
@@ -89,8 +89,8 @@ class Deferred:
         return self._heap[0].due_ns if self._heap else None
 
     def call(self, wall_ns: int) -> None:
-        """Lets runs whose time has come stand in line, `CALLED_AT_ONCE_MAX` at most: as long as
-        `next_due_ns` is not after `wall_ns` there are more."""
+        """Moves due runs to the queue of called runs, at most `CALLED_AT_ONCE_MAX`. There are more
+        as long as `next_due_ns` is not after `wall_ns`."""
         for _ in range(CALLED_AT_ONCE_MAX):
             if not self._heap or self._heap[0].due_ns > wall_ns:
                 break

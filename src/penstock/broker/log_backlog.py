@@ -4,17 +4,17 @@ The window is the near end of what the log holds. At the tail it is fed by publi
 once it is full the channel falls behind, and the window is filled from the log when it has been
 emptied. Either way first deliveries are in sequence.
 
-A message that waits for a time is in the deferred set, wherever in the log the channel reads: a
-deferred publish joins it when it is released, and after a restart or a seek the log's index says
-where the others are. `_skipped` keeps the reader from delivering them a second time.
+A message that is not due yet is in the deferred set, even if the channel has not read the log that
+far: a deferred publish joins the set when it is released, and after a restart or a seek the others
+are found by the log's index. `_skipped` prevents the reader from delivering them a second time.
 
 Each message released to the channel is in exactly one of these places:
 
     behind       from `_read_seq` on, and not in `_skipped`: still to be read from the log
     window       frames in memory; redeliveries join at the end
     deferred     waiting for a time
-    called       its time has come, and there was no room in memory for it yet
-    due          frames in memory whose time has come
+    called       due, and waiting for room in memory
+    due          due, with its frame in memory
     taken        handed out by `take`: to be told to `finish` or to `put_back`
     finished     told to the cursor journal, at the latest with the next `report_finished`
 """
@@ -39,12 +39,12 @@ HELD_BYTES_MAX = 32 << 20
 # of others, a smaller one makes many reads of it. One that follows on the last needs no finding.
 _FINDING_BYTES = 4096
 
-# The most runs of deferred messages that are admitted at once, and of those that have to be read:
-# finding one in the log can take two milliseconds.
+# Maximum runs of due messages that are loaded at once, and of those that have to be read: finding
+# one in the log can take two milliseconds.
 _ADMITTED_AT_ONCE_MAX = 256
 _READ_BACK_AT_ONCE_MAX = 16
 
-# The most pieces of the log that one `load` reads if none of them has a message to be delivered.
+# Maximum pieces of the log that one `load` reads if none of them has a message to deliver.
 _READS_AT_ONCE_MAX = 2
 
 # The most that is read from the log to be looked at.
@@ -67,9 +67,10 @@ class LogBacklog(Backlog):
         *,
         first_seq: int | None = None,
     ) -> None:
-        """`on_progress` is told when there is something to journal. `first_seq` is where a cursor
-        that has to be made begins, if not at what the topic releases next. A channel that has a
-        cursor from before knows its deferred messages when this returns."""
+        """`on_progress` is told when there is something to journal. `first_seq` is where the
+        cursor of a new channel begins; by default at the next message that the topic releases. For
+        a channel that already has a cursor, all deferred messages are found before this returns.
+        """
         super().__init__(window_max, on_due, on_progress)
         self._deferred = Deferred(window_max, HELD_BYTES_MAX)
         self._channel = channel
@@ -83,10 +84,10 @@ class LogBacklog(Backlog):
         self._released_seq = released_seq
         self._wall_ns = wall_ns
         self._skipped = RangeSet()
-        """Messages from `_read_seq` on that are not to be read: finished, or in the deferred set,
-        or called, taken or in the window since they were."""
+        """Messages from `_read_seq` on that the reader skips: finished ones, and those that are or
+        were in the deferred set."""
         self._search: Iterator[list[DeferredBatch]] | None = None
-        """The rest of a search for deferred messages that are still to be read."""
+        """A search for deferred messages in the unread part of the log that is incomplete."""
         self._tracks_deferred = True
         self._read_seq = self._noted_below = 0
         is_known = channel in cursors.progress
@@ -129,8 +130,8 @@ class LogBacklog(Backlog):
         self._search_from(first_seq)
 
     def track_deferred(self, tracks: bool) -> None:
-        """Whether messages that wait for a time are set apart from those to be read. A channel that
-        delivers nothing has no use for that."""
+        """Sets whether deferred messages are moved to the deferred set. A channel that delivers
+        nothing does not need that."""
         if tracks == self._tracks_deferred:
             return
         self._tracks_deferred = tracks
@@ -153,9 +154,9 @@ class LogBacklog(Backlog):
         return self._search is not None
 
     def load(self) -> bool:
-        """Reads a piece of the log into the window, and some of the messages that have come due,
-        if nothing is left of those read before. Returns whether there is anything to take: if not,
-        and `has_more`, it takes another call to find it."""
+        """If all messages read before have been taken, reads the next piece of the log into the
+        window; if there are no due messages in memory, loads some. Returns whether there is
+        anything to take: if not, and `has_more`, call it again."""
         if not self._due:
             self._admit_called()
         for _ in range(_READS_AT_ONCE_MAX):
@@ -274,8 +275,8 @@ class LogBacklog(Backlog):
         self._cursors.flush()
 
     def restart(self, released_seq: int) -> None:
-        """Reads every unfinished message from the log again. `released_seq` is the end of what the
-        topic has released, if that is more than was offered."""
+        """Reads every unfinished message from the log again. `released_seq` is the end of the
+        messages that the topic has released, if that is beyond those offered."""
         self.report_finished()
         self._released_seq = max(self._released_seq, released_seq)
         self._read_again()
@@ -321,7 +322,7 @@ class LogBacklog(Backlog):
         super()._leave_sequence()
 
     def _admit_called(self) -> None:
-        """As far as there is room, and a bounded number; `load` admits the others."""
+        """Loads due messages while there is room, up to a limit; `load` loads the others."""
         reads = 0
         for _ in range(_ADMITTED_AT_ONCE_MAX):
             if not self._deferred.called_count or not self._has_room_for_called():
@@ -363,7 +364,8 @@ class LogBacklog(Backlog):
     def _open_messages(
         self, first_seq: int, frames: list[bytes], due_ns: int
     ) -> Iterator[tuple[int, Waiting]]:
-        """Those of a run that are to be read, by their numbers, as they are to be delivered."""
+        """The messages of a run that are not in `_skipped`, with their sequence numbers and retry
+        state."""
         notes = self._progress.notes
         for first, end in self._skipped.gaps(first_seq, first_seq + len(frames)):
             for seq in range(first, end):
@@ -410,16 +412,16 @@ class LogBacklog(Backlog):
         return frames
 
     def _read_again(self) -> None:
-        """Forgets what is in memory, and begins to read at the cursor's floor."""
+        """Drops all messages in memory, and reads from the cursor's floor again."""
         super().clear(self._progress.floor)
         self._finished.clear()
         self._begin_at_floor()
 
     def _begin_at_floor(self) -> None:
-        """Begins to read at the cursor's floor; nothing is in memory."""
+        """Starts reading at the cursor's floor. No messages may be in memory."""
         self._progress = self._cursors.progress[self._channel]
         self._read_seq = self._progress.floor
-        # From here on no message that is still to be read was delivered before.
+        # Unread messages from here on have not been delivered before.
         self._noted_below = max(self._progress.notes, default=-1) + 1
         self._skipped = RangeSet()
         self._skipped.update(self._progress.finished_ranges())
@@ -427,7 +429,7 @@ class LogBacklog(Backlog):
         self._search_from(self._read_seq)
 
     def _search_from(self, seq: int) -> None:
-        """Has the deferred messages from `seq` on found that are still to be read."""
+        """Starts a search for the unread deferred messages from `seq` on."""
         if not self._tracks_deferred or seq >= self._released_seq:
             return
         if seq < self._noted_below:
@@ -436,7 +438,7 @@ class LogBacklog(Backlog):
         self._search = chain(self._search or (), batches)
 
     def _claim_noted(self, first_seq: int) -> None:
-        """Sets requeued messages apart from those to be read that are not due yet."""
+        """Moves requeued messages that are not due yet from the reader to the deferred set."""
         wall_ns, end, skipped = self._wall_ns(), self._released_seq, self._skipped
         self._set_apart(
             [
@@ -449,8 +451,8 @@ class LogBacklog(Backlog):
         )
 
     def _claim(self, batches: Iterable[DeferredBatch]) -> None:
-        """Sets deferred messages apart from those to be read that are not due yet, but for those
-        that were recalled or delivered before: of these the journal knows when they are due."""
+        """Moves deferred messages that are not due yet from the reader to the deferred set, except
+        those that were recalled or delivered before: their due times are in the journal."""
         wall_ns, released_seq, notes = self._wall_ns(), self._released_seq, self._progress.notes
         self._set_apart(
             [
@@ -489,7 +491,7 @@ class LogBacklog(Backlog):
 
 
 def _without(numbers: tuple[int, int], excluded: Collection[int]) -> list[tuple[int, int]]:
-    """The range without single numbers, in parts."""
+    """The parts of a range that remain without the excluded numbers."""
     first, end = numbers
     if not excluded:
         return [numbers]

@@ -171,7 +171,7 @@ class Topic:
             end = min([each.finished_end for each in progress], default=self.released_seq)
 
             def is_needed(first_seq: int, next_seq: int) -> bool:
-                # The channel that is furthest behind is asked first.
+                # `progress` is sorted: the channel that is furthest behind is checked first.
                 return any(not each.is_finished(first_seq, next_seq) for each in progress)
 
             self.store.log.trim(is_needed, wall_ns, min(end, self.released_seq))

@@ -126,7 +126,7 @@ def command(
                     for done in run_stream(spark, order, survey, stop):
                         click.echo(_in_words(done))
             if once and stop.is_asked:
-                raise PipelineFailed("interrupted; the same command goes on from there")
+                raise PipelineFailed("interrupted; run the same command again to continue")
             return
         if sample is not None:
             _survey(order, stop, wait=wait)
@@ -191,7 +191,8 @@ def _pairs(option: str, told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _survey(order: "StreamOrder", stop: "Stop", *, wait: bool) -> "Survey":
-    """The logs of all sources; with `wait`, once there are some. Raises JobInterruptedError."""
+    """The logs of all sources; with `wait`, retries until there are some. Raises
+    JobInterruptedError."""
     from penstock.pipeline.stream import survey_sources  # noqa: PLC0415
 
     said = ""
@@ -203,11 +204,11 @@ def _survey(order: "StreamOrder", stop: "Stop", *, wait: bool) -> "Survey":
             if not wait:
                 raise
             if said != (said := str(failure)):
-                click.echo(f"penstock: waits: {said}", err=True)
+                click.echo(f"penstock: waiting: {said}", err=True)
             stop.wait(WAIT_SECONDS)
         else:
             for each in survey.failures:
-                click.echo(f"penstock: goes on without it until it is back: {each}", err=True)
+                click.echo(f"penstock: continuing without it until it is back: {each}", err=True)
             return survey
 
 

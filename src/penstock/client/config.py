@@ -146,7 +146,7 @@ def parse_option(option: str) -> tuple[str, object]:
 
 
 def _check_value(name: str, value: object) -> None:
-    """Raises ConfigError if the field can never have this value, whatever the others have."""
+    """Raises ConfigError if the value of a field is invalid regardless of other fields."""
     if isinstance(value, int | float) and value < 0:
         raise ConfigError(f"{name} must not be negative: {value}")
     if name in _POSITIVE and not value:

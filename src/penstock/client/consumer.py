@@ -91,9 +91,9 @@ class Consumer:
         await self.close()
 
     async def start(self, *, wait_for_lookupd: bool = False) -> None:
-        """Subscribe. Raises NotConnected or Refused if no nsqd, or no lookupd, can be used. A topic
-        that no lookupd knows yet is waited for. With `wait_for_lookupd`, so is a lookupd: if none
-        answers, the consumer logs a warning and keeps asking."""
+        """Subscribe. Raises NotConnected or Refused if no nsqd, or no lookupd, can be used. If
+        no lookupd knows the topic yet, the consumer waits for it. With `wait_for_lookupd`, it also
+        waits for a lookupd: if none answers, it logs a warning and retries."""
         if self._fleet is not None:
             raise ClientError("a consumer can be started only once")
         self._loop = asyncio.get_running_loop()
@@ -184,9 +184,9 @@ class Consumer:
         message, it is touched. One that has failed `max_attempts` times goes to `dead_letter`,
         with the error of the last time, and is finished. `concurrency` handlers work at a time.
 
-        After `stop`, the handlers may take `close_timeout` to work off what is here. If this is
-        cancelled, so are they, and what they work on is requeued. A function in a thread cannot be
-        cancelled: it goes on, and its answer is refused.
+        After `stop`, the handlers have `close_timeout` to process the messages received so far. If
+        `run` is cancelled, the handlers are cancelled too, and their messages are requeued. A
+        function in a thread cannot be cancelled: it continues, and its answer is refused.
         """
         if self._fleet is None:
             await self.start()

@@ -176,8 +176,8 @@ def request_headers(config: ClientConfig) -> list[tuple[str, str]]:
 
 
 def parse_answer(url: str, status: int, body: bytes) -> frozenset[str]:
-    """The addresses in a lookupd's answer; none for a topic that it does not know. Raises
-    HttpRequestError if it is not an answer of a lookupd."""
+    """The addresses in a lookupd's answer; empty if it does not know the topic. Raises
+    HttpRequestError if the answer is not from a lookupd."""
     if status == 404 and b"TOPIC_NOT_FOUND" in body:
         return frozenset()
     if status == 404:

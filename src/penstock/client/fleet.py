@@ -55,7 +55,7 @@ class Fleet:
         Raises ClientError if none can be used. Without `needs_one`, it returns without an nsqd if
         the addresses come from lookupds; without `needs_lookupd`, also if no lookupd answers.
 
-        An nsqd that cannot be used is logged only if this returns: the error names it too.
+        An nsqd that cannot be used is logged only if this returns; otherwise the error names it.
         """
         self._is_starting = True
         await self._start(needs_one=needs_one, needs_lookupd=needs_lookupd)

@@ -4,8 +4,8 @@
     thread = HandlerThread(calls)
     result = await thread.call(function, argument)
 
-While a function blocks, the loop goes on to answer heartbeats and to touch messages. Threads are
-daemons: a function that never returns does not keep the process from exiting.
+While a function blocks, the loop still answers heartbeats and touches messages. Threads are
+daemons: a function that never returns does not prevent the process from exiting.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ __all__ = ["HandlerThread", "LoopCalls"]
 
 
 class LoopCalls:
-    """Calls that threads hand over to the loop, which makes them in the order in which they came.
-    Several cost the loop one wake-up."""
+    """A queue of calls from threads to the event loop, which runs them in order. Several calls
+    share one wake-up of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -29,15 +29,15 @@ class LoopCalls:
         self._is_scheduled = False
 
     def put(self, function: Callable[..., object], *args: object) -> None:
-        """May be called from any thread."""
+        """Queues a call. Thread-safe."""
         self._calls.append((function, args))
-        # Checked after the append: a `_run` that has not cleared it yet will find the call.
+        # Checked after the append: if the flag is still set, the pending `_run` will find the call.
         if not self._is_scheduled:
             self._schedule()
 
     def _schedule(self) -> None:
         self._is_scheduled = True
-        with suppress(RuntimeError):  # The loop has been closed, and waits for nothing any more.
+        with suppress(RuntimeError):  # The loop is closed; the call is not needed.
             self.loop.call_soon_threadsafe(self._run)
 
     def _run(self) -> None:
@@ -47,12 +47,12 @@ class LoopCalls:
                 function, args = self._calls.popleft()
                 function(*args)
         finally:
-            if self._calls:  # One has raised, which the loop reports; the others are still made.
+            if self._calls:  # A call has raised, which the loop reports; run the others.
                 self._schedule()
 
 
 class HandlerThread:
-    """Calls one function after the other."""
+    """A thread that runs one function at a time."""
 
     def __init__(self, calls: LoopCalls) -> None:
         self._calls = calls
@@ -61,14 +61,14 @@ class HandlerThread:
 
     async def call(self, function: Callable[..., object], *args: object) -> object:
         """Calls the function in the thread, with the context variables of the caller, and returns
-        its result. The function must not raise. If this is cancelled, the function goes on."""
+        its result. The function must not raise. Cancelling this does not stop the function."""
         outcome: asyncio.Future[object] = self._calls.loop.create_future()
         context = contextvars.copy_context()
         self._functions.put(lambda: self._calls.put(_settle, outcome, context.run(function, *args)))
         return await outcome
 
     def close(self) -> None:
-        """Ends the thread after the present call. Does not wait."""
+        """Ends the thread after the current call. Does not wait."""
         self._functions.put(None)
 
     def _run(self) -> None:

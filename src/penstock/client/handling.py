@@ -1,11 +1,11 @@
 """A handler at work on a consumer's messages: what `Consumer.run` does.
 
-Each worker takes messages, calls the handler and answers for it. A coroutine function is called in
-the loop, a plain function in the worker's own thread, where it may block.
+Each worker takes messages, calls the handler, and finishes or requeues them. A coroutine function
+is called in the loop, a plain function in the worker's own thread, where it may block.
 
-Meanwhile one task goes round: it touches each message that it finds here for a second time, waiting
-or being worked on. So no message times out while its consumer is alive, and none needs its own
-timer.
+One task touches messages at intervals: each message, queued or with a handler, that was already
+here at the last interval. So no message times out while its consumer is alive, and no message needs
+its own timer.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ DeadLetter = Callable[[Message, BaseException | None], Awaitable[None] | None]
 # A message is touched after between one and two rounds here, and must not time out before that.
 ROUNDS_PER_TIMEOUT = 3
 
-# Messages that are queued for threads at a time: as many as are handled in so many seconds.
+# Messages are queued for threads in batches; a batch grows while it is handled in less than this.
 QUEUED_SECONDS = 0.001
 QUEUED_MAX = 256
 
 _Outcome: TypeAlias = BaseException | Awaitable[None]
-"""Of a handler: what it raised, or what is still to be awaited."""
+"""Outcome of a handler: the exception it raised, or the awaitable it returned."""
 
 
 class Source(Protocol):
@@ -59,7 +59,7 @@ class Source(Protocol):
 
 
 class _Worker:
-    """The message that a worker has in hand, and its thread, if it needs one."""
+    """A worker: the message it is handling, and its thread, if it needs one."""
 
     __slots__ = ("message", "thread")
 
@@ -157,7 +157,7 @@ class Handling:
                 await self._empty_queue(worker)
 
     async def _empty_queue(self, worker: _Worker) -> None:
-        """Has the thread handle what is queued, until one message needs the loop."""
+        """Handles queued messages in the thread, until one message needs the loop."""
         if worker.thread is None:
             worker.thread = HandlerThread(self._calls)
         outcome = await worker.thread.call(self._handle_queued, worker)
@@ -169,13 +169,13 @@ class Handling:
             worker.message = None
 
     def _handle_queued(self, worker: _Worker) -> "_Outcome | None":
-        """In the thread: handles messages until there are none, or until one needs the loop, which
-        then stays in hand. The result is what its handler raised, or an awaitable that it returned,
-        or None if the message has been tried too often.
+        """Runs in the thread. Handles messages until the queue is empty, or until one needs the
+        loop; that one stays in `worker.message`. Returns the exception that its handler raised, or
+        the awaitable that it returned, or None if the message has exceeded `max_attempts`.
 
-        The next time, more messages are queued if all were handled in a moment, and fewer if not:
-        a change of threads costs more than a short handler, while messages that are queued behind a
-        slow one might be handled by another worker.
+        If all messages were handled within QUEUED_SECONDS, the next batch is twice as large, else
+        it has one message: a thread switch costs more than a short handler, while messages queued
+        behind a slow handler could be handled by another worker.
         """
         attempts_max = self._config.max_attempts or 0xFFFF
         began = time.monotonic()
@@ -201,7 +201,7 @@ class Handling:
     # Outcomes.
 
     async def _conclude(self, message: Message, outcome: "_Outcome") -> None:
-        """Answers for a handler that has failed in its thread, or is still to be awaited."""
+        """Completes a message whose handler raised in its thread, or returned an awaitable."""
         if isinstance(outcome, BaseException):
             if not isinstance(outcome, Exception | asyncio.CancelledError):
                 raise outcome  # SystemExit or KeyboardInterrupt
@@ -238,7 +238,7 @@ class Handling:
                 await self._call_dead_letter(self._dead_letter, message, error)
             except Exception as failure:
                 log.error(
-                    "the dead letter %r was not taken: %s",
+                    "dead_letter failed for %r: %s",
                     message,
                     failure,
                     exc_info=_traceback_of(failure),
@@ -251,8 +251,7 @@ class Handling:
     async def _call_dead_letter(
         self, dead_letter: DeadLetter, message: Message, error: BaseException | None
     ) -> None:
-        """A plain function may block, like a handler; dead letters are rare enough for a thread of
-        their own."""
+        """Calls `dead_letter`; a plain function runs in a thread of its own, since it may block."""
         if _is_coroutine_function(dead_letter):
             pending = dead_letter(message, error)
         else:
@@ -277,25 +276,25 @@ async def keep_touching(source: Source, in_hand: Callable[[], Iterable[Message]]
         await asyncio.sleep(source.msg_timeout / ROUNDS_PER_TIMEOUT)
         held = {*source.waiting, *in_hand()}
         for message in held & seen:
-            with suppress(ClientError):  # It is answered, maybe by a thread just now.
+            with suppress(ClientError):  # Already answered, maybe by a thread just now.
                 message.touch()
         seen = held
 
 
 def _requeue(message: Message, delay_seconds: float) -> None:
-    with suppress(ClientError):  # It is answered, maybe by a thread just now.
+    with suppress(ClientError):  # Already answered, maybe by a thread just now.
         message.requeue(delay_seconds)
 
 
 def _is_coroutine_function(function: object) -> bool:
-    """Also for an object whose `__call__` is one."""
+    """Whether this is a coroutine function, or an object whose `__call__` is one."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
         getattr(function, "__call__", None)  # noqa: B004 (not a test for being callable)
     )
 
 
 def _traceback_of(error: BaseException) -> BaseException | None:
-    """The error, to be logged with its traceback; None for errors of ours, whose text suffices."""
+    """The value of `exc_info` for a log line; None for errors of `penstock.errors`."""
     return None if isinstance(error, Error) else error
 
 

@@ -29,7 +29,7 @@ class Message:
 
     Answers need no `await`: they are collected, and leave in one write. If the connection is lost
     first, nsqd delivers the message again, whatever the answer was. Only a handler that is a plain
-    function may answer from another thread than the loop's: see `Consumer.run`.
+    function may answer from a thread other than the loop's: see `Consumer.run`.
     """
 
     __slots__ = ("_answers", "attempts", "body", "id", "is_answered", "timestamp_ns")
@@ -84,8 +84,8 @@ class Message:
         return self._answers.address
 
     def make_thread_safe(self, put: Callable[..., None]) -> None:
-        """Lets any thread answer this message: `put` hands a function and its arguments over to the
-        loop of the connection."""
+        """Allows any thread to answer this message. `put` schedules a function with its arguments
+        in the loop of the connection."""
         self._answers = _ThreadSafeAnswers(self._answers, put)
 
     def is_from(self, connection: Answers) -> bool:
@@ -97,7 +97,7 @@ class Message:
 
 
 class _ThreadSafeAnswers:
-    """Hands answers over to the loop of the connection."""
+    """Schedules answers in the loop of the connection."""
 
     __slots__ = ("_answers", "_put")
 

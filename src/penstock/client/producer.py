@@ -36,7 +36,7 @@ from penstock.errors import (
 
 __all__ = ["TRY_ELSEWHERE", "Producer", "is_leaving"]
 
-# nsqd is leaving, or cannot write to its disk: another may take it.
+# nsqd is stopping or draining, or cannot write to its disk: try another nsqd.
 TRY_ELSEWHERE = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
 # One message among many may be what nsqd does not take.
@@ -126,8 +126,8 @@ class Producer:
 
         With `defer`, seconds or a timedelta, it is delivered that much later. Raises Refused if
         nsqd does not take it, or if no nsqd can store it because its disk is full, and NotConfirmed
-        if none has confirmed it in `publish_timeout`. To stop waiting does not take the message
-        back.
+        if none has confirmed it within `publish_timeout`. Cancelling this does not withdraw the
+        message.
         """
         self._check_open()
         if type(body) is not bytes or not body:
@@ -263,8 +263,8 @@ class Producer:
 
 
 def is_leaving(refusal: Refused) -> bool:
-    """Whether nsqd stops or drains, and may be back soon; otherwise its disk is full or broken,
-    which takes an operator."""
+    """Whether nsqd is stopping or draining, and may be back soon; otherwise its disk is full or
+    broken, which an operator has to repair."""
     return refusal.detail.endswith((" exiting", " draining"))
 
 

@@ -59,7 +59,7 @@ class DataPath:
         self._last_end = last_end
         self._topics_path = f"{path}/{TOPICS_NAME}"
         self._remover = remover
-        self._removal_number = 0  # of the topic's folder that was last to be removed
+        self._removal_number = 0  # of the last topic folder renamed for removal
         self._pool = FilePool(files, settings.open_files_max, remover)
         self._topics: set[str] = set()
         self._unrecovered: set[str] = set()
@@ -67,7 +67,7 @@ class DataPath:
         one, the marker goes on to say how that run ended."""
         self._stores: dict[str, TopicStore] = {}
         self._removed_below = removed_below
-        """Above all numbers of topics that were removed. A new topic starts here or later."""
+        """Above every sequence number of the deleted topics. A new topic starts here or later."""
 
     @classmethod
     def open(
@@ -79,8 +79,8 @@ class DataPath:
     ) -> "DataPath":
         """Takes a folder, which must be there, and makes a data path of it if it is none yet.
 
-        `remover` removes files that are no longer needed; without one that happens at once. Raises
-        DataPathError, and has touched nothing then.
+        `remover` removes files that are no longer needed; by default they are removed at once.
+        Raises DataPathError, in which case nothing has been changed.
         """
         remover = remover or ImmediateRemover(files)
         lock = lock_data_path(path, files)
@@ -127,7 +127,7 @@ class DataPath:
             if store is not None:
                 self._keep_numbers_of(store.log, wall_ns)
             self._files.rename(folder, removed)
-            # From here on the topic is gone; its files go now, soon, or at the next start.
+            # The topic is now deleted; the remover or the next start removes its files.
             self._removal_number += 1
             self._topics.discard(name)
             self._files.sync_folder(self._topics_path)
@@ -184,7 +184,7 @@ class DataPath:
                 self._write_marker(is_open=True)
 
     def _keep_numbers_of(self, removed: TopicLog, wall_ns: int) -> None:
-        """Has it remembered that the numbers of a topic have been used. Raises OSError."""
+        """Records in the marker which sequence numbers a deleted topic has used. Raises OSError."""
         self._removed_below = max(self._removed_below, removed.next_seq)
         if self._unrecovered:
             return
@@ -206,7 +206,7 @@ class DataPath:
     def _load_or_create(
         self, name: str, folder: str, wall_ns: int
     ) -> tuple[TopicStore, list[Finding]]:
-        # The clock may have been set back, or a removed topic have been ahead of it.
+        # The clock may have been set back, or a deleted topic may have used later numbers.
         new_seq = max(seq_of_time(wall_ns), self._removed_below)
         if name in self._topics:
             return load_store(self._pool, folder, self._settings, new_seq, self._last_end)

@@ -161,7 +161,7 @@ class RealFiles:
         target = Path(path)
         try:
             target.unlink()
-        except (IsADirectoryError, PermissionError):  # the latter is for a folder on macOS
+        except (IsADirectoryError, PermissionError):  # macOS raises the latter for a folder
             target.rmdir()
 
     def sync_folder(self, path: str) -> None:

@@ -7,7 +7,7 @@ time, because a file system commits concurrent fsyncs together.
 All state belongs to the owner's thread: a worker takes a job from one queue, puts its result into
 another, and touches nothing else.
 
-A failed fsync is repeated every second until it succeeds, whether or not anybody asks for it.
+A failed fsync is retried every second until it succeeds, also without further requests.
 """
 
 import queue
@@ -25,11 +25,11 @@ __all__ = ["RETRY_SECONDS", "RUNNING_MAX", "CallLater", "Done", "GroupCommit", "
 
 RETRY_SECONDS = 1.0
 
-# More concurrent fsyncs than this made no disk faster that was tried.
+# On all disks that were tried, more concurrent fsyncs than this gave no higher rate.
 _THREADS_MAX = 16
 
-# How many logs are handed to the threads at a time: more than there are threads, so that none of
-# them waits for the owner. The files of these logs stay open meanwhile.
+# Maximum logs queued or running in the threads: more than there are threads, so that no thread
+# waits for the owner. The files of these logs stay open.
 RUNNING_MAX = 2 * _THREADS_MAX
 
 Done = Callable[[StorageError | None], None]
@@ -37,7 +37,7 @@ CallLater = Callable[[float, Callable[[], None]], object]
 
 
 class SyncResult(NamedTuple):
-    """How one fsync ended. An error that is not a StorageError is a bug."""
+    """Result of one fsync. An error that is not a StorageError is a bug."""
 
     log: Syncable
     job: SyncJob
@@ -58,7 +58,7 @@ class GroupCommit:
     ) -> None:
         """`call_soon` can be called from any thread and runs a function in the owner's thread, as
         `loop.call_soon_threadsafe` does; `call_later` is called in the owner's thread.
-        `report_bug` is given unexpected exceptions: each fails one request and no other."""
+        `report_bug` is called with unexpected exceptions; each fails only its own request."""
         self._call_soon = call_soon
         self._call_later = call_later
         self._observe_seconds = observe_seconds
@@ -113,7 +113,7 @@ class GroupCommit:
     def _submit(self, log: Syncable, job: SyncJob) -> None:
         self._jobs.put((log, job))
         if len(self._threads) < min(len(self._running), _THREADS_MAX):
-            # If the system allows no more threads, those that run take the job.
+            # If the system allows no more threads, the existing ones take the job.
             with suppress(RuntimeError):
                 self._start_thread()
 
@@ -134,7 +134,7 @@ class GroupCommit:
         self._start_ready()
 
     def _apply(self, result: SyncResult) -> None:
-        """Tells the log, and then everyone who waits for it, how its fsync ended."""
+        """Passes the result of an fsync to the log, and then to the requests that wait for it."""
         log, dones = result.log, self._running[result.log]
         self._observe_seconds(result.seconds)
         error = None if result.error is None else self._storage_error("syncing", result.error)
@@ -156,7 +156,7 @@ class GroupCommit:
             self._retry_later(log)
 
     def _end_later(self, result: SyncResult) -> None:
-        """The log could not be told how its fsync ended: it is told in a while that it failed."""
+        """After `end_sync` has raised: calls it again later, with the fsync reported as failed."""
         if self._is_closing:
             self._end(result.log)
         else:
@@ -209,7 +209,7 @@ class GroupCommit:
         except Exception as bug:  # noqa: BLE001 (handed to the owner's thread, and reported there)
             error = bug
         self._results.put(SyncResult(log, job, error, time.monotonic() - started_at))
-        # The owner clears this flag before it takes the results, so none stays behind.
+        # The owner clears this flag before it takes the results, so no result is missed.
         if not self._is_applying_soon:
             self._is_applying_soon = True
             self._call_soon(self._apply_results)

@@ -56,7 +56,7 @@ INDEX_SPACING_BYTES = 128 * 1024
 
 CHECKPOINT_BYTES = 60
 
-# The most deferred batches that `DeferredIndex.between` returns in one list.
+# Maximum deferred batches in one list of `DeferredIndex.between`.
 DEFERRED_CHUNK = 1024
 
 _MAGIC = b"\x9ePSI"
@@ -215,8 +215,7 @@ def maybe_index(data: bytes) -> SparseIndex | None:
 
 
 def maybe_deferred(data: bytes) -> DeferredIndex | None:
-    """The deferred batches in the whole of such a file, or None if they are not what was
-    written."""
+    """The deferred batches in an index file, or None if its checksums do not match."""
     head = _maybe_head(data)
     if head is None:
         return None

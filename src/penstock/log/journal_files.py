@@ -34,7 +34,7 @@ class JournalFiles:
         self._current: Handle | None = None
         self._end = 0
         self._compact_at = 0
-        self._new_names = 0  # files that were made since the folders were last synced
+        self._new_names = 0  # files created since the folders were last synced
         self._stale: list[str] = []
         """Files that are not needed once the current generation is synced."""
 
@@ -119,7 +119,7 @@ class JournalFiles:
         )
 
     def end_sync(self, job: "JournalSync") -> None:
-        """Removes the files that a sync, which has succeeded, has made needless."""
+        """Removes the files that are obsolete after a successful sync."""
         self._new_names -= job.new_names
         for path in job.stale:
             # One that stays in the list is tried again after the next sync.
@@ -182,14 +182,14 @@ class JournalSync:
         self._is_pinned = True
 
     def run(self) -> None:
-        """Fsyncs the journal, and if it is new the folders with its name and the topic's."""
+        """Fsyncs the journal and, if the file is new, its folder and the folder of the topics."""
         self._handle.open().sync()
         if self.new_names:
             self._files.sync_folder(self._folder)
             self._files.sync_folder(self._folder.rpartition("/")[0])
 
     def release(self) -> None:
-        """Lets the file be closed. Calling it again does nothing."""
+        """Unpins the file, so that the pool may close it. Idempotent."""
         if self._is_pinned:
             self._is_pinned = False
             self._handle.unpin()

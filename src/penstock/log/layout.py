@@ -114,12 +114,12 @@ def maybe_shard(name: str) -> int | None:
 
 
 def removed_name(folder: str, number: int) -> str:
-    """The name of a topic's folder while it is being removed. The number tells it from others of
-    the same topic, which may have been made and deleted again before the first is removed."""
+    """The name of a topic's folder while it is being removed. The number makes it unique: the topic
+    may be created and deleted again before the first folder is removed."""
     return f"{folder}~removed-{number}"
 
 
 def maybe_removed(folder: str) -> int | None:
-    """The number in the name of a topic's folder that is to be removed, if it is one."""
+    """The number in the name of a folder made by `removed_name`; None for other folders."""
     match = _REMOVED.fullmatch(folder)
     return int(match[2]) if match and names.name_of_file(match[1]) is not None else None

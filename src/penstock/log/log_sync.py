@@ -42,7 +42,7 @@ class LogSync:
             self._files.sync_folder(folder)
 
     def release(self) -> None:
-        """Lets the files be closed. Calling it again does nothing."""
+        """Unpins the files, so that the pool may close them. Idempotent."""
         while self._pinned:
             self._pinned.pop().handle.unpin()
 

@@ -8,11 +8,11 @@ It is text, so that a person can read it:
     closed
     removed below 1794798614919625
 
-`boot` names the time that the machine was up when the data path was last opened; the next line says
+`boot` is the boot ID of the machine when the data path was last opened; the next line says
 `open` while a process has it open. `open` and another boot than today's: the machine went down with
-the data path open, and writes that nobody synced may be lost without a trace.
+the data path open, and writes that were not fsynced may be lost without a trace.
 
-`removed below` is a sequence number above all those of topics that were removed. A topic that is
+`removed below` is a number above every sequence number of the deleted topics. A topic that is
 created again starts there or later, so that no number is used twice.
 """
 

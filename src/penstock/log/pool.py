@@ -63,7 +63,7 @@ class FilePool:
     """The handles that are open now, the one opened longest ago first."""
 
     def __init__(self, files: Files, open_max: int, remover: Remover | None = None) -> None:
-        """`remover` removes segments that are trimmed; without one that happens at once."""
+        """`remover` removes trimmed segments; by default they are removed at once."""
         self.files = files
         self.remover = remover or ImmediateRemover(files)
         self._open_max = open_max

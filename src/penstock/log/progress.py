@@ -68,7 +68,7 @@ class Progress:
 
     @property
     def finished_end(self) -> int:
-        """Nothing at or above this number has been finished."""
+        """One past the highest finished sequence number; at least the floor."""
         return max(self.floor, self._finished.end)
 
     @property

@@ -51,8 +51,8 @@ class RangeSet:
         self.total += end - first - held
 
     def update(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Adds many ranges, which may overlap each other and the set. Cheapest if they come sorted
-        and lie above the set."""
+        """Adds many ranges, which may overlap each other and the set. Fastest if they are sorted
+        and above the set."""
         added = sorted(ranges)
         if not added:
             return

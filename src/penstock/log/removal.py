@@ -1,8 +1,8 @@
-"""Removing files, which takes a file system tens of milliseconds for each large one.
+"""Removal of files, which takes tens of milliseconds for each large file.
 
-nsqd removes them in a thread (`BackgroundRemover`), so that trimming a log or deleting a topic does
-not hold up the event loop. The log forgets a segment, and a topic's folder has been renamed, before
-they are handed over: if the process ends first, the next start finds what is left and removes it.
+nsqd removes files in a thread (`BackgroundRemover`), so that trimming a log or deleting a topic
+does not block the event loop. Before the removal, the log drops the segment, or the topic's folder
+is renamed: if the process ends first, the next start finds the remaining files and removes them.
 """
 
 import contextlib
@@ -16,12 +16,12 @@ from penstock.log.files import Files, storage_error
 
 __all__ = ["BackgroundRemover", "ImmediateRemover", "Remover"]
 
-# How soon a removal that failed is tried again.
+# Delay before a failed removal is retried.
 RETRY_SECONDS = 10.0
 
 
 class Remover(Protocol):
-    """Removes files that are no longer needed. One that is not there is no failure."""
+    """Removes files that are no longer needed. Missing files are ignored."""
 
     def remove(self, path: str) -> None:
         """Removes a file."""
@@ -30,7 +30,7 @@ class Remover(Protocol):
         """Removes a folder with the files in it."""
 
     def close(self) -> None:
-        """Leaves what has not been removed to the next start."""
+        """Stops removing; the next start removes the remaining files."""
 
 
 class ImmediateRemover:
@@ -60,7 +60,7 @@ class _Removal(NamedTuple):
 
 class BackgroundRemover:
     """Removes files in a thread, one after the other. If one cannot be removed, `on_failure` is
-    called in that thread, and it is tried again later."""
+    called in that thread, and the removal is retried later."""
 
     def __init__(self, files: Files, on_failure: Callable[[StorageError], object]) -> None:
         self._remover = ImmediateRemover(files)
@@ -77,7 +77,7 @@ class BackgroundRemover:
         self._add(_Removal(self._remover.remove_folder, path))
 
     def close(self) -> None:
-        """Ends the thread once it has removed the file or folder that it is at."""
+        """Ends the thread after the removal in progress."""
         if self._thread is not None:
             self._is_closing = True
             self._removals.put(None)

@@ -49,7 +49,7 @@ _RESERVE_BYTES = 4 * 1024 * 1024
 # gather them.
 _COPIED_BYTES_MAX = 16 * 1024
 
-# How much is read at a time to find the deferred batches of a segment whose index file is damaged.
+# Bytes read at a time to find the deferred batches of a segment whose index file is damaged.
 _SEARCH_BYTES = 256 * 1024
 
 # Readers of one segment whose place is remembered, so that they go on without a search.
@@ -202,11 +202,12 @@ class Segment:
         if self._prepared_end > self.end > _RESERVE_BYTES:
             self.cut_rest()
         self.write_index()
-        self._deferred = None  # or a log of deferred messages would be in memory for a quarter
+        # Not kept in memory: for small deferred messages it is a quarter of the size of the log.
+        self._deferred = None
 
     def write_index(self) -> None:
-        """Writes the index file, which may only speak of bytes that are synced. If that is not done
-        to its end, its checksums tell."""
+        """Writes the index file, which must cover only synced bytes. An incomplete file is detected
+        by its checksums."""
         assert self.is_synced
         self._deferred = self.deferred
         content = encode_index(self.checkpoint, self.index, self._deferred)
@@ -220,11 +221,11 @@ class Segment:
         self.indexed_end = self.end
 
     def remove(self) -> None:
-        """Has the segment's files removed, which must not be used any more. If that fails at once
-        it raises OSError, and the segment is there still."""
+        """Removes the segment's files; the segment must not be used afterwards. If an immediate
+        removal fails, raises OSError, and the segment still exists."""
         self._remover.remove(self._index_path)
         self.indexed_end = 0
-        self.handle.close()  # before the file is removed: the last to close it frees its blocks
+        self.handle.close()  # first, so that the remover frees the blocks, and not this close
         self._remover.remove(self.handle.path)
         self.is_removed = True
 
@@ -268,8 +269,8 @@ class Segment:
                 position = self._step_over(position)
 
     def deferred_batches(self, first: int, end: int) -> Iterator[list[DeferredBatch]]:
-        """The batches of `[first, end)` that have a due time, in lists of bounded length, which may
-        be empty. Each step reads a bounded part of the segment."""
+        """Yields the batches of `[first, end)` with a due time, in lists of bounded length, which
+        may be empty. Each step reads a bounded part of the segment."""
         if self._deferred_count == 0:
             return
         index = self._deferred if self._deferred is not None else self._stored_deferred()
@@ -329,8 +330,8 @@ class Segment:
         self._entry_at = index.next_position
 
     def _prepare(self, file: File, end: int) -> None:
-        """Loads the indexes, and sets space aside for the next appends, which makes each a sixth
-        cheaper on ext4; but not for a topic of few messages."""
+        """Loads the indexes, and preallocates space for the next appends, which makes an append a
+        sixth cheaper on ext4; not for a topic with few messages."""
         self._index, self._deferred = self.index, self.deferred
         start = max(self._prepared_end, self.end)
         self._prepared_end = max(end, start) + _RESERVE_BYTES
@@ -372,7 +373,7 @@ class Segment:
         self._deferred_count = len(self._deferred)
 
     def _search_deferred(self, found: DeferredIndex) -> Iterator[list[DeferredBatch]]:
-        """Reads the segment in pieces, with an empty list after each, to fill `found`."""
+        """Reads the segment in pieces to fill `found`; yields an empty list after each piece."""
         piece_end = _SEARCH_BYTES
         for batch, _ in self.batches(0, _SEARCH_BYTES):
             if batch.due_ns:
@@ -388,7 +389,7 @@ class Segment:
         return maybe_index(self._index_file())
 
     def _index_file(self) -> bytes:
-        """The content of the index file; nothing if it cannot be read."""
+        """The content of the index file; empty if it cannot be read."""
         try:
             with contextlib.closing(self._files.open(self._index_path, "read")) as file:
                 return file.read(0, file.size())

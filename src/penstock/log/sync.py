@@ -66,8 +66,8 @@ def run_sync(target: Syncable) -> None:
 
 
 def try_syncs(targets: Sequence[Syncable]) -> None:
-    """Syncs many, here and now, many at a time. One that fails, for whatever reason, is left as one
-    that needs it: closing it syncs once more, and raises."""
+    """Fsyncs all targets, several at a time, and waits for the results. A target whose fsync fails
+    still needs one: closing it syncs once more, and raises."""
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sync") as threads:
         for at in range(0, len(targets), _SYNCS_AT_ONCE):
             begun: list[tuple[Syncable, SyncJob]] = []

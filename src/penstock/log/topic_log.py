@@ -213,7 +213,7 @@ class TopicLog:
     def deferred_batches(self, first: int, end: int) -> Iterator[list[DeferredBatch]]:
         """The batches of `[first, end)` that have a due time, in order, in lists of bounded length.
 
-        Each step does a bounded amount of work, and may bring an empty list. Raises StorageError.
+        Each step does a bounded amount of work, and may yield an empty list. Raises StorageError.
         """
         for segment in list(self._segments_from(first)):
             if segment.first_seq >= end:
@@ -232,9 +232,9 @@ class TopicLog:
     ) -> int:
         """Deletes the segments that `is_needed(first, end)` denies and retention does not keep.
 
-        Any segment but the last may go, also from the middle: one message that is put off for long
-        does not keep all that came after it. From `end` on, all are needed. Returns how many bytes
-        were freed.
+        Any segment but the last may go, also from the middle: one long-deferred
+        message does not retain all later segments. All segments from `end` on are needed. Returns
+        the number of bytes freed.
         """
         if self._is_overdue(wall_ns):
             try:
@@ -250,7 +250,7 @@ class TopicLog:
         try:
             for segment in candidates:
                 if self._is_retained(segment, size - freed, wall_ns):
-                    break  # and so are those that come after it
+                    break  # and so are all later ones
                 if not is_needed(segment.first_seq, segment.next_seq):
                     segment.remove()
                     freed += segment.end

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 # More messages than nsqd can store between two fsyncs: twelve minutes at 1.5 million a second.
-# There are 10 million times as many numbers.
+# The 54 bits of a sequence number suffice for 10 million such skips.
 SKIPPED_NUMBERS = 1 << 30
 
 
@@ -61,8 +61,8 @@ class TopicStore:
 
 
 def close_stores(stores: Sequence[TopicStore]) -> list[StorageError]:
-    """Closes many topics in the time that a few would take; returns the failures. If an unexpected
-    exception occurs, it is raised once all the others are closed.
+    """Closes many topics, with their fsyncs in parallel; returns the failures. An unexpected
+    exception is raised after all others are closed.
 
     No sync may be under way.
     """
@@ -102,12 +102,12 @@ def load_store(
     pool: FilePool, folder: str, settings: LogSettings, new_seq: int, last_end: LastEnd
 ) -> tuple[TopicStore, list[Finding]]:
     """Loads a topic; also returns what had to be put right. Raises OSError or StorageError.
-    `new_seq` is the number that a new topic would start with.
+    `new_seq` is the first sequence number of a new topic.
 
     After a power loss, messages that were delivered may be gone without a trace. Their numbers are
     not used again, because a reader may remember its position: the next message gets a number far
-    above every known one, whatever the clock says. That is synced before it is used, so that a
-    second power loss skips further.
+    above every known one, even if the clock was set back. The new start is fsynced before it is
+    used, so that a second power loss skips further.
     """
     lost_power = last_end is LastEnd.POWER_LOSS
     loaded = load_segments(pool, folder)

@@ -128,7 +128,7 @@ class OldDataPath:
 
 
 def _refuse_penstocks(path: str, found: list[str], files: Files, *, has_queues: bool) -> None:
-    """Raises DataPathError if an import would leave Penstock's own messages behind."""
+    """Raises DataPathError if the path has Penstock topics, which an import would leave out."""
     if not has_queues:
         raise DataPathError(
             f"{path} is a data path of Penstock ({FORMAT_NAME}), and has no queue of NSQ's nsqd: "

@@ -1,6 +1,6 @@
 """Who may do what.
 
-Four questions, each asked of every request that it concerns:
+Four checks, each for the requests that it concerns:
 
 - Is the visitor logged in? Only if there is a file of tokens: see `login`.
 - May the user change things? NSQ's rule: if there are admin users, a proxy before us has to name
@@ -44,14 +44,15 @@ class Admins:
 class AllowedHosts:
     """The host names that nsqadmin answers to, against DNS rebinding.
 
-    A page that was loaded from a public name can let that name resolve to our address, and is then
-    of the same origin as nsqadmin to the browser. So a public name has to be allowed; `*` allows
-    all, `*.example.com` all names below one. Addresses, names without a dot, names of private
-    domains and the machine's own names are always allowed, because no stranger can register them.
+    After a page is loaded, the owner of its host name can let that name resolve to our address; the
+    browser then treats the page as being of nsqadmin's origin. So a public name has to be allowed;
+    `*` allows all, `*.example.com` all subdomains. IP addresses, names without a dot, names in
+    private domains and the machine's own names are always allowed, because an attacker cannot
+    register them.
 
     Without a list, public names are refused only together with the port that we listen on. A
-    browser that connects to us directly cannot leave out the port, while one behind a reverse proxy
-    names the proxy's.
+    browser that connects to us directly always sends that port; behind a reverse proxy it sends the
+    proxy's.
     """
 
     def __init__(self, allowed: Collection[str]) -> None:
@@ -59,7 +60,7 @@ class AllowedHosts:
         self._own_names = {os.uname().nodename.lower()}
 
     async def add_full_name(self) -> None:
-        """Adds the machine's name with its domain, as far as DNS or /etc/hosts know it."""
+        """Adds the machine's name with its domain, if DNS or /etc/hosts has it."""
         name = os.uname().nodename
         with suppress(OSError, UnicodeError):
             found = await asyncio.get_running_loop().getaddrinfo(
@@ -68,7 +69,7 @@ class AllowedHosts:
             self._own_names |= {full_name.lower() for *_, full_name, _ in found if full_name}
 
     def refused(self, request: Request) -> str:
-        """The name that a request is refused for; empty if it is not."""
+        """The host name for which a request is refused; empty if it is allowed."""
         host = request.headers.get("host", "")
         name, port = _split_host(host)
         if not origins.is_public_name(name) or name in self._own_names or self._includes(name):
@@ -85,7 +86,7 @@ class AllowedHosts:
 
 
 def _split_host(host: str) -> tuple[str, int]:
-    """Name and port of a Host header; the port of plain HTTP where it names none."""
+    """Name and port of a Host header; port 80 if it has none."""
     name, colon, port = host.rpartition(":")
     if not colon or not port.isdecimal():
         name, port = host, "80"

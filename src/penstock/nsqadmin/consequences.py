@@ -80,7 +80,7 @@ def about_channel(deed: str, row: ChannelRow) -> Question:
 
 
 def _facts(deed: str, row: ChannelRow) -> list[str]:
-    """Of a channel that consumers subscribe to."""
+    """Confirmation text for a channel that consumers subscribe to."""
     consumers = _count(row.clients, "consumer")
     held = (
         f"{_count(row.depth, 'message')} waiting, {commas(row.in_flight)} in flight and"
@@ -107,8 +107,9 @@ def _facts(deed: str, row: ChannelRow) -> list[str]:
 
 
 def _facts_for_commits(deed: str, row: ChannelRow) -> list[str]:
-    """Of a channel that marks the position of a reader, which has no consumers. Its messages stay
-    in the log for as long as it, another channel or the retention keeps them there."""
+    """Confirmation text for a channel that stores the committed position of a job and has no
+    consumers. Its messages stay in the log as long as it, another channel or the retention needs
+    them."""
     purpose = "A job that reads the log, such as a Spark query, marks its position with it."
     uncommitted = f"The job has not committed {_count(row.depth, 'message')} yet."
     loss = [

@@ -122,7 +122,7 @@ class BodyLimit:
 
 
 class Doors:
-    """Refuses requests to foreign host names, from other sites and without a login."""
+    """Refuses requests under other host names, from other sites and without a login."""
 
     def __init__(
         self, app: ASGIApp, base: str, login: Login | None, allowed_hosts: AllowedHosts

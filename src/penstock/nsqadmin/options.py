@@ -27,7 +27,7 @@ class NsqadminOptions(DaemonOptions):
     http_address: str = option(
         "0.0.0.0:4171",
         STRING,
-        "where HTTP is served: address:port, or a unix socket's path with a / in it",
+        "address for HTTP: address:port, or the path of a unix socket, which must contain a /",
     )
     base_path: str = option("/", STRING, "the path that every page and call begins with")
     dev_static_dir: str = option(
@@ -81,8 +81,8 @@ class NsqadminOptions(DaemonOptions):
     allowed_hosts: tuple[str, ...] = option(
         (),
         STRINGS,
-        "a host name that browsers may use for nsqadmin, *.example.com for all below one, or * for"
-        " any; may be given more than once",
+        "public host name of nsqadmin; *.example.com for all subdomains, * for any name; may be"
+        " given more than once",
         flag="allowed-host",
         key="allowed_hosts",
     )
@@ -124,7 +124,7 @@ class NsqadminOptions(DaemonOptions):
         "nsq.%s", STRING, "what nsqds put before the names they send to statsd; %s is the host"
     )
     statsd_interval_ns: int = option(
-        60 * SECOND_NS, DURATION, "how often nsqds send to statsd", at_least=0
+        60 * SECOND_NS, DURATION, "interval at which nsqds send to statsd", at_least=0
     )
 
 

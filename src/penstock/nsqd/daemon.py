@@ -132,7 +132,7 @@ class Nsqd:
         self.clients = Clients()
         self.refusals = Refusals()
         self.unresponsive_shards = 0
-        """As told by the supervisor of `--shards`."""
+        """With `--shards`: the number last sent by the supervisor."""
         self._admission = Admission(
             total_max=options.max_connections, per_address_max=options.max_connections_per_address
         )
@@ -208,8 +208,8 @@ class Nsqd:
         self._keep_house()
 
     async def stop(self) -> None:
-        """Stops accepting, closes connections, stores everything. A step that fails is logged, and
-        the others are taken all the same."""
+        """Stops accepting, closes connections, stores everything. If a step fails, the failure is
+        logged and the other steps still run."""
         for step in (
             self._stop_listening,
             self.broker.exit,
@@ -336,7 +336,7 @@ class Nsqd:
         services.options = self._options_in_use()
 
     def _persist(self, topic: Topic | None, done: Callable[[StorageError | None], None]) -> None:
-        """Calls `done` once nsqd.dat, and a topic's channels, are safe from a power loss."""
+        """Calls `done` once nsqd.dat and the cursors of the topic's channels are fsynced."""
 
         def metadata_written(failure: StorageError | None) -> None:
             if failure is not None or topic is None or topic.store is None or topic.closed:
@@ -449,7 +449,7 @@ class Nsqd:
             self._loop.call_soon(self._end_turn)
 
     def _end_turn(self) -> None:
-        """Stores everything that one turn of the loop brought, then delivers."""
+        """Stores all publishes received in one turn of the loop, then delivers."""
         try:
             self._publisher.store()
         finally:
@@ -482,8 +482,8 @@ class Nsqd:
         self._save_seconds = SAVE_RETRY_SECONDS if failures else SAVE_SECONDS
 
     def _keep_house(self) -> None:
-        """Every sync timeout: syncs the rest, notices that a disk works again or that the wall
-        clock was set, and deletes what was kept long enough."""
+        """Runs every sync timeout: fsyncs unsynced logs, probes failed logs, trims logs, writes
+        suppressed log lines, and reacts to a changed wall clock."""
         for step in (
             self._sync_rest,
             self._tend_logs,

@@ -36,8 +36,7 @@ class Durability:
         self._commit.request(topic.store.log, done)
 
     def sync_channels(self, topic: Topic, done: Callable[[StorageError | None], None]) -> None:
-        """Calls `done`, later, once what is known of the topic's channels is safe, or cannot be
-        made so."""
+        """Requests an fsync of the topic's cursors; later calls `done` with the error, if any."""
         assert topic.store is not None
         self._commit.request(topic.store.cursors, done)
 

@@ -59,7 +59,7 @@ from penstock.wire.mpub import parse_mpub_body
 
 __all__ = ["HttpApi", "HttpServices"]
 
-# The endpoints of history that change a topic or a channel for good.
+# History endpoints whose changes must be persisted before the answer.
 _LASTING = {
     "/channel/cancel",
     "/channel/create",
@@ -69,7 +69,7 @@ _LASTING = {
 }
 
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
-# Up to so many topics and channels /stats is answered at once.
+# Maximum topics and channels for which /stats is computed in one turn of the loop.
 _ROWS_AT_ONCE_MAX = 500
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
@@ -87,7 +87,7 @@ class HttpServices:
     clients: Clients
     gc_pauses: GcPauses
     metrics: MetricsSource
-    # Calls back once nsqd.dat, and a topic's channels, are safe from a power loss.
+    # Calls back once nsqd.dat and the cursors of a topic's channels are fsynced.
     persist: Callable[[Topic | None, Callable[[StorageError | None], None]], None]
     save_metadata_soon: Callable[[], None]
     history: HistoryStreams
@@ -199,7 +199,8 @@ class HttpApi:
         return handle
 
     def _when_persisted(self, handler: Handler) -> Handler:
-        """A change that an operator is told is done survives a power loss."""
+        """Wraps a handler: the answer is sent after the change is fsynced, so that it survives a
+        power loss."""
         handler = self._when_publishes_are_stored(handler)
 
         def handle(request: Request) -> object:
@@ -463,7 +464,7 @@ def _not_stored(topic: Topic, failure: StorageError, log: Logger) -> HttpError:
 
 
 async def _in_turns(steps: Steps[object]) -> object:
-    """Takes one step a turn of the loop, so that other clients do not wait for all of them."""
+    """Runs one step in each turn of the loop, so that other clients are served in between."""
     while True:
         try:
             next(steps)

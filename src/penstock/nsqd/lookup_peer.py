@@ -27,7 +27,7 @@ from penstock.wire import lookup_v1
 
 __all__ = ["LookupPeer", "PeerInfo"]
 
-# NSQ's: how long nsqlookupd has for a connection and for an answer, and how often it is pinged.
+# As in NSQ: timeout for a connection and for an answer of nsqlookupd, and interval of pings.
 TIMEOUT_SECONDS = 1.0
 PING_SECONDS = 15.0
 
@@ -223,7 +223,7 @@ class _Conversation(asyncio.Protocol):
     async def ask(self, *commands: bytes) -> list[bytes | ProtocolError]:
         """Sends commands and returns their answers, including non-fatal errors.
 
-        Each complete answer must follow the previous one within TIMEOUT_SECONDS; parts of an answer
+        Each complete answer must arrive within TIMEOUT_SECONDS of the previous one; partial answers
         do not extend that. Raises TimeoutError, ProtocolError for fatal errors, and OSError if the
         connection ends.
         """

@@ -129,7 +129,7 @@ class LookupPeers:
         )
 
     async def _ask(self, peer: LookupPeer, topic: str) -> list[str]:
-        """The channels that one nsqlookupd knows; none, with a warning, if it does not answer.
+        """The channels that one nsqlookupd knows; empty, with a warning, if it does not answer.
 
         The request timeout covers everything: a first connection to nsqlookupd, the wait for other
         requests to it, and the request. The topic's messages wait no longer than that.

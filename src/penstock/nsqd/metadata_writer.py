@@ -36,14 +36,15 @@ class MetadataWriter:
         self._write_in(DELAY_SECONDS)
 
     def write(self, done: Callable[[StorageError | None], None]) -> None:
-        """Writes now. Calls `done`, in the loop, once the file is safe from a power loss, or with
-        the failure; then it is tried again."""
+        """Writes now. Calls `done` in the loop once the file is fsynced, or with the failure; a
+        failed write is retried."""
         self._begin().add_done_callback(
             lambda written: self._loop.call_soon_threadsafe(done, written.result())
         )
 
     def write_and_wait(self) -> None:
-        """Writes before the loop serves anyone. A failure is logged, and tried again."""
+        """Writes and waits, blocking the loop: for use at the start. A failed write is logged and
+        retried."""
         self._begin().result()
 
     def close(self) -> None:

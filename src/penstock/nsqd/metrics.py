@@ -189,7 +189,7 @@ _PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
         Family(
             "nsqd_unresponsive_shards",
             "gauge",
-            "Shards of this nsqd that send their supervisor no heartbeats.",
+            "Shards of this nsqd whose heartbeats the supervisor misses.",
         ),
         _one(lambda source: source.unresponsive_shards()),
     ),
@@ -380,7 +380,8 @@ _CHANNEL_DELIVERIES: Final = _channel(
 _CHANNEL_COMMIT: Final = _channel(
     "last_commit_timestamp_seconds",
     "gauge",
-    "When a channel that is moved by commits was last committed, or nsqd's start if not since.",
+    "Time of the last commit of a channel that a job commits; the start of nsqd if there was none"
+    " since.",
 )
 _TOPIC_LATENCY: Final = _topic(
     "latency_seconds",
@@ -405,7 +406,7 @@ def _deliveries(channels: Iterable[tuple[str, Channel]]) -> Iterator[Sample]:
 
 
 def _commits(channels: Iterable[tuple[str, Channel]], started_at_ns: int) -> Iterator[Sample]:
-    """Only of channels that are moved by commits, so that others can be told from them."""
+    """Samples of channels in commit mode only, so that alerts can distinguish them."""
     for labelled, channel in channels:
         if channel.committing:
             yield labelled, max(channel.committed_at_ns, started_at_ns) / SECOND_NS

@@ -183,7 +183,7 @@ class NsqdOptions(DaemonOptions):
         2500,
         INT,
         "fsync a topic's log after so many messages; 1 delays each OK until its fsync is done, 0"
-        " leaves it to -sync-timeout",
+        " fsyncs only every -sync-timeout",
         at_least=0,
     )
     sync_timeout_ns: int = option(

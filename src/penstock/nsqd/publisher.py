@@ -50,13 +50,13 @@ class Batch(Struct, eq=False):
     def settle(
         self, failure: StorageError | None, report_bug: Callable[[str, Exception], None]
     ) -> None:
-        """The fsync that the batch needs has ended."""
+        """Applies the result of the fsync that the batch needs."""
         self.failure = failure
         self.is_safe = failure is None
         self.tell_waiting(report_bug)
 
     def tell_waiting(self, report_bug: Callable[[str, Exception], None]) -> None:
-        """Tells everyone who waits for the batch that it is safe, or has failed."""
+        """Notifies all waiters of the batch that it is safe or has failed."""
         for waiter in self.waiting:
             try:
                 waiter.settled(self)
@@ -74,7 +74,8 @@ class Publisher:
         report_bug: Callable[[str, Exception], None],
     ) -> None:
         """`end_turn_soon` sees to it that `store` and then `answer` are called at the end of the
-        loop's turn. `report_bug` is given unexpected exceptions: each fails one batch."""
+        loop's turn. `report_bug` is called with unexpected exceptions; each fails only its
+        own batch."""
         self._durability = durability
         self._report_bug = report_bug
         self._sync_every = durability.sync_every
@@ -149,16 +150,16 @@ class Publisher:
             batch.failure = InternalError(f"publishing to {topic.name}", bug)
         if batch.is_safe or batch.failure is not None:
             self._settled.append(batch)
-        batch.bodies.clear()  # They need not be kept until the batch is answered.
+        batch.bodies.clear()  # Free the memory before the batch is answered.
 
     def _maybe_syncing(self, topic: Topic) -> Batch | None:
         """The batch that is answered once it has been synced; None if nobody need wait for that."""
         if self._durability.is_safe(topic):
             return None
-        batch = Batch([])  # The bodies are stored; they need not be kept until it is answered.
+        batch = Batch([])  # The bodies are stored; do not keep them until the batch is answered.
         self._sync(topic, batch)
         return batch
 
     def _sync(self, topic: Topic, batch: Batch) -> None:
-        """Has a batch answered once an fsync has covered it."""
+        """Requests an fsync; the batch is answered after it."""
         self._durability.sync(topic, lambda failure: batch.settle(failure, self._report_bug))

@@ -26,7 +26,7 @@ class Replies:
         self._corked: list[bytes] = []
         self._on_failure = on_failure
         self.held: deque[Held] = deque()
-        """What has not been written yet, because it waits for a message to be safe."""
+        """Replies that are not written yet, because they wait for an fsync."""
         self._later = self._send_later  # made once, not with each reply that waits
         self.send = write
         """Writes at once, or after all that is still waiting: whichever it is at the time, so that

@@ -43,7 +43,7 @@ def unresponsive_count(count: int) -> int:
 
 
 def become_shard(shard: Shard, supervisor: socket.socket) -> NoReturn:
-    """Runs the shard, then exits. The first heartbeat says that it serves."""
+    """Runs the shard, then exits. The first heartbeat is sent when it serves."""
     options = shard.options
     log = options.logger()
     exit_code = 1
@@ -73,7 +73,7 @@ def _when_serving(shard: Shard, supervisor: socket.socket, nsqd: daemon.Nsqd) ->
 
 
 def _send_heartbeats(loop: asyncio.AbstractEventLoop, supervisor: socket.socket) -> None:
-    # If the supervisor is suspended its buffer may be full: the heartbeat is skipped.
+    # If the supervisor is suspended, the socket buffer may be full; then the heartbeat is skipped.
     with suppress(OSError):
         supervisor.send(b"+", socket.MSG_DONTWAIT)
     loop.call_later(HEARTBEAT_SECONDS, _send_heartbeats, loop, supervisor)

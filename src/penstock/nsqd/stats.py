@@ -4,9 +4,9 @@
 empty list and a missing key apart, so the differences are kept: no topic of the name asked for is
 null, no channel of that name an empty list.
 
-Tens of thousands of channels take a second. So the work is cut into steps: a generator yields after
-every `CHANNELS_AT_ONCE` channels, and returns the result. The figures of a channel are of one
-moment, those of different channels may not be.
+With tens of thousands of channels this takes a second, so the work is split into steps: a generator
+yields after every `ROWS_AT_ONCE` topics and channels, and returns the result. The figures of one
+channel are consistent; those of different channels may be of different moments.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -44,12 +44,12 @@ __all__ = [
 
 _PROTOCOL = "V2"
 
-# The topics and channels of one step: a few milliseconds.
+# Topics and channels per step, which takes a few milliseconds.
 ROWS_AT_ONCE = 100
 
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]
-"""Work in steps; what it returns is the result."""
+"""A generator that does a part of the work in each step, and returns the result."""
 
 
 class Latency(TypedDict):
@@ -213,7 +213,7 @@ def collect(
     topic: str = "",
     channel: str = "",
 ) -> Steps[Stats]:
-    """All there is, or that of one topic or of the channels of one name, collected in steps.
+    """Statistics of all topics, of one topic, or of the channels of one name, in steps.
 
     `clients` is None if they are not to be shown, `memory` likewise. `quantiles` are those of the
     latencies that the broker tracks, in descending order.
@@ -280,7 +280,7 @@ def latency_of(channels: Iterable[Channel], quantiles: Sequence[float]) -> Laten
 
 
 def result_of(steps: Steps[_T]) -> _T:
-    """Takes all steps at once."""
+    """Runs all steps at once, and returns the result."""
     while True:
         try:
             next(steps)

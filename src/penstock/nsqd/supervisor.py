@@ -12,7 +12,7 @@ The exit of a shard decides what follows:
 
 A shard that misses UNRESPONSIVE_BEATS heartbeats is logged as unresponsive, and the other shards
 show the number of such shards in their metrics. It is not killed: it may be suspended on purpose,
-for a backup or a debugger, and its messages would wait for the same disk after a restart.
+for a backup or by a debugger, and if it waits for a slow disk, a restart would not help.
 
 A stop is bounded. Shards are first resumed (SIGCONT), so that a suspended one can stop cleanly. A
 shard that is silent for STOP_BEATS heartbeats during the stop is killed, and so is one that still
@@ -54,8 +54,9 @@ _LAST_STOP = 3
 LAST_STOP_SECONDS = 2.0
 
 # Heartbeats that a shard may miss: until it is logged as unresponsive, and, during a stop, until it
-# is killed. They are counted, not timed: a supervisor that was suspended itself misses only one. A
-# stop blocks the event loop while it writes, and gets less time than the 90 s of the systemd unit.
+# is killed. They are counted, not timed: a supervisor that was itself suspended counts only one.
+# STOP_BEATS allows for a stop that blocks the event loop while it writes, and is less than the 90 s
+# of the systemd unit.
 UNRESPONSIVE_BEATS = 10
 STOP_BEATS = 60
 
@@ -98,7 +99,7 @@ class _Worker:
             self.link = None
 
     def receive_heartbeats(self) -> bool:
-        """Whether any has come since the last call."""
+        """Returns whether any heartbeat has arrived since the last call."""
         assert self.link is not None
         try:
             received = bool(self.link.recv(4096))
@@ -280,12 +281,12 @@ class _Supervisor:
             os.kill(pid, signal.SIGKILL)
 
     def _set_alarm(self) -> None:
-        """For the next task that has its time."""
+        """Sets the timer for the next restart, kill or heartbeat check."""
         times_ns = [worker.restart_ns for worker in self._workers if worker.restart_ns]
         if self._kill_ns:
             times_ns.append(self._kill_ns)
         left_ns = min([*times_ns, self._check_ns]) - self._clock.now_ns()
-        # 0 would mean never; and a moment late is never early.
+        # 0 would disable the timer. The extra millisecond ensures that it does not fire early.
         signal.setitimer(signal.ITIMER_REAL, max(left_ns / SECOND_NS, 0) + 0.001)
 
 

@@ -44,8 +44,8 @@ LINGER_SECONDS = 1.0
 # the OK of TLS, for plain bytes. So compression begins once that has had the time to be read.
 BEFORE_COMPRESSION_SECONDS = 0.005
 
-# How much a producer may send while its publishes wait for an fsync. Then it is not read until
-# they are answered, or a slow disk would fill the memory.
+# Maximum bytes read from a producer while its publishes wait for an fsync. Beyond that nsqd stops
+# reading from it until they are answered, so that memory stays bounded with a slow disk.
 UNANSWERED_BYTES_MAX = 256 * 1024
 
 # What a consumer that reads slowly may have waiting in memory before delivery stops.
@@ -215,7 +215,7 @@ class Client(asyncio.Protocol):
                 self._refuse(error)
             else:
                 self._close()
-        return bool(self.replies.held)  # it may still be waiting for them
+        return bool(self.replies.held)  # the client may still be waiting for these
 
     def pause_writing(self) -> None:
         self._pulse.blocked_since = self._loop.time()
@@ -236,7 +236,7 @@ class Client(asyncio.Protocol):
             self._services.admission.leave(self.remote_ip)
         self._clients.discard(self)
         self._pulse.stop()
-        # At once: half a message may be large, and the garbage collector comes seldom.
+        # Free it now: a partial message may be large, and the garbage collector runs seldom.
         self._wire.forget_unread()
         self.session.leave_channel()
         if self._answering is not None:
@@ -249,7 +249,7 @@ class Client(asyncio.Protocol):
         """Sends message frames, unless the client has left since it was given them."""
         if not self._dead:
             try:
-                send_bytes = self._send_bytes  # Behind a dot, methods would be looked for first.
+                send_bytes = self._send_bytes  # Local alias: a faster call.
                 send_bytes(b"".join(batch))
             except Exception as bug:  # noqa: BLE001 (reported; costs this connection alone)
                 self._fail("sending messages", bug)
@@ -325,7 +325,7 @@ class Client(asyncio.Protocol):
             self._break_off(reason)
 
     def _fail(self, doing: str, bug: Exception) -> None:
-        """Closes at once, because of an unexpected exception."""
+        """Reports an unexpected exception and closes the connection at once."""
         self._services.report_bug(f"{doing} for {self.remote_address}", bug)
         self._break_off("internal error")
 
@@ -459,7 +459,7 @@ class Client(asyncio.Protocol):
     # Reading.
 
     def _count_unanswered(self, byte_count: int) -> None:
-        """Stops reading when too much has come while publishes wait to be answered."""
+        """Stops reading after UNANSWERED_BYTES_MAX while publishes wait for an fsync."""
         if not self.replies.held:
             self._unanswered_bytes = 0
             return
@@ -519,7 +519,7 @@ class Client(asyncio.Protocol):
         """Answers what came before, then this, then ends the connection."""
         self._services.refusals.count(error.code.lower())
         if isinstance(error.__cause__, StorageError):
-            cause = error.__cause__.reason  # the same for all clients, which may try again at once
+            cause = error.__cause__.reason  # without the client, as all may retry at once
             self._log.repeating_error(cause, "[%s] - %s", self.remote_address, error)
         else:
             self._log.error("[%s] - %s", self.remote_address, error)

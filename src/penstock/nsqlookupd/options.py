@@ -30,12 +30,12 @@ class NsqlookupdOptions(DaemonOptions):
     tcp_address: str = option(
         "0.0.0.0:4160",
         STRING,
-        "where nsqd connects: address:port, or a unix socket's path with a / in it",
+        "address for nsqd: address:port, or the path of a unix socket, which must contain a /",
     )
     http_address: str = option(
         "0.0.0.0:4161",
         STRING,
-        "where HTTP is served: address:port, or a unix socket's path with a / in it",
+        "address for HTTP: address:port, or the path of a unix socket, which must contain a /",
     )
     broadcast_address: str = option(
         _hostname, STRING, "the name that nsqd is told for us", default_text="the hostname"

@@ -223,8 +223,8 @@ class _TopicArchive:
             self._files_merged += self._compaction.run(commits.hours())
 
     def _stage(self, batch: DataFrame) -> tuple[int, int]:
-        """Write the batch to staging. Returns how many messages it has, and how many of them are
-        rejected, which are read a second time. Raises LakeError unless all of them are there."""
+        """Write the batch to staging. Returns the number of messages, and how many of them were
+        rejected; rejected ones are read twice. Raises LakeError if staged rows are missing."""
         commits, schema = self._commits, self._schema
         parsed = batch if schema is None else with_value(batch, schema)
         misfit = sql.lit(False) if schema is None else is_misfit(schema)
@@ -291,13 +291,13 @@ class _TopicArchive:
 
 
 def _check_file_system(spark: SparkSession) -> None:
-    """Raises ConfigError if Spark takes the paths of the lake for those of another file system."""
+    """Raises ConfigError if Spark's default file system is not the local one."""
     with telling_in_words():
         session = spark._jsparkSession  # noqa: SLF001 (Python has no API for it)
         default = session.sessionState().newHadoopConf().get("fs.defaultFS") or "file:///"
     if not default.startswith("file:"):
         raise ConfigError(
-            f"a lake is a local folder, and Spark's default file system is {default}: set it by"
+            f"a lake is a local folder, but Spark's default file system is {default}: set it by"
             " --spark-conf spark.hadoop.fs.defaultFS=file:///"
         )
 

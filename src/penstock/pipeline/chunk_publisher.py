@@ -146,9 +146,9 @@ class ChunkPublisher:
 
 
 def is_run_of(wanted: Sequence[bytes], stored: Iterable[bytes]) -> bool:
-    """Whether the wanted bodies are among the stored ones, one directly after the other.
+    """Whether the stored bodies contain the wanted ones as a contiguous run.
 
-    The search of Knuth, Morris and Pratt: each stored body is looked at once, and none is kept.
+    Knuth-Morris-Pratt search: it reads each stored body once, and keeps none.
     """
     overlaps = _overlaps(wanted)
     matched = 0
@@ -162,7 +162,7 @@ def is_run_of(wanted: Sequence[bytes], stored: Iterable[bytes]) -> bool:
 
 
 def _overlaps(wanted: Sequence[bytes]) -> list[int]:
-    """For each body: how many bodies at the beginning equal those that end with it."""
+    """The failure table of Knuth-Morris-Pratt: the longest border of each prefix."""
     overlaps, matched = [0] * len(wanted), 0
     for index in range(1, len(wanted)):
         while matched and wanted[index] != wanted[matched]:

@@ -69,8 +69,8 @@ class Commits:
         self._batch.mkdir(parents=True)
 
     def commit(self, next_seqs: dict[str, int], *, messages: int, rejected: int) -> None:
-        """Add the staged files to the lake. All messages below `next_seqs` are then in it; a node's
-        number never decreases, as it would for a node that joins again without a checkpoint."""
+        """Add the staged files to the lake, which then has all messages below `next_seqs`. A node's
+        number never decreases, even if the node joins again without a checkpoint."""
         staged = [
             *_files(self.staged_messages, self._topic.messages),
             *_files(self.staged_rejected, self._topic.rejected),

@@ -43,7 +43,7 @@ REPLAYS_NAME = "_replays"
 # How Hive, and so Spark, writes that there is no value.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
-# One slash is enough: a Path has no more.
+# A single slash, because Path collapses double ones.
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
@@ -161,7 +161,7 @@ class TopicFolder:
 def _local_path(folder: str | Path) -> Path:
     """Raises LakeError for a URL, which would otherwise become a folder with the scheme's name."""
     if _URL.match(str(folder)):
-        raise LakeError(f"{folder} is a URL, and a lake is a folder: mount it, and name the folder")
+        raise LakeError(f"{folder} is a URL, and a lake is a folder: mount it and pass its path")
     return Path(folder)
 
 

@@ -162,7 +162,7 @@ class QueryMeter:
 class ObservedCounts:
     """Sums of the metrics that Spark has observed in a query's batches.
 
-    Only the newest batch is kept apart from the sums, because Spark may report it again.
+    The newest batch is kept separately from the sums, because Spark may report it again.
     """
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class ObservedCounts:
         self._newest: Counter[str] = Counter()
 
     def totals(self, reports: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-        """The sums, after these reports: oldest first, and some of them seen before."""
+        """Adds reports, oldest first, and returns the sums. Reports may be given again."""
         for report in reports:
             if report["batchId"] < self._newest_id:
                 continue

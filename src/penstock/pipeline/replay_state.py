@@ -94,10 +94,10 @@ class ReplayFile:
             ) from None
 
     def save(self, state: ReplayState) -> None:
-        """Replace the file by one with this state, which survives a power loss. Raises LakeError.
+        """Write this state durably in place of the old one. Raises LakeError.
 
-        The state that precedes a chunk must not be lost: if an older one came back, the chunks
-        after it would be published again.
+        It must survive a power loss: with an older state, chunks that are already published would
+        be published again.
         """
         try:
             write_durably(self.path, msgspec.to_builtins({"replay": self._words, "state": state}))

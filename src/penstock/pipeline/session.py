@@ -170,16 +170,16 @@ def _started(settings: SparkSettings, java: SparkJava, stop: Stop) -> SparkSessi
 
 
 def _create_context(conf: SparkConf | None, gateway: Any) -> None:
-    """In a thread: in the main thread, SparkContext would replace our handler of Ctrl-C."""
+    """Runs in a thread, because in the main thread SparkContext replaces our SIGINT handler."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(SparkContext, conf=conf, gateway=gateway).result()
 
 
 def _start_failure(java_path: str, said: list[str]) -> Error:
-    """The reason why Java ended, from what it has written."""
+    """The error for a Java process that ended early, from its output."""
     if any("UnsupportedClassVersionError" in line for line in said):
         return ConfigError(f"Spark needs Java 17 or later, and {java_path} is older")
-    last = next((line for line in reversed(said) if line.strip()), "it said nothing")
+    last = next((line for line in reversed(said) if line.strip()), "no output")
     return PipelineFailed(f"Spark did not start: {last.strip()}")
 
 

@@ -1,8 +1,8 @@
-"""Spark's Java process, in a process group that this process owns from the first moment.
+"""Spark's Java process, in its own process group, which can be killed at any time.
 
-PySpark starts Java inside `launch_gateway`, which keeps the process to itself until Java accepts
-connections: an exception in those seconds leaves Java running. Here the process is known, and
-killed, at any point of its start. PySpark then connects to it as it does under spark-submit.
+PySpark starts Java in `launch_gateway`, which does not expose the process until Java accepts
+connections: an exception in those seconds leaves Java running. This module starts the process
+itself, and PySpark connects to it as it does under spark-submit.
 """
 
 import os
@@ -41,14 +41,14 @@ class JavaExitedError(PipelineFailed):
     """Java ended before it accepted connections."""
 
     def __init__(self) -> None:
-        super().__init__("Spark's Java has ended during its start")
+        super().__init__("Spark's Java process ended before it accepted connections")
 
 
 class SparkJava:
-    """A running Java. Ends when this process does, since it watches its stdin."""
+    """A running Java process. It ends with this process, because it watches its stdin."""
 
     def __init__(self, conf: Mapping[str, str], output: Mapping[str, Any]) -> None:
-        """`output` are arguments for Popen: where stdout and stderr go."""
+        """`output` has the arguments of Popen for stdout and stderr."""
         self._folder = tempfile.TemporaryDirectory()
         self._address_file = Path(self._folder.name, "address")
         self._ending = threading.Lock()
@@ -78,7 +78,7 @@ class SparkJava:
         return self._process.poll() is not None
 
     def connect(self, stop: Stop) -> Any:
-        """PySpark's gateway to it. Raises JavaExitedError, and JobInterruptedError on a stop."""
+        """Connects PySpark's gateway. Raises JavaExitedError, and JobInterruptedError on a stop."""
         while not self._address_file.exists():
             if self.has_ended:
                 raise JavaExitedError
@@ -90,7 +90,7 @@ class SparkJava:
             return launch_gateway()  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
-        """Have Java end by itself; kill it if it takes too long."""
+        """Close Java's stdin, so that it exits; kill it after STOP_SECONDS."""
         stdin = self._process.stdin
         assert stdin is not None
         with suppress(OSError):
@@ -99,7 +99,7 @@ class SparkJava:
         self._folder.cleanup()
 
     def terminate(self) -> None:
-        """End Java at once, at any point of its start; it may remove its temporary files."""
+        """Send SIGTERM, and kill Java after TERMINATE_SECONDS."""
         self._signal(signal.SIGTERM)
         self._end_within(TERMINATE_SECONDS)
 
@@ -107,7 +107,7 @@ class SparkJava:
         self._signal(signal.SIGKILL)
 
     def _end_within(self, seconds: float) -> None:
-        with self._ending:  # or two threads share Popen's wait
+        with self._ending:  # Popen.wait is not for two threads at once
             try:
                 self._process.wait(seconds)
             except subprocess.TimeoutExpired:
@@ -115,7 +115,7 @@ class SparkJava:
                 self._process.wait()
 
     def _signal(self, number: int) -> None:
-        """To the whole group: the shell scripts that start Java are in it, too."""
+        """Signals the process group, which includes the shell scripts that start Java."""
         if not self.has_ended:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)

@@ -1,8 +1,8 @@
 """Stopping a Spark job on Ctrl-C or SIGTERM.
 
 The signal handler only records the request: a KeyboardInterrupt in the middle of a call to Java
-would leave the reply of that call to be read as the reply of the next one. To end a call that
-blocks, a job registers a callback that runs when the stop is requested.
+would leave the reply of that call to be read as the reply of the next one. To end a blocking call,
+a job registers a callback that runs when the stop is requested.
 """
 
 import os
@@ -56,7 +56,7 @@ class Stop:
 
     @contextmanager
     def calling(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        """When a stop is requested, or if it has been, call `interrupt` in a thread of its own.
+        """Call `interrupt` in a new thread when a stop is requested, or now if it already was.
 
         It may be called twice, so it must be idempotent.
         """
@@ -70,8 +70,8 @@ class Stop:
 
     @contextmanager
     def interrupting(self, interrupt: Callable[[], None]) -> Iterator[None]:
-        """The same. After a stop request, the block ends with JobInterruptedError instead of the
-        exception that `interrupt` causes in it."""
+        """Like `calling`. After a stop request, the block ends with JobInterruptedError instead of
+        the exception that `interrupt` causes in it."""
         with self.calling(interrupt):
             try:
                 yield

@@ -177,7 +177,7 @@ def run_stream(
 
 
 def _counts_of(query: StreamingQuery) -> Callable[[], dict[str, int]]:
-    """Rows rejected and rows out, as Spark has observed them until now."""
+    """A function that returns the rows rejected and written so far, as observed by Spark."""
     observed = ObservedCounts()
     return lambda: observed.totals(query.recentProgress)
 

@@ -3,7 +3,8 @@
     pattern     Pattern: a compiled expression; compile_pattern caches them
     syntax      the parser, which raises BadPattern
 
-Go programs use this syntax: auth servers send it to nsqd, and `nsq_to_file -topic-pattern` has it.
+NSQ uses this syntax, which is that of Go: in the permissions that auth servers send to nsqd, and in
+`nsq_to_file -topic-pattern`.
 """
 
 from penstock.re2.pattern import Pattern, compile_pattern

@@ -2,8 +2,8 @@ r"""RE2's regular expressions, for names of topics and channels.
 
 Python's `re` reads much of the syntax differently, and takes exponential time for expressions that
 RE2 matches in linear time. This matcher follows all states of the expression side by side, as RE2
-does, so that the time is bounded by the size of the expression. It only tells whether there is a
-match, not where.
+does, so that the time is bounded by the size of the expression times the length of the name. It
+reports whether there is a match, not where.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""A bug that nsqd would log and survive fails the test."""
+"""A `report_bug` for tests: unexpected exceptions, which nsqd only logs, fail the test."""
 
 __all__ = ["raise_bug"]
 
 
 def raise_bug(_doing: str, bug: Exception) -> None:
-    """Stands where nsqd reports unexpected exceptions."""
+    """Raises the exception instead of reporting it."""
     raise bug

@@ -81,8 +81,7 @@ class DaemonProcess(ABC):
     # Its life.
 
     def start(self, *, seconds: float = READY_SECONDS) -> None:
-        """Starts the program and returns once it serves, which may take `seconds`. Raises
-        DidNotStart."""
+        """Starts the program and waits at most `seconds` until it serves. Raises DidNotStart."""
         assert not self.is_running, "it is running already"
         assert self._log_fd is not None, "its block has been left"
         self._log_start = os.fstat(self._log_fd).st_size

@@ -30,7 +30,7 @@ from penstock.webapi.client import ACCEPT_V1, HttpClient
 
 __all__ = ["run"]
 
-# How soon nsqlookupds are asked again for topics when none has answered.
+# Delay before nsqlookupds are queried again for topics when none has answered.
 RETRY_SECONDS = 5.0
 
 

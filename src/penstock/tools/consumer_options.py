@@ -1,4 +1,4 @@
-"""The options that all consumer tools share, and the kind of `--consumer-opt`.
+"""The options that all consumer tools share, and the option type of `--consumer-opt`.
 
 Flags and defaults are NSQ's. None of them can stand in a file.
 """
@@ -31,7 +31,7 @@ def _parse_client_option(text: str) -> tuple[str, ...]:
 
 
 CLIENT_OPTIONS = replace(STRINGS, parse=_parse_client_option)
-"""The kind of `--consumer-opt` and `--producer-opt`."""
+"""The option type of `--consumer-opt` and `--producer-opt`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

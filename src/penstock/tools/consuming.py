@@ -41,10 +41,10 @@ async def consume_all(
     *,
     leaving_seconds: float | None = None,
 ) -> None:
-    """Start the consumers and do `work` with each. When one ends, or `stop` is set, all are
-    stopped, and this returns when each has ended; work that takes longer than `leaving_seconds`,
-    counted from `stop`, is cancelled. Raises the first error. As in NSQ's tools, a consumer waits
-    for its nsqlookupds, while an nsqd that is named and cannot be reached is an error."""
+    """Start the consumers and run `work` for each. When one ends, or `stop` is set, all are
+    stopped, and this returns when each has ended; work that still runs `leaving_seconds` after
+    `stop` is cancelled. Raises the first error. As in NSQ's tools, a consumer waits for its
+    nsqlookupds, while an nsqd that was given by address and cannot be reached is an error."""
     async with AsyncExitStack() as stack:
         for consumer in consumers:
             await consumer.start(wait_for_lookupd=True)

@@ -14,7 +14,7 @@ from penstock.tools.consumer_options import ConsumerOptions, check_source
 
 __all__ = ["FileOptions", "check", "compile_topic_pattern", "needs_revisions"]
 
-# An expression may list many topics, and is trusted, unlike one from an auth server.
+# Higher than for auth servers: this expression is trusted, and may list many topics.
 PATTERN_PARTS_MAX = 100_000
 
 

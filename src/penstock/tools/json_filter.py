@@ -1,4 +1,4 @@
-"""The JSON filter of nsq_to_nsq: pass messages by a field, or only some of their fields. Pure.
+"""The JSON filter of nsq_to_nsq: selects messages by a field, and fields by a whitelist. No I/O.
 
 Values are passed on byte for byte.
 """
@@ -12,7 +12,7 @@ from penstock.errors import Error
 
 __all__ = ["JsonFilter", "NotJson", "Unfit"]
 
-# An escape in a string; the group is a surrogate without its other half.
+# An escape in a string; the group matches an unpaired surrogate.
 _ESCAPE = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
@@ -32,7 +32,7 @@ class Unfit(Error):
 
 
 class JsonFilter:
-    """Passes messages that have a field, or a value in it; of these, all or certain fields.
+    """Passes messages that have a field, or a value in it, with all or with whitelisted fields.
 
     null counts as an object without fields, as it does for Go's decoder.
     """

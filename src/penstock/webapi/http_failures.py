@@ -1,4 +1,4 @@
-"""Why a request of `http.client`, which works without an event loop, failed."""
+"""Error texts for failed requests of `http.client`."""
 
 from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 
@@ -8,7 +8,7 @@ __all__ = ["http_reason"]
 
 
 def http_reason(failure: OSError | ValueError | HTTPException) -> str:
-    """One line for the user."""
+    """The reason of a failure, in one line for the user."""
     if isinstance(failure, RemoteDisconnected | IncompleteRead):
         return "the connection ended before the answer did"
     if isinstance(failure, HTTPException):

@@ -1,15 +1,15 @@
-"""Requests that a browser sends on behalf of another web site, and how they are recognised.
+"""Detection of requests that a browser sends on behalf of another web site.
 
-A page of any site can make its visitor's browser send POSTs to hosts that only the visitor reaches.
-The browser says so in headers that no page can forge:
+A page of any site can make a visitor's browser send POSTs to hosts in the visitor's private
+network. The browser identifies such requests by headers that a page cannot forge:
 
-- `Sec-Fetch-Site`, sent over HTTPS and to localhost, relates the page to the host that is asked;
+- `Sec-Fetch-Site`, sent over HTTPS and to localhost, says whether page and host are the same site;
 - `Origin`, sent with everything but GET and HEAD, names the page's own scheme, host and port.
 
 Programs other than browsers send neither, and are never refused here.
 
 A page can also come from a host name whose owner lets it resolve to our address (DNS rebinding).
-Page and host then have the same name, so that only the name itself gives it away: see
+The names of page and host are then equal, so only the kind of name can reveal the request: see
 `is_public_name`.
 """
 
@@ -25,15 +25,15 @@ SAFE_METHODS = frozenset(["GET", "HEAD", "OPTIONS"])
 
 ANY = "*"
 
-# Top-level domains that public DNS never delegates: RFC 6761, 6762, 8375, ICANN's list of 2018 and
-# its `.internal`.
+# Top-level domains in which the public cannot register names: RFC 6761, 6762, 8375, ICANN's list of
+# 2018 and its `.internal`.
 _PRIVATE_DOMAINS = frozenset(
     ["arpa", "corp", "home", "internal", "lan", "local", "localdomain", "localhost", "mail", "test"]
 )
 
 
 class OriginPolicy:
-    """Decides which requests of browsers an API takes."""
+    """Decides which requests of browsers an API accepts."""
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         """`allowed` origins are never refused; `*` stands for all."""
@@ -56,7 +56,7 @@ class OriginPolicy:
 
 
 def is_cross_site(site: str | None, origin: str | None, hosts: Collection[str]) -> bool:
-    """Whether a request comes from another origin than one of `hosts`, which are those of the Host
+    """Whether a request comes from an origin other than `hosts`, which are the values of the Host
     and X-Forwarded-Host headers. `site` and `origin` are the Sec-Fetch-Site and Origin headers."""
     if site is not None:
         return site not in ("same-origin", "none")
@@ -67,8 +67,9 @@ def is_cross_site(site: str | None, origin: str | None, hosts: Collection[str]) 
 
 
 def is_public_name(host: str) -> bool:
-    """Whether a host, given without its port, is a name that anybody could register and let resolve
-    to our address. Addresses, names without a dot and names of private domains are not."""
+    """Whether a host, given without its port, is a name that an attacker could register and let
+    resolve to our address. IP addresses, names without a dot and names in private domains are not.
+    """
     try:
         ip_address(host.strip("[]"))
     except ValueError:
@@ -78,8 +79,8 @@ def is_public_name(host: str) -> bool:
 
 
 def _may_be_rebound(origin: str) -> bool:
-    """A page of plain HTTP that was loaded from a port of its own under a public name. Without a
-    port the page came from a web server, which passes requests on to us by its configuration."""
+    """Whether the origin is a public name with a port, as in DNS rebinding. An origin without a
+    port is that of a web server on the default port, which forwards requests to us."""
     host, colon, _ = origin.partition("://")[2].rpartition(":")
     return bool(colon) and is_public_name(host)
 

@@ -4,7 +4,7 @@ A client that keeps its connection sends the same head with every request, and s
 So the plan made for a head is kept under the very bytes of it: the next such request costs one
 look-up, instead of parsing, routing, reading the arguments and checking limits. That is safe
 because a plan depends on the head alone; what does not (the gate, the body) is not in it. Requests
-on behalf of another web site are refused here, because only the head tells: see `origins`.
+on behalf of another web site are refused here, since that depends on the head alone: see `origins`.
 """
 
 from typing import Final, TypeVar

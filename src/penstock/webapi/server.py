@@ -45,7 +45,7 @@ class HttpServer:
     ) -> None:
         """Each of `gates` sees every request before its body is read, and may answer it; those
         after it then do not see it. `admission` may be shared with servers of other protocols. Web
-        pages of other origins than `allowed_origins` cannot change anything.
+        pages of other sites can only change something if their origin is in `allowed_origins`.
         """
         limits, gates = limits or Limits(), tuple(gates)
         planner = Planner(

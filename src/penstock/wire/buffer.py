@@ -53,7 +53,7 @@ class ReceiveBuffer:
         return rest
 
     def clear(self) -> None:
-        """Forget everything that is not parsed."""
+        """Drop all data that is not parsed."""
         self.data, self._later = b"", bytearray()
         self.start = self._missing = 0
 

@@ -322,7 +322,7 @@ def _parse_frame(kind: int, data: bytes) -> Frame:
         code, _, detail = verbatim(data).partition(" ")
         return ErrorFrame(code, detail)
     if kind.to_bytes(_TYPE_BYTES, signed=kind < 0) + data == b"E_BAD_PROTOCOL":
-        # An error of nsqlookupd: its frames have no type.
+        # nsqlookupd's error responses have no frame type.
         raise _not_a_frame("it is the TCP port of nsqlookupd, which is for nsqd")
     raise _not_a_frame(f"type {kind} is unknown")
 

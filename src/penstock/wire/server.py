@@ -150,7 +150,7 @@ class ServerConnection:
         return self._multi is not None or not self._buffer.is_empty()
 
     def forget_unread(self) -> None:
-        """Release the memory of what was received and not parsed: the connection is lost."""
+        """Release the memory of data that is not parsed, after the connection is lost."""
         self._multi = None
         self._buffer.clear()
 

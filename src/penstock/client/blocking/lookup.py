@@ -42,7 +42,7 @@ def _ask(url: str, config: ClientConfig) -> frozenset[str]:
         with refusal:
             return parse_answer(url, refusal.code, refusal.read(ANSWER_BYTES_MAX))
     except (OSError, ValueError, HTTPException) as failure:
-        # urllib wraps what went wrong while connecting.
+        # urllib wraps connection errors in a URLError.
         reason = getattr(failure, "reason", failure)
         cause = reason if isinstance(reason, OSError) else failure
         raise HttpRequestError(without_secrets(url), http_reason(cause)) from None

@@ -36,8 +36,7 @@ from penstock.wire import client as wire
 
 __all__ = ["Producer"]
 
-# The pause after an attempt in which no nsqd could be used: the first, and the longest. Each is
-# twice as long as the one before.
+# First and longest pause after all nsqds have failed. Each is twice as long as the one before.
 RETRY_SECONDS = (0.1, 1.0)
 
 
@@ -218,7 +217,7 @@ class _Attempts:
 
     def next_pause(self, address: str, nsqds: Collection[str]) -> float:
         """Seconds to wait after a failure: 0 while there are nsqds that have not failed. `address`
-        is the one that failed; empty if none could be connected to."""
+        is the nsqd that failed; empty if no connection succeeded."""
         is_again = not address or address in self._failed_at
         self._failed_at.add(address)
         if not is_again and not self._failed_at.issuperset(nsqds):
