@@ -69,6 +69,31 @@ def test_a_message_is_touched_while_a_function_blocks(
     nsqd_shows(nsqd, topic, timeout_count=0, depth=0, in_flight_count=0)
 
 
+def test_functions_block_side_by_side_after_many_quick_ones(
+    nsqd: NsqdProcess, topic: str, run_once: Run
+) -> None:
+    """One worker may take many quick messages at a time, but not all the slow ones."""
+    nsqd.publish(topic, *[b"quick"] * 2000, *[b"slow"] * 40)
+    slow_ones = threading.Barrier(4, timeout=SECONDS)
+    handled = []
+
+    async def scenario() -> None:
+        config = ClientConfig(max_in_flight=400)
+        async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
+
+            def handle(message: Message) -> None:
+                if message.body == b"slow":
+                    slow_ones.wait()
+                handled.append(message.id)
+                if len(handled) == 2040:
+                    consumer.stop()
+
+            await consumer.run(handle, concurrency=4)
+
+    run_once(scenario())
+    assert 2040 == len(set(handled))
+
+
 def test_functions_block_side_by_side(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, *[b"x"] * 4)
     all_four = threading.Barrier(4, timeout=SECONDS)

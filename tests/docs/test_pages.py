@@ -1,6 +1,7 @@
 """Whoever follows the docs gets where they lead: every command and every sample is run."""
 
 import doctest
+import re
 import shlex
 import tomllib
 from pathlib import Path
@@ -19,7 +20,8 @@ from tests.docs.pages import (
 )
 from tests.docs.terminal import Terminal
 
-NOT_RUN_MAX = 16
+NOT_RUN_MAX = 13
+_RUN_ELSEWHERE = re.compile(r"tests/\S+\.py (does it|runs these lines)")
 
 
 def name(page: Path) -> str:
@@ -89,6 +91,8 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 def test_few_blocks_are_not_run() -> None:
+    """A block that another test runs word for word does not count."""
     reasons = [block.not_run for page in pages() for block in blocks(page) if block.not_run]
+    unrun = [reason for reason in reasons if not _RUN_ELSEWHERE.search(reason)]
 
-    assert len(reasons) <= NOT_RUN_MAX, reasons
+    assert len(unrun) <= NOT_RUN_MAX, unrun

@@ -118,6 +118,7 @@ class TestHosts:
             f"{os.uname().nodename}:{{port}}",
             "admin.example.com",
             "admin.example.com:8443",
+            "localhost:" + 5000 * "9",
             "",
         ],
     )

@@ -223,6 +223,11 @@ class Consumer:
         return tuple(self._inbox)
 
     @property
+    def waiting_count(self) -> int:
+        """How many they are."""
+        return len(self._inbox)
+
+    @property
     def is_starved(self) -> bool:
         """Whether some nsqd has sent nearly all that it may before it is answered."""
         return any(

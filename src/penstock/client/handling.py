@@ -52,6 +52,9 @@ class Source(Protocol):
     @property
     def waiting(self) -> tuple[Message, ...]: ...
 
+    @property
+    def waiting_count(self) -> int: ...
+
     async def wait_until_stopped(self) -> None: ...
 
     @property
@@ -149,12 +152,18 @@ class Handling:
     # A worker whose handler is a plain function.
 
     async def _work_in_thread(self, worker: _Worker) -> None:
-        while messages := await self._source.batch(self._queued_max):
+        while messages := await self._source.batch(self._fair_share()):
             for message in messages:
                 message.make_thread_safe(self._calls.put)
             self._queue.extend(messages)
             while self._queue:
                 await self._empty_queue(worker)
+
+    def _fair_share(self) -> int:
+        """Maximum messages that one worker takes: it leaves as many to each of the others, which
+        would wait idly while one slow handler holds up everything that was taken with it."""
+        share = self._source.waiting_count // len(self._workers)
+        return max(1, min(self._queued_max, share))
 
     async def _empty_queue(self, worker: _Worker) -> None:
         """Handles queued messages in the thread, until one message needs the loop."""

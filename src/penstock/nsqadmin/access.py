@@ -23,6 +23,9 @@ from penstock.webapi import HttpError, origins
 
 __all__ = ["Admins", "AllowedHosts", "is_cross_site"]
 
+# A port has no more digits than this.
+PORT_DIGITS_MAX = 5
+
 
 class Admins:
     """Those who may change things."""
@@ -88,7 +91,7 @@ class AllowedHosts:
 def _split_host(host: str) -> tuple[str, int]:
     """Name and port of a Host header; port 80 if it has none."""
     name, colon, port = host.rpartition(":")
-    if not colon or not port.isdecimal():
+    if not colon or not port.isdecimal() or len(port) > PORT_DIGITS_MAX:
         name, port = host, "80"
     return name.lower().removesuffix("."), int(port)
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from penstock.broker.topic import Topic
-from penstock.errors import InternalError, StorageError
+from penstock.errors import InternalError, LogClosed, StorageError
 from penstock.nsqd.durability import Durability
 
 __all__ = ["Batch", "Publisher", "Waiter"]
@@ -162,4 +162,10 @@ class Publisher:
 
     def _sync(self, topic: Topic, batch: Batch) -> None:
         """Requests an fsync; the batch is answered after it."""
-        self._durability.sync(topic, lambda failure: batch.settle(failure, self._report_bug))
+
+        def synced(failure: StorageError | None) -> None:
+            if isinstance(failure, LogClosed):
+                failure = StorageError(f"topic {topic.name} was deleted")
+            batch.settle(failure, self._report_bug)
+
+        self._durability.sync(topic, synced)
