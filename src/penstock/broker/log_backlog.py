@@ -120,7 +120,8 @@ class LogBacklog(Backlog):
         self._read_seq += len(taken)
 
     def pass_by(self, first_seq: int, count: int) -> bool:
-        if self._read_seq != first_seq or self._window or self._due or self._deferred.called_count:
+        # While messages that came due are waiting, the window is not in sequence.
+        if self._read_seq != first_seq or not self.in_sequence or self._window:
             return False
         self._read_seq = self._released_seq = first_seq + count
         return True

@@ -166,15 +166,19 @@ class Topic:
 
     def trim(self, wall_ns: int) -> None:
         """Deletes from the log what no channel needs any more and no retention keeps."""
-        if self.store is not None and not self.closed:
-            progress = sorted(self.store.cursors.progress.values(), key=lambda each: each.floor)
-            end = min([each.finished_end for each in progress], default=self.released_seq)
+        if self.store is None or self.closed:
+            return
+        log = self.store.log
+        if not log.has_old_segments and not log.retention.is_set:
+            return
+        progress = sorted(self.store.cursors.progress.values(), key=lambda each: each.floor)
+        end = min([each.finished_end for each in progress], default=self.released_seq)
 
-            def is_needed(first_seq: int, next_seq: int) -> bool:
-                # `progress` is sorted: the channel that is furthest behind is checked first.
-                return any(not each.is_finished(first_seq, next_seq) for each in progress)
+        def is_needed(first_seq: int, next_seq: int) -> bool:
+            # `progress` is sorted: the channel that is furthest behind is checked first.
+            return any(not each.is_finished(first_seq, next_seq) for each in progress)
 
-            self.store.log.trim(is_needed, wall_ns, min(end, self.released_seq))
+        log.trim(is_needed, wall_ns, min(end, self.released_seq))
 
     def close(self) -> None:
         """Leaves what the channels know to the cursors, and sends their subscribers away. Raises

@@ -104,6 +104,11 @@ class TopicLog:
         return [segment.info for segment in self._segments]
 
     @property
+    def has_old_segments(self) -> bool:
+        """Whether there are segments besides the last, which is never trimmed."""
+        return len(self._segments) > 1
+
+    @property
     def error(self) -> str | None:
         """Why the last write or the last fsync failed; None again once one has succeeded."""
         return self._sync_error or self._write_error
