@@ -112,7 +112,7 @@ def test_they_are_not_counted_twice_when_a_channel_is_moved_by_commits_and_back(
     channel.set_committing(True)
     channel.commit(host.broker.topics["t"].log.first_seq + 5)
     host.publish("t", "i", defer_ns=SECOND_NS)
-    assert 24 == sum(counts(host))
+    assert (24, 0) == counts(host)
 
     channel.set_committing(False)
     assert (15, 9) == counts(host)

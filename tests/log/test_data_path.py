@@ -4,6 +4,7 @@ import errno
 import os
 import resource
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.log.frames import WALL_NS, frames, open_topic, read_all
@@ -204,6 +205,20 @@ class TestTopics:
             opened = DataPath.open("data", SETTINGS, memory_files)
         again, _ = opened.open_topic("t", wall_ns=WALL_NS + clock_set_ns)
         assert store.log.next_seq == again.log.next_seq
+
+    def test_a_topic_that_is_ahead_of_the_clock_survives_a_power_loss(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        """Or the next topic of its name would use its numbers again."""
+        opened, store = open_topic(memory_files)
+        store.log.append(frames("abc"), WALL_NS)
+        opened.remove_topic("t", wall_ns=WALL_NS)
+        again, _ = opened.open_topic("t", wall_ns=WALL_NS)
+        again.log.append(frames("d"), WALL_NS)
+        memory_files.lose_power(Random(0))
+
+        opened = DataPath.open("data", SETTINGS, memory_files)
+        assert again.log.next_seq <= opened.open_topic("t", wall_ns=WALL_NS)[0].log.next_seq
 
     def test_a_full_disk_keeps_no_topic_from_being_removed(self, memory_files: MemoryFiles) -> None:
         files = FaultyFiles(memory_files)

@@ -172,6 +172,7 @@ def seek(world: World, step: Step) -> str | None:
         was_open = set(channel.open)
         channel.move(seq, messages, world.now_ns)
         channel.placed_ns = world.now_ns
+        world.lose_sample(channel)  # A message sampled away in this turn may be queued again.
         is_back = any(message.seq not in was_open for message in messages)
         world.count("channel: rewound" if is_back else "channel: moved on")
     return f"seek {_name(channel)} to {_position(topic, seq)}{outcome}"

@@ -387,13 +387,17 @@ class World:
     def put_back(self, channel: ModelChannel, entry: Entry, due_ns: int = 0) -> None:
         channel.put_back(entry, self.now_ns, self.is_saved, due_ns)
 
+    def lose_sample(self, channel: ModelChannel) -> None:
+        """Whether messages were sampled away can no longer be told from what is queued."""
+        self._lost_sample |= channel.is_sampled
+
     def forget_channel(self, channel: ModelChannel) -> None:
         """The channel has been deleted."""
         channel.deleted = True
         channel.topic.channels.pop(channel.name, None)
         channel.topic.changed_ns = self.now_ns
         self._note_health()
-        self._lost_sample |= channel.is_sampled
+        self.lose_sample(channel)
         if channel.goes_with_consumers and self.is_ill():
             # Nobody is told if the journal cannot take down what the topic holds from now on.
             channel.topic.is_unsure = True

@@ -278,9 +278,12 @@ class Channel:
     def set_committing(self, committing: bool) -> None:
         """Whether the channel is moved by commits. It then has no use for messages in memory."""
         assert not (committing and self.subscribers)
+        if committing == self.committing:
+            return
         self.committing = committing
         self._backlog.window_max = 0 if committing else self._settings.mem_queue_size
         if isinstance(self._backlog, LogBacklog):
+            self._departed.clear()  # Their messages are read from the log again.
             self._backlog.track_deferred(not committing)
             self._agenda.wake(self)
 

@@ -132,12 +132,9 @@ class LogBacklog(Backlog):
 
     def track_deferred(self, tracks: bool) -> None:
         """Sets whether deferred messages are moved to the deferred set. A channel that delivers
-        nothing does not need that."""
-        if tracks == self._tracks_deferred:
-            return
+        nothing does not need that. No message may be in flight."""
         self._tracks_deferred = tracks
-        self._search = None
-        self._search_from(self._read_seq)
+        self.restart(self._released_seq)
 
     def find_deferred(self) -> bool:
         if self._search is None:

@@ -212,7 +212,12 @@ class DataPath:
             return load_store(self._pool, folder, self._settings, new_seq, self._last_end)
         self._files.make_folder(folder)
         self._topics.add(name)
-        return create_store(self._pool, folder, self._settings, new_seq), []
+        store = create_store(self._pool, folder, self._settings, new_seq)
+        if new_seq > seq_of_time(wall_ns):
+            # If a power loss took the topic without a trace, the next one of this name would start
+            # at the same number.
+            store.cursors.sync()
+        return store, []
 
 
 def lock_data_path(path: str, files: Files, *, shared: bool = False) -> Lock:
