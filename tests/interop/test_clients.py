@@ -41,7 +41,8 @@ CLIENTS = ["pynsq", "gnsq", "ansq", "nsqjs"]
 
 CLIENT_SECONDS = 120
 
-# Short enough to wait for, and so long that a client which touches has time for that.
+# Short enough to wait for, and long enough for a client to touch in time. ansq and nsqjs ask for it
+# themselves.
 MSG_TIMEOUT_SECONDS = 4
 
 

@@ -28,7 +28,7 @@ async def publish(address: str, topic: str) -> None:
 
 async def consume(address: str, topic: str, policy: str, count: int) -> None:
     # It thinks that a message has timed out after what it asks for, whatever nsqd says.
-    features = ansq.ConnectionFeatures(msg_timeout=2000)
+    features = ansq.ConnectionFeatures(msg_timeout=4000)
     reader = await ansq.create_reader(
         topic,
         "channel",

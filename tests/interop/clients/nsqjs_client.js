@@ -39,7 +39,7 @@ async function publish(address, topic) {
 }
 
 async function consume(address, topic, policy, count) {
-  for await (const message of received(address, topic, count, { messageTimeout: 2000 })) {
+  for await (const message of received(address, topic, count, { messageTimeout: 4000 })) {
     report(message)
     await answer(message, policy)
   }
