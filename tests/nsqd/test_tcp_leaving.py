@@ -57,7 +57,7 @@ def test_consumer_that_breaks_the_protocol_leaves_at_once(nsqd: NsqdProcess, top
     nsqd.publish(topic, b"2")
 
     assert [b"1", b"2"] == bodies(other.messages(2, seconds=40))
-    assert nsqd.shows(topic, "c", timeout_count=0)
+    assert nsqd.shows(topic, "c", timeout_count=1, requeue_count=0)
 
 
 def test_consumer_that_is_sent_away_leaves_at_once(nsqd: NsqdProcess, topic: str) -> None:
