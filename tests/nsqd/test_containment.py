@@ -6,7 +6,7 @@ import pytest
 from tests.nsqd.patched_nsqd import FAULTY, INJECTED, PatchedNsqd, run_patched_nsqd
 
 from penstock.testing.nsqd import run_nsqd
-from penstock.testing.raw_client import Disconnected, Refused
+from penstock.testing.raw_client import Disconnected, RawClient, Refused
 from penstock.testing.waiting import wait_until
 from penstock.wire import commands
 
@@ -52,6 +52,11 @@ def test_everything_else_goes_on(point: str, sync_every: int, tmp_path: Path) ->
         assert 0 == nsqd.stats(GOOD, CHANNEL)["depth"]
 
 
+def connection(nsqd: PatchedNsqd) -> RawClient:
+    """One that soon gives up waiting: the bug may have cost it an answer, and it is tried again."""
+    return nsqd.connect(timeout_seconds=5)
+
+
 def is_healthy(nsqd: PatchedNsqd) -> bool:
     try:
         return nsqd.http("GET", "/ping").body == b"OK"
@@ -64,7 +69,7 @@ def provoke(nsqd: PatchedNsqd) -> None:
 
     def has_failed() -> bool:
         try:
-            with nsqd.connect(timeout_seconds=2) as consumer, nsqd.connect() as producer:
+            with connection(nsqd) as consumer, connection(nsqd) as producer:
                 consumer.subscribe(FAULTY, FAULTY, rdy=1)
                 producer.call(commands.pub(FAULTY, b"provoke"))
                 consumer.send(commands.fin(consumer.message().id))
@@ -82,7 +87,7 @@ def serves_other_topics(nsqd: PatchedNsqd) -> None:
 
     def is_served() -> bool:
         try:
-            with nsqd.connect(timeout_seconds=5) as producer:
+            with connection(nsqd) as producer:
                 producer.call(commands.pub(GOOD, b"message"))
             consumer = nsqd.consumer(GOOD, CHANNEL)
         except (Refused, Disconnected, TimeoutError, OSError):
@@ -102,7 +107,7 @@ def heals(nsqd: PatchedNsqd) -> None:
 
     def is_published() -> bool:
         try:
-            with nsqd.connect(timeout_seconds=5) as producer:
+            with connection(nsqd) as producer:
                 return b"OK" == producer.call(commands.pub(FAULTY, b"last"))
         except (Refused, Disconnected, TimeoutError, OSError):
             return False

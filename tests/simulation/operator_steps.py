@@ -195,13 +195,14 @@ def commit(world: World, step: Step) -> str | None:
         floors.append(real.commit(seq))
 
     outcome = _operate(world, topic, verb)
-    channel.committing = real.committing
-    if is_begun and (not outcome or seq <= real._log_backlog().floor):
+    if real.committing:  # also if it could not be written down
         for entry in list(channel.open.values()):
             if entry.holder is not None:
                 channel.let_go(entry)
                 entry.attempts = entry.noted
         channel.departed.clear()
+    channel.committing = real.committing
+    if is_begun and (not outcome or seq <= real._log_backlog().floor):
         channel.close_all(world.now_ns, below=seq)
         if outcome:
             channel.finished |= channel.closed
