@@ -155,22 +155,10 @@ class LogBacklog(Backlog):
         """If all messages read before have been taken, reads the next piece of the log into the
         window; if there are no due messages in memory, loads some. Returns whether there is
         anything to take: if not, and `has_more`, call it again."""
-        if not self._due:
+        if self._deferred.called_count and not self._due:
             self._admit_called()
-        for _ in range(_READS_AT_ONCE_MAX):
-            self._read_seq = self._skipped.first_outside(self._read_seq)
-            if self._read_seq >= self._released_seq or not self._is_to_be_filled():
-                break
-            length = len(self._window)
-            stored = self._log.read(self._read_seq)
-            runs = [run for run in stored if run.first_seq < self._released_seq]
-            for run in runs:
-                self._load_run(run)
-            if not runs:
-                self._lose(self._read_seq, self._released_seq)
-            self._skipped.drop_below(self._read_seq)
-            if len(self._window) > length:
-                self._refill_after = len(self._window)
+        if self._read_seq < self._released_seq and self._is_to_be_filled():
+            self._fill()
         return super().load()
 
     def finish(self, ids: list[bytes]) -> None:
@@ -334,6 +322,24 @@ class LogBacklog(Backlog):
     def _has_room_for_called(self) -> bool:
         due = self._due
         return not due or (len(due) < self.window_max and due.size_bytes < HELD_BYTES_MAX)
+
+    def _fill(self) -> None:
+        """Reads the next piece of the log into the window, and another one if the first had no
+        message to deliver."""
+        for _ in range(_READS_AT_ONCE_MAX):
+            self._read_seq = self._skipped.first_outside(self._read_seq)
+            if self._read_seq >= self._released_seq or not self._is_to_be_filled():
+                return
+            length = len(self._window)
+            stored = self._log.read(self._read_seq)
+            runs = [run for run in stored if run.first_seq < self._released_seq]
+            for run in runs:
+                self._load_run(run)
+            if not runs:
+                self._lose(self._read_seq, self._released_seq)
+            self._skipped.drop_below(self._read_seq)
+            if len(self._window) > length:
+                self._refill_after = len(self._window)
 
     def _load_run(self, run: Run) -> None:
         first_seq = run.first_seq
