@@ -1,4 +1,4 @@
-"""Fsyncs run in threads, and no request is told that something is safe before it is."""
+"""Fsyncs run in threads; a request succeeds only after the fsync that covers it."""
 
 import queue
 import threading

@@ -53,7 +53,7 @@ def test_everything_else_goes_on(point: str, sync_every: int, tmp_path: Path) ->
 
 
 def connection(nsqd: PatchedNsqd) -> RawClient:
-    """One that soon gives up waiting: the bug may have cost it an answer, and it is tried again."""
+    """A connection with a short timeout: the bug may cost it a reply, and the test retries."""
     return nsqd.connect(timeout_seconds=5)
 
 
@@ -96,7 +96,7 @@ def serves_other_topics(nsqd: PatchedNsqd) -> None:
         again = consumer.message()
         assert (first.id, 1, 2) == (again.id, first.attempts, again.attempts)
         consumer.send(commands.fin(again.id))
-        consumer.call(commands.cls())  # Whoever is answered has had its FIN handled.
+        consumer.call(commands.cls())  # nsqd answers CLS after it has handled the FIN.
         return True
 
     wait_until(is_served, "another topic to be served")
