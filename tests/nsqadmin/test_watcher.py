@@ -30,5 +30,6 @@ def test_a_node_that_does_not_answer_makes_nobody_look_less_often() -> None:
                 while len(good.requests) < SEVERAL_LOOKS:  # noqa: ASYNC110 (it tells nobody)
                     await asyncio.sleep(0.01)
             watching.cancel()
+            await asyncio.wait([watching])
 
     uvloop.run(scene())

@@ -385,6 +385,7 @@ class World:
                 self.count("state: requeued on disconnect")
 
     def put_back(self, channel: ModelChannel, entry: Entry, due_ns: int = 0) -> None:
+        self._note_health()  # The disk may have failed since the last step.
         channel.put_back(entry, self.now_ns, self.is_saved, due_ns)
 
     def lose_sample(self, channel: ModelChannel) -> None:

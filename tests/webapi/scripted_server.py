@@ -53,14 +53,15 @@ async def scripted_server(
         task = asyncio.ensure_future(script.serve(reader, writer))
         connections.add(task)
         await asyncio.wait([task])
+        writer.close()
 
     server = await asyncio.start_server(serve, host, 0, ssl=context)
     script.port = server.sockets[0].getsockname()[1]
     try:
         yield script
     finally:
+        server.close()
         for task in connections:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
-        server.close()
         await server.wait_closed()

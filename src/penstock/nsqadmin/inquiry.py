@@ -211,7 +211,7 @@ class Inquiry:
         Where a name may be unknown, those that know it are right: nsqds have different topics, and
         an nsqlookupd that has just started knows little yet.
         """
-        answers = await asyncio.gather(*(_outcome(ask(address)) for address in addresses))
+        answers = await asyncio.gather(*(_outcome(ask, address) for address in addresses))
         paired = list(zip(addresses, answers, strict=True))
         good = [(at, each) for at, each in paired if not isinstance(each, HttpRequestError)]
         bad = [each for _, each in paired if isinstance(each, HttpRequestError)]
@@ -240,9 +240,9 @@ def warning_of(failures: Sequence[HttpRequestError]) -> str:
 _BRIEF = {"format": "json", "include_clients": "false", "include_mem": "false"}
 
 
-async def _outcome(asking: Awaitable[T]) -> T | HttpRequestError:
+async def _outcome(ask: Callable[[str], Awaitable[T]], address: str) -> T | HttpRequestError:
     try:
-        return await asking
+        return await ask(address)
     except HttpRequestError as failure:
         return failure
 
