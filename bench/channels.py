@@ -11,9 +11,9 @@ from http.client import HTTPConnection
 import click
 
 from bench import procfs
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 __all__ = ["main", "measure"]
 

@@ -36,7 +36,7 @@ from bench.load import (
 )
 from bench.nsq import FRAME_BYTES, MAGIC, OK, fin_commands, frame_count, pub
 from bench.targets import Server
-from penstock.wire import commands
+from penstock.protocol import commands
 
 __all__ = ["main"]
 

@@ -15,7 +15,7 @@ from bench.latency import (
 from bench.load import BODY
 from bench.nsq import Nsq
 from bench.targets import Server
-from penstock.wire import commands
+from penstock.protocol import commands
 
 __all__ = ["at_half_speed", "deferred", "one_at_a_time", "steady"]
 

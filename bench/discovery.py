@@ -14,8 +14,8 @@ from collections.abc import Callable
 from http.client import HTTPConnection
 
 from bench.procfs import rss_bytes
+from penstock.protocol import lookup_v1
 from penstock.testing.nsqlookupd import LookupPeer, NsqlookupdProcess, run_nsqlookupd
-from penstock.wire import lookup_v1
 
 __all__ = ["main"]
 

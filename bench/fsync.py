@@ -24,7 +24,7 @@ import click
 from bench import procfs
 from bench.load import BODY, Address, allow_sockets
 from bench.targets import Server, Target, penstock, running
-from penstock.wire import commands, frames
+from penstock.protocol import commands, frames
 
 __all__ = ["disk_rate", "main", "publish_rate"]
 

@@ -27,13 +27,13 @@ from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.clock import SECOND_NS
-from penstock.log import DataPath, LogSettings
+from penstock.common.clock import SECOND_NS
+from penstock.protocol import commands, events
+from penstock.protocol.limits import Limits
+from penstock.protocol.server import ServerConnection
+from penstock.storage import DataPath, LogSettings
 from penstock.testing import ManualClock, MemoryFiles
 from penstock.testing.bugs import raise_bug
-from penstock.wire import commands, events
-from penstock.wire.limits import Limits
-from penstock.wire.server import ServerConnection
 
 __all__ = ["WORSE_MAX", "Cost", "main", "measure"]
 

@@ -12,8 +12,8 @@ from http.client import HTTPConnection
 import click
 
 from bench import procfs
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.wire import commands
 
 __all__ = ["HistoryCost", "main", "measure"]
 

@@ -28,7 +28,7 @@ from bench.nsq import (
     frame_count,
     pub,
 )
-from penstock.wire import commands
+from penstock.protocol import commands
 
 __all__ = [
     "UNBUFFERED",

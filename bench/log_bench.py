@@ -23,11 +23,11 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from penstock.log import DataPath, LogSettings, TopicLog, TopicStore
-from penstock.log.batch import HEADER_BYTES
-from penstock.log.index import INDEX_SPACING_BYTES
 from penstock.nsqd.options import NsqdOptions
-from penstock.wire.frames import render_messages
+from penstock.protocol.frames import render_messages
+from penstock.storage import DataPath, LogSettings, TopicLog, TopicStore
+from penstock.storage.batch import HEADER_BYTES
+from penstock.storage.index import INDEX_SPACING_BYTES
 
 __all__ = ["Row", "main", "rows"]
 

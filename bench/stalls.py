@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from bench import procfs
+from penstock.protocol import commands
+from penstock.protocol.frames import Message
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.raw_client import RawClient
-from penstock.wire import commands
-from penstock.wire.frames import Message
 
 __all__ = ["SCENARIOS", "Probe", "main"]
 

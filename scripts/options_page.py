@@ -3,10 +3,10 @@
 from importlib import import_module
 from pathlib import Path
 
+from penstock.common.options import markdown_page, markdown_tables
 from penstock.nsqadmin.options import NsqadminOptions
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqlookupd.options import NsqlookupdOptions
-from penstock.options import markdown_page, markdown_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
 TOOLS = ("nsq_tail", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq")

@@ -25,12 +25,12 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from penstock.admin_api.nsqd_api import NsqdApi
 from penstock.client import ClientConfig, Consumer, Message, Producer
-from penstock.cluster.nsqd_api import NsqdApi
+from penstock.net.http_client.client import HttpClient
 from penstock.testing.nsqadmin import NsqadminProcess, run_nsqadmin
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import run_nsqlookupd
-from penstock.webapi.client import HttpClient
 
 ROOT = Path(__file__).parents[1]
 DOCS_IMAGES = ROOT / "docs" / "images"

@@ -24,10 +24,10 @@ from itertools import count
 import uvloop
 
 from penstock.client import ClientConfig, Consumer, Message, Producer
-from penstock.errors import ClientError, HttpRequestError
-from penstock.log.ranges import RangeSet
-from penstock.webapi.client import HttpClient
-from penstock.wire import commands
+from penstock.common.errors import ClientError, HttpRequestError
+from penstock.net.http_client.client import HttpClient
+from penstock.protocol import commands
+from penstock.storage.ranges import RangeSet
 
 __all__ = ["Account", "Order", "Where"]
 

@@ -17,11 +17,11 @@ __all__ = ["ByChain", "longest_chains_first"]
 
 # By their folders and files; a file comes before its folder.
 CHAINS = {
-    "one Spark": ["tests/spark", "tests/pipeline", "tests/examples"],
+    "one Spark": ["tests/spark", "tests/pipelines", "tests/examples"],
     "Sparks of their own": [
         "tests/cli/test_pipelines.py",
         "tests/docs/test_pages.py",
-        "tests/pipeline/test_stream_declarative.py",
+        "tests/pipelines/test_stream_declarative.py",
         "tests/spark/test_cluster.py",
     ],
     "heavy": [
@@ -37,7 +37,7 @@ CHAINS = {
 APART = [
     "tests/bench/test_bench.py",
     "tests/fuzzing/test_fuzz.py",
-    "tests/log/test_model.py",
+    "tests/storage/test_model.py",
     "tests/simulation/test_simulation.py",
 ]
 

@@ -78,16 +78,16 @@ def exporting(name: str, import_line: str) -> str:
     ("module", "text", "complaint"),
     [
         pytest.param(
-            "wire/defect.py",
-            exporting("log", "from penstock import log"),
-            "penstock.wire is not allowed to import penstock.log",
-            id="wire imports log",
+            "protocol/defect.py",
+            exporting("storage", "from penstock import storage"),
+            "penstock.protocol is not allowed to import penstock.storage",
+            id="protocol imports storage",
         ),
         pytest.param(
-            "log/defect.py",
+            "storage/defect.py",
             exporting("broker", "from penstock import broker"),
-            "penstock.log is not allowed to import penstock.broker",
-            id="log imports broker",
+            "penstock.storage is not allowed to import penstock.broker",
+            id="storage imports broker",
         ),
         pytest.param(
             "broker/defect.py",
@@ -111,17 +111,17 @@ def exporting(name: str, import_line: str) -> str:
             "helpers.py", "", "every child of every container", id="a module without a place"
         ),
         pytest.param(
-            "wire/defect.py",
+            "protocol/defect.py",
             'size: int = "four"\n',
             "Incompatible types in assignment",
             id="a type error",
         ),
         pytest.param(
-            "wire/defect.py", "def size(): ...\n", "ANN201", id="a function without types"
+            "protocol/defect.py", "def size(): ...\n", "ANN201", id="a function without types"
         ),
-        pytest.param("wire/defect.py", "import struct\n", "F401", id="an unused import"),
+        pytest.param("protocol/defect.py", "import struct\n", "F401", id="an unused import"),
         pytest.param(
-            "wire/defect.py",
+            "protocol/defect.py",
             "size  =  4\n",
             "1 file would be reformatted",
             id="unformatted code",

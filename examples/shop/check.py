@@ -15,7 +15,7 @@ from examples.shop.found import Places
 from examples.shop.scenes import Stage
 from rich.console import Console
 
-from penstock.errors import Error
+from penstock.common.errors import Error
 
 
 def main() -> int:

@@ -31,9 +31,9 @@ from examples.shop.ledger import Ledger, read_ledger
 from examples.shop.scenes import InVain, Stage
 from rich.console import Console
 
-from penstock.errors import Error
-from penstock.pipeline.commits import Commits
-from penstock.pipeline.lake import Lake
+from penstock.common.errors import Error
+from penstock.pipelines.commits import Commits
+from penstock.pipelines.lake import Lake
 from penstock.testing.daemon import DidNotStart
 
 HERE = Path(__file__).parent

@@ -17,7 +17,7 @@ from examples.shop.events import TOPICS, maybe_id_of
 from examples.shop.ledger import Revenue
 from pyarrow import parquet
 
-from penstock.pipeline.lake import Lake
+from penstock.pipelines.lake import Lake
 from penstock.tools.history import read_history
 
 __all__ = ["Found", "Ids", "Places", "look", "paid_orders", "revenue"]

@@ -22,7 +22,7 @@ from examples.shop.events import Event, Shop, body_of
 from examples.shop.ledger import lines_of
 
 from penstock.client import ClientConfig, Producer
-from penstock.errors import ClientError
+from penstock.common.errors import ClientError
 
 __all__ = ["Status"]
 

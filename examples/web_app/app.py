@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from penstock.client import Producer
-from penstock.errors import ClientError
+from penstock.common.errors import ClientError
 
 TOPIC = "orders"
 

@@ -1,5 +1,4 @@
-"""HTTP requests, as all daemons read them: a real connection of `penstock.webapi` on a transport in
-memory.
+"""HTTP requests to a real connection of `penstock.net.http_server`, on a transport in memory.
 
 However the bytes are cut, the same requests reach the endpoints and the same answers come back, in
 order, one for each; no request makes the server fail; and each, written again in the plainest form,
@@ -11,8 +10,8 @@ import re
 from urllib.parse import quote
 
 from fuzz.cutting import Pieces, cuttings
-from penstock.logs import Logger, LogLevel
-from penstock.webapi import HttpError, HttpServer, Limits, Request, Route, Router
+from penstock.common.logs import Logger, LogLevel
+from penstock.net.http_server import HttpError, HttpServer, Limits, Request, Route, Router
 
 __all__ = ["SEEDS", "TOKENS", "check"]
 

@@ -5,10 +5,10 @@ cut, or cannot be read; and they are plain bytes, which come out as they went in
 """
 
 from fuzz.cutting import Pieces, cuttings
-from penstock.errors import StreamCorrupt
-from penstock.wire.deflate import Deflate
-from penstock.wire.layer import Layer
-from penstock.wire.snappy import STREAM_IDENTIFIER, Snappy
+from penstock.common.errors import StreamCorrupt
+from penstock.protocol.deflate import Deflate
+from penstock.protocol.layer import Layer
+from penstock.protocol.snappy import STREAM_IDENTIFIER, Snappy
 
 __all__ = ["SEEDS", "TOKENS", "check"]
 

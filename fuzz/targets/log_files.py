@@ -8,9 +8,9 @@ is invented. A journal's record that a checksum vouches for is read and written 
 from google_crc32c import value as crc32c
 
 from fuzz.targets.log_recovery import FIRST_SEQ, FOLDER, WALL_NS, open_topic
-from penstock.errors import Error
-from penstock.log import Note, check_data_path
-from penstock.log.journal import (
+from penstock.common.errors import Error
+from penstock.storage import Note, check_data_path
+from penstock.storage.cursor_journal import (
     Change,
     Finish,
     Hold,
@@ -23,7 +23,7 @@ from penstock.log.journal import (
     encode_record,
     walk_journal,
 )
-from penstock.log.layout import cursors_name, index_name, segment_name
+from penstock.storage.layout import cursors_name, index_name, segment_name
 from penstock.testing.files import MemoryFiles
 
 __all__ = ["SEEDS", "check"]

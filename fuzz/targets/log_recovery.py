@@ -9,9 +9,9 @@ to.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.log import DataPath, Finding, LogSettings, TopicStore, check_data_path
-from penstock.log.batch import batch_parts
-from penstock.log.layout import segment_name
+from penstock.storage import DataPath, Finding, LogSettings, TopicStore, check_data_path
+from penstock.storage.batch import batch_parts
+from penstock.storage.layout import segment_name
 from penstock.testing.files import MemoryFiles
 
 __all__ = ["SEEDS", "check"]

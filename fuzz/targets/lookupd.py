@@ -8,13 +8,12 @@ have gone none of them is left anywhere.
 from typing import Any
 
 from fuzz.cutting import Pieces, cuttings
-from penstock.clock import SECOND_NS
-from penstock.errors import LimitReached, ProtocolError
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import LimitReached, ProtocolError
 from penstock.nsqlookupd.registration import Producer
 from penstock.nsqlookupd.registry import Registry
-from penstock.testing.clock import ManualClock
-from penstock.wire import lookup_v1
-from penstock.wire.lookup_server import (
+from penstock.protocol import lookup_v1
+from penstock.protocol.lookup_server import (
     Event,
     Identify,
     LookupServerConnection,
@@ -22,6 +21,7 @@ from penstock.wire.lookup_server import (
     Register,
     Unregister,
 )
+from penstock.testing.clock import ManualClock
 
 __all__ = ["SEEDS", "TOKENS", "check"]
 

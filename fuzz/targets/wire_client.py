@@ -8,9 +8,9 @@ import struct
 from typing import Any
 
 from fuzz.cutting import Pieces, cuttings
-from penstock.errors import ProtocolError, StreamCorrupt
-from penstock.wire import commands, frames
-from penstock.wire.client import (
+from penstock.common.errors import ProtocolError, StreamCorrupt
+from penstock.protocol import commands, frames
+from penstock.protocol.client import (
     ClientConnection,
     CloseWait,
     Confirmed,
@@ -20,9 +20,9 @@ from penstock.wire.client import (
     Opening,
     Refused,
 )
-from penstock.wire.deflate import Deflate
-from penstock.wire.frames import ErrorFrame, Frame, FrameReader, Message, Response
-from penstock.wire.snappy import Snappy
+from penstock.protocol.deflate import Deflate
+from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, Message, Response
+from penstock.protocol.snappy import Snappy
 
 __all__ = ["SEEDS", "TOKENS", "check"]
 

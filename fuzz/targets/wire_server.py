@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fuzz.cutting import Pieces, cuttings
-from penstock.errors import LineTooLong, ProtocolError
-from penstock.wire import commands
-from penstock.wire.command_table import COMMANDS
-from penstock.wire.events import (
+from penstock.common.errors import LineTooLong, ProtocolError
+from penstock.protocol import commands
+from penstock.protocol.command_table import COMMANDS
+from penstock.protocol.events import (
     Auth,
     Cls,
     Event,
@@ -26,9 +26,9 @@ from penstock.wire.events import (
     TopicNamed,
     Touch,
 )
-from penstock.wire.identify import ServerOffer, negotiate, parse_identify
-from penstock.wire.limits import Limits
-from penstock.wire.server import ServerConnection
+from penstock.protocol.identify import ServerOffer, negotiate, parse_identify
+from penstock.protocol.limits import Limits
+from penstock.protocol.server import ServerConnection
 
 __all__ = ["SEEDS", "TOKENS", "check"]
 

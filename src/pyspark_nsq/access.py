@@ -7,10 +7,10 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from penstock.addresses import is_address
 from penstock.client.config import ClientConfig
-from penstock.errors import ConfigError
-from penstock.tls import client_context
+from penstock.common.addresses import is_address
+from penstock.common.errors import ConfigError
+from penstock.net.tls import client_context
 
 __all__ = ["Access", "base_url"]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from penstock.errors import NotConnected
+from penstock.common.errors import NotConnected
 from pyspark_nsq.filters import Bounds, bounds_of
 from pyspark_nsq.nodes import Nodes, Survey
 from pyspark_nsq.options import AtTime, SourceOptions

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from penstock.errors import HttpRequestError
+from penstock.common.errors import HttpRequestError
 from pyspark_nsq.errors import NotStored
 from pyspark_nsq.history import History
 from pyspark_nsq.nodes import Found, Nodes

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from penstock.client.blocking import Consumer, Message
-from penstock.errors import ClientError, Error
+from penstock.common.errors import ClientError, Error
 
 __all__ = ["ChannelPump"]
 

@@ -1,6 +1,6 @@
 """What this package raises beside Penstock's own errors, of which these are."""
 
-from penstock.errors import Error
+from penstock.common.errors import Error
 
 __all__ = ["DataLost", "NodeAway", "NotStored"]
 

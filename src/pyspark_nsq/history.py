@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import HttpRequestError
+from penstock.common.errors import HttpRequestError
 from pyspark_nsq.errors import NotStored
 from pyspark_nsq.http_calls import Answer, HttpCalls, Streamed
 

@@ -13,8 +13,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from penstock.connecting import reason_of
-from penstock.errors import HttpRequestError
+from penstock.common.errors import HttpRequestError
+from penstock.net.connect_errors import reason_of
 from pyspark_nsq.access import Access
 
 __all__ = ["Answer", "HttpCalls", "Streamed"]

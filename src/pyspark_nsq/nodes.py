@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from penstock import names
-from penstock.errors import ConfigError, Error, HttpRequestError, NotConnected
+from penstock.common import names
+from penstock.common.errors import ConfigError, Error, HttpRequestError, NotConnected
 from pyspark_nsq.access import Access
 from pyspark_nsq.history import History, TopicLog
 from pyspark_nsq.http_calls import HttpCalls

@@ -7,7 +7,7 @@ options, `{"orders": {"617": 1794784543198232}}`: topic, node id, sequence numbe
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from penstock.errors import ConfigError
+from penstock.common.errors import ConfigError
 
 __all__ = ["EARLIEST", "LATEST", "JsonOffsets", "Offsets", "TopicNode", "from_json", "to_json"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TypeAlias
 
-from penstock import names
-from penstock.durations import parse_duration
-from penstock.errors import ConfigError
+from penstock.common import names
+from penstock.common.durations import parse_duration
+from penstock.common.errors import ConfigError
 from pyspark_nsq.access import Access, base_url
 from pyspark_nsq.nodes import Topics
 from pyspark_nsq.offsets import EARLIEST, LATEST, Offsets, from_json

@@ -20,8 +20,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from penstock import names
-from penstock.errors import ConfigError, Error
+from penstock.common import names
+from penstock.common.errors import ConfigError, Error
 
 __all__ = ["Outgoing", "Unpublishable", "check_columns", "outgoing"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from penstock.errors import Error, HttpRequestError, NotConnected
+from penstock.common.errors import Error, HttpRequestError, NotConnected
 from pyspark_nsq.errors import DataLost, NodeAway, NotStored
 from pyspark_nsq.nodes import Nodes, Topics
 from pyspark_nsq.options import SourceOptions

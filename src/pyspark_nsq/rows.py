@@ -1,6 +1,6 @@
 """From frames to Arrow batches, without work for a single row except finding where it begins.
 
-A frame is `size, type, timestamp, attempts, id, body` (`penstock.wire.frames`). Its fields are
+A frame is `size, type, timestamp, attempts, id, body` (`penstock.protocol.frames`). Its fields are
 picked out of the raw bytes for all frames at once. The columns with bytes in them come from one
 Arrow array laid over the raw bytes, whose elements are in turn what comes before the id, the id,
 and the body: taking every third is a copy in C++.
@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.errors import StreamCorrupt
-from penstock.wire.frames import FRAME_MESSAGE, MESSAGE_HEADER_BYTES
+from penstock.common.errors import StreamCorrupt
+from penstock.protocol.frames import FRAME_MESSAGE, MESSAGE_HEADER_BYTES
 
 __all__ = ["ARROW_SCHEMA", "SCHEMA", "ByteSource", "arrow_batches", "frame_starts", "to_batch"]
 

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.errors import ConfigError
+from penstock.common.errors import ConfigError
 from pyspark_nsq.batch_reader import batch_reader
 from pyspark_nsq.channel_reader import ChannelReader
 from pyspark_nsq.options import SinkOptions, SourceOptions

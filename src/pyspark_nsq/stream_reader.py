@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.errors import Error, HttpRequestError, NotConnected
+from penstock.common.errors import Error, HttpRequestError, NotConnected
 from pyspark_nsq.channel_marks import ChannelMarks
 from pyspark_nsq.errors import DataLost
 from pyspark_nsq.nodes import Found, Nodes, Survey

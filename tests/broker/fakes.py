@@ -11,15 +11,15 @@ from itertools import chain
 
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
-from penstock.broker.locality import NOWHERE, Place
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.clock import SECOND_NS
-from penstock.log import DataPath, LogSettings
+from penstock.broker.topology import NOWHERE, Place
+from penstock.common.clock import SECOND_NS
+from penstock.protocol import frames as wire
+from penstock.storage import DataPath, LogSettings
 from penstock.testing import FaultyFiles, ManualClock, MemoryFiles
 from penstock.testing.bugs import raise_bug
-from penstock.wire import frames as wire
 
 __all__ = ["MSG_TIMEOUT_NS", "Consumer", "Host", "Recorder", "RecordingDriver", "damage"]
 

@@ -1,7 +1,7 @@
 """Frames to put into a backlog, and what to look for in those that come out."""
 
-from penstock.broker.address import id_number
-from penstock.wire import frames as wire
+from penstock.broker.message_id import id_number
+from penstock.protocol import frames as wire
 
 __all__ = ["WALL_NS", "attempts_of", "bodies_of", "frames_of", "ids_of", "ignore"]
 

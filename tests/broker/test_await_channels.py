@@ -6,7 +6,7 @@ import pytest
 from tests.broker.fakes import Host
 
 from penstock.broker.topic import Topic
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
 
 either_end = pytest.mark.parametrize("end", [Host.restart, Host.crash], ids=["stop", "crash"])
 every_topic = pytest.mark.parametrize("name", ["t", "t#ephemeral"])

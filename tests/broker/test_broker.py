@@ -3,9 +3,9 @@ from tests.broker.fakes import MSG_TIMEOUT_NS, Host
 
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import SECOND_NS
-from penstock.errors import ProtocolError, StorageError
-from penstock.wire import frames as wire
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import ProtocolError, StorageError
+from penstock.protocol import frames as wire
 
 
 class TestTopics:

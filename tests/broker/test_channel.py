@@ -6,8 +6,8 @@ from tests.broker.fakes import MSG_TIMEOUT_NS, Consumer, Host
 
 from penstock.broker.channel import TURN_FRAMES, Channel, NotInFlight
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.wire import frames as wire
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.protocol import frames as wire
 
 UNKNOWN_ID = b"0123456789abcdef"
 

@@ -4,7 +4,7 @@ import pytest
 from tests.broker.fakes import Host
 
 from penstock.broker.channel import RETRY_NS, NotInFlight
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
 
 
 def test_every_unfinished_message_is_delivered_again() -> None:

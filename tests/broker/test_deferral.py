@@ -7,7 +7,7 @@ import pytest
 from tests.broker.fakes import Host
 
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import pytest
 from tests.broker.fakes import MSG_TIMEOUT_NS, Host, damage
 
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import SECOND_NS
-from penstock.errors import StorageError
-from penstock.log import READ_BYTES, Finding, Run, TopicLog
-from penstock.wire import frames as wire
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import StorageError
+from penstock.protocol import frames as wire
+from penstock.storage import READ_BYTES, Finding, Run, TopicLog
 
 
 def fill_disk(host: Host) -> None:

@@ -8,9 +8,9 @@ from tests.broker.fakes import Host
 from penstock.broker.channel import Channel, NotInFlight
 from penstock.broker.latency import ACCURACY, LatencySketch, LatencyWindow, merged
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.protocol.frames import render_messages
 from penstock.testing import ManualClock
-from penstock.wire.frames import render_messages
 
 QUANTILES = (1.0, 0.999, 0.99, 0.5, 0.001)
 YEAR_NS = 365 * 24 * 3600 * SECOND_NS

@@ -1,5 +1,5 @@
 from penstock.broker.memory_log import MemoryLog
-from penstock.log import Run
+from penstock.storage import Run
 
 
 def test_appending_only_counts() -> None:

@@ -15,12 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.broker.fakes import Host
 from tests.broker.model import Delivery, ModelChannel, ModelConsumer
 
-from penstock.broker.inflight import DEADLINE_GRAIN_NS
+from penstock.broker.in_flight import DEADLINE_GRAIN_NS
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.log import LogSettings, Progress, TopicLog
-from penstock.wire import frames as wire
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.protocol import frames as wire
+from penstock.storage import LogSettings, Progress, TopicLog
 
 TIMEOUT_NS = 4 * SECOND_NS
 TIMEOUT_MAX_NS = 10 * SECOND_NS

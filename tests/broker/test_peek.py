@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.fakes import MSG_TIMEOUT_NS, Host
 
-from penstock.broker.address import id_number
-from penstock.broker.backlog import Waiting
 from penstock.broker.deferred import Deferred
-from penstock.broker.inflight import DEADLINE_GRAIN_NS
+from penstock.broker.in_flight import DEADLINE_GRAIN_NS
+from penstock.broker.memory_queue import Waiting
+from penstock.broker.message_id import id_number
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import SECOND_NS
-from penstock.log import READ_BYTES
-from penstock.wire import frames as wire
+from penstock.common.clock import SECOND_NS
+from penstock.protocol import frames as wire
+from penstock.storage import READ_BYTES
 
 SIZES = pytest.mark.parametrize("mem_queue_size", [10_000, 2, 0])
 

@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from tests.broker.fakes import Host
 
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 from tests.broker.fakes import MSG_TIMEOUT_NS, Host
 
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import SECOND_NS
-from penstock.wire import frames as wire
+from penstock.common.clock import SECOND_NS
+from penstock.protocol import frames as wire
 
 either_end = pytest.mark.parametrize("end", [Host.restart, Host.crash], ids=["stop", "crash"])
 End = Callable[[Host], None]

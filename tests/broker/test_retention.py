@@ -5,8 +5,8 @@ import errno
 import pytest
 from tests.broker.fakes import Host
 
-from penstock.clock import SECOND_NS
-from penstock.log import LogSettings, Retention
+from penstock.common.clock import SECOND_NS
+from penstock.storage import LogSettings, Retention
 
 HOUR_NS = 3600 * SECOND_NS
 KEEP_AN_HOUR = LogSettings(max_bytes_per_file=300, retention_time_ns=HOUR_NS)

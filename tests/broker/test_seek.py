@@ -5,9 +5,9 @@ from tests.broker.fakes import Consumer, Host
 
 from penstock.broker.channel import NotInFlight
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import SECOND_NS
-from penstock.errors import ProtocolError
-from penstock.log import LogSettings, Retention
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import ProtocolError
+from penstock.storage import LogSettings, Retention
 
 KEEP_ALL = LogSettings(max_bytes_per_file=300, retention_time_ns=10**18)
 LETTERS = [*"abcdefghij"]

@@ -1,5 +1,5 @@
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
 
 
 def test_the_defaults_are_those_of_nsqd_but_for_the_requeue_on_disconnect() -> None:

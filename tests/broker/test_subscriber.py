@@ -2,7 +2,7 @@ import pytest
 from tests.broker.fakes import Recorder
 
 from penstock.broker.subscriber import Subscriber
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
 
 
 def subscriber_with(rdy: int, in_flight: int, *, blocked: bool = False) -> Subscriber:

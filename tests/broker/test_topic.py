@@ -3,9 +3,9 @@ from tests.broker.fakes import MSG_TIMEOUT_NS, Host
 
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
-from penstock.clock import SECOND_NS
-from penstock.log import READ_BYTES, LogSettings
-from penstock.wire import frames as wire
+from penstock.common.clock import SECOND_NS
+from penstock.protocol import frames as wire
+from penstock.storage import READ_BYTES, LogSettings
 
 
 def numbered(count: int) -> list[str]:

@@ -4,8 +4,8 @@ import pytest
 from tests.broker.fakes import Consumer, Host
 
 from penstock.broker.channel import TURN_FRAMES
-from penstock.broker.locality import Locality, Place, locality
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.topology import Locality, Place, locality
 
 HERE = Place("z1", "r1")
 SAME_ZONE = Place("z1", "r1")

@@ -4,7 +4,7 @@ time of day; those in flight do not, for a timeout is a duration."""
 import pytest
 from tests.broker.fakes import MSG_TIMEOUT_NS, Host
 
-from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 
 HOUR_NS = 3600 * SECOND_NS
 

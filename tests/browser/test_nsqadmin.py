@@ -9,10 +9,10 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import watched
 from tests.nsqadmin.conftest import Cluster
 
+from penstock.protocol import commands
 from penstock.testing.nsqadmin import run_nsqadmin
 from penstock.testing.nsqd import run_nsqd
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 READABILITY = Path(__file__).with_name("readability.js").read_text()
 

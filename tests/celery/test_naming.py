@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.celery.naming import ephemeral, nsq_name
-from penstock.names import is_ephemeral, is_valid
+from penstock.common.names import is_ephemeral, is_valid
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import threading
 from penstock.celery.receiver import Receiver
 from penstock.celery.settings import Settings
 from penstock.client import ClientConfig
-from penstock.errors import ClientClosed
+from penstock.common.errors import ClientClosed
 
 
 def test_who_subscribes_while_it_is_closed_does_not_wait_for_ever() -> None:

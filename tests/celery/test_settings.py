@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.celery.settings import masked, settings_of
-from penstock.errors import ConfigError
+from penstock.common.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ import pytest
 from kombu import Consumer, Exchange, Producer, Queue
 from kombu.exceptions import ChannelError
 from tests.celery.conftest import Connect
+from tests.net.tls.certificates import Authority, Identity
 from tests.nsqd.auth_server import AuthServer, auth_server
-from tests.tls.certificates import Authority, Identity
 
-from penstock.errors import NotConnected
+from penstock.common.errors import NotConnected
 from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until

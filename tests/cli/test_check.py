@@ -4,10 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.log.frames import WALL_NS, frames
+from tests.storage.frames import WALL_NS, frames
 
 from penstock.cli.penstock import main
-from penstock.log import DataPath, LogSettings, RealFiles
+from penstock.storage import DataPath, LogSettings, RealFiles
 
 SEGMENT = f"topics/t/{WALL_NS // 1000:020}.log"
 

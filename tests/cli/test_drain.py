@@ -2,9 +2,9 @@
 
 from tests.cli.programs import in_pipe, on_terminal, started
 
+from penstock.protocol import commands
 from penstock.testing.nsqd import run_nsqd
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 
 def test_an_empty_node_stops_at_once() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.programs import in_pipe, on_terminal, started
-from tests.tls.certificates import Authority
+from tests.net.tls.certificates import Authority
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess

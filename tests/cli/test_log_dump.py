@@ -5,12 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.log.frames import frames
+from tests.storage.frames import frames
 
 from penstock.cli.penstock import main
-from penstock.log import DataPath, LogSettings, Note
-from penstock.log.index import Checkpoint
-from penstock.wire.frames import render_messages
+from penstock.protocol.frames import render_messages
+from penstock.storage import DataPath, LogSettings, Note
+from penstock.storage.index import Checkpoint
 
 SEQ = 1_700_000_000_000_000
 WALL_NS = 1000 * SEQ

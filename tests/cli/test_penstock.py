@@ -134,7 +134,7 @@ def test_a_standard_file_that_cannot_be_used_is_told_in_a_line(words: str, expec
 def test_a_command_does_not_load_the_others() -> None:
     program = (
         "import sys; from penstock.cli.penstock import main; main(['--version']);"
-        "print([name for name in sys.modules if name.startswith('penstock.log')])"
+        "print([name for name in sys.modules if name.startswith('penstock.storage')])"
     )
     shown = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

@@ -1,6 +1,6 @@
 """penstock archive, replay and report as programs: what is wrong is told at once, in one line.
 
-What they do when nothing is wrong is in tests/pipeline; one test here starts Spark as they do.
+What they do when nothing is wrong is in tests/pipelines; one test here starts Spark as they do.
 """
 
 import os
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.cli.programs import in_pipe, started
 
-from penstock.pipeline.lake import Lake
+from penstock.pipelines.lake import Lake
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.waiting import wait_until
 

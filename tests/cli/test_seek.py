@@ -5,10 +5,10 @@ import json
 import pytest
 from tests.cli.programs import in_pipe, on_terminal
 
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 
 def moving(nsqd: NsqdProcess, topic: str, to: str, *flags: str) -> list[str]:

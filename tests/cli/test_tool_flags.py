@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.options import markdown_tables
+from penstock.common.options import markdown_tables
 
 TOOLS = ["nsq_tail", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq"]
 

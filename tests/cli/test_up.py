@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.cli.programs import in_pipe, on_terminal, started
 
-from penstock.log import check_data_path
+from penstock.storage import check_data_path
 from penstock.testing.addresses import reserved_address
 from penstock.testing.waiting import wait_until
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.cli.programs import in_pipe
-from tests.tls.certificates import Authority
+from tests.net.tls.certificates import Authority
 from tests.tools.tool_process import tool_process
 
 from penstock.testing.nsqd import run_nsqd

@@ -1,7 +1,7 @@
 """A peer that does with a client's connections what no nsqd does, on a real socket in a thread.
 
-It understands commands through the server's side of `penstock.wire`, keeps what it has heard, and
-answers IDENTIFY and SUB. What it answers to publishes, and when, is the test's to say.
+It parses commands with the server's side of `penstock.protocol`, records them, and answers IDENTIFY
+and SUB. The test decides what it answers to publishes, and when.
 """
 
 import socket
@@ -9,10 +9,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from penstock.wire import frames
-from penstock.wire.events import Event, Identify, Publish, Rdy, Sub
-from penstock.wire.limits import Limits
-from penstock.wire.server import ServerConnection
+from penstock.protocol import frames
+from penstock.protocol.events import Event, Identify, Publish, Rdy, Sub
+from penstock.protocol.limits import Limits
+from penstock.protocol.server import ServerConnection
 
 __all__ = ["StandIn", "stand_in"]
 

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from penstock.client.batches import Batch, checked_body, cut
-from penstock.wire import commands
+from penstock.protocol import commands
 
 
 @pytest.mark.parametrize(

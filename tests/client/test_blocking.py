@@ -9,11 +9,11 @@ from tests.client.stand_in import stand_in
 
 from penstock.client import ClientConfig
 from penstock.client.blocking import Consumer, Producer
-from penstock.errors import ClientClosed, ConfigError, NotConfirmed, NotConnected, Refused
+from penstock.common.errors import ClientClosed, ConfigError, NotConfirmed, NotConnected, Refused
+from penstock.protocol.events import Identify
 from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
-from penstock.wire.events import Identify
 
 
 def test_what_is_published_is_consumed(nsqd: NsqdProcess, topic: str) -> None:

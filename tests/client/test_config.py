@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from penstock.client import ClientConfig
-from penstock.errors import ConfigError
+from penstock.common.errors import ConfigError
 
 
 def test_the_options_of_the_go_client_are_understood() -> None:

@@ -10,11 +10,11 @@ from tests.client.eventually import eventually
 from tests.client.stand_in import stand_in
 
 from penstock.client import ClientConfig, Consumer, Message
-from penstock.errors import ConfigError, NotConnected, Refused
+from penstock.common.errors import ConfigError, NotConnected, Refused
+from penstock.protocol.events import Cls, Event, Fin, Sub
 from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
-from penstock.wire.events import Cls, Event, Fin, Sub
 
 EAGER = ClientConfig(
     default_requeue_delay=0.0,

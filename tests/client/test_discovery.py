@@ -12,11 +12,11 @@ from tests.nsqd.auth_server import AuthServer, auth_server
 
 from penstock.client import ClientConfig, Consumer, Producer, blocking
 from penstock.client.discovery import parse_answer
-from penstock.errors import NotConnected
+from penstock.common.errors import NotConnected
+from penstock.protocol import lookup_v1
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.waiting import wait_until
-from penstock.wire import lookup_v1
 
 # With the one, no poll would come in time: it takes a long poll, or an urgent one.
 SELDOM = ClientConfig(lookupd_poll_interval=1000.0)

@@ -12,7 +12,7 @@ from tests.client.eventually import eventually
 from penstock.client import ClientConfig, Producer
 from penstock.client.blocking import Consumer as BlockingConsumer
 from penstock.client.blocking import Producer as BlockingProducer
-from penstock.errors import NotConfirmed
+from penstock.common.errors import NotConfirmed
 from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 

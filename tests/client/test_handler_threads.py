@@ -10,7 +10,7 @@ from tests.client.conftest import Run
 from tests.client.eventually import eventually
 
 from penstock.client import ClientConfig, Consumer, Message
-from penstock.errors import ClientError, NotConfirmed
+from penstock.common.errors import ClientError, NotConfirmed
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.waiting import wait_until
 

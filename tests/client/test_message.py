@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from penstock.client import Message
-from penstock.errors import ClientError
+from penstock.common.errors import ClientError
 
 ID = b"0123456789abcdef"
 

@@ -10,7 +10,7 @@ from tests.client.eventually import eventually
 from tests.client.stand_in import stand_in
 
 from penstock.client import ClientConfig, Producer
-from penstock.errors import (
+from penstock.common.errors import (
     ClientClosed,
     ClientError,
     ConfigError,

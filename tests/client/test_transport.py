@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from tests.client.conftest import Run
+from tests.net.tls.certificates import Authority
 from tests.nsqd.auth_server import auth_server
-from tests.tls.certificates import Authority
 
 from penstock.client import ClientConfig, Consumer, Producer, blocking
-from penstock.errors import ClientError, ConfigError, NotConnected, Refused
+from penstock.common.errors import ClientError, ConfigError, NotConnected, Refused
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
 BODIES = [b"%d" % number * 50 for number in range(500)]

@@ -5,10 +5,10 @@ from itertools import count
 from types import TracebackType
 from typing import Self
 
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.raw_client import Disconnected, RawClient, Refused
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 __all__ = ["SteadyLoad", "received"]
 

@@ -1,9 +1,9 @@
 """Any single bit of a segment flipped: a check finds it, and no wrong body is ever delivered."""
 
 import pytest
-from tests.log.frames import WALL_NS, frames, read_all
+from tests.storage.frames import WALL_NS, frames, read_all
 
-from penstock.log import DataPath, LogSettings, check_data_path
+from penstock.storage import DataPath, LogSettings, check_data_path
 from penstock.testing import MemoryFiles
 
 pytestmark = pytest.mark.crash

@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.log.frames import WALL_NS, frames, read_all
+from tests.storage.frames import WALL_NS, frames, read_all
 
-from penstock.log import DataPath, LogSettings, check_data_path
+from penstock.storage import DataPath, LogSettings, check_data_path
 
 pytestmark = pytest.mark.crash
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from tests.seeds import fresh_random
 
-from penstock.log import DataPath, LogSettings, Note, TopicStore, check_data_path
+from penstock.storage import DataPath, LogSettings, Note, TopicStore, check_data_path
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 
 pytestmark = pytest.mark.crash

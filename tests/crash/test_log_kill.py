@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.log.frames import read_all
 from tests.seeds import fresh_random
+from tests.storage.frames import read_all
 
-from penstock.log import DataPath, LogSettings, check_data_path
+from penstock.storage import DataPath, LogSettings, check_data_path
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 
@@ -17,7 +17,7 @@ KILLS = 12
 # Appends batches until it is killed, and says which messages are stored as soon as they are.
 WRITER = """
 import sys, time
-from penstock.log import DataPath, LogSettings
+from penstock.storage import DataPath, LogSettings
 
 data_path = DataPath.open(sys.argv[1], LogSettings(max_bytes_per_file=50_000))
 store, _ = data_path.open_topic("t", wall_ns=time.time_ns())

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 pytestmark = pytest.mark.crash
 

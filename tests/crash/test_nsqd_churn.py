@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 from tests.seeds import fresh_random
 
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Disconnected, RawClient, Refused
-from penstock.wire import commands
 
 pytestmark = pytest.mark.crash
 

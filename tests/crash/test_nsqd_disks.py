@@ -12,11 +12,11 @@ from tests.crash.steady_load import SteadyLoad, received
 
 from penstock.client import Producer as AsyncProducer
 from penstock.client.blocking import Producer
-from penstock.errors import Refused as ClientRefused
+from penstock.common.errors import Refused as ClientRefused
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Refused
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Refused
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 pytestmark = pytest.mark.crash
 

@@ -18,11 +18,11 @@ from random import Random
 import pytest
 from tests.seeds import fresh_random
 
+from penstock.protocol import commands
+from penstock.protocol.frames import Message, Response
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Disconnected, RawClient
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
-from penstock.wire.frames import Message, Response
 
 pytestmark = [
     pytest.mark.crash,

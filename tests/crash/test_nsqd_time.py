@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 from tests.crash.steady_load import SteadyLoad, received
 
+from penstock.protocol import commands
 from penstock.testing.daemon import running
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 pytestmark = pytest.mark.crash
 
@@ -84,7 +84,7 @@ def test_a_stop_costs_no_client_its_connection() -> None:
 
 PROGRAM = """
 import sys, time
-from penstock.clock import SystemClock
+from penstock.common.clock import SystemClock
 from penstock.cli.nsqd import main
 
 offset = open(sys.argv[1], "rb", buffering=0)

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from penstock.durations import parse_duration
+from penstock.common.durations import parse_duration
+from penstock.common.options import load_config, unknown_keys
 from penstock.nsqadmin import options as nsqadmin_options
 from penstock.nsqd import options as nsqd_options
 from penstock.nsqlookupd import options as nsqlookupd_options
-from penstock.options import load_config, unknown_keys
+from penstock.protocol import commands
 from penstock.testing.nsqd import run_nsqd
 from penstock.testing.nsqlookupd import run_nsqlookupd
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 DASHBOARD = json.loads((DEPLOY / "grafana/penstock.json").read_text())

@@ -17,10 +17,10 @@ from examples.shop.jobs import Generating
 from examples.shop.ledger import read_ledger
 from pyspark.sql import SparkSession
 
-from penstock.pipeline.archive import ArchiveOrder, archive, check_order
-from penstock.pipeline.brokers import Brokers
-from penstock.pipeline.lake import Lake
-from penstock.pipeline.stopping import Stop
+from penstock.pipelines.archive import ArchiveOrder, archive, check_order
+from penstock.pipelines.brokers import Brokers
+from penstock.pipelines.lake import Lake
+from penstock.pipelines.stopping import Stop
 from penstock.testing.waiting import wait_until
 
 RATE, SECONDS = 1000, 3

@@ -14,10 +14,10 @@ from fuzz.minimising import minimised
 from fuzz.replay import failure_of, replay
 from fuzz.targets import TARGETS, Target, load_target
 
-from penstock.log import scan
-from penstock.webapi.bodies import SizedBody
-from penstock.wire.buffer import ReceiveBuffer
-from penstock.wire.snappy import Snappy
+from penstock.net.http_server.bodies import SizedBody
+from penstock.protocol.buffer import ReceiveBuffer
+from penstock.protocol.snappy import Snappy
+from penstock.storage import scan
 
 pytestmark = pytest.mark.usefixtures("damaged_on_purpose")
 

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from tests.net.tls.certificates import Authority
 from tests.nsqd.auth_server import AuthServer, auth_server
-from tests.tls.certificates import Authority
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 from tests.migration.reference_files import OldMessage, meta, record, write_metadata, write_queue
 
-from penstock.errors import DataPathError, StorageError
-from penstock.log import RealFiles, TopicLog
+from penstock.common.errors import DataPathError, StorageError
 from penstock.migration import data_import
 from penstock.migration.data_import import Found, finish_interrupted, import_data, survey
 from penstock.migration.queue_files import QueueName
 from penstock.nsqd import metadata
+from penstock.protocol import commands
+from penstock.storage import RealFiles, TopicLog
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.wire import commands
 
 # More than --max-msg-size, which is for publishing.
 LARGE = OldMessage(8, body=b"message 8 " + bytes(3_000_000))

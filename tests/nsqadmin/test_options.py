@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.common.options import markdown_page
 from penstock.nsqadmin.options import NsqadminOptions, normalized
 from penstock.nsqadmin.versions import parse_version
-from penstock.options import markdown_page
 
 
 def test_the_page_of_options_is_up_to_date() -> None:

@@ -11,10 +11,10 @@ import pytest
 from tests.nsqadmin.conftest import Cluster
 from tests.nsqadmin.strangers import nobody, stock
 
+from penstock.protocol import commands
 from penstock.testing.nsqadmin import NsqadminProcess, run_nsqadmin
 from penstock.testing.nsqd import run_nsqd
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 HTML = {"Accept": "text/html"}
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.tls.certificates import Authority
+from tests.net.tls.certificates import Authority
 
 from penstock.testing.nsqadmin import run_nsqadmin
 from penstock.testing.nsqd import run_nsqd

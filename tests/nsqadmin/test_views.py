@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.nsqadmin.chronicle import Figures
+from penstock.nsqadmin.metrics_store import Figures
 from penstock.nsqadmin.views import ChannelRow
 
 

@@ -3,12 +3,12 @@
 import asyncio
 
 import uvloop
-from tests.webapi.scripted_server import scripted_server
+from tests.net.http_client.scripted_server import scripted_server
 
-from penstock.logs import Logger, LogLevel
-from penstock.nsqadmin.inquiry import Cluster
+from penstock.common.logs import Logger, LogLevel
+from penstock.net.http_client.client import HttpClient
+from penstock.nsqadmin.cluster_client import Cluster
 from penstock.nsqadmin.watcher import Watcher
-from penstock.webapi.client import HttpClient
 
 ANSWER = (
     b"HTTP/1.1 200 OK\r\n\r\n"

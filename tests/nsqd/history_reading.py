@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any, NamedTuple
 
+from penstock.protocol.frames import FrameReader, Message
 from penstock.testing.nsqd import NsqdProcess
-from penstock.wire.frames import FrameReader, Message
 
 __all__ = ["FRAMES", "Log", "bodies", "frames", "log_of", "messages", "reading"]
 

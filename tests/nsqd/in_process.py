@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.logs import Logger, LogLevel
+from penstock.common.logs import Logger, LogLevel
 from penstock.nsqd.daemon import Nsqd
 from penstock.nsqd.options import NsqdOptions
 

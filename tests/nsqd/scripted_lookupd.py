@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
+from penstock.protocol import lookup_v1
+from penstock.protocol.lookup_server import Event, Identify, LookupServerConnection
 from penstock.testing.waiting import wait_until
-from penstock.wire import lookup_v1
-from penstock.wire.lookup_server import Event, Identify, LookupServerConnection
 
 Answer: TypeAlias = Callable[[Event], bytes | Iterator[bytes]]
 

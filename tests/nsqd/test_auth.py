@@ -14,9 +14,9 @@ import trustme
 import uvloop
 from tests.nsqd.auth_server import AuthServer, auth_server
 
-from penstock.clock import SECOND_NS
-from penstock.errors import AuthFailed, ConfigError, ProtocolError
-from penstock.logs import Logger, LogLevel
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import AuthFailed, ConfigError, ProtocolError
+from penstock.common.logs import Logger, LogLevel
 from penstock.nsqd import auth
 from penstock.nsqd.auth import Authenticator, Authorizations, parse_reply
 from penstock.nsqd.options import NsqdOptions

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from tests.nsqd.patched_nsqd import FAULTY, INJECTED, PatchedNsqd, run_patched_nsqd
 
+from penstock.protocol import commands
 from penstock.testing.nsqd import run_nsqd
 from penstock.testing.raw_client import Disconnected, RawClient, Refused
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 GOOD = "good"
 CHANNEL = "c"
@@ -20,20 +20,20 @@ POINTS = [
     "penstock.broker.channel:Channel.offer",
     "penstock.broker.channel:Channel.pump",
     "penstock.broker.channel:Channel.advance",
-    "penstock.log.topic_log:TopicLog.append",
-    "penstock.log.topic_log:TopicLog.begin_sync",
-    "penstock.log.topic_log:TopicLog.end_sync",
-    "penstock.log.topic_log:TopicLog.probe",
-    "penstock.log.log_sync:LogSync.run",
-    "penstock.log.cursors:Cursors.begin_sync",
-    "penstock.log.cursors:Cursors.end_sync",
-    "penstock.log.cursors:Cursors.flush",
-    "penstock.log.journal_files:JournalSync.run",
+    "penstock.storage.topic_log:TopicLog.append",
+    "penstock.storage.topic_log:TopicLog.begin_sync",
+    "penstock.storage.topic_log:TopicLog.end_sync",
+    "penstock.storage.topic_log:TopicLog.probe",
+    "penstock.storage.log_sync:LogSync.run",
+    "penstock.storage.cursors:Cursors.begin_sync",
+    "penstock.storage.cursors:Cursors.end_sync",
+    "penstock.storage.cursors:Cursors.flush",
+    "penstock.storage.cursor_journal_files:JournalSync.run",
     "penstock.nsqd.durability:Durability.sync_rest",
     "penstock.nsqd.replies:Replies.settled",
     "penstock.nsqd.tcp:Client._handle",
     "penstock.nsqd.tcp:Client.__init__",
-    "penstock.webapi.connection:Connection.__init__",
+    "penstock.net.http_server.connection:Connection.__init__",
 ]
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from tests.nsqd.in_process import connected, serving
 
-from penstock.clock import MILLISECOND_NS
+from penstock.common.clock import MILLISECOND_NS
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdDidNotStart, run_nsqd
 from penstock.testing.raw_client import Disconnected, RawClient
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 MIB = 1024 * 1024
 

@@ -8,11 +8,11 @@ from http.client import HTTPConnection
 import pytest
 from tests.nsqd.off_disk import run_nsqd_off_disk
 
+from penstock.protocol import commands
+from penstock.protocol.frames import Message, Response
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import RawClient
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
-from penstock.wire.frames import Message, Response
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.raw_client import RawClient, Refused
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 TOPIC = "t"
 

@@ -5,11 +5,11 @@ from contextlib import suppress
 
 import pytest
 
+from penstock.protocol import commands
+from penstock.protocol.frames import OK
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import RawClient
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
-from penstock.wire.frames import OK
 
 MIB = 1024 * 1024
 

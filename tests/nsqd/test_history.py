@@ -11,9 +11,9 @@ import pytest
 from tests.nsqd.history_reading import FRAMES, bodies, frames, log_of, messages, reading
 
 from penstock.nsqd.history_streams import READERS_MAX
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 NODE_ID = 7
 

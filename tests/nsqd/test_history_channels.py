@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from tests.nsqd.history_reading import log_of, messages
 
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import RawClient, Refused
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 LETTERS = "abcdefghij"
 

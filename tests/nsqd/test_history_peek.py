@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from penstock.nsqd.history_peek import LIMIT_MAX
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Refused
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 MINUTE_NS = 60 * 10**9
 

@@ -7,12 +7,12 @@ import pytest
 from tests.broker.fakes import Host
 
 from penstock.broker.topic import Topic
-from penstock.log import LogReader, TopicLog
-from penstock.log.reader import Read
+from penstock.net.http_server import CutShort
 from penstock.nsqd import history_streams
 from penstock.nsqd.history_streams import HistoryStreams
-from penstock.webapi import CutShort
-from penstock.wire import frames as wire
+from penstock.protocol import frames as wire
+from penstock.storage import LogReader, TopicLog
+from penstock.storage.reader import Read
 
 Stream = Callable[[HistoryStreams, Topic, LogReader], AsyncIterator[bytes]]
 

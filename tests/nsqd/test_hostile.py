@@ -18,17 +18,17 @@ from pathlib import Path
 from struct import Struct
 
 import pytest
+from tests.net.tls.certificates import Authority
 from tests.nsqd.off_disk import run_nsqd_off_disk
 from tests.nsqd.refusal_counts import refusal_counts
-from tests.tls.certificates import Authority
 
+from penstock.net.tls import client_context
+from penstock.protocol import commands
+from penstock.protocol.frames import ErrorFrame, Response
+from penstock.protocol.snappy import STREAM_IDENTIFIER, Snappy
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import RawClient, Refused
 from penstock.testing.waiting import wait_until
-from penstock.tls import client_context
-from penstock.wire import commands
-from penstock.wire.frames import ErrorFrame, Response
-from penstock.wire.snappy import STREAM_IDENTIFIER, Snappy
 
 MIB = 1024 * 1024
 GIB = 1024 * MIB

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import ConfigError
-from penstock.logs import Logger
+from penstock.common.errors import ConfigError
+from penstock.common.logs import Logger
 from penstock.nsqd.http_tokens import HttpTokens, Scope, scopes_for
 from penstock.testing.nsqd import NsqdDidNotStart, NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until

@@ -13,13 +13,13 @@ from tests.broker.fakes import Host
 from tests.nsqd import scripted_lookupd as script
 from tests.nsqd.scripted_lookupd import ScriptedLookupd, scripted_lookupd
 
-from penstock.logs import Logger
+from penstock.common.logs import Logger
 from penstock.nsqd import lookup_peer
 from penstock.nsqd.lookup_peer import LookupPeer
 from penstock.nsqd.lookup_peer import PeerInfo as PeerInfoOfLookupd
+from penstock.protocol import lookup_v1
+from penstock.protocol.lookup_server import Event, Identify, PeerInfo, Ping, Register, Unregister
 from penstock.testing.addresses import reserved_address
-from penstock.wire import lookup_v1
-from penstock.wire.lookup_server import Event, Identify, PeerInfo, Ping, Register, Unregister
 
 US = PeerInfo(broadcast_address="n1.example", tcp_port=4150, http_port=4151, version="1.3.0")
 IDENTITY = {

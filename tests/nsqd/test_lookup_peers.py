@@ -15,12 +15,12 @@ from tests.nsqd.auth_server import auth_server as http_server
 from tests.nsqd.scripted_lookupd import ScriptedLookupd, scripted_lookupd
 
 from penstock.nsqd.lookup_peer import REQUESTS_MAX
+from penstock.protocol import commands
+from penstock.protocol.lookup_server import Event, Identify, Register
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.raw_client import RawClient
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
-from penstock.wire.lookup_server import Event, Identify, Register
 
 
 @pytest.fixture(scope="module")

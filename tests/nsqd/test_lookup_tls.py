@@ -4,16 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.tls.certificates import Authority
+from tests.net.tls.certificates import Authority
 
-from penstock.errors import ConfigError
+from penstock.common.errors import ConfigError
+from penstock.net.tls import client_context
 from penstock.nsqd import settings
 from penstock.nsqd.options import NsqdOptions
+from penstock.protocol import lookup_v1
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.waiting import wait_until
-from penstock.tls import client_context
-from penstock.wire import lookup_v1
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import asyncio
 import time
 
-from penstock.clock import SystemClock
+from penstock.common.clock import SystemClock
 from penstock.nsqd.loop_lag import LoopLag
 
 

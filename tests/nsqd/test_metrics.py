@@ -14,17 +14,17 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.broker.fakes import Host
 
 from penstock.broker.settings import BrokerSettings
-from penstock.bug_reports import BugReports
-from penstock.clock import SECOND_NS
-from penstock.logs import Logger
+from penstock.common.bug_reports import BugReports
+from penstock.common.clock import SECOND_NS
+from penstock.common.logs import Logger
+from penstock.net.http_server.prometheus import Histogram
+from penstock.nsqd.error_counters import Refusals
 from penstock.nsqd.memory import GcPauses
 from penstock.nsqd.metrics import FAMILIES, MetricsSource, metrics
-from penstock.nsqd.refusals import Refusals
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import run_nsqlookupd
 from penstock.testing.waiting import wait_until
-from penstock.webapi.prometheus import Histogram
-from penstock.wire import commands
 
 QUANTILES = ("1.0", "0.5")
 

@@ -3,10 +3,16 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.errors import ConfigError, UsageError
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.errors import ConfigError, UsageError
+from penstock.common.options import (
+    load_config,
+    markdown_page,
+    option_value,
+    options_of,
+    parse_flags,
+)
 from penstock.nsqd.options import NsqdOptions, TlsRequired, TlsVersion, check, in_effect
-from penstock.options import load_config, markdown_page, option_value, options_of, parse_flags
 
 # What a stock nsqd answers to GET /config/<key> when it is started without flags, save for what
 # depends on the machine.

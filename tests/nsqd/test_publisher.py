@@ -9,15 +9,15 @@ import pytest
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
-from penstock.clock import SECOND_NS
-from penstock.errors import StorageError
-from penstock.log import DataPath, GroupCommit, LogSettings
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import StorageError
 from penstock.nsqd.durability import Durability
 from penstock.nsqd.publisher import TURN_BYTES, Batch, Publisher
+from penstock.protocol import frames
+from penstock.storage import DataPath, GroupCommit, LogSettings
 from penstock.testing import ManualClock
 from penstock.testing.bugs import raise_bug
 from penstock.testing.files import FaultyFiles, MemoryFiles
-from penstock.wire import frames
 
 STORED = "stored"
 

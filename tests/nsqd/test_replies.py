@@ -1,6 +1,6 @@
 """Replies that wait for a message to be safe, and what must not overtake them."""
 
-from penstock.errors import StorageError
+from penstock.common.errors import StorageError
 from penstock.nsqd.publisher import Batch
 from penstock.nsqd.replies import Replies
 from penstock.testing.bugs import raise_bug

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import ConfigError
-from penstock.log import DataPath, LogSettings
+from penstock.common.errors import ConfigError
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.shards import shards_of
+from penstock.storage import DataPath, LogSettings
 
 
 def options(path: Path, shards: int, **others: object) -> NsqdOptions:

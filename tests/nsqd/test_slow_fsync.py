@@ -6,9 +6,9 @@ from threading import Thread
 import pytest
 from tests.nsqd.patched_nsqd import run_patched_nsqd
 
+from penstock.protocol import commands
+from penstock.protocol.frames import OK
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
-from penstock.wire.frames import OK
 
 # More than the kernel's buffers of a connection can hold.
 COUNT = 60

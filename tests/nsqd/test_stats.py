@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.tls.certificates import Authority
+from tests.net.tls.certificates import Authority
 
+from penstock.net.tls import client_context
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
-from penstock.tls import client_context
-from penstock.wire import commands
 
 CLIENT_KEYS = [
     "client_id",

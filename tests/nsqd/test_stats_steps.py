@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.broker.fakes import Host
 
+from penstock.common.go_json import to_json
 from penstock.nsqd.stats import ROWS_AT_ONCE, Stats, Steps, collect, json_steps, result_of
 from penstock.nsqd.stats_text import text_steps
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.webapi.go_json import to_json
 
 CHANNELS = 1050
 

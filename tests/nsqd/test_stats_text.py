@@ -1,6 +1,6 @@
 """The parts of the page that a test of the program cannot bring about at will."""
 
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
 from penstock.nsqd.stats import ChannelStats, ClientStats, Latency, Stats, TopicStats, result_of
 from penstock.nsqd.stats_text import text_steps
 

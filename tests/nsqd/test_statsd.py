@@ -12,8 +12,8 @@ import pytest
 from tests.broker.fakes import Host
 
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.logs import Logger, LogLevel
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.logs import Logger, LogLevel
 from penstock.nsqd.memory import MemoryStats
 from penstock.nsqd.statsd import Report, Statsd, StatsdSettings, packets, statsd_prefix
 from penstock.testing.nsqd import run_nsqd

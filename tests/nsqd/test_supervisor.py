@@ -14,14 +14,14 @@ import pytest
 from tests.cli.programs import in_pipe
 
 from penstock.client.blocking import Consumer
-from penstock.log import check_data_path
 from penstock.nsqd.supervisor import STOP_BEATS
+from penstock.protocol import commands
+from penstock.storage import check_data_path
 from penstock.testing.daemon import running as process_running
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import run_nsqlookupd
 from penstock.testing.raw_client import RawClient, Refused
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 TOPIC, CHANNEL = "t", "c"
 

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.net.tls.certificates import Authority
 from tests.nsqd.auth_server import AuthServer, auth_server
 from tests.nsqd.off_disk import run_nsqd_off_disk
-from tests.tls.certificates import Authority
 
+from penstock.net.tls import client_context
+from penstock.protocol import commands
+from penstock.protocol.frames import Response
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Disconnected, RawClient, Refused
 from penstock.testing.waiting import wait_until
-from penstock.tls import client_context
-from penstock.wire import commands
-from penstock.wire.frames import Response
 
 # Of topics that begin with `mine`, the channel `c`, and publishing.
 MINE = {"topic": "^mine", "channels": ["^c?$"], "permissions": ["publish", "subscribe"]}

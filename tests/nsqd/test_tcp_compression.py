@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.net.tls.certificates import Authority
 from tests.nsqd.refusal_counts import refusal_counts
-from tests.tls.certificates import Authority
 
+from penstock.net.tls import client_context
+from penstock.protocol import commands
+from penstock.protocol.deflate import Deflate
+from penstock.protocol.frames import OK, Message, Response
+from penstock.protocol.snappy import STREAM_IDENTIFIER, Snappy
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Disconnected, RawClient, Refused
 from penstock.testing.waiting import wait_until
-from penstock.tls import client_context
-from penstock.wire import commands
-from penstock.wire.deflate import Deflate
-from penstock.wire.frames import OK, Message, Response
-from penstock.wire.snappy import STREAM_IDENTIFIER, Snappy
 
 MESSAGES = 10_000
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.protocol import commands
+from penstock.protocol.frames import Message
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Refused
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
-from penstock.wire.frames import Message
 
 # How long a client listens to be sure that nothing comes.
 SILENCE_SECONDS = 0.15

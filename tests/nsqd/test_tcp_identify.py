@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from penstock.errors import ProtocolError
+from penstock.common.errors import ProtocolError
+from penstock.protocol import commands, frames
+from penstock.protocol.frames import Response
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Refused
-from penstock.wire import commands, frames
-from penstock.wire.frames import Response
 
 HEARTBEAT = Response(b"_heartbeat_")
 

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 from tests.nsqd.off_disk import run_nsqd_off_disk
 
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.raw_client import RawClient, Refused
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 # Short, so that the tests are.
 FLAGS = ("--msg-timeout=300ms", "--max-req-timeout=5s")

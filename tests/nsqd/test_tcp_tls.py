@@ -7,16 +7,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.net.tls.certificates import Authority, Identity
 from tests.nsqd.refusal_counts import refusal_counts
-from tests.tls.certificates import Authority, Identity
 
-from penstock.errors import ProtocolError, TlsFailed
+from penstock.common.errors import ProtocolError, TlsFailed
+from penstock.net.tls import client_context
+from penstock.protocol import commands
+from penstock.protocol.frames import Response, error
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import Disconnected, RawClient, Refused
 from penstock.testing.waiting import wait_until
-from penstock.tls import client_context
-from penstock.wire import commands
-from penstock.wire.frames import Response, error
 
 NOBODY = Identity("", "")
 

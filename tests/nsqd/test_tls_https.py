@@ -11,11 +11,11 @@ from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
-from tests.tls.certificates import Authority, Identity
+from tests.net.tls.certificates import Authority, Identity
 
+from penstock.net.tls import client_context
 from penstock.testing.nsqd import HttpAnswer, NsqdDidNotStart, NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
-from penstock.tls import client_context
 
 NOBODY = Identity("", "")
 MEGABYTE = 1_000_000

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import RawClient
 from penstock.testing.waiting import wait_until
-from penstock.wire import commands
 
 EXPERIMENT = "--enable-experiment=topology-aware-consumption"
 PLACE = ("--topology-zone=z1", "--topology-region=r1")

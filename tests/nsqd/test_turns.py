@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from tests.nsqd.in_process import connected, serving
 
+from penstock.net.http_server import connection
 from penstock.nsqd import tcp
+from penstock.protocol import commands
+from penstock.protocol.deflate import Deflate
+from penstock.protocol.frames import FrameReader, Message
 from penstock.testing.waiting import PATIENCE_SECONDS
-from penstock.webapi import connection
-from penstock.wire import commands
-from penstock.wire.deflate import Deflate
-from penstock.wire.frames import FrameReader, Message
 
 ENDED = -1.0
 """Seconds: a turn that is over as soon as it has begun."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.protocol import lookup_v1
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess
-from penstock.wire import lookup_v1
 
 pytestmark = pytest.mark.interop
 

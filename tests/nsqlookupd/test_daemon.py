@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.protocol import lookup_v1
 from penstock.testing.nsqlookupd import NsqlookupdDidNotStart, run_nsqlookupd
 from penstock.testing.waiting import wait_until
-from penstock.wire import lookup_v1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -15,9 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.nsqlookupd.http import KEPT_ANSWERS_MAX
 from penstock.nsqlookupd.metrics import FAMILIES
+from penstock.protocol import lookup_v1
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.waiting import wait_until
-from penstock.wire import lookup_v1
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 from pathlib import Path
 
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
+from penstock.common.options import load_config, markdown_page, option_value, options_of
 from penstock.nsqlookupd.options import NsqlookupdOptions
-from penstock.options import load_config, markdown_page, option_value, options_of
 
 # What a stock nsqlookupd has without flags, save for what depends on the machine.
 NSQ_DEFAULTS: dict[str, object] = {

@@ -13,12 +13,12 @@ from hypothesis.stateful import (
     rule,
 )
 
-from penstock.clock import SECOND_NS
-from penstock.errors import LimitReached
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import LimitReached
 from penstock.nsqlookupd.registration import UNKNOWN_INDEX, Producer, Registration
 from penstock.nsqlookupd.registry import Registry
+from penstock.protocol.lookup_server import PeerInfo
 from penstock.testing.clock import ManualClock
-from penstock.wire.lookup_server import PeerInfo
 
 INACTIVE_NS = 300 * SECOND_NS
 TOMBSTONE_NS = 45 * SECOND_NS

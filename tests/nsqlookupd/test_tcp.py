@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import ProtocolError
+from penstock.common.errors import ProtocolError
+from penstock.protocol import lookup_v1
 from penstock.testing.nsqlookupd import LookupPeer, NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.waiting import wait_until
-from penstock.wire import lookup_v1
 
 
 def sized(data: bytes) -> bytes:

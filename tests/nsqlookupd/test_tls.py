@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.tls.certificates import Authority, Identity
+from tests.net.tls.certificates import Authority, Identity
 
+from penstock.net.tls import client_context
+from penstock.protocol import lookup_v1
 from penstock.testing.nsqlookupd import LookupPeer, NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.waiting import wait_until
-from penstock.tls import client_context
-from penstock.wire import lookup_v1
 
 NOT_SERVED = r"(?i)alert|reset|closed|pipe|eof"
 

@@ -20,8 +20,8 @@ from tests.simulation.violation import Violation
 
 from penstock.broker.channel import Channel
 from penstock.broker.topic import Topic
-from penstock.log import TopicLog
-from penstock.wire import frames as wire
+from penstock.protocol import frames as wire
+from penstock.storage import TopicLog
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

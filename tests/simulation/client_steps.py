@@ -6,9 +6,9 @@ from tests.simulation.node import MSG_TIMEOUT_NS, TIMEOUT_MAX_NS
 from tests.simulation.schedule import Step
 from tests.simulation.world import SAMPLE_PERCENT, World
 
-from penstock.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.protocol import commands
 from penstock.testing import SimulatedCrash
-from penstock.wire import commands
 
 __all__ = ["CHANNELS", "CLIENT_STEPS", "finish_all", "set_rdy", "subscribe_to"]
 

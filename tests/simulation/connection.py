@@ -14,8 +14,8 @@ from tests.simulation.loop import SimulatedLoop
 from tests.simulation.violation import Violation
 
 from penstock.nsqd.tcp import Client, TcpServices
-from penstock.wire import commands
-from penstock.wire.frames import ErrorFrame, FrameReader, Message, Response
+from penstock.protocol import commands
+from penstock.protocol.frames import ErrorFrame, FrameReader, Message, Response
 
 __all__ = ["Connection", "Observer", "Owed"]
 

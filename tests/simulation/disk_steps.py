@@ -7,8 +7,8 @@ from tests.simulation.aftermath import End, take_stock
 from tests.simulation.schedule import Step
 from tests.simulation.world import World
 
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.errors import Error
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.errors import Error
 from penstock.testing import SimulatedCrash
 from penstock.testing.files import Operation
 

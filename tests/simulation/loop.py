@@ -10,7 +10,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import Any
 
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
 from penstock.testing import ManualClock
 
 __all__ = ["SimulatedLoop", "Timer"]

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable
 from tests.simulation.connection import Connection
 from tests.simulation.violation import Violation
 
-from penstock.broker.inflight import DEADLINE_GRAIN_NS
+from penstock.broker.in_flight import DEADLINE_GRAIN_NS
 from penstock.broker.topic import Topic
-from penstock.wire.frames import Message
+from penstock.protocol.frames import Message
 
 __all__ = ["LONG_AGO", "Consumer", "Entry", "ModelChannel", "ModelTopic", "Stored"]
 

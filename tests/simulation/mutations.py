@@ -13,25 +13,25 @@ from tests.simulation.campaign import first_failure
 from tests.simulation.run import run
 from tests.simulation.schedule import schedule_of
 
-import penstock.errors
-import penstock.log.topic_store
-from penstock.broker.address import seq_of
-from penstock.broker.backlog import Backlog
+import penstock.common.errors
+import penstock.storage.topic_storage
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.deferred import Deferred
-from penstock.broker.inflight import InFlight
-from penstock.broker.log_backlog import LogBacklog
+from penstock.broker.in_flight import InFlight
+from penstock.broker.log_queue import LogBacklog
 from penstock.broker.memory_log import MemoryLog
+from penstock.broker.memory_queue import Backlog
+from penstock.broker.message_id import seq_of
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.log.cursors import Cursors
-from penstock.log.topic_log import TopicLog
 from penstock.nsqd.durability import Durability
 from penstock.nsqd.publisher import Batch
 from penstock.nsqd.replies import Replies
 from penstock.nsqd.session import Session
-from penstock.wire import frames as wire
+from penstock.protocol import frames as wire
+from penstock.storage.cursors import Cursors
+from penstock.storage.topic_log import TopicLog
 
 __all__ = ["MUTATIONS", "SEEDS_MAX", "Mutation", "seeds_until_found"]
 
@@ -97,7 +97,7 @@ def _write_that_fails_is_no_failure(right: Any) -> Any:
     def append(self: TopicLog, frames: list[bytes], *args: Any) -> int:
         try:
             return cast("int", right(self, frames, *args))
-        except penstock.errors.StorageError:
+        except penstock.common.errors.StorageError:
             self.next_seq += len(frames)
             return sum(map(len, frames))
 
@@ -272,7 +272,7 @@ def _refused_write_is_not_undone(right: Any) -> Any:
     def publish(self: Topic, bodies: list[bytes], defer_ns: int = 0) -> int:
         try:
             return int(right(self, bodies, defer_ns))
-        except penstock.errors.StorageError:
+        except penstock.common.errors.StorageError:
             self._counted_from -= 1
             raise
 
@@ -478,7 +478,7 @@ MUTATIONS = (
     ),
     Mutation(
         "after a power loss, numbers are used again",
-        penstock.log.topic_store,
+        penstock.storage.topic_storage,
         "_skip_numbers",
         _returns([]),
     ),

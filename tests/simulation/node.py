@@ -16,33 +16,33 @@ from unittest.mock import patch
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.schedule import Setup
 
-from penstock.admission import Admission
 from penstock.broker.broker import Broker
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
-from penstock.bug_reports import BugReports
-from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
-from penstock.errors import StorageError
-from penstock.log import DataPath, GroupCommit, LogSettings, topic_store
-from penstock.log.files import storage_error, write_all
-from penstock.log.sync import Syncable, SyncJob, run_sync
-from penstock.logs import Logger, LogLevel
+from penstock.common.bug_reports import BugReports
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS, Clock
+from penstock.common.errors import StorageError
+from penstock.common.logs import Logger, LogLevel
+from penstock.net.connection_limits import Admission
 from penstock.nsqd import metadata, tcp
 from penstock.nsqd.auth import Authenticator
 from penstock.nsqd.daemon import SAVE_SECONDS, Nsqd
 from penstock.nsqd.durability import Durability
+from penstock.nsqd.error_counters import Refusals
+from penstock.nsqd.heartbeat import Patience
 from penstock.nsqd.metadata_writer import DELAY_SECONDS
 from penstock.nsqd.metadata_writer import RETRY_SECONDS as METADATA_RETRY_SECONDS
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.publisher import Batch, Publisher
-from penstock.nsqd.pulse import Patience
-from penstock.nsqd.refusals import Refusals
 from penstock.nsqd.session import SessionServices
 from penstock.nsqd.tcp import Clients, TcpServices
+from penstock.protocol.identify import ServerOffer
+from penstock.protocol.limits import Limits
+from penstock.storage import DataPath, GroupCommit, LogSettings, topic_storage
+from penstock.storage.files import storage_error, write_all
+from penstock.storage.sync import Syncable, SyncJob, run_sync
 from penstock.testing import FaultyFiles, ManualClock
 from penstock.testing.bugs import raise_bug
-from penstock.wire.identify import ServerOffer
-from penstock.wire.limits import Limits
 
 __all__ = ["MSG_TIMEOUT_NS", "TIMEOUT_MAX_NS", "Node", "Observer", "surroundings"]
 
@@ -356,7 +356,7 @@ def surroundings(loop: SimulatedLoop) -> Iterator[None]:
     try:
         with (
             patch.object(tcp, "monotonic", lambda: 0.0),
-            patch.object(topic_store, "try_syncs", _try_syncs_in_turn),
+            patch.object(topic_storage, "try_syncs", _try_syncs_in_turn),
         ):
             yield
     finally:

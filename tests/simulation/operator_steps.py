@@ -13,8 +13,8 @@ from tests.simulation.schedule import Step
 from tests.simulation.violation import Violation
 from tests.simulation.world import World
 
-from penstock.errors import StorageError
-from penstock.log import Retention, TopicLog
+from penstock.common.errors import StorageError
+from penstock.storage import Retention, TopicLog
 from penstock.testing import SimulatedCrash
 
 __all__ = ["OPERATOR_STEPS"]

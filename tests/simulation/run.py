@@ -14,7 +14,7 @@ from tests.simulation.schedule import VERBS, Schedule, Step
 from tests.simulation.violation import Violation
 from tests.simulation.world import WALL_STEP_NOTICED_NS, World
 
-from penstock.clock import MILLISECOND_NS
+from penstock.common.clock import MILLISECOND_NS
 from penstock.testing import SimulatedCrash
 
 __all__ = ["Outcome", "run"]

@@ -10,7 +10,7 @@ from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
 
 __all__ = ["VERBS", "Schedule", "Setup", "Step", "schedule_of"]
 

@@ -17,14 +17,14 @@ from tests.simulation.schedule import Setup
 from tests.simulation.violation import Violation
 
 from penstock.broker.channel import Channel
-from penstock.broker.inflight import DEADLINE_GRAIN_NS
+from penstock.broker.in_flight import DEADLINE_GRAIN_NS
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.log import TopicLog
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 from penstock.nsqd.tcp import Client
+from penstock.protocol.frames import ErrorFrame, FrameReader, Message
+from penstock.storage import TopicLog
 from penstock.testing import FaultyFiles, ManualClock, MemoryFiles
-from penstock.wire.frames import ErrorFrame, FrameReader, Message
 
 __all__ = ["SAMPLE_PERCENT", "World"]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from tests.net.tls.certificates import Authority
 from tests.spark.tables import bodies, table
-from tests.tls.certificates import Authority
 
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 

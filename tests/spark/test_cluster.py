@@ -13,7 +13,7 @@ import pyspark
 import pytest
 from tests.spark.tables import publish
 
-from penstock.pipeline.lake import Lake
+from penstock.pipelines.lake import Lake
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.waiting import wait_until
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from penstock.errors import ConfigError
+from penstock.common.errors import ConfigError
 from pyspark_nsq.offsets import EARLIEST, LATEST, TopicNode, from_json, to_json
 from pyspark_nsq.options import AtTime, SinkOptions, SourceOptions
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import StreamCorrupt
-from penstock.wire import frames
+from penstock.common.errors import StreamCorrupt
+from penstock.protocol import frames
 from pyspark_nsq.rows import ARROW_SCHEMA, arrow_batches
 
 NODE, FIRST_SEQ, AT_NS = 1023, 1794784543198232, 1794784543198900249

@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.clock import SECOND_NS, Clock
+from penstock.common.clock import SECOND_NS, Clock
 from penstock.testing import ManualClock
 
 

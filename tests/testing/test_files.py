@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from penstock.log.files import File, Files, Mode, RealFiles
+from penstock.storage.files import File, Files, Mode, RealFiles
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 
 

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from penstock.errors import ProtocolError
+from penstock.common.errors import ProtocolError
+from penstock.protocol import lookup_v1
 from penstock.testing.nsqlookupd import NsqlookupdDidNotStart, run_nsqlookupd
-from penstock.wire import lookup_v1
 
 
 def test_it_serves_when_the_block_begins_and_is_gone_when_it_ends() -> None:

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.errors import ProtocolError
+from penstock.common.errors import ProtocolError
+from penstock.protocol import commands, frames
+from penstock.protocol.frames import Message, Response
 from penstock.testing.raw_client import Disconnected, RawClient, Refused
-from penstock.wire import commands, frames
-from penstock.wire.frames import Message, Response
 
 
 class Server:

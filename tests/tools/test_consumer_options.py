@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError, UsageError
-from penstock.options import parse_flags
+from penstock.common.errors import ConfigError, UsageError
+from penstock.common.options import parse_flags
 from penstock.tools.consumer_options import ConsumerOptions, check_source, consumer_config
 
 

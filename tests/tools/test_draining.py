@@ -3,11 +3,11 @@ import signal
 import pytest
 import uvloop
 
-from penstock.cluster.stats import Cluster
-from penstock.errors import ClientError
+from penstock.admin_api.stats import Cluster
+from penstock.common.errors import ClientError
+from penstock.net.http_client.client import HttpClient
 from penstock.testing.nsqd import run_nsqd
 from penstock.tools.draining import wait_until_drained
-from penstock.webapi.client import HttpClient
 
 
 def test_a_node_that_does_not_answer_has_not_stopped() -> None:

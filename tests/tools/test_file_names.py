@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import ConfigError
+from penstock.common.errors import ConfigError
 from penstock.tools.file_names import FileNames, revision
 from penstock.tools.file_options import FileOptions
 

@@ -1,6 +1,6 @@
 """Rates from counters: exact, and not misled by nodes that come, go or start again."""
 
-from penstock.cluster.stats import ChannelFigures, NodeStats, Snapshot, TopicFigures
+from penstock.admin_api.stats import ChannelFigures, NodeStats, Snapshot, TopicFigures
 from penstock.tools.rates import SAMPLES_MAX, Flow, Meter
 
 

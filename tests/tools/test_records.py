@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.errors import Error
+from penstock.common.errors import Error
 from penstock.tools import records
 from penstock.tools.records import RecordSplitter
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock.clock import SECOND_NS
-from penstock.errors import StorageError
-from penstock.logs import Logger, LogLevel
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import StorageError
+from penstock.common.logs import Logger, LogLevel
 from penstock.testing import ManualClock
 from penstock.tools.file_names import FileNames
 from penstock.tools.file_options import FileOptions

@@ -1,6 +1,6 @@
 """The log lines on how long requests take."""
 
-from penstock.logs import Logger
+from penstock.common.logs import Logger
 from penstock.tools.timings import Timings
 
 

@@ -6,17 +6,17 @@ verbs that change what lasts write it before they return.
 
 from collections.abc import Callable, Iterable, Iterator
 
-from penstock import names
-from penstock.broker.agenda import Agenda, Driver
 from penstock.broker.channel import RETRY_NS, Channel
 from penstock.broker.latency import LatencyWindow
 from penstock.broker.memory_log import MemoryLog
+from penstock.broker.scheduler import Agenda, Driver
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.clock import MILLISECOND_NS, Clock
-from penstock.errors import InternalError, LimitReached, ProtocolError, StorageError
-from penstock.log import DataPath, Finding, TopicStore, close_stores
+from penstock.common import names
+from penstock.common.clock import MILLISECOND_NS, Clock
+from penstock.common.errors import InternalError, LimitReached, ProtocolError, StorageError
+from penstock.storage import DataPath, Finding, TopicStore, close_stores
 
 __all__ = ["Broker"]
 

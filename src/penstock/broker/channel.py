@@ -10,20 +10,20 @@ from collections.abc import Callable
 from itertools import chain, islice
 from typing import Literal
 
-from penstock import names
-from penstock.broker.address import seq_of
-from penstock.broker.agenda import NEVER_NS, Agenda
-from penstock.broker.backlog import Backlog, Waiting
 from penstock.broker.latency import LatencyWindow
-from penstock.broker.locality import Locality, locality
-from penstock.broker.log_backlog import LogBacklog
+from penstock.broker.log_queue import LogBacklog
+from penstock.broker.memory_queue import Backlog, Waiting
+from penstock.broker.message_id import seq_of
+from penstock.broker.scheduler import NEVER_NS, Agenda
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
-from penstock.clock import SECOND_NS
-from penstock.errors import ProtocolError
-from penstock.log import Run
-from penstock.wire import frames as wire
-from penstock.wire.text import verbatim
+from penstock.broker.topology import Locality, locality
+from penstock.common import names
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import ProtocolError
+from penstock.protocol import frames as wire
+from penstock.protocol.text import verbatim
+from penstock.storage import Run
 
 __all__ = ["RETRY_NS", "Channel", "NotInFlight"]
 

@@ -15,8 +15,8 @@ over once it notices: what it would count across the step means nothing.
 from collections.abc import Iterable, Sequence
 from math import ceil, log
 
-from penstock.clock import Clock
-from penstock.wire import frames as wire
+from penstock.common.clock import Clock
+from penstock.protocol import frames as wire
 
 __all__ = ["ACCURACY", "LatencySketch", "LatencyWindow", "merged"]
 

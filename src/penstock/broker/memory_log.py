@@ -5,7 +5,7 @@ the memory queue's size; what comes beyond that is dropped. Once released they l
 windows alone.
 """
 
-from penstock.log import Run
+from penstock.storage import Run
 
 __all__ = ["MemoryLog"]
 

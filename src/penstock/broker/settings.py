@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from penstock.broker.locality import Place
-from penstock.clock import SECOND_NS
+from penstock.broker.topology import Place
+from penstock.common.clock import SECOND_NS
 
 __all__ = ["BrokerSettings"]
 

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from penstock.broker.inflight import InFlight
-from penstock.broker.locality import NOWHERE, Locality, Place
+from penstock.broker.in_flight import InFlight
+from penstock.broker.topology import NOWHERE, Locality, Place
 
 __all__ = ["Peer", "Subscriber"]
 

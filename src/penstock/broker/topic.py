@@ -8,19 +8,19 @@ first channel gets all that waited, and a later one only what comes after it.
 from collections.abc import Callable
 from functools import partial
 
-from penstock import names
-from penstock.broker.address import id_number
-from penstock.broker.agenda import Agenda
-from penstock.broker.backlog import Backlog
 from penstock.broker.channel import Channel
 from penstock.broker.latency import LatencyWindow
-from penstock.broker.log_backlog import LogBacklog
+from penstock.broker.log_queue import LogBacklog
 from penstock.broker.memory_log import MemoryLog
+from penstock.broker.memory_queue import Backlog
+from penstock.broker.message_id import id_number
+from penstock.broker.scheduler import Agenda
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import Clock
-from penstock.errors import LimitReached, StorageError
-from penstock.log import Retention, Run, TopicLog, TopicStore
-from penstock.wire.frames import MESSAGE_HEADER_BYTES, render_messages
+from penstock.common import names
+from penstock.common.clock import Clock
+from penstock.common.errors import LimitReached, StorageError
+from penstock.protocol.frames import MESSAGE_HEADER_BYTES, render_messages
+from penstock.storage import Retention, Run, TopicLog, TopicStore
 
 __all__ = ["Topic"]
 

@@ -20,7 +20,7 @@ from kombu.transport import virtual
 from kombu.utils.json import dumps
 from kombu.utils.uuid import uuid
 
-from penstock.celery import counting
+from penstock.celery import queue_admin
 from penstock.celery.deferral import seconds_until_due
 from penstock.celery.naming import ephemeral
 from penstock.celery.qos import QoS
@@ -66,10 +66,10 @@ class Channel(virtual.Channel):
             self._purge(queue)
 
     def _size(self, queue: str) -> int:
-        return self._ask(counting.count, queue)
+        return self._ask(queue_admin.count, queue)
 
     def _purge(self, queue: str) -> int:
-        return self._ask(counting.purge, queue)
+        return self._ask(queue_admin.purge, queue)
 
     def _ask(self, of: Callable[[Settings, str], Coroutine[Any, Any, int]], queue: str) -> int:
         """Raises NotConnected."""

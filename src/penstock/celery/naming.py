@@ -9,7 +9,7 @@ ended by a hash of all of it.
 import hashlib
 import re
 
-from penstock.names import EPHEMERAL_SUFFIX, NAME_BYTES_MAX
+from penstock.common.names import EPHEMERAL_SUFFIX, NAME_BYTES_MAX
 
 __all__ = ["ephemeral", "nsq_name"]
 

@@ -33,7 +33,7 @@ from penstock.celery.settings import Settings
 from penstock.client import Consumer, Message
 from penstock.client.blocking.lookup import look_up
 from penstock.client.discovery import ALL_NODES
-from penstock.errors import ClientClosed
+from penstock.common.errors import ClientClosed
 
 __all__ = ["Receiver"]
 

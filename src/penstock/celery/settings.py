@@ -19,8 +19,8 @@ from penstock.celery.naming import ephemeral, nsq_name
 from penstock.celery.registration import SCHEMES
 from penstock.client import ClientConfig
 from penstock.client.addresses import parse_addresses, parse_lookupds
-from penstock.errors import ConfigError
-from penstock.names import is_valid
+from penstock.common.errors import ConfigError
+from penstock.common.names import is_valid
 
 __all__ = ["Settings", "masked", "settings_of"]
 

@@ -21,7 +21,7 @@ from penstock.celery.inbox import Delivery
 from penstock.celery.receiver import Receiver
 from penstock.celery.settings import Settings, masked, settings_of
 from penstock.client.blocking import Producer
-from penstock.errors import ClientClosed, ConfigError, NotConfirmed, NotConnected, Refused
+from penstock.common.errors import ClientClosed, ConfigError, NotConfirmed, NotConnected, Refused
 
 __all__ = ["Transport"]
 

@@ -15,10 +15,10 @@ from penstock.cli.command_options import (
     http_addresses,
 )
 from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
-from penstock.errors import PipelineFailed
+from penstock.common.errors import PipelineFailed
 
 if TYPE_CHECKING:
-    from penstock.pipeline.archive import Archived
+    from penstock.pipelines.archive import Archived
 
 __all__ = ["command"]
 
@@ -97,9 +97,9 @@ def command(
     """
     settings = spark_settings(master, spark_log, spark_conf)
 
-    from penstock.pipeline.archive import ArchiveOrder, archive, check_order  # noqa: PLC0415
-    from penstock.pipeline.session import spark_session  # noqa: PLC0415
-    from penstock.pipeline.stopping import JobInterruptedError, stop_on_signals  # noqa: PLC0415
+    from penstock.pipelines.archive import ArchiveOrder, archive, check_order  # noqa: PLC0415
+    from penstock.pipelines.session import spark_session  # noqa: PLC0415
+    from penstock.pipelines.stopping import JobInterruptedError, stop_on_signals  # noqa: PLC0415
 
     order = ArchiveOrder(
         topics=tuple(dict.fromkeys(topics)),

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from penstock.log import check_data_path
-from penstock.log.layout import FORMAT_NAME
 from penstock.nsqd.shards import shard_folders
+from penstock.storage import check_data_path
+from penstock.storage.layout import FORMAT_NAME
 
 __all__ = ["command"]
 

@@ -8,11 +8,11 @@ import ssl
 
 import click
 
+from penstock.admin_api.stats import Cluster
 from penstock.cli.command_options import NSQD_HTTP_ADDRESS, HttpAccess
-from penstock.cluster.stats import Cluster
-from penstock.errors import HttpRequestError
-from penstock.tls import client_context
-from penstock.webapi.client import HttpClient
+from penstock.common.errors import HttpRequestError
+from penstock.net.http_client.client import HttpClient
+from penstock.net.tls import client_context
 
 __all__ = ["cluster_of", "http_client", "nodes_with_topic", "tls_context"]
 

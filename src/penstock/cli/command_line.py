@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.errors import UsageError
-from penstock.options import CommandLine, parse_flags, usage, version_line
+from penstock.common.errors import UsageError
+from penstock.common.options import CommandLine, parse_flags, usage, version_line
 
 __all__ = ["read_command_line"]
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from penstock import names
-from penstock.clock import SECOND_NS
-from penstock.durations import format_duration, parse_duration
-from penstock.errors import ConfigError
+from penstock.common import names
+from penstock.common.clock import SECOND_NS
+from penstock.common.durations import format_duration, parse_duration
+from penstock.common.errors import ConfigError
 
 __all__ = [
     "CHANNEL",
@@ -121,7 +121,7 @@ class Place(_NameType):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        from penstock.cluster.nsqd_api import absolute_place  # noqa: PLC0415
+        from penstock.admin_api.nsqd_api import absolute_place  # noqa: PLC0415
 
         try:
             return absolute_place(str(value))

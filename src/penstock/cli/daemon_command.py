@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from penstock.cli.command_line import read_command_line
-from penstock.daemon_options import DaemonOptions
-from penstock.errors import Error
-from penstock.logs import Logger
-from penstock.options import CommandLine, load_config, unknown_keys
+from penstock.common.daemon_options import DaemonOptions
+from penstock.common.errors import Error
+from penstock.common.logs import Logger
+from penstock.common.options import CommandLine, load_config, unknown_keys
 
 __all__ = ["DaemonCommand"]
 

@@ -37,8 +37,8 @@ def command(node: str, *, access: HttpAccess, no_wait: bool, timeout: float) -> 
     """
     import asyncio  # noqa: PLC0415
 
+    from penstock.admin_api.nsqd_api import NsqdApi  # noqa: PLC0415
     from penstock.cli.cluster_access import cluster_of, http_client  # noqa: PLC0415
-    from penstock.cluster.nsqd_api import NsqdApi  # noqa: PLC0415
     from penstock.tools.draining import wait_until_drained  # noqa: PLC0415
 
     asyncio.run(NsqdApi(http_client(access), node, access.headers).drain())

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.command_options import CommandWithExamples
-from penstock.errors import StorageError
+from penstock.common.errors import StorageError
 
 __all__ = ["command"]
 
@@ -46,6 +46,7 @@ def command(
     bytes are kept in DATA_PATH/import-damage.
     """
     from penstock.cli.import_report import lines_of  # noqa: PLC0415
+    from penstock.common.process import raise_open_files_limit  # noqa: PLC0415
     from penstock.migration.data_import import (  # noqa: PLC0415
         finish_interrupted,
         import_data,
@@ -53,7 +54,6 @@ def command(
         survey,
     )
     from penstock.nsqd.options import NsqdOptions  # noqa: PLC0415
-    from penstock.process import raise_open_files_limit  # noqa: PLC0415
     from penstock.tools.byte_bar import byte_bar  # noqa: PLC0415
 
     if data_path is None and not dry_run:

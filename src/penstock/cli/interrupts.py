@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from penstock.errors import Error
+from penstock.common.errors import Error
 
 __all__ = ["leaving_on_signals", "require_stdout", "silence_stdout"]
 

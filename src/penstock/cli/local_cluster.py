@@ -16,9 +16,15 @@ import uvloop
 
 from penstock import __version__
 from penstock.cli.command_options import NSQD_HTTP_ADDRESS, NSQD_TCP_ADDRESS
-from penstock.clock import SECOND_NS
-from penstock.errors import ConfigError, StorageError
-from penstock.logs import Logger, LogLevel
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import ConfigError, StorageError
+from penstock.common.logs import Logger, LogLevel
+from penstock.common.process import (
+    ignore_signals,
+    raise_open_files_limit,
+    settle_memory,
+    stop_on_signals,
+)
 from penstock.nsqd.daemon import Nsqd
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.options import check as check_nsqd
@@ -26,12 +32,6 @@ from penstock.nsqd.shards import PORT_STEP
 from penstock.nsqlookupd.daemon import Nsqlookupd
 from penstock.nsqlookupd.options import NsqlookupdOptions
 from penstock.nsqlookupd.options import check as check_nsqlookupd
-from penstock.process import (
-    ignore_signals,
-    raise_open_files_limit,
-    settle_memory,
-    stop_on_signals,
-)
 
 if TYPE_CHECKING:
     from penstock.nsqadmin.daemon import Nsqadmin
@@ -74,7 +74,7 @@ class ClusterPlan:
 
 
 def run_cluster(plan: ClusterPlan, say: Callable[[str], None]) -> None:
-    """Runs it until it is told to stop. Raises penstock.errors.Error if it cannot start."""
+    """Runs it until it is told to stop. Raises penstock.common.errors.Error if it cannot start."""
     raise_open_files_limit()
     uvloop.run(_serve(plan, say))
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import click
 
-from penstock.errors import CorruptBatch, StorageError
-from penstock.log.batch import Batch, split_frames
-from penstock.log.files import File, RealFiles, storage_error
-from penstock.log.index import DeferredIndex, maybe_checkpoint, maybe_deferred, maybe_index
-from penstock.log.journal import BadRecord, walk_journal
-from penstock.log.layout import maybe_generation, maybe_index_seq
-from penstock.log.scan import BadBytes, walk
-from penstock.wire import frames as wire
+from penstock.common.errors import CorruptBatch, StorageError
+from penstock.protocol import frames as wire
+from penstock.storage.batch import Batch, split_frames
+from penstock.storage.cursor_journal import BadRecord, walk_journal
+from penstock.storage.files import File, RealFiles, storage_error
+from penstock.storage.index import DeferredIndex, maybe_checkpoint, maybe_deferred, maybe_index
+from penstock.storage.layout import maybe_generation, maybe_index_seq
+from penstock.storage.scan import BadBytes, walk
 
 __all__ = ["command"]
 

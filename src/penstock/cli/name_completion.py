@@ -9,10 +9,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.admin_api.stats import Cluster, Snapshot
 from penstock.cli.command_options import NSQD_HTTP_ADDRESS, token_headers
-from penstock.cluster.stats import Cluster, Snapshot
-from penstock.errors import HttpRequestError
-from penstock.webapi.client import HttpClient
+from penstock.common.errors import HttpRequestError
+from penstock.net.http_client.client import HttpClient
 
 __all__ = ["known_channels", "known_topics"]
 

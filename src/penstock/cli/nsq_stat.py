@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from penstock.cli.tool_command import ToolCommand
-from penstock.clock import SECOND_NS
-from penstock.errors import ConfigError
-from penstock.logs import Logger
-from penstock.option_kinds import BOOL, DURATION, INT, STRING, STRINGS
-from penstock.options import check_values, option
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import ConfigError
+from penstock.common.logs import Logger
+from penstock.common.option_types import BOOL, DURATION, INT, STRING, STRINGS
+from penstock.common.options import check_values, option
 
 __all__ = ["NsqStatOptions", "check", "main"]
 
@@ -78,12 +78,12 @@ def _run(options: NsqStatOptions, log: Logger) -> int:
     # Last, so that a mistake in the flags is answered at once.
     import asyncio  # noqa: PLC0415
 
+    from penstock.admin_api.stats import Cluster  # noqa: PLC0415
     from penstock.cli.interrupts import leaving_on_signals, require_stdout  # noqa: PLC0415
-    from penstock.cluster.stats import Cluster  # noqa: PLC0415
-    from penstock.tools.channel_stats import ChannelWatch  # noqa: PLC0415
+    from penstock.net.http_client.client import HttpClient  # noqa: PLC0415
     from penstock.tools.live_screen import maybe_live_console  # noqa: PLC0415
+    from penstock.tools.nsq_stat import ChannelWatch  # noqa: PLC0415
     from penstock.tools.output import standard_output  # noqa: PLC0415
-    from penstock.webapi.client import HttpClient  # noqa: PLC0415
 
     require_stdout()
     http = HttpClient(

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock.cli.tool_command import ToolCommand
-from penstock.tools.tail import TailOptions, check, run
+from penstock.tools.nsq_tail import TailOptions, check, run
 
 __all__ = ["main"]
 

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Sequence
 
 from penstock.cli.tool_command import ToolCommand
-from penstock.tools.archive import run
 from penstock.tools.file_options import FileOptions, check
+from penstock.tools.nsq_to_file import run
 
 __all__ = ["main"]
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from penstock.cli.tool_command import ToolCommand
 from penstock.tools.http_options import HttpOptions, check
-from penstock.tools.http_push import run
+from penstock.tools.nsq_to_http import run
 
 __all__ = ["main"]
 

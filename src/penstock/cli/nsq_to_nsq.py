@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock.cli.tool_command import ToolCommand
-from penstock.tools.relay import RelayOptions, check, run
+from penstock.tools.nsq_to_nsq import RelayOptions, check, run
 
 __all__ = ["main"]
 

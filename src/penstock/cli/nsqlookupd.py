@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock.cli.daemon_command import DaemonCommand
-from penstock.logs import Logger
+from penstock.common.logs import Logger
 from penstock.nsqlookupd.options import NsqlookupdOptions, check
 
 __all__ = ["main"]

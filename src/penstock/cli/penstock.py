@@ -11,7 +11,7 @@ import click
 
 from penstock import __version__
 from penstock.cli.interrupts import require_stdout, silence_stdout
-from penstock.errors import Error
+from penstock.common.errors import Error
 
 __all__ = ["LazyGroup", "cli", "main"]
 

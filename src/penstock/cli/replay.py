@@ -16,10 +16,10 @@ from penstock.cli.command_options import (
     http_addresses,
 )
 from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
-from penstock.errors import ConfigError, PipelineFailed
+from penstock.common.errors import ConfigError, PipelineFailed
 
 if TYPE_CHECKING:
-    from penstock.pipeline.replay import Replay
+    from penstock.pipelines.replay import Replay
 
 __all__ = ["command"]
 
@@ -78,10 +78,10 @@ def command(
         raise click.UsageError("messages come from a --lake or --from-history: name one of them")
     settings = spark_settings(master, spark_log, spark_conf)
 
-    from penstock.pipeline.lake import Lake  # noqa: PLC0415
-    from penstock.pipeline.replay import Replay, ReplayOrder, check_order  # noqa: PLC0415
-    from penstock.pipeline.session import spark_session  # noqa: PLC0415
-    from penstock.pipeline.stopping import stop_on_signals  # noqa: PLC0415
+    from penstock.pipelines.lake import Lake  # noqa: PLC0415
+    from penstock.pipelines.replay import Replay, ReplayOrder, check_order  # noqa: PLC0415
+    from penstock.pipelines.session import spark_session  # noqa: PLC0415
+    from penstock.pipelines.stopping import stop_on_signals  # noqa: PLC0415
 
     opened = None if lake is None else Lake.open(lake)
     order = ReplayOrder(
@@ -137,7 +137,7 @@ def _time(time_ns: int) -> str:
 def _confirm() -> None:
     if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError("there is nobody to ask whether that is right: say --yes")
-    from penstock.pipeline.stopping import raise_on_signals  # noqa: PLC0415
+    from penstock.pipelines.stopping import raise_on_signals  # noqa: PLC0415
 
     with raise_on_signals():
         click.confirm("Publish them?", abort=True, err=True)

@@ -9,7 +9,7 @@ import click
 from penstock.cli.command_options import DURATION, TOPIC, CommandWithExamples
 from penstock.cli.spark_options import spark_options, spark_settings
 from penstock.cli.text_table import text_table
-from penstock.errors import ConfigError
+from penstock.common.errors import ConfigError
 
 __all__ = ["command"]
 
@@ -62,11 +62,11 @@ def command(
     """
     settings = spark_settings(master, spark_log, spark_conf)
 
-    from penstock.pipeline.lake import Lake  # noqa: PLC0415
-    from penstock.pipeline.report import ReportOrder, check_order, make_report  # noqa: PLC0415
-    from penstock.pipeline.report_page import page_of, summary_rows  # noqa: PLC0415
-    from penstock.pipeline.session import spark_session  # noqa: PLC0415
-    from penstock.pipeline.stopping import stop_on_signals  # noqa: PLC0415
+    from penstock.pipelines.lake import Lake  # noqa: PLC0415
+    from penstock.pipelines.report import ReportOrder, check_order, make_report  # noqa: PLC0415
+    from penstock.pipelines.report_page import page_of, summary_rows  # noqa: PLC0415
+    from penstock.pipelines.session import spark_session  # noqa: PLC0415
+    from penstock.pipelines.stopping import stop_on_signals  # noqa: PLC0415
 
     order = ReportOrder(
         lake=Lake.open(lake),

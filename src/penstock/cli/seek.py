@@ -14,10 +14,10 @@ from penstock.cli.command_options import (
     http_access,
     http_addresses,
 )
-from penstock.errors import ConfigError
+from penstock.common.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.cluster.seeking import Move
+    from penstock.admin_api.seeking import Move
 
 __all__ = ["command"]
 
@@ -56,13 +56,13 @@ def command(
     """
     import asyncio  # noqa: PLC0415
 
+    from penstock.admin_api.nsqd_api import NsqdApi, is_seq  # noqa: PLC0415
+    from penstock.admin_api.seeking import move, plan  # noqa: PLC0415
     from penstock.cli.cluster_access import (  # noqa: PLC0415
         cluster_of,
         http_client,
         nodes_with_topic,
     )
-    from penstock.cluster.nsqd_api import NsqdApi, is_seq  # noqa: PLC0415
-    from penstock.cluster.seeking import move, plan  # noqa: PLC0415
 
     addresses = nodes_with_topic(topic, nsqds, lookupds, access)
     if is_seq(place) and len(addresses) > 1:

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from penstock.cli.command_options import NSQD_HTTP_ADDRESS, HttpAccess
-from penstock.errors import ConfigError
+from penstock.common.errors import ConfigError
 
 if TYPE_CHECKING:
-    from penstock.pipeline.brokers import Brokers
-    from penstock.pipeline.session import SparkSettings
+    from penstock.pipelines.brokers import Brokers
+    from penstock.pipelines.session import SparkSettings
 
 __all__ = ["brokers_of", "require_spark", "spark_options", "spark_settings"]
 
@@ -51,7 +51,7 @@ def spark_options(command: F) -> F:
 def spark_settings(master: str, spark_log: str, spark_conf: tuple[str, ...]) -> "SparkSettings":
     """Of those options. Raises ConfigError if Spark is not installed."""
     require_spark()
-    from penstock.pipeline.session import SparkSettings  # noqa: PLC0415
+    from penstock.pipelines.session import SparkSettings  # noqa: PLC0415
 
     return SparkSettings(master=master, log=spark_log, conf=dict(map(_pair, spark_conf)))
 
@@ -59,7 +59,7 @@ def spark_settings(master: str, spark_log: str, spark_conf: tuple[str, ...]) -> 
 def brokers_of(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess) -> "Brokers":
     """The nsqds at these addresses; without any, the one on this machine. Raises ConfigError."""
     require_spark()
-    from penstock.pipeline.brokers import Brokers  # noqa: PLC0415
+    from penstock.pipelines.brokers import Brokers  # noqa: PLC0415
 
     return Brokers(
         nsqds if nsqds or lookupds else (NSQD_HTTP_ADDRESS,),

@@ -15,14 +15,14 @@ from penstock.cli.command_options import (
     http_addresses,
 )
 from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
-from penstock.errors import ConfigError, HttpRequestError, NotConnected, PipelineFailed
+from penstock.common.errors import ConfigError, HttpRequestError, NotConnected, PipelineFailed
 
 if TYPE_CHECKING:
-    from penstock.pipeline.progress import Figures
-    from penstock.pipeline.stopping import Stop
-    from penstock.pipeline.stream import StreamOrder, Survey
-    from penstock.pipeline.stream_definition import StreamDefinition
-    from penstock.pipeline.stream_preview import Misfits, Sample
+    from penstock.pipelines.progress import Figures
+    from penstock.pipelines.stopping import Stop
+    from penstock.pipelines.stream import StreamOrder, Survey
+    from penstock.pipelines.stream_definition import StreamDefinition
+    from penstock.pipelines.stream_preview import Misfits, Sample
 
 __all__ = ["command"]
 
@@ -106,10 +106,10 @@ def command(
     """
     settings = spark_settings(master, spark_log, spark_conf)
 
-    from penstock.pipeline.session import spark_session  # noqa: PLC0415
-    from penstock.pipeline.stopping import JobInterruptedError, stop_on_signals  # noqa: PLC0415
-    from penstock.pipeline.stream import StreamOrder, check_order, run_stream  # noqa: PLC0415
-    from penstock.pipeline.stream_preview import explanation, misfits, samples  # noqa: PLC0415
+    from penstock.pipelines.session import spark_session  # noqa: PLC0415
+    from penstock.pipelines.stopping import JobInterruptedError, stop_on_signals  # noqa: PLC0415
+    from penstock.pipelines.stream import StreamOrder, check_order, run_stream  # noqa: PLC0415
+    from penstock.pipelines.stream_preview import explanation, misfits, samples  # noqa: PLC0415
 
     order = StreamOrder(
         definition=_definition(file, checkpoint, told),
@@ -150,7 +150,7 @@ def _definition(
     file: str | None, checkpoint: str | None, told: Mapping[str, Any]
 ) -> "StreamDefinition":
     """Of the file, or of the options that stand for one."""
-    from penstock.pipeline.stream_definition import decode, read_file  # noqa: PLC0415
+    from penstock.pipelines.stream_definition import decode, read_file  # noqa: PLC0415
 
     given = [name.replace("_", "-") for name, value in told.items() if value]
     if file is not None and given:
@@ -193,7 +193,7 @@ def _pairs(option: str, told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _survey(order: "StreamOrder", stop: "Stop", *, wait: bool) -> "Survey":
     """The logs of all sources; with `wait`, retries until there are some. Raises
     JobInterruptedError."""
-    from penstock.pipeline.stream import survey_sources  # noqa: PLC0415
+    from penstock.pipelines.stream import survey_sources  # noqa: PLC0415
 
     said = ""
     while True:

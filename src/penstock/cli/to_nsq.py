@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 
 from penstock.cli.tool_command import ToolCommand
-from penstock.tools.publish_stdin import ToNsqOptions, check, run
+from penstock.tools.to_nsq import ToNsqOptions, check, run
 
 __all__ = ["main"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.cli.command_line import read_command_line
-from penstock.errors import ConfigError, Error
-from penstock.logs import Logger
+from penstock.common.errors import ConfigError, Error
+from penstock.common.logs import Logger
 
 __all__ = ["ToolCommand"]
 

@@ -85,7 +85,7 @@ def command(
     installations. Data stay in the data path, and are there again the next time. Ctrl-C stops it.
     """
     from penstock.cli.local_cluster import ClusterPlan, run_cluster  # noqa: PLC0415
-    from penstock.logs import LogLevel  # noqa: PLC0415
+    from penstock.common.logs import LogLevel  # noqa: PLC0415
 
     run_cluster(
         ClusterPlan(

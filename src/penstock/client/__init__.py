@@ -8,8 +8,7 @@
             print(message.body)
             message.finish()
 
-They speak to any nsqd, Penstock's or another. What can go wrong is in `penstock.errors`, below
-`ClientError`.
+They work with any nsqd. Every error they raise is a `penstock.common.errors.ClientError`.
 """
 
 from penstock.client.config import ClientConfig

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from penstock.addresses import is_address
-from penstock.errors import ConfigError
+from penstock.common.addresses import is_address
+from penstock.common.errors import ConfigError
 
 __all__ = ["Addresses", "host_and_port", "parse_addresses", "parse_lookupds"]
 

@@ -7,8 +7,8 @@ lost. What waits for it is the driver's business: `waiters` is carried along, an
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from penstock import names
-from penstock.wire import commands
+from penstock.common import names
+from penstock.protocol import commands
 
 __all__ = ["Batch", "checked_bodies", "checked_body", "checked_topic", "cut"]
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from penstock import __version__
-from penstock.durations import parse_duration
-from penstock.errors import ConfigError
-from penstock.option_kinds import listing
+from penstock.common.durations import parse_duration
+from penstock.common.errors import ConfigError
+from penstock.common.option_types import listing
 
 __all__ = ["ClientConfig", "parse_option"]
 

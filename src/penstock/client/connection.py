@@ -15,10 +15,10 @@ from penstock.client.addresses import host_and_port
 from penstock.client.batches import Batch
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
-from penstock.connecting import reason_of
-from penstock.errors import ClientError, NotConnected, ProtocolError, Refused, StreamCorrupt
-from penstock.wire import client as wire
-from penstock.wire import commands
+from penstock.common.errors import ClientError, NotConnected, ProtocolError, Refused, StreamCorrupt
+from penstock.net.connect_errors import reason_of
+from penstock.protocol import client as wire
+from penstock.protocol import commands
 
 __all__ = ["Connection", "Owner", "Publishes", "connect"]
 

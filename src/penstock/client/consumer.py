@@ -21,14 +21,14 @@ from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
 from penstock.client.backoff import Backoff, Flow
 from penstock.client.config import ClientConfig
 from penstock.client.connection import Connection, Publishes, connect
+from penstock.client.connection_pool import Fleet
 from penstock.client.discovery import Discovery, producers_of
-from penstock.client.fleet import Fleet
 from penstock.client.handling import DeadLetter, Handler, Handling, keep_touching
+from penstock.client.handshake import checked_subscription, consumer_opening
 from penstock.client.message import Message
-from penstock.client.opening import checked_subscription, consumer_opening
 from penstock.client.rdy import Share, share_out
-from penstock.errors import ClientError, ConfigError, ProtocolError
-from penstock.wire import commands
+from penstock.common.errors import ClientError, ConfigError, ProtocolError
+from penstock.protocol import commands
 
 __all__ = ["Consumer"]
 

@@ -16,11 +16,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from penstock.addresses import PORT_MAX
 from penstock.client.config import ClientConfig
-from penstock.errors import HttpRequestError, NotConnected
-from penstock.foreign_json import decode_json
-from penstock.webapi.client import ACCEPT_V1, HttpClient
+from penstock.common.addresses import PORT_MAX
+from penstock.common.errors import HttpRequestError, NotConnected
+from penstock.common.json_decode import decode_json
+from penstock.net.http_client.client import ACCEPT_V1, HttpClient
 
 __all__ = [
     "ALL_NODES",

@@ -20,7 +20,7 @@ from typing import Protocol, TypeAlias, cast
 from penstock.client.config import ClientConfig
 from penstock.client.handler_thread import HandlerThread, LoopCalls
 from penstock.client.message import Message
-from penstock.errors import ClientError, Error
+from penstock.common.errors import ClientError, Error
 
 __all__ = ["DeadLetter", "Handler", "Handling", "Source", "keep_touching"]
 
@@ -303,7 +303,7 @@ def _is_coroutine_function(function: object) -> bool:
 
 
 def _traceback_of(error: BaseException) -> BaseException | None:
-    """The value of `exc_info` for a log line; None for errors of `penstock.errors`."""
+    """The value of `exc_info` for a log line; None for errors of `penstock.common.errors`."""
     return None if isinstance(error, Error) else error
 
 

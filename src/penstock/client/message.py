@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from penstock.client.delays import Delay, to_ms
-from penstock.errors import ClientError
+from penstock.common.errors import ClientError
 
 __all__ = ["Answers", "Message"]
 

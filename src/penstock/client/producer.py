@@ -18,13 +18,13 @@ from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
 from penstock.client.batches import checked_bodies, checked_body, cut
 from penstock.client.config import ClientConfig
 from penstock.client.connection import Connection, Publishes, connect
+from penstock.client.connection_pool import Fleet
 from penstock.client.delays import Delay, to_ms
 from penstock.client.discovery import ALL_NODES, Discovery
-from penstock.client.fleet import Fleet
+from penstock.client.handshake import producer_opening
 from penstock.client.message import Message
-from penstock.client.opening import producer_opening
 from penstock.client.publish_queue import PublishQueue
-from penstock.errors import (
+from penstock.common.errors import (
     ClientClosed,
     ClientError,
     ConfigError,

@@ -14,7 +14,7 @@ from itertools import takewhile
 from penstock.client.batches import Batch, checked_topic
 from penstock.client.config import ClientConfig
 from penstock.client.connection import Publishes
-from penstock.errors import ClientError
+from penstock.common.errors import ClientError
 
 __all__ = ["PublishQueue"]
 

@@ -15,15 +15,15 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock.clock import Clock, SystemClock
-from penstock.errors import DataPathError
-from penstock.log import DataPath, Files, LogSettings, RealFiles
-from penstock.log.files import append_to, storage_error
-from penstock.log.layout import IMPORTING_NAME, TOPICS_NAME
+from penstock.common.clock import Clock, SystemClock
+from penstock.common.errors import DataPathError
 from penstock.migration.old_data_path import OldDataPath, lock_old
 from penstock.migration.old_queue import Damage, QueueReport
 from penstock.migration.topic_import import TopicImport
 from penstock.nsqd import metadata
+from penstock.storage import DataPath, Files, LogSettings, RealFiles
+from penstock.storage.files import append_to, storage_error
+from penstock.storage.layout import IMPORTING_NAME, TOPICS_NAME
 
 __all__ = [
     "DAMAGE_NAME",

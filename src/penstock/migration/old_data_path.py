@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock import names
-from penstock.errors import DataPathError
-from penstock.log.files import Files, Lock, storage_error
-from penstock.log.layout import FORMAT_NAME, TOPICS_NAME, maybe_shard
+from penstock.common import names
+from penstock.common.errors import DataPathError
 from penstock.migration.old_queue import OldQueue
 from penstock.migration.queue_files import QueueFile, QueueName, maybe_meta, maybe_queue_file
 from penstock.nsqd import metadata
 from penstock.nsqd.metadata import ChannelEntry, TopicEntry
+from penstock.storage.files import Files, Lock, storage_error
+from penstock.storage.layout import FORMAT_NAME, TOPICS_NAME, maybe_shard
 
 __all__ = ["OldDataPath", "OldTopic", "lock_old"]
 

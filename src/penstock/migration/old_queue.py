@@ -10,9 +10,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from penstock.log.files import File, Files, storage_error
 from penstock.migration.queue_files import Meta, QueueName, Record, Spot
 from penstock.migration.record_reader import RecordReader
+from penstock.storage.files import File, Files, storage_error
 
 __all__ = ["Damage", "OldQueue", "QueueReport"]
 

@@ -18,7 +18,7 @@ import re
 from struct import Struct
 from typing import NamedTuple
 
-from penstock import names
+from penstock.common import names
 
 __all__ = [
     "BAD_SUFFIX",

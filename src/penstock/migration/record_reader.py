@@ -10,13 +10,13 @@ What is held in memory is a chunk of the file, or one record if that is larger.
 import re
 from collections.abc import Callable, Iterator
 
-from penstock.log.files import File
 from penstock.migration.queue_files import (
     HEADER_BYTES,
     Record,
     maybe_record_bytes,
     parse_record,
 )
+from penstock.storage.files import File
 
 __all__ = ["RecordReader"]
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from google_crc32c import extend
 
-from penstock.broker.address import id_number
-from penstock.errors import StorageError
-from penstock.log import DataPath, Run, TopicStore
+from penstock.broker.message_id import id_number
+from penstock.common.errors import StorageError
 from penstock.migration.merging import Owned, merged
 from penstock.migration.old_data_path import OldTopic
 from penstock.migration.old_queue import Damage, OldQueue, QueueReport
 from penstock.migration.queue_files import Record
-from penstock.wire import frames as wire
+from penstock.protocol import frames as wire
+from penstock.storage import DataPath, Run, TopicStore
 
 __all__ = ["TopicImport"]
 

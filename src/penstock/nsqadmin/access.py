@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from starlette.requests import Request
 
-from penstock.webapi import HttpError, origins
+from penstock.net.http_server import HttpError, origins
 
 __all__ = ["Admins", "AllowedHosts", "is_cross_site"]
 

@@ -10,9 +10,9 @@ there only if there are any, and percentiles are maps that keep what they were m
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from penstock.clock import SECOND_NS
-from penstock.nsqadmin.figures import ChannelStats, ClientStats, Latency, Node, TopicStats
-from penstock.nsqadmin.inquiry import NodeAnswer
+from penstock.common.clock import SECOND_NS
+from penstock.nsqadmin.cluster_client import NodeAnswer
+from penstock.nsqadmin.schemas import ChannelStats, ClientStats, Latency, Node, TopicStats
 
 __all__ = [
     "aggregate_channel",

@@ -13,8 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock import names
-from penstock.foreign_json import decode_json
+from penstock.common import names
+from penstock.common.json_decode import decode_json
+from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins
 from penstock.nsqadmin.aggregate import (
     aggregate_channel,
@@ -23,12 +24,11 @@ from penstock.nsqadmin.aggregate import (
     node_json,
     node_topics,
 )
-from penstock.nsqadmin.envelope import json_reply
-from penstock.nsqadmin.figures import Node
-from penstock.nsqadmin.inquiry import Cluster, Inquiry
+from penstock.nsqadmin.cluster_client import Cluster, Inquiry
+from penstock.nsqadmin.cluster_commands import Orders
+from penstock.nsqadmin.json_responses import json_reply
 from penstock.nsqadmin.notifications import Action, Notifier
-from penstock.nsqadmin.orders import Orders
-from penstock.webapi import HttpError
+from penstock.nsqadmin.schemas import Node
 
 __all__ = ["ACTIONS", "BODY_BYTES_MAX", "Api"]
 

@@ -11,16 +11,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.logs import Logger
+from penstock.common.logs import Logger
+from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins, AllowedHosts
+from penstock.nsqadmin.actions import Deeds
 from penstock.nsqadmin.api import Api
 from penstock.nsqadmin.assets import Assets
+from penstock.nsqadmin.cluster_client import Cluster, UpstreamFailed
 from penstock.nsqadmin.config_api import ConfigApi
-from penstock.nsqadmin.deeds import Deeds
-from penstock.nsqadmin.envelope import text_reply
-from penstock.nsqadmin.extensions import Extensions
+from penstock.nsqadmin.error_handlers import Refusals
 from penstock.nsqadmin.graphite import Graphite
-from penstock.nsqadmin.inquiry import Cluster, UpstreamFailed
+from penstock.nsqadmin.json_responses import text_reply
 from penstock.nsqadmin.login import Login
 from penstock.nsqadmin.login_pages import LoginPages
 from penstock.nsqadmin.message_pages import MessagePages
@@ -28,10 +29,9 @@ from penstock.nsqadmin.middleware import BodyLimit, Doors, RequestLog, SafeHeade
 from penstock.nsqadmin.notifications import Notifier
 from penstock.nsqadmin.options import NsqadminOptions
 from penstock.nsqadmin.pages import Pages
-from penstock.nsqadmin.refusals import Refusals
+from penstock.nsqadmin.penstock_api import Extensions
 from penstock.nsqadmin.rendering import Renderer
 from penstock.nsqadmin.watcher import Watcher
-from penstock.webapi import HttpError
 
 __all__ = ["Services", "make_app"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.errors import ConfigError
-from penstock.nsqadmin.envelope import text_reply
+from penstock.common.errors import ConfigError
+from penstock.nsqadmin.json_responses import text_reply
 
 __all__ = ["Assets"]
 

@@ -11,30 +11,30 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
-from penstock.bug_reports import BugReports
-from penstock.clock import SECOND_NS, SystemClock
-from penstock.errors import ConfigError
-from penstock.listening import Listener, listen
-from penstock.logs import Logger
-from penstock.nsqadmin.access import AllowedHosts
-from penstock.nsqadmin.app import Services, make_app
-from penstock.nsqadmin.connections import Connection
-from penstock.nsqadmin.inquiry import Cluster
-from penstock.nsqadmin.login import Login
-from penstock.nsqadmin.notifications import Notifier
-from penstock.nsqadmin.options import NsqadminOptions, normalized
-from penstock.nsqadmin.watcher import Watcher
-from penstock.options import version_line
-from penstock.process import (
+from penstock.common.bug_reports import BugReports
+from penstock.common.clock import SECOND_NS, SystemClock
+from penstock.common.errors import ConfigError
+from penstock.common.logs import Logger
+from penstock.common.options import version_line
+from penstock.common.process import (
     ignore_signals,
     raise_open_files_limit,
     reload_on_hangup,
     settle_memory,
     stop_on_signals,
 )
-from penstock.tls import client_context
+from penstock.net.http_client.client import HttpClient
+from penstock.net.listener import Listener, listen
+from penstock.net.tls import client_context
+from penstock.nsqadmin.access import AllowedHosts
+from penstock.nsqadmin.app import Services, make_app
+from penstock.nsqadmin.cluster_client import Cluster
+from penstock.nsqadmin.connections import Connection
+from penstock.nsqadmin.login import Login
+from penstock.nsqadmin.notifications import Notifier
+from penstock.nsqadmin.options import NsqadminOptions, normalized
+from penstock.nsqadmin.watcher import Watcher
 from penstock.tools.figures import counted
-from penstock.webapi.client import HttpClient
 
 __all__ = ["Nsqadmin", "run"]
 

@@ -9,12 +9,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.clock import SECOND_NS
-from penstock.errors import HttpRequestError
-from penstock.logs import Logger
-from penstock.nsqadmin.envelope import json_reply
-from penstock.webapi import HttpError
-from penstock.webapi.client import HttpClient
+from penstock.common.clock import SECOND_NS
+from penstock.common.errors import HttpRequestError
+from penstock.common.logs import Logger
+from penstock.net.http_client.client import HttpClient
+from penstock.net.http_server import HttpError
+from penstock.nsqadmin.json_responses import json_reply
 
 __all__ = ["Graphite"]
 

@@ -14,8 +14,8 @@ from urllib.parse import quote, urlsplit
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from penstock.clock import SECOND_NS, Clock
-from penstock.errors import ConfigError
+from penstock.common.clock import SECOND_NS, Clock
+from penstock.common.errors import ConfigError
 
 __all__ = ["COOKIE", "Login", "is_secure", "local_path", "to_login"]
 

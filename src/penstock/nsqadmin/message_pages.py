@@ -10,13 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.cluster.nsqd_api import LogExtent, absolute_place, is_seq
-from penstock.errors import ConfigError, HttpRequestError
+from penstock.admin_api.nsqd_api import LogExtent, absolute_place, is_seq
+from penstock.common.errors import ConfigError, HttpRequestError
+from penstock.net.http_server import HttpError
 from penstock.nsqadmin.bodies import Shown, shown
-from penstock.nsqadmin.extensions import STATES, Extensions, Message
-from penstock.nsqadmin.inquiry import Cluster
+from penstock.nsqadmin.cluster_client import Cluster
+from penstock.nsqadmin.penstock_api import STATES, Extensions, Message
 from penstock.nsqadmin.rendering import Renderer
-from penstock.webapi import HttpError
 
 __all__ = ["MessagePages"]
 

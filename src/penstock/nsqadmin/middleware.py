@@ -12,12 +12,12 @@ from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.logs import Logger
+from penstock.common.logs import Logger
+from penstock.net.http_server import HttpError
+from penstock.net.http_server.origins import SAFE_METHODS
 from penstock.nsqadmin.access import AllowedHosts, is_cross_site
-from penstock.nsqadmin.envelope import json_error
+from penstock.nsqadmin.json_responses import json_error
 from penstock.nsqadmin.login import Login, to_login
-from penstock.webapi import HttpError
-from penstock.webapi.origins import SAFE_METHODS
 
 __all__ = ["BodyLimit", "Doors", "RequestLog", "SafeHeaders", "wants_page"]
 

@@ -14,10 +14,10 @@ import time
 import msgspec
 from starlette.requests import Request
 
-from penstock.errors import HttpRequestError
-from penstock.logs import Logger
-from penstock.webapi import to_json
-from penstock.webapi.client import HttpClient
+from penstock.common.errors import HttpRequestError
+from penstock.common.logs import Logger
+from penstock.net.http_client.client import HttpClient
+from penstock.net.http_server import to_json
 
 __all__ = ["Action", "Notifier", "basic_auth_user"]
 

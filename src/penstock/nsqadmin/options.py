@@ -8,12 +8,12 @@ import posixpath
 from dataclasses import dataclass, replace
 from ipaddress import ip_network
 
-from penstock.addresses import is_address
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.daemon_options import DaemonOptions, prefix_option
-from penstock.errors import ConfigError
-from penstock.option_kinds import BOOL, DURATION, STRING, STRINGS
-from penstock.options import check_values, option
+from penstock.common.addresses import is_address
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.daemon_options import DaemonOptions, prefix_option
+from penstock.common.errors import ConfigError
+from penstock.common.option_types import BOOL, DURATION, STRING, STRINGS
+from penstock.common.options import check_values, option
 
 __all__ = ["NsqadminOptions", "check", "normalized"]
 

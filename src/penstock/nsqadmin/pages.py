@@ -14,14 +14,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.cluster.nsqd_api import LogExtent
+from penstock.admin_api.nsqd_api import LogExtent
+from penstock.net.http_server import HttpError
 from penstock.nsqadmin.aggregate import aggregate_channel, node_topics
-from penstock.nsqadmin.chronicle import CLUSTER, Key, channel_key, node_key, topic_key
-from penstock.nsqadmin.envelope import json_reply
-from penstock.nsqadmin.extensions import Extensions
-from penstock.nsqadmin.figures import Node
-from penstock.nsqadmin.inquiry import Cluster, Inquiry, NodeAnswer
+from penstock.nsqadmin.cluster_client import Cluster, Inquiry, NodeAnswer
+from penstock.nsqadmin.json_responses import json_reply
+from penstock.nsqadmin.metrics_store import CLUSTER, Key, channel_key, node_key, topic_key
+from penstock.nsqadmin.penstock_api import Extensions
 from penstock.nsqadmin.rendering import Renderer
+from penstock.nsqadmin.schemas import Node
 from penstock.nsqadmin.views import (
     TopicRow,
     channel_rows,
@@ -31,7 +32,6 @@ from penstock.nsqadmin.views import (
     totals,
 )
 from penstock.nsqadmin.watcher import Snapshot, Watcher
-from penstock.webapi import HttpError
 
 __all__ = ["Pages"]
 

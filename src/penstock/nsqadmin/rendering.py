@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse
 
 from penstock import NSQ_VERSION, __version__
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
 from penstock.nsqadmin.access import Admins
 from penstock.nsqadmin.assets import Assets
 

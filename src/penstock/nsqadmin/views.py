@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from penstock import names
-from penstock.nsqadmin.chronicle import Chronicle, Figures, channel_key, node_key, topic_key
-from penstock.nsqadmin.figures import ClientStats, Node, Retention
-from penstock.nsqadmin.inquiry import NodeAnswer
+from penstock.common import names
+from penstock.nsqadmin.cluster_client import NodeAnswer
+from penstock.nsqadmin.metrics_store import Chronicle, Figures, channel_key, node_key, topic_key
 from penstock.nsqadmin.rendering import ago
+from penstock.nsqadmin.schemas import ClientStats, Node, Retention
 from penstock.nsqadmin.watcher import Snapshot
 
 __all__ = [

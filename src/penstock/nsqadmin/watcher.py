@@ -9,11 +9,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from penstock.errors import HttpRequestError
-from penstock.logs import Logger
-from penstock.nsqadmin.chronicle import Chronicle
-from penstock.nsqadmin.figures import Node
-from penstock.nsqadmin.inquiry import Cluster, NodeAnswer, UpstreamFailed, warning_of
+from penstock.common.errors import HttpRequestError
+from penstock.common.logs import Logger
+from penstock.nsqadmin.cluster_client import Cluster, NodeAnswer, UpstreamFailed, warning_of
+from penstock.nsqadmin.metrics_store import Chronicle
+from penstock.nsqadmin.schemas import Node
 
 __all__ = ["Snapshot", "Watcher"]
 

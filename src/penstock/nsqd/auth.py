@@ -17,14 +17,14 @@ from urllib.parse import quote_plus
 
 import msgspec
 
-from penstock.clock import SECOND_NS, Clock
-from penstock.errors import AuthFailed, ConfigError, HttpRequestError, ProtocolError
-from penstock.foreign_json import decode_json
-from penstock.logs import Logger
+from penstock.common.clock import SECOND_NS, Clock
+from penstock.common.errors import AuthFailed, ConfigError, HttpRequestError, ProtocolError
+from penstock.common.go_json import to_json
+from penstock.common.json_decode import decode_json
+from penstock.common.logs import Logger
+from penstock.common.re2 import Pattern, compile_pattern
+from penstock.net.http_client.client import HttpClient, without_secrets
 from penstock.nsqd.options import NsqdOptions
-from penstock.re2 import Pattern, compile_pattern
-from penstock.webapi.client import HttpClient, without_secrets
-from penstock.webapi.go_json import to_json
 
 __all__ = [
     "Authenticator",

@@ -16,21 +16,32 @@ from pathlib import Path
 import uvloop
 
 from penstock import NSQ_VERSION
-from penstock.admission import Admission
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
-from penstock.bug_reports import BugReports
-from penstock.clock import SECOND_NS, Clock, SystemClock
-from penstock.errors import DataPathError, StorageError, TlsFailed
-from penstock.listening import Listener, listen
-from penstock.log import BackgroundRemover, DataPath, GroupCommit, RealFiles
-from penstock.log.layout import IMPORTING_NAME
-from penstock.logs import Logger
+from penstock.common.bug_reports import BugReports
+from penstock.common.clock import SECOND_NS, Clock, SystemClock
+from penstock.common.errors import DataPathError, StorageError, TlsFailed
+from penstock.common.logs import Logger
+from penstock.common.options import version_line
+from penstock.common.process import (
+    drain_on_sigterm,
+    ignore_signals,
+    pause_gc,
+    raise_open_files_limit,
+    reload_on_hangup,
+    settle_memory,
+    stop_on_signals,
+)
+from penstock.net.connection_limits import Admission
+from penstock.net.http_server import HttpServer
+from penstock.net.http_server.prometheus import Histogram
+from penstock.net.listener import Listener, listen
+from penstock.net.tls import over_tls
 from penstock.nsqd import metadata, settings
 from penstock.nsqd.auth import Authenticator
 from penstock.nsqd.drain import Drain
 from penstock.nsqd.durability import Durability
-from penstock.nsqd.encryption import ClearTextGate, tls_of
+from penstock.nsqd.error_counters import Refusals
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http import HttpApi, HttpServices
 from penstock.nsqd.http_tokens import HttpTokens
@@ -41,23 +52,12 @@ from penstock.nsqd.metadata_writer import MetadataWriter
 from penstock.nsqd.metrics import SYNC_BOUNDS_SECONDS, MetricsSource
 from penstock.nsqd.options import NsqdOptions, TlsRequired, in_effect
 from penstock.nsqd.publisher import Publisher
-from penstock.nsqd.refusals import Refusals
 from penstock.nsqd.session import SessionServices
 from penstock.nsqd.statsd import Statsd, statsd_prefix
 from penstock.nsqd.tcp import Client, Clients, TcpServices
-from penstock.options import version_line
-from penstock.process import (
-    drain_on_sigterm,
-    ignore_signals,
-    pause_gc,
-    raise_open_files_limit,
-    reload_on_hangup,
-    settle_memory,
-    stop_on_signals,
-)
-from penstock.tls import over_tls
-from penstock.webapi import HttpServer
-from penstock.webapi.prometheus import Histogram
+from penstock.nsqd.tls_config import ClearTextGate, tls_of
+from penstock.storage import BackgroundRemover, DataPath, GroupCommit, RealFiles
+from penstock.storage.layout import IMPORTING_NAME
 
 __all__ = ["Nsqd", "run"]
 
@@ -116,7 +116,7 @@ class Nsqd:
         stop: Callable[[], None],
         clock: Clock | None = None,
     ) -> None:
-        """Opens the data path and recovers what is there. Raises penstock.errors.Error.
+        """Opens the data path and recovers what is there. Raises penstock.common.errors.Error.
 
         `stop` asks for a clean stop, because nsqd has been drained.
         """

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
-from penstock.logs import Logger
+from penstock.common.logs import Logger
 
 __all__ = ["Drain"]
 

@@ -8,8 +8,8 @@ covers everybody who is waiting at the time.
 from collections.abc import Callable
 
 from penstock.broker.topic import Topic
-from penstock.errors import StorageError
-from penstock.log import GroupCommit, TopicLog
+from penstock.common.errors import StorageError
+from penstock.storage import GroupCommit, TopicLog
 
 __all__ = ["Durability"]
 

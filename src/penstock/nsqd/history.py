@@ -9,10 +9,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 
 from penstock.broker.broker import Broker
-from penstock.clock import Clock
-from penstock.durations import parse_duration
-from penstock.log import LogReader, Retention, TopicLog
-from penstock.logs import Logger
+from penstock.common.clock import Clock
+from penstock.common.durations import parse_duration
+from penstock.common.logs import Logger
+from penstock.net.http_server import HttpError, Request, Route, Streaming
+from penstock.net.http_server.responses import error_response
 from penstock.nsqd.history_args import (
     answering_refusals,
     count_arg,
@@ -23,8 +24,7 @@ from penstock.nsqd.history_args import (
 from penstock.nsqd.history_position import EARLIEST, NotYet, find_seq
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.stats import ClientView
-from penstock.webapi import HttpError, Request, Route, Streaming
-from penstock.webapi.responses import error_response
+from penstock.storage import LogReader, Retention, TopicLog
 
 __all__ = ["FRAMES_TYPE", "LINES_TYPE", "HistoryServices", "TopicHistory"]
 

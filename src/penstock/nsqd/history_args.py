@@ -11,11 +11,11 @@ import re
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.topic import Topic
-from penstock.log import TopicLog
-from penstock.logs import Logger
+from penstock.common.logs import Logger
+from penstock.net.http_server import Handler, HttpError, Request, json_response, to_json
 from penstock.nsqd.history_position import Gone, NotYet, Position, parse_position
 from penstock.nsqd.http_args import failing_with_500, topic_and_channel, topic_name, topic_of
-from penstock.webapi import Handler, HttpError, Request, json_response, to_json
+from penstock.storage import TopicLog
 
 __all__ = [
     "answering_refusals",

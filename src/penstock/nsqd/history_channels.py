@@ -6,8 +6,9 @@ a commit would undo each other's meaning. A channel that is moved by commits say
 in nsqd.dat and in /stats, and refuses consumers.
 """
 
-from penstock import names
 from penstock.broker.channel import Channel
+from penstock.common import names
+from penstock.net.http_server import HttpError, Request, Route
 from penstock.nsqd.history import HistoryServices
 from penstock.nsqd.history_args import (
     answering_refusals,
@@ -18,7 +19,6 @@ from penstock.nsqd.history_args import (
 )
 from penstock.nsqd.history_position import NotYet, find_seq
 from penstock.nsqd.http_args import required, topic_and_channel_name
-from penstock.webapi import HttpError, Request, Route
 
 __all__ = ["ChannelHistory"]
 

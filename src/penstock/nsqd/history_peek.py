@@ -6,16 +6,16 @@ What is seen is a moment: it may have moved on by the time that it arrives.
 import re
 from collections.abc import AsyncIterator, Iterator
 
-from penstock.broker.address import seq_of
-from penstock.broker.backlog import Waiting
 from penstock.broker.channel import Channel
+from penstock.broker.memory_queue import Waiting
+from penstock.broker.message_id import seq_of
 from penstock.broker.subscriber import Subscriber
+from penstock.net.http_server import HttpError, Request, Route, Streaming
 from penstock.nsqd.history import LINES_TYPE, HistoryServices
 from penstock.nsqd.history_args import answering_refusals, count_arg, word_arg
 from penstock.nsqd.http_args import required, topic_and_channel
 from penstock.nsqd.message_json import MessageLine, encode_lines, message_line
-from penstock.webapi import HttpError, Request, Route, Streaming
-from penstock.wire import frames as wire
+from penstock.protocol import frames as wire
 
 __all__ = ["LIMIT_MAX", "ChannelPeek"]
 

@@ -15,8 +15,8 @@ import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Literal, NamedTuple
 
-from penstock.clock import SECOND_NS
-from penstock.log import TopicLog
+from penstock.common.clock import SECOND_NS
+from penstock.storage import TopicLog
 
 __all__ = ["EARLIEST", "LATEST", "Gone", "NotYet", "Position", "find_seq", "parse_position"]
 

@@ -13,11 +13,11 @@ from contextlib import aclosing
 from functools import partial
 
 from penstock.broker.topic import Topic
-from penstock.errors import StorageError
-from penstock.log import FoundBatch, LogReader, split_frames
+from penstock.common.errors import StorageError
+from penstock.net.http_server import CutShort
 from penstock.nsqd.message_json import MessageLine, encode_lines, message_line
-from penstock.webapi import CutShort
-from penstock.wire import frames as wire
+from penstock.protocol import frames as wire
+from penstock.storage import FoundBatch, LogReader, split_frames
 
 __all__ = ["READERS_MAX", "HistoryStreams"]
 

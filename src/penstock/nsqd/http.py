@@ -13,13 +13,28 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from penstock import NSQ_VERSION
-from penstock.addresses import is_address
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
-from penstock.clock import MILLISECOND_NS, SECOND_NS, Clock
-from penstock.errors import LimitReached, ProtocolError, StorageError
-from penstock.foreign_json import decode_json
-from penstock.logs import Logger, LogLevel
+from penstock.common.addresses import is_address
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS, Clock
+from penstock.common.errors import LimitReached, ProtocolError, StorageError
+from penstock.common.json_decode import decode_json
+from penstock.common.logs import Logger, LogLevel
+from penstock.common.options import option_value
+from penstock.net.http_server import (
+    OK,
+    PLAIN_TEXT,
+    Handler,
+    HttpError,
+    Promise,
+    Request,
+    Response,
+    Route,
+    Router,
+    Streaming,
+    json_response,
+)
+from penstock.net.http_server.prometheus import exposition
 from penstock.nsqd.history import HistoryServices, TopicHistory
 from penstock.nsqd.history_channels import ChannelHistory
 from penstock.nsqd.history_peek import ChannelPeek
@@ -39,23 +54,8 @@ from penstock.nsqd.publisher import Batch, Publisher
 from penstock.nsqd.stats import Steps, collect, json_steps, result_of
 from penstock.nsqd.stats_text import text_steps
 from penstock.nsqd.tcp import Clients
-from penstock.options import option_value
-from penstock.webapi import (
-    OK,
-    PLAIN_TEXT,
-    Handler,
-    HttpError,
-    Promise,
-    Request,
-    Response,
-    Route,
-    Router,
-    Streaming,
-    json_response,
-)
-from penstock.webapi.prometheus import exposition
-from penstock.wire.limits import Limits
-from penstock.wire.mpub import parse_mpub_body
+from penstock.protocol.limits import Limits
+from penstock.protocol.mpub import parse_mpub_body
 
 __all__ = ["HttpApi", "HttpServices"]
 

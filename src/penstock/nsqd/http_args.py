@@ -6,13 +6,13 @@ The codes, and the order in which a request's faults are found, are the referenc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock import names
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.topic import Topic
-from penstock.errors import LimitReached, StorageError
-from penstock.logs import Logger
-from penstock.webapi import HttpError, Request
+from penstock.common import names
+from penstock.common.errors import LimitReached, StorageError
+from penstock.common.logs import Logger
+from penstock.net.http_server import HttpError, Request
 
 __all__ = [
     "failing_with_500",

@@ -7,10 +7,10 @@ address next is taken for it, by when it connected.
 from collections.abc import Iterable
 from typing import Protocol
 
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
+from penstock.net.http_server import HttpError, Request, Route
 from penstock.nsqd.history_args import count_arg
 from penstock.nsqd.http_args import required
-from penstock.webapi import HttpError, Request, Route
 
 __all__ = ["ClientEndpoints", "ConnectedClient"]
 

@@ -19,10 +19,10 @@ import stat
 from enum import StrEnum
 from typing import Final
 
-from penstock.errors import ConfigError
-from penstock.logs import Logger
-from penstock.webapi import Request, Response
-from penstock.webapi.responses import error_response
+from penstock.common.errors import ConfigError
+from penstock.common.logs import Logger
+from penstock.net.http_server import Request, Response
+from penstock.net.http_server.responses import error_response
 
 __all__ = ["HttpTokens", "Scope", "scopes_for"]
 

@@ -17,13 +17,13 @@ from typing import TypeAlias, cast
 
 import msgspec
 
-from penstock.addresses import has_port, host_of
 from penstock.broker.topic import Topic
-from penstock.connecting import reason_of
-from penstock.errors import ProtocolError
-from penstock.foreign_json import decode_json
-from penstock.logs import Logger
-from penstock.wire import lookup_v1
+from penstock.common.addresses import has_port, host_of
+from penstock.common.errors import ProtocolError
+from penstock.common.json_decode import decode_json
+from penstock.common.logs import Logger
+from penstock.net.connect_errors import reason_of
+from penstock.protocol import lookup_v1
 
 __all__ = ["LookupPeer", "PeerInfo"]
 

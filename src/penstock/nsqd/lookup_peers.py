@@ -13,12 +13,12 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from penstock import names
 from penstock.broker.topic import Topic
-from penstock.errors import HttpRequestError, StorageError
-from penstock.logs import Logger
+from penstock.common import names
+from penstock.common.errors import HttpRequestError, StorageError
+from penstock.common.logs import Logger
+from penstock.net.http_client.client import HttpClient
 from penstock.nsqd.lookup_peer import LookupPeer, PeerInfo
-from penstock.webapi.client import HttpClient
 
 __all__ = ["LookupPeers"]
 

@@ -10,7 +10,7 @@ from base64 import b64encode
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock.wire import frames as wire
+from penstock.protocol import frames as wire
 
 __all__ = ["MessageLine", "encode_lines", "message_line"]
 

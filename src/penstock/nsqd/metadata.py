@@ -20,13 +20,14 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from penstock import NSQ_VERSION, names
+from penstock import NSQ_VERSION
 from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
-from penstock.errors import DataPathError, StorageError
-from penstock.foreign_json import decode_json
-from penstock.log import RealFiles, Retention
-from penstock.logs import Logger
+from penstock.common import names
+from penstock.common.errors import DataPathError, StorageError
+from penstock.common.json_decode import decode_json
+from penstock.common.logs import Logger
+from penstock.storage import RealFiles, Retention
 
 __all__ = [
     "FILE_NAME",

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from penstock.errors import StorageError
-from penstock.logs import Logger
+from penstock.common.errors import StorageError
+from penstock.common.logs import Logger
 from penstock.nsqd import metadata
 
 __all__ = ["MetadataWriter"]

@@ -15,15 +15,15 @@ from penstock import NSQ_VERSION, __version__
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.latency import merged
-from penstock.broker.locality import Locality
 from penstock.broker.topic import Topic
-from penstock.bug_reports import BugReports
-from penstock.clock import SECOND_NS
+from penstock.broker.topology import Locality
+from penstock.common.bug_reports import BugReports
+from penstock.common.clock import SECOND_NS
+from penstock.net.http_server import HttpServer
+from penstock.net.http_server.prometheus import Family, Histogram, Kind, Sample, labels, with_label
+from penstock.nsqd.error_counters import Refusals
 from penstock.nsqd.memory import GcPauses, memory_stats
-from penstock.nsqd.refusals import Refusals
 from penstock.nsqd.stats import ClientView
-from penstock.webapi import HttpServer
-from penstock.webapi.prometheus import Family, Histogram, Kind, Sample, labels, with_label
 
 __all__ = ["FAMILIES", "SYNC_BOUNDS_SECONDS", "MetricsSource", "metrics"]
 

@@ -7,17 +7,17 @@ import os
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from penstock.addresses import has_port
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.daemon_options import (
+from penstock.common.addresses import has_port
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.daemon_options import (
     DaemonOptions,
     allowed_origins_option,
     check_allowed_origins,
     prefix_option,
 )
-from penstock.errors import ConfigError
-from penstock.option_kinds import BOOL, DURATION, FLOATS, INT, STRING, STRINGS, word_of
-from penstock.options import check_values, option
+from penstock.common.errors import ConfigError
+from penstock.common.option_types import BOOL, DURATION, FLOATS, INT, STRING, STRINGS, word_of
+from penstock.common.options import check_values, option
 
 __all__ = [
     "NODE_IDS",

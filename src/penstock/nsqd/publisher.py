@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from penstock.broker.topic import Topic
-from penstock.errors import InternalError, LogClosed, StorageError
+from penstock.common.errors import InternalError, LogClosed, StorageError
 from penstock.nsqd.durability import Durability
 
 __all__ = ["Batch", "Publisher", "Waiter"]

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from penstock.errors import StorageError
+from penstock.common.errors import StorageError
 from penstock.nsqd.publisher import Batch
 
 __all__ = ["Replies"]

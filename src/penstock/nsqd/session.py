@@ -13,19 +13,19 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
-from penstock.broker.locality import Place
 from penstock.broker.subscriber import Peer, Subscriber
-from penstock.clock import MILLISECOND_NS, Clock
-from penstock.errors import AuthFailed, ProtocolError, StorageError
-from penstock.logs import Logger
+from penstock.broker.topology import Place
+from penstock.common.clock import MILLISECOND_NS, Clock
+from penstock.common.errors import AuthFailed, ProtocolError, StorageError
+from penstock.common.logs import Logger
+from penstock.net.tls import TlsInfo
 from penstock.nsqd import auth
 from penstock.nsqd.auth import Authenticator, Authorizations
 from penstock.nsqd.publisher import Publisher
 from penstock.nsqd.replies import Replies
-from penstock.tls import TlsInfo
-from penstock.wire import events, frames
-from penstock.wire.frames import OK
-from penstock.wire.identify import Negotiated, ServerOffer, negotiate, parse_identify
+from penstock.protocol import events, frames
+from penstock.protocol.frames import OK
+from penstock.protocol.identify import Negotiated, ServerOffer, negotiate, parse_identify
 
 __all__ = ["Link", "Reply", "Session", "SessionServices", "failed"]
 

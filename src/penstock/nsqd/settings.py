@@ -2,18 +2,18 @@
 
 import ssl
 
-from penstock.broker.locality import Place
 from penstock.broker.settings import BrokerSettings
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.log import LogSettings
+from penstock.broker.topology import Place
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.process import open_files_limit
+from penstock.net.http_client.client import HttpClient
+from penstock.net.tls import client_context
+from penstock.nsqd.heartbeat import Patience
 from penstock.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
-from penstock.nsqd.pulse import Patience
 from penstock.nsqd.statsd import StatsdSettings
-from penstock.process import open_files_limit
-from penstock.tls import client_context
-from penstock.webapi.client import HttpClient
-from penstock.wire.identify import ServerOffer
-from penstock.wire.limits import Limits
+from penstock.protocol.identify import ServerOffer
+from penstock.protocol.limits import Limits
+from penstock.storage import LogSettings
 
 __all__ = [
     "broker_settings",

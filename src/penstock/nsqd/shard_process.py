@@ -20,8 +20,8 @@ from typing import NoReturn, TypeVarTuple
 
 import uvloop
 
-from penstock.errors import Error
-from penstock.logs import Logger
+from penstock.common.errors import Error
+from penstock.common.logs import Logger
 from penstock.nsqd import daemon
 from penstock.nsqd.shards import Shard
 

@@ -14,10 +14,10 @@ Nothing here knows processes; see `penstock.nsqd.supervisor`.
 import os
 from dataclasses import dataclass, replace
 
-from penstock.addresses import PORT_MAX, has_port
-from penstock.errors import ConfigError
-from penstock.log.layout import FORMAT_NAME, maybe_shard, shard_name
+from penstock.common.addresses import PORT_MAX, has_port
+from penstock.common.errors import ConfigError
 from penstock.nsqd.options import NODE_IDS, NsqdOptions
+from penstock.storage.layout import FORMAT_NAME, maybe_shard, shard_name
 
 __all__ = ["PORT_STEP", "Shard", "shard_folders", "shards_of"]
 

@@ -20,13 +20,13 @@ from penstock.broker.channel import Channel
 from penstock.broker.latency import merged
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
+from penstock.common.go_json import to_json
+from penstock.net.tls import TlsInfo
 from penstock.nsqd.auth import Authorizations
 from penstock.nsqd.memory import MemoryStats
-from penstock.tls import TlsInfo
-from penstock.webapi.go_json import to_json
-from penstock.wire.identify import Negotiated
-from penstock.wire.state import State
+from penstock.protocol.identify import Negotiated
+from penstock.protocol.state import State
 
 __all__ = [
     "ChannelStats",

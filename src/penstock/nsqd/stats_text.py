@@ -2,8 +2,9 @@
 
 from datetime import UTC, datetime
 
-from penstock.clock import SECOND_NS
-from penstock.durations import format_duration
+from penstock.common.clock import SECOND_NS
+from penstock.common.durations import format_duration
+from penstock.common.options import version_line
 from penstock.nsqd.stats import (
     ROWS_AT_ONCE,
     ChannelStats,
@@ -13,7 +14,6 @@ from penstock.nsqd.stats import (
     Steps,
     TopicStats,
 )
-from penstock.options import version_line
 
 __all__ = ["text_steps"]
 

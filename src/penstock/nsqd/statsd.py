@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from penstock.broker.channel import Channel
 from penstock.broker.topic import Topic
-from penstock.logs import Logger
+from penstock.common.logs import Logger
 from penstock.nsqd.memory import MemoryStats
 from penstock.nsqd.stats import latency_of
 

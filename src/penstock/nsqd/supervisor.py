@@ -29,9 +29,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from penstock.clock import SECOND_NS, SystemClock
-from penstock.errors import StorageError
-from penstock.logs import Logger
+from penstock.common.clock import SECOND_NS, SystemClock
+from penstock.common.errors import StorageError
+from penstock.common.logs import Logger
 from penstock.nsqd.shard_process import (
     FORWARDED,
     HEARTBEAT_SECONDS,

@@ -11,28 +11,34 @@ from functools import partial
 from time import monotonic
 from typing import Any, cast
 
-from penstock.addresses import host_of
-from penstock.admission import Admission
 from penstock.broker.subscriber import Subscriber
-from penstock.errors import LineTooLong, ProtocolError, StorageError, StreamCorrupt, TlsFailed
-from penstock.keepalive import keep_alive
-from penstock.listening import peer_address
+from penstock.common.addresses import host_of
+from penstock.common.errors import (
+    LineTooLong,
+    ProtocolError,
+    StorageError,
+    StreamCorrupt,
+    TlsFailed,
+)
+from penstock.net.connection_limits import Admission
+from penstock.net.keepalive import keep_alive
+from penstock.net.listener import peer_address
+from penstock.net.tls import ReloadableContext, TlsInfo
 from penstock.nsqd.auth import Authorizations
-from penstock.nsqd.layered import LayeredTransport
-from penstock.nsqd.pulse import Patience, Pulse
-from penstock.nsqd.refusals import Refusals
+from penstock.nsqd.error_counters import Refusals
+from penstock.nsqd.heartbeat import Patience, Pulse
 from penstock.nsqd.replies import Replies
 from penstock.nsqd.session import Session, SessionServices, failed
-from penstock.tls import ReloadableContext, TlsInfo
-from penstock.wire import frames
-from penstock.wire.deflate import Deflate
-from penstock.wire.events import Event
-from penstock.wire.identify import Negotiated
-from penstock.wire.limits import Limits
-from penstock.wire.publish_lines import PublishLines
-from penstock.wire.server import ServerConnection
-from penstock.wire.snappy import Snappy
-from penstock.wire.state import State
+from penstock.nsqd.upgraded_transport import LayeredTransport
+from penstock.protocol import frames
+from penstock.protocol.command_cache import PublishLines
+from penstock.protocol.deflate import Deflate
+from penstock.protocol.events import Event
+from penstock.protocol.identify import Negotiated
+from penstock.protocol.limits import Limits
+from penstock.protocol.server import ServerConnection
+from penstock.protocol.snappy import Snappy
+from penstock.protocol.state import State
 
 __all__ = ["Client", "Clients", "TcpServices"]
 

@@ -11,28 +11,28 @@ from functools import partial
 import uvloop
 
 from penstock import NSQ_VERSION
-from penstock.admission import Admission
-from penstock.bug_reports import BugReports
-from penstock.clock import SECOND_NS, Clock, SystemClock
-from penstock.errors import ConfigError, TlsFailed
-from penstock.listening import Listener, listen
-from penstock.logs import Logger
-from penstock.nsqlookupd.http import HttpApi, HttpServices
-from penstock.nsqlookupd.metrics import Metrics
-from penstock.nsqlookupd.options import NsqlookupdOptions
-from penstock.nsqlookupd.registry import Registry
-from penstock.nsqlookupd.tcp import Peer, TcpServices
-from penstock.nsqlookupd.waiting import WaitingLookups
-from penstock.options import version_line
-from penstock.process import (
+from penstock.common.bug_reports import BugReports
+from penstock.common.clock import SECOND_NS, Clock, SystemClock
+from penstock.common.errors import ConfigError, TlsFailed
+from penstock.common.logs import Logger
+from penstock.common.options import version_line
+from penstock.common.process import (
     ignore_signals,
     raise_open_files_limit,
     reload_on_hangup,
     settle_memory,
     stop_on_signals,
 )
-from penstock.tls import ReloadableContext, over_tls, server_context
-from penstock.webapi import HttpServer, Router, to_json
+from penstock.net.connection_limits import Admission
+from penstock.net.http_server import HttpServer, Router, to_json
+from penstock.net.listener import Listener, listen
+from penstock.net.tls import ReloadableContext, over_tls, server_context
+from penstock.nsqlookupd.http import HttpApi, HttpServices
+from penstock.nsqlookupd.long_poll import WaitingLookups
+from penstock.nsqlookupd.metrics import Metrics
+from penstock.nsqlookupd.options import NsqlookupdOptions
+from penstock.nsqlookupd.registry import Registry
+from penstock.nsqlookupd.tcp import Peer, TcpServices
 
 __all__ = ["Nsqlookupd", "run"]
 

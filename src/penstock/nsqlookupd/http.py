@@ -14,15 +14,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock import NSQ_VERSION, names
-from penstock.clock import SECOND_NS
-from penstock.durations import parse_duration
-from penstock.errors import LimitReached
-from penstock.logs import Logger
-from penstock.nsqlookupd.registration import UNKNOWN_INDEX, Producer, Registration, Tombstone
-from penstock.nsqlookupd.registry import Registry
-from penstock.nsqlookupd.waiting import WaitingLookups
-from penstock.webapi import (
+from penstock import NSQ_VERSION
+from penstock.common import names
+from penstock.common.clock import SECOND_NS
+from penstock.common.durations import parse_duration
+from penstock.common.errors import LimitReached
+from penstock.common.logs import Logger
+from penstock.net.http_server import (
     PLAIN_TEXT,
     HttpError,
     Request,
@@ -31,7 +29,10 @@ from penstock.webapi import (
     json_response,
     to_json,
 )
-from penstock.webapi.responses import error_response
+from penstock.net.http_server.responses import error_response
+from penstock.nsqlookupd.long_poll import WaitingLookups
+from penstock.nsqlookupd.registration import UNKNOWN_INDEX, Producer, Registration, Tombstone
+from penstock.nsqlookupd.registry import Registry
 
 __all__ = ["HttpApi", "HttpServices"]
 

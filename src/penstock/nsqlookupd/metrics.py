@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock import __version__
+from penstock.net.http_server import HttpServer, Request, Route, Streaming
+from penstock.net.http_server.prometheus import Family, Sample, exposition, labels
+from penstock.nsqlookupd.long_poll import WaitingLookups
 from penstock.nsqlookupd.registration import Producer
 from penstock.nsqlookupd.registry import Registry
 from penstock.nsqlookupd.tcp import Peers
-from penstock.nsqlookupd.waiting import WaitingLookups
-from penstock.webapi import HttpServer, Request, Route, Streaming
-from penstock.webapi.prometheus import Family, Sample, exposition, labels
 
 __all__ = ["FAMILIES", "Metrics"]
 

@@ -3,16 +3,16 @@
 import os
 from dataclasses import dataclass
 
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.daemon_options import (
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.daemon_options import (
     DaemonOptions,
     allowed_origins_option,
     check_allowed_origins,
     prefix_option,
 )
-from penstock.errors import ConfigError
-from penstock.option_kinds import DURATION, INT, STRING
-from penstock.options import check_values, option
+from penstock.common.errors import ConfigError
+from penstock.common.option_types import DURATION, INT, STRING
+from penstock.common.options import check_values, option
 
 __all__ = ["NsqlookupdOptions", "check"]
 

@@ -6,8 +6,8 @@ if that stands in its `topics` or `channels`. The registry alone changes either.
 
 from typing import Final, NamedTuple
 
-from penstock.clock import Clock
-from penstock.wire.lookup_server import PeerInfo
+from penstock.common.clock import Clock
+from penstock.protocol.lookup_server import PeerInfo
 
 __all__ = ["CHANNEL", "CLIENT", "TOPIC", "UNKNOWN_INDEX", "Producer", "Registration", "Tombstone"]
 

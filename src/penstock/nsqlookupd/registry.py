@@ -19,9 +19,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.clock import Clock
-from penstock.errors import LimitReached
-from penstock.names import is_ephemeral
+from penstock.common.clock import Clock
+from penstock.common.errors import LimitReached
+from penstock.common.names import is_ephemeral
 from penstock.nsqlookupd.registration import (
     CHANNEL,
     CLIENT,
@@ -31,7 +31,7 @@ from penstock.nsqlookupd.registration import (
     Registration,
     Tombstone,
 )
-from penstock.wire.lookup_server import PeerInfo
+from penstock.protocol.lookup_server import PeerInfo
 
 __all__ = ["Driver", "Lookup", "Registry"]
 

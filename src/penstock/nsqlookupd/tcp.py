@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
-from penstock.addresses import host_of
-from penstock.admission import Admission
-from penstock.durations import format_duration
-from penstock.errors import LimitReached, ProtocolError
-from penstock.keepalive import keep_alive
-from penstock.listening import peer_address
-from penstock.logs import Logger
+from penstock.common.addresses import host_of
+from penstock.common.durations import format_duration
+from penstock.common.errors import LimitReached, ProtocolError
+from penstock.common.logs import Logger
+from penstock.net.connection_limits import Admission
+from penstock.net.keepalive import keep_alive
+from penstock.net.listener import peer_address
 from penstock.nsqlookupd.registration import Producer, Registration
 from penstock.nsqlookupd.registry import Registry
-from penstock.wire import lookup_v1
-from penstock.wire.lookup_server import (
+from penstock.protocol import lookup_v1
+from penstock.protocol.lookup_server import (
     Event,
     Identify,
     LookupServerConnection,

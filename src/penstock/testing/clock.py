@@ -4,7 +4,7 @@ __all__ = ["ManualClock"]
 
 
 class ManualClock:
-    """A `penstock.clock.Clock` that stands still until it is told to move."""
+    """A `penstock.common.clock.Clock` that stands still until it is told to move."""
 
     def __init__(self, *, now_ns: int = 0, wall_ns: int = 1_700_000_000_000_000_000) -> None:
         self._now_ns = now_ns

@@ -1,7 +1,7 @@
 """Files in memory that can lose power, and files that fail when they are told to.
 
-Both are `penstock.log.files.Files`, so that whatever stores something can be put through all that a
-disk may do to it, in microseconds and as often as wanted.
+Both implement `penstock.storage.files.Files`, so tests can put storage code through every failure
+of a disk, in microseconds.
 
 `MemoryFiles` tells what is written from what is safe. `crash` is the end of the process: all that
 was written stays. `lose_power` is the end of the machine: of the writes that were not synced, each
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Literal
 
-from penstock.log.files import File, Files, Lock, Mode
+from penstock.storage.files import File, Files, Lock, Mode
 
 __all__ = ["FaultyFiles", "MemoryFiles", "Operation", "SimulatedCrash"]
 

@@ -17,10 +17,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.log import check_data_path
+from penstock.protocol import commands
+from penstock.storage import check_data_path
 from penstock.testing.daemon import DaemonProcess, DidNotStart, HttpAnswer, running
 from penstock.testing.raw_client import RawClient
-from penstock.wire import commands
 
 __all__ = ["HttpAnswer", "NsqdDidNotStart", "NsqdProcess", "run_nsqd"]
 

@@ -18,9 +18,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.protocol import lookup_v1
 from penstock.testing.addresses import reserved_address
 from penstock.testing.daemon import DaemonProcess, DidNotStart, running
-from penstock.wire import lookup_v1
 
 __all__ = ["LookupPeer", "NsqlookupdDidNotStart", "NsqlookupdProcess", "run_nsqlookupd"]
 

@@ -22,14 +22,14 @@ from struct import Struct
 from types import TracebackType
 from typing import Self
 
-from penstock.errors import TlsFailed
-from penstock.tls import TlsInfo, TlsLayer
-from penstock.wire import commands
-from penstock.wire.deflate import Deflate
-from penstock.wire.frames import ErrorFrame, Frame, FrameReader, Message, Response
-from penstock.wire.layer import Layer
-from penstock.wire.layer_stack import LayerStack
-from penstock.wire.snappy import Snappy
+from penstock.common.errors import TlsFailed
+from penstock.net.tls import TlsInfo, TlsLayer
+from penstock.protocol import commands
+from penstock.protocol.deflate import Deflate
+from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, Message, Response
+from penstock.protocol.layer import Layer
+from penstock.protocol.layer_stack import LayerStack
+from penstock.protocol.snappy import Snappy
 
 __all__ = ["Disconnected", "RawClient", "Refused"]
 

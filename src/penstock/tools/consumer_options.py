@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from penstock import NSQ_VERSION, __version__
 from penstock.client import ClientConfig
 from penstock.client.config import parse_option
-from penstock.errors import ConfigError
-from penstock.option_kinds import BOOL, INT, STRINGS
-from penstock.options import check_values, option
+from penstock.common.errors import ConfigError
+from penstock.common.option_types import BOOL, INT, STRINGS
+from penstock.common.options import check_values, option
 
 __all__ = [
     "CLIENT_OPTIONS",

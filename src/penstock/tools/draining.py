@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from penstock.cluster.stats import Cluster
-from penstock.errors import ClientError, HttpRequestError
+from penstock.admin_api.stats import Cluster
+from penstock.common.errors import ClientError, HttpRequestError
 from penstock.tools.figures import counted
 
 __all__ = ["wait_until_drained"]

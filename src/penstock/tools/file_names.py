@@ -8,7 +8,7 @@ import os.path
 import re
 import time
 
-from penstock.errors import ConfigError
+from penstock.common.errors import ConfigError
 from penstock.tools.file_options import FileOptions, needs_revisions
 
 __all__ = ["FileNames", "revision"]

@@ -3,13 +3,13 @@
 import os
 from dataclasses import dataclass
 
-from penstock import names
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.errors import ConfigError
-from penstock.logs import LogLevel
-from penstock.option_kinds import BOOL, DURATION, INT, LOG_LEVEL, STRING, STRINGS
-from penstock.options import option
-from penstock.re2 import BadPattern, Pattern
+from penstock.common import names
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.errors import ConfigError
+from penstock.common.logs import LogLevel
+from penstock.common.option_types import BOOL, DURATION, INT, LOG_LEVEL, STRING, STRINGS
+from penstock.common.options import option
+from penstock.common.re2 import BadPattern, Pattern
 from penstock.tools.consumer_options import ConsumerOptions, check_source
 
 __all__ = ["FileOptions", "check", "compile_topic_pattern", "needs_revisions"]

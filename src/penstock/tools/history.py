@@ -19,11 +19,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.cluster.nsqd_api import refusal, url_of
-from penstock.errors import HttpRequestError
-from penstock.foreign_json import decode_json_by
-from penstock.webapi.client import https_instead
-from penstock.webapi.http_failures import http_reason
+from penstock.admin_api.nsqd_api import refusal, url_of
+from penstock.common.errors import HttpRequestError
+from penstock.common.json_decode import decode_json_by
+from penstock.net.http_client.client import https_instead
+from penstock.net.http_client.failures import http_reason
 
 __all__ = ["StoredMessage", "body_line", "json_line", "read_history", "text_line"]
 

@@ -4,11 +4,12 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from penstock import NSQ_VERSION, names
-from penstock.clock import MILLISECOND_NS, SECOND_NS
-from penstock.errors import ConfigError
-from penstock.option_kinds import DURATION, FLOAT, INT, STRING, STRINGS
-from penstock.options import option
+from penstock import NSQ_VERSION
+from penstock.common import names
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.errors import ConfigError
+from penstock.common.option_types import DURATION, FLOAT, INT, STRING, STRINGS
+from penstock.common.options import option
 from penstock.tools.consumer_options import ConsumerOptions, check_source
 
 __all__ = ["HttpOptions", "check", "request_headers"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.errors import Error
+from penstock.common.errors import Error
 
 __all__ = ["JsonFilter", "NotJson", "Unfit"]
 

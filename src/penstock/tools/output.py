@@ -14,7 +14,7 @@ from queue import SimpleQueue
 from threading import Thread
 
 from penstock.client import Message
-from penstock.errors import Error
+from penstock.common.errors import Error
 
 __all__ = ["Output", "standard_output"]
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.client import ClientConfig, Consumer, Message
-from penstock.errors import ClientError
+from penstock.common.errors import ClientError
 from penstock.tools.output import standard_output
 
 __all__ = ["print_messages"]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from penstock.client import ClientConfig
 from penstock.client.blocking import Producer
-from penstock.errors import ClientError, ConfigError
+from penstock.common.errors import ClientError, ConfigError
 from penstock.tools.byte_bar import byte_bar
 from penstock.tools.figures import counted
 

@@ -9,7 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.cluster.stats import ChannelFigures, NodeStats, Snapshot, TopicFigures
+from penstock.admin_api.stats import ChannelFigures, NodeStats, Snapshot, TopicFigures
 
 __all__ = ["SAMPLES_MAX", "Flow", "Meter", "Sample"]
 

@@ -3,7 +3,7 @@
 An empty record is none. The last record needs no delimiter, and is kept whole.
 """
 
-from penstock.errors import Error
+from penstock.common.errors import Error
 
 __all__ = ["RecordSplitter"]
 

@@ -16,9 +16,9 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from penstock.clock import SECOND_NS, Clock
-from penstock.errors import StorageError
-from penstock.logs import Logger
+from penstock.common.clock import SECOND_NS, Clock
+from penstock.common.errors import StorageError
+from penstock.common.logs import Logger
 from penstock.tools.file_names import FileNames, revision
 from penstock.tools.file_options import FileOptions
 

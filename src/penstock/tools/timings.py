@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 from math import ceil
 
-from penstock.logs import Logger
+from penstock.common.logs import Logger
 
 __all__ = ["Timings"]
 

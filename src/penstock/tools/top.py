@@ -14,8 +14,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cluster.stats import Cluster, Snapshot
-from penstock.errors import HttpRequestError
+from penstock.admin_api.stats import Cluster, Snapshot
+from penstock.common.errors import HttpRequestError
 from penstock.tools.figures import counted, grouped, per_second
 from penstock.tools.live_screen import LiveScreen
 from penstock.tools.output import Output

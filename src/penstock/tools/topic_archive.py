@@ -7,7 +7,7 @@ import asyncio
 from contextlib import suppress
 
 from penstock.client import Consumer, Message
-from penstock.clock import SECOND_NS
+from penstock.common.clock import SECOND_NS
 from penstock.tools.file_options import FileOptions
 from penstock.tools.rotating_file import RotatingFile
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.log import DataPath, LogSettings
+from penstock.storage import DataPath, LogSettings
 from penstock.testing.nsqd import run_nsqd
 from penstock.tools.doctor import Grade, Subject, checks, examine
 from penstock.tools.doctor.disk import data_path

@@ -8,8 +8,8 @@
             print(message.body)
             message.finish()
 
-They use plain sockets, start no thread, and speak through the same `penstock.wire.client` as those
-on asyncio. A `ClientConfig` can be pickled and sent to where it is needed.
+They use plain sockets, start no thread, and share `penstock.protocol.client` with the asyncio
+classes. A `ClientConfig` can be pickled, for example to send it to Spark's executors.
 """
 
 from penstock.client.blocking.consumer import Consumer

@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
-from penstock.client.blocking.fleet import Fleet
+from penstock.client.blocking.connection_pool import Fleet
 from penstock.client.config import ClientConfig
 from penstock.client.discovery import producers_of
+from penstock.client.handshake import checked_subscription, consumer_opening
 from penstock.client.message import Message
-from penstock.client.opening import checked_subscription, consumer_opening
-from penstock.errors import ClientClosed, ConfigError
+from penstock.common.errors import ClientClosed, ConfigError
 
 __all__ = ["Consumer"]
 

@@ -7,9 +7,9 @@ from http.client import HTTPException
 
 from penstock.client.config import ClientConfig
 from penstock.client.discovery import parse_answer, request_headers
-from penstock.errors import HttpRequestError, NotConnected
-from penstock.webapi.http_failures import http_reason
-from penstock.webapi.http_target import without_secrets
+from penstock.common.errors import HttpRequestError, NotConnected
+from penstock.net.http_client.failures import http_reason
+from penstock.net.http_client.target import without_secrets
 
 __all__ = ["look_up"]
 

@@ -22,9 +22,9 @@ from penstock.client.blocking.lookup import look_up
 from penstock.client.config import ClientConfig
 from penstock.client.delays import Delay, to_ms
 from penstock.client.discovery import ALL_NODES
-from penstock.client.opening import producer_opening
+from penstock.client.handshake import producer_opening
 from penstock.client.producer import TRY_ELSEWHERE, is_leaving
-from penstock.errors import (
+from penstock.common.errors import (
     ClientClosed,
     ClientError,
     ConfigError,
@@ -32,7 +32,7 @@ from penstock.errors import (
     NotConnected,
     Refused,
 )
-from penstock.wire import client as wire
+from penstock.protocol import client as wire
 
 __all__ = ["Producer"]
 

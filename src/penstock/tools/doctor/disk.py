@@ -7,10 +7,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from penstock.errors import DataPathError
-from penstock.log.data_path import lock_data_path, verify_data_path
-from penstock.log.files import RealFiles
-from penstock.log.layout import FORMAT_NAME
+from penstock.common.errors import DataPathError
+from penstock.storage.data_dir import lock_data_path, verify_data_path
+from penstock.storage.files import RealFiles
+from penstock.storage.layout import FORMAT_NAME
 from penstock.tools.doctor.diagnosis import Diagnosis, fail, ok, warn
 
 __all__ = [

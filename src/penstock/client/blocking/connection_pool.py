@@ -1,0 +1,192 @@
+"""The nsqds that a blocking consumer reads from. Everything is done in the course of `receive`:
+connecting, and connecting again, asking lookupds, sharing out RDY, noticing silence."""
+
+import logging
+import selectors
+import time
+from collections.abc import Sequence
+from typing import cast
+
+from penstock.client.blocking.connection import Connection, Publishes
+from penstock.client.blocking.lookup import look_up
+from penstock.client.config import ClientConfig
+from penstock.client.discovery import URGENT_PAUSE_SECONDS_MIN
+from penstock.client.handshake import OpeningFor
+from penstock.client.message import Message
+from penstock.client.rdy import Share, share_out
+from penstock.common.errors import ClientError, NotConnected, Refused
+from penstock.protocol import client as wire
+from penstock.protocol import commands
+
+__all__ = ["Fleet"]
+
+log = logging.getLogger("penstock.client")
+
+# Between two attempts at an nsqd that cannot be reached; each may take `dial_timeout`.
+RECONNECT_SECONDS = 1.0
+
+
+class Fleet:
+    """Subscribed connections to `nsqds`, and to all that `lookupds` name for `path`."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        opening_for: OpeningFor,
+        nsqds: Sequence[str],
+        lookupds: Sequence[str],
+        path: str,
+    ) -> None:
+        self._config = config
+        self._opening_for = opening_for
+        self._nsqds = nsqds
+        self._lookupds = lookupds
+        self._path = path
+        self._found: set[str] = set()
+        self._shares: dict[Connection, Share] = {}
+        self._heard_at: dict[Connection, float] = {}
+        self._retry_at: dict[str, float] = {}
+        self._failures: dict[str, ClientError] = {}
+        self._look_up_at = 0.0
+        self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
+        self._selector = selectors.DefaultSelector()
+
+    def start(self) -> None:
+        """Raises NotConnected or Refused if no nsqd, or no lookupd, can be used."""
+        if self._lookupds:
+            self._look_up()
+        self._connect_to_missing()
+        if not self._shares and self._nsqds:
+            raise self._failure()
+
+    def receive(self, seconds: float) -> list[Message]:
+        """The next messages; none if none have come for so long."""
+        began = now = time.monotonic()
+        while True:
+            self._connect_to_missing()
+            left = began + seconds - now
+            ready = self._selector.select(min(max(left, 0.0), RECONNECT_SECONDS))
+            messages: list[Message] = []
+            for key, _ in ready:
+                messages += self._read(cast("Connection", key.fileobj))
+            now = time.monotonic()
+            if messages or left <= 0:
+                return messages
+            self._drop_silent(began, now)
+            self._share_out(now)
+
+    def flush(self) -> None:
+        """Sends the answers given so far."""
+        for connection in list(self._shares):
+            try:
+                connection.flush()
+            except ClientError as failure:
+                self._lose(connection, failure)
+
+    def close(self) -> None:
+        """Ends all connections."""
+        for connection in self._shares:
+            connection.close()
+        self._shares.clear()
+        self._selector.close()
+
+    # Connections.
+
+    def _connect_to_missing(self) -> None:
+        now = time.monotonic()
+        if self._lookupds and now >= self._look_up_at:
+            try:
+                self._look_up()
+            except NotConnected as failure:
+                log.warning("%s", failure)
+        connected = {connection.address for connection in self._shares}
+        for address in dict.fromkeys([*self._nsqds, *sorted(self._found)]):
+            if address not in connected and now >= self._retry_at.get(address, 0.0):
+                self._connect(address)
+
+    def _connect(self, address: str) -> None:
+        try:
+            connection = Connection(address, self._opening_for(address), self._config)
+        except ClientError as failure:
+            self._note_failure(address, failure)
+            return
+        self._failures.pop(address, None)
+        self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
+        now = time.monotonic()
+        self._shares[connection] = Share(now, connection.agreed.max_rdy_count)
+        self._heard_at[connection] = now
+        self._selector.register(connection, selectors.EVENT_READ)
+        self._share_out(now)
+
+    def _lose(self, connection: Connection, failure: ClientError) -> None:
+        # A socket that is closed has no number left to be unregistered by.
+        key = next(key for key in self._selector.get_map().values() if key.fileobj is connection)
+        self._selector.unregister(key.fd)
+        connection.close()
+        del self._shares[connection], self._heard_at[connection]
+        self._note_failure(connection.address, failure)
+        if not self._shares:
+            self._look_up_at = 0.0
+        self._share_out(time.monotonic())
+
+    def _note_failure(self, address: str, failure: ClientError) -> None:
+        if str(failure) != str(self._failures.get(address)):
+            log.warning("%s", failure)
+        self._failures[address] = failure
+        self._retry_at[address] = time.monotonic() + RECONNECT_SECONDS
+
+    def _failure(self) -> ClientError:
+        if len(self._failures) == 1:
+            return next(iter(self._failures.values()))
+        return NotConnected("no nsqd can be used: " + "; ".join(map(str, self._failures.values())))
+
+    def _look_up(self) -> None:
+        pause_seconds = self._config.lookupd_poll_interval
+        if not self._shares:
+            pause_seconds = min(pause_seconds, self._urgent_pause_seconds)
+            self._urgent_pause_seconds *= 2
+        self._look_up_at = time.monotonic() + pause_seconds
+        self._found = look_up(self._lookupds, self._path, self._config)
+
+    def _drop_silent(self, began: float, now: float) -> None:
+        """Silence counts only while somebody listens."""
+        for connection, heard_at in list(self._heard_at.items()):
+            if now - max(heard_at, began) >= self._config.read_timeout:
+                reason = f"silent for {self._config.read_timeout:g} s"
+                self._lose(connection, NotConnected(f"{connection.address}: {reason}"))
+
+    # Messages.
+
+    def _read(self, connection: Connection) -> list[Message]:
+        messages: list[Message] = []
+        try:
+            for event in connection.receive(0.0):
+                if isinstance(event, wire.Delivered):
+                    messages += event.messages
+                elif isinstance(event, wire.Refused):
+                    self._on_refused(connection, event)
+        except ClientError as failure:
+            self._lose(connection, failure)
+            return []  # they will come again
+        now = time.monotonic()
+        self._heard_at[connection] = now
+        if messages:
+            self._shares[connection].delivered_at = now
+        return messages
+
+    def _on_refused(self, connection: Connection, event: wire.Refused[Publishes]) -> None:
+        if event.error.fatal:
+            raise Refused(connection.address, event.error.code, event.error.detail)
+        log.info("%s: %s", connection.address, event.error)
+
+    def _share_out(self, now: float) -> None:
+        connections, shares = list(self._shares), list(self._shares.values())
+        parts = share_out(shares, self._config, self._config.max_in_flight, now)
+        for connection, share, rdy in zip(connections, shares, parts, strict=True):
+            if rdy != share.rdy:
+                share.rdy, share.changed_at = rdy, now
+                try:
+                    connection.send(commands.rdy(rdy))
+                except ClientError as failure:
+                    self._lose(connection, failure)
+                    return

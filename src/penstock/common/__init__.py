@@ -1,0 +1,1 @@
+"""Shared by all programs: names, errors, time, options, log lines, and Go's quirks."""

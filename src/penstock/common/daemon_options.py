@@ -1,0 +1,60 @@
+"""What every daemon can be told, whatever it serves: its version, a config file, how it logs."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.common.errors import ConfigError
+from penstock.common.logs import Logger, LogLevel
+from penstock.common.option_types import BOOL, LOG_LEVEL, STRING, STRINGS
+from penstock.common.options import option
+
+__all__ = ["DaemonOptions", "allowed_origins_option", "check_allowed_origins", "prefix_option"]
+
+_ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
+
+
+def prefix_option(prefix: str) -> str:
+    """Declares `log_prefix`, whose default is each daemon's own."""
+    return option(prefix, STRING, "what every log line starts with")
+
+
+def allowed_origins_option() -> tuple[str, ...]:
+    """Declares `http_allowed_origins`, for daemons that serve an API and no web pages."""
+    return option(
+        (),
+        STRINGS,
+        "origin, such as https://app.example.com, whose web pages may send requests that change"
+        " something, or * for all; may be given more than once",
+        flag="http-allowed-origin",
+        key="http_allowed_origins",
+    )
+
+
+def check_allowed_origins(origins: Iterable[str]) -> None:
+    """Raises ConfigError unless each is an origin as browsers send it, or `*`."""
+    for origin in origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            raise ConfigError(
+                f"--http-allowed-origin must be http(s)://host[:port] or *, not {origin!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonOptions:
+    """The options of any daemon; each adds its own."""
+
+    version: bool = option(False, BOOL, "print the version and exit", key=None)
+    config: str = option("", STRING, "path of a TOML file of options", key=None)
+    log_level: LogLevel = option(
+        LogLevel.INFO, LOG_LEVEL, "least severe log lines to write: debug, info, warn, error, fatal"
+    )
+    log_prefix: str = prefix_option("")
+    log_format: str = option(
+        "text", STRING, "log lines in NSQ's format, or a JSON object each", choices=("text", "json")
+    )
+    verbose: bool = option(False, BOOL, "deprecated, no effect: see -log-level", key=None)
+
+    def logger(self) -> Logger:
+        """One that logs as these options say."""
+        return Logger(self.log_prefix, self.log_level, json=self.log_format == "json")

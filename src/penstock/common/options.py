@@ -1,0 +1,330 @@
+"""What a daemon can be told, declared once.
+
+The options of a daemon are one frozen, slotted dataclass whose fields are made by `option`:
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class NsqdOptions:
+        mem_queue_size: int = option(10_000, INT, "messages a channel keeps in memory", at_least=0)
+
+From that follow, without another word: the flag `-mem-queue-size` in Go's syntax, the config key
+`mem_queue_size`, what `GET /config/mem_queue_size` answers, the usage text, and a row of the page
+in `docs/`. A field's unit (`msg_timeout_ns`) is ours alone: the flag is `-msg-timeout`.
+
+A flag beats the config file, which beats the default. Nothing here knows a daemon, or prints.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from penstock import NSQ_VERSION, __version__
+from penstock.common.errors import ConfigError, UsageError
+from penstock.common.option_types import Kind, listing
+
+__all__ = [
+    "CommandLine",
+    "Option",
+    "check_values",
+    "load_config",
+    "markdown_page",
+    "markdown_tables",
+    "option",
+    "option_value",
+    "options_of",
+    "parse_flags",
+    "unknown_keys",
+    "usage",
+    "version_line",
+]
+
+T = TypeVar("T")
+
+
+class Options(Protocol):
+    """Any dataclass of options."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option(Generic[T]):
+    """One option, as declared."""
+
+    name: str
+    flag: str
+    key: str | None
+    kind: Kind[T]
+    help: str
+    default: Callable[[], T]
+    default_text: str | None
+    at_least: T | None
+    at_most: T | None
+    choices: tuple[T, ...]
+
+
+def option(
+    default: T | Callable[[], T],
+    kind: Kind[T],
+    help: str,
+    *,
+    flag: str = "",
+    key: str | None = "",
+    default_text: str | None = None,
+    at_least: T | None = None,
+    at_most: T | None = None,
+    choices: tuple[T, ...] = (),
+) -> T:
+    """Declares a field. `default` may be a function, for what depends on the machine; then
+    `default_text` says what it yields. `key=None` keeps the option out of files and `/config`.
+    """
+    declared = {
+        "flag": flag,
+        "key": key,
+        "kind": kind,
+        "help": help,
+        "default_text": default_text,
+        "at_least": at_least,
+        "at_most": at_most,
+        "choices": choices,
+    }
+    if callable(default):
+        return field(default_factory=default, metadata=declared)
+    return field(default=default, metadata=declared)
+
+
+@cache
+def options_of(cls: type[Options]) -> tuple[Option[Any], ...]:
+    """The options that `cls` declares, in its order."""
+    return tuple(map(_declared, fields(cls)))
+
+
+def _declared(each: Field[Any]) -> Option[Any]:
+    declared = dict(each.metadata)
+    flag = declared.pop("flag") or each.name.removesuffix("_ns").replace("_", "-")
+    key = declared.pop("key")
+    value, factory = each.default, each.default_factory
+    return Option(
+        name=each.name,
+        flag=flag,
+        key=flag.replace("-", "_") if key == "" else key,
+        default=factory if factory is not MISSING else lambda: value,
+        **declared,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """A parsed command line: values by field name, and the arguments after the last flag."""
+
+    values: dict[str, Any]
+    rest: tuple[str, ...] = ()
+    help_wanted: bool = False
+
+
+def parse_flags(cls: type[Options], args: Sequence[str]) -> CommandLine:
+    """Parses `args` as Go's flag package would. Raises UsageError, in its words.
+
+    `-f` and `--f` are the same, `-f v` and `-f=v` too, but a switch takes only `-f` or `-f=v`.
+    The first argument that is no flag ends the flags, and so does `--`.
+    """
+    by_flag = {declared.flag: declared for declared in options_of(cls)}
+    values: dict[str, Any] = {}
+    rest = list(args)
+    while rest and len(rest[0]) > 1 and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word == "--":
+            break
+        flag, has_value, text = _without_dashes(word).partition("=")
+        if flag in ("h", "help"):
+            return CommandLine(values, tuple(rest), help_wanted=True)
+        if flag not in by_flag:
+            raise UsageError(f"flag provided but not defined: -{flag}")
+        declared = by_flag[flag]
+        if not has_value:
+            text = "true" if declared.kind.is_switch else _next_argument(flag, rest)
+        value = _parse_flag(declared, text)
+        if declared.kind.join is not None and declared.name in values:
+            value = declared.kind.join(values[declared.name], value)
+        values[declared.name] = value
+    return CommandLine(values, tuple(rest))
+
+
+def _without_dashes(word: str) -> str:
+    body = word[2:] if word.startswith("--") else word[1:]
+    if body[0] in "-=":
+        raise UsageError(f"bad flag syntax: {word}")
+    return body
+
+
+def _next_argument(flag: str, rest: list[str]) -> str:
+    if not rest:
+        raise UsageError(f"flag needs an argument: -{flag}")
+    return rest.pop(0)
+
+
+def _parse_flag(declared: Option[T], text: str) -> T:
+    try:
+        return declared.kind.parse(text)
+    except ValueError as error:
+        quoted = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        what = "boolean value {} for -{}" if declared.kind.is_switch else "value {} for flag -{}"
+        raise UsageError(f"invalid {what.format(quoted, declared.flag)}: {error}") from None
+
+
+def load_config(cls: type[Options], path: str) -> dict[str, Any]:
+    """The values, by field name, in the TOML file at `path`. Raises ConfigError.
+
+    A key that is no option's is left alone, since one file may serve several programs: see
+    `unknown_keys`.
+    """
+    table = _read_toml(path)
+    return {
+        declared.name: _config_value(declared, table[declared.key], path)
+        for declared in options_of(cls)
+        if declared.key in table
+    }
+
+
+def unknown_keys(cls: type[Options], path: str) -> list[str]:
+    """The keys in the TOML file at `path` that are no option's, each with the one that may have
+    been meant. Raises ConfigError."""
+    from difflib import get_close_matches  # noqa: PLC0415 (most daemons start without a file)
+
+    known = [declared.key for declared in options_of(cls) if declared.key is not None]
+    unknown = []
+    for key in _read_toml(path):
+        if key not in known:
+            meant = get_close_matches(key.replace("-", "_"), known, n=1)
+            unknown.append(f"{key} (did you mean {meant[0]}?)" if meant else key)
+    return unknown
+
+
+def _read_toml(path: str) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 (most daemons start without a file)
+
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"failed to load config file {path} - {reason}") from error
+
+
+def _config_value(declared: Option[T], value: object, path: str) -> T:
+    try:
+        return declared.kind.from_config(value)
+    except ValueError as error:
+        raise ConfigError(f"config file {path}: {declared.key} = {value!r}: {error}") from None
+
+
+def check_values(options: Options) -> None:
+    """Raises ConfigError for the first value outside what its option allows."""
+    for declared in options_of(type(options)):
+        value, low, high = getattr(options, declared.name), declared.at_least, declared.at_most
+        if (
+            (low is not None and value < low)
+            or (high is not None and value > high)
+            or (declared.choices and value not in declared.choices)
+        ):
+            shown = declared.kind.show(value)
+            raise ConfigError(f"--{declared.flag} must be {_allowed(declared)}, not {shown}")
+
+
+def _allowed(declared: Option[Any]) -> str:
+    show, low, high = declared.kind.show, declared.at_least, declared.at_most
+    if declared.choices:
+        return listing([show(choice) or "empty" for choice in declared.choices])
+    if low is None:
+        return ""
+    return f"{show(low)} or more" if high is None else f"from {show(low)} to {show(high)}"
+
+
+def option_value(options: Options, key: str) -> object:
+    """What `GET /config/<key>` answers: a str to be sent bare, or what JSON can hold.
+
+    Raises KeyError if there is no such option.
+    """
+    for declared in options_of(type(options)):
+        if declared.key == key:
+            return declared.kind.to_json(getattr(options, declared.name))
+    raise KeyError(key)
+
+
+def version_line(program: str) -> str:
+    """`nsqd v1.3.0 (built w/penstock0.1.0)`: the NSQ version we are compatible with, and ours."""
+    return f"{program} v{NSQ_VERSION} (built w/penstock{__version__})"
+
+
+def usage(cls: type[Options], program: str) -> str:
+    """What `-help` shows."""
+    lines = [f"Usage of {program}:"]
+    for declared in sorted(options_of(cls), key=lambda declared: declared.flag):
+        value = "" if declared.kind.is_switch else f" {declared.kind.word}"
+        has_default = declared.default_text or declared.default()
+        default = f" (default {_default_text(declared)})" if has_default else ""
+        lines += [f"  -{declared.flag}{value}", f"    \t{declared.help}{default}"]
+    return "\n".join(lines) + "\n"
+
+
+def _default_text(declared: Option[Any]) -> str:
+    return declared.default_text or declared.kind.show(declared.default())
+
+
+def markdown_page(cls: type[Options], program: str) -> str:
+    """The page of `docs/` that lists every option."""
+    rows = [f"| {' | '.join(_row(declared))} |" for declared in options_of(cls)]
+    return _PAGE.format(program=program, rows="\n".join(rows))
+
+
+def markdown_tables(tools: Mapping[str, type[Options]]) -> str:
+    """The page of `docs/` that lists the options of tools, which read no config file."""
+    tables = []
+    for name, cls in tools.items():
+        rows = [f"| {' | '.join(_row(declared, has_key=False))} |" for declared in options_of(cls)]
+        tables.append(_TABLE.format(program=name, rows="\n".join(rows)))
+    return _TABLES_HEAD + "".join(tables)
+
+
+def _row(declared: Option[Any], *, has_key: bool = True) -> tuple[str, ...]:
+    default = _default_text(declared)
+    return (
+        f"`-{declared.flag}`",
+        *([f"`{declared.key}`" if declared.key else ""] if has_key else []),
+        ", ".join(filter(None, (declared.kind.word, _allowed(declared)))),
+        default if declared.default_text else f"`{default}`" if default else "",
+        declared.help,
+    )
+
+
+_PAGE = """\
+# Options of {program}
+
+Made by `make docs` from the declarations in the source: edit those.
+
+Flags are written `-flag value` or `-flag=value`, with one dash or two; a bool is turned on by
+`-flag` and off by `-flag=false`. The same options can stand in a TOML file given by `-config`,
+under their config keys: durations as strings (`"1m30s"`) or as integers of milliseconds, lists as
+arrays or as comma-separated strings. A flag beats the file, the file beats the default.
+
+| flag | config key | value | default | meaning |
+|---|---|---|---|---|
+{rows}
+"""
+
+_TABLES_HEAD = """\
+# Options of the tools
+
+Made by `make docs` from the declarations in the source: edit those.
+
+Flags are written `-flag value` or `-flag=value`, with one dash or two; a bool is turned on by
+`-flag` and off by `-flag=false`. What each tool does is in [tools.md](tools.md).
+"""
+
+_TABLE = """
+## {program}
+
+| flag | value | default | meaning |
+|---|---|---|---|
+{rows}
+"""

@@ -1,0 +1,1 @@
+"""Sockets: listeners, TLS, connection limits, the HTTP server and client."""

@@ -1,0 +1,322 @@
+"""`penstock archive`: topics go to a lake, each message once.
+
+A query for each topic, with its own checkpoint, schema and place: topics come and go without each
+other. Spark plans and reads the batches; how they get into the lake is `commits`.
+"""
+
+import json
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sql
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from penstock.common.errors import ConfigError, LakeError
+from penstock.pipelines.brokers import Brokers
+from penstock.pipelines.commits import Commits
+from penstock.pipelines.compaction import SMALL_FILES, Compaction, rows_in
+from penstock.pipelines.failures import telling_in_words
+from penstock.pipelines.json_columns import is_misfit, with_value
+from penstock.pipelines.lake import Lake, TopicFolder
+from penstock.pipelines.progress import QueryMeter
+from penstock.pipelines.running import Running, begun, run_queries
+from penstock.pipelines.schemas import rejection_reason, schema_for, value_column
+from penstock.pipelines.stopping import Stop
+from penstock.pipelines.tables import MESSAGE_COLUMNS, lake_table
+from pyspark_nsq.nodes import Survey
+from pyspark_nsq.offsets import Offsets, from_json
+
+__all__ = ["ArchiveOrder", "Archived", "archive", "check_order"]
+
+DEFAULT_CHANNEL = "penstock-archive"
+
+TASK_ROWS = 500_000
+"""A task writes a file: large ones, unless there are many cores to do it at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveOrder:
+    """What is to be done."""
+
+    topics: tuple[str, ...]
+    lake: str
+    brokers: Brokers
+    channel: str = DEFAULT_CHANNEL
+    once: bool = False
+    trigger_seconds: float = 10.0
+    batch_rows: int = 1_000_000
+    schema: str = ""
+    compact: bool | None = None
+    """True: all small files at the end; None: where there are many; False: never."""
+
+
+@dataclass(slots=True)
+class Archived:
+    """What has been done for a topic."""
+
+    topic: str
+    messages: int = 0
+    rejected: int = 0
+    files_merged: int = 0
+    total: int = 0
+    """Messages of it in the lake by now, rejected ones among them."""
+
+
+def check_order(order: ArchiveOrder) -> Survey:
+    """Before Spark is started: whether there is something to archive, and where to. Changes
+    nothing. Raises LakeError, NotConnected or ConfigError."""
+    Lake.check_usable(order.lake)
+    for topic in order.topics:
+        Lake(Path(order.lake)).topic(topic)
+    return order.brokers.survey(order.topics)
+
+
+def archive(spark: SparkSession, order: ArchiveOrder, survey: Survey, stop: Stop) -> list[Archived]:
+    """Until it is told to stop or, with `once`, until all that was there is archived.
+
+    Raises PipelineFailed, LakeError or ConfigError. What has been archived until then stays.
+    """
+    folders = [Lake(Path(order.lake)).topic(topic) for topic in order.topics]
+    _check_file_system(spark)
+    with telling_in_words(), stop.interrupting(spark.sparkContext.cancelAllJobs):
+        schemas = [
+            schema_for(folder, order.schema, _table(spark, order, folder.name))
+            for folder in folders
+        ]
+    Lake.create(order.lake)
+    with ExitStack() as locks:
+        for folder in folders:
+            locks.enter_context(folder.locked())
+        archives = [
+            _TopicArchive(spark, order, folder, schema)
+            for folder, schema in zip(folders, schemas, strict=True)
+        ]
+        _run(archives, order, survey, stop)
+        for each in archives:
+            each.settle()
+        if order.compact is not False and (order.once or order.compact):
+            for each in archives:
+                each.compact(small_files=2 if order.compact else SMALL_FILES)
+        return [each.done() for each in archives]
+
+
+def _run(
+    archives: "Sequence[_TopicArchive]", order: ArchiveOrder, survey: Survey, stop: Stop
+) -> None:
+    ends = {key: found.log.next_seq for key, found in survey.logs.items()}
+    running: list[Running] = []
+    for each in archives:
+        if stop.is_asked:
+            break
+        target = {key: seq for key, seq in ends.items() if key.topic == each.topic}
+        meter = QueryMeter(each.topic, target=target if order.once else None, counts=each.counts)
+        with telling_in_words(), ExitStack() as others:
+            for before in running:  # are stopped if this one cannot be started
+                others.callback(before.query.stop)
+            running.append(Running(begun(each.start, stop), meter))
+            others.pop_all()
+    run_queries("archive", running, stop)
+
+
+class _TopicArchive:
+    """One topic's query, and the lake's folder that it fills."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        order: ArchiveOrder,
+        folder: TopicFolder,
+        schema: StructType | None,
+    ) -> None:
+        self.topic = folder.name
+        self._spark = spark
+        self._order = order
+        self._folder = folder
+        self._schema = schema
+        if schema is not None:
+            folder.set_body_schema(json.loads(schema.json()))
+        self._compaction = Compaction(folder, self._merge)
+        self._commits = Commits(folder)
+        self._before = self._commits.state
+        self._files_merged = 0
+        self._writing = threading.Lock()
+
+    def start(self) -> StreamingQuery:
+        """The query."""
+        starting = "earliest"
+        if self._commits.state.next_seqs:  # of use only if there is no checkpoint any more
+            starting = json.dumps({self.topic: self._commits.state.next_seqs})
+        stream = (
+            self._spark.readStream.format("nsq")
+            .options(**self._order.brokers.options())
+            .option("topic", self.topic)
+            .option("channel", self._order.channel)
+            .option("startingOffsets", starting)
+            .option("maxMessagesPerTrigger", self._order.batch_rows)
+            .option("minPartitions", self._spark.sparkContext.defaultParallelism)
+            .option("maxRecordsPerPartition", TASK_ROWS)
+            .load()
+        )
+        trigger: dict[str, Any] = {"processingTime": f"{self._order.trigger_seconds} seconds"}
+        if self._order.once:
+            trigger = {"availableNow": True}
+        return (
+            stream.writeStream.foreachBatch(self._write)
+            .queryName(f"archive {self.topic}")
+            .option("checkpointLocation", str(self._folder.checkpoint))
+            .trigger(**trigger)
+            .start()
+        )
+
+    def settle(self) -> None:
+        """Waits for a batch that its query has given up, but that has not noticed yet."""
+        with self._writing:
+            return
+
+    def counts(self) -> dict[str, int]:
+        """What has been committed by this process: messages, and those among them that did not
+        fit."""
+        done = self.done()
+        counts = {"messages": done.messages}
+        return counts | {"rejected": done.rejected} if self._schema is not None else counts
+
+    def done(self) -> Archived:
+        """So far."""
+        state, before = self._commits.state, self._before
+        return Archived(
+            self.topic,
+            messages=state.messages - before.messages,
+            rejected=state.rejected - before.rejected,
+            files_merged=self._files_merged,
+            total=state.messages,
+        )
+
+    def compact(self, *, small_files: int = SMALL_FILES) -> None:
+        with telling_in_words():
+            self._files_merged += self._compaction.run(small_files=small_files)
+
+    # A batch.
+
+    def _write(self, batch: DataFrame, batch_id: int) -> None:
+        """Called by Spark, with a batch that may have been committed already."""
+        with self._writing:
+            self._write_once(batch, batch_id)
+
+    def _write_once(self, batch: DataFrame, batch_id: int) -> None:
+        commits = self._commits
+        begun, end = self._start_offsets(batch_id), self._offsets(batch_id)
+        self._check_start(begun)
+        next_seqs = {str(key.node): seq for key, seq in end.items()}
+        known = commits.state.next_seqs
+        if next_seqs and all(known.get(node, -1) >= seq for node, seq in next_seqs.items()):
+            return  # the whole batch is in the lake
+        commits.begin()
+        rows, rejected = self._stage(self._new_rows(batch, begun))
+        commits.commit(next_seqs, messages=rows, rejected=rejected)
+        if self._order.compact is not False:
+            self._files_merged += self._compaction.run(commits.hours())
+
+    def _stage(self, batch: DataFrame) -> tuple[int, int]:
+        """Write the batch to staging. Returns the number of messages, and how many of them were
+        rejected; rejected ones are read twice. Raises LakeError if staged rows are missing."""
+        commits, schema = self._commits, self._schema
+        parsed = batch if schema is None else with_value(batch, schema)
+        misfit = sql.lit(False) if schema is None else is_misfit(schema)
+        columns = [*MESSAGE_COLUMNS] if schema is None else [*MESSAGE_COLUMNS, value_column(schema)]
+        counts = Observation()
+        observed = parsed.observe(
+            counts, sql.count(sql.lit(1)).alias("rows"), sql.count_if(misfit).alias("rejected")
+        )
+        _stage(observed.where(~misfit).select(*columns), commits.staged_messages)
+        rows, rejected = (int(counts.get.get(name) or 0) for name in ("rows", "rejected"))
+        if rejected:
+            bad = parsed.where(misfit).select(*MESSAGE_COLUMNS, rejection_reason())
+            _stage(bad, commits.staged_rejected)
+        self._check_staged(commits.staged_messages, rows - rejected)
+        self._check_staged(commits.staged_rejected, rejected)
+        return rows, rejected
+
+    def _check_staged(self, folder: Path, expected: int) -> None:
+        """Raises LakeError unless this process sees every row that the tasks have read."""
+        visible = rows_in(_parquet_files(folder))
+        if visible != expected:
+            raise LakeError(
+                f"{self.topic}: Spark's executors wrote {expected:,} messages, but {visible:,} of"
+                f" them are in {folder}: the driver and all executors must share the lake's folder;"
+                " nothing of this batch is committed"
+            )
+
+    def _new_rows(self, batch: DataFrame, begun: Offsets) -> DataFrame:
+        """Without what is in the lake already, which a checkpoint that is behind brings again."""
+        for node, seq in self._commits.state.next_seqs.items():
+            if any(str(key.node) == node and start == seq for key, start in begun.items()):
+                continue
+            batch = batch.where((sql.col("node") != int(node)) | (sql.col("seq") >= seq))
+        return batch
+
+    def _check_start(self, begun: Offsets) -> None:
+        for key, seq in begun.items():
+            have = self._commits.state.next_seqs.get(str(key.node), -1)
+            if seq > have:
+                raise LakeError(
+                    f"{self.topic}: the checkpoint is at message {seq} of node {key.node}, the lake"
+                    f" at {have}: was the lake put back to an older state? Without"
+                    f" {self._folder.checkpoint} it goes on where the lake ends"
+                )
+
+    def _start_offsets(self, batch_id: int) -> Offsets:
+        """The offsets at which a batch begins; the checkpoint has none for the first batch."""
+        return self._offsets(batch_id - 1) if batch_id > 0 else {}
+
+    def _offsets(self, batch_id: int) -> Offsets:
+        """The offsets at which a batch ends, from Spark's checkpoint. Raises LakeError."""
+        path = self._folder.checkpoint / "offsets" / str(batch_id)
+        try:
+            return from_json(json.loads(path.read_text(encoding="utf-8").splitlines()[2]))
+        except (OSError, ValueError, IndexError, ConfigError) as failure:
+            raise LakeError(
+                f"{self.topic}: cannot read the offsets of batch {batch_id} in {path} ({failure});"
+                " nothing of this batch is committed"
+            ) from None
+
+    def _merge(self, files: Sequence[Path], target: Path, count: int) -> None:
+        table = lake_table(self._spark, files, self._schema)
+        table.coalesce(count).write.parquet(str(target))
+
+
+def _check_file_system(spark: SparkSession) -> None:
+    """Raises ConfigError if Spark's default file system is not the local one."""
+    with telling_in_words():
+        session = spark._jsparkSession  # noqa: SLF001 (Python has no API for it)
+        default = session.sessionState().newHadoopConf().get("fs.defaultFS") or "file:///"
+    if not default.startswith("file:"):
+        raise ConfigError(
+            f"a lake is a local folder, but Spark's default file system is {default}: set it by"
+            " --spark-conf spark.hadoop.fs.defaultFS=file:///"
+        )
+
+
+def _table(spark: SparkSession, order: ArchiveOrder, topic: str) -> DataFrame:
+    reader = spark.read.format("nsq").options(**order.brokers.options())
+    return reader.option("topic", topic).load()
+
+
+def _stage(rows: DataFrame, folder: Path) -> None:
+    """In folders by date and hour, in UTC: the time zone of the session."""
+    timed = rows.withColumns(
+        {
+            "date": sql.date_format("timestamp", "yyyy-MM-dd"),
+            "hour": sql.date_format("timestamp", "HH"),
+        }
+    )
+    timed.write.partitionBy("date", "hour").mode("overwrite").parquet(str(folder))
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.parquet"))

@@ -1,0 +1,70 @@
+"""What Spark raises, in one line of ours.
+
+What was raised in one of Spark's Python processes, our own source's errors among it, arrives as the
+text of a traceback inside Java's exception inside Python's. The person who reads it wants the last
+line of the innermost.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+
+from penstock.common.errors import PipelineFailed
+
+__all__ = ["in_words", "telling_in_words"]
+
+# The last line of a traceback, if the exception is one of ours.
+_OURS = re.compile(r"^(?:\w+Error: )?(?:penstock|pyspark_nsq)(?:\.\w+)+: (.+)$", re.MULTILINE)
+
+# The last line of any other Python traceback: a class and a text.
+_PYTHONS = re.compile(
+    r"^Traceback .*?^((?:\w+\.)*\w+(?:Error|Exception)?: .+?)$", re.MULTILINE | re.DOTALL
+)
+
+_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\] ")
+_SQL_STATE = re.compile(r"[,;]? ?SQLSTATE: \w{5}")
+_QUERY_FAILED = re.compile(r"^Query \[id = .*?\] terminated with exception: ", re.DOTALL)
+_JAVA_CLASS = re.compile(r"^(?:[a-z]\w*\.)+[A-Z][\w$]*(?:Exception|Error): ")
+
+LENGTH_MAX = 500
+
+
+@contextmanager
+def telling_in_words() -> Iterator[None]:
+    """Raises a PipelineFailed for anything that Spark raises in the block."""
+    try:
+        yield
+    except (PySparkException, Py4JError, ConnectionError, EOFError) as failure:
+        raise PipelineFailed(in_words(failure)) from failure
+
+
+def in_words(failure: BaseException) -> str:
+    """The line that says most."""
+    text = _text(failure)
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1])
+    traceback = _PYTHONS.findall(text)
+    words = traceback[-1] if traceback else _own_words(text)
+    return words if len(words) <= LENGTH_MAX else words[:LENGTH_MAX] + "..."
+
+
+def _text(failure: BaseException) -> str:
+    if isinstance(failure, Py4JJavaError):
+        return str(failure.java_exception.toString())
+    return str(failure)
+
+
+def _own_words(text: str) -> str:
+    """Spark's sentence without its codes, its plan and the text of the query."""
+    words = text.strip().partition("\n")[0]
+    before = ""
+    while words != before:
+        before = words
+        for noise in (_JAVA_CLASS, _CONDITION, _QUERY_FAILED):
+            words = noise.sub("", words)
+    words = _SQL_STATE.sub("", words).strip().rstrip(";")
+    return words or "Spark failed, and does not say why"

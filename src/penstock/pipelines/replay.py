@@ -1,0 +1,244 @@
+"""`penstock replay`: what a lake or the nodes' history has of a topic is published again.
+
+In order, at one node, in chunks of one MPUB each. What is confirmed is written down after each
+chunk; a replay that is asked for again in the same words goes on after it.
+"""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from pyspark.sql import SparkSession
+
+from penstock.admin_api.nsqd_api import absolute_place
+from penstock.common import names
+from penstock.common.errors import ConfigError, Error, PipelineFailed
+from penstock.pipelines.brokers import Brokers
+from penstock.pipelines.chunk_publisher import ChunkPublisher
+from penstock.pipelines.failures import telling_in_words
+from penstock.pipelines.lake import Lake
+from penstock.pipelines.progress import Figures, RateMeter
+from penstock.pipelines.replay_source import Source, from_history, from_lake
+from penstock.pipelines.replay_state import Key, ReplayFile, ReplayState
+from penstock.pipelines.stopping import Stop
+from penstock.pipelines.view import Show, showing
+
+__all__ = ["Pace", "Replay", "ReplayOrder", "check_order", "time_ns_of", "time_range"]
+
+CHUNK_MESSAGES = 1000
+CHUNK_BYTES = 1 << 20
+"""Well below what an nsqd takes at once."""
+
+CHUNKS_PER_SECOND = 10
+"""With a rate, so that it is even and not in bursts."""
+
+# A smaller number is that of a message.
+_TIME_NS_MIN = 1 << 54
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayOrder:
+    """What is to be done. Without a lake, history is replayed."""
+
+    topic: str
+    target: str
+    brokers: Brokers
+    lake: Lake | None
+    state_folder: Path
+    start: str = ""
+    end: str = ""
+    where: str = ""
+    rate: int = 0
+    """Messages a second; 0 for as many as there can be."""
+
+    def file(self) -> ReplayFile:
+        """Its state. `--from 1h` means the same hour when it is resumed."""
+        source = str(self.lake.path.resolve()) if self.lake is not None else "history"
+        words = {"from": self.start, "to": self.end, "where": self.where, "source": source}
+        return ReplayFile(self.state_folder, words | {"topic": self.topic, "target": self.target})
+
+
+def check_order(order: ReplayOrder, *, dry_run: bool) -> None:
+    """Before Spark is started: whether it can be done at all. Changes nothing. Raises LakeError,
+    NotConnected or ConfigError."""
+    time_range(order.start, order.end)
+    if names.is_ephemeral(order.target):
+        raise ConfigError(f"{order.target} is ephemeral: what it has stored cannot be looked up")
+    if order.lake is not None:
+        order.lake.topic_in_use(order.topic)
+    else:
+        order.brokers.survey([order.topic])
+    if not dry_run:
+        order.brokers.check_reachable()
+
+
+class Replay:
+    """A replay that has been counted, and can be run."""
+
+    def __init__(self, spark: SparkSession, order: ReplayOrder, *, restart: bool = False) -> None:
+        """Looks at what there is; changes nothing. Raises LakeError, ConfigError, NotConnected or
+        PipelineFailed."""
+        self._order = order
+        self._file = order.file()
+        with telling_in_words():
+            source = _source(spark, order)
+            known = None if restart else self._file.load()
+            self.is_resumed = known is not None
+            self.state = known or _begun(order, source)
+            part = source.part(
+                ends=self.state.ends,
+                from_ns=self.state.from_ns,
+                to_ns=self.state.to_ns,
+                where=order.where,
+            )
+            self._left = part.after(self.state.key)
+            self.extent = self._left.extent()
+        if not self.is_resumed:
+            self.state = msgspec.structs.replace(
+                self.state, messages=self.extent.messages, size_bytes=self.extent.size_bytes
+            )
+
+    def run(self, stop: Stop) -> ReplayState:
+        """Until all is published, or it is told to stop. Raises Error; what is confirmed until
+        then is not published again when it is resumed."""
+        with self._file.locked():
+            publisher = ChunkPublisher(self._order.brokers, self._order.target, stop)
+            publisher.choose_node()
+            self._file.save(self.state)
+            try:
+                with telling_in_words(), showing("replay") as show:
+                    self._publish_all(publisher, stop, show)
+            except Error:
+                if not stop.is_asked:  # or it is what we were waiting for that has been stopped
+                    raise
+            if self.state.done == self.state.messages:
+                self._file.remove()
+        return self.state
+
+    def _publish_all(self, publisher: ChunkPublisher, stop: Stop, show: Show) -> None:
+        pace, meter = Pace(self._order.rate, time.monotonic()), RateMeter()
+        first = self.state.sending.count if self.state.sending is not None else None
+        for keys, bodies in self._chunks(first, pace.chunk_messages):
+            if stop.is_asked or stop.wait(pace.seconds_to_wait(time.monotonic())):
+                return
+            self._publish(publisher, bodies)
+            pace.add(len(bodies))
+            self.state = msgspec.structs.replace(
+                self.state, done=self.state.done + len(bodies), key=keys, sending=None
+            )
+            self._file.save(self.state)
+            show([self._figures(meter)])
+        if self.state.done < self.state.messages:
+            raise PipelineFailed(
+                f"{self.state.messages:,} messages were counted, and {self.state.done:,} published:"
+                " was something removed meanwhile?"
+            )
+
+    def _publish(self, publisher: ChunkPublisher, bodies: list[bytes]) -> None:
+        """Unless it has been, by a replay that was killed before it could say so."""
+        before = self.state.sending
+        if before is not None and publisher.is_stored(before, bodies):
+            return
+        plan = publisher.plan(len(bodies))
+        self.state = msgspec.structs.replace(self.state, sending=plan)
+        self._file.save(self.state)
+        publisher.publish(plan, bodies)
+
+    def _chunks(self, first: int | None, size: int) -> Iterator[tuple[Key, list[bytes]]]:
+        """Each with the key of its last message. The first is as large as the one that was under
+        way when this replay was interrupted: it is the same one then."""
+        last, bodies = Key(0, 0, 0), list[bytes]()
+        size_bytes, limit = 0, first or size
+        for batch in self._left.in_order(self.extent):
+            columns = (batch.column(name).to_pylist() for name in ("timestamp_ns", "node", "seq"))
+            for *key, body in zip(*columns, batch.column("body").to_pylist(), strict=True):
+                if bodies and first is None and size_bytes + len(body) > CHUNK_BYTES:
+                    yield last, bodies
+                    bodies, size_bytes = [], 0
+                bodies.append(body)
+                size_bytes += len(body)
+                last = Key(*key)
+                if len(bodies) == limit:
+                    yield last, bodies
+                    bodies, size_bytes, limit, first = [], 0, size, None
+        if bodies:
+            yield last, bodies
+
+    def _figures(self, meter: RateMeter) -> Figures:
+        return Figures(
+            name=f"{self._order.topic} to {self._order.target}",
+            rows=self.state.done,
+            rows_per_second=meter.rate(time.monotonic(), self.state.done),
+            left=self.state.messages - self.state.done,
+        )
+
+
+class Pace:
+    """So many a second, or all at once if that is 0. A delay is made up for, by a second's worth.
+    Pure."""
+
+    def __init__(self, rate: int, now_seconds: float) -> None:
+        self._rate = rate
+        self._sent = 0
+        self._began = now_seconds
+        self.chunk_messages = CHUNK_MESSAGES
+        if rate:
+            self.chunk_messages = min(max(rate // CHUNKS_PER_SECOND, 1), CHUNK_MESSAGES)
+
+    def seconds_to_wait(self, now_seconds: float) -> float:
+        """Until the next chunk may go."""
+        if not self._rate:
+            return 0.0
+        due = self._began + self._sent / self._rate
+        self._began += max(now_seconds - 1.0 - due, 0.0)
+        return max(due - now_seconds, 0.0)
+
+    def add(self, count: int) -> None:
+        self._sent += count
+
+
+def time_ns_of(place: str) -> int | None:
+    """Of an absolute place: None for earliest and latest. Raises ConfigError if it is the number of
+    a message, which means something at one node only."""
+    if place in ("", "earliest", "latest"):
+        return None
+    if place.isdecimal():
+        if int(place) < _TIME_NS_MIN:
+            raise ConfigError(
+                "a replay is of a time: a sequence number means something else at"
+                " each node; try --where 'seq >= ...'"
+            )
+        return int(place)
+    try:
+        moment = datetime.fromisoformat(place.upper())
+    except ValueError:
+        raise ConfigError(f"{place!r} is no time") from None
+    if moment.tzinfo is None:
+        raise ConfigError(f"{place!r} is no time: is it in UTC? Then it ends with Z")
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+
+
+def _source(spark: SparkSession, order: ReplayOrder) -> Source:
+    if order.lake is not None:
+        return from_lake(spark, order.lake, order.topic)
+    return from_history(spark, order.brokers, order.topic)
+
+
+def _begun(order: ReplayOrder, source: Source) -> ReplayState:
+    from_ns, to_ns = time_range(order.start, order.end)
+    return ReplayState(ends=source.ends, from_ns=from_ns, to_ns=to_ns)
+
+
+def time_range(start: str, end: str) -> tuple[int | None, int | None]:
+    """From when to when, in nanoseconds; None for as far as there is something. Raises
+    ConfigError."""
+    from_ns, to_ns = (
+        time_ns_of(absolute_place(place)) if place else None for place in (start, end)
+    )
+    if from_ns is not None and to_ns is not None and from_ns >= to_ns:
+        raise ConfigError("the time ends before it begins")
+    return from_ns, to_ns

@@ -1,0 +1,353 @@
+"""`penstock report`: what a lake has of each topic, over time, computed by Spark.
+
+Everything is counted where the files are read; what comes to the driver are a few hundred rows. A
+percentile is Spark's, right to a ten-thousandth of the rows.
+
+What a lake can tell: when a message was published (`timestamp`), how large it is, and, if an event
+carries the time at which it happened, how long it took until it was published. When a message was
+archived, or consumed, a lake does not know, and a report does not say.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
+from pyspark.sql import functions as sql
+
+from penstock.common.errors import ConfigError, LakeError
+from penstock.pipelines.failures import in_words, telling_in_words
+from penstock.pipelines.lake import Lake
+from penstock.pipelines.replay import time_range
+from penstock.pipelines.replay_source import Source, from_lake
+from penstock.pipelines.tables import rejected_table
+
+__all__ = [
+    "Delays",
+    "Moment",
+    "Report",
+    "ReportOrder",
+    "Sizes",
+    "TopicReport",
+    "check_order",
+    "make_report",
+    "step_for",
+]
+
+# So many points in a plot are as many as can be seen.
+MOMENTS_MAX = 120
+MOMENTS_LIMIT = 5000
+
+STEPS_SECONDS = (
+    *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
+    *(3600, 7200, 10_800, 21_600, 43_200, 86_400, 7 * 86_400, 30 * 86_400),
+)
+
+PERCENTILES = (0.5, 0.95, 0.99)
+
+# More lines than that in a plot cannot be told apart.
+NODES_MAX = 6
+
+TimeRange = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportOrder:
+    """What is to be reported. No topics means all of them."""
+
+    lake: Lake
+    topics: tuple[str, ...] = ()
+    start: str = ""
+    end: str = ""
+    step_seconds: int = 0
+    """0: so long that a plot has a hundred points or so."""
+    event_time: str = ""
+    """SQL: when it happened."""
+
+
+class Sizes(NamedTuple):
+    """Of bodies, in bytes: half of them are not larger than `p50`."""
+
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+class Delays(NamedTuple):
+    """From when it happened until it was published, in seconds."""
+
+    p50: float
+    p95: float
+    p99: float
+    max: float
+    ahead: int
+    """Events that are dated after they were published; they are not among the others."""
+
+
+class Moment(NamedTuple):
+    """A step of time, or all of it."""
+
+    start_seconds: int
+    messages: int
+    size_bytes: int
+    rejected: int
+    sizes: Sizes | None
+    delays: Delays | None
+    by_node: Mapping[int, int]
+    """Messages; of no node, if there are too many for a plot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicReport:
+    """Of one topic. A step in which nothing was published has a moment of zeros."""
+
+    topic: str
+    first_ns: int
+    last_ns: int
+    total: Moment
+    moments: Sequence[Moment]
+    by_node: Mapping[int, int]
+    silence_seconds: float
+    """The longest time between two messages."""
+
+    @property
+    def seconds(self) -> float:
+        """From the first message to the last."""
+        return (self.last_ns - self.first_ns) / 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Of all topics, in the same steps of time."""
+
+    lake: str
+    step_seconds: int
+    topics: Sequence[TopicReport]
+    event_time: str = ""
+
+
+def check_order(order: ReportOrder) -> None:
+    """Before Spark is started. Raises LakeError or ConfigError."""
+    time_range(order.start, order.end)
+    for topic in order.topics:
+        order.lake.topic_in_use(topic)
+    if not order.topics and not order.lake.topics():
+        raise LakeError(f"{order.lake.path} has no topic yet")
+
+
+def make_report(spark: SparkSession, order: ReportOrder) -> Report:
+    """Raises LakeError if there is nothing to report, ConfigError for a wrong `event_time`, or
+    PipelineFailed."""
+    with telling_in_words():
+        table = _messages(spark, order)
+        extents = _extents(table)
+        if not extents:
+            raise LakeError(f"{order.lake.path} has no message{_of_what(order)}")
+        first = min(extent.first_ns for extent in extents.values()) // 10**9
+        seconds = max(extent.last_ns for extent in extents.values()) // 10**9 + 1 - first
+        step = _checked_step(order.step_seconds or step_for(seconds), seconds)
+        return Report(
+            lake=str(order.lake.path),
+            step_seconds=step,
+            topics=_topic_reports(table, extents, step),
+            event_time=order.event_time,
+        )
+
+
+def step_for(seconds: int) -> int:
+    """The shortest step by which so long a time has few enough of them."""
+    return next(
+        (step for step in STEPS_SECONDS if seconds / step <= MOMENTS_MAX), STEPS_SECONDS[-1]
+    )
+
+
+def _checked_step(step: int, seconds: int) -> int:
+    if seconds / step > MOMENTS_LIMIT:
+        raise ConfigError(
+            f"that would be {seconds // step:,} steps, and {MOMENTS_LIMIT:,} are enough: make them"
+            " longer"
+        )
+    return step
+
+
+def _of_what(order: ReportOrder) -> str:
+    """`of orders between ... and ...`, as far as that was said."""
+    parts = [f" of {', '.join(order.topics)}" if order.topics else ""]
+    parts += [f" from {order.start}" if order.start else ""]
+    parts += [f" before {order.end}" if order.end else ""]
+    return "".join(parts)
+
+
+# The table.
+
+
+def _messages(spark: SparkSession, order: ReportOrder) -> DataFrame:
+    """All that is reported: `topic`, `at_ns`, `node`, `size`, `is_rejected` and, if that can be
+    told, `delay`, in seconds."""
+    times = time_range(order.start, order.end)  # once: `1h` is another time a moment later
+    tables = [
+        table
+        for topic in order.topics or order.lake.topics()
+        for table in _messages_of(spark, order, topic, times)
+    ]
+    return reduce(DataFrame.unionByName, tables)
+
+
+def _messages_of(
+    spark: SparkSession, order: ReportOrder, topic: str, times: TimeRange
+) -> Iterator[DataFrame]:
+    """Those that were archived, and those that were rejected, if there are any."""
+    columns = [
+        sql.lit(topic).alias("topic"),
+        sql.col("timestamp_ns").alias("at_ns"),
+        sql.col("node"),
+        sql.length("body").alias("size"),
+    ]
+    source = from_lake(spark, order.lake, topic)
+    good = _part(source, times)
+    unknown = sql.lit(None).cast("double")
+    delay = _delay(good, order.event_time, topic) if order.event_time else unknown
+    yield good.select(*columns, sql.lit(False).alias("is_rejected"), delay.alias("delay"))
+    rejected = rejected_table(spark, order.lake, topic)
+    if rejected is not None:
+        bad = _part(Source(rejected, source.ends), times)
+        yield bad.select(*columns, sql.lit(True).alias("is_rejected"), unknown.alias("delay"))
+
+
+def _part(source: Source, times: TimeRange) -> DataFrame:
+    from_ns, to_ns = times
+    return source.part(ends=source.ends, from_ns=from_ns, to_ns=to_ns, where="").table
+
+
+def _delay(table: DataFrame, event_time: str, topic: str) -> Column:
+    """Raises ConfigError if `event_time` is no time."""
+    try:
+        happened = sql.expr(event_time)
+        kind = table.select(happened).schema.fields[0].dataType.simpleString()
+    except PySparkException as failure:
+        words = in_words(failure).partition("; line ")[0]
+        raise ConfigError(f"{topic}: {event_time}: {words}") from None
+    if kind != "timestamp":
+        raise ConfigError(f"{topic}: {event_time} is {kind}, and must be a timestamp")
+    return (sql.unix_micros("timestamp") - sql.unix_micros(happened)) / 1e6
+
+
+# Aggregates.
+
+
+class _Extent(NamedTuple):
+    """Of a topic."""
+
+    first_ns: int
+    last_ns: int
+    by_node: dict[int, int]
+
+
+def _extents(table: DataFrame) -> dict[str, _Extent]:
+    """Of those topics that there is something of."""
+    at_ns = sql.min("at_ns").alias("first_ns"), sql.max("at_ns").alias("last_ns")
+    rows = table.groupBy("topic", "node").agg(sql.count(sql.lit(1)).alias("count"), *at_ns)
+    extents: dict[str, _Extent] = {}
+    for row in rows.orderBy("topic", "node").collect():
+        known = extents.get(row["topic"], _Extent(row["first_ns"], row["last_ns"], {}))
+        extents[row["topic"]] = _Extent(
+            min(known.first_ns, row["first_ns"]),
+            max(known.last_ns, row["last_ns"]),
+            {**known.by_node, row["node"]: row["count"]},
+        )
+    return extents
+
+
+def _topic_reports(
+    table: DataFrame, extents: Mapping[str, _Extent], step: int
+) -> list[TopicReport]:
+    start = (sql.floor(sql.col("at_ns") / (step * 10**9)) * step).cast("long")
+    stepped = table.withColumn("start", start)
+    # Every step of each topic and, where there is no start, all of it: the files are read once.
+    sets = stepped.groupingSets([["topic", "start"], ["topic"]], "topic", "start")
+    nodes = sorted({node for extent in extents.values() for node in extent.by_node})
+    nodes = nodes if len(nodes) <= NODES_MAX else []
+    rows = sets.agg(*_measures(nodes)).collect()
+    silences = _silences(table)
+    return [
+        TopicReport(
+            topic=topic,
+            first_ns=extent.first_ns,
+            last_ns=extent.last_ns,
+            total=_total([row for row in rows if row["topic"] == topic], extent),
+            moments=_moments([row for row in rows if row["topic"] == topic], step),
+            by_node=extent.by_node,
+            silence_seconds=silences[topic],
+        )
+        for topic, extent in extents.items()
+    ]
+
+
+def _total(rows: Sequence[Row], extent: _Extent) -> Moment:
+    (row,) = (row for row in rows if row["start"] is None)
+    return _moment(row)._replace(start_seconds=extent.first_ns // 10**9)
+
+
+def _measures(nodes: Sequence[int]) -> list[Column]:
+    delay = sql.col("delay")
+    counted = sql.when(delay >= 0, delay)
+    percentiles = [sql.lit(each) for each in PERCENTILES]
+    return [
+        sql.count(sql.lit(1)).alias("messages"),
+        sql.sum("size").alias("size_bytes"),
+        sql.count_if("is_rejected").alias("rejected"),
+        sql.percentile_approx("size", sql.array(*percentiles)).alias("sizes"),
+        sql.max("size").alias("size_max"),
+        sql.percentile_approx(counted, sql.array(*percentiles)).alias("delays"),
+        sql.max(counted).alias("delay_max"),
+        sql.count_if(delay < 0).alias("ahead"),
+        sql.create_map(
+            *(
+                column
+                for node in nodes
+                for column in (sql.lit(node), sql.count_if(sql.col("node") == node))
+            )
+        ).alias("by_node"),
+    ]
+
+
+def _moment(row: Row) -> Moment:
+    delays = None
+    if row["delays"] is not None:
+        p50, p95, p99 = row["delays"]
+        delays = Delays(p50, p95, p99, row["delay_max"], row["ahead"])
+    p50, p95, p99 = row["sizes"]
+    return Moment(
+        start_seconds=row["start"],
+        messages=row["messages"],
+        size_bytes=row["size_bytes"],
+        rejected=row["rejected"],
+        sizes=Sizes(p50, p95, p99, row["size_max"]),
+        delays=delays,
+        by_node=row["by_node"],
+    )
+
+
+def _moments(rows: Sequence[Row], step: int) -> list[Moment]:
+    """In order, with a moment for each step between the first and the last."""
+    known = {row["start"]: _moment(row) for row in rows if row["start"] is not None}
+    return [
+        known.get(start, Moment(start, 0, 0, 0, None, None, {}))
+        for start in range(min(known), max(known) + step, step)
+    ]
+
+
+def _silences(table: DataFrame) -> dict[str, float]:
+    """The longest of each topic, in seconds. By the second first: those are few enough to be put in
+    a row."""
+    second = sql.floor(sql.col("at_ns") / 10**9).alias("second")
+    seconds = table.groupBy("topic", second).agg(
+        sql.min("at_ns").alias("first_ns"), sql.max("at_ns").alias("last_ns")
+    )
+    before = sql.lag("last_ns").over(Window.partitionBy("topic").orderBy("second"))
+    gaps = seconds.select("topic", (sql.col("first_ns") - before).alias("gap_ns"))
+    rows = gaps.groupBy("topic").agg(sql.max("gap_ns").alias("gap_ns")).collect()
+    return {row["topic"]: (row["gap_ns"] or 0) / 1e9 for row in rows}

@@ -1,0 +1,249 @@
+"""The Spark that a command works with: made for it and gone after it, or the one that is there.
+
+    with (
+        stop_on_signals() as stop,
+        spark_session(SparkSettings(master="spark://10.0.0.1:7077"), stop) as spark,
+    ):
+        ...
+
+Where Spark runs already, by spark-submit or in the same process, that one is used and left running;
+what its user has decided (master, log) then stands. What Java and Spark write goes to the file that
+was asked for, and nowhere else: what matters of it comes as an exception.
+"""
+
+import logging
+import os
+import shutil
+import sys
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Self
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from penstock.common.errors import ConfigError, Error, PipelineFailed
+from penstock.pipelines.failures import telling_in_words
+from penstock.pipelines.spark_java import JavaExitedError, SparkJava
+from penstock.pipelines.stopping import Stop
+
+__all__ = ["LOCAL_MASTER", "SparkSettings", "configuration", "java_program", "spark_session"]
+
+LOCAL_MASTER = "local[*]"
+
+# More tasks than that after a shuffle are not worth their overhead on one machine.
+LOCAL_SHUFFLES_MAX = 8
+
+# So much of what Java said is remembered for the case that it does not start.
+LINES_KEPT = 50
+
+# Time for the rest of Java's output to arrive after it has ended.
+OUTPUT_SECONDS = 20.0
+
+_ALWAYS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.streaming.numRecentProgressUpdates": "20",  # they are all looked at, twice a second
+    # Rows of a few hours are written as they come, instead of being sorted by the hour first.
+    "spark.sql.maxConcurrentOutputFileWriters": "16",
+}
+_AT_START = {
+    "spark.ui.showConsoleProgress": "false",
+    # A busy machine may take longer than Spark's 15 s to start a Python worker.
+    "spark.python.authenticate.socketTimeout": "120s",
+}
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": str(min(os.cpu_count() or 1, LOCAL_SHUFFLES_MAX)),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkSettings:
+    """What a user can say about Spark. `log` is a file, or `-` for stderr; empty for nowhere."""
+
+    master: str = LOCAL_MASTER
+    log: str = ""
+    conf: Mapping[str, str] | None = None
+
+
+@contextmanager
+def spark_session(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]:
+    """Raises ConfigError if there is no Java, PipelineFailed if Spark does not start, and
+    JobInterruptedError if a stop is requested before it has started."""
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 (there is no other way)
+        yield _adapted(SparkSession.builder.getOrCreate(), settings)
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and is to stop it
+        _create_context(None, None)
+        session = _adapted(SparkSession.builder.getOrCreate(), settings)
+        yield session
+        session.stop()
+    else:
+        with _own_java(settings, stop) as session:
+            yield session
+
+
+def configuration(settings: SparkSettings) -> dict[str, str]:
+    """What a Spark of our own is told; what the user says wins."""
+    is_local = settings.master.startswith("local")
+    log_level = {"spark.log.level": "INFO" if settings.log else "ERROR"}
+    return {
+        "spark.app.name": "penstock",
+        "spark.master": settings.master,
+        **_ALWAYS,
+        **_AT_START,
+        **(_LOCAL if is_local else {}),
+        **log_level,
+        **(settings.conf or {}),
+    }
+
+
+def java_program(environment: Mapping[str, str]) -> str:
+    """The Java that Spark will take. Raises ConfigError if there is none."""
+    home = environment.get("JAVA_HOME", "")
+    if home:
+        program = Path(home) / "bin" / "java"
+        if os.access(program, os.X_OK):
+            return str(program)
+        raise ConfigError(f"Spark needs Java 17 or later, and JAVA_HOME ({home}) has no bin/java")
+    found = shutil.which("java", path=environment.get("PATH", ""))
+    if found is None:
+        raise ConfigError(
+            "Spark needs Java 17 or later, and there is none: install one"
+            " (such as the package openjdk-17-jre-headless), or set JAVA_HOME to where it is"
+        )
+    return found
+
+
+def _adapted(session: SparkSession, settings: SparkSettings) -> SparkSession:
+    for name, value in {**_ALWAYS, **(settings.conf or {})}.items():
+        if session.conf.isModifiable(name):
+            session.conf.set(name, value)
+    return session
+
+
+@contextmanager
+def _own_java(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]:
+    java_path = java_program(os.environ)
+    # Or Spark's workers take the first python3 of the PATH, which may be another version.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if settings.log != "-":
+        _silence_python()
+    with (
+        _Output(settings.log) as output,
+        SparkJava(configuration(settings), output.popen_arguments()) as java,
+        stop.killing(java.kill),
+    ):
+        try:
+            with telling_in_words(), stop.interrupting(java.terminate):
+                session = _started(settings, java, stop)
+            with telling_in_words():
+                yield session
+        except JavaExitedError:
+            raise _start_failure(java_path, output.tail()) from None
+        except PipelineFailed:
+            if java.has_ended and not stop.is_asked:
+                raise PipelineFailed(
+                    "Spark's Java has ended (out of memory?): --spark-log FILE says why"
+                ) from None
+            raise
+        finally:
+            _disconnect(java)
+
+
+def _started(settings: SparkSettings, java: SparkJava, stop: Stop) -> SparkSession:
+    conf = SparkConf(loadDefaults=False).setAll(list(configuration(settings).items()))
+    _create_context(conf, java.connect(stop))
+    return SparkSession.builder.getOrCreate()
+
+
+def _create_context(conf: SparkConf | None, gateway: Any) -> None:
+    """Runs in a thread, because in the main thread SparkContext replaces our SIGINT handler."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(SparkContext, conf=conf, gateway=gateway).result()
+
+
+def _start_failure(java_path: str, said: list[str]) -> Error:
+    """The error for a Java process that ended early, from its output."""
+    if any("UnsupportedClassVersionError" in line for line in said):
+        return ConfigError(f"Spark needs Java 17 or later, and {java_path} is older")
+    last = next((line for line in reversed(said) if line.strip()), "no output")
+    return PipelineFailed(f"Spark did not start: {last.strip()}")
+
+
+def _disconnect(java: SparkJava) -> None:
+    """Stop Spark and forget its gateway, so that another Spark can be started afterwards."""
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway  # noqa: SLF001
+    if not java.has_ended:
+        with suppress(Py4JError, PySparkException, OSError):  # Java may end meanwhile
+            if context is not None:
+                context.stop()
+            if gateway is not None:
+                gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkContext._active_spark_context = None  # noqa: SLF001
+
+
+def _silence_python() -> None:
+    """py4j and PySpark log what they raise as well."""
+    log = logging.getLogger("py4j")
+    log.addHandler(logging.NullHandler())
+    log.propagate = False
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
+
+
+class _Output:
+    """Where Java's and Spark's own output goes: a file, stderr, or the last lines in memory."""
+
+    def __init__(self, log: str) -> None:
+        self._log = log
+        self._file: IO[bytes] | None = None
+        self._lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self._reader: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self._log and self._log != "-":
+            try:
+                self._file = Path(self._log).open("ab")
+            except OSError as failure:
+                raise ConfigError(f"cannot write {self._log} - {failure.strerror}") from None
+        elif not self._log:
+            read_end, write_end = os.pipe()
+            self._file = os.fdopen(write_end, "wb")
+            self._reader = threading.Thread(target=self._read, args=(read_end,), daemon=True)
+            self._reader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def popen_arguments(self) -> dict[str, object]:
+        return {} if self._file is None else {"stdout": self._file, "stderr": self._file}
+
+    def tail(self) -> list[str]:
+        """All that came, once nobody can write any more; of a log file, its end."""
+        if self._file is not None:
+            self._file.close()
+        if self._reader is not None:
+            self._reader.join(OUTPUT_SECONDS)
+        elif self._log not in ("", "-"):
+            self._lines.extend(Path(self._log).read_text(errors="replace").splitlines())
+        return list(self._lines)
+
+    def _read(self, descriptor: int) -> None:
+        with os.fdopen(descriptor, errors="replace") as lines:
+            self._lines.extend(lines)

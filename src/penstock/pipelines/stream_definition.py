@@ -1,0 +1,339 @@
+"""What `penstock stream` is told: sources, queries and sinks, from a TOML file or from flags.
+
+    [sources.orders]
+    schema = "order_id STRING, amount DOUBLE, ts TIMESTAMP"
+    watermark = "ts, 10 minutes"
+
+    [queries]
+    revenue = "SELECT window.start, sum(amount) AS sum FROM orders GROUP BY window(ts, '1 minute')"
+
+    [sinks.revenue]
+    topic = "revenue"
+
+All that can be known without Spark and without the nodes is checked here. No Spark in this module:
+whether the SQL and the schemas are any good is for Spark to say.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from penstock.common import names
+from penstock.common.durations import parse_duration
+from penstock.common.errors import ConfigError
+
+__all__ = [
+    "FORMATS",
+    "MODES",
+    "EventTime",
+    "Sink",
+    "Source",
+    "StreamDefinition",
+    "decode",
+    "read_file",
+]
+
+# What a micro-batch takes of one source: enough to be fast, and done again soon after a kill.
+MESSAGES_PER_BATCH = 500_000
+
+FORMATS = ("parquet", "json", "csv")
+MODES = ("append", "update", "complete")
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SINK_NAME = re.compile(r"[A-Za-z0-9_-]+")
+_INTERVAL = re.compile(r"[0-9]+ (millisecond|second|minute|hour|day)s?")
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class EventTime(NamedTuple):
+    """The column that says when something happened, and for how long one waits for late rows."""
+
+    column: str
+    delay: str
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True):
+    """A topic as a table. Without a schema, its columns are the message's own."""
+
+    topic: str = ""
+    schema: str = ""
+    watermark: str = ""
+    rejects: str = ""
+    start: str = "earliest"
+    max_messages: int = MESSAGES_PER_BATCH
+    nsqd: str | list[str] = ""
+    lookupd: str | list[str] = ""
+    options: dict[str, str | int | bool] = {}
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """Raises ConfigError if the watermark is not a column and a time."""
+        if not self.watermark:
+            return None
+        column, comma, delay = (part.strip() for part in self.watermark.rpartition(","))
+        if not (column and comma):
+            raise ConfigError(f"watermark is like 'ts, 10 minutes', not {self.watermark!r}")
+        return EventTime(column, _interval("watermark", delay))
+
+
+class Sink(msgspec.Struct, frozen=True, kw_only=True, rename={"query": "from"}):
+    """Where the rows of a query go: to a topic, or to files in a folder."""
+
+    query: str = ""
+    topic: str = ""
+    path: str = ""
+    format: str = "parquet"
+    partition_by: str | list[str] = ""
+    mode: str = "append"
+    trigger: str = ""
+    nsqd: str | list[str] = ""
+    lookupd: str | list[str] = ""
+    options: dict[str, str | int | bool] = {}
+
+    @property
+    def interval(self) -> str:
+        """Between two batches, as Spark writes it; none at all if a batch follows the other."""
+        return _interval("trigger", self.trigger) if self.trigger else "0 seconds"
+
+
+class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it. Queries are in order: one may use those before it."""
+
+    name: str = ""
+    checkpoint: str = ""
+    sources: dict[str, Source] = {}
+    queries: dict[str, str] = {}
+    sinks: dict[str, Sink] = {}
+
+    def needed_for(self, name: str) -> "StreamDefinition":
+        """The sources and queries that this one stands on, and itself. One more than it needs may
+        be among them: names are looked for in the SQL as words."""
+        wanted = {name.lower()}
+        queries: dict[str, str] = {}
+        for earlier, sql in reversed(self.queries.items()):
+            if earlier.lower() in wanted:
+                queries[earlier] = sql
+                wanted |= {word.lower() for word in _IDENTIFIER.findall(sql)}
+        sources = {each: it for each, it in self.sources.items() if each.lower() in wanted}
+        ordered = dict(reversed(queries.items()))
+        return msgspec.structs.replace(self, sources=sources, queries=ordered, sinks={})
+
+
+def read_file(path: str, checkpoint: str | None = None) -> StreamDefinition:
+    """Raises ConfigError if it cannot be read, or if something in it is wrong. A checkpoint that is
+    given wins over the file's."""
+    try:
+        told = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as failure:
+        raise ConfigError(f"cannot read {path} - {failure.strerror}") from None
+    except ValueError as failure:
+        raise ConfigError(f"{path}: {failure}") from None
+    try:
+        return decode({"name": Path(path).stem, **told}, checkpoint)
+    except ConfigError as failure:
+        raise ConfigError(f"{path}: {failure}") from None
+
+
+def decode(told: Mapping[str, Any], checkpoint: str | None = None) -> StreamDefinition:
+    """What was told, with everything that goes without saying. Raises ConfigError."""
+    _check_keys("", told, StreamDefinition)
+    definition = StreamDefinition(
+        name=_converted("name", told.get("name", "stream"), str),
+        checkpoint=_converted("checkpoint", told.get("checkpoint", ""), str),
+        sources={name: _source(name, table) for name, table in _tables(told, "sources")},
+        queries={name: _query(name, sql) for name, sql in _table(told, "queries").items()},
+        sinks={name: _sink(name, table) for name, table in _tables(told, "sinks")},
+    )
+    _check_whole(definition)
+    folder = checkpoint or definition.checkpoint or f"{definition.name}.checkpoint"
+    return msgspec.structs.replace(definition, checkpoint=folder)
+
+
+# One by one.
+
+
+def _source(name: str, table: Any) -> Source:
+    where = f"sources.{name}"
+    source = _struct(where, table, Source)
+    source = msgspec.structs.replace(source, topic=source.topic or name)
+    with _Naming(where):
+        _check_topic("topic", source.topic)
+        if source.rejects:
+            _check_topic("rejects", source.rejects)
+        if source.rejects and not source.schema:
+            raise ConfigError("rejects are what does not fit a schema, and there is none")
+        if source.rejects == source.topic:
+            raise ConfigError("rejects cannot go back to the topic that they come from")
+        if source.max_messages < 1:
+            raise ConfigError(f"max_messages is {source.max_messages}, and must be at least 1")
+        source.event_time  # noqa: B018 (raises)
+    return source
+
+
+def _sink(name: str, table: Any) -> Sink:
+    where = f"sinks.{name}"
+    sink = _struct(where, table, Sink)
+    with _Naming(where):
+        _check_word("format", sink.format, FORMATS)
+        _check_word("mode", sink.mode, MODES)
+        if bool(sink.topic) == bool(sink.path):
+            raise ConfigError("one of topic and path has to be given")
+        if sink.topic:
+            _check_topic("topic", sink.topic)
+            _refuse_given(table, ("format", "partition_by"), "are for files")
+        else:
+            _refuse_given(table, ("nsqd", "lookupd"), "are for topics")
+        if sink.path and sink.mode != "append":
+            raise ConfigError(f"files can only be appended to: mode {sink.mode!r} is for topics")
+        sink.interval  # noqa: B018 (raises)
+    return msgspec.structs.replace(sink, query=sink.query or name)
+
+
+def _query(name: str, sql: Any) -> str:
+    text: str = _converted(f"queries.{name}", sql, str).strip().removesuffix(";").rstrip()
+    if not text:
+        raise ConfigError(f"queries.{name}: there is no SQL")
+    return text
+
+
+def _check_topic(key: str, topic: str) -> None:
+    if not names.is_valid(topic):
+        raise ConfigError(f"{key} {topic!r} is no name for a topic")
+
+
+def _check_word(key: str, word: str, known: tuple[str, ...]) -> None:
+    if word not in known:
+        raise ConfigError(f"{key} is {', '.join(known[:-1])} or {known[-1]}, not {word!r}")
+
+
+def _interval(key: str, text: str) -> str:
+    """As Spark writes it: `10 minutes`. As Go does, `10m`, is good enough as well."""
+    if _INTERVAL.fullmatch(text):
+        return text
+    try:
+        return f"{parse_duration(text) // 1_000_000} milliseconds"
+    except ValueError:
+        raise ConfigError(f"{key}: {text!r} is no time such as '10 minutes' or '10m'") from None
+
+
+# All together.
+
+
+def _check_whole(definition: StreamDefinition) -> None:
+    if not definition.sources:
+        raise ConfigError("there is no source: [sources.NAME] has a topic")
+    for kind in ("sources", "queries"):
+        for name in getattr(definition, kind):
+            if not _IDENTIFIER.fullmatch(name):
+                raise ConfigError(f"{kind}.{name}: not a name that SQL can use")
+    _check_unique(definition)
+    known = (*definition.sources, *definition.queries)
+    _check_topic("name", definition.name)
+    for name, sink in definition.sinks.items():
+        with _Naming(f"sinks.{name}"):
+            if not _SINK_NAME.fullmatch(name):
+                raise ConfigError("its name has other characters than A-Z, a-z, 0-9, _ and -")
+            if sink.query not in known:
+                hint = _hint(sink.query, known)
+                raise ConfigError(f"there is no source or query {sink.query!r}{hint}")
+            if not names.is_valid(channel_of(definition, name)):
+                raise ConfigError(f"{channel_of(definition, name)!r} is too long for a channel")
+            _check_no_loop(definition, sink)
+
+
+def channel_of(definition: StreamDefinition, output: str) -> str:
+    """The channel by which nsqd knows how far an output has come."""
+    return f"{definition.name}.{output}"
+
+
+def _check_no_loop(definition: StreamDefinition, sink: Sink) -> None:
+    for source in definition.needed_for(sink.query).sources.values():
+        nodes = (source.nsqd, source.lookupd)
+        if sink.topic and sink.topic == source.topic and nodes == (sink.nsqd, sink.lookupd):
+            raise ConfigError(f"it would read what it writes: topic {sink.topic}, for ever")
+
+
+def _check_unique(definition: StreamDefinition) -> None:
+    """Spark does not care about case."""
+    seen: dict[str, str] = {}
+    for name in (*definition.sources, *definition.queries):
+        other = seen.setdefault(name.lower(), name)
+        if other is not name:
+            raise ConfigError(f"two sources or queries have one name: {other} and {name}")
+    # They are names of folders too, and some file systems do not care either.
+    folders = [name.lower() for name in definition.sinks]
+    if len(set(folders)) < len(folders):
+        raise ConfigError("two sinks have names that differ in case alone")
+
+
+# Reading tables.
+
+
+def _tables(told: Mapping[str, Any], key: str) -> Iterable[tuple[str, Any]]:
+    return _table(told, key).items()
+
+
+def _table(told: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    table = told.get(key, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{key}: a table is wanted, [{key}]")
+    return table
+
+
+def _struct(where: str, table: Any, kind: type[T]) -> T:
+    if not isinstance(table, dict):
+        raise ConfigError(f"{where}: a table is wanted, [{where}]")
+    _check_keys(where, table, kind)
+    struct: T = _converted(where, table, kind)
+    return struct
+
+
+def _converted(where: str, value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as failure:
+        text, _, place = str(failure).partition(" - at `$")
+        key = place.rstrip("`").lstrip(".")
+        text = text[:1].lower() + text[1:].replace("`", "")
+        raise ConfigError(f"{where}: {f'{key}: ' if key else ''}{text}") from None
+
+
+def _check_keys(where: str, table: Mapping[str, Any], kind: type[msgspec.Struct]) -> None:
+    known = kind.__struct_encode_fields__
+    for key in table:
+        if key not in known:
+            prefix = f"{where}: " if where else ""
+            raise ConfigError(f"{prefix}unknown key {key!r}{_hint(key, known)}")
+
+
+def _refuse_given(table: Mapping[str, Any], keys: Iterable[str], why: str) -> None:
+    for key in keys:
+        if key in table:
+            raise ConfigError(f"{key}: {' and '.join(keys)} {why}")
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    """The nearest right word, or all of them."""
+    words = list(known)
+    near = get_close_matches(word, words, n=1)
+    return f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(words)}"
+
+
+class _Naming:
+    """Names the table that something is wrong with."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, failure: BaseException | None, _traceback: object) -> None:
+        if isinstance(failure, ConfigError):
+            raise ConfigError(f"{self._where}: {failure}") from None

@@ -1,0 +1,340 @@
+"""The client's side of a connection: a server's bytes in, events out, commands out.
+
+Feed what was received to `receive_data`, take events from `next_event` until it returns None, and
+send what `data_to_send` gives, in that order, after each of these and after each command:
+
+    connection = ClientConnection(Opening({"client_id": "me"}), make_message)
+    socket.sendall(connection.data_to_send())           # magic and IDENTIFY are waiting
+    connection.receive_data(socket.recv(65536))
+    connection.next_event()                             # Opened, once all is negotiated
+
+Before `Opened` it goes by itself through IDENTIFY, TLS, compression, AUTH and SUB, each as far as
+it is asked for and granted. Heartbeats are answered without a word to the caller.
+
+A publish leaves with a receipt, any object of the caller's, and comes back with it: a server
+answers publishes in the order in which they were sent, so the oldest receipt is the one an OK or a
+refusal is about. It knows nothing of time, of sockets, and of what a message is to the caller.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from penstock.common.errors import ProtocolError
+from penstock.protocol import commands
+from penstock.protocol.frames import FRAME_BYTES_MAX, ErrorFrame, Frame, FrameReader, Response
+from penstock.protocol.layer import Layer
+from penstock.protocol.layer_stack import LayerStack
+
+__all__ = [
+    "Agreed",
+    "ClientConnection",
+    "CloseWait",
+    "Confirmed",
+    "Delivered",
+    "Event",
+    "Opened",
+    "Opening",
+    "Refused",
+    "Tls",
+]
+
+_Message = TypeVar("_Message")
+_Receipt = TypeVar("_Receipt")
+
+# The refusals after which a server keeps the connection open.
+_NOT_FATAL = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
+
+
+class Tls(Layer, Protocol):
+    """A layer that also has something to say of its own accord: its handshake."""
+
+    def pending(self) -> bytes:
+        """What has to be sent although nobody called `encode`."""
+        ...
+
+
+# What is asked for, and what comes of it ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What is to be done before the connection is of use."""
+
+    features: Mapping[str, object] = field(default_factory=dict)
+    """Fields of IDENTIFY."""
+    auth_secret: bytes = b""
+    """Sent if the server requires AUTH."""
+    topic: str = ""
+    """With `channel`: what to subscribe to. A producer leaves both empty."""
+    channel: str = ""
+    make_tls: Callable[[], Tls] | None = None
+    """Needed where `features` ask for TLS, which is never done without if it is asked for."""
+    make_compression: Mapping[str, Callable[[int], Layer]] = field(default_factory=dict)
+    """For `snappy` and `deflate`, what makes the layer, given the level that was agreed on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What a server has agreed to. The defaults are those of one that negotiates nothing."""
+
+    version: str = ""
+    max_rdy_count: int = 2500
+    msg_timeout_ms: int = 60_000
+    max_msg_timeout_ms: int = 900_000
+    tls: bool = False
+    snappy: bool = False
+    deflate: bool = False
+    deflate_level: int = 6
+    auth_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """All that was asked for is in place: commands may be sent."""
+
+    agreed: Agreed
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered(Generic[_Message]):
+    """Messages, as `make_message` made them, in the order they came in."""
+
+    messages: list[_Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed(Generic[_Receipt]):
+    """The publishes that these receipts stand for are stored."""
+
+    receipts: list[_Receipt]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused(Generic[_Receipt]):
+    """The server said no. If the error is fatal it closes the connection next."""
+
+    error: ProtocolError
+    receipt: _Receipt | None = None
+    """Of the publish that was refused; None if it was something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseWait:
+    """The answer to CLS: no further message will come."""
+
+
+Event: TypeAlias = (
+    Opened | Delivered[_Message] | Confirmed[_Receipt] | Refused[_Receipt] | CloseWait
+)
+
+
+class ClientConnection(Generic[_Message, _Receipt]):
+    """One connection to an nsqd; see the module's docstring."""
+
+    __slots__ = (
+        "_frames",
+        "_handshake",
+        "_layers",
+        "_make_message",
+        "_opened",
+        "_opening",
+        "_outgoing",
+        "_receipts",
+        "_tls",
+        "agreed",
+    )
+
+    def __init__(
+        self,
+        opening: Opening,
+        make_message: Callable[[int, int, bytes, bytes], _Message],
+        *,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        """`make_message` is given timestamp_ns, attempts, id and body."""
+        self.agreed = Agreed()
+        self._opening = opening
+        self._make_message = make_message
+        self._frames = FrameReader(frame_bytes_max)
+        self._layers = LayerStack()
+        self._tls: Tls | None = None  # the lowest of them
+        self._outgoing: list[bytes] = []
+        self._receipts: deque[_Receipt] = deque()
+        self._opened = False
+        self._handshake = self._open()
+        next(self._handshake)
+
+    # Receiving.
+
+    def receive_data(self, data: bytes) -> None:
+        """Take what the server sent. Raises StreamCorrupt if a layer cannot make sense of it."""
+        if self._layers:
+            self._layers.receive(data)
+            self._read_layers()
+        else:
+            self._frames.receive_data(data)
+
+    def next_event(self) -> Event[_Message, _Receipt] | None:
+        """What the server says next, or None if that is not all here.
+
+        Raises ProtocolError if it does not speak NSQ; the connection is of no use then.
+        """
+        frames = self._frames
+        while True:
+            messages = frames.next_messages(self._make_message)
+            if messages:
+                return Delivered(messages)
+            frame = frames.next_frame()
+            if frame is None:
+                return None
+            event = self._event_of(frame)
+            if event is not None:
+                return event
+
+    @property
+    def unconfirmed(self) -> int:
+        """How many publishes have not been answered."""
+        return len(self._receipts)
+
+    @property
+    def oldest_unconfirmed(self) -> _Receipt | None:
+        """The receipt that will be answered next."""
+        return self._receipts[0] if self._receipts else None
+
+    def take_unconfirmed(self) -> list[_Receipt]:
+        """The receipts of publishes that have not been answered and, now that the connection is
+        lost, never will be. They may have been stored nevertheless."""
+        receipts = list(self._receipts)
+        self._receipts.clear()
+        return receipts
+
+    # Sending.
+
+    def data_to_send(self) -> bytes:
+        """All that waits to be sent; it is forgotten here."""
+        data = b"".join(self._outgoing)
+        self._outgoing.clear()
+        return data
+
+    def send(self, rendered: bytes) -> None:
+        """A command that is not answered, or several: FIN, REQ, TOUCH, RDY, CLS, NOP."""
+        self._outgoing.append(self._layers.encode(rendered) if self._layers else rendered)
+
+    def publish(self, rendered: bytes, receipt: _Receipt) -> None:
+        """A PUB, MPUB, DPUB or DMPUB, whose answer will bring back the receipt."""
+        self._receipts.append(receipt)
+        self.send(rendered)
+
+    # Within: events.
+
+    def _event_of(self, frame: Frame) -> Event[_Message, _Receipt] | None:
+        if isinstance(frame, ErrorFrame):
+            return self._refusal(frame)
+        assert isinstance(frame, Response), "messages have been taken before"
+        if frame.data == b"_heartbeat_":
+            self.send(commands.nop())
+            return None
+        if not self._opened:
+            return self._continue_opening(frame.data)
+        if frame.data == b"OK" and self._receipts:
+            return Confirmed(self._take_confirmed())
+        if frame.data == b"CLOSE_WAIT":
+            return CloseWait()
+        raise _unexpected("an answer to nothing", frame.data)
+
+    def _take_confirmed(self) -> list[_Receipt]:
+        """The oldest receipt, and one more for every further OK that is here already."""
+        receipts = [self._receipts.popleft()]
+        more = self._frames.take_oks(len(self._receipts))
+        receipts += [self._receipts.popleft() for _ in range(more)]
+        return receipts
+
+    def _refusal(self, frame: ErrorFrame) -> Refused[_Receipt]:
+        fatal = frame.code not in _NOT_FATAL
+        receipt = self._receipts.popleft() if fatal and self._receipts else None
+        return Refused(ProtocolError(frame.code, frame.detail, fatal=fatal), receipt)
+
+    # Within: opening.
+
+    def _continue_opening(self, answer: bytes) -> Opened | None:
+        try:
+            self._handshake.send(answer)
+        except StopIteration:
+            self._opened = True
+            return Opened(self.agreed)
+        return None
+
+    def _open(self) -> Generator[None, bytes, None]:
+        """Waits, at each yield, for the next response."""
+        opening = self._opening
+        features = {"feature_negotiation": True, **opening.features}
+        self._outgoing.append(commands.MAGIC)
+        self.send(commands.identify(features))
+        self.agreed = agreed = _parse_agreed((yield))
+        if features.get("tls_v1"):
+            if not agreed.tls:
+                raise ProtocolError("E_INVALID", "it offers no TLS, and TLS was asked for")
+            assert opening.make_tls is not None, "TLS was asked for without a way to make it"
+            self._tls = opening.make_tls()
+            self._add_layer(self._tls)
+            _expect_ok("TLS", (yield))
+        for name in ("snappy", "deflate"):
+            if getattr(agreed, name):
+                self._add_layer(opening.make_compression[name](agreed.deflate_level))
+                _expect_ok(name, (yield))
+        if agreed.auth_required:
+            if not opening.auth_secret:
+                raise ProtocolError("E_AUTH_FIRST", "it requires AUTH, and no auth_secret is set")
+            self.send(commands.auth(opening.auth_secret))
+            yield
+        if opening.topic:
+            self.send(commands.sub(opening.topic, opening.channel))
+            _expect_ok("SUB", (yield))
+
+    def _add_layer(self, layer: Layer) -> None:
+        unread = self._frames.take_unread()
+        self._layers.push(layer)
+        layer.receive(unread)
+        self._read_layers()
+
+    def _read_layers(self) -> None:
+        try:
+            while piece := self._layers.read():
+                self._frames.receive_data(piece)
+        finally:
+            # A handshake goes on by reading; and if it fails, the peer is owed an alert.
+            if self._tls is not None:
+                self._outgoing.append(self._tls.pending())
+
+
+def _parse_agreed(answer: bytes) -> Agreed:
+    """Raises ProtocolError unless it is the answer to an IDENTIFY."""
+    if answer == b"OK":  # from one that negotiates nothing
+        return Agreed()
+    try:
+        fields = json.loads(answer)
+        return Agreed(
+            version=str(fields.get("version", "")),
+            max_rdy_count=int(fields.get("max_rdy_count", 2500)),
+            msg_timeout_ms=int(fields.get("msg_timeout", 60_000)),
+            max_msg_timeout_ms=int(fields.get("max_msg_timeout", 900_000)),
+            tls=bool(fields.get("tls_v1")),
+            snappy=bool(fields.get("snappy")),
+            deflate=bool(fields.get("deflate")),
+            deflate_level=int(fields.get("deflate_level", 6)),
+            auth_required=bool(fields.get("auth_required")),
+        )
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise _unexpected("no answer to IDENTIFY", answer) from None
+
+
+def _expect_ok(what: str, answer: bytes) -> None:
+    if answer != b"OK":
+        raise _unexpected(f"no answer to {what}", answer)
+
+
+def _unexpected(what: str, data: bytes) -> ProtocolError:
+    return ProtocolError("E_INVALID", f"{what}: {data[:100]!r}")

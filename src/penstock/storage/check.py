@@ -1,0 +1,191 @@
+"""Verifies a data path, byte by byte, and changes nothing.
+
+What an ordinary crash leaves behind, and the next start puts right, is found too but is not called
+damage. All else must be as the log format says: every checksum and every frame's size, numbers
+without a gap within a segment and without overlap between two, index files that agree with their
+segments, and a journal that can be read.
+"""
+
+import contextlib
+import os
+from itertools import zip_longest
+
+from penstock.common.errors import CorruptBatch, DataPathError
+from penstock.storage.batch import Batch, split_frames
+from penstock.storage.cursor_journal import BadRecord
+from penstock.storage.cursor_journal_files import current_generation, read_journals
+from penstock.storage.data_dir import REAL_FILES, lock_data_path, verify_data_path
+from penstock.storage.file_pool import FilePool
+from penstock.storage.files import Files, storage_error
+from penstock.storage.index import (
+    Checkpoint,
+    DeferredIndex,
+    SparseIndex,
+    maybe_checkpoint,
+    maybe_deferred,
+    maybe_index,
+)
+from penstock.storage.issue import Finding
+from penstock.storage.layout import (
+    BAD_SUFFIX,
+    FORMAT_NAME,
+    NEW_SUFFIX,
+    TOPICS_NAME,
+    cursors_name,
+    index_name,
+    maybe_removed,
+    maybe_segment_seq,
+    segment_name,
+)
+from penstock.storage.scan import BadBytes, walk
+from penstock.storage.segment import Segment
+
+__all__ = ["check_data_path"]
+
+
+def check_data_path(path: str | os.PathLike[str], files: Files = REAL_FILES) -> list[Finding]:
+    """What is not as it should be. Raises StorageError if that cannot be told, because the folder
+    is no data path, is in use, or cannot be read."""
+    path = os.fspath(path)
+    with contextlib.closing(lock_data_path(path, files, shared=True)):
+        if verify_data_path(path, files) is None:
+            raise DataPathError(f"{path} is not a data path: it has no {FORMAT_NAME}")
+        topics_path = f"{path}/{TOPICS_NAME}"
+        findings = []
+        try:
+            for folder in files.names(topics_path) if TOPICS_NAME in files.names(path) else []:
+                findings += _check_topic(files, f"{topics_path}/{folder}")
+        except OSError as error:
+            raise storage_error("read", path, error) from error
+        return findings
+
+
+def _check_topic(files: Files, folder: str) -> list[Finding]:
+    if maybe_removed(folder.rpartition("/")[2]) is not None:
+        return [_leftover(folder, "the removal of this topic was interrupted")]
+    found = files.names(folder)
+    findings = [
+        _leftover(f"{folder}/{name}", "the file was not finished")
+        for name in found
+        if name.endswith(NEW_SUFFIX)
+    ]
+    findings += [
+        _leftover(f"{folder}/{name}", "damaged bytes were moved here")
+        for name in found
+        if name.endswith(BAD_SUFFIX)
+    ]
+    seqs = [seq for name in found if (seq := maybe_segment_seq(name)) is not None]
+    for first_seq, limit_seq in zip_longest(seqs, seqs[1:]):
+        findings += _SegmentCheck(files, folder, first_seq, limit_seq).run()
+    return findings + _check_journal(files, folder, has_segments=bool(seqs))
+
+
+def _check_journal(files: Files, folder: str, *, has_segments: bool) -> list[Finding]:
+    journals = read_journals(files, folder)
+    if not journals:
+        problem = "there is no journal of the channels"
+        return [Finding(folder, problem, is_damage=has_segments)]
+    current = current_generation(journals)
+    path = f"{folder}/{cursors_name(current)}"
+    return [record.finding(path) for record in journals[current] if isinstance(record, BadRecord)]
+
+
+class _SegmentCheck:
+    """The check of one segment, and of its index file."""
+
+    def __init__(self, files: Files, folder: str, first_seq: int, limit_seq: int | None) -> None:
+        self._files = files
+        self._path = f"{folder}/{segment_name(first_seq)}"
+        self._index_path = f"{folder}/{index_name(first_seq)}"
+        self._limit_seq = limit_seq
+        self._findings: list[Finding] = []
+        # Learns what the index file should say.
+        self._segment = Segment(FilePool(files, 1), folder, first_seq)
+        self._may_skip = False
+
+    def run(self) -> list[Finding]:
+        stored = self._stored_index()
+        with contextlib.closing(self._files.open(self._path, "read")) as file:
+            size = file.size()
+            for found in walk(file, 0, size):
+                if isinstance(found, BadBytes):
+                    self._findings.append(found.finding(self._path))
+                    self._may_skip = True
+                else:
+                    self._check_batch(found.batch, found.frames)
+                if stored is not None and self._segment.end == stored[0].end:
+                    self._compare(*stored)
+                    stored = None
+        if stored is not None:
+            self._report_unmatched(stored[0], size)
+        return self._findings
+
+    def _check_batch(self, batch: Batch, frames: bytes) -> None:
+        problem = self._why_wrong(batch, frames)
+        if problem is not None:
+            is_leftover = self._limit_seq is not None and batch.first_seq >= self._limit_seq
+            bad = BadBytes.of(batch, problem, is_leftover=is_leftover)
+            self._findings.append(bad.finding(self._path))
+        self._segment.take(batch)
+        self._may_skip = False
+
+    def _why_wrong(self, batch: Batch, frames: bytes) -> str | None:
+        expected = self._segment.next_seq
+        if batch.first_seq < expected or (batch.first_seq > expected and not self._may_skip):
+            return f"message numbers do not follow on {expected - 1}"
+        if self._limit_seq is not None and batch.next_seq > self._limit_seq:
+            return "a batch has message numbers of the next segment"
+        try:
+            split_frames(batch, frames)
+        except CorruptBatch as error:
+            return str(error)
+        return None
+
+    def _stored_index(self) -> tuple[Checkpoint, SparseIndex, DeferredIndex] | None:
+        try:
+            with contextlib.closing(self._files.open(self._index_path, "read")) as file:
+                data = file.read(0, file.size())
+        except FileNotFoundError:
+            return None
+        checkpoint, index, deferred = (
+            maybe_checkpoint(data),
+            maybe_index(data),
+            maybe_deferred(data),
+        )
+        if checkpoint is None or index is None or deferred is None:
+            problem = "the index file is not whole; it will be made again"
+            self._findings.append(_leftover(self._index_path, problem))
+            return None
+        return checkpoint, index, deferred
+
+    def _compare(self, stored: Checkpoint, index: SparseIndex, deferred: DeferredIndex) -> None:
+        segment = self._segment
+        known = segment.checkpoint, segment.index.entries(), segment.deferred.encode()
+        agrees = known == (stored, index.entries(), deferred.encode())
+        if not agrees and not self._has_damage():
+            problem = "the index file does not agree with its segment"
+            self._findings.append(Finding(self._index_path, problem, is_damage=True))
+
+    def _report_unmatched(self, checkpoint: Checkpoint, size: int) -> None:
+        if size >= checkpoint.end and self._has_damage():
+            return
+        problem = "the segment does not have the end that its index file speaks of"
+        self._findings.append(
+            Finding(
+                self._path,
+                problem,
+                is_damage=True,
+                first_byte=min(size, checkpoint.end),
+                end_byte=checkpoint.end,
+                first_seq=min(self._segment.next_seq, checkpoint.next_seq),
+                end_seq=checkpoint.next_seq,
+            )
+        )
+
+    def _has_damage(self) -> bool:
+        """Whether it has been said already why the index file cannot agree."""
+        return any(finding.is_damage for finding in self._findings)
+
+
+def _leftover(path: str, problem: str) -> Finding:
+    return Finding(path, problem, is_damage=False)

@@ -1,0 +1,258 @@
+"""What the channels of one topic have finished, kept in a journal. One thread owns it.
+
+Creating, removing or moving a channel is written at once; what a channel finishes is counted in
+memory and appended to the journal by `flush`, all of it as one record with one write. A write that
+fails and cannot be undone, and an fsync that fails, are put right by writing all there is anew.
+
+A power loss can take back progress that was not synced. Messages are then delivered again; none is
+lost.
+"""
+
+import contextlib
+from collections.abc import Sequence
+
+from penstock.common.errors import LogClosed, StorageError
+from penstock.storage.cursor_journal import (
+    Change,
+    CursorState,
+    Finish,
+    Hold,
+    Notes,
+    Place,
+    Release,
+    Remove,
+    Reserve,
+    encode_record,
+)
+from penstock.storage.cursor_journal_files import JournalFiles, JournalSync
+from penstock.storage.file_pool import FilePool
+from penstock.storage.files import storage_error
+from penstock.storage.issue import Finding
+from penstock.storage.progress import Note, Progress
+from penstock.storage.ranges import RangeSet, runs_of
+from penstock.storage.sync import SyncJob, run_sync
+
+__all__ = ["Cursors"]
+
+
+class Cursors:
+    """The progress of every channel of a topic."""
+
+    def __init__(self, pool: FilePool, folder: str) -> None:
+        """Knows of nothing yet: `begin` or `load` is next."""
+        self._folder = folder
+        self._files = JournalFiles(pool, folder)
+        self._state = CursorState()
+        self._unflushed: dict[str, RangeSet] = {}
+        self._unflushed_notes: dict[str, set[int]] = {}
+        self._has_records = False
+        self._is_synced = True
+        self._is_syncing = False
+        self._is_closed = False
+        self.needs_retry = False
+        """Whether the last sync failed."""
+
+    @property
+    def progress(self) -> dict[str, Progress]:
+        """By channel. A channel's object stays the same for as long as the channel is there."""
+        return self._state.progress
+
+    @property
+    def held_from(self) -> int | None:
+        """Messages from here on are not yet given to any channel, because there is none or the
+        topic is paused; None if the channels follow the tail."""
+        return self._state.held_from
+
+    @property
+    def known_end(self) -> int:
+        """No message at or above this number has been spoken of, so none may be below it."""
+        return self._state.known_end
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether `load` has found one, or `begin` made one."""
+        return self._has_records or self._files.has_current
+
+    @property
+    def dirty(self) -> bool:
+        """Whether there is something to flush."""
+        return bool(self._unflushed or self._unflushed_notes)
+
+    # Written at once: each raises StorageError if that fails, and has changed nothing then
+
+    def create(self, channel: str, floor: int) -> Progress:
+        """Adds a channel for which everything below `floor` is finished."""
+        assert channel not in self.progress
+        self._change(Place(channel, floor))
+        return self.progress[channel]
+
+    def remove(self, channel: str) -> None:
+        """Forgets a channel."""
+        self._change(Remove(channel))
+        self._forget_unflushed(channel)
+
+    def reset(self, channel: str, floor: int) -> None:
+        """Moves a channel: below `floor` all is finished, above it nothing, and no note is left."""
+        self._change(Place(channel, floor))
+        self._forget_unflushed(channel)
+
+    def hold(self, seq: int | None) -> None:
+        """Sets `held_from`."""
+        if seq != self.held_from:
+            self._change(Release() if seq is None else Hold(seq))
+
+    def reserve(self, seq: int) -> None:
+        """Has it remembered that no new message may get a number below `seq`."""
+        self._change(Reserve(seq))
+
+    # Counted now, written by the next flush
+
+    def finish(self, channel: str, first: int, end: int) -> None:
+        """Finishes `[first, end)` for a channel."""
+        self.progress[channel].finish(first, end)
+        unflushed = self._unflushed.get(channel)
+        if unflushed is None:
+            unflushed = self._unflushed[channel] = RangeSet()
+        unflushed.add(first, end)
+
+    def finish_many(self, channel: str, seqs: Sequence[int]) -> None:
+        """Finishes these for a channel, in whatever order they come."""
+        for first, end in runs_of(seqs):
+            self.finish(channel, first, end)
+
+    def note(self, channel: str, seq: int, note: Note) -> None:
+        """Keeps what must not be forgotten of an open message."""
+        self.progress[channel].note(seq, note)
+        self._unflushed_notes.setdefault(channel, set()).add(seq)
+
+    def flush(self) -> None:
+        """Writes what has been counted since the last flush. Raises StorageError if that fails; it
+        is then still there for the next flush."""
+        if self.dirty:
+            self._write(self._unflushed_changes(), unapplied=[])
+            self._unflushed.clear()
+            self._unflushed_notes.clear()
+
+    # Syncing
+
+    @property
+    def needs_sync(self) -> bool:
+        """Whether there is anything written that no fsync has covered."""
+        return not self._is_synced
+
+    def sync(self) -> None:
+        """Fsyncs here and now; `GroupCommit` does so without blocking. Raises StorageError."""
+        run_sync(self)
+
+    def begin_sync(self) -> JournalSync:
+        """The fsyncs that make all that is written now safe; one at a time. Raises StorageError."""
+        assert not self._is_syncing
+        self._refuse_if_closed()
+        if not self._files.has_current:
+            self._write([], unapplied=[])
+        job = self._files.begin_sync()
+        self._is_syncing = self._is_synced = True
+        return job
+
+    def end_sync(self, job: SyncJob, error: StorageError | None) -> None:
+        """Draws the conclusions from how a job of `begin_sync` ended."""
+        assert isinstance(job, JournalSync)
+        self._is_syncing = False
+        job.release()
+        if self._is_closed:
+            return
+        self.needs_retry = error is not None
+        if error is None:
+            self._files.end_sync(job)
+        else:
+            self._is_synced = False
+            self._files.leave_current()
+
+    def close(self) -> None:
+        """Flushes and syncs. Raises StorageError if that fails; closed it is all the same. No sync
+        may be under way."""
+        if self._is_closed:
+            return
+        assert not self._is_syncing
+        try:
+            self.flush()
+            if self.needs_sync:
+                self.sync()
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Closes the file and leaves everything as it is."""
+        self._is_closed = True
+        self.needs_retry = False
+        self._files.close()
+
+    # Beginning
+
+    def begin(self, next_seq: int) -> None:
+        """Starts the journal of a new topic, which holds what comes for the first channel."""
+        self._state.apply(Reserve(next_seq))
+        self._state.apply(Hold(next_seq))
+        self._write([], unapplied=[])
+
+    def load(self, *, is_synced: bool) -> list[Finding]:
+        """Reads the journal; returns what is wrong with it. Raises OSError.
+
+        What was finished in a record that is lost will be delivered again. If something is wrong,
+        or not all of it `is_synced`, it is written anew, if it can be. If not one record is found,
+        `begin` is next.
+        """
+        records, findings = self._files.load(is_synced=is_synced)
+        for record in records:
+            for change in record.changes:
+                self._state.apply(change)
+        self._has_records = bool(records)
+        if records and not self._files.has_current:
+            # Where there is no space for it now, the old files have to do: what comes next, a
+            # record or a sync, tries again.
+            self._is_synced = False
+            with contextlib.suppress(OSError):
+                self._begin_generation([])
+        return findings
+
+    # Inside
+
+    def _change(self, change: Change) -> None:
+        self._write([change], unapplied=[change])
+        self._state.apply(change)
+
+    def _write(self, changes: list[Change], *, unapplied: list[Change]) -> None:
+        """Writes one record: the changes or, in a new generation, a snapshot and those of them that
+        are not in the state yet."""
+        self._refuse_if_closed()
+        record = encode_record(changes)
+        try:
+            if self._files.has_room(record):
+                self._files.append(record)
+                self._is_synced = False
+            else:
+                self._begin_generation(unapplied)
+        except OSError as error:
+            raise storage_error("write to", self._folder, error) from error
+
+    def _begin_generation(self, unapplied: list[Change]) -> None:
+        self._files.begin(encode_record([*self._state.snapshot(), *unapplied]))
+        self._is_synced = False
+
+    def _refuse_if_closed(self) -> None:
+        if self._is_closed:
+            raise LogClosed(f"{self._folder} is closed")
+
+    def _unflushed_changes(self) -> list[Change]:
+        changes: list[Change] = [
+            Finish(channel, list(ranges)) for channel, ranges in self._unflushed.items()
+        ]
+        for channel, seqs in self._unflushed_notes.items():
+            notes = self.progress[channel].notes
+            if still_open := [(seq, notes[seq]) for seq in seqs if seq in notes]:
+                changes.append(Notes(channel, still_open))
+        return changes
+
+    def _forget_unflushed(self, channel: str) -> None:
+        self._unflushed.pop(channel, None)
+        self._unflushed_notes.pop(channel, None)

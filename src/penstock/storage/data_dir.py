@@ -1,0 +1,275 @@
+"""The folder that holds the logs of all topics.
+
+One process at a time has it: the folder itself is locked. Before anything in it is changed, it is
+made sure that all of it is ours to change; if not, a DataPathError says so in one line.
+"""
+
+import contextlib
+
+from penstock.common import names
+from penstock.common.errors import DataPathError
+from penstock.storage.background_removal import ImmediateRemover, Remover
+from penstock.storage.clean_shutdown import LastEnd, Marker, read_marker, write_marker
+from penstock.storage.file_pool import FilePool
+from penstock.storage.files import Files, Lock, RealFiles, storage_error
+from penstock.storage.issue import Finding
+from penstock.storage.layout import (
+    TOPICS_NAME,
+    is_another_nsqds,
+    is_known_in_topic,
+    maybe_removed,
+    removed_name,
+)
+from penstock.storage.settings import LogSettings
+from penstock.storage.topic_log import TopicLog
+from penstock.storage.topic_storage import (
+    TopicStore,
+    close_stores,
+    create_store,
+    load_store,
+    seq_of_time,
+)
+
+__all__ = ["REAL_FILES", "DataPath", "lock_data_path", "verify_data_path"]
+
+REAL_FILES = RealFiles()
+
+_HOW_TO_IMPORT = (
+    "is a queue of NSQ's own nsqd, which 'penstock import {path} --data-path FOLDER' takes over"
+)
+
+
+class DataPath:
+    """A data path that this process has to itself. `DataPath.open` makes one."""
+
+    def __init__(
+        self,
+        path: str,
+        settings: LogSettings,
+        files: Files,
+        remover: Remover,
+        lock: Lock,
+        last_end: LastEnd,
+        removed_below: int,
+    ) -> None:
+        self.path = path
+        self._settings = settings
+        self._files = files
+        self._lock = lock
+        self._last_end = last_end
+        self._topics_path = f"{path}/{TOPICS_NAME}"
+        self._remover = remover
+        self._removal_number = 0  # of the last topic folder renamed for removal
+        self._pool = FilePool(files, settings.open_files_max, remover)
+        self._topics: set[str] = set()
+        self._unrecovered: set[str] = set()
+        """Topics that were not opened yet although the last run did not end cleanly. While there is
+        one, the marker goes on to say how that run ended."""
+        self._stores: dict[str, TopicStore] = {}
+        self._removed_below = removed_below
+        """Above every sequence number of the deleted topics. A new topic starts here or later."""
+
+    @classmethod
+    def open(
+        cls,
+        path: str,
+        settings: LogSettings,
+        files: Files = REAL_FILES,
+        remover: Remover | None = None,
+    ) -> "DataPath":
+        """Takes a folder, which must be there, and makes a data path of it if it is none yet.
+
+        `remover` removes files that are no longer needed; by default they are removed at once.
+        Raises DataPathError, in which case nothing has been changed.
+        """
+        remover = remover or ImmediateRemover(files)
+        lock = lock_data_path(path, files)
+        try:
+            marker = verify_data_path(path, files)
+            last_end = marker.last_end(files.boot_id()) if marker else LastEnd.CLEAN
+            removed_below = marker.removed_below if marker else 0
+            data_path = cls(path, settings, files, remover, lock, last_end, removed_below)
+            data_path._prepare()
+        except BaseException:
+            lock.close()
+            raise
+        return data_path
+
+    def topics(self) -> list[str]:
+        """The topics that there are, in the order of their names."""
+        return sorted(self._topics)
+
+    def open_topic(self, name: str, *, wall_ns: int) -> tuple[TopicStore, list[Finding]]:
+        """Opens a topic, which is created if there is none of this name; also returns what had to
+        be put right. The first message of a new topic gets the number `wall_ns // 1000`, or a
+        higher one if topics that we have removed went beyond that.
+
+        Raises StorageError.
+        """
+        assert name not in self._stores or self._stores[name].is_closed
+        folder = self._folder(name)
+        try:
+            store, findings = self._load_or_create(name, folder, wall_ns)
+        except OSError as error:
+            raise storage_error("open", folder, error) from error
+        self._stores[name] = store
+        self._set_recovered(name)
+        return store, findings
+
+    def remove_topic(self, name: str, *, wall_ns: int) -> None:
+        """Removes a topic and all its messages, also while it is open. Raises StorageError."""
+        store = self._stores.pop(name, None)
+        if store is not None:
+            store.discard()
+        folder = self._folder(name)
+        removed = removed_name(folder, self._removal_number + 1)
+        try:
+            if store is not None:
+                self._keep_numbers_of(store.log, wall_ns)
+            self._files.rename(folder, removed)
+            # The topic is now deleted; the remover or the next start removes its files.
+            self._removal_number += 1
+            self._topics.discard(name)
+            self._files.sync_folder(self._topics_path)
+            self._set_recovered(name)
+            self._remover.remove_folder(removed)
+        except OSError as error:
+            raise storage_error("remove", folder, error) from error
+
+    def close(self) -> None:
+        """Closes every topic that is still open, and gives the folder up. Raises StorageError if a
+        topic could not be brought to disk; the others were."""
+        try:
+            still_open = [store for store in self._stores.values() if not store.is_closed]
+            for failure in close_stores(still_open):
+                raise failure
+            # What could not be synced must not count as if it had been by the next start.
+            if not self._unrecovered and all(store.is_safe for store in self._stores.values()):
+                self._write_marker(is_open=False)
+        except OSError as error:
+            raise storage_error("close", self.path, error) from error
+        finally:
+            self._remover.close()
+            self._lock.close()
+
+    def _prepare(self) -> None:
+        try:
+            if self._last_end is LastEnd.CLEAN:
+                self._write_marker(is_open=True)
+            if TOPICS_NAME not in self._files.names(self.path):
+                self._files.make_folder(self._topics_path)
+                self._files.sync_folder(self.path)
+            for folder in self._files.names(self._topics_path):
+                if (number := maybe_removed(folder)) is not None:
+                    self._removal_number = max(self._removal_number, number)
+                    self._remover.remove_folder(f"{self._topics_path}/{folder}")
+                elif (name := names.name_of_file(folder)) is not None:
+                    self._topics.add(name)
+        except OSError as error:
+            raise _refusal("write to", self.path, error) from error
+        if self._last_end is not LastEnd.CLEAN:
+            self._unrecovered = set(self._topics)
+            self._end_recovery()
+
+    def _set_recovered(self, name: str) -> None:
+        if name in self._unrecovered:
+            self._unrecovered.remove(name)
+            self._end_recovery()
+
+    def _end_recovery(self) -> None:
+        """If every topic has been recovered, the last run is history."""
+        if not self._unrecovered:
+            # A marker that stays as it is only makes the next start more careful than it need be.
+            with contextlib.suppress(OSError):
+                self._write_marker(is_open=True)
+
+    def _keep_numbers_of(self, removed: TopicLog, wall_ns: int) -> None:
+        """Records in the marker which sequence numbers a deleted topic has used. Raises OSError."""
+        self._removed_below = max(self._removed_below, removed.next_seq)
+        if self._unrecovered:
+            return
+        try:
+            self._write_marker(is_open=True)
+        except OSError:
+            # Removing a topic makes room on a full disk. It is safe without the marker if the clock
+            # is beyond the topic's numbers: a topic that is created later starts there.
+            if removed.next_seq > seq_of_time(wall_ns):
+                raise
+
+    def _write_marker(self, *, is_open: bool) -> None:
+        marker = Marker(self._files.boot_id(), is_open, self._removed_below)
+        write_marker(self._files, self.path, marker)
+
+    def _folder(self, name: str) -> str:
+        return f"{self._topics_path}/{names.file_name(name)}"
+
+    def _load_or_create(
+        self, name: str, folder: str, wall_ns: int
+    ) -> tuple[TopicStore, list[Finding]]:
+        # The clock may have been set back, or a deleted topic may have used later numbers.
+        new_seq = max(seq_of_time(wall_ns), self._removed_below)
+        if name in self._topics:
+            return load_store(self._pool, folder, self._settings, new_seq, self._last_end)
+        self._files.make_folder(folder)
+        self._topics.add(name)
+        store = create_store(self._pool, folder, self._settings, new_seq)
+        if new_seq > seq_of_time(wall_ns):
+            # If a power loss took the topic without a trace, the next one of this name would start
+            # at the same number.
+            store.cursors.sync()
+        return store, []
+
+
+def lock_data_path(path: str, files: Files, *, shared: bool = False) -> Lock:
+    """Locks the folder; raises DataPathError if it cannot."""
+    try:
+        return files.lock(path, shared=shared)
+    except BlockingIOError as error:
+        # nsq compat: the words of the reference, which operators search their logs for.
+        raise DataPathError(
+            f"failed to lock data-path: cannot flock directory {path} - {error.strerror} "
+            "(possibly in use by another instance of nsqd)"
+        ) from error
+    except OSError as error:
+        raise _refusal("open", path, error) from error
+
+
+def verify_data_path(path: str, files: Files) -> Marker | None:
+    """Makes sure that everything in a data path is ours, and of a format that we know; returns its
+    marker, or None if it is not a data path yet. Raises DataPathError."""
+    try:
+        marker = read_marker(files, path)
+        for name in files.names(path):
+            if is_another_nsqds(name):
+                raise _foreign(path, name, _HOW_TO_IMPORT.format(path=path))
+        if TOPICS_NAME not in files.names(path):
+            return marker
+        if marker is None:
+            raise _foreign(path, TOPICS_NAME, "was not made by Penstock")
+        for folder in files.names(f"{path}/{TOPICS_NAME}"):
+            _verify_topic(path, f"{TOPICS_NAME}/{folder}", folder, files)
+    except OSError as error:
+        raise _refusal("read", path, error) from error
+    return marker
+
+
+def _verify_topic(path: str, relative: str, folder: str, files: Files) -> None:
+    if maybe_removed(folder) is not None:
+        return
+    if names.name_of_file(folder) is None:
+        raise _foreign(path, relative, "is not a topic")
+    try:
+        found = files.names(f"{path}/{relative}")
+    except NotADirectoryError as error:
+        raise _foreign(path, relative, "is not a topic") from error
+    for name in found:
+        if not is_known_in_topic(name):
+            raise _foreign(path, f"{relative}/{name}", "is not part of a log")
+
+
+def _foreign(path: str, name: str, why: str) -> DataPathError:
+    return DataPathError(f"data path {path} has foreign files: {name} {why}")
+
+
+def _refusal(doing: str, path: str, error: OSError) -> DataPathError:
+    return DataPathError(f"cannot {doing} data path {path}: {error.strerror or error}")

@@ -1,0 +1,125 @@
+"""What the files of a data path are called, and how names are told apart. Pure.
+
+    DATA_PATH/
+      penstock.format                      the format's version, and whether the last run ended well
+      topics/
+        orders/                            the folder of the topic `orders`
+          00001763240000000000.log         a segment, named for its first sequence number
+          00001763240000000000.index       what is known of the segment: a cache
+          00001763240000000000.log.bad     damaged bytes that recovery took out of the segment
+          cursors.7                        the journal of the channels, seventh generation
+          cursors.bad                      damaged bytes of the journal
+        orders~removed-1/                  a topic that was deleted, until its files are removed
+      importing/                           a data path in the making, to become part of this one
+      shard-1/                             the data path of another nsqd of this machine
+
+A name with `.new` added is a file that was not finished: it is removed when it is found.
+"""
+
+import re
+
+from penstock.common import names
+
+__all__ = [
+    "BAD_SUFFIX",
+    "CURSORS_BAD_NAME",
+    "FORMAT_NAME",
+    "IMPORTING_NAME",
+    "NEW_SUFFIX",
+    "TOPICS_NAME",
+    "cursors_name",
+    "index_name",
+    "is_another_nsqds",
+    "is_known_in_topic",
+    "maybe_generation",
+    "maybe_index_seq",
+    "maybe_removed",
+    "maybe_segment_seq",
+    "maybe_shard",
+    "removed_name",
+    "segment_name",
+    "shard_name",
+]
+
+FORMAT_NAME = "penstock.format"
+TOPICS_NAME = "topics"
+IMPORTING_NAME = "importing"
+CURSORS_BAD_NAME = "cursors.bad"
+BAD_SUFFIX = ".bad"
+NEW_SUFFIX = ".new"
+
+
+_SEGMENT = re.compile(r"(\d{20})\.log", re.ASCII)
+_INDEX = re.compile(r"(\d{20})\.index", re.ASCII)
+_SHARD = re.compile(r"shard-([1-9]\d{0,3})", re.ASCII)
+# No topic's file name contains a tilde.
+_REMOVED = re.compile(r"(.+)~removed-(\d+)", re.ASCII)
+_CURSORS = re.compile(r"cursors\.([1-9]\d*)", re.ASCII)
+_IN_TOPIC = re.compile(
+    r"\d{20}\.(log|index)(\.new)?|\d{20}\.log\.bad|cursors\.([1-9]\d*|bad)", re.ASCII
+)
+_NSQD_QUEUE = re.compile(r".*\.diskqueue\..*\.dat(\..*)?", re.DOTALL)
+
+
+def segment_name(first_seq: int) -> str:
+    """Padded, so that a folder's listing is in order."""
+    return f"{first_seq:020}.log"
+
+
+def index_name(first_seq: int) -> str:
+    return f"{first_seq:020}.index"
+
+
+def maybe_segment_seq(name: str) -> int | None:
+    """The first sequence number of the segment with this name, if it is one's name."""
+    match = _SEGMENT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def maybe_index_seq(name: str) -> int | None:
+    """The first sequence number of the segment that this index file is about, if it is one."""
+    match = _INDEX.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def cursors_name(generation: int) -> str:
+    return f"cursors.{generation}"
+
+
+def maybe_generation(name: str) -> int | None:
+    """Which generation of the cursors' journal has this name, if it is one's name."""
+    match = _CURSORS.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def is_known_in_topic(name: str) -> bool:
+    """Whether a file in a topic's folder is one of ours."""
+    return _IN_TOPIC.fullmatch(name) is not None
+
+
+def is_another_nsqds(name: str) -> bool:
+    """Whether a file in the data path is a queue that NSQ's own nsqd wrote."""
+    return _NSQD_QUEUE.fullmatch(name) is not None
+
+
+def shard_name(number: int) -> str:
+    """The folder of a shard; shard 0 has none, because the data path is its own."""
+    return f"shard-{number}"
+
+
+def maybe_shard(name: str) -> int | None:
+    """Which shard's folder has this name, if it is one's."""
+    match = _SHARD.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def removed_name(folder: str, number: int) -> str:
+    """The name of a topic's folder while it is being removed. The number makes it unique: the topic
+    may be created and deleted again before the first folder is removed."""
+    return f"{folder}~removed-{number}"
+
+
+def maybe_removed(folder: str) -> int | None:
+    """The number in the name of a folder made by `removed_name`; None for other folders."""
+    match = _REMOVED.fullmatch(folder)
+    return int(match[2]) if match and names.name_of_file(match[1]) is not None else None

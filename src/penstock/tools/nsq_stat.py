@@ -1,0 +1,207 @@
+"""`nsq_stat`: the figures of one channel, over all its nodes, as NSQ's rows or as a live view."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from rich.columns import Columns
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from penstock.admin_api.stats import Cluster, NodeStats, Snapshot
+from penstock.common.errors import HttpRequestError
+from penstock.tools.figures import counted, grouped, per_second
+from penstock.tools.live_screen import LiveScreen
+from penstock.tools.output import Output
+from penstock.tools.rates import Flow, Meter, Sample
+from penstock.tools.sparkline import sparkline
+
+__all__ = ["HEADER", "ChannelNotFound", "ChannelWatch", "row_of"]
+
+ROWS_PER_HEADER = 25
+
+HEADER = (
+    "------rate------+----------------depth----------------+--------------metadata---------------\n"
+    "ingress  egress |   total     mem    disk inflt   def |     req     t-o         msgs clients\n"
+)
+
+_TREND_WIDTH_MAX = 60
+_QUIET, _TITLE, _ALARM = "dim", "bold", "yellow"
+
+
+class ChannelNotFound(HttpRequestError):
+    """No node has the channel."""
+
+    def __init__(self, topic: str, channel: str) -> None:
+        super().__init__(topic, channel)
+        self.topic = topic
+        self.channel = channel
+
+    def __str__(self) -> str:
+        where = f"in stats metadata for topic({self.topic})"
+        return f"ERROR: failed to find channel({self.channel}) {where}"
+
+
+def row_of(flow: Flow) -> str:
+    """A row, as NSQ has it."""
+    rates = flow.rates or Sample()
+    return (
+        f"{round(rates.ingress):7d} {round(rates.egress):7d}"
+        f" | {flow.depth:7d} {flow.depth - flow.disk_depth:7d} {flow.disk_depth:7d}"
+        f" {flow.in_flight:5d} {flow.deferred:5d}"
+        f" | {flow.requeues:7d} {flow.timeouts:7d} {flow.messages:12d} {flow.clients:7d}\n"
+    )
+
+
+class ChannelWatch:
+    """One channel, looked at again and again."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        topic: str,
+        channel: str,
+        *,
+        interval_seconds: float,
+        count: int,
+    ) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._channel = channel
+        self._interval_seconds = interval_seconds
+        self._count = count
+        self._meter = Meter()
+        self._flow = Flow(topic, channel)
+        self._snapshot = Snapshot(0.0, [], [])
+        self._failures: list[HttpRequestError] = []
+
+    async def print_rows(self, output: Output, warn: Callable[[str], None]) -> None:
+        """Writes rows; the first once there is something to compare. Raises HttpRequestError if
+        nobody answers, or nobody has the channel; and what `output` raises."""
+        loop = asyncio.get_running_loop()
+        await self._look()
+        next_at, rows = loop.time(), 0
+        while rows < self._count:
+            if rows % ROWS_PER_HEADER == 0:
+                await output.write(HEADER.encode())
+            next_at = max(next_at + self._interval_seconds, loop.time())
+            await asyncio.sleep(next_at - loop.time())
+            await self._look()
+            for failure in self._failures:
+                warn(str(failure))
+            await output.write(row_of(self._flow).encode())
+            rows += 1
+
+    async def show_live(self, console: Console) -> None:
+        """Fills the terminal, until the user leaves; what was seen last stays there. Raises
+        HttpRequestError if nobody answers at first, or nobody has the channel."""
+        await self._look()
+        screen = LiveScreen(
+            console,
+            lambda: self.render(console),
+            self._look_again,
+            interval_seconds=self._interval_seconds,
+            count=self._count,
+        )
+        await screen.run()
+        console.print(self.render(console))
+
+    async def _look(self) -> None:
+        snapshot = await self._cluster.snapshot(self._topic, self._channel)
+        flows = {flow.channel: flow for flow in self._meter.observe(snapshot)}
+        if self._channel not in flows:
+            raise snapshot.failures[0] if snapshot.failures else self._not_found()
+        self._flow, self._snapshot = flows[self._channel], snapshot
+        self._failures = snapshot.failures
+
+    def _not_found(self) -> ChannelNotFound:
+        return ChannelNotFound(self._topic, self._channel)
+
+    async def _look_again(self) -> None:
+        try:
+            await self._look()
+        except HttpRequestError as failure:
+            self._failures = [failure]
+
+    # The picture.
+
+    def render(self, console: Console) -> RenderableType:
+        """Rates and depth with their past, then the counters, then what is wrong."""
+        width = min(max(console.size.width - 30, 10), _TREND_WIDTH_MAX)
+        notes = [Text(f" {each}", _ALARM, overflow="ellipsis") for each in self._failures]
+        parts: list[RenderableType] = [self._title(), "", self._trends(width, console), ""]
+        parts += [self._counters(), ""]
+        if len(self._snapshot.nodes) > 1:
+            parts += [self._node_table(), ""]
+        return Group(*parts, *notes)
+
+    def _title(self) -> RenderableType:
+        nodes = counted(len(self._snapshot.nodes), "node")
+        line = Table.grid(expand=True)
+        line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        line.add_column(no_wrap=True, justify="right")
+        name = Text.assemble((f" {self._topic} / {self._channel}", _TITLE), (f"   {nodes}", _QUIET))
+        if self._flow.is_paused:
+            name.append("   paused", _ALARM)
+        every = f"every {self._interval_seconds:g} s"
+        line.add_row(name, Text(f"{every} · {time.strftime('%H:%M:%S')} ", _QUIET))
+        return line
+
+    def _trends(self, width: int, console: Console) -> Table:
+        trail = self._flow.trail
+        table = Table(box=None, show_header=False, pad_edge=True)
+        table.add_column(style=_QUIET, min_width=8)
+        table.add_column(justify="right", min_width=10)
+        table.add_column(no_wrap=True)
+        ingress, egress = [each.ingress for each in trail], [each.egress for each in trail]
+        depth = [float(each.depth) for each in trail]
+        for name, now, past, style in (
+            ("ingress", f"{per_second(ingress[-1] if ingress else None)} /s", ingress, "cyan"),
+            ("egress", f"{per_second(egress[-1] if egress else None)} /s", egress, "green"),
+            ("depth", f"{grouped(self._flow.depth)}   ", depth, "yellow"),
+        ):
+            bars = sparkline(past, width, ascii_only=console.options.ascii_only).lstrip()
+            table.add_row(name, now, Text(bars, style))
+        return table
+
+    def _counters(self) -> RenderableType:
+        flow = self._flow
+        figures = {
+            "in memory": flow.depth - flow.disk_depth,
+            "on disk": flow.disk_depth,
+            "in flight": flow.in_flight,
+            "deferred": flow.deferred,
+            "requeued": flow.requeues,
+            "timed out": flow.timeouts,
+            "messages": flow.messages,
+            "clients": flow.clients,
+        }
+        shown = [
+            Text.assemble((f"{name} ", _QUIET), grouped(number)) for name, number in figures.items()
+        ]
+        return Padding(Columns(shown, padding=(0, 3)), (0, 1))
+
+    def _node_table(self) -> Table:
+        table = Table(box=None, pad_edge=True, header_style=_QUIET)
+        table.add_column("node", no_wrap=True)
+        for name in ("depth", "in flight", "deferred", "messages", "clients"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for node in self._snapshot.nodes:
+            table.add_row(node.address, *self._node_figures(node))
+        return table
+
+    def _node_figures(self, node: NodeStats) -> list[str]:
+        for topic in node.topics:
+            channel = topic.maybe_channel(self._channel)
+            if channel is not None:
+                figures = (
+                    channel.depth,
+                    channel.in_flight_count,
+                    channel.deferred_count,
+                    channel.message_count,
+                    channel.client_count,
+                )
+                return list(map(grouped, figures))
+        return []

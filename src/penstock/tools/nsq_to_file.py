@@ -1,0 +1,155 @@
+"""nsq_to_file: the messages of topics in files, a line each.
+
+A message is finished after the file it is in has been synced, and not before: whatever happens,
+it is in a file or still in the channel, or both. Files are synced when as many messages wait for
+it as may, or as nsqd sends; when `--sync-interval` has passed; on SIGHUP, which also begins new
+files; and at the end. A disk that fails ends the program.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.client import Consumer
+from penstock.client.addresses import parse_lookupds
+from penstock.client.discovery import request_headers
+from penstock.common import names
+from penstock.common.clock import SECOND_NS, SystemClock
+from penstock.common.errors import ClientError, ConfigError, HttpRequestError, NotConnected
+from penstock.common.logs import Logger
+from penstock.net.http_client.client import ACCEPT_V1, HttpClient
+from penstock.tools.consumer_options import consumer_config
+from penstock.tools.file_names import FileNames
+from penstock.tools.file_options import FileOptions, compile_topic_pattern
+from penstock.tools.rotating_file import RotatingFile
+from penstock.tools.runner import run_tool
+from penstock.tools.topic_archive import TopicArchive
+
+__all__ = ["run"]
+
+# Delay before nsqlookupds are queried again for topics when none has answered.
+RETRY_SECONDS = 5.0
+
+
+def run(options: FileOptions, log: Logger) -> int:
+    """Writes messages to files until it is told to stop. Raises Error."""
+    return run_tool(lambda stop: _Archive(options, log).run(stop), log)
+
+
+class _Topics(msgspec.Struct):
+    topics: list[str] | None = None
+
+
+class _Archive:
+    """All topics: those that are named, or those that lookupds know, as they become known."""
+
+    def __init__(self, options: FileOptions, log: Logger) -> None:
+        self._options = options
+        self._config = consumer_config("nsq_to_file", options)
+        self._log = log
+        self._pattern = compile_topic_pattern(options)
+        self._http = HttpClient(
+            connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
+            request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,
+        )
+        self._topics: dict[str, TopicArchive] = {}
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Until `stop` is set, or something fails. Raises Error."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self._run(stop, tasks)
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        return 0
+
+    async def _run(self, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
+        hangup = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
+        chores = [tasks.create_task(self._hang_up_whenever(hangup, tasks))]
+        if self._options.topic:
+            await self._add(self._options.topic, tasks)
+        else:
+            chores.append(tasks.create_task(self._keep_looking(tasks)))
+        await stop.wait()
+        for chore in chores:
+            chore.cancel()
+        for topic in self._topics.values():
+            topic.stop()
+
+    async def _hang_up_whenever(self, hangup: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
+        """Leaves it to tasks that are not cancelled with this one: what a thread has begun to do
+        with a file goes on, and until it has ended nobody else may have the file."""
+        while await hangup.wait():
+            hangup.clear()
+            self._log.info("SIGHUP, syncing and finishing files")
+            for topic in self._topics.values():
+                tasks.create_task(topic.hang_up())
+
+    # Topics.
+
+    async def _add(self, topics: Iterable[str], tasks: asyncio.TaskGroup) -> None:
+        """Raises ConfigError or ClientError if there is something wrong with one."""
+        for topic in topics:
+            if not names.is_valid(topic):
+                raise ConfigError(f"topic name {topic!r} is not valid")
+            if topic not in self._topics and self._pattern.search(topic):
+                self._topics[topic] = archive = await self._start(topic)
+                tasks.create_task(archive.run())
+
+    async def _start(self, topic: str) -> TopicArchive:
+        options = self._options
+        file_names = FileNames(options, topic, hostname=os.uname().nodename, pid=os.getpid())
+        consumer = Consumer(
+            topic,
+            options.channel,
+            nsqd=options.nsqd_tcp_address,
+            lookupd=options.lookupd_http_address,
+            config=self._config,
+        )
+        await consumer.start(wait_for_lookupd=True)
+        return TopicArchive(
+            consumer, RotatingFile(options, file_names, self._log, SystemClock()), options
+        )
+
+    async def _keep_looking(self, tasks: asyncio.TaskGroup) -> None:
+        refresh_seconds = self._options.topic_refresh_ns / SECOND_NS
+        while True:
+            pause_seconds = refresh_seconds
+            try:
+                known = await self._known_topics()
+            except NotConnected as failure:
+                self._log.error("could not retrieve topic list: %s", failure)
+                pause_seconds = min(refresh_seconds, RETRY_SECONDS)
+            else:
+                await self._add_found(known, tasks)
+            await asyncio.sleep(pause_seconds)
+
+    async def _add_found(self, topics: Iterable[str], tasks: asyncio.TaskGroup) -> None:
+        for topic in topics:
+            try:
+                await self._add([topic], tasks)
+            except (ConfigError, ClientError) as failure:
+                self._log.error("topic %s is left out for now: %s", topic, failure)
+
+    async def _known_topics(self) -> list[str]:
+        """Of all lookupds together. Raises NotConnected if none can be asked."""
+        # HttpClient asks for V1 by itself.
+        headers = [each for each in request_headers(self._config) if each != ACCEPT_V1]
+        found: set[str] = set()
+        failures: list[HttpRequestError] = []
+        lookupds = parse_lookupds(self._options.lookupd_http_address)
+        for lookupd in lookupds:
+            try:
+                answer = await self._http.get_json(f"{lookupd}/topics", _Topics, headers=headers)
+            except HttpRequestError as failure:
+                self._log.warning("%s", failure)
+                failures.append(failure)
+            else:
+                found.update(answer.topics or ())
+        if len(failures) == len(lookupds):
+            raise NotConnected("no lookupd can be asked: " + "; ".join(map(str, failures)))
+        return sorted(found)

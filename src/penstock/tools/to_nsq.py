@@ -1,0 +1,247 @@
+"""to_nsq: what comes on standard input is published, record by record, to every nsqd named.
+
+What is there is published together. It ends well only if all that was read has been confirmed by
+all; a signal ends the reading, and what was read before is still published, in a bounded time. What
+was read and is not confirmed at the end is counted.
+"""
+
+import asyncio
+import os
+import select
+import sys
+import threading
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import CancelledError
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from penstock.client import ClientConfig, Producer
+from penstock.client.batches import cut
+from penstock.common import names
+from penstock.common.errors import ClientError, ConfigError, Error, Refused
+from penstock.common.logs import Logger
+from penstock.common.option_types import BOOL, INT, STRING, STRINGS
+from penstock.common.options import check_values, option
+from penstock.tools.consumer_options import CLIENT_OPTIONS, client_config
+from penstock.tools.figures import counted
+from penstock.tools.records import RecordSplitter
+from penstock.tools.runner import run_tool
+from penstock.tools.throttle import Throttle
+
+__all__ = ["ToNsqOptions", "check", "run"]
+
+READ_BYTES = 1 << 20
+
+# How much may have been read and not been published.
+READ_AHEAD_CHUNKS = 2
+
+# How long what was read may take to be published after a signal; a rate can make that long.
+LEAVING_SECONDS = 5.0
+
+# How often the thread that reads looks for a signal when nothing comes, and how long it may take to
+# see one. It takes for ever if somebody else reads our input too, and was faster.
+LOOK_SECONDS = 0.1
+READER_LEAVING_SECONDS = 1.0
+
+# What nsqd says when one message among several is not to its liking.
+_MAY_BE_ONE_OF_MANY = frozenset({"E_BAD_MESSAGE", "E_BAD_BODY"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToNsqOptions:
+    """The options of to_nsq."""
+
+    version: bool = option(False, BOOL, "print the version and exit", key=None)
+    topic: str = option("", STRING, "topic to publish to", key=None)
+    nsqd_tcp_address: tuple[str, ...] = option(
+        (),
+        STRINGS,
+        "nsqd to publish to: host:port, or a unix socket's path; each gets every message",
+        key=None,
+    )
+    delimiter: str = option(
+        "\n", STRING, "byte that ends a record", key=None, default_text="a newline"
+    )
+    rate: int = option(0, INT, "most messages a second; 0 for no limit", key=None)
+    producer_opt: tuple[str, ...] = option(
+        (), CLIENT_OPTIONS, "option of the producer: name,value, or name alone for true", key=None
+    )
+
+
+def check(options: ToNsqOptions) -> None:
+    """Raises ConfigError if to_nsq cannot do as these options say."""
+    check_values(options)
+    if not options.topic:
+        raise ConfigError("--topic required")
+    if not names.is_valid(options.topic):
+        raise ConfigError("--topic is invalid")
+    if len(_delimiter(options)) != 1:
+        raise ConfigError("--delimiter must be a single byte")
+    if not options.nsqd_tcp_address:
+        raise ConfigError("--nsqd-tcp-address required")
+    _config(options)
+
+
+def run(options: ToNsqOptions, log: Logger) -> int:
+    """Publishes standard input. Raises ClientError if not all of it was confirmed."""
+    return run_tool(lambda stop: _publish_all(options, stop, log), log)
+
+
+def _config(options: ToNsqOptions) -> ClientConfig:
+    return client_config("to_nsq", "--producer-opt", options.producer_opt)
+
+
+def _delimiter(options: ToNsqOptions) -> bytes:
+    return options.delimiter.encode(errors="surrogateescape")
+
+
+async def _publish_all(options: ToNsqOptions, stop: asyncio.Event, log: Logger) -> int:
+    config = _config(options)
+    if options.rate > 0:
+        log.info("Throttling messages rate to max:%d/second", options.rate)
+    async with AsyncExitStack() as stack:
+        publishers = [
+            _Publisher(await stack.enter_async_context(Producer(address, config=config)), options)
+            for address in dict.fromkeys(options.nsqd_tcp_address)
+        ]
+        records, read_count = _records(_delimiter(options), stop), 0
+        throttle = Throttle(options.rate)
+        try:
+            async with _leaving_in_time(stop):
+                async for batch in records:
+                    read_count += len(batch)
+                    await _publish(batch, publishers, throttle)
+        except (ClientError, TimeoutError) as failure:
+            stop.set()
+            read_count += sum([len(batch) async for batch in records])
+            left_count = read_count - min(each.confirmed_count for each in publishers)
+            raise ClientError(_what_is_left(failure, left_count)) from failure
+    return 0
+
+
+async def _publish(
+    records: Sequence[bytes], publishers: Sequence["_Publisher"], throttle: Throttle
+) -> None:
+    start = 0
+    while start < len(records):
+        end = start + await throttle.take(len(records) - start)
+        await asyncio.gather(*(each.publish(records[start:end]) for each in publishers))
+        start = end
+
+
+@asynccontextmanager
+async def _leaving_in_time(stop: asyncio.Event) -> AsyncIterator[None]:
+    """Raises TimeoutError if the block does not end in time after `stop` was set."""
+
+    async def limit_from_stop() -> None:
+        await stop.wait()
+        limit.reschedule(asyncio.get_running_loop().time() + LEAVING_SECONDS)
+
+    async with asyncio.timeout(None) as limit:
+        limiting = asyncio.create_task(limit_from_stop())
+        try:
+            yield
+        finally:
+            limiting.cancel()
+
+
+def _what_is_left(failure: Exception, left_count: int) -> str:
+    reason = str(failure) or f"not all was published within {LEAVING_SECONDS:g} s"
+    return f"{reason} ({counted(left_count, 'record')} read and not published)"
+
+
+class _Publisher:
+    """Publishes to one nsqd, in order."""
+
+    def __init__(self, producer: Producer, options: ToNsqOptions) -> None:
+        self._producer = producer
+        self._topic = options.topic
+        self._batch_size_max = _config(options).max_batch_size
+        self.confirmed_count = 0
+
+    async def publish(self, records: Sequence[bytes]) -> None:
+        """Returns when all are confirmed. Raises ClientError for the first that is not."""
+        batches = [self._publish(run) for run in cut(records, self._batch_size_max)]
+        await asyncio.gather(*batches)
+
+    async def _publish(self, batch: Sequence[bytes]) -> None:
+        """What goes together is stored whole or not at all: if one record is refused, those
+        before it are published by themselves."""
+        try:
+            await self._producer.publish_many(self._topic, batch)
+            self.confirmed_count += len(batch)
+        except Refused as refusal:
+            if len(batch) == 1 or refusal.code not in _MAY_BE_ONE_OF_MANY:
+                raise
+            for record in batch:
+                await self._producer.publish(self._topic, record)
+                self.confirmed_count += 1
+
+
+async def _records(delimiter: bytes, stop: asyncio.Event) -> AsyncIterator[list[bytes]]:
+    splitter = RecordSplitter(delimiter)
+    async for chunk in _chunks(stop):
+        if records := splitter.feed(chunk):
+            yield records
+    if records := splitter.rest():
+        yield records
+
+
+async def _chunks(stop: asyncio.Event) -> AsyncIterator[bytes]:
+    """Standard input, until its end, or until what had been read when `stop` was set. Raises Error
+    if it cannot be read.
+
+    It is read by a thread, since what a loop can wait for does not include files.
+    """
+    if sys.stdin is None:
+        raise Error("standard input is closed")
+    queue: asyncio.Queue[bytes | OSError] = asyncio.Queue(READ_AHEAD_CHUNKS)
+    reading = (sys.stdin.fileno(), queue, asyncio.get_running_loop(), stop)
+    threading.Thread(target=_read, args=reading, daemon=True).start()
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        while chunk := await _next_chunk(queue, stopped):
+            yield chunk
+    finally:
+        stopped.cancel()
+
+
+def _read(
+    fd: int,
+    queue: asyncio.Queue[bytes | OSError],
+    loop: asyncio.AbstractEventLoop,
+    stop: asyncio.Event,
+) -> None:
+    """Every chunk goes into the queue, and the empty one, or an error, last."""
+    chunk: bytes | OSError = b"?"
+    with suppress(CancelledError, RuntimeError):  # which is how we learn that the loop has ended
+        while isinstance(chunk, bytes) and chunk:
+            try:
+                chunk = _read_chunk(fd, stop)
+            except OSError as error:
+                chunk = error
+            asyncio.run_coroutine_threadsafe(queue.put(chunk), loop).result()
+
+
+def _read_chunk(fd: int, stop: asyncio.Event) -> bytes:
+    """Nothing at the end, and once `stop` is set."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while not stop.is_set():
+        if poll.poll(LOOK_SECONDS * 1000):
+            with suppress(BlockingIOError):  # somebody else was faster
+                return os.read(fd, READ_BYTES)
+    return b""
+
+
+async def _next_chunk(queue: asyncio.Queue[bytes | OSError], stopped: asyncio.Task[bool]) -> bytes:
+    """Nothing at the end; the thread says so when we are stopped, unless it hangs."""
+    getting = asyncio.create_task(queue.get())
+    await asyncio.wait({getting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait({getting}, timeout=READER_LEAVING_SECONDS)
+    if getting.cancel():
+        return b""
+    chunk = getting.result()
+    if isinstance(chunk, OSError):
+        raise Error(f"standard input cannot be read: {chunk.strerror}")
+    return chunk

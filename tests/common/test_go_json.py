@@ -1,0 +1,99 @@
+"""Every expectation here is what Go 1.19's encoding/json writes."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.net.http_server import to_json
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, "null"),
+        (True, "true"),
+        (False, "false"),
+        (0, "0"),
+        (-12, "-12"),
+        (2**63 - 1, "9223372036854775807"),
+        ("", '""'),
+        ("a b", '"a b"'),
+        ("é😀", '"é😀"'),
+        ('"\\/', '"\\"\\\\/"'),
+        ("<a & b>", '"\\u003ca \\u0026 b\\u003e"'),
+        ("\n\r\t", '"\\n\\r\\t"'),
+        ("\b\f\x00\x1f\x7f", '"\\u0008\\u000c\\u0000\\u001f\x7f"'),
+        ("\\b\\f", '"\\\\b\\\\f"'),
+        ("\\\b", '"\\\\\\u0008"'),
+        ("\u2028\u2029", '"\\u2028\\u2029"'),
+        ("\ud800x", '"\ufffdx"'),
+        ([], "[]"),
+        ((1, 2), "[1,2]"),
+        ({}, "{}"),
+        ({"b": 1, "a": [None, {}]}, '{"b":1,"a":[null,{}]}'),
+        ({"<": "&"}, '{"\\u003c":"\\u0026"}'),
+        ({"\ud800": ["\udfff"]}, '{"\ufffd":["\ufffd"]}'),
+    ],
+)
+def test_values_are_written_as_go_writes_them(value: object, expected: str) -> None:
+    assert expected.encode() == to_json(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0.0, "0"),
+        (-0.0, "-0"),
+        (1.0, "1"),
+        (0.5, "0.5"),
+        (0.99, "0.99"),
+        (100.0, "100"),
+        (123456789.0, "123456789"),
+        (1.5e9, "1500000000"),
+        (1e20, "100000000000000000000"),
+        (1e21, "1e+21"),
+        (1.25e21, "1.25e+21"),
+        (1e100, "1e+100"),
+        (0.000001, "0.000001"),
+        (0.0000001, "1e-7"),
+        (1.5e-9, "1.5e-9"),
+        (1e-10, "1e-10"),
+        (5e-324, "5e-324"),
+        (-2.5, "-2.5"),
+        (1.7976931348623157e308, "1.7976931348623157e+308"),
+        (0.1 + 0.2, "0.30000000000000004"),
+    ],
+)
+def test_floats_are_written_as_go_writes_them(value: float, expected: str) -> None:
+    assert expected.encode() == to_json(value)
+    assert f'{{"a":[{expected}]}}'.encode() == to_json({"a": [value]})
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_what_json_has_no_word_for_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="JSON has no"):
+        to_json([value])
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=8),
+    lambda children: (
+        st.lists(children, max_size=4) | st.dictionaries(st.text(max_size=8), children, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_what_is_written_reads_back_the_same(value: object) -> None:
+    written = to_json(value)
+
+    assert value == json.loads(written)
+    assert not set(b"<>&") & set(written)
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_reads_back_the_same(value: float) -> None:
+    assert value == float(to_json(value))

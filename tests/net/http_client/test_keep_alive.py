@@ -1,0 +1,120 @@
+"""Requests on connections that are kept, or that the server has closed meanwhile."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+import uvloop
+
+from penstock.common.errors import HttpRequestError
+from penstock.net.http_client.keep_alive import KeepAliveClient
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
+
+
+class Server:
+    """Answers every request with the same, on connections that end after `requests_max`: of their
+    own accord, or without a word at the next request."""
+
+    def __init__(self, answer: bytes, requests_max: int, *, waits_for_one_more: bool) -> None:
+        self.connections = 0
+        self.requests: list[bytes] = []
+        self._answer = answer
+        self._requests_max = requests_max
+        self._waits_for_one_more = waits_for_one_more
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        for _ in range(self._requests_max):
+            try:
+                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
+            except asyncio.IncompleteReadError:
+                break
+            writer.write(self._answer)
+        if self._waits_for_one_more:
+            await reader.read(1)
+        writer.close()
+
+
+def with_server(
+    scenario: Callable[[KeepAliveClient, str], Coroutine[Any, Any, None]],
+    *,
+    answer: bytes = OK,
+    requests_max: int = 1000,
+    waits_for_one_more: bool = False,
+) -> Server:
+    """Plays the scenario, given a client and a URL; the server tells what it has seen."""
+    served = Server(answer, requests_max, waits_for_one_more=waits_for_one_more)
+
+    async def scene() -> None:
+        server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
+        client = KeepAliveClient(connect_timeout_seconds=60, request_timeout_seconds=60)
+        try:
+            await scenario(client, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x")
+        finally:
+            client.close()
+            server.close()
+            await server.wait_closed()
+
+    uvloop.run(scene())
+    return served
+
+
+async def twice(client: KeepAliveClient, url: str) -> None:
+    for _ in range(2):
+        assert b"hi" == (await client.fetch("GET", url)).body
+        await asyncio.sleep(0.01)  # so that we know of a connection that was closed
+
+
+def test_one_connection_serves_one_request_after_the_other() -> None:
+    server = with_server(twice)
+
+    assert (1, 2) == (server.connections, len(server.requests))
+    assert b"Connection: close" not in server.requests[0]
+
+
+def test_requests_at_a_time_have_connections_of_their_own_which_are_kept() -> None:
+    async def scenario(client: KeepAliveClient, url: str) -> None:
+        for _ in range(3):
+            await asyncio.gather(*(client.fetch("GET", url) for _ in range(4)))
+
+    server = with_server(scenario)
+
+    assert (4, 12) == (server.connections, len(server.requests))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        OK.replace(b"\r\n", b"\r\nConnection: close\r\n", 1),
+        b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nhi",
+        OK + b"and more",
+        OK + OK,
+    ],
+)
+def test_a_connection_that_cannot_be_kept_is_not(answer: bytes) -> None:
+    server = with_server(twice, answer=answer)
+
+    assert (2, 2) == (server.connections, len(server.requests))
+
+
+def test_a_connection_that_was_closed_meanwhile_is_no_failure() -> None:
+    server = with_server(twice, requests_max=1)
+
+    assert (2, 2) == (server.connections, len(server.requests))
+
+
+def test_a_connection_that_is_closed_at_the_next_request_is_no_failure_either() -> None:
+    server = with_server(twice, requests_max=1, waits_for_one_more=True)
+
+    assert (2, 2) == (server.connections, len(server.requests))
+
+
+def test_half_an_answer_is_a_failure() -> None:
+    async def scenario(client: KeepAliveClient, url: str) -> None:
+        for _ in range(2):
+            with pytest.raises(HttpRequestError, match="ended before the answer did"):
+                await client.fetch("POST", url)
+
+    with_server(scenario, answer=OK[:-1], requests_max=1)

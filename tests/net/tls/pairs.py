@@ -1,0 +1,35 @@
+"""A server and a client whose bytes are carried from one to the other by hand."""
+
+import ssl
+
+from penstock.net.tls import TlsLayer
+
+__all__ = ["carry", "layers", "shake_hands"]
+
+
+def layers(
+    server: ssl.SSLContext, client: ssl.SSLContext, host: str | None = "localhost"
+) -> tuple[TlsLayer, TlsLayer]:
+    """Both sides, before anything was carried."""
+    return TlsLayer(server), TlsLayer(client, server_side=False, server_hostname=host)
+
+
+def shake_hands(
+    server: ssl.SSLContext, client: ssl.SSLContext, host: str | None = "localhost"
+) -> tuple[TlsLayer, TlsLayer]:
+    """Both sides, after the handshake. Raises the error of the side that fails first."""
+    ours, theirs = layers(server, client, host)
+    carry(ours, theirs)
+    assert not ours.handshaking
+    assert not theirs.handshaking
+    return ours, theirs
+
+
+def carry(ours: TlsLayer, theirs: TlsLayer) -> None:
+    """Carries what is pending to and fro, until there is no more. Expects no plain bytes."""
+    while waiting := (theirs.pending(), ours.pending()):
+        if not any(waiting):
+            return
+        for receiver, data in zip((ours, theirs), waiting, strict=True):
+            receiver.receive(data)
+            assert b"" == receiver.read()

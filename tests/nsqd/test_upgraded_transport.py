@@ -1,0 +1,196 @@
+"""Layers under a connection: what is sent through them, and handshakes that come to nothing."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from tests.net.tls.certificates import Authority
+
+from penstock.common.errors import StreamCorrupt, TlsFailed
+from penstock.net.tls import ReloadableContext, TlsLayer, client_context, server_context
+from penstock.nsqd import upgraded_transport
+from penstock.nsqd.upgraded_transport import LayeredTransport
+from penstock.protocol.deflate import Deflate
+from penstock.protocol.layer_stack import LayerStack
+from penstock.protocol.snappy import Snappy
+
+
+class Transport:
+    """Keeps what is written, or hands it to somebody."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.on_write: Callable[[bytes], None] = self.keep
+
+    def keep(self, data: bytes) -> None:
+        self.written += data
+
+    def write(self, data: bytes) -> None:
+        self.on_write(data)
+
+
+@pytest.fixture
+def transport() -> Transport:
+    return Transport()
+
+
+@pytest.fixture
+def under_test(transport: Transport) -> LayeredTransport:
+    return layers_on(transport)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def context(authority: Authority) -> ReloadableContext:
+    ours = authority.issue("server")
+    return ReloadableContext(lambda: server_context(cert=ours.cert, key=ours.key))
+
+
+def layers_on(transport: Transport) -> LayeredTransport:
+    bare: Any = transport
+    return LayeredTransport(cast("asyncio.Transport", bare))
+
+
+class TestCompression:
+    def test_what_came_before_its_time_is_not_lost(
+        self, under_test: LayeredTransport, transport: Transport
+    ) -> None:
+        peer = Deflate()
+        under_test.compress(Deflate(), peer.encode(b"ahead"))
+        under_test.receive(peer.encode(b" of time"))
+
+        assert b"ahead of time" == under_test.read() + under_test.read()
+        under_test.write(b"answer")
+        peer.receive(transport.written)
+        assert b"answer" == peer.read()
+
+    def test_a_stream_that_cannot_be_read_is_the_callers_to_end(
+        self, under_test: LayeredTransport
+    ) -> None:
+        under_test.compress(Snappy(), b"not snappy")
+
+        with pytest.raises(StreamCorrupt):
+            under_test.read()
+
+    def test_there_is_no_tls_to_say_goodbye_with(
+        self, under_test: LayeredTransport, transport: Transport
+    ) -> None:
+        under_test.compress(Deflate(), b"")
+        under_test.say_goodbye()
+
+        assert b"" == transport.written
+        assert under_test.tls is None
+        assert not under_test.has_ended
+        assert not under_test.is_shaking_hands
+
+
+class TestTls:
+    def test_both_shake_hands_and_one_says_goodbye(
+        self,
+        under_test: LayeredTransport,
+        transport: Transport,
+        authority: Authority,
+        context: ReloadableContext,
+    ) -> None:
+        peer = TlsLayer(
+            client_context(root_ca=authority.root_ca),
+            server_side=False,
+            server_hostname="127.0.0.1",
+        )
+
+        def answer(data: bytes) -> None:
+            peer.receive(data)
+            peer.shake_hands()
+            if pending := peer.pending():
+                under_test.receive(pending)
+
+        transport.on_write = answer
+        asyncio.run(under_test.start_tls(context, peer.pending()))
+
+        assert under_test.tls is not None
+        assert "TLS1.3" == under_test.tls.version
+        transport.on_write = peer.receive
+        under_test.compress(Deflate(), b"")
+        theirs = Deflate()
+        under_test.receive(peer.encode(theirs.encode(b"question")))
+        assert b"question" == under_test.read()
+        under_test.write(b"answer")
+        theirs.receive(peer.read())
+        assert b"answer" == theirs.read()
+
+        under_test.say_goodbye()
+        assert b"" == peer.read()
+        assert peer.ended
+        under_test.receive(peer.close())
+        assert b"" == under_test.read()
+        assert under_test.has_ended
+
+    def test_a_handshake_that_takes_too_long_leaves_the_transport_bare(
+        self,
+        under_test: LayeredTransport,
+        transport: Transport,
+        context: ReloadableContext,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(upgraded_transport, "HANDSHAKE_SECONDS", 0.01)
+
+        with pytest.raises(TlsFailed, match="i/o timeout"):
+            asyncio.run(under_test.start_tls(context, b""))
+        under_test.write(b"in clear")
+        assert b"in clear" == transport.written
+
+    def test_one_that_fails_leaves_it_bare_behind_an_alert(
+        self, under_test: LayeredTransport, transport: Transport, context: ReloadableContext
+    ) -> None:
+        with pytest.raises(TlsFailed, match="unexpected message"):
+            asyncio.run(under_test.start_tls(context, b"\x16\x03\x01\x00\x05hello"))
+        under_test.write(b"in clear")
+
+        assert transport.written.startswith(b"\x15\x03")
+        assert transport.written.endswith(b"in clear")
+        assert not under_test.is_shaking_hands
+
+
+class TestStack:
+    def test_the_last_one_pushed_is_next_to_the_protocol(self) -> None:
+        ours, theirs = LayerStack(), LayerStack()
+        for stack in (ours, theirs):
+            stack.push(Deflate())
+            stack.push(Snappy())
+
+        theirs.receive(ours.encode(b"x" * 100))
+        assert b"x" * 100 == theirs.read()
+        assert b"" == theirs.read()
+
+        outer = Deflate()
+        outer.receive(stack_of(Deflate(), Snappy()).encode(b"y"))
+        assert outer.read().startswith(b"\xff\x06\x00\x00sNaPpY")
+
+    def test_pieces_stay_pieces_however_much_is_beneath(self) -> None:
+        stack = stack_of(Snappy(), Deflate())
+        stack.receive(stack_of(Snappy(), Deflate()).encode(bytes(10_000_000)))
+        sizes = []
+        while piece := stack.read():
+            sizes.append(len(piece))
+
+        assert 10_000_000 == sum(sizes)
+        assert max(sizes) <= 256 * 1024
+
+    def test_without_layers_bytes_are_sent_as_they_are(self) -> None:
+        stack = stack_of(Deflate())
+        stack.clear()
+
+        assert not stack
+        assert b"x" == stack.encode(b"x")
+
+
+def stack_of(*layers: Deflate | Snappy) -> LayerStack:
+    stack = LayerStack()
+    for layer in layers:
+        stack.push(layer)
+    return stack

@@ -1,0 +1,81 @@
+"""A chunk is stored once, also when nsqd's answer is lost or nsqd is killed."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.spark.tables import history
+
+from penstock.common.errors import HttpRequestError, NotConnected
+from penstock.pipelines.brokers import Brokers
+from penstock.pipelines.chunk_publisher import ChunkPublisher, is_run_of
+from penstock.pipelines.stopping import Stop
+from penstock.testing.nsqd import NsqdProcess
+from pyspark_nsq.http_calls import HttpCalls
+
+
+def publisher(nsqd: NsqdProcess, patience_seconds: float = 60.0) -> ChunkPublisher:
+    brokers = Brokers((nsqd.http_address,))
+    made = ChunkPublisher(brokers, "again", Stop(), patience_seconds=patience_seconds)
+    made.choose_node()
+    return made
+
+
+def bodies(nsqd: NsqdProcess) -> list[str]:
+    return [message["body"] for message in history(nsqd, "again")]
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+def test_a_chunk_without_an_answer_is_looked_for_before_it_is_sent_again(
+    nsqd: NsqdProcess, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
+) -> None:
+    chunks = publisher(nsqd)
+    nsqd.publish("again", b"one")  # somebody else's
+    plan = chunks.plan(2)
+    nsqd.publish("again", b"two")
+    real, lost = HttpCalls.post, iter(["the answer"])
+
+    def post(self: HttpCalls, *args: Any, **more: Any) -> Any:
+        if next(lost, None) is None:
+            return real(self, *args, **more)
+        if arrives:
+            real(self, *args, **more)
+        raise HttpRequestError("nsqd", "the connection was lost")
+
+    monkeypatch.setattr(HttpCalls, "post", post)
+    chunks.publish(plan, [b"one", b"two"])
+
+    assert ["one", "two", "one", "two"] == bodies(nsqd)
+    assert chunks.is_stored(plan, [b"one", b"two"])
+    assert not chunks.is_stored(plan, [b"two", b"two"])
+
+
+def test_a_node_that_does_not_come_back_ends_it(nsqd: NsqdProcess) -> None:
+    chunks = publisher(nsqd, patience_seconds=0.0)
+    plan = chunks.plan(1)
+    nsqd.kill()
+    with pytest.raises((HttpRequestError, NotConnected)):
+        chunks.publish(plan, [b"one"])
+    nsqd.restart()
+
+    assert [] == bodies(nsqd)
+
+
+BODIES = st.lists(st.sampled_from([b"a", b"b"]), max_size=12)
+
+
+@given(wanted=BODIES.filter(bool), stored=BODIES)
+def test_a_run_of_bodies_is_found_wherever_it_is(wanted: list[bytes], stored: list[bytes]) -> None:
+    starts = range(len(stored) - len(wanted) + 1)
+    expected = any(stored[start : start + len(wanted)] == wanted for start in starts)
+
+    assert expected == is_run_of(wanted, iter(stored))
+
+
+def test_stored_bodies_are_read_one_at_a_time() -> None:
+    endless = itertools.cycle([b"other", b"one", b"two"])
+
+    assert is_run_of([b"one", b"two"], endless)
+    assert b"other" == next(endless)

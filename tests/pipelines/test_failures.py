@@ -1,0 +1,37 @@
+"""What Spark raises reaches the user as one line."""
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.common.errors import PipelineFailed
+from penstock.pipelines.failures import telling_in_words
+
+
+def nobody_there(spark: SparkSession) -> None:
+    spark.read.format("nsq").options(nsqd="127.0.0.1:1", topic="x").load().count()
+
+
+def nobody_there_for_a_stream(spark: SparkSession) -> None:
+    stream = spark.readStream.format("nsq").options(nsqd="127.0.0.1:1", topic="x").load()
+    stream.writeStream.format("noop").start().awaitTermination()
+
+
+@pytest.mark.parametrize(
+    ("work", "words"),
+    [
+        (nobody_there, "http://127.0.0.1:1/topic/log: Connection refused"),
+        (nobody_there_for_a_stream, "http://127.0.0.1:1/topic/log: Connection refused"),
+        (lambda spark: spark.sql("selec 1"), "Syntax error at or near 'selec'. (line 1, pos 0)"),
+        (lambda spark: spark.read.parquet("/no/where"), "Path does not exist: file:/no/where."),
+        (lambda spark: spark.sql("select raise_error('oh')").collect(), "oh"),
+    ],
+)
+def test_a_failure_of_sparks_is_one_line(
+    spark: SparkSession, work: Callable[[SparkSession], object], words: str
+) -> None:
+    with pytest.raises(PipelineFailed) as failure, telling_in_words():
+        work(spark)
+
+    assert words == str(failure.value)

@@ -1,0 +1,89 @@
+"""From Spark's reports to figures, without Spark."""
+
+import pickle
+from typing import Any
+
+from pyspark.sql import Row
+
+from penstock.pipelines.progress import Figures, ObservedCounts, QueryMeter, RateMeter
+from penstock.pipelines.view import in_one_line
+from pyspark_nsq.offsets import TopicNode
+
+
+def report(batch: int, rows: int, end: dict[str, int], there: dict[str, int]) -> dict[str, Any]:
+    source = {"endOffset": {"orders": end}, "latestOffset": {"orders": there}}
+    return {
+        "timestamp": f"2026-11-15T08:00:{batch:02}.000Z",
+        "batchId": batch,
+        "numInputRows": rows,
+        "durationMs": {"triggerExecution": 1500},
+        "sources": [source],
+    }
+
+
+def test_reports_are_counted_once_and_lag_is_told_by_node() -> None:
+    meter = QueryMeter("orders")
+    first = report(0, 100, {"1": 100, "2": 7}, {"1": 150, "2": 7})
+    meter.observe([first])
+    meter.observe([first, report(1, 50, {"1": 150, "2": 7}, {"1": 170, "2": 9})])
+    figures = meter.figures(10.0)
+
+    assert (2, 150, 1.5) == (figures.batches, figures.rows, figures.batch_seconds)
+    assert {"1": 20, "2": 2} == figures.lag
+    assert 22 == figures.behind
+
+
+def test_what_is_left_until_the_target_gives_the_time_it_takes() -> None:
+    meter = QueryMeter("orders", target={TopicNode("orders", 1): 300})
+    meter.figures(10.0)
+    meter.observe([report(0, 100, {"1": 100}, {"1": 400})])
+    figures = meter.figures(12.0)
+
+    assert 200 == figures.left
+    assert 50.0 == figures.rows_per_second
+    assert 4.0 == figures.seconds_left
+    assert "orders: 100 messages, 50.0/s, batch 1.5 s, behind 300, 4 s left" == in_one_line(figures)
+
+
+def test_a_rate_outlasts_long_batches_and_ends_when_nothing_comes() -> None:
+    meter = RateMeter()
+    for at in range(5):
+        meter.rate(30.0 * at, 3000 * at)
+
+    assert 100.0 == meter.rate(170.0, 12_000)
+    assert 100.0 == meter.rate(179.0, 12_000)
+    assert 9000 / 570 == meter.rate(600.0, 12_000)
+    assert RateMeter().rate(1.0, 0) is None
+
+
+def test_offsets_of_another_source_are_not_taken_for_ours() -> None:
+    meter = QueryMeter("rate")
+    strange = report(0, 3, {}, {}) | {"sources": [{"endOffset": "7", "latestOffset": None}]}
+    meter.observe([strange])
+
+    assert Figures(name="rate", batches=1, rows=3, batch_seconds=1.5) == meter.figures(1.0)
+
+
+def observed(batch: int, **counts: int) -> dict[str, Any]:
+    return {"batchId": batch, "observedMetrics": {"counts": Row(**counts)} if counts else None}
+
+
+def test_observed_counts_are_summed_once_for_each_batch() -> None:
+    counts = ObservedCounts()
+
+    assert {} == counts.totals([observed(0)])
+    assert {"rejected": 0, "out": 3} == counts.totals([observed(0, rejected=0, out=3)])
+    reports = [observed(0, rejected=0, out=3), observed(1, rejected=1, out=2), observed(2)]
+    for _ in range(2):
+        assert {"rejected": 1, "out": 5} == counts.totals(reports)
+    assert {"rejected": 1, "out": 6} == counts.totals([*reports, observed(2, rejected=0, out=1)])
+
+
+def test_observed_counts_do_not_grow_with_the_number_of_batches() -> None:
+    counts, sizes = ObservedCounts(), []
+    for last in range(1, 2000):  # Spark shows the last 20
+        window = range(max(last - 20, 0), last)
+        assert {"out": 1000 * last} == counts.totals(observed(each, out=1000) for each in window)
+        sizes.append(len(pickle.dumps(counts)))
+
+    assert max(sizes) < sizes[0] + 32  # the digits of two numbers

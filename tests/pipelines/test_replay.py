@@ -1,0 +1,172 @@
+"""What a lake or history has is published again: in order, once, also after an interruption."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from tests.spark.tables import history, publish
+
+from penstock.common.errors import ConfigError, LakeError, NotConnected, PipelineFailed
+from penstock.pipelines import replay as replay_module
+from penstock.pipelines.brokers import Brokers
+from penstock.pipelines.chunk_publisher import ChunkPublisher
+from penstock.pipelines.lake import Lake
+from penstock.pipelines.replay import Pace, Replay, ReplayOrder, check_order, time_ns_of
+from penstock.pipelines.replay_state import Sending
+from penstock.pipelines.stopping import Stop
+from penstock.testing.nsqd import NsqdProcess
+from pyspark_nsq.rows import ARROW_SCHEMA
+
+EIGHT = datetime(2026, 11, 15, 8, tzinfo=UTC)
+EIGHT_NS = int(EIGHT.timestamp()) * 10**9
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+def order(lake: Path | None, target: NsqdProcess, **wishes: Any) -> ReplayOrder:
+    words = {"topic": "orders", "target": "again"} | wishes
+    opened = None if lake is None else Lake.open(lake)
+    folder = Path(words.pop("state_folder", None) or (lake or Path()) / "_replays")
+    brokers = Brokers((target.http_address,))
+    return ReplayOrder(brokers=brokers, lake=opened, state_folder=folder, **words)
+
+
+def bodies(nsqd: NsqdProcess, topic: str) -> list[str]:
+    return [message["body"] for message in history(nsqd, topic)]
+
+
+def add(lake: Path, numbers: range, *, at_second: int | None = None) -> None:
+    """Archives messages as `penstock archive` would: a second apart, of two nodes in turn, and in
+    no order."""
+    first = numbers.start if at_second is None else at_second
+    topic = Lake.create(lake).topic("orders")
+    hour = topic.messages / "date=2026-11-15" / "hour=08"
+    hour.mkdir(parents=True, exist_ok=True)
+    rows = [
+        {
+            "node": number % 2,
+            "seq": number,
+            "id": f"{number:016x}",
+            "timestamp": EIGHT + timedelta(seconds=first + number - numbers.start),
+            "timestamp_ns": EIGHT_NS + (first + number - numbers.start) * 10**9,
+            "body": str(number).encode(),
+        }
+        for number in reversed(numbers)
+    ]
+    columns = pa.schema([field for field in ARROW_SCHEMA if field.name != "topic"])
+    pq.write_table(pa.Table.from_pylist(rows, columns), hour / f"{numbers.start}.parquet")
+    topic.state.mkdir(parents=True, exist_ok=True)
+    topic.committed.write_text(json.dumps({"next_seqs": dict.fromkeys("01", numbers.stop)}))
+
+
+def test_a_part_of_a_lake_is_published_in_order_and_once_however_often_it_is_killed(
+    spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after a chunk was stored and before that was written down; and before one was sent."""
+    lake = tmp_path / "lake"
+    add(lake, range(20))
+    add(lake, range(20, 40))
+    wanted = order(lake, nsqd, end="2026-11-15T08:00:30Z", where="body not like '%5'")
+    monkeypatch.setattr(replay_module, "CHUNK_MESSAGES", 4)
+    send = ChunkPublisher.publish
+
+    def dying(*, after_sending: bool) -> Any:
+        calls = iter(range(2))
+
+        def publish(self: ChunkPublisher, plan: Sending, bodies: Sequence[bytes]) -> None:
+            is_killed = next(calls, None) is None
+            if after_sending or not is_killed:
+                send(self, plan, bodies)
+            if is_killed:
+                raise Killed
+
+        return publish
+
+    for after_sending in (True, False):
+        monkeypatch.setattr(ChunkPublisher, "publish", dying(after_sending=after_sending))
+        with pytest.raises(Killed):
+            Replay(spark, wanted).run(Stop())
+    monkeypatch.setattr(ChunkPublisher, "publish", send)
+    add(lake, range(40, 50), at_second=3)  # archived meanwhile: no part of this replay
+    last = Replay(spark, wanted)
+    done = last.run(Stop())
+
+    expected = [str(number) for number in range(30) if number % 10 != 5]
+    assert expected == bodies(nsqd, "again")
+    assert (True, 27, 27) == (last.is_resumed, done.done, done.messages)
+    assert [] == list(Lake.open(lake).replays.iterdir())
+
+
+def test_a_rate_is_kept_and_a_delay_is_made_up_for_by_a_seconds_worth() -> None:
+    pace = Pace(50, 0.0)
+    waits = []
+    for now in (0.0, 0.0, 0.05, 10.0):
+        waits.append(round(pace.seconds_to_wait(now), 9))
+        pace.add(pace.chunk_messages)
+
+    assert [0.0, 0.1, 0.15, 0.0] == waits
+    assert 0.0 == Pace(50, 0.0).seconds_to_wait(5.0)
+    assert (5, 1000, 1) == tuple(Pace(rate, 0.0).chunk_messages for rate in (50, 0, 3))
+    pace.add(50)
+    assert 0.1 == round(pace.seconds_to_wait(10.0), 9)
+
+
+def test_history_is_replayed_and_can_be_left(
+    spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(nsqd, "orders", map(str, range(30)))
+    wanted = order(None, nsqd, state_folder=tmp_path)
+    stop, send = Stop(), ChunkPublisher.publish
+
+    def publish_and_leave(self: ChunkPublisher, plan: Sending, bodies: Sequence[bytes]) -> None:
+        send(self, plan, bodies)
+        stop.ask()
+
+    monkeypatch.setattr(replay_module, "CHUNK_MESSAGES", 15)
+    with monkeypatch.context() as patch:
+        patch.setattr(ChunkPublisher, "publish", publish_and_leave)
+        left = Replay(spark, wanted).run(stop)
+    assert (15, 30) == (left.done, left.messages)
+
+    Replay(spark, wanted).run(Stop())
+    assert [str(number) for number in range(30)] == bodies(nsqd, "again")
+
+
+def test_what_cannot_be_replayed_is_told_and_nothing_is_published(
+    spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    add(lake, range(3))
+    with pytest.raises(LakeError, match=r"there is no topic nowhere in .*, which has orders"):
+        check_order(order(lake, nsqd, topic="nowhere"), dry_run=False)
+    with pytest.raises(ConfigError, match="a sequence number means something else at each node"):
+        check_order(order(lake, nsqd, start="17"), dry_run=False)
+    with pytest.raises(ConfigError, match="ends before it begins"):
+        check_order(order(lake, nsqd, start="1h", end="2h"), dry_run=False)
+    with pytest.raises(PipelineFailed, match="`colour` cannot be resolved"):
+        Replay(spark, order(lake, nsqd, where="colour = 'red'"))
+    nowhere = ReplayOrder(
+        topic="orders",
+        target="again",
+        brokers=Brokers(("127.0.0.1:1",)),
+        lake=Lake.open(lake),
+        state_folder=lake,
+    )
+    with pytest.raises(NotConnected, match="Connection refused"):
+        check_order(nowhere, dry_run=False)
+
+    assert [] == bodies(nsqd, "again")
+
+
+def test_times_are_those_of_the_other_commands() -> None:
+    assert 1_794_787_200_250_000_000 == time_ns_of("2026-11-16T00:00:00.25Z")
+    assert 1_794_787_200_250_000_000 == time_ns_of("1794787200250000000")
+    assert time_ns_of("earliest") is None

@@ -1,0 +1,100 @@
+"""The page of a report stands alone, and escapes whatever it is given."""
+
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+
+from penstock.pipelines.report import Delays, Moment, Report, Sizes, TopicReport
+from penstock.pipelines.report_page import page_of, summary_rows
+
+MADE_AT = datetime(2026, 11, 15, 9, tzinfo=UTC)
+START = 1_794_729_600  # 2026-11-15T08:00:00Z
+
+
+def moment(second: int, messages: int) -> Moment:
+    delays = Delays(0.5, 1.0, 61.0, 3700.0, 2)
+    sizes, by_node = Sizes(180, 200, 250, 1200), {1: messages - 10, 2: 10}
+    return Moment(START + second, messages, messages * 180, 1, sizes, delays, by_node)
+
+
+def report(lake: str = "lake", event_time: str = "value.ts") -> Report:
+    topic = TopicReport(
+        topic="orders",
+        first_ns=START * 10**9,
+        last_ns=(START + 30) * 10**9,
+        total=moment(0, 6000),
+        moments=[moment(0, 1000), Moment(START + 10, 0, 0, 0, None, None, {}), moment(20, 5000)],
+        by_node={1: 4000, 2: 2000},
+        silence_seconds=10.25,
+    )
+    return Report(lake=lake, step_seconds=10, topics=[topic], event_time=event_time)
+
+
+class Seen(HTMLParser):
+    """What a browser would see: elements that are opened and closed, their attributes, and text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.words = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def test_a_plot_and_a_table_for_each_figure() -> None:
+    seen = Seen(page_of(report(), MADE_AT))
+
+    assert [] == seen.open
+    assert 4 == seen.tags.count("figure")
+    assert 4 == sum(attribute == ("class", "plot") for attribute in seen.attributes)
+    assert 5 == seen.tags.count("table")
+    assert "5,000" in seen.words
+    assert "4,990" in seen.words
+    assert "Left out: 2 that are dated after they were published." in seen.words
+
+
+def test_it_needs_nothing_from_elsewhere() -> None:
+    seen = Seen(page_of(report(), MADE_AT))
+
+    names = {name for name, _ in seen.attributes}
+    assert not names & {"src", "href", "style"}
+    assert not [name for name in names if name.startswith("on")]
+    assert not {"script", "link", "img"} & set(seen.tags)
+
+
+def test_what_it_is_given_is_text_and_never_markup() -> None:
+    nasty = '<script>alert("1")</script>&amp;'
+    seen = Seen(page_of(report(lake=nasty, event_time=nasty), MADE_AT))
+
+    assert "script" not in seen.tags
+    assert 3 == seen.words.count(nasty)  # the title, the heading and the footer
+
+
+def test_the_summary_has_numbers_that_can_be_read() -> None:
+    head, orders = summary_rows(report())
+
+    assert len(head) == len(orders)
+    assert ["orders", "6,000", "1", "1.08 MB", "200", "500", "180 B", "250 B", "1.2 kB"] == orders[
+        :9
+    ]
+    assert ["500 ms", "1.02 min", "1.03 h", "10.2 s"] == orders[9:]
+
+
+def test_without_a_time_of_events_there_are_no_delays() -> None:
+    assert "delay p50" not in summary_rows(report(event_time=""))[0]

@@ -1,0 +1,42 @@
+"""The table of commands is what the documentation says it is. What the decoders do is seen through
+the connection, in test_server.py."""
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+from penstock.protocol.command_table import COMMANDS, Command
+from penstock.protocol.state import State
+
+PAGE = Path(__file__).parents[2] / "docs" / "wire.md"
+
+
+def names(states: tuple[State, ...]) -> str:
+    return ", ".join(state.name.lower() for state in states)
+
+
+def row(command: Command) -> str:
+    allowed = "always" if set(State) == set(command.states) else names(command.states)
+    if command.ignored_in:
+        allowed += f"; ignored: {names(command.ignored_in)}"
+    leads_to = command.moves_to.name.lower() if command.moves_to is not None else ""
+    cells = (f"`{command.syntax}`", allowed, leads_to, command.answer)
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
+
+
+def test_the_documented_table_is_the_one_in_use() -> None:
+    table = PAGE.read_text().partition("## Commands")[2].partition("|---|---|---|---|\n")[2]
+
+    assert [row(command) for command in COMMANDS.values()] == table.split("\n\n")[0].splitlines()
+
+
+def test_the_documented_examples_work() -> None:
+    assert 0 == doctest.testfile(str(PAGE), module_relative=False).failed
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.word)
+def test_a_command_stands_under_its_word_and_its_syntax_begins_with_it(command: Command) -> None:
+    assert command is COMMANDS[command.word.encode()]
+    assert command.syntax.startswith((f"{command.word} ", rf"{command.word}\n"))
+    assert not set(command.states) & set(command.ignored_in)

@@ -1,0 +1,174 @@
+"""A batch is what was written, or it is refused."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.storage.frames import frame
+
+from penstock.common.errors import CorruptBatch
+from penstock.storage.batch import (
+    HEADER_BYTES,
+    Batch,
+    batch_parts,
+    decode_header,
+    split_frames,
+    verify_frames,
+    whole_batches,
+)
+
+POSITION = 64
+FRAMES = b"".join(map(frame, [b"one", b"", b"three"]))
+
+# By hand from docs/log_format.md: one message of three bytes, at byte 64.
+GOLDEN = bytes.fromhex(
+    "9e505342"  # magic
+    "c744af21"  # header_crc
+    "01000000"  # version, flags, reserved
+    "00000001"  # message_count
+    "00000007"  # frames_size
+    "8f337f99"  # frames_crc
+    "0000000000000005"  # first_seq
+    "0000000000000040"  # position
+    "0000000000000007"  # timestamp_ns
+    "0000000000000009"  # due_ns
+    "00000003616263"  # the frame
+)
+
+
+def encoded(frames: bytes = FRAMES, count: int = 3, position: int = POSITION) -> bytes:
+    return b"".join(batch_parts(frames, count, 100, position, 7, 9))
+
+
+def crc32c_by_the_book(data: bytes) -> int:
+    """Bit by bit, reflected polynomial 0x82f63b78: nothing that the code under test uses."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+class TestHeader:
+    def test_the_layout_is_the_specified_one(self) -> None:
+        assert GOLDEN == b"".join(batch_parts(b"\0\0\0\3abc", 1, 5, 64, 7, 9))
+        assert Batch(64, 5, 1, 7, 0x8F337F99, 7, 9) == decode_header(GOLDEN, 0, 64)
+
+    def test_the_checksums_are_crc32c(self) -> None:
+        assert crc32c_by_the_book(GOLDEN[8:56]) == int.from_bytes(GOLDEN[4:8])
+        assert crc32c_by_the_book(GOLDEN[56:]) == int.from_bytes(GOLDEN[20:24])
+
+    def test_what_is_written_is_read_back(self) -> None:
+        batch = decode_header(b"before" + encoded(), 6, POSITION)
+
+        assert (100, 103, 3) == (batch.first_seq, batch.next_seq, batch.message_count)
+        assert (7, 9) == (batch.timestamp_ns, batch.due_ns)
+        assert POSITION + HEADER_BYTES == batch.frames_position
+        assert POSITION + len(encoded()) == batch.end
+
+    @pytest.mark.parametrize(
+        ("change", "reason"),
+        [
+            (lambda data: b"x" + data[1:], "no batch begins here"),
+            (lambda data: data[:55], "the header is cut short"),
+            (lambda data: data[:30] + b"x" + data[31:], "the header does not match its checksum"),
+        ],
+    )
+    def test_a_damaged_header_is_refused(
+        self, change: Callable[[bytes], bytes], reason: str
+    ) -> None:
+        with pytest.raises(CorruptBatch, match=reason):
+            decode_header(change(encoded()), 0, POSITION)
+
+    def test_a_batch_found_elsewhere_is_refused(self) -> None:
+        with pytest.raises(CorruptBatch, match="the batch belongs at byte 64"):
+            decode_header(encoded(), 0, POSITION + 1)
+
+    @pytest.mark.parametrize("field", [8, 9])
+    def test_an_unknown_version_or_flag_is_refused(self, field: int) -> None:
+        fields = bytearray(encoded()[8:HEADER_BYTES])
+        fields[field - 8] += 1
+        header = encoded()[:4] + crc32c_by_the_book(bytes(fields)).to_bytes(4) + fields
+
+        with pytest.raises(CorruptBatch, match="the batch is of an unknown kind"):
+            decode_header(header, 0, POSITION)
+
+
+class TestFrames:
+    def test_frames_that_were_changed_are_refused(self) -> None:
+        batch = decode_header(encoded(), 0, POSITION)
+
+        with pytest.raises(CorruptBatch, match="the batch is cut short"):
+            verify_frames(batch, FRAMES[:-1])
+        with pytest.raises(CorruptBatch, match="the frames do not match their checksum"):
+            verify_frames(batch, FRAMES[:-1] + b"x")
+
+    @given(st.lists(st.binary(max_size=300), min_size=1, max_size=20))
+    def test_frames_are_split_as_they_were_joined(self, bodies: list[bytes]) -> None:
+        split = list(map(frame, bodies))
+        joined = b"".join(split)
+        batch = decode_header(encoded(joined, len(split)), 0, POSITION)
+
+        assert split == split_frames(batch, joined)
+
+    @given(st.integers(1, 50), st.integers(0, 300))
+    def test_frames_of_one_size_are_too(self, count: int, size: int) -> None:
+        split = [frame(bytes([at]) * size) for at in range(count)]
+        joined = b"".join(split)
+        batch = decode_header(encoded(joined, count), 0, POSITION)
+
+        assert split == split_frames(batch, joined)
+
+    def test_two_sizes_that_add_up_to_twice_one_are_told_apart(self) -> None:
+        split = [frame(b"four"), frame(b"12"), frame(b"123456")]
+        joined = b"".join(split)
+        batch = decode_header(encoded(joined, 3), 0, POSITION)
+
+        assert split == split_frames(batch, joined)
+
+    @pytest.mark.parametrize(
+        ("joined", "count"),
+        [
+            (frame(b"one") + frame(b"two"), 3),
+            (frame(b"one") + frame(b"twice"), 1),
+            (frame(b"one") + b"\0\0\0\x09two", 2),
+            (frame(b"one") + b"\0\0", 1),
+        ],
+    )
+    def test_frames_that_do_not_add_up_are_refused(self, joined: bytes, count: int) -> None:
+        batch = decode_header(encoded(joined, count), 0, POSITION)
+
+        with pytest.raises(CorruptBatch, match=f"does not hold {count} whole frames"):
+            split_frames(batch, joined)
+
+
+class TestWholeBatches:
+    def test_only_what_is_there_to_its_end_is_taken(self) -> None:
+        first = encoded(position=0)
+        second = encoded(position=len(first))
+        for size in range(len(first), len(first) + len(second)):
+            found = list(whole_batches((first + second)[:size], 0))
+
+            assert [FRAMES] == [frames for _, frames in found]
+
+    def test_damage_is_raised_where_it_is(self) -> None:
+        first = encoded(position=0)
+        second = bytearray(encoded(position=len(first)))
+        second[-1] ^= 1
+        found = whole_batches(first + bytes(second), 0)
+
+        assert 0 == next(found)[0].position
+        with pytest.raises(CorruptBatch):
+            next(found)
+
+
+@given(st.data())
+def test_no_flipped_bit_goes_unnoticed(data: st.DataObject) -> None:
+    damaged = bytearray(encoded())
+    bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
+    damaged[bit // 8] ^= 1 << bit % 8
+
+    with pytest.raises(CorruptBatch):
+        verify_frames(decode_header(bytes(damaged), 0, POSITION), bytes(damaged[HEADER_BYTES:]))

@@ -1,0 +1,246 @@
+"""What channels have finished survives, in a journal that stays small."""
+
+import errno
+from random import Random
+
+import pytest
+from tests.storage.frames import WALL_NS, open_topic
+from tests.storage.journals import journal_names, new_cursors, reloaded
+
+from penstock.common.errors import LogClosed, StorageError
+from penstock.storage import Cursors, Note
+from penstock.testing import FaultyFiles, MemoryFiles
+
+NEXT_SEQ = WALL_NS // 1000
+FLOOR = NEXT_SEQ
+
+
+@pytest.fixture
+def files(memory_files: MemoryFiles) -> FaultyFiles:
+    return FaultyFiles(memory_files)
+
+
+@pytest.fixture
+def cursors(files: FaultyFiles) -> Cursors:
+    cursors = new_cursors(files)
+    cursors.begin(NEXT_SEQ)
+    return cursors
+
+
+class TestWrittenAtOnce:
+    def test_a_new_topic_holds_what_comes_for_the_first_channel(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        assert NEXT_SEQ == cursors.held_from == reloaded(files)[0].held_from
+        assert NEXT_SEQ == reloaded(files)[0].known_end
+
+    def test_channels_come_and_go(self, cursors: Cursors, files: FaultyFiles) -> None:
+        progress = cursors.create("a", FLOOR)
+        cursors.create("b", FLOOR + 5)
+        cursors.remove("b")
+
+        assert progress is cursors.progress["a"]
+        assert ["a"] == list(reloaded(files)[0].progress)
+        assert FLOOR == reloaded(files)[0].progress["a"].floor
+
+    def test_a_channel_is_moved(self, cursors: Cursors, files: FaultyFiles) -> None:
+        progress = cursors.create("a", FLOOR)
+        cursors.finish("a", FLOOR + 10, FLOOR + 20)
+        cursors.note("a", FLOOR + 3, Note(2, 0))
+        cursors.flush()
+        cursors.finish("a", FLOOR + 30, FLOOR + 40)
+        cursors.reset("a", FLOOR + 2)
+        cursors.flush()
+        found = reloaded(files)[0].progress["a"]
+
+        assert progress is cursors.progress["a"]
+        for each in (progress, found):
+            assert (FLOOR + 2, {}) == (each.floor, each.notes)
+            assert [(FLOOR + 2, FLOOR + 50)] == each.open_ranges(FLOOR, FLOOR + 50)
+
+    def test_what_is_held_is_remembered(self, cursors: Cursors, files: FaultyFiles) -> None:
+        cursors.hold(None)
+        assert None is reloaded(files)[0].held_from
+
+        cursors.hold(FLOOR + 7)
+        assert FLOOR + 7 == reloaded(files)[0].held_from
+
+    def test_holding_what_is_held_writes_nothing(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        changes = files.changes
+        cursors.hold(NEXT_SEQ)
+
+        assert changes == files.changes
+
+    def test_a_reserved_number_is_known(self, cursors: Cursors, files: FaultyFiles) -> None:
+        cursors.reserve(NEXT_SEQ + 1000)
+
+        assert NEXT_SEQ + 1000 == cursors.known_end == reloaded(files)[0].known_end
+
+    def test_what_cannot_be_written_does_not_happen(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        files.fail("write", times=4, error=errno.ENOSPC)
+        for change in (
+            lambda: cursors.create("b", FLOOR),
+            lambda: cursors.remove("a"),
+            lambda: cursors.reset("a", FLOOR + 9),
+            lambda: cursors.hold(None),
+        ):
+            with pytest.raises(StorageError, match="cannot write to data: disk full"):
+                change()
+        found = reloaded(files)[0]
+
+        for each in (cursors, found):
+            assert ["a"] == list(each.progress)
+            assert FLOOR == each.progress["a"].floor
+            assert NEXT_SEQ == each.held_from
+
+    def test_nothing_can_be_written_once_they_are_closed(self, cursors: Cursors) -> None:
+        cursors.close()
+        cursors.close()
+
+        with pytest.raises(LogClosed):
+            cursors.create("a", FLOOR)
+
+
+class TestFlushing:
+    def test_it_is_one_write_for_all_channels(self, cursors: Cursors, files: FaultyFiles) -> None:
+        for channel in "abc":
+            cursors.create(channel, FLOOR)
+            cursors.finish_many(channel, [FLOOR + 3, FLOOR + 1, FLOOR + 2])
+            cursors.note(channel, FLOOR + 5, Note(2, 77))
+        changes = files.changes
+        assert cursors.dirty
+        cursors.flush()
+
+        assert changes + 1 == files.changes
+        assert not cursors.dirty
+        found = reloaded(files)[0]
+        for channel in "abc":
+            assert [(FLOOR + 1, FLOOR + 4)] == list(found.progress[channel].finished_ranges())
+            assert {FLOOR + 5: Note(2, 77)} == found.progress[channel].notes
+
+    def test_nothing_new_is_not_written(self, cursors: Cursors, files: FaultyFiles) -> None:
+        changes = files.changes
+        cursors.flush()
+
+        assert changes == files.changes
+
+    def test_what_was_not_flushed_is_lost_with_the_process(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors.finish("a", FLOOR, FLOOR + 5)
+
+        assert FLOOR + 5 == cursors.progress["a"].floor
+        assert FLOOR == reloaded(files)[0].progress["a"].floor
+
+    def test_a_note_of_a_message_that_is_finished_by_then_is_not_written(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors.note("a", FLOOR + 5, Note(2, 77))
+        cursors.finish("a", FLOOR + 5, FLOOR + 6)
+        cursors.flush()
+
+        assert {} == reloaded(files)[0].progress["a"].notes
+
+    def test_what_cannot_be_written_is_kept_for_the_next_time(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors.finish("a", FLOOR, FLOOR + 5)
+        files.fail("write", written=9)
+        with pytest.raises(StorageError):
+            cursors.flush()
+        assert cursors.dirty
+        cursors.finish("a", FLOOR + 5, FLOOR + 6)
+        cursors.flush()
+
+        assert FLOOR + 6 == reloaded(files)[0].progress["a"].floor
+        assert ([], []) == (reloaded(files)[1], [*reloaded(files)[0].progress["a"].notes])
+
+    def test_a_rest_that_cannot_be_cut_off_begins_a_generation(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        cursors.finish("a", FLOOR, FLOOR + 5)
+        files.fail("write", written=9)
+        files.fail("truncate")
+        with pytest.raises(StorageError):
+            cursors.flush()
+        cursors.flush()
+
+        assert ["cursors.1", "cursors.2"] == journal_names(files)
+        assert FLOOR + 5 == reloaded(files)[0].progress["a"].floor
+
+
+class TestSyncing:
+    def test_what_was_flushed_before_is_safe(self) -> None:
+        floors = set()
+        for seed in range(30):
+            files = MemoryFiles()
+            files.make_folder("data")
+            files.sync_folder("")
+            cursors = new_cursors(files)
+            cursors.begin(NEXT_SEQ)
+            cursors.create("a", FLOOR)
+            cursors.finish("a", FLOOR, FLOOR + 5)
+            cursors.flush()
+            cursors.sync()
+            cursors.finish("a", FLOOR + 5, FLOOR + 9)
+            cursors.flush()
+            files.lose_power(Random(seed))
+            floors.add(reloaded(files, is_synced=False)[0].progress["a"].floor)
+
+        assert {FLOOR + 5, FLOOR + 9} == floors
+
+    def test_after_a_failed_sync_all_is_written_anew(
+        self, memory_files: MemoryFiles, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.create("a", FLOOR)
+        files.fail("sync")
+        with pytest.raises(StorageError, match=r"cannot sync data/cursors.1: Input/output error"):
+            cursors.sync()
+        assert cursors.needs_retry
+
+        cursors.sync()
+        assert not cursors.needs_retry
+        memory_files.lose_power(Random(0))
+        assert ["a"] == list(reloaded(memory_files)[0].progress)
+
+    def test_one_that_ends_after_the_topic_was_made_again_leaves_that_alone(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        data_path, store = open_topic(memory_files)
+        store.cursors._files.leave_current()
+        store.cursors.hold(None)
+        job = store.cursors.begin_sync()
+        job.run()
+        data_path.remove_topic("t", wall_ns=WALL_NS)
+        data_path.open_topic("t", wall_ns=WALL_NS)
+        store.cursors.end_sync(job, None)
+
+        assert ["cursors.1"] == memory_files.names("data/topics/t")
+
+    def test_closing_flushes_and_syncs(self, memory_files: MemoryFiles) -> None:
+        data_path, store = open_topic(memory_files)
+        store.cursors.create("a", FLOOR)
+        store.cursors.finish("a", FLOOR, FLOOR + 5)
+        data_path.close()
+        memory_files.lose_power(Random(0))
+
+        assert FLOOR + 5 == open_topic(memory_files)[1].cursors.progress["a"].floor
+
+    def test_folders_are_synced_only_for_a_new_file(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        cursors.sync()
+        files.fail("sync_folder")
+        cursors.create("a", FLOOR)
+        cursors.sync()
+
+        assert not cursors.needs_sync

@@ -1,0 +1,371 @@
+"""A data path is ours alone, and nothing is touched in one that is not."""
+
+import errno
+import os
+import resource
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.storage.frames import WALL_NS, frames, open_topic, read_all
+
+from penstock.common.errors import DataPathError, StorageError
+from penstock.storage import DataPath, LogSettings, RealFiles
+from penstock.storage.clean_shutdown import Marker, read_marker, write_marker
+from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
+from penstock.testing.files import Operation
+
+SETTINGS = LogSettings()
+NAMES = ["a", "A", ".", "..", "Orders.v1", "x" * 64]
+
+
+def tree(path: str) -> list[str]:
+    """All that is in a folder, with the content of its files."""
+    return [
+        f"{entry} {entry.read_bytes()!r}" if entry.is_file() else str(entry)
+        for entry in sorted(Path(path).rglob("*"))
+    ]
+
+
+class TestRefusals:
+    def refusal(self, path: str) -> str:
+        before = tree(path)
+        with pytest.raises(DataPathError) as raised:
+            DataPath.open(path, SETTINGS)
+
+        assert before == tree(path)
+        assert "\n" not in str(raised.value)
+        return str(raised.value)
+
+    def test_one_that_another_process_has(self, data_path: str) -> None:
+        holder = RealFiles().lock(data_path)
+
+        assert (
+            f"failed to lock data-path: cannot flock directory {data_path} - Resource temporarily "
+            "unavailable (possibly in use by another instance of nsqd)"
+        ) == self.refusal(data_path)
+        holder.close()
+
+    def test_one_that_is_not_there(self, data_path: str) -> None:
+        path = data_path + "/none"
+
+        assert f"cannot open data path {path}: No such file or directory" == self.refusal(path)
+
+    def test_one_that_is_a_file(self, data_path: str) -> None:
+        path = data_path + "/file"
+        Path(path).touch()
+
+        assert f"cannot open data path {path}: Not a directory" == self.refusal(path)
+
+    def test_one_of_a_newer_format(self, data_path: str) -> None:
+        Path(data_path, "penstock.format").write_text("penstock data path\nformat 7\n")
+
+        assert (
+            f"data path {data_path} has format 7, written by a newer version; "
+            "this one knows up to 1"
+        ) == self.refusal(data_path)
+
+    def test_one_with_queues_of_another_nsqd(self, data_path: str) -> None:
+        Path(data_path, "orders.diskqueue.000000.dat").touch()
+
+        assert (
+            f"data path {data_path} has foreign files: orders.diskqueue.000000.dat is a queue of "
+            f"NSQ's own nsqd, which 'penstock import {data_path} --data-path FOLDER' takes over"
+        ) == self.refusal(data_path)
+
+    def test_one_with_topics_that_somebody_else_made(self, data_path: str) -> None:
+        Path(data_path, "topics").mkdir()
+
+        assert (
+            f"data path {data_path} has foreign files: topics was not made by Penstock"
+        ) == self.refusal(data_path)
+
+    @pytest.mark.parametrize(
+        ("name", "why"),
+        [
+            ("topics/no topic/", "topics/no topic is not a topic"),
+            ("topics/file", "topics/file is not a topic"),
+            ("topics/t/notes.txt", "topics/t/notes.txt is not part of a log"),
+        ],
+    )
+    def test_one_with_strangers_among_the_topics(self, data_path: str, name: str, why: str) -> None:
+        DataPath.open(data_path, SETTINGS).close()
+        path = Path(data_path, name)
+        path.parent.mkdir(exist_ok=True)
+        if name.endswith("/"):
+            path.mkdir()
+        else:
+            path.touch()
+
+        assert f"data path {data_path} has foreign files: {why}" == self.refusal(data_path)
+        path.rmdir() if name.endswith("/") else path.unlink()
+
+    @pytest.mark.parametrize("operation", ["create", "make_folder"])
+    def test_one_that_cannot_be_written_to(self, memory_files: MemoryFiles, operation: str) -> None:
+        files = FaultyFiles(memory_files)
+        files.fail(operation, error=errno.EROFS)  # type: ignore[arg-type]
+        with pytest.raises(DataPathError) as raised:
+            DataPath.open("data", SETTINGS, files)
+
+        assert "cannot write to data path data: Read-only file system" == str(raised.value)
+        files.heal()
+        DataPath.open("data", SETTINGS, files)
+
+    def test_other_files_beside_the_topics_are_nobodys_business(self, data_path: str) -> None:
+        others = {"nsqd.dat", "notes.txt", "nsqd.0123.dat"}
+        for name in others:
+            Path(data_path, name).touch()
+        opened = DataPath.open(data_path, SETTINGS)
+        topics = list(opened.topics())
+        opened.close()
+
+        assert [] == topics
+        assert others <= set(os.listdir(data_path))
+
+
+class TestTopics:
+    def test_every_legal_name_has_its_own_folder(self, data_path: str) -> None:
+        opened = DataPath.open(data_path, SETTINGS)
+        for name in NAMES:
+            store, _ = opened.open_topic(name, wall_ns=WALL_NS)
+            store.log.append(frames(name), WALL_NS)
+        opened.close()
+
+        opened = DataPath.open(data_path, SETTINGS)
+        assert sorted(NAMES) == opened.topics()
+        for name in NAMES:
+            store, findings = opened.open_topic(name, wall_ns=WALL_NS)
+            assert ([name], []) == (read_all(store.log), findings)
+        opened.close()
+        assert {"penstock.format", "topics"} == set(os.listdir(data_path))
+
+    def test_a_new_topic_costs_two_changes_and_no_sync(self, memory_files: MemoryFiles) -> None:
+        files = FaultyFiles(memory_files)
+        opened = DataPath.open("data", SETTINGS, files)
+        files.fail("sync", times=None)
+        files.fail("sync_folder", times=None)
+        changes = files.changes
+        opened.open_topic("t", wall_ns=WALL_NS)
+
+        # The folder, the journal's file, its first record.
+        assert changes + 3 == files.changes
+
+    def test_a_topic_whose_creation_failed_can_be_opened_later(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        files = FaultyFiles(memory_files)
+        opened = DataPath.open("data", SETTINGS, files)
+        operations: list[Operation] = ["make_folder", "create", "write"]
+        for operation in operations:
+            files.fail(operation, error=errno.ENOSPC)
+            with pytest.raises(StorageError, match="No space left on device"):
+                opened.open_topic("t", wall_ns=WALL_NS)
+        store, findings = opened.open_topic("t", wall_ns=WALL_NS)
+        store.log.append(frames("a"), WALL_NS)
+
+        assert [] == findings
+        assert ["a"] == read_all(store.log)
+
+    def test_a_closed_topic_can_be_opened_again(self, memory_files: MemoryFiles) -> None:
+        opened = DataPath.open("data", SETTINGS, memory_files)
+        store, _ = opened.open_topic("t", wall_ns=WALL_NS)
+        store.log.append(frames("a"), WALL_NS)
+        store.close()
+        store, _ = opened.open_topic("t", wall_ns=WALL_NS)
+
+        assert ["a"] == read_all(store.log)
+
+    @pytest.mark.parametrize("is_open", [True, False])
+    def test_a_removed_topic_is_gone_and_can_be_made_again(
+        self, memory_files: MemoryFiles, is_open: bool
+    ) -> None:
+        opened, store = open_topic(memory_files)
+        store.log.append(frames("a"), WALL_NS)
+        if not is_open:
+            store.close()
+        opened.remove_topic("t", wall_ns=WALL_NS)
+        assert [] == opened.topics()
+        assert [] == memory_files.names("data/topics")
+
+        store, _ = opened.open_topic("t", wall_ns=WALL_NS + 5000)
+        assert [] == read_all(store.log)
+        assert WALL_NS // 1000 + 5 == store.log.next_seq
+
+    @pytest.mark.parametrize("is_restarted", [False, True])
+    @pytest.mark.parametrize("clock_set_ns", [-3600 * 10**9, 0], ids=["back", "not at all"])
+    def test_a_topic_that_is_made_again_uses_no_number_once_more(
+        self, memory_files: MemoryFiles, clock_set_ns: int, is_restarted: bool
+    ) -> None:
+        opened, store = open_topic(memory_files)
+        store.log.append(frames("abc"), WALL_NS)
+        opened.remove_topic("t", wall_ns=WALL_NS)
+
+        if is_restarted:
+            opened.close()
+            opened = DataPath.open("data", SETTINGS, memory_files)
+        again, _ = opened.open_topic("t", wall_ns=WALL_NS + clock_set_ns)
+        assert store.log.next_seq == again.log.next_seq
+
+    def test_a_topic_that_is_ahead_of_the_clock_survives_a_power_loss(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        """Or the next topic of its name would use its numbers again."""
+        opened, store = open_topic(memory_files)
+        store.log.append(frames("abc"), WALL_NS)
+        opened.remove_topic("t", wall_ns=WALL_NS)
+        again, _ = opened.open_topic("t", wall_ns=WALL_NS)
+        again.log.append(frames("d"), WALL_NS)
+        memory_files.lose_power(Random(0))
+
+        opened = DataPath.open("data", SETTINGS, memory_files)
+        assert again.log.next_seq <= opened.open_topic("t", wall_ns=WALL_NS)[0].log.next_seq
+
+    def test_a_full_disk_keeps_no_topic_from_being_removed(self, memory_files: MemoryFiles) -> None:
+        files = FaultyFiles(memory_files)
+        opened, store = open_topic(files)
+        store.log.append(frames("abc"), WALL_NS)
+        files.fail("create", times=None)
+        with pytest.raises(StorageError):  # The clock would give a new topic the same numbers.
+            opened.remove_topic("t", wall_ns=WALL_NS)
+        opened.remove_topic("t", wall_ns=WALL_NS + 10**9)
+
+        assert [] == memory_files.names("data/topics")
+
+    def test_a_removal_that_is_interrupted_is_finished_or_never_began(self) -> None:
+        for changes in range(20):
+            memory = MemoryFiles()
+            memory.make_folder("data")
+            files = FaultyFiles(memory)
+            opened, store = open_topic(files)
+            store.log.append(frames("a"), WALL_NS)
+            files.crash_after(changes)
+            try:
+                opened.remove_topic("t", wall_ns=WALL_NS)
+            except SimulatedCrash:
+                memory.crash()
+                files.heal()
+                opened = DataPath.open("data", SETTINGS, files)
+                assert opened.topics() == memory.names("data/topics")
+                if opened.topics():
+                    store, _ = opened.open_topic("t", wall_ns=WALL_NS)
+                    assert ["a"] == read_all(store.log)
+            else:
+                assert changes > 3
+                return
+        pytest.fail("the removal does not end")
+
+    def test_a_removal_that_fails_half_way_is_ended_by_the_next_start(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        files = FaultyFiles(memory_files)
+        opened, store = open_topic(files)
+        store.log.append(frames("a"), WALL_NS)
+        files.fail("remove", skip=1)  # which is the marker's
+        with pytest.raises(StorageError, match="cannot remove data/topics/t: Input/output error"):
+            opened.remove_topic("t", wall_ns=WALL_NS)
+        assert [] == opened.topics()
+
+        opened.open_topic("t", wall_ns=WALL_NS)
+        opened.remove_topic("t", wall_ns=WALL_NS)
+        assert [] == opened.topics()
+        opened.close()
+        DataPath.open("data", SETTINGS, memory_files).close()
+        assert [] == memory_files.names("data/topics")
+
+
+class TestClosing:
+    def test_it_closes_every_topic_and_gives_the_folder_up(self, data_path: str) -> None:
+        opened = DataPath.open(data_path, SETTINGS)
+        for name in "ab":
+            store, _ = opened.open_topic(name, wall_ns=WALL_NS)
+            store.log.append(frames(name), WALL_NS)
+        opened.close()
+
+        marker = read_marker(RealFiles(), data_path)
+        assert marker is not None
+        assert not marker.is_open
+        RealFiles().lock(data_path).close()
+        for name in "ab":
+            assert [f"{WALL_NS // 1000:020}.index", f"{WALL_NS // 1000:020}.log", "cursors.1"] == (
+                sorted(os.listdir(f"{data_path}/topics/{name}"))
+            )
+
+    def test_a_topic_that_cannot_be_synced_does_not_keep_the_others_open(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        files = FaultyFiles(memory_files)
+        opened = DataPath.open("data", SETTINGS, files)
+        stores = [opened.open_topic(name, wall_ns=WALL_NS)[0] for name in "abc"]
+        files.fail("sync", times=None)
+        with pytest.raises(StorageError, match="cannot sync"):
+            opened.close()
+
+        assert all(store.is_closed for store in stores)
+        marker = read_marker(memory_files, "data")
+        assert marker is not None
+        assert marker.is_open
+        memory_files.lock("data")
+
+
+class TestAfterAPowerLoss:
+    @pytest.fixture
+    def power_lost(self, memory_files: MemoryFiles) -> MemoryFiles:
+        opened = DataPath.open("data", SETTINGS, memory_files)
+        for name in "ab":
+            opened.open_topic(name, wall_ns=WALL_NS)
+        opened.close()
+        write_marker(memory_files, "data", Marker("another boot", is_open=True))
+        return memory_files
+
+    def skips_numbers(self, opened: DataPath, name: str) -> bool:
+        _, findings = opened.open_topic(name, wall_ns=WALL_NS + 1_000_000)
+        return bool(findings)
+
+    def test_every_topic_is_treated_with_care(self, power_lost: MemoryFiles) -> None:
+        opened = DataPath.open("data", SETTINGS, power_lost)
+
+        assert self.skips_numbers(opened, "a")
+        assert self.skips_numbers(opened, "b")
+
+    def test_so_are_those_that_a_crash_kept_from_being_opened(
+        self, power_lost: MemoryFiles
+    ) -> None:
+        self.skips_numbers(DataPath.open("data", SETTINGS, power_lost), "a")
+        power_lost.crash()
+
+        assert self.skips_numbers(DataPath.open("data", SETTINGS, power_lost), "b")
+
+    def test_so_are_those_that_nobody_opened_before_a_clean_end(
+        self, power_lost: MemoryFiles
+    ) -> None:
+        DataPath.open("data", SETTINGS, power_lost).close()
+
+        assert self.skips_numbers(DataPath.open("data", SETTINGS, power_lost), "b")
+
+    def test_once_all_have_been_a_crash_is_only_a_crash(self, power_lost: MemoryFiles) -> None:
+        opened = DataPath.open("data", SETTINGS, power_lost)
+        for name in "ab":
+            self.skips_numbers(opened, name)
+        power_lost.crash()
+        opened = DataPath.open("data", SETTINGS, power_lost)
+        _, findings = opened.open_topic("a", wall_ns=WALL_NS + 2_000_000)
+
+        assert [] == findings
+
+
+def test_five_hundred_topics_do_with_few_open_files(data_path: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 80, hard))
+    try:
+        opened = DataPath.open(data_path, LogSettings(open_files_max=64))
+        stores = [opened.open_topic(f"t{at}", wall_ns=WALL_NS)[0] for at in range(500)]
+        for _ in range(3):
+            for store in stores:
+                store.log.append(frames("x"), WALL_NS)
+        assert all(["x"] * 3 == read_all(store.log) for store in stores)
+        for store in stores[::50]:
+            store.log.sync()
+        opened.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

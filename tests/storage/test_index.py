@@ -1,0 +1,126 @@
+"""A sparse index says where to start looking, and survives being written down."""
+
+import pytest
+
+from penstock.storage.index import (
+    CHECKPOINT_BYTES,
+    INDEX_SPACING_BYTES,
+    Checkpoint,
+    DeferredBatch,
+    DeferredIndex,
+    SparseIndex,
+    encode_index,
+    maybe_checkpoint,
+    maybe_deferred,
+    maybe_index,
+)
+
+CHECKPOINT = Checkpoint(5000, 60, 1, 9, deferred_count=2)
+DEFERRED = [DeferredBatch(20, 22, 500), DeferredBatch(30, 31, 400)]
+
+
+def deferred_index() -> DeferredIndex:
+    index = DeferredIndex()
+    for batch in DEFERRED:
+        index.add(batch)
+    return index
+
+
+def batches(index: DeferredIndex | None, first: int = 0, end: int = 99) -> list[DeferredBatch]:
+    assert index is not None
+    return [batch for found in index.between(first, end) for batch in found]
+
+
+@pytest.fixture
+def index() -> SparseIndex:
+    index = SparseIndex()
+    index.add(0, 10, 0)
+    index.add(1000, 20, 5)
+    index.add(2000, 30, 5)
+    index.add(3000, 40, 8)
+    return index
+
+
+@pytest.mark.parametrize(
+    ("seq", "position"), [(0, 0), (10, 0), (19, 0), (20, 1000), (39, 2000), (99, 3000)]
+)
+def test_a_number_is_looked_for_from_the_last_entry_before_it(
+    index: SparseIndex, seq: int, position: int
+) -> None:
+    assert position == index.position_of_seq(seq)
+
+
+@pytest.mark.parametrize(("time", "position"), [(0, 0), (5, 0), (6, 2000), (8, 2000), (9, 3000)])
+def test_a_time_is_looked_for_from_where_all_before_is_older(
+    index: SparseIndex, time: int, position: int
+) -> None:
+    assert position == index.position_of_time(time)
+
+
+def test_an_empty_index_points_to_the_start() -> None:
+    assert 0 == SparseIndex().position_of_seq(5)
+    assert 0 == SparseIndex().position_of_time(5)
+
+
+def test_it_asks_for_one_entry_in_a_stretch() -> None:
+    index = SparseIndex()
+    assert 0 == index.next_position
+
+    index.add(100, 1, 0)
+    assert 100 + INDEX_SPACING_BYTES == index.next_position
+
+
+def test_it_is_read_back_as_it_was_written(index: SparseIndex) -> None:
+    data = encode_index(CHECKPOINT, index, deferred_index())
+    read = maybe_index(data)
+
+    assert CHECKPOINT == maybe_checkpoint(data[:CHECKPOINT_BYTES])
+    assert read is not None
+    assert index.entries() == read.entries()
+    assert index.next_position == read.next_position
+    assert DEFERRED == batches(maybe_deferred(data))
+
+
+def test_no_flipped_bit_goes_unnoticed(index: SparseIndex) -> None:
+    data = encode_index(CHECKPOINT, index, deferred_index())
+    for bit in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+
+        assert None in (maybe_index(bytes(damaged)), maybe_deferred(bytes(damaged)))
+        assert (None if bit < CHECKPOINT_BYTES * 8 else CHECKPOINT) == maybe_checkpoint(
+            bytes(damaged)
+        )
+
+
+def test_a_file_that_was_cut_short_is_none(index: SparseIndex) -> None:
+    data = encode_index(CHECKPOINT, index, deferred_index())
+
+    assert all(None is maybe_deferred(data[:size]) for size in range(len(data)))
+    entries_end = len(data) - len(deferred_index().encode())
+    assert all(None is maybe_index(data[:size]) for size in range(entries_end))
+    assert all(None is maybe_checkpoint(data[:size]) for size in range(CHECKPOINT_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "expected"),
+    [
+        (0, 99, DEFERRED),
+        (21, 31, DEFERRED),
+        (22, 31, DEFERRED[1:]),
+        (0, 30, DEFERRED[:1]),
+        (22, 30, []),
+    ],
+)
+def test_deferred_batches_are_found_by_their_numbers(
+    first: int, end: int, expected: list[DeferredBatch]
+) -> None:
+    assert expected == batches(deferred_index(), first, end)
+
+
+def test_deferred_batches_come_in_lists_of_bounded_length() -> None:
+    index = DeferredIndex()
+    for number in range(2500):
+        index.add(DeferredBatch(number, number + 1, 7))
+
+    assert [1024, 1024, 452] == [len(found) for found in index.between(0, 2500)]

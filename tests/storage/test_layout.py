@@ -1,0 +1,65 @@
+"""File names say what a file is, and strangers are recognised."""
+
+import pytest
+
+from penstock.storage import layout
+
+
+def test_names_of_segments_sort_as_their_numbers_do() -> None:
+    seqs = [0, 9, 10, 1_700_000_000_000_000, 2**54]
+
+    assert seqs == [layout.maybe_segment_seq(layout.segment_name(seq)) for seq in seqs]
+    assert sorted(map(layout.segment_name, seqs)) == list(map(layout.segment_name, seqs))
+
+
+def test_a_name_is_told_from_its_like() -> None:
+    assert 7 == layout.maybe_index_seq(layout.index_name(7))
+    assert 7 == layout.maybe_generation(layout.cursors_name(7))
+    assert None is layout.maybe_segment_seq(layout.index_name(7))
+    assert None is layout.maybe_index_seq(layout.segment_name(7))
+    assert None is layout.maybe_generation("cursors.bad")
+    assert None is layout.maybe_generation("cursors.07")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        layout.segment_name(1),
+        layout.segment_name(1) + layout.BAD_SUFFIX,
+        layout.segment_name(1) + layout.NEW_SUFFIX,
+        layout.index_name(1),
+        layout.cursors_name(12),
+        layout.CURSORS_BAD_NAME,
+    ],
+)
+def test_what_a_log_makes_is_known(name: str) -> None:
+    assert layout.is_known_in_topic(name)
+
+
+@pytest.mark.parametrize("name", ["1.log", "notes.txt", "cursors", "cursors.x", "x" * 20 + ".log"])
+def test_what_it_does_not_make_is_not(name: str) -> None:
+    assert not layout.is_known_in_topic(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "orders.diskqueue.000001.dat",
+        "orders:archive.diskqueue.meta.dat",
+        "orders.diskqueue.000001.dat.bad",
+    ],
+)
+def test_queues_of_another_nsqd_are_recognised(name: str) -> None:
+    assert layout.is_another_nsqds(name)
+
+
+@pytest.mark.parametrize("name", ["nsqd.dat", "nsqd.123.dat", "topics", "penstock.format"])
+def test_other_files_are_not_taken_for_them(name: str) -> None:
+    assert not layout.is_another_nsqds(name)
+
+
+def test_a_topic_that_is_being_removed_is_recognised() -> None:
+    assert 7 == layout.maybe_removed(layout.removed_name("orders", 7))
+    assert layout.maybe_removed("orders") is None
+    assert layout.maybe_removed(layout.removed_name("no topic", 1)) is None
+    assert layout.maybe_removed("orders~removed-x") is None

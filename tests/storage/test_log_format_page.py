@@ -1,0 +1,70 @@
+"""docs/log_format.md says what the code does."""
+
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from penstock.storage import batch, clean_shutdown, cursor_journal, index, layout
+
+PAGE = (Path(__file__).parents[2] / "docs" / "log_format.md").read_text()
+
+
+def table_in(text: str) -> list[tuple[str, ...]]:
+    """The rows of its `offset size field` tables: offset, size and name."""
+    rows = re.findall(r"^ *(\d+) +(\d+)? +([a-z]\w*(?:, one after the other)?)", text, re.MULTILINE)
+    return [tuple(row) for row in rows]
+
+
+def section(title: str) -> str:
+    return PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    ("title", "module"),
+    [("Segments", batch), ("Index files", index), ("The journal of the channels", cursor_journal)],
+)
+def test_its_tables_are_those_of_the_modules(title: str, module: ModuleType) -> None:
+    assert module.__doc__ is not None
+    described = table_in(module.__doc__)
+
+    assert len(described) > 5
+    assert described == table_in(section(title))
+
+
+@pytest.mark.parametrize(
+    ("title", "magic"),
+    [
+        ("Segments", batch.MAGIC),
+        ("Index files", index._MAGIC),
+        ("The journal of the channels", cursor_journal._MAGIC),
+    ],
+)
+def test_its_magics_are_the_real_ones(title: str, magic: bytes) -> None:
+    assert magic.hex(" ") in section(title)
+
+
+def test_its_changes_are_those_of_the_journal() -> None:
+    assert cursor_journal.__doc__ is not None
+    rows = re.findall(r"^ +\d  [A-Z]\w+.*$", cursor_journal.__doc__, re.MULTILINE)
+
+    assert 7 == len(rows)
+    for row in rows:
+        assert row.strip() in section("The journal of the channels")
+
+
+def test_its_files_are_those_of_the_layout() -> None:
+    assert layout.__doc__ is not None
+    described = re.findall(r"^ +\S+ {2,}.*$", layout.__doc__, re.MULTILINE)
+
+    assert 10 == len(described)
+    for line in described:
+        assert line.strip() in section("Files")
+
+
+def test_its_format_is_the_current_one() -> None:
+    assert f"format **{clean_shutdown.FORMAT_VERSION}**" in PAGE
+    assert clean_shutdown.__doc__ is not None
+    example = re.findall(r"^    (.*)$", clean_shutdown.__doc__, re.MULTILINE)
+    assert "\n".join(example) in section("The marker")

@@ -1,0 +1,315 @@
+"""What a crash or a bad disk has done to the segments is put right, told, and costs no more than it
+must."""
+
+import pytest
+from tests.seeds import fresh_random
+from tests.storage.frames import bodies_in, frames
+
+from penstock.storage.batch import HEADER_BYTES
+from penstock.storage.file_pool import FilePool
+from penstock.storage.issue import Finding
+from penstock.storage.recovery import Loaded, load_segments
+from penstock.storage.segment import Segment
+from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
+
+FIRST_SEQ = 100
+PATH = f"data/{FIRST_SEQ:020}.log"
+
+
+def write_segment(
+    files: MemoryFiles, *batches: str, first_seq: int = FIRST_SEQ, settle: bool = False
+) -> list[int]:
+    """A segment whose batches have a message for each letter; returns where they begin and end."""
+    segment = Segment(FilePool(files, 8), "data", first_seq)
+    segment.handle.create()
+    positions = [0]
+    for batch in batches:
+        segment.append(b"".join(frames(*batch)), len(batch), 1, 0)
+        positions.append(segment.end)
+    if settle:
+        segment.synced_end = segment.end
+        segment.settle()
+    return positions
+
+
+def load(files: MemoryFiles | FaultyFiles) -> Loaded:
+    return load_segments(FilePool(files, 8), "data")
+
+
+def stored(loaded: Loaded) -> dict[int, str]:
+    """The letters that are stored, by number."""
+    return {
+        run.first_seq + at: body
+        for segment in loaded.segments
+        for run in segment.read(segment.first_seq, 100_000)
+        for at, body in enumerate(bodies_in([run]))
+    }
+
+
+def change(files: MemoryFiles, position: int, data: bytes, path: str = PATH) -> None:
+    files.open(path, "write").write(data, position)
+
+
+def content(files: MemoryFiles, path: str) -> bytes:
+    file = files.open(path, "read")
+    return file.read(0, file.size())
+
+
+class TestCleanSegments:
+    def test_none_is_read(self, memory_files: MemoryFiles) -> None:
+        positions = write_segment(memory_files, "ab", "c", settle=True)
+        # Reading it would show this.
+        change(memory_files, 0, bytes(positions[-1]))
+        loaded = load(memory_files)
+
+        assert [] == loaded.findings
+        assert 103 == loaded.next_seq
+        assert [True] == [segment.is_synced for segment in loaded.segments]
+
+    def test_no_segments_are_no_trouble(self, memory_files: MemoryFiles) -> None:
+        assert Loaded([], [], 0, is_tail_lost=False) == load(memory_files)
+
+    def test_several_come_in_order(self, memory_files: MemoryFiles) -> None:
+        write_segment(memory_files, "cd", first_seq=102, settle=True)
+        write_segment(memory_files, "ab", settle=True)
+
+        assert {100: "a", 101: "b", 102: "c", 103: "d"} == stored(load(memory_files))
+
+
+class TestAfterACrash:
+    def test_a_segment_without_an_index_file_is_walked(self, memory_files: MemoryFiles) -> None:
+        write_segment(memory_files, "ab", "c")
+        loaded = load(memory_files)
+
+        assert [] == loaded.findings
+        assert {100: "a", 101: "b", 102: "c"} == stored(loaded)
+        assert not loaded.segments[0].is_synced
+
+    def test_the_end_is_walked_from_where_the_index_file_stops(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        positions = write_segment(memory_files, "ab", "c", "d")
+        walked = load(memory_files).segments[0].info
+        grown = MemoryFiles()
+        grown.make_folder("data")
+        write_segment(grown, "ab", settle=True)
+        change(grown, positions[1], content(memory_files, PATH)[positions[1] :])
+        # What the index file speaks of is not read again.
+        change(grown, 0, bytes(positions[1]))
+
+        assert walked == load(grown).segments[0].info
+
+    @pytest.mark.parametrize("kept", range(HEADER_BYTES + len(b"".join(frames("c", "d")))))
+    def test_a_torn_batch_is_cut_off_wherever_it_was_torn(
+        self, memory_files: MemoryFiles, kept: int
+    ) -> None:
+        *_, last_at, _ = write_segment(memory_files, "a", "b", "cd")
+        memory_files.open(PATH, "write").truncate(last_at + kept)
+        loaded = load(memory_files)
+
+        assert {100: "a", 101: "b"} == stored(loaded)
+        assert 102 == loaded.next_seq
+        assert last_at == memory_files.open(PATH, "read").size()
+        assert [(last_at, last_at + kept, False)] * bool(kept) == [
+            (finding.first_byte, finding.end_byte, finding.is_damage) for finding in loaded.findings
+        ]
+        assert [] == load(memory_files).findings
+
+    def test_unfinished_files_are_removed(self, memory_files: MemoryFiles) -> None:
+        write_segment(memory_files, "a", settle=True)
+        memory_files.open(f"data/{200:020}.log.new", "create").close()
+        memory_files.open(f"data/{300:020}.index", "create").close()
+        load(memory_files)
+
+        assert [f"{100:020}.index", f"{100:020}.log"] == memory_files.names("data")
+
+    def test_an_empty_segment_is_removed_and_its_number_remembered(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        write_segment(memory_files, "a", settle=True)
+        write_segment(memory_files, first_seq=500)
+        loaded = load(memory_files)
+
+        assert {100: "a"} == stored(loaded)
+        assert 500 == loaded.next_seq
+        assert f"{500:020}.log" not in memory_files.names("data")
+
+    def test_a_failed_batch_that_could_not_be_cut_off_gives_way_to_the_next_segment(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        positions = write_segment(memory_files, "a", "x")
+        write_segment(memory_files, "b", first_seq=101)
+        loaded = load(memory_files)
+
+        assert {100: "a", 101: "b"} == stored(loaded)
+        assert [False] == [finding.is_damage for finding in loaded.findings]
+        assert positions[1] == memory_files.open(PATH, "read").size()
+
+
+class TestDamage:
+    def test_it_is_moved_aside_and_what_follows_is_kept(self, memory_files: MemoryFiles) -> None:
+        positions = write_segment(memory_files, "a", "bc", "d", "e")
+        change(memory_files, positions[2] - 1, b"?")
+        damaged = content(memory_files, PATH)[positions[1] : positions[2]]
+        loaded = load(memory_files)
+
+        assert {100: "a", 103: "d", 104: "e"} == stored(loaded)
+        assert damaged == content(memory_files, PATH + ".bad")
+        assert [
+            Finding(
+                PATH,
+                "the frames do not match their checksum; moved to 00000000000000000100.log.bad",
+                is_damage=True,
+                first_byte=positions[1],
+                end_byte=positions[2],
+                first_seq=101,
+                end_seq=103,
+            )
+        ] == loaded.findings
+        assert [(100, 101), (103, 105)] == [
+            (segment.first_seq, segment.next_seq) for segment in loaded.segments
+        ]
+
+    @pytest.mark.parametrize("offset", [0, 5, 13, 17, 25, 33, 60])
+    @pytest.mark.parametrize("which", [0, 1, 2])
+    def test_wherever_it_is_the_other_batches_are_kept(
+        self, memory_files: MemoryFiles, which: int, offset: int
+    ) -> None:
+        positions = write_segment(memory_files, "a", "b", "c")
+        change(memory_files, positions[which] + offset, b"?")
+        loaded = load(memory_files)
+        expected = {100: "a", 101: "b", 102: "c"}
+        del expected[100 + which]
+
+        assert expected == stored(loaded)
+        assert [(True, 100 + which)] == [
+            (finding.is_damage, finding.first_seq) for finding in loaded.findings
+        ]
+        assert [] == load(memory_files).findings
+        assert expected == stored(load(memory_files))
+
+    def test_two_damages_leave_three_segments(self, memory_files: MemoryFiles) -> None:
+        positions = write_segment(memory_files, "a", "b", "c", "d", "e")
+        change(memory_files, positions[1], b"?")
+        change(memory_files, positions[4] - 1, b"?")
+        loaded = load(memory_files)
+
+        assert {100: "a", 102: "c", 104: "e"} == stored(loaded)
+        assert [(101, 102), (103, 104)] == [
+            (finding.first_seq, finding.end_seq) for finding in loaded.findings
+        ]
+
+    def test_numbers_in_a_damaged_batch_at_the_end_are_not_used_again(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        positions = write_segment(memory_files, "a", "bc")
+        change(memory_files, positions[2] - 1, b"?")
+        loaded = load(memory_files)
+
+        assert (103, False) == (loaded.next_seq, loaded.is_tail_lost)
+
+    def test_if_they_cannot_be_known_that_is_said(self, memory_files: MemoryFiles) -> None:
+        positions = write_segment(memory_files, "a", "bc")
+        change(memory_files, positions[1], b"?")
+        loaded = load(memory_files)
+
+        assert (101, True) == (loaded.next_seq, loaded.is_tail_lost)
+        assert [(101, None)] == [
+            (finding.first_seq, finding.end_seq) for finding in loaded.findings
+        ]
+
+    def test_a_segment_that_is_all_damage_goes(self, memory_files: MemoryFiles) -> None:
+        positions = write_segment(memory_files, "a")
+        change(memory_files, 0, b"?" * positions[1])
+        loaded = load(memory_files)
+
+        assert {} == stored(loaded)
+        assert loaded.is_tail_lost
+        assert [f"{100:020}.log.bad"] == memory_files.names("data")
+
+    def test_an_end_that_was_synced_and_is_missing_is_reported(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        positions = write_segment(memory_files, "a", "bc", settle=True)
+        memory_files.open(PATH, "write").truncate(positions[1])
+        loaded = load(memory_files)
+
+        assert {100: "a"} == stored(loaded)
+        assert 103 == loaded.next_seq
+        assert [(True, 101, 103)] == [
+            (finding.is_damage, finding.first_seq, finding.end_seq) for finding in loaded.findings
+        ]
+
+    def test_before_the_first_batch_it_costs_none(self, memory_files: MemoryFiles) -> None:
+        segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ)
+        segment.handle.create().write(b"what is this", 0)
+        segment.end = len(b"what is this")
+        segment.append(b"".join(frames("a", "b")), 2, 1, 0)
+        (damage,) = load(memory_files).findings
+
+        assert str(damage).endswith(f"moved to {FIRST_SEQ:020}.log.bad (bytes 0 to 11)")
+        assert {100: "a", 101: "b"} == stored(load(memory_files))
+        assert [] == load(memory_files).findings
+
+    def test_numbers_that_repeat_are_damage(self, memory_files: MemoryFiles) -> None:
+        positions = write_segment(memory_files, "abc")
+        segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ)
+        segment.end, segment.next_seq = positions[1], 101
+        segment.append(frames("x")[0], 1, 1, 0)
+        loaded = load(memory_files)
+
+        assert {100: "a", 101: "b", 102: "c"} == stored(loaded)
+        assert ["a batch repeats message numbers; moved to 00000000000000000100.log.bad"] == [
+            finding.problem for finding in loaded.findings
+        ]
+
+
+def damaged_files() -> MemoryFiles:
+    """Of six batches the second and the fourth are damaged, and the last is torn."""
+    files = MemoryFiles()
+    files.make_folder("data")
+    positions = write_segment(files, "a", "b", "c", "d", "e", "f")
+    change(files, positions[1], b"?")
+    change(files, positions[4] - 1, b"?")
+    files.open(PATH, "write").truncate(positions[6] - 1)
+    return files
+
+
+def test_a_recovery_that_is_interrupted_anywhere_ends_the_same() -> None:
+    expected = {100: "a", 102: "c", 104: "e"}
+    for changes in range(100):
+        memory = damaged_files()
+        files = FaultyFiles(memory)
+        files.crash_after(changes)
+        try:
+            assert expected == stored(load(files))
+        except SimulatedCrash:
+            memory.crash()
+            assert expected == stored(load(memory))
+        else:
+            assert changes > 10
+            return
+    pytest.fail("recovery does not end")
+
+
+@pytest.mark.parametrize("round_number", range(5))
+def test_so_does_one_that_a_power_loss_interrupts(round_number: int) -> None:
+    random = fresh_random(f"test_so_does_one_that_a_power_loss_interrupts {round_number}")
+    expected = {100: "a", 102: "c", 104: "e"}
+    for changes in range(100):
+        memory = damaged_files()
+        memory.open(PATH, "write").sync()
+        memory.sync_folder("data")
+        memory.sync_folder("")
+        files = FaultyFiles(memory)
+        files.crash_after(changes)
+        try:
+            load(files)
+        except SimulatedCrash:
+            memory.lose_power(random)
+            assert expected == stored(load(memory))
+        else:
+            memory.lose_power(random)
+            assert expected == stored(load(memory))
+            return
+    pytest.fail("recovery does not end")

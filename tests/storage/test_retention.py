@@ -1,0 +1,116 @@
+"""How long a log keeps what nobody needs, and that this is its files' concern as well."""
+
+import pytest
+from tests.storage.frames import WALL_NS, frames, open_topic, read_all
+
+from penstock.storage import LogSettings, Retention, TopicLog
+from penstock.testing import FaultyFiles, MemoryFiles
+
+SECOND_NS = 1_000_000_000
+HOUR_NS = 3600 * SECOND_NS
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def files(memory_files: MemoryFiles) -> FaultyFiles:
+    return FaultyFiles(memory_files)
+
+
+def never(_first: int, _end: int) -> bool:
+    return False
+
+
+def fill(log: TopicLog, count: int, *, every_ns: int, body: str = "x") -> int:
+    """Appends messages at this pace, and trims as often. Returns the time after the last."""
+    wall_ns = WALL_NS
+    for _ in range(count):
+        log.append(frames(body), wall_ns)
+        wall_ns += every_ns
+        log.trim(never, wall_ns)
+    return wall_ns
+
+
+def oldest_ns(log: TopicLog) -> int:
+    return log.segments[0].first_timestamp_ns
+
+
+@pytest.mark.parametrize(
+    ("kept_ns", "allowed_ns"),
+    [
+        (24 * HOUR_NS, 6 * HOUR_NS),  # a quarter more
+        (60 * SECOND_NS, 60 * SECOND_NS),  # but files are not shorter than a minute
+    ],
+)
+def test_a_slow_topic_keeps_little_more_than_was_asked_for(
+    files: FaultyFiles, kept_ns: int, allowed_ns: int
+) -> None:
+    log = open_topic(files, LogSettings(retention_time_ns=kept_ns))[1].log
+    pace_ns = kept_ns // 40
+    now_ns = fill(log, 200, every_ns=pace_ns)
+
+    assert kept_ns - pace_ns <= now_ns - oldest_ns(log) <= kept_ns + allowed_ns + pace_ns
+
+
+def test_an_idle_topic_ends_up_empty_and_counts_on(files: FaultyFiles) -> None:
+    settings = LogSettings(retention_time_ns=HOUR_NS)
+    data_path, store = open_topic(files, settings)
+    next_seq = store.log.next_seq + 3
+    now_ns = fill(store.log, 3, every_ns=1)
+    for hour in range(3):
+        store.log.trim(never, now_ns + hour * HOUR_NS)
+    data_path.close()
+
+    log = open_topic(files, settings)[1].log
+    assert [] == read_all(log)
+    assert (next_seq, next_seq) == (log.first_seq, log.next_seq)
+
+
+def test_its_numbers_are_not_used_again_however_often_it_crashes(
+    files: FaultyFiles, memory_files: MemoryFiles
+) -> None:
+    settings = LogSettings(retention_time_ns=HOUR_NS)
+    log = open_topic(files, settings)[1].log
+    now_ns = fill(log, 3, every_ns=1)
+    for hour in range(3):
+        log.trim(never, now_ns + hour * HOUR_NS)
+    next_seqs = []
+    for _ in range(3):
+        memory_files.crash()
+        next_seqs.append(open_topic(files, settings)[1].log.next_seq)
+
+    assert [log.next_seq] * 3 == next_seqs
+
+
+def test_a_small_retention_has_small_files(files: FaultyFiles) -> None:
+    log = open_topic(files, LogSettings(retention_bytes=8 * MIB))[1].log
+    fill(log, 40, every_ns=1, body="x" * (MIB // 2))
+
+    assert 8 * MIB <= log.byte_size <= 10.5 * MIB
+
+
+def test_what_is_needed_stays_whatever_the_retention(files: FaultyFiles) -> None:
+    log = open_topic(files, LogSettings(130, retention_time_ns=1, retention_bytes=1))[1].log
+    for body in "abcdefgh":
+        log.append(frames(body), WALL_NS)
+    log.trim(lambda _first, _end: True, WALL_NS + HOUR_NS)
+
+    assert list("abcdefgh") == read_all(log)
+
+
+def test_a_topic_may_have_its_own_and_go_back(files: FaultyFiles) -> None:
+    log = open_topic(files, LogSettings(130, retention_bytes=100_000))[1].log
+    for body in "abcdefgh":
+        log.append(frames(body), WALL_NS)
+
+    log.retention = Retention(size_bytes=240)
+    log.trim(never, WALL_NS)
+    assert list("efgh") == read_all(log)
+
+    log.retention = None
+    log.trim(never, WALL_NS)
+    assert Retention(size_bytes=100_000) == log.retention
+    assert list("efgh") == read_all(log)
+
+    log.retention = Retention()
+    log.trim(never, WALL_NS)
+    assert list("gh") == read_all(log)

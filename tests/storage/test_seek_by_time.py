@@ -1,0 +1,53 @@
+"""A time leads to the first message that was stored at or after it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.storage.frames import frames, open_topic
+
+from penstock.storage import LogSettings, TopicLog
+from penstock.testing import MemoryFiles
+
+
+def log_of(batches: list[tuple[int, int]], *, segment_bytes: int, reopened: bool) -> TopicLog:
+    """A log of batches, each a timestamp and a number of messages."""
+    files = MemoryFiles()
+    files.make_folder("data")
+    settings = LogSettings(max_bytes_per_file=segment_bytes)
+    data_path, store = open_topic(files, settings)
+    for timestamp_ns, count in batches:
+        store.log.append(frames(*["x" * 20_000] * count), timestamp_ns)
+    if reopened:
+        data_path.close()
+        _, store = open_topic(files, settings)
+    return store.log
+
+
+def expected_seq(log: TopicLog, batches: list[tuple[int, int]], time_ns: int) -> int:
+    seq = log.first_seq
+    for timestamp_ns, count in batches:
+        if timestamp_ns >= time_ns:
+            return seq
+        seq += count
+    return seq
+
+
+# Few different times, so that many are equal, and in any order, since clocks are set back too. The
+# messages are large, so that there are several entries of the index, and several segments.
+TIMESTAMPS = st.integers(1, 12)
+
+
+@given(
+    batches=st.lists(st.tuples(TIMESTAMPS, st.integers(1, 4)), min_size=1, max_size=30),
+    clock_goes_forward=st.booleans(),
+    segment_bytes=st.sampled_from([100_000, 400_000, 100_000_000]),
+    reopened=st.booleans(),
+)
+def test_every_time_leads_to_the_first_message_that_is_not_older(
+    batches: list[tuple[int, int]], clock_goes_forward: bool, segment_bytes: int, reopened: bool
+) -> None:
+    if clock_goes_forward:
+        batches = sorted(batches)
+    log = log_of(batches, segment_bytes=segment_bytes, reopened=reopened)
+
+    for time_ns in range(14):
+        assert expected_seq(log, batches, time_ns) == log.seq_at_time(time_ns)

@@ -1,0 +1,250 @@
+"""A segment stores batches, reads runs of them, and knows what it has without reading it."""
+
+import errno
+
+import pytest
+from tests.storage.frames import bodies_in, frames
+
+from penstock.common.errors import CorruptBatch
+from penstock.storage import index as index_module
+from penstock.storage.batch import HEADER_BYTES
+from penstock.storage.file_pool import FilePool
+from penstock.storage.segment import Segment, read_checkpoint
+from penstock.testing import FaultyFiles, MemoryFiles
+
+
+class Bench:
+    """A segment on files that can be made to fail."""
+
+    def __init__(self, memory: MemoryFiles) -> None:
+        self.memory = memory
+        self.files = FaultyFiles(memory)
+        self.segment = self.new_segment()
+        self.segment.handle.create()
+
+    def new_segment(self) -> Segment:
+        return Segment(FilePool(self.files, 8), "data", 100)
+
+    def append(self, *bodies: str, timestamp_ns: int = 1, due_ns: int = 0) -> None:
+        self.segment.append(b"".join(frames(*bodies)), len(bodies), timestamp_ns, due_ns)
+
+    def read(self, seq: int, max_bytes: int = 100_000) -> list[str]:
+        return bodies_in(self.segment.read(seq, max_bytes))
+
+    def settle(self) -> None:
+        self.segment.synced_end = self.segment.end
+        self.segment.settle()
+
+    def reloaded(self) -> Segment:
+        segment = self.new_segment()
+        checkpoint = read_checkpoint(self.files, "data", 100)
+        assert checkpoint is not None
+        segment.restore(checkpoint)
+        return segment
+
+    def flip_byte(self, position: int) -> None:
+        file = self.memory.open(self.segment.handle.path, "write")
+        file.write(bytes([file.read(position, 1)[0] ^ 1]), position)
+
+
+@pytest.fixture
+def bench(memory_files: MemoryFiles) -> Bench:
+    return Bench(memory_files)
+
+
+class TestReading:
+    def test_a_run_begins_where_it_is_asked_to(self, bench: Bench) -> None:
+        bench.append("a", "b", "c")
+        bench.append("d", "e")
+
+        assert ["a", "b", "c", "d", "e"] == bench.read(100)
+        assert ["b", "c", "d", "e"] == bench.read(101)
+        assert ["e"] == bench.read(104)
+        assert [] == bench.read(105)
+
+    def test_batches_that_are_due_at_once_come_as_one_run(self, bench: Bench) -> None:
+        bench.append("a")
+        bench.append("b", "c")
+        bench.append("d", due_ns=50)
+        bench.append("e", due_ns=50)
+        bench.append("f", due_ns=60)
+        bench.append("g")
+        runs = bench.segment.read(100, 100_000)
+
+        assert [(100, 3, 0), (103, 2, 50), (105, 1, 60), (106, 1, 0)] == [
+            (run.first_seq, len(run.frames), run.due_ns) for run in runs
+        ]
+
+    def test_a_read_brings_about_as_much_as_asked_for(self, bench: Bench) -> None:
+        for at in range(20):
+            bench.append(str(at) * 100)
+
+        assert 1 == len(bench.read(100, 1))
+        assert 4 <= len(bench.read(100, 1200)) <= 8
+
+    def test_a_batch_larger_than_that_comes_whole(self, bench: Bench) -> None:
+        bench.append("a" * 5000, "b" * 5000)
+        bench.append("c")
+
+        assert ["a" * 5000, "b" * 5000] == bench.read(100, 100)
+        assert ["c"] == bench.read(102, 100)
+
+    def test_every_place_can_be_read_from_through_a_sparse_index(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(index_module, "INDEX_SPACING_BYTES", 500)
+        bodies = [f"{at:04}" * (1 + at % 7) for at in range(200)]
+        for at in range(0, 200, 4):
+            bench.append(*bodies[at : at + 4])
+
+        assert 10 < len(bench.segment.index) < 30
+        for seq in [*range(200), *reversed(range(200))]:
+            assert bodies[seq] == bench.read(100 + seq, 300)[0]
+
+    def test_many_readers_do_not_disturb_each_other(self, bench: Bench) -> None:
+        for at in range(200):
+            bench.append(str(at))
+        places = dict.fromkeys(range(100), 100)
+        for _ in range(5):
+            for reader, seq in places.items():
+                runs = bench.segment.read(seq, 150 + reader)
+                assert str(seq - 100) == bodies_in(runs)[0]
+                places[reader] = runs[-1].next_seq
+
+    def test_a_time_is_found(self, bench: Bench) -> None:
+        for at in range(10):
+            bench.append("x", timestamp_ns=10 * at)
+
+        assert [100, 100, 101, 109, 110] == [
+            bench.segment.seq_at_time(time) for time in (-5, 0, 1, 90, 91)
+        ]
+
+    def test_with_a_clock_that_was_set_back_the_first_match_is_found(self, bench: Bench) -> None:
+        for time in (10, 50, 20, 60, 30):
+            bench.append("x", timestamp_ns=time)
+
+        assert 101 == bench.segment.seq_at_time(15)
+        assert 103 == bench.segment.seq_at_time(55)
+        assert (10, 60) == (
+            bench.segment.info.first_timestamp_ns,
+            bench.segment.info.last_timestamp_ns,
+        )
+
+
+class TestDamage:
+    @pytest.fixture(autouse=True)
+    def stored(self, bench: Bench) -> None:
+        for body in "abc":
+            bench.append(body)
+
+    @pytest.mark.parametrize("at", [0, 20, HEADER_BYTES + 2])
+    def test_it_is_stepped_over_and_kept_to_be_told(self, bench: Bench, at: int) -> None:
+        second_at = bench.segment.end // 3
+        bench.flip_byte(second_at + at)
+
+        assert ["a", "c"] == bench.read(100)
+        assert ["c"] == bench.read(101)
+        assert [(second_at, 2 * second_at)] == [
+            (finding.first_byte, finding.end_byte) for finding in bench.segment.damage
+        ]
+
+    def test_at_the_end_there_is_nothing_after_it(self, bench: Bench) -> None:
+        bench.flip_byte(bench.segment.end - 1)
+
+        assert ["a", "b"] == bench.read(100)
+        assert [] == bench.read(102)
+
+    def test_a_file_that_was_cut_is_damage(self, bench: Bench) -> None:
+        bench.memory.open(bench.segment.handle.path, "write").truncate(bench.segment.end - 1)
+
+        assert ["a", "b"] == bench.read(100)
+        assert [True] == [finding.is_damage for finding in bench.segment.damage]
+
+
+class TestFailingWrites:
+    @pytest.mark.parametrize("written", [0, 1, 56, 58, 60, 1000])
+    def test_nothing_is_left_of_a_batch_that_failed(self, bench: Bench, written: int) -> None:
+        bench.append("a")
+        size = bench.segment.end
+        bench.files.fail("write", error=errno.ENOSPC, written=written)
+        with pytest.raises(OSError, match="No space"):
+            bench.append("b")
+
+        assert size == bench.segment.handle.open().size()
+        bench.append("c")
+        assert ["a", "c"] == bench.read(100)
+
+    def test_a_rest_that_cannot_be_cut_off_is_remembered_and_not_read(self, bench: Bench) -> None:
+        bench.append("a")
+        bench.files.fail("write", written=1000)
+        bench.files.fail("truncate")
+        with pytest.raises(OSError, match="Input/output"):
+            bench.append("b")
+
+        assert bench.segment.is_broken
+        assert ["a"] == bench.read(100)
+
+        bench.segment.cut_rest()
+        assert not bench.segment.is_broken
+        assert bench.segment.end == bench.segment.handle.open().size()
+
+
+class TestRewriting:
+    def test_what_is_unsynced_is_written_again(self, bench: Bench) -> None:
+        for body in "abc":
+            bench.append(body)
+        bench.segment.synced_end = bench.segment.end // 3
+        changes = bench.files.changes
+        bench.segment.rewrite_unsynced(bench.segment.end)
+
+        assert changes + 2 == bench.files.changes
+        assert ["a", "b", "c"] == bench.read(100)
+
+    def test_what_is_gone_is_not(self, bench: Bench) -> None:
+        bench.append("a")
+        bench.flip_byte(60)
+
+        with pytest.raises(CorruptBatch, match="what was written is gone at byte 0"):
+            bench.segment.rewrite_unsynced(bench.segment.end)
+
+
+class TestIndexFile:
+    @pytest.fixture(autouse=True)
+    def stored(self, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(index_module, "INDEX_SPACING_BYTES", 100)
+        for at, body in enumerate("abcdef"):
+            bench.append(body, timestamp_ns=at + 1)
+        bench.settle()
+
+    def test_it_spares_reading_the_segment(self, bench: Bench) -> None:
+        segment = bench.reloaded()
+
+        assert bench.segment.info == segment.info
+        assert segment.is_synced
+        assert bench.segment.index.entries() == segment.index.entries()
+        assert ["d", "e", "f"] == bodies_in(segment.read(103, 1000))
+
+    def test_a_segment_that_has_grown_since_goes_on_from_it(self, bench: Bench) -> None:
+        bench.append("g", timestamp_ns=7)
+        bench.append("h", timestamp_ns=8)
+        segment = bench.reloaded()
+
+        assert 106 == segment.next_seq
+        for batch, _ in bench.segment.batches(segment.end, 1000):
+            segment.take(batch)
+        assert bench.segment.info == segment.info
+        assert bench.segment.index.entries() == segment.index.entries()
+        assert not segment.is_synced
+
+    @pytest.mark.parametrize("cut", [0, 60])
+    def test_a_damaged_one_is_made_again(self, bench: Bench, cut: int) -> None:
+        segment = bench.reloaded()
+        bench.memory.open("data/00000000000000000100.index", "write").truncate(cut)
+
+        assert bench.segment.index.entries() == segment.index.entries()
+
+    def test_it_goes_with_its_segment(self, bench: Bench) -> None:
+        bench.segment.remove()
+
+        assert [] == bench.memory.names("data")
+        assert None is read_checkpoint(bench.files, "data", 100)

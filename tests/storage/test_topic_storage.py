@@ -1,0 +1,243 @@
+"""A topic's log and its cursors agree when it is loaded, whatever either has been through."""
+
+from random import Random
+
+import pytest
+from tests.storage.frames import WALL_NS, frames, open_topic, read_all
+
+from penstock.storage import DataPath, Files, Finding, LogSettings, TopicStore, close_stores
+from penstock.storage.topic_storage import SKIPPED_NUMBERS
+from penstock.testing import FaultyFiles, MemoryFiles
+
+FIRST_SEQ = WALL_NS // 1000
+SECOND_NS = 1_000_000_000
+FOLDER = "data/topics/t"
+SEGMENT = f"{FOLDER}/{FIRST_SEQ:020}.log"
+# Room for one batch of one short message.
+SMALL = LogSettings(max_bytes_per_file=70)
+
+
+def reopened(
+    files: MemoryFiles, *, wall_ns: int = WALL_NS + SECOND_NS
+) -> tuple[TopicStore, list[Finding]]:
+    data_path = DataPath.open("data", SMALL, files)
+    return data_path.open_topic("t", wall_ns=wall_ns)
+
+
+@pytest.fixture
+def store(memory_files: MemoryFiles) -> TopicStore:
+    """Four messages in as many segments, and a channel that has finished none."""
+    store = open_topic(memory_files, SMALL)[1]
+    for body in "abcd":
+        store.log.append(frames(body), WALL_NS)
+    store.cursors.create("c", FIRST_SEQ)
+    return store
+
+
+def flip_byte(files: MemoryFiles, path: str, position: int) -> None:
+    file = files.open(path, "write")
+    file.write(bytes([file.read(position, 1)[0] ^ 1]), position)
+
+
+def test_after_a_crash_numbers_go_on(store: TopicStore, memory_files: MemoryFiles) -> None:
+    memory_files.crash()
+    found, findings = reopened(memory_files)
+
+    assert [] == findings
+    assert FIRST_SEQ + 4 == found.log.next_seq == store.log.next_seq
+
+
+def test_the_numbers_of_trimmed_messages_are_not_used_again_after_two_crashes(
+    store: TopicStore, memory_files: MemoryFiles
+) -> None:
+    """Nothing tells of the trimmed message but the name of a segment that is still empty."""
+    store.log._roll()
+    store.log.trim(lambda first, _: first < FIRST_SEQ + 3, WALL_NS)
+    for _ in range(2):
+        memory_files.crash()
+        found, _ = reopened(memory_files)
+
+        assert FIRST_SEQ + 4 == found.log.next_seq
+
+
+@pytest.mark.parametrize("wall_ns", [WALL_NS + SECOND_NS, WALL_NS - 60 * SECOND_NS])
+def test_after_a_power_loss_numbers_that_may_have_been_used_are_skipped(
+    store: TopicStore, memory_files: MemoryFiles, wall_ns: int
+) -> None:
+    """Also if the clock is behind."""
+    store.log.sync()
+    store.cursors.sync()
+    memory_files._boots += 1
+    memory_files.crash()
+    found, findings = reopened(memory_files, wall_ns=wall_ns)
+    skipped = (FIRST_SEQ + 4, FIRST_SEQ + 4 + SKIPPED_NUMBERS)
+
+    assert skipped[1] == found.log.next_seq
+    assert [skipped] == [(finding.first_seq, finding.end_seq) for finding in findings]
+    assert [skipped] == found.log.gaps(FIRST_SEQ, 2 * skipped[1])
+    still_open = found.cursors.progress["c"].open_ranges(FIRST_SEQ, skipped[1])
+    assert [(FIRST_SEQ, FIRST_SEQ + 4)] == still_open
+    found.log.append(frames("e"), WALL_NS)
+    assert list("abcde") == read_all(found.log)
+
+
+def test_a_second_power_loss_skips_further(store: TopicStore, memory_files: MemoryFiles) -> None:
+    """Though what was stored between the two was never synced, and the clock stands still."""
+    store.cursors.sync()
+    memory_files.lose_power(Random(0))
+    between = reopened(memory_files, wall_ns=WALL_NS)[0].log
+    between.append(frames("e"), WALL_NS)
+    memory_files.lose_power(Random(0))
+    found, _ = reopened(memory_files, wall_ns=WALL_NS)
+
+    assert between.next_seq < found.log.next_seq
+
+
+def test_skipped_numbers_stay_skipped(store: TopicStore, memory_files: MemoryFiles) -> None:
+    store.log.sync()
+    store.cursors.sync()
+    memory_files._boots += 1
+    memory_files.crash()
+    reopened(memory_files)
+    memory_files.crash()
+    found, findings = reopened(memory_files, wall_ns=WALL_NS)
+
+    assert FIRST_SEQ + 4 + SKIPPED_NUMBERS == found.log.next_seq
+    assert [] == findings
+
+
+def test_numbers_that_a_channel_speaks_of_are_not_used_again(
+    store: TopicStore, memory_files: MemoryFiles
+) -> None:
+    """As when the log's end is lost and the journal is not."""
+    store.cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 4)
+    store.cursors.flush()
+    memory_files.crash()
+    memory_files.remove(f"{FOLDER}/{FIRST_SEQ + 3:020}.log")
+    found, _ = reopened(memory_files)
+
+    assert FIRST_SEQ + 4 == found.log.next_seq
+
+
+def test_what_the_log_does_not_have_is_finished_for_every_channel(
+    store: TopicStore, memory_files: MemoryFiles
+) -> None:
+    store.close()
+    memory_files.remove(f"{FOLDER}/{FIRST_SEQ:020}.log")
+    memory_files.remove(f"{FOLDER}/{FIRST_SEQ + 2:020}.log")
+    memory_files.crash()
+    progress = reopened(memory_files)[0].cursors.progress["c"]
+
+    assert [(FIRST_SEQ + 1, FIRST_SEQ + 2), (FIRST_SEQ + 3, FIRST_SEQ + 4)] == (
+        progress.open_ranges(FIRST_SEQ, FIRST_SEQ + 4)
+    )
+
+
+def test_a_damaged_end_of_unknown_length_is_skipped(
+    store: TopicStore, memory_files: MemoryFiles
+) -> None:
+    memory_files.crash()
+    flip_byte(memory_files, f"{FOLDER}/{FIRST_SEQ + 3:020}.log", 0)
+    found, _ = reopened(memory_files)
+
+    assert list("abc") == read_all(found.log)
+    assert FIRST_SEQ + 3 + SKIPPED_NUMBERS == found.log.next_seq
+    assert store.log.next_seq < found.log.next_seq
+
+
+class TestWithoutAJournal:
+    def test_all_messages_are_kept_for_new_channels(
+        self, store: TopicStore, memory_files: MemoryFiles
+    ) -> None:
+        store.close()
+        memory_files.crash()
+        memory_files.remove(f"{FOLDER}/cursors.1")
+        found, findings = reopened(memory_files)
+
+        assert FIRST_SEQ == found.cursors.held_from
+        assert {} == found.cursors.progress
+        assert FIRST_SEQ + 4 == found.log.next_seq
+        assert [
+            "the journal of the channels is missing; all messages are kept for new channels"
+        ] == [finding.problem for finding in findings]
+
+    def test_a_damaged_one_does_the_same(
+        self, store: TopicStore, memory_files: MemoryFiles
+    ) -> None:
+        store.close()
+        memory_files.crash()
+        journal = memory_files.open(f"{FOLDER}/cursors.1", "write")
+        journal.write(b"?" * journal.size(), 0)
+        found, findings = reopened(memory_files)
+
+        assert FIRST_SEQ == found.cursors.held_from
+        assert all(finding.is_damage for finding in findings)
+        assert 2 == len(findings)
+
+    def test_without_messages_the_topic_was_being_created(self, memory_files: MemoryFiles) -> None:
+        DataPath.open("data", SMALL, memory_files).close()
+        memory_files.make_folder(FOLDER)
+        found, findings = reopened(memory_files)
+
+        assert [] == findings
+        assert FIRST_SEQ + 1_000_000 == found.log.next_seq == found.cursors.held_from
+
+
+def test_damaged_messages_do_not_move_what_a_topic_without_channels_holds(
+    store: TopicStore, memory_files: MemoryFiles
+) -> None:
+    store.cursors.remove("c")
+    store.cursors.hold(FIRST_SEQ + 3)
+    memory_files.crash()
+    flip_byte(memory_files, SEGMENT, 60)
+    found, findings = reopened(memory_files)
+
+    assert [True] == [finding.is_damage for finding in findings]
+    assert FIRST_SEQ + 3 == found.cursors.held_from
+
+
+def test_closing_closes_both(store: TopicStore) -> None:
+    store.cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 1)
+    store.close()
+
+    assert store.is_closed
+    assert not store.cursors.dirty
+    assert store.log.next_seq == store.log.synced_seq
+
+
+class TestClosingMany:
+    TOPICS = tuple(f"t{number}" for number in range(200))
+
+    def opened(self, files: Files) -> tuple[DataPath, list[TopicStore]]:
+        data_path = DataPath.open("data", LogSettings(), files)
+        return data_path, [data_path.open_topic(name, wall_ns=WALL_NS)[0] for name in self.TOPICS]
+
+    def test_all_of_them_are_safe(self, memory_files: MemoryFiles) -> None:
+        _, stores = self.opened(memory_files)
+        for store in stores:
+            store.log.append(frames("a"), WALL_NS)
+            store.cursors.create("c", FIRST_SEQ)
+            store.cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 1)
+        assert [] == close_stores(stores)
+        memory_files.lose_power(Random(1))
+        _, stores = self.opened(memory_files)
+
+        assert [["a"]] * 200 == [read_all(store.log) for store in stores]
+        assert {FIRST_SEQ + 1 + SKIPPED_NUMBERS} == {
+            store.cursors.progress["c"].floor for store in stores
+        }
+
+    def test_one_that_cannot_be_stored_is_told_and_keeps_none_of_the_others(
+        self, memory_files: MemoryFiles
+    ) -> None:
+        files = FaultyFiles(memory_files)
+        data_path, stores = self.opened(files)
+        stores[7].cursors.create("c", FIRST_SEQ)
+        stores[7].cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 1)
+        files.fail("write", times=None)
+        failures = close_stores(stores)
+
+        assert ["cannot write to data/topics/t7: Input/output error"] == list(map(str, failures))
+        assert all(store.is_closed for store in stores)
+        files.heal()
+        data_path.close()
