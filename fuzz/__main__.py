@@ -42,7 +42,7 @@ def _try_target(target: Target, seconds: int, *, keep: bool) -> bool:
         return not replayed.failures
     try:
         fuzzed = engine.fuzz(target.name, seconds)
-    except engine.EngineFailed as failure:
+    except engine.EngineError as failure:
         raise click.ClickException(str(failure)) from None
     click.echo(f"{target.name}: {fuzzed.runs:,} inputs tried in {seconds} s")
     for data in fuzzed.failed:

@@ -16,7 +16,7 @@ from pathlib import Path
 from fuzz.corpus import kept_inputs
 from fuzz.targets import load_target
 
-__all__ = ["EngineFailed", "Fuzzed", "fuzz", "is_available"]
+__all__ = ["EngineError", "Fuzzed", "fuzz", "is_available"]
 
 INPUT_BYTES_MAX = 600
 # By the clock, and a busy machine may give us none of that time.
@@ -24,7 +24,7 @@ HANGS_AFTER_SECONDS = 30
 STOPS_WITHIN_SECONDS = 120
 
 
-class EngineFailed(Exception):
+class EngineError(Exception):
     """It did not end as it should, and has no input to show for it."""
 
 
@@ -60,7 +60,7 @@ def fuzz(name: str, seconds: int) -> Fuzzed:
         ended, output = _run_engine(name, seconds, folder)
         failed = [file.read_bytes() for file in sorted(folder.iterdir()) if "-" in file.name]
         if not failed and ended != "exit code 0":
-            raise EngineFailed(f"fuzzing {name} ended with {ended}:\n{output}")
+            raise EngineError(f"fuzzing {name} ended with {ended}:\n{output}")
         inputs = [file.read_bytes() for file in sorted((folder / "inputs").iterdir())]
     return Fuzzed(inputs, failed, output)
 

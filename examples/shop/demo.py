@@ -34,7 +34,7 @@ from rich.console import Console
 from penstock.common.errors import Error
 from penstock.pipelines.commits import Commits
 from penstock.pipelines.lake import Lake
-from penstock.testing.daemon import DidNotStart
+from penstock.testing.daemon import DaemonStartError
 
 HERE = Path(__file__).parent
 REPORT = Path("build/demo/report.html")
@@ -305,7 +305,7 @@ def main() -> int:
                 signal.pause()
     except KeyboardInterrupt:
         stage.tell("stopped")
-    except (Error, JobFailed, InVain, DidNotStart, AssertionError) as failure:
+    except (Error, JobFailed, InVain, DaemonStartError, AssertionError) as failure:
         stage.tell(str(failure), "bold red")
         return 1
     finally:

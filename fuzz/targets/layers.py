@@ -5,7 +5,7 @@ cut, or cannot be read; and they are plain bytes, which come out as they went in
 """
 
 from fuzz.cutting import Pieces, cuttings
-from penstock.common.errors import StreamCorrupt
+from penstock.common.errors import CorruptStreamError
 from penstock.protocol.deflate import Deflate
 from penstock.protocol.layer import Layer
 from penstock.protocol.snappy import STREAM_IDENTIFIER, Snappy
@@ -51,6 +51,6 @@ def decoded(layer: Layer, pieces: Pieces) -> tuple[bytes, bool]:
             layer.receive(piece)
             while more := layer.read():
                 plain += more
-    except StreamCorrupt:
+    except CorruptStreamError:
         return plain, False
     return plain, True

@@ -9,7 +9,7 @@ from typing import Any
 
 from fuzz.cutting import Pieces, cuttings
 from penstock.common.clock import SECOND_NS
-from penstock.common.errors import LimitReached, ProtocolError
+from penstock.common.errors import LimitReachedError, ProtocolError
 from penstock.nsqlookupd.registration import Producer
 from penstock.nsqlookupd.registry import Registry
 from penstock.protocol import lookup_v1
@@ -126,7 +126,7 @@ def follow(registry: Registry, producer: Producer, event: Event) -> None:
                 registry.tombstone(topic, producer.node)
             case Ping(draining):
                 registry.ping(producer, draining=draining)
-    except LimitReached:
+    except LimitReachedError:
         pass
 
 

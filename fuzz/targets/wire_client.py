@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 from fuzz.cutting import Pieces, cuttings
-from penstock.common.errors import ProtocolError, StreamCorrupt
+from penstock.common.errors import CorruptStreamError, ProtocolError
 from penstock.protocol import commands, frames
 from penstock.protocol.client import (
     ClientConnection,
@@ -18,7 +18,7 @@ from penstock.protocol.client import (
     Event,
     Opened,
     Opening,
-    Refused,
+    Rejected,
 )
 from penstock.protocol.deflate import Deflate
 from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, Message, Response
@@ -83,7 +83,7 @@ def maybe_converse(pieces: Pieces) -> list[Any] | None:
                         connection.publish(commands.pub("t", b"x"), receipt)
     except ProtocolError as error:
         said.append(("error", str(error)))
-    except StreamCorrupt:
+    except CorruptStreamError:
         return None
     return [*said, connection.unconfirmed, connection.data_to_send()]
 
@@ -94,7 +94,7 @@ def said_by(event: Event[Message, int]) -> list[Any]:
             return list(messages)
         case Confirmed(receipts):
             return list(receipts)
-        case Refused(error, receipt):
+        case Rejected(error, receipt):
             return [(str(error), error.fatal, receipt)]
         case Opened() | CloseWait():
             return [event]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fuzz.cutting import Pieces, cuttings
-from penstock.common.errors import LineTooLong, ProtocolError
+from penstock.common.errors import LineTooLongError, ProtocolError
 from penstock.protocol import commands
 from penstock.protocol.command_table import COMMANDS
 from penstock.protocol.events import (
@@ -95,7 +95,7 @@ def read(pieces: Pieces) -> list[Said]:
     except ProtocolError as error:
         assert error.fatal, error
         said.append(("error", str(error)))
-    except LineTooLong:
+    except LineTooLongError:
         said.append(("too long",))
     connection.receive_data(b"NOP\n")
     assert connection.next_event() is None, "it is dead"

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.common.errors import StreamCorrupt
+from penstock.common.errors import CorruptStreamError
 from penstock.protocol.frames import FRAME_MESSAGE, MESSAGE_HEADER_BYTES
 
 __all__ = ["ARROW_SCHEMA", "SCHEMA", "ByteSource", "arrow_batches", "frame_starts", "to_batch"]
@@ -58,7 +58,7 @@ class ByteSource(Protocol):
 def arrow_batches(
     source: ByteSource, topic: str, *, piece_bytes: int = PIECE_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The frames of a source as rows. Raises StreamCorrupt if it does not end with a frame."""
+    """The frames of a source as rows. Raises CorruptStreamError if it does not end with a frame."""
     buffer, filled, ended = bytearray(piece_bytes), 0, False
     while not ended:
         while filled < len(buffer) and not ended:
@@ -74,7 +74,7 @@ def arrow_batches(
         buffer[: filled - used] = buffer[used:filled]
         filled -= used
     if filled:
-        raise StreamCorrupt(f"{filled} bytes are left over after the last whole frame")
+        raise CorruptStreamError(f"{filled} bytes are left over after the last whole frame")
 
 
 def frame_starts(buffer: bytearray, filled: int) -> tuple[Starts, int]:
@@ -88,7 +88,7 @@ def frame_starts(buffer: bytearray, filled: int) -> tuple[Starts, int]:
         if end > filled:
             break
         if end < at + MESSAGE_HEADER_BYTES:
-            raise StreamCorrupt(f"a frame of {end - at} bytes is no message")
+            raise CorruptStreamError(f"a frame of {end - at} bytes is no message")
         found(at)
         at = end
     return np.concatenate([alike, np.array(starts, np.int64)]), at
@@ -115,7 +115,7 @@ def to_batch(buffer: bytearray, starts: Starts, used: int, topic: str) -> pa.Rec
     """The rows of these frames, the last of which ends at `used`."""
     count = len(starts)
     if not (_field(buffer, used, ">i4")[starts + _TYPE_AT] == FRAME_MESSAGE).all():
-        raise StreamCorrupt("a frame is no message")
+        raise CorruptStreamError("a frame is no message")
     timestamps_ns = _field(buffer, used, ">i8")[starts + _TIMESTAMP_AT].astype(np.int64)
     parts = _parts(buffer, starts, used)
     every_third = np.arange(0, 3 * count, 3)
@@ -164,7 +164,7 @@ def _id_at(buffer: bytearray, start: int) -> int:
     try:
         return int(digits, 16)
     except ValueError:
-        raise StreamCorrupt(f"{bytes(digits)!r} is no id") from None
+        raise CorruptStreamError(f"{bytes(digits)!r} is no id") from None
 
 
 def _field(buffer: bytearray, used: int, kind: str) -> npt.NDArray[np.void]:

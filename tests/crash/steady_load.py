@@ -7,7 +7,7 @@ from typing import Self
 
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess
-from penstock.testing.raw_client import Disconnected, RawClient, Refused
+from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 from penstock.testing.waiting import wait_until
 
 __all__ = ["SteadyLoad", "received"]
@@ -63,10 +63,10 @@ class SteadyLoad:
                         client.call(commands.mpub(TOPIC, bodies))
                         self.acknowledged.update(bodies)
                         self._stopping.wait(PAUSE_SECONDS)
-                except Refused as refusal:
+                except WireError as refusal:
                     self.refusals.append(str(refusal))
                     self._stopping.wait(0.02)
-                except (Disconnected, ConnectionError):
+                except (DisconnectedError, ConnectionError):
                     return  # it was killed
 
 

@@ -9,7 +9,7 @@ from tests.seeds import fresh_random
 
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Disconnected, RawClient, Refused
+from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 
 pytestmark = pytest.mark.crash
 
@@ -50,10 +50,10 @@ def keep_at(
         with RawClient(nsqd.tcp_address) as client:
             try:
                 work(client, stop)
-            except (Disconnected, ConnectionError) as lost:
+            except (DisconnectedError, ConnectionError) as lost:
                 if work is publish:
                     surprises.append(repr(lost))
-            except Refused as refusal:
+            except WireError as refusal:
                 if refusal.code != "E_FIN_FAILED":
                     surprises.append(str(refusal))
 

@@ -15,7 +15,7 @@ from penstock.client.blocking import Producer
 from penstock.common.errors import Refused as ClientRefused
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Refused
+from penstock.testing.raw_client import WireError
 from penstock.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
@@ -105,7 +105,7 @@ def test_errors_of_a_full_disk_are_counted_instead_of_logged_one_by_one(disk: Di
             if number % 2:
                 assert 503 == nsqd.http("POST", "/pub?topic=t", BODY).status
             else:
-                with pytest.raises(Refused, match="disk full"):
+                with pytest.raises(WireError, match="disk full"):
                     nsqd.publish("t", BODY)
         filler.unlink()
         nsqd.terminate()
@@ -127,7 +127,7 @@ def test_a_file_system_that_gives_up_costs_nothing_that_was_acknowledged(disk: D
             with SteadyLoad(nsqd) as load:
                 load.await_progress()
             disk.break_down()
-            with pytest.raises(Refused, match="E_PUB_FAILED"):
+            with pytest.raises(WireError, match="E_PUB_FAILED"):
                 nsqd.publish("t", b"x")
             assert not is_well(nsqd)
             # Consumers are served, though their FINs cannot be written down.
@@ -145,7 +145,7 @@ def test_a_file_system_is_used_again_once_it_can_be_written_to(disk: Disk) -> No
     """It can be made read-only, as an administrator does, only while no log is open."""
     with run_nsqd(data_path=disk.path) as nsqd:
         disk.set_writable(False)
-        with pytest.raises(Refused, match="E_PUB_FAILED"):
+        with pytest.raises(WireError, match="E_PUB_FAILED"):
             nsqd.publish("t", b"x")
         disk.set_writable(True)
         nsqd.publish("t", b"y")

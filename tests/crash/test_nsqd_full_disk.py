@@ -12,7 +12,7 @@ import pytest
 
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Refused
+from penstock.testing.raw_client import WireError
 from penstock.testing.waiting import wait_until
 
 pytestmark = pytest.mark.crash
@@ -45,7 +45,7 @@ def test_publish_is_refused_and_nothing_is_stored(
         nsqd.publish("t", b"before")
         with full_disk(nsqd):
             client = nsqd.connect()
-            with pytest.raises(Refused, match=f"^E_{word}_FAILED {word} failed "):
+            with pytest.raises(WireError, match=f"^E_{word}_FAILED {word} failed "):
                 client.call(command)
 
             assert b"" == client.read_to_end()

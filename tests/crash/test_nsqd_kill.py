@@ -21,7 +21,7 @@ from tests.seeds import fresh_random
 from penstock.protocol import commands
 from penstock.protocol.frames import Message, Response
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Disconnected, RawClient
+from penstock.testing.raw_client import DisconnectedError, RawClient
 from penstock.testing.waiting import wait_until
 
 pytestmark = [
@@ -39,7 +39,7 @@ DEFER_MS = 400
 REQUEUE_EVERY = 100
 REQUEUE_MS = 50
 
-CONNECTION_LOST = (Disconnected, ConnectionError, TimeoutError)
+CONNECTION_LOST = (DisconnectedError, ConnectionError, TimeoutError)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import pytest
 from tests.nsqadmin.strangers import nobody, recorder
 
-from penstock.testing.nsqadmin import NsqadminDidNotStart, NsqadminProcess, run_nsqadmin
+from penstock.testing.nsqadmin import NsqadminProcess, NsqadminStartError, run_nsqadmin
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
 
@@ -227,7 +227,7 @@ class TestLogin:
             f"--nsqd-http-address={nsqd.http_address}",
             f"--auth-token-file={tmp_path / 'tokens'}",
         )
-        with pytest.raises(NsqadminDidNotStart) as refused, run_nsqadmin(*flags):
+        with pytest.raises(NsqadminStartError) as refused, run_nsqadmin(*flags):
             pass
 
         assert why in refused.value.log
@@ -347,7 +347,7 @@ def test_pages_come_with_a_strict_policy(nsqadmin: NsqadminProcess) -> None:
     ],
 )
 def test_options_that_cannot_work_are_refused(flags: list[str], why: str) -> None:
-    with pytest.raises(NsqadminDidNotStart) as refused, run_nsqadmin(*flags):
+    with pytest.raises(NsqadminStartError) as refused, run_nsqadmin(*flags):
         pass
 
     assert 1 == refused.value.exit_code

@@ -15,7 +15,7 @@ import uvloop
 from tests.nsqd.auth_server import AuthServer, auth_server
 
 from penstock.common.clock import SECOND_NS
-from penstock.common.errors import AuthFailed, ConfigError, ProtocolError
+from penstock.common.errors import AuthError, ConfigError, ProtocolError
 from penstock.common.logs import Logger, LogLevel
 from penstock.nsqd import auth
 from penstock.nsqd.auth import Authenticator, Authorizations, parse_reply
@@ -179,7 +179,7 @@ class Query:
         self.seconds = 0.0
 
     def run(self, secret: bytes = b"sec", **client: Any) -> Authorizations:
-        """Raises AuthFailed."""
+        """Raises AuthError."""
         return uvloop.run(self._scene(secret, {"remote_ip": "1.2.3.4", "tls": False, **client}))
 
     async def _scene(self, secret: bytes, client: dict[str, Any]) -> Authorizations:
@@ -236,7 +236,7 @@ class TestQuestions:
             address = f"https://{server.address}/auth"
             kept = Query(address, tls_root_ca_file=str(tmp_path / "ca.pem")).run()
             unverified = Query(address)
-            with pytest.raises(AuthFailed):
+            with pytest.raises(AuthError):
                 unverified.run()
 
         assert "bob" == kept.identity
@@ -264,7 +264,7 @@ def fails(server: AuthServer, *, timeout_ns: int = 10 * SECOND_NS) -> Query:
         http_client_connect_timeout_ns=timeout_ns,
         http_client_request_timeout_ns=timeout_ns,
     )
-    with pytest.raises(AuthFailed, match="no auth server gave a good answer"):
+    with pytest.raises(AuthError, match="no auth server gave a good answer"):
         query.run()
     return query
 

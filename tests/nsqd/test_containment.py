@@ -7,7 +7,7 @@ from tests.nsqd.patched_nsqd import FAULTY, INJECTED, PatchedNsqd, run_patched_n
 
 from penstock.protocol import commands
 from penstock.testing.nsqd import run_nsqd
-from penstock.testing.raw_client import Disconnected, RawClient, Refused
+from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 from penstock.testing.waiting import wait_until
 
 GOOD = "good"
@@ -75,7 +75,7 @@ def provoke(nsqd: PatchedNsqd) -> None:
                 consumer.send(commands.fin(consumer.message().id))
             nsqd.http("POST", f"/topic/pause?topic={FAULTY}")
             nsqd.http("POST", f"/topic/unpause?topic={FAULTY}")
-        except (Refused, Disconnected, TimeoutError, OSError):
+        except (WireError, DisconnectedError, TimeoutError, OSError):
             pass
         return INJECTED in nsqd.log
 
@@ -90,7 +90,7 @@ def serves_other_topics(nsqd: PatchedNsqd) -> None:
             with connection(nsqd) as producer:
                 producer.call(commands.pub(GOOD, b"message"))
             consumer = nsqd.consumer(GOOD, CHANNEL)
-        except (Refused, Disconnected, TimeoutError, OSError):
+        except (WireError, DisconnectedError, TimeoutError, OSError):
             return False  # a connection that the bug may cost
         first = consumer.message()
         again = consumer.message()
@@ -109,7 +109,7 @@ def heals(nsqd: PatchedNsqd) -> None:
         try:
             with connection(nsqd) as producer:
                 return b"OK" == producer.call(commands.pub(FAULTY, b"last"))
-        except (Refused, Disconnected, TimeoutError, OSError):
+        except (WireError, DisconnectedError, TimeoutError, OSError):
             return False
 
     wait_until(is_published, "the topic to take messages again")
@@ -118,7 +118,7 @@ def heals(nsqd: PatchedNsqd) -> None:
     def has_last() -> bool:
         try:
             message = consumer.message()
-        except (Disconnected, TimeoutError, OSError):
+        except (DisconnectedError, TimeoutError, OSError):
             return False
         consumer.send(commands.fin(message.id))
         return message.body == b"last"

@@ -14,15 +14,15 @@ from tests.nsqd.in_process import connected, serving
 
 from penstock.common.clock import MILLISECOND_NS
 from penstock.protocol import commands
-from penstock.testing.nsqd import NsqdDidNotStart, run_nsqd
-from penstock.testing.raw_client import Disconnected, RawClient
+from penstock.testing.nsqd import NsqdStartError, run_nsqd
+from penstock.testing.raw_client import DisconnectedError, RawClient
 from penstock.testing.waiting import wait_until
 
 MIB = 1024 * 1024
 
 
-def failure_to_start(*flags: str, data_path: Path) -> NsqdDidNotStart:
-    with pytest.raises(NsqdDidNotStart) as failure, run_nsqd(*flags, data_path=data_path):
+def failure_to_start(*flags: str, data_path: Path) -> NsqdStartError:
+    with pytest.raises(NsqdStartError) as failure, run_nsqd(*flags, data_path=data_path):
         pass
     return failure.value
 
@@ -109,7 +109,7 @@ def test_stop_under_load_keeps_all_that_was_acknowledged(flags: tuple[str, ...])
 
 
 def publish_until_closed(address: str, acknowledged: list[int], at: int) -> None:
-    with RawClient(address) as client, suppress(Disconnected, ConnectionError):
+    with RawClient(address) as client, suppress(DisconnectedError, ConnectionError):
         while True:
             client.call(commands.mpub("t", [b"x", b"y"]))
             acknowledged[at] += 2

@@ -12,7 +12,7 @@ import pytest
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
-from penstock.testing.raw_client import RawClient, Refused
+from penstock.testing.raw_client import RawClient, WireError
 from penstock.testing.waiting import wait_until
 
 TOPIC = "t"
@@ -54,7 +54,7 @@ def finish(consumer: RawClient, count: int = 1) -> list[bytes]:
 def test_publishes_are_refused(
     nsqd_draining: NsqdProcess, command: bytes, code: str, detail: str
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(WireError) as refused:
         nsqd_draining.connect().call(command)
 
     assert (code, detail) == (refused.value.code, refused.value.detail)
@@ -175,7 +175,7 @@ class TestSigterm:
             nsqd.publish(TOPIC, b"x")
             nsqd.send_signal(signal.SIGTERM)
             wait_until(lambda: "NSQ: draining" in nsqd.log, "it to drain")
-            with pytest.raises(Refused):
+            with pytest.raises(WireError):
                 nsqd.publish(TOPIC, b"y")
 
             assert [b"x"] == finish(consumer)

@@ -7,7 +7,7 @@ from tests.nsqd.history_reading import log_of, messages
 
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import RawClient, Refused
+from penstock.testing.raw_client import RawClient, WireError
 from penstock.testing.waiting import wait_until
 
 LETTERS = "abcdefghij"
@@ -84,7 +84,7 @@ class TestSeek:
         nsqd.post(f"/channel/seek?topic={topic}&channel=c&to=latest")
         consumer.send(commands.fin(message.id))
 
-        with pytest.raises(Refused, match="E_FIN_FAILED"):
+        with pytest.raises(WireError, match="E_FIN_FAILED"):
             consumer.response()
 
     def test_numbers_out_of_reach(self, nsqd: NsqdProcess, topic: str) -> None:
@@ -143,7 +143,7 @@ class TestCommits:
         wait_until(lambda: nsqd.shows(topic, "c", client_count=0), "the consumer to leave")
         nsqd.post(commit)
         assert "commit" == nsqd.stats(topic, "c")["mode"]
-        with pytest.raises(Refused, match=f"E_SUB_FAILED SUB failed channel {topic}:c is moved"):
+        with pytest.raises(WireError, match=f"E_SUB_FAILED SUB failed channel {topic}:c is moved"):
             nsqd.consumer(topic, "c")
 
         nsqd.post(f"/channel/mode?topic={topic}&channel=c&mode=consume")

@@ -9,7 +9,7 @@ import pytest
 from penstock.nsqd.history_peek import LIMIT_MAX
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Refused
+from penstock.testing.raw_client import WireError
 from penstock.testing.waiting import wait_until
 
 MINUTE_NS = 60 * 10**9
@@ -139,7 +139,7 @@ def test_one_message_is_requeued_whoever_has_it(nsqd: NsqdProcess, topic: str) -
 
     assert (held.id, b"a", 2) == (again.id, again.body, again.attempts)
     assert (b"b", 1) == (hastened.body, hastened.attempts)
-    with pytest.raises(Refused, match="E_FIN_FAILED"):
+    with pytest.raises(WireError, match="E_FIN_FAILED"):
         stuck.call(commands.fin(held.id))
     assert nsqd.shows(topic, "c", requeue_count=1, deferred_count=0, in_flight_count=2)
     other.send(commands.fin(again.id))

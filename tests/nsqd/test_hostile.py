@@ -27,7 +27,7 @@ from penstock.protocol import commands
 from penstock.protocol.frames import ErrorFrame, Response
 from penstock.protocol.snappy import STREAM_IDENTIFIER, Snappy
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import RawClient, Refused
+from penstock.testing.raw_client import RawClient, WireError
 from penstock.testing.waiting import wait_until
 
 MIB = 1024 * 1024
@@ -372,7 +372,7 @@ class TestLimits:
                 nsqd.connect().subscribe("t", name)
 
             expected = "E_SUB_FAILED SUB failed too many channels of t, the limit is 2"
-            with pytest.raises(Refused, match=expected):
+            with pytest.raises(WireError, match=expected):
                 nsqd.connect().subscribe("t", "c")
             nsqd.connect().subscribe("t", "a")
             assert 1 == refusal_counts(nsqd)["e_sub_failed"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.testing.nsqd import NsqdDidNotStart, NsqdProcess, run_nsqd
+from penstock.testing.nsqd import NsqdProcess, NsqdStartError, run_nsqd
 
 CROSS_SITE = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
 REFUSED = (403, b'{"message":"CROSS_SITE_REQUEST"}')
@@ -77,7 +77,7 @@ def test_programs_and_allowed_pages_publish(nsqd: NsqdProcess, headers: dict[str
     "origin", ["app.example.com", "https://app.example.com/", "https://", "HTTPS://a", ""]
 )
 def test_an_allowed_origin_must_be_one(origin: str) -> None:
-    with pytest.raises(NsqdDidNotStart) as raised, run_nsqd(f"--http-allowed-origin={origin}"):
+    with pytest.raises(NsqdStartError) as raised, run_nsqd(f"--http-allowed-origin={origin}"):
         pass
 
     assert "--http-allowed-origin must be http(s)://host[:port] or *" in raised.value.log

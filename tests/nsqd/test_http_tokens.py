@@ -11,7 +11,7 @@ import pytest
 from penstock.common.errors import ConfigError
 from penstock.common.logs import Logger
 from penstock.nsqd.http_tokens import HttpTokens, Scope, scopes_for
-from penstock.testing.nsqd import NsqdDidNotStart, NsqdProcess, run_nsqd
+from penstock.testing.nsqd import NsqdProcess, NsqdStartError, run_nsqd
 from penstock.testing.waiting import wait_until
 
 PUBLISH, CONSUME, READ, ADMIN = Scope.PUBLISH, Scope.CONSUME, Scope.READ, Scope.ADMIN
@@ -246,7 +246,7 @@ def test_an_nsqd_without_usable_tokens_does_not_start(tmp_path: Path) -> None:
     (tmp_path / "empty").touch(0o600)
 
     with (
-        pytest.raises(NsqdDidNotStart) as failure,
+        pytest.raises(NsqdStartError) as failure,
         run_nsqd(f"--http-auth-token-file={tmp_path / 'empty'}"),
     ):
         pass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.nsqd import NsqdDidNotStart, NsqdProcess, run_nsqd
+from penstock.testing.nsqd import NsqdProcess, NsqdStartError, run_nsqd
 from penstock.testing.waiting import wait_until
 
 EMPTY = b'{"topics":null,"version":"1.3.0"}'
@@ -166,7 +166,7 @@ def test_invalid_names_are_skipped_with_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"{", b"\xff", b'{"topics":"none"}', b'{"topics":[{}]}'])
 def test_file_that_cannot_be_parsed_is_fatal_and_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "nsqd.dat").write_bytes(content)
-    with pytest.raises(NsqdDidNotStart) as failure, run_nsqd(data_path=tmp_path):
+    with pytest.raises(NsqdStartError) as failure, run_nsqd(data_path=tmp_path):
         pass
 
     fatal = [line for line in failure.value.log.splitlines() if "FATAL" in line]

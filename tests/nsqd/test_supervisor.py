@@ -20,7 +20,7 @@ from penstock.storage import check_data_path
 from penstock.testing.daemon import running as process_running
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import run_nsqlookupd
-from penstock.testing.raw_client import RawClient, Refused
+from penstock.testing.raw_client import RawClient, WireError
 from penstock.testing.waiting import wait_until
 
 TOPIC, CHANNEL = "t", "c"
@@ -336,7 +336,7 @@ def test_one_that_is_not_wanted_any_more_gives_away_what_it_has(tmp_path: Path) 
         shards.publish(1, b"of shard 1")
 
     with running(tmp_path) as shards:
-        with pytest.raises(Refused, match="draining"):
+        with pytest.raises(WireError, match="draining"):
             shards.publish(1, b"new")
         with RawClient(shards.addresses("TCP")[1]) as consumer:
             consumer.subscribe(TOPIC, CHANNEL, rdy=1)

@@ -14,7 +14,7 @@ from penstock.net.tls import client_context
 from penstock.protocol import commands
 from penstock.protocol.frames import Response
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Disconnected, RawClient, Refused
+from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 from penstock.testing.waiting import wait_until
 
 # Of topics that begin with `mine`, the channel `c`, and publishing.
@@ -56,7 +56,7 @@ def authed(nsqd: NsqdProcess, secret: bytes = b"sec") -> RawClient:
 
 def refusal(client: RawClient, command: bytes) -> str:
     """The error that a command is answered with; the connection must end with it."""
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(WireError) as refused:
         client.call(command)
     assert b"" == client.read_to_end()
     return str(refused.value)
@@ -205,7 +205,7 @@ class TestBadServers:
         for client in waiting:
             client.send(commands.auth(b"sec"))
         for client in waiting:
-            with pytest.raises(Refused, match="E_AUTH_FAILED AUTH failed"):
+            with pytest.raises(WireError, match="E_AUTH_FAILED AUTH failed"):
                 client.response()
 
     def test_a_client_that_leaves_while_it_is_asked_about_is_forgotten(
@@ -267,7 +267,7 @@ class TestExpiry:
         def publish() -> str:
             try:
                 client.call(commands.pub("mine-7", b"x"))
-            except Refused as error:
+            except WireError as error:
                 return str(error)
             return ""
 
@@ -326,7 +326,7 @@ class TestHangingServer:
 
             heartbeat = Response(b"_heartbeat_")
             assert [heartbeat, heartbeat] == [client.next_frame(), client.next_frame()]
-            with pytest.raises(Refused, match="E_AUTH_FAILED AUTH failed"):
+            with pytest.raises(WireError, match="E_AUTH_FAILED AUTH failed"):
                 client.response()
 
     def test_nsqd_stops_without_waiting_for_it(self, silent: AuthServer) -> None:
@@ -362,7 +362,7 @@ def test_over_tls_the_server_learns_who_the_certificate_is_for(
 
         assert client.response().startswith(b'{"identity":"bob"')
         assert b"OK" == client.response()
-        with pytest.raises(Disconnected):
+        with pytest.raises(DisconnectedError):
             client.next_frame()
         expected = "/auth?common_name=bob&remote_ip=127.0.0.1&secret=sec&tls=true"
         assert expected == server.asked[-1].target

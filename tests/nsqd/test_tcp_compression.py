@@ -16,7 +16,7 @@ from penstock.protocol.deflate import Deflate
 from penstock.protocol.frames import OK, Message, Response
 from penstock.protocol.snappy import STREAM_IDENTIFIER, Snappy
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Disconnected, RawClient, Refused
+from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 from penstock.testing.waiting import wait_until
 
 MESSAGES = 10_000
@@ -142,9 +142,9 @@ class TestNegotiation:
         client = nsqd.connect()
         expected = "E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"
 
-        with pytest.raises(Refused, match=expected):
+        with pytest.raises(WireError, match=expected):
             client.identify(snappy=True, deflate=True)
-        with pytest.raises(Disconnected):
+        with pytest.raises(DisconnectedError):
             client.next_frame()
 
     def test_what_is_turned_off_is_not_offered(self) -> None:
@@ -207,6 +207,6 @@ def test_what_cannot_be_read_ends_the_connection(
     client.upgrade(snappy=name == "snappy", deflate=name == "deflate")
     client.send_beneath(garbage)
 
-    with pytest.raises((Disconnected, ConnectionResetError)):
+    with pytest.raises((DisconnectedError, ConnectionResetError)):
         client.next_frame()
     assert before + 1 == refusal_counts(nsqd)["corrupt_stream"]

@@ -9,7 +9,7 @@ import pytest
 from penstock.protocol import commands
 from penstock.protocol.frames import Message
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Refused
+from penstock.testing.raw_client import WireError
 from penstock.testing.waiting import wait_until
 
 # How long a client listens to be sure that nothing comes.
@@ -254,7 +254,7 @@ def test_only_the_consumer_that_has_a_message_may_answer_it(
         "REQ": commands.req(message.id, 0),
         "TOUCH": commands.touch(message.id),
     }
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(WireError) as refusal:
         other.call(command[word])
 
     expected = f"{word} {message.id.decode()} failed client does not own message"

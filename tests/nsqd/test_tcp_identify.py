@@ -10,7 +10,7 @@ from penstock.common.errors import ProtocolError
 from penstock.protocol import commands, frames
 from penstock.protocol.frames import Response
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Refused
+from penstock.testing.raw_client import WireError
 
 HEARTBEAT = Response(b"_heartbeat_")
 
@@ -112,7 +112,7 @@ def test_no_output_buffer_may_be_asked_for_if_its_largest_size_is_0() -> None:
         for asked, agreed in sizes.items():
             with nsqd.connect() as client:
                 assert agreed == client.identify(output_buffer_size=asked)["output_buffer_size"]
-        with nsqd.connect() as client, pytest.raises(Refused, match=r"\(16384\) is invalid"):
+        with nsqd.connect() as client, pytest.raises(WireError, match=r"\(16384\) is invalid"):
             client.identify(output_buffer_size=16_384)
 
 
@@ -144,7 +144,7 @@ def test_no_output_buffer_may_be_asked_for_if_its_largest_size_is_0() -> None:
 )
 def test_what_cannot_be_is_refused(nsqd: NsqdProcess, body: str, detail: str) -> None:
     with nsqd.connect() as client:
-        with pytest.raises(Refused) as refusal:
+        with pytest.raises(WireError) as refusal:
             client.call(identify_bytes(body.encode("latin-1")))
 
         assert ("E_BAD_BODY", f"IDENTIFY {detail}") == (refusal.value.code, refusal.value.detail)
@@ -167,7 +167,7 @@ def test_empty_bodies_are_accepted(nsqd: NsqdProcess, body: bytes) -> None:
 )
 def test_impossible_sizes_are_refused(nsqd: NsqdProcess, size: int, detail: str) -> None:
     with nsqd.connect() as client:
-        with pytest.raises(Refused, match="E_BAD_BODY") as refusal:
+        with pytest.raises(WireError, match="E_BAD_BODY") as refusal:
             client.call(b"IDENTIFY\n" + size.to_bytes(4, "big", signed=True))
 
         assert f"IDENTIFY {detail}" == refusal.value.detail
@@ -184,7 +184,7 @@ def test_second_identify_is_answered(nsqd: NsqdProcess) -> None:
 def test_identify_after_sub_is_refused(nsqd: NsqdProcess) -> None:
     with nsqd.connect() as client:
         client.subscribe("identify-late", "c")
-        with pytest.raises(Refused, match=r"^E_INVALID cannot IDENTIFY in current state$"):
+        with pytest.raises(WireError, match=r"^E_INVALID cannot IDENTIFY in current state$"):
             client.identify()
 
         assert b"" == client.read_to_end()

@@ -8,7 +8,7 @@ import pytest
 from penstock.protocol import commands
 from penstock.protocol.frames import Message
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Disconnected, Refused
+from penstock.testing.raw_client import DisconnectedError, WireError
 from penstock.testing.waiting import wait_until
 
 # How long a client listens to be sure that nothing comes.
@@ -52,7 +52,7 @@ def test_consumer_that_breaks_the_protocol_leaves_at_once(nsqd: NsqdProcess, top
     bad = nsqd.consumer(topic, "c", rdy=10)
     other = nsqd.consumer(topic, "c", rdy=10)
     bad.message()
-    with pytest.raises(Refused, match="E_INVALID"):
+    with pytest.raises(WireError, match="E_INVALID"):
         bad.call(b"NONSENSE\n")
     nsqd.publish(topic, b"2")
 
@@ -76,7 +76,7 @@ def test_consumer_that_is_sent_away_leaves_at_once(nsqd: NsqdProcess, topic: str
 
     assert {2} == {each.attempts for each in other.messages(300)}
     assert (404, "CLIENT_NOT_FOUND") == refusal(nsqd, path)
-    with pytest.raises((Disconnected, ConnectionResetError)):
+    with pytest.raises((DisconnectedError, ConnectionResetError)):
         stuck.messages(301)
 
 
@@ -119,7 +119,7 @@ def test_connection_is_the_owner_of_its_messages_and_not_the_client(
     new = nsqd.consumer(topic, "c", rdy=0)
     wait_until(lambda: nsqd.shows(topic, "c", depth=1), "it to come back")
 
-    with pytest.raises(Refused, match="E_FIN_FAILED"):
+    with pytest.raises(WireError, match="E_FIN_FAILED"):
         new.call(commands.fin(message.id))
 
 
@@ -177,7 +177,7 @@ def test_emptied_channel_forgets_what_is_in_flight_and_goes_on(
     nsqd.post(f"/channel/empty?topic={topic}&channel=c")
 
     assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, deferred_count=0)
-    with pytest.raises(Refused, match="E_FIN_FAILED"):
+    with pytest.raises(WireError, match="E_FIN_FAILED"):
         client.call(commands.fin(first.id))
 
     nsqd.publish(topic, b"4", b"5")

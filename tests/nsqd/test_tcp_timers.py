@@ -14,7 +14,7 @@ from tests.nsqd.off_disk import run_nsqd_off_disk
 
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess
-from penstock.testing.raw_client import RawClient, Refused
+from penstock.testing.raw_client import RawClient, WireError
 from penstock.testing.waiting import wait_until
 
 # Short, so that the tests are.
@@ -148,7 +148,9 @@ def test_late_fin_is_refused(nsqd: NsqdProcess, topic: str) -> None:
     client.send(commands.rdy(0))
     wait_until(lambda: nsqd.shows(topic, "c", timeout_count=1), "the timeout")
 
-    with pytest.raises(Refused, match=f"^E_FIN_FAILED FIN {message.id.decode()} failed ID not in"):
+    with pytest.raises(
+        WireError, match=f"^E_FIN_FAILED FIN {message.id.decode()} failed ID not in"
+    ):
         client.call(commands.fin(message.id))
 
 

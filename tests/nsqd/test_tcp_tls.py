@@ -10,12 +10,12 @@ import pytest
 from tests.net.tls.certificates import Authority, Identity
 from tests.nsqd.refusal_counts import refusal_counts
 
-from penstock.common.errors import ProtocolError, TlsFailed
+from penstock.common.errors import ProtocolError, TlsError
 from penstock.net.tls import client_context
 from penstock.protocol import commands
 from penstock.protocol.frames import Response, error
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
-from penstock.testing.raw_client import Disconnected, RawClient, Refused
+from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 from penstock.testing.waiting import wait_until
 
 NOBODY = Identity("", "")
@@ -111,9 +111,9 @@ def test_a_client_may_identify_again_but_not_upgrade_again(
     client.upgrade(tls=context)
 
     assert client.identify(client_id="renamed")["tls_v1"] is False
-    with pytest.raises(Refused, match="E_IDENTIFY_FAILED IDENTIFY failed already upgraded"):
+    with pytest.raises(WireError, match="E_IDENTIFY_FAILED IDENTIFY failed already upgraded"):
         client.identify(tls_v1=True)
-    with pytest.raises(Disconnected):
+    with pytest.raises(DisconnectedError):
         client.next_frame()
 
 
@@ -176,7 +176,7 @@ def test_commands_before_the_end_of_tls_are_done(
     client.end_tls()
 
     assert [Response(b"OK")] * 1000 == [client.next_frame() for _ in range(1000)]
-    with pytest.raises(Disconnected):
+    with pytest.raises(DisconnectedError):
         client.next_frame()
 
 
@@ -237,7 +237,7 @@ class TestRequired:
                 client.response()
 
             expected = f"^E_INVALID cannot {word} in current state \\(TLS required\\)$"
-            with pytest.raises(Refused, match=expected):
+            with pytest.raises(WireError, match=expected):
                 client.response()
             assert b"" == client.read_to_end()
 
@@ -245,7 +245,7 @@ class TestRequired:
         client = strict.connect()
         client.upgrade(deflate=True)
 
-        with pytest.raises(Refused, match="TLS required"):
+        with pytest.raises(WireError, match="TLS required"):
             client.call(commands.pub("t", b"x"))
 
     def test_everything_may_come_behind(self, strict: NsqdProcess, context: ssl.SSLContext) -> None:
@@ -284,7 +284,7 @@ def test_tls_that_is_too_old_is_refused(
             assert b"OK" == client.call(commands.pub("t", b"x"))
         else:
             client.identify(tls_v1=True)
-            with pytest.raises(TlsFailed, match="alert protocol version"):
+            with pytest.raises(TlsError, match="alert protocol version"):
                 client.start_tls(context)
             expected = "E_IDENTIFY_FAILED IDENTIFY failed tls: unsupported protocol"
             assert expected == why_it_failed(client)
@@ -330,7 +330,7 @@ def why_refused(nsqd: NsqdProcess, authority: Authority, identity: Identity) -> 
     context.maximum_version = ssl.TLSVersion.TLSv1_2  # in 1.3 a client learns only later
     try:
         client.start_tls(context)
-    except TlsFailed:
+    except TlsError:
         return why_it_failed(client)
     assert b"OK" == client.response()
     assert b"OK" == client.call(commands.pub("t", b"x"))

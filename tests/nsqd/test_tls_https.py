@@ -14,7 +14,7 @@ import pytest
 from tests.net.tls.certificates import Authority, Identity
 
 from penstock.net.tls import client_context
-from penstock.testing.nsqd import HttpAnswer, NsqdDidNotStart, NsqdProcess, run_nsqd
+from penstock.testing.nsqd import HttpAnswer, NsqdProcess, NsqdStartError, run_nsqd
 from penstock.testing.waiting import wait_until
 
 NOBODY = Identity("", "")
@@ -199,7 +199,7 @@ class TestReload:
 
 
 def test_a_certificate_that_cannot_be_used_stops_the_start_in_one_line(server: Identity) -> None:
-    with pytest.raises(NsqdDidNotStart) as refusal, run_https(Identity(server.cert, "no.key")):
+    with pytest.raises(NsqdStartError) as refusal, run_https(Identity(server.cert, "no.key")):
         pass
 
     assert 1 == refusal.value.exit_code

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from tests.net.tls.certificates import Authority
 
-from penstock.common.errors import StreamCorrupt, TlsFailed
+from penstock.common.errors import CorruptStreamError, TlsError
 from penstock.net.tls import ReloadableContext, TlsLayer, client_context, server_context
 from penstock.nsqd import upgraded_transport
 from penstock.nsqd.upgraded_transport import LayeredTransport
@@ -74,7 +74,7 @@ class TestCompression:
     ) -> None:
         under_test.compress(Snappy(), b"not snappy")
 
-        with pytest.raises(StreamCorrupt):
+        with pytest.raises(CorruptStreamError):
             under_test.read()
 
     def test_there_is_no_tls_to_say_goodbye_with(
@@ -139,7 +139,7 @@ class TestTls:
     ) -> None:
         monkeypatch.setattr(upgraded_transport, "HANDSHAKE_SECONDS", 0.01)
 
-        with pytest.raises(TlsFailed, match="i/o timeout"):
+        with pytest.raises(TlsError, match="i/o timeout"):
             asyncio.run(under_test.start_tls(context, b""))
         under_test.write(b"in clear")
         assert b"in clear" == transport.written
@@ -147,7 +147,7 @@ class TestTls:
     def test_one_that_fails_leaves_it_bare_behind_an_alert(
         self, under_test: LayeredTransport, transport: Transport, context: ReloadableContext
     ) -> None:
-        with pytest.raises(TlsFailed, match="unexpected message"):
+        with pytest.raises(TlsError, match="unexpected message"):
             asyncio.run(under_test.start_tls(context, b"\x16\x03\x01\x00\x05hello"))
         under_test.write(b"in clear")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.protocol import lookup_v1
-from penstock.testing.nsqlookupd import NsqlookupdDidNotStart, run_nsqlookupd
+from penstock.testing.nsqlookupd import NsqlookupdStartError, run_nsqlookupd
 from penstock.testing.waiting import wait_until
 
 
@@ -44,7 +44,7 @@ def test_an_address_in_use_is_told_in_one_line() -> None:
         address = nsqlookupd.tcp_address
 
         with (
-            pytest.raises(NsqlookupdDidNotStart) as failure,
+            pytest.raises(NsqlookupdStartError) as failure,
             run_nsqlookupd(f"--tcp-address={address}"),
         ):
             pass

@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from penstock.common.clock import SECOND_NS
-from penstock.common.errors import LimitReached
+from penstock.common.errors import LimitReachedError
 from penstock.nsqlookupd.registration import UNKNOWN_INDEX, Producer, Registration
 from penstock.nsqlookupd.registry import Registry
 from penstock.protocol.lookup_server import PeerInfo
@@ -201,9 +201,9 @@ def test_there_are_only_so_many_names(setup: Setup) -> None:
     registry.create("t", "c")
 
     for topic, channel in (("u", ""), ("u", "c"), ("t", "d")):
-        with pytest.raises(LimitReached, match=r"too many .*, the limit is 1"):
+        with pytest.raises(LimitReachedError, match=r"too many .*, the limit is 1"):
             registry.create(topic, channel)
-        with pytest.raises(LimitReached, match=r"too many .*, the limit is 1"):
+        with pytest.raises(LimitReachedError, match=r"too many .*, the limit is 1"):
             registry.register(setup.producer("a"), topic, channel)
 
     registry.create("t", "c")

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.tables import history, publish
 
-from penstock.common.errors import ConfigError, LakeError, NotConnected, PipelineFailed
+from penstock.common.errors import ConfigError, LakeError, NotConnected, PipelineError
 from penstock.pipelines import archive as archive_module
 from penstock.pipelines.archive import Archived, ArchiveOrder, archive, check_order
 from penstock.pipelines.brokers import Brokers
@@ -63,7 +63,7 @@ def test_every_message_is_archived_once_whatever_happens_to_the_checkpoint(
 
     folder.committed.write_bytes(committed)  # a lake that is put back has a hole
     publish(nsqd, "Orders", ["too late"])
-    with pytest.raises(PipelineFailed, match="was the lake put back to an older state"):
+    with pytest.raises(PipelineError, match="was the lake put back to an older state"):
         run(spark, wanted)
 
 
@@ -107,7 +107,7 @@ def test_a_batch_of_which_the_driver_does_not_see_every_row_is_not_committed(
 
     with monkeypatch.context() as patch:
         patch.setattr(archive_module, "_stage", write_elsewhere)
-        with pytest.raises(PipelineFailed, match=r"wrote 2 messages, but . of them are in .*share"):
+        with pytest.raises(PipelineError, match=r"wrote 2 messages, but . of them are in .*share"):
             run(spark, wanted)
     assert not Lake(lake).topic("orders").committed.exists()
     assert 2 == nsqd.stats("orders", "penstock-archive")["depth"]
@@ -146,7 +146,7 @@ def test_a_batch_whose_offsets_cannot_be_read_is_not_committed(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", read_elsewhere)
-        with pytest.raises(PipelineFailed, match="cannot read the offsets of batch 0"):
+        with pytest.raises(PipelineError, match="cannot read the offsets of batch 0"):
             run(spark, order(lake, nsqd, topics=["orders"]))
 
     assert not Lake(lake).topic("orders").committed.exists()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.common.errors import PipelineFailed
+from penstock.common.errors import PipelineError
 from penstock.pipelines.failures import telling_in_words
 
 
@@ -31,7 +31,7 @@ def nobody_there_for_a_stream(spark: SparkSession) -> None:
 def test_a_failure_of_sparks_is_one_line(
     spark: SparkSession, work: Callable[[SparkSession], object], words: str
 ) -> None:
-    with pytest.raises(PipelineFailed) as failure, telling_in_words():
+    with pytest.raises(PipelineError) as failure, telling_in_words():
         work(spark)
 
     assert words == str(failure.value)

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.tables import history, publish
 
-from penstock.common.errors import ConfigError, LakeError, NotConnected, PipelineFailed
+from penstock.common.errors import ConfigError, LakeError, NotConnected, PipelineError
 from penstock.pipelines import replay as replay_module
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.chunk_publisher import ChunkPublisher
@@ -151,7 +151,7 @@ def test_what_cannot_be_replayed_is_told_and_nothing_is_published(
         check_order(order(lake, nsqd, start="17"), dry_run=False)
     with pytest.raises(ConfigError, match="ends before it begins"):
         check_order(order(lake, nsqd, start="1h", end="2h"), dry_run=False)
-    with pytest.raises(PipelineFailed, match="`colour` cannot be resolved"):
+    with pytest.raises(PipelineError, match="`colour` cannot be resolved"):
         Replay(spark, order(lake, nsqd, where="colour = 'red'"))
     nowhere = ReplayOrder(
         topic="orders",

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from tests.spark.tables import history, publish
 
 from penstock.cli.penstock import main
-from penstock.common.errors import ConfigError, Error, PipelineFailed
+from penstock.common.errors import ConfigError, Error, PipelineError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.progress import Figures
 from penstock.pipelines.stopping import Stop
@@ -116,7 +116,7 @@ def test_windows_and_joins_go_on_where_they_were(
         queries={"revenue": REVENUE.replace("FROM", ", count(*) AS n FROM"), "paid": PAID},
     )
     publish_shop(nsqd, range(610, 620))
-    with pytest.raises(PipelineFailed, match=r"revenue: .*checkpoint"):
+    with pytest.raises(PipelineError, match=r"revenue: .*checkpoint"):
         run(spark, changed)
 
 

@@ -19,7 +19,7 @@ from penstock.protocol.client import (
     Event,
     Opened,
     Opening,
-    Refused,
+    Rejected,
 )
 from penstock.protocol.deflate import Deflate
 from penstock.protocol.frames import FrameReader, Message
@@ -150,7 +150,7 @@ def test_a_refusal_while_opening_is_an_event(feed: Feed) -> None:
 
     (refused,) = feed(connection, frames.error(error))
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejected)
     assert (str(error), True, None) == (str(refused.error), refused.error.fatal, refused.receipt)
 
 
@@ -228,7 +228,7 @@ def test_a_refusal_is_about_the_oldest_publish() -> None:
     confirmed, refused = feed_whole(connection, frames.OK + frames.error(error))
 
     assert Confirmed(["one"]) == confirmed
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejected)
     assert ("two", "E_BAD_MESSAGE") == (refused.receipt, refused.error.code)
     assert ["three"] == connection.take_unconfirmed()
 
@@ -240,7 +240,7 @@ def test_an_answer_that_came_too_late_is_not_about_a_publish() -> None:
 
     refused, confirmed = feed_whole(connection, frames.error(error) + frames.OK)
 
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Rejected)
     assert (None, False) == (refused.receipt, refused.error.fatal)
     assert Confirmed(["one"]) == confirmed
 

@@ -14,7 +14,7 @@ import snappy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.common.errors import StreamCorrupt
+from penstock.common.errors import CorruptStreamError
 from penstock.protocol.deflate import Deflate
 from penstock.protocol.layer import PIECE_BYTES_MAX, Layer
 from penstock.protocol.snappy import STREAM_IDENTIFIER, Snappy
@@ -95,7 +95,7 @@ class TestBoth:
 
         assert b"firstsecond" == theirs.read()
         for _ in range(2):
-            with pytest.raises(StreamCorrupt):
+            with pytest.raises(CorruptStreamError):
                 read_all(theirs)
 
     @BOTH
@@ -157,7 +157,7 @@ class TestBoth:
         layer = codec.layer()
         layer.receive(prefix + garbage)
 
-        with suppress(StreamCorrupt):
+        with suppress(CorruptStreamError):
             read_all(layer)
 
 
@@ -174,14 +174,14 @@ class TestDeflate:
 
         assert b"the last" == feed(layer, [stream])
         layer.receive(b"more")
-        with pytest.raises(StreamCorrupt, match="deflate: bytes after the end of the stream"):
+        with pytest.raises(CorruptStreamError, match="deflate: bytes after the end of the stream"):
             layer.read()
 
     def test_what_is_no_deflate_is_refused(self) -> None:
         layer = Deflate()
         layer.receive(b"  V2IDENTIFY\n")
 
-        with pytest.raises(StreamCorrupt, match=r"^deflate: invalid [a-z ]+$"):
+        with pytest.raises(CorruptStreamError, match=r"^deflate: invalid [a-z ]+$"):
             layer.read()
 
 
@@ -279,7 +279,7 @@ class TestSnappy:
         layer = Snappy()
         layer.receive(STREAM_IDENTIFIER + stream)
 
-        with pytest.raises(StreamCorrupt) as refusal:
+        with pytest.raises(CorruptStreamError) as refusal:
             read_all(layer)
 
         assert f"snappy: {reason}" == str(refusal.value)
@@ -291,7 +291,7 @@ class TestSnappy:
         assert b"xxx" == layer.read()
 
         layer.receive(empty * 22)
-        with pytest.raises(StreamCorrupt, match="nothing in them"):
+        with pytest.raises(CorruptStreamError, match="nothing in them"):
             layer.read()
 
     def test_one_read_looks_at_so_many_chunks_and_no_more(self) -> None:
@@ -304,7 +304,7 @@ class TestSnappy:
         layer = Snappy()
         layer.receive(HELLO)
 
-        with pytest.raises(StreamCorrupt, match="does not begin with its identifier"):
+        with pytest.raises(CorruptStreamError, match="does not begin with its identifier"):
             layer.read()
 
     def test_the_longest_chunks_the_format_allows_are_read(self) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.common.errors import LineTooLong, ProtocolError
+from penstock.common.errors import LineTooLongError, ProtocolError
 from penstock.protocol import commands
 from penstock.protocol.command_cache import LINES_MAX, REMEMBERED_BYTES_MAX, PublishLines
 from penstock.protocol.command_table import COMMANDS
@@ -86,7 +86,7 @@ def outcome_of(
         server.receive_eof()
     except ProtocolError as error:
         end = str(error) if error.fatal else "an error that is not fatal"
-    except LineTooLong:
+    except LineTooLongError:
         end = "line too long"
     assert server.next_event() is None
     return Outcome(understood, server.state, end)
@@ -786,7 +786,7 @@ def test_a_multi_publish_with_a_bad_topic_names_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "error"), [(b"BAD\n", ProtocolError), (b"x" * LINE_BYTES_MAX, LineTooLong)]
+    ("data", "error"), [(b"BAD\n", ProtocolError), (b"x" * LINE_BYTES_MAX, LineTooLongError)]
 )
 def test_after_an_error_the_connection_is_dead(data: bytes, error: type[Exception]) -> None:
     server = connection()
@@ -857,7 +857,7 @@ streams = st.one_of(
 def test_any_bytes_come_to_the_same_however_they_are_cut(
     stream: bytes, cuts: list[int], state: State
 ) -> None:
-    """And what they come to is events, a ProtocolError or LineTooLong: nothing else escapes."""
+    """The only results are events, ProtocolError and LineTooLongError."""
     edges = [0, *sorted(cut for cut in cuts if cut <= len(stream)), len(stream)]
     chunks = [stream[start:stop] for start, stop in pairwise(edges)]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.common.errors import StreamCorrupt
+from penstock.common.errors import CorruptStreamError
 from penstock.protocol import frames
 from pyspark_nsq.rows import ARROW_SCHEMA, arrow_batches
 
@@ -64,5 +64,5 @@ def test_every_frame_is_a_row_with_its_address(
     ],
 )
 def test_what_is_no_run_of_messages_is_refused(raw: bytes, complaint: str) -> None:
-    with pytest.raises(StreamCorrupt, match=complaint):
+    with pytest.raises(CorruptStreamError, match=complaint):
         table_of(raw, 1000)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.storage.frames import frame
 
-from penstock.common.errors import CorruptBatch
+from penstock.common.errors import CorruptBatchError
 from penstock.storage.batch import (
     HEADER_BYTES,
     Batch,
@@ -79,11 +79,11 @@ class TestHeader:
     def test_a_damaged_header_is_refused(
         self, change: Callable[[bytes], bytes], reason: str
     ) -> None:
-        with pytest.raises(CorruptBatch, match=reason):
+        with pytest.raises(CorruptBatchError, match=reason):
             decode_header(change(encoded()), 0, POSITION)
 
     def test_a_batch_found_elsewhere_is_refused(self) -> None:
-        with pytest.raises(CorruptBatch, match="the batch belongs at byte 64"):
+        with pytest.raises(CorruptBatchError, match="the batch belongs at byte 64"):
             decode_header(encoded(), 0, POSITION + 1)
 
     @pytest.mark.parametrize("field", [8, 9])
@@ -92,7 +92,7 @@ class TestHeader:
         fields[field - 8] += 1
         header = encoded()[:4] + crc32c_by_the_book(bytes(fields)).to_bytes(4) + fields
 
-        with pytest.raises(CorruptBatch, match="the batch is of an unknown kind"):
+        with pytest.raises(CorruptBatchError, match="the batch is of an unknown kind"):
             decode_header(header, 0, POSITION)
 
 
@@ -100,9 +100,9 @@ class TestFrames:
     def test_frames_that_were_changed_are_refused(self) -> None:
         batch = decode_header(encoded(), 0, POSITION)
 
-        with pytest.raises(CorruptBatch, match="the batch is cut short"):
+        with pytest.raises(CorruptBatchError, match="the batch is cut short"):
             verify_frames(batch, FRAMES[:-1])
-        with pytest.raises(CorruptBatch, match="the frames do not match their checksum"):
+        with pytest.raises(CorruptBatchError, match="the frames do not match their checksum"):
             verify_frames(batch, FRAMES[:-1] + b"x")
 
     @given(st.lists(st.binary(max_size=300), min_size=1, max_size=20))
@@ -140,7 +140,7 @@ class TestFrames:
     def test_frames_that_do_not_add_up_are_refused(self, joined: bytes, count: int) -> None:
         batch = decode_header(encoded(joined, count), 0, POSITION)
 
-        with pytest.raises(CorruptBatch, match=f"does not hold {count} whole frames"):
+        with pytest.raises(CorruptBatchError, match=f"does not hold {count} whole frames"):
             split_frames(batch, joined)
 
 
@@ -160,7 +160,7 @@ class TestWholeBatches:
         found = whole_batches(first + bytes(second), 0)
 
         assert 0 == next(found)[0].position
-        with pytest.raises(CorruptBatch):
+        with pytest.raises(CorruptBatchError):
             next(found)
 
 
@@ -170,5 +170,5 @@ def test_no_flipped_bit_goes_unnoticed(data: st.DataObject) -> None:
     bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
     damaged[bit // 8] ^= 1 << bit % 8
 
-    with pytest.raises(CorruptBatch):
+    with pytest.raises(CorruptBatchError):
         verify_frames(decode_header(bytes(damaged), 0, POSITION), bytes(damaged[HEADER_BYTES:]))

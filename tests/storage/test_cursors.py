@@ -7,7 +7,7 @@ import pytest
 from tests.storage.frames import WALL_NS, open_topic
 from tests.storage.journals import journal_names, new_cursors, reloaded
 
-from penstock.common.errors import LogClosed, StorageError
+from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage import Cursors, Note
 from penstock.testing import FaultyFiles, MemoryFiles
 
@@ -102,7 +102,7 @@ class TestWrittenAtOnce:
         cursors.close()
         cursors.close()
 
-        with pytest.raises(LogClosed):
+        with pytest.raises(LogClosedError):
             cursors.create("a", FLOOR)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.storage.frames import WALL_NS, frames, open_topic, read_all
 
-from penstock.common.errors import LogClosed, StorageError
+from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage import (
     FoundBatch,
     LogReader,
@@ -151,7 +151,7 @@ def test_a_log_that_was_closed_is_not_read(files: FaultyFiles) -> None:
     reader = LogReader(log, FIRST)
     log.close()
 
-    with pytest.raises(LogClosed):
+    with pytest.raises(LogClosedError):
         reader.next_read(PIECE)
 
 

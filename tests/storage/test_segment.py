@@ -5,7 +5,7 @@ import errno
 import pytest
 from tests.storage.frames import bodies_in, frames
 
-from penstock.common.errors import CorruptBatch
+from penstock.common.errors import CorruptBatchError
 from penstock.storage import index as index_module
 from penstock.storage.batch import HEADER_BYTES
 from penstock.storage.file_pool import FilePool
@@ -204,7 +204,7 @@ class TestRewriting:
         bench.append("a")
         bench.flip_byte(60)
 
-        with pytest.raises(CorruptBatch, match="what was written is gone at byte 0"):
+        with pytest.raises(CorruptBatchError, match="what was written is gone at byte 0"):
             bench.segment.rewrite_unsynced(bench.segment.end)
 
 

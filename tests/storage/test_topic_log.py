@@ -7,7 +7,7 @@ import pytest
 from tests.seeds import fresh_random
 from tests.storage.frames import WALL_NS, frames, open_topic, read_all
 
-from penstock.common.errors import LogClosed, StorageError
+from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage import LogSettings, SegmentInfo, TopicLog
 from penstock.testing import FaultyFiles, MemoryFiles
 from penstock.testing.files import Operation
@@ -97,7 +97,7 @@ class TestAppendingAndReading:
         log.close()
         log.close()
 
-        with pytest.raises(LogClosed, match="data/topics/t is closed"):
+        with pytest.raises(LogClosedError, match="data/topics/t is closed"):
             log.append(frames("a"), 1)
 
 
@@ -400,7 +400,7 @@ class TestClosing:
         files.fail("sync")
         with pytest.raises(StorageError, match="cannot sync"):
             log.close()
-        with pytest.raises(LogClosed):
+        with pytest.raises(LogClosedError):
             log.append(frames("b"), 1)
 
     def test_a_sync_under_way_does_not_disturb_a_log_that_is_given_up(self, log: TopicLog) -> None:

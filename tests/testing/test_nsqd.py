@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.testing.nsqd import NsqdDidNotStart, NsqdProcess, run_nsqd
+from penstock.testing.nsqd import NsqdProcess, NsqdStartError, run_nsqd
 
 
 def exists(pid: int) -> bool:
@@ -43,7 +43,7 @@ def test_it_is_gone_after_a_test_that_failed() -> None:
 
 
 def test_it_says_why_it_did_not_start(tmp_path: Path) -> None:
-    with pytest.raises(NsqdDidNotStart) as failure, run_nsqd("--no-such-flag", data_path=tmp_path):
+    with pytest.raises(NsqdStartError) as failure, run_nsqd("--no-such-flag", data_path=tmp_path):
         pass
 
     assert 2 == failure.value.exit_code

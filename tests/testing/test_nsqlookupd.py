@@ -6,7 +6,7 @@ import pytest
 
 from penstock.common.errors import ProtocolError
 from penstock.protocol import lookup_v1
-from penstock.testing.nsqlookupd import NsqlookupdDidNotStart, run_nsqlookupd
+from penstock.testing.nsqlookupd import NsqlookupdStartError, run_nsqlookupd
 
 
 def test_it_serves_when_the_block_begins_and_is_gone_when_it_ends() -> None:
@@ -22,7 +22,7 @@ def test_it_serves_when_the_block_begins_and_is_gone_when_it_ends() -> None:
 
 
 def test_it_says_why_it_did_not_start() -> None:
-    with pytest.raises(NsqlookupdDidNotStart) as failure, run_nsqlookupd("--no-such-flag"):
+    with pytest.raises(NsqlookupdStartError) as failure, run_nsqlookupd("--no-such-flag"):
         pass
 
     assert 2 == failure.value.exit_code

@@ -8,7 +8,7 @@ import pytest
 from penstock.common.errors import ProtocolError
 from penstock.protocol import commands, frames
 from penstock.protocol.frames import Message, Response
-from penstock.testing.raw_client import Disconnected, RawClient, Refused
+from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 
 
 class Server:
@@ -46,7 +46,7 @@ def test_frames_are_given_as_what_they_are(server: Server) -> None:
 
         assert b"OK" == client.response()
         assert Message(7, 1, b"000000000000001f", b"body") == client.message()
-        with pytest.raises(Refused, match=r"^E_BAD very bad$"):
+        with pytest.raises(WireError, match=r"^E_BAD very bad$"):
             client.response()
 
 
@@ -70,7 +70,7 @@ def test_end_and_silence_are_told_apart(server: Server) -> None:
         peer.shutdown(socket.SHUT_WR)
 
         assert not client.is_silent(seconds=1)
-        with pytest.raises(Disconnected):
+        with pytest.raises(DisconnectedError):
             client.next_frame()
 
 

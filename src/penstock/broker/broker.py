@@ -15,7 +15,7 @@ from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
 from penstock.common import names
 from penstock.common.clock import MILLISECOND_NS, Clock
-from penstock.common.errors import InternalError, LimitReached, ProtocolError, StorageError
+from penstock.common.errors import InternalError, LimitReachedError, ProtocolError, StorageError
 from penstock.storage import DataPath, Finding, TopicStore, close_stores
 
 __all__ = ["Broker"]
@@ -69,7 +69,9 @@ class Broker:
         topic = self.topics.get(name)
         if topic is None:
             if 0 < self._settings.max_topics <= len(self.topics):
-                raise LimitReached(f"too many topics, the limit is {self._settings.max_topics}")
+                raise LimitReachedError(
+                    f"too many topics, the limit is {self._settings.max_topics}"
+                )
             topic = self._open_topic(name)
             self._agenda.topology_changed(topic, lasting=not topic.ephemeral)
             self._agenda.topic_made(topic)

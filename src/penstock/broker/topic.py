@@ -18,7 +18,7 @@ from penstock.broker.scheduler import Agenda
 from penstock.broker.settings import BrokerSettings
 from penstock.common import names
 from penstock.common.clock import Clock
-from penstock.common.errors import LimitReached, StorageError
+from penstock.common.errors import LimitReachedError, StorageError
 from penstock.protocol.frames import MESSAGE_HEADER_BYTES, render_messages
 from penstock.storage import Retention, Run, TopicLog, TopicStore
 
@@ -99,7 +99,7 @@ class Topic:
         if channel is None:
             limit = self._settings.max_channels_per_topic
             if 0 < limit <= len(self.channels):
-                raise LimitReached(f"too many channels of {self.name}, the limit is {limit}")
+                raise LimitReachedError(f"too many channels of {self.name}, the limit is {limit}")
             channel = self._add_channel(name, first_seq)
             self._agenda.wake(channel)  # it may have deferred messages to find
             self._release()

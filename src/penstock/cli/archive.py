@@ -15,7 +15,7 @@ from penstock.cli.command_options import (
     http_addresses,
 )
 from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
-from penstock.common.errors import PipelineFailed
+from penstock.common.errors import PipelineError
 
 if TYPE_CHECKING:
     from penstock.pipelines.archive import Archived
@@ -123,7 +123,7 @@ def command(
         for done in archive(spark, order, survey, stop):
             click.echo(_in_words(done, lake))
     if once and stop.is_asked:
-        raise PipelineFailed("interrupted; the same command goes on from there")
+        raise PipelineError("interrupted; the same command goes on from there")
 
 
 def _in_words(done: "Archived", lake: str) -> str:

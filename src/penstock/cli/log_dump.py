@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from penstock.common.errors import CorruptBatch, StorageError
+from penstock.common.errors import CorruptBatchError, StorageError
 from penstock.protocol import frames as wire
 from penstock.storage.batch import Batch, split_frames
 from penstock.storage.cursor_journal import BadRecord, walk_journal
@@ -74,7 +74,7 @@ def _message_lines(batch: Batch, frames: bytes) -> Iterator[str]:
     try:
         for seq, frame in enumerate(split_frames(batch, frames), batch.first_seq):
             yield f"{'':>14}{seq}  {_message(frame)}"
-    except CorruptBatch as error:
+    except CorruptBatchError as error:
         yield f"{'':>14}BAD  {error}"
 
 

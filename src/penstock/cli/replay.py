@@ -16,7 +16,7 @@ from penstock.cli.command_options import (
     http_addresses,
 )
 from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
-from penstock.common.errors import ConfigError, PipelineFailed
+from penstock.common.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
     from penstock.pipelines.replay import Replay
@@ -109,7 +109,7 @@ def command(
             done = replay.run(stop)
     click.echo(f"{topic}: {done.done:,} of {done.messages:,} messages published to {target}")
     if done.done < done.messages:
-        raise PipelineFailed("interrupted; the same command goes on from there")
+        raise PipelineError("interrupted; the same command goes on from there")
 
 
 def _state_folder() -> Path:

@@ -15,7 +15,7 @@ from penstock.cli.command_options import (
     http_addresses,
 )
 from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
-from penstock.common.errors import ConfigError, HttpRequestError, NotConnected, PipelineFailed
+from penstock.common.errors import ConfigError, HttpRequestError, NotConnected, PipelineError
 
 if TYPE_CHECKING:
     from penstock.pipelines.progress import Figures
@@ -126,7 +126,7 @@ def command(
                     for done in run_stream(spark, order, survey, stop):
                         click.echo(_in_words(done))
             if once and stop.is_asked:
-                raise PipelineFailed("interrupted; run the same command again to continue")
+                raise PipelineError("interrupted; run the same command again to continue")
             return
         if sample is not None:
             _survey(order, stop, wait=wait)

@@ -15,7 +15,13 @@ from penstock.client.addresses import host_and_port
 from penstock.client.batches import Batch
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
-from penstock.common.errors import ClientError, NotConnected, ProtocolError, Refused, StreamCorrupt
+from penstock.common.errors import (
+    ClientError,
+    CorruptStreamError,
+    NotConnected,
+    ProtocolError,
+    Refused,
+)
 from penstock.net.connect_errors import reason_of
 from penstock.protocol import client as wire
 from penstock.protocol import commands
@@ -121,7 +127,7 @@ class Connection(asyncio.Protocol):
             wire.Opened: self._on_opened,
             wire.Delivered: self._on_delivered,
             wire.Confirmed: self._on_confirmed,
-            wire.Refused: self._on_refused,
+            wire.Rejected: self._on_refused,
             wire.CloseWait: self._on_close_wait,
         }
 
@@ -226,7 +232,7 @@ class Connection(asyncio.Protocol):
             wire_connection.receive_data(data)
             while (event := wire_connection.next_event()) is not None:
                 handlers[type(event)](event)
-        except (ProtocolError, StreamCorrupt) as failure:
+        except (ProtocolError, CorruptStreamError) as failure:
             self._write()  # TLS tells its peer why it ends
             self._fail(self._not_understood(failure))
         else:
@@ -265,7 +271,7 @@ class Connection(asyncio.Protocol):
         self._note_oldest()
         self._owner.confirmed(self, event.receipts)
 
-    def _on_refused(self, event: wire.Refused[Publishes]) -> None:
+    def _on_refused(self, event: wire.Rejected[Publishes]) -> None:
         if not event.error.fatal:
             # A FIN, REQ or TOUCH that came too late: the message is on its way to somebody else.
             log.info("%s: %s", self.address, event.error)
@@ -306,7 +312,7 @@ class Connection(asyncio.Protocol):
     def _lost(self, reason: str) -> ClientError:
         return _not_connected(self.address, reason)
 
-    def _not_understood(self, failure: ProtocolError | StreamCorrupt) -> ClientError:
+    def _not_understood(self, failure: ProtocolError | CorruptStreamError) -> ClientError:
         detail = failure.detail if isinstance(failure, ProtocolError) else str(failure)
         return _not_connected(self.address, detail)
 

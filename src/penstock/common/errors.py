@@ -2,64 +2,64 @@
 
     Error
       ConfigError          a flag, a config file or a start-up condition is wrong
-        UsageError         the command line itself is wrong: show how it is used, exit 2
-      ProtocolError        a peer broke the protocol, or asked for what it may not have
-      LineTooLong          a peer's line never ends; it is told nothing
-      StreamCorrupt        what a peer has compressed cannot be read
-        TlsFailed          TLS with a peer cannot begin, or cannot go on
-      HttpRequestError     a server that we asked did not answer, or not as it should
-      AuthFailed           no auth server said who a client is
+        UsageError         the command line cannot be parsed: print the usage, exit with 2
+      ProtocolError        a peer broke the protocol, or its command was refused
+      LineTooLongError     a peer's line exceeds the limit; the connection closes without a response
+      CorruptStreamError   a peer's compressed or encrypted bytes cannot be decoded
+        TlsError           a TLS handshake failed, or a peer broke TLS later
+      HttpRequestError     an HTTP request to another server failed
+      AuthError            no auth server authenticated a client
       ClientError          a producer or a consumer could not do what it was asked
         NotConnected       no nsqd can be reached, or the connection to one is lost
         NotConfirmed       no nsqd confirmed a publish in time; one may have stored it all the same
         Refused            an nsqd said no
         QueueFull          as many publishes are waiting as may wait
         ClientClosed       it was used after it was closed
-      PipelineFailed       Spark could not do what it was asked
-      StorageError         the disk or the data path let us down
-        LimitReached       there are as many topics or channels as there may be
+      PipelineError        a Spark job failed
+      StorageError         a disk operation failed, or the data path cannot be used
+        LimitReachedError  the limit on topics or channels is reached
         DataPathError      the data path cannot be used (locked, foreign, newer, unwritable)
-        LakeError          a folder is no lake, or cannot be used as one
-        CorruptBatch       bytes on disk are not what was written
-        LogClosed          the log was used after it was closed
+        LakeError          a folder is not a lake, or cannot be used as one
+        CorruptBatchError  bytes on disk differ from those written
+        LogClosedError     the log was used after it was closed
         InternalError      a bug in Penstock prevented a write
 
-The text of an `Error` is written for the person who reads it, and is shown alone on a line.
+The text of an `Error` is written for the user and printed alone on a line.
 """
 
 __all__ = [
-    "AuthFailed",
+    "AuthError",
     "ClientClosed",
     "ClientError",
     "ConfigError",
-    "CorruptBatch",
+    "CorruptBatchError",
+    "CorruptStreamError",
     "DataPathError",
     "Error",
     "HttpRequestError",
     "InternalError",
     "LakeError",
-    "LimitReached",
-    "LineTooLong",
-    "LogClosed",
+    "LimitReachedError",
+    "LineTooLongError",
+    "LogClosedError",
     "NotConfirmed",
     "NotConnected",
-    "PipelineFailed",
+    "PipelineError",
     "ProtocolError",
     "QueueFull",
     "Refused",
     "StorageError",
-    "StreamCorrupt",
-    "TlsFailed",
+    "TlsError",
     "UsageError",
 ]
 
 
 class Error(Exception):
-    """The root: catching it catches all that is expected to go wrong, and none of our bugs."""
+    """Base of all expected errors; any other exception is a bug."""
 
 
 class ConfigError(Error):
-    """The process cannot start as it was told to."""
+    """The process cannot start with this configuration."""
 
 
 class UsageError(ConfigError):
@@ -67,10 +67,10 @@ class UsageError(ConfigError):
 
 
 class ProtocolError(Error):
-    """What a TCP peer is told when its command is refused.
+    """The error frame sent to a TCP peer.
 
-    `code` is the wire's error code (`E_INVALID`, ...). A fatal error closes the connection once it
-    has been sent; only E_FIN_FAILED, E_REQ_FAILED and E_TOUCH_FAILED are not fatal.
+    `code` is the error code of the protocol (`E_INVALID`, ...). After a fatal error the connection
+    is closed; only E_FIN_FAILED, E_REQ_FAILED and E_TOUCH_FAILED are not fatal.
     """
 
     def __init__(self, code: str, detail: str = "", *, fatal: bool = True) -> None:
@@ -83,23 +83,23 @@ class ProtocolError(Error):
         return f"{self.code} {self.detail}" if self.detail else self.code
 
 
-class LineTooLong(Error):
-    """A TCP peer's line exceeds the limit: the connection is closed, and no error frame sent."""
+class LineTooLongError(Error):
+    """A TCP peer's line exceeds the limit: the connection is closed without an error frame."""
 
 
-class StreamCorrupt(Error):
-    """A layer between the transport and the protocol cannot read what a peer sent: it is over."""
+class CorruptStreamError(Error):
+    """A peer's compressed or encrypted bytes cannot be decoded; the connection must be closed."""
 
 
-class TlsFailed(StreamCorrupt):
-    """A handshake failed, or a peer broke TLS later on."""
+class TlsError(CorruptStreamError):
+    """A TLS handshake failed, or a peer broke TLS later."""
 
 
 class HttpRequestError(Error):
-    """An HTTP request of ours failed. `url` is shown, so it is without query and password.
+    """An HTTP request to another server failed.
 
-    `status` is that of an answer that came and was not the one wanted. `timed_out` is whether none
-    came in time, be the server there or not.
+    `url` is printed, so pass it without query and password. `status` is the status of an unexpected
+    response. `timed_out` is true if no response arrived in time.
     """
 
     def __init__(
@@ -115,8 +115,8 @@ class HttpRequestError(Error):
         return f"{self.url}: {self.reason}"
 
 
-class AuthFailed(Error):
-    """No auth server gave a good answer. The text is for our log: the client is not told why."""
+class AuthError(Error):
+    """No auth server gave a valid response. The text is logged, and not sent to the client."""
 
 
 class ClientError(Error):
@@ -152,8 +152,8 @@ class ClientClosed(ClientError):
     """There is nothing left to do it with."""
 
 
-class PipelineFailed(Error):
-    """What Spark raised, in one line."""
+class PipelineError(Error):
+    """A Spark job failed; the text is Spark's error in one line."""
 
 
 class StorageError(Error):
@@ -167,28 +167,28 @@ class StorageError(Error):
         self.reason = reason or text
 
 
-class LimitReached(StorageError):
-    """One more topic or channel than the limit allows was asked for."""
+class LimitReachedError(StorageError):
+    """Creating the topic or channel would exceed the limit."""
 
 
 class DataPathError(StorageError):
-    """The data path cannot be used, and has not been touched."""
+    """The data path cannot be used; it was not changed."""
 
 
 class LakeError(StorageError):
-    """The folder has not been touched."""
+    """The folder is not a lake, or cannot be used as one; it was not changed."""
 
 
-class CorruptBatch(StorageError):
+class CorruptBatchError(StorageError):
     """A batch in a segment fails its checks."""
 
 
-class LogClosed(StorageError):
+class LogClosedError(StorageError):
     """The log has been closed."""
 
 
 class InternalError(StorageError):
-    """An unexpected exception was caught, and logged with its traceback."""
+    """An unexpected exception was caught and logged with its traceback."""
 
     def __init__(self, doing: str, bug: Exception) -> None:
         super().__init__(f"internal error while {doing}: {type(bug).__name__}")

@@ -18,7 +18,7 @@ from urllib.parse import quote_plus
 import msgspec
 
 from penstock.common.clock import SECOND_NS, Clock
-from penstock.common.errors import AuthFailed, ConfigError, HttpRequestError, ProtocolError
+from penstock.common.errors import AuthError, ConfigError, HttpRequestError, ProtocolError
 from penstock.common.go_json import to_json
 from penstock.common.json_decode import decode_json
 from penstock.common.logs import Logger
@@ -217,7 +217,7 @@ class Authenticator:
     async def query(
         self, secret: bytes, *, remote_ip: str, tls: bool, common_name: str = ""
     ) -> Authorizations:
-        """What the first server to give a good answer says of a client. Raises AuthFailed.
+        """What the first server to give a good answer says of a client. Raises AuthError.
 
         `remote_ip` is empty on a unix socket; `common_name` is that of the client's certificate.
         """
@@ -233,7 +233,7 @@ class Authenticator:
                 return await self._ask(server, arguments)
             except HttpRequestError as error:
                 self._log.error("failed auth against %s", error)
-        raise AuthFailed("no auth server gave a good answer")
+        raise AuthError("no auth server gave a good answer")
 
     async def _ask(self, server: str, arguments: dict[str, bytes]) -> Authorizations:
         if self._posts:

@@ -20,7 +20,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
 from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS, Clock, SystemClock
-from penstock.common.errors import DataPathError, StorageError, TlsFailed
+from penstock.common.errors import DataPathError, StorageError, TlsError
 from penstock.common.logs import Logger
 from penstock.common.options import version_line
 from penstock.common.process import (
@@ -363,7 +363,7 @@ class Nsqd:
         http_port = max(self.http.port if self.http else 0, 0)
         return options.broadcast_tcp_port or tcp_port, options.broadcast_http_port or http_port
 
-    def _on_tls_failure(self, address: str, failure: TlsFailed) -> None:
+    def _on_tls_failure(self, address: str, failure: TlsError) -> None:
         self.refusals.count("tls")
         self.log.info("HTTPS: [%s] %s", address, failure)
 

@@ -17,7 +17,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.topic import Topic
 from penstock.common.addresses import is_address
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS, Clock
-from penstock.common.errors import LimitReached, ProtocolError, StorageError
+from penstock.common.errors import LimitReachedError, ProtocolError, StorageError
 from penstock.common.json_decode import decode_json
 from penstock.common.logs import Logger, LogLevel
 from penstock.common.options import option_value
@@ -327,7 +327,7 @@ class HttpApi:
             raise HttpError(503, self._why_not_published(failure)) from failure
 
     def _why_not_published(self, failure: StorageError) -> str:
-        if isinstance(failure, LimitReached):
+        if isinstance(failure, LimitReachedError):
             return "LIMIT_REACHED"
         return "DRAINING" if self._broker.draining else "EXITING"
 

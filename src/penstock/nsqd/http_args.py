@@ -10,7 +10,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.topic import Topic
 from penstock.common import names
-from penstock.common.errors import LimitReached, StorageError
+from penstock.common.errors import LimitReachedError, StorageError
 from penstock.common.logs import Logger
 from penstock.net.http_server import HttpError, Request
 
@@ -70,7 +70,7 @@ def failing_with_500(log: Logger, request: Request) -> Iterator[None]:
     """What an operator is told when the disk does not let us."""
     try:
         yield
-    except LimitReached as failure:
+    except LimitReachedError as failure:
         log.error("failure in %s - %s", request.path, failure)
         raise HttpError(503, "LIMIT_REACHED") from failure
     except StorageError as failure:

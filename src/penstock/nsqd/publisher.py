@@ -16,7 +16,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from penstock.broker.topic import Topic
-from penstock.common.errors import InternalError, LogClosed, StorageError
+from penstock.common.errors import InternalError, LogClosedError, StorageError
 from penstock.nsqd.durability import Durability
 
 __all__ = ["Batch", "Publisher", "Waiter"]
@@ -164,7 +164,7 @@ class Publisher:
         """Requests an fsync; the batch is answered after it."""
 
         def synced(failure: StorageError | None) -> None:
-            if isinstance(failure, LogClosed):
+            if isinstance(failure, LogClosedError):
                 failure = StorageError(f"topic {topic.name} was deleted")
             batch.settle(failure, self._report_bug)
 

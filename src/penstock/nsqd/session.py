@@ -16,7 +16,7 @@ from penstock.broker.channel import Channel
 from penstock.broker.subscriber import Peer, Subscriber
 from penstock.broker.topology import Place
 from penstock.common.clock import MILLISECOND_NS, Clock
-from penstock.common.errors import AuthFailed, ProtocolError, StorageError
+from penstock.common.errors import AuthError, ProtocolError, StorageError
 from penstock.common.logs import Logger
 from penstock.net.tls import TlsInfo
 from penstock.nsqd import auth
@@ -282,7 +282,7 @@ class Session:
                 tls=tls is not None,
                 common_name=tls.common_name if tls else "",
             )
-        except AuthFailed as failure:
+        except AuthError as failure:
             raise auth.auth_failed() from failure
 
 

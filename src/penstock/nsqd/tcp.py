@@ -14,11 +14,11 @@ from typing import Any, cast
 from penstock.broker.subscriber import Subscriber
 from penstock.common.addresses import host_of
 from penstock.common.errors import (
-    LineTooLong,
+    CorruptStreamError,
+    LineTooLongError,
     ProtocolError,
     StorageError,
-    StreamCorrupt,
-    TlsFailed,
+    TlsError,
 )
 from penstock.net.connection_limits import Admission
 from penstock.net.keepalive import keep_alive
@@ -371,7 +371,7 @@ class Client(asyncio.Protocol):
                     break
         except ProtocolError as error:
             self._refuse(error)
-        except LineTooLong:
+        except LineTooLongError:
             self._services.refusals.count("line_too_long")
             self._close()
 
@@ -434,7 +434,7 @@ class Client(asyncio.Protocol):
         self._resume_reading("an answer")  # the handshake is the client's to go on with
         try:
             await layered.start_tls(context, self._wire.take_unread())
-        except TlsFailed as failure:
+        except TlsError as failure:
             self._layered = None
             raise ProtocolError("E_IDENTIFY_FAILED", f"IDENTIFY failed {failure}") from failure
         self._pause_reading("an answer")
@@ -453,7 +453,7 @@ class Client(asyncio.Protocol):
                 self._take_commands()
                 if monotonic() > self._turn_ends_at:
                     self._give_way()
-        except StreamCorrupt as failure:
+        except CorruptStreamError as failure:
             self._services.refusals.count("corrupt_stream")
             self._break_off(str(failure))
 

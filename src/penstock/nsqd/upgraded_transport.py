@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 
-from penstock.common.errors import StreamCorrupt, TlsFailed
+from penstock.common.errors import CorruptStreamError, TlsError
 from penstock.net.tls import ReloadableContext, TlsInfo, TlsLayer
 from penstock.protocol.layer import Layer
 from penstock.protocol.layer_stack import LayerStack
@@ -38,7 +38,7 @@ class LayeredTransport:
         return self._tls is not None and self._tls.ended
 
     async def start_tls(self, context: ReloadableContext, received: bytes) -> None:
-        """Shakes hands; `received` came before its time. Raises TlsFailed, and then the transport
+        """Shakes hands; `received` came before its time. Raises TlsError, and then the transport
         is as bare as it was."""
         tls = TlsLayer(context.current)
         self._layers.push(tls)
@@ -52,8 +52,8 @@ class LayeredTransport:
                     self._came.clear()
         except TimeoutError:
             self._strip()
-            raise TlsFailed("i/o timeout") from None
-        except TlsFailed:
+            raise TlsError("i/o timeout") from None
+        except TlsError:
             self._send_pending()  # an alert
             self._strip()
             raise
@@ -75,8 +75,8 @@ class LayeredTransport:
         self._came.set()
 
     def read(self) -> bytes:
-        """The next piece of plain bytes; empty when more has to come first. Raises StreamCorrupt,
-        and then it is over."""
+        """The next piece of plain bytes; empty when more has to come first.
+        Raises CorruptStreamError, and then it is over."""
         try:
             return self._layers.read()
         finally:
@@ -85,7 +85,7 @@ class LayeredTransport:
     def say_goodbye(self) -> None:
         """Tells the peer that nothing more comes."""
         if self._tls is not None:
-            with suppress(StreamCorrupt):
+            with suppress(CorruptStreamError):
                 self._transport.write(self._tls.close())
 
     def _send_pending(self) -> None:

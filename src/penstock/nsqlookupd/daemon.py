@@ -13,7 +13,7 @@ import uvloop
 from penstock import NSQ_VERSION
 from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS, Clock, SystemClock
-from penstock.common.errors import ConfigError, TlsFailed
+from penstock.common.errors import ConfigError, TlsError
 from penstock.common.logs import Logger
 from penstock.common.options import version_line
 from penstock.common.process import (
@@ -113,7 +113,7 @@ class Nsqlookupd:
             return factory
         return over_tls(self._tls, factory, self._on_tls_failure)
 
-    def _on_tls_failure(self, address: str, failure: TlsFailed) -> None:
+    def _on_tls_failure(self, address: str, failure: TlsError) -> None:
         self.log.info("TLS: [%s] %s", address, failure)
 
     async def stop(self) -> None:

@@ -18,7 +18,7 @@ from penstock import NSQ_VERSION
 from penstock.common import names
 from penstock.common.clock import SECOND_NS
 from penstock.common.durations import parse_duration
-from penstock.common.errors import LimitReached
+from penstock.common.errors import LimitReachedError
 from penstock.common.logs import Logger
 from penstock.net.http_server import (
     PLAIN_TEXT,
@@ -202,7 +202,7 @@ class HttpApi:
     def _create(self, topic: str, channel: str = "") -> None:
         try:
             self._registry.create(topic, channel)
-        except LimitReached as failure:
+        except LimitReachedError as failure:
             self._log.error("DB: refused to add topic(%s) - %s", topic, failure)
             raise HttpError(503, "LIMIT_REACHED") from failure
 

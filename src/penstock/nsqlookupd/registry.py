@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.common.clock import Clock
-from penstock.common.errors import LimitReached
+from penstock.common.errors import LimitReachedError
 from penstock.common.names import is_ephemeral
 from penstock.nsqlookupd.registration import (
     CHANNEL,
@@ -104,7 +104,7 @@ class Registry:
         return silence_ns
 
     def register(self, producer: Producer, topic: str, channel: str = "") -> list[Registration]:
-        """A producer has this topic, and this channel of it. Raises LimitReached."""
+        """A producer has this topic, and this channel of it. Raises LimitReachedError."""
         self._check_room(topic, channel)
         made = []
         if channel:
@@ -142,7 +142,8 @@ class Registry:
     # What an operator does.
 
     def create(self, topic: str, channel: str = "") -> None:
-        """Makes the key of a topic, and of a channel, with no producer yet. Raises LimitReached."""
+        """Makes the key of a topic, and of a channel, with no producer yet.
+        Raises LimitReachedError."""
         self._check_room(topic, channel)
         if channel:
             self._channel(topic, channel)
@@ -291,10 +292,12 @@ class Registry:
     def _check_room(self, topic: str, channel: str) -> None:
         """Whether keys can be made, before any is: since they stay, a peer could go on forever."""
         if 0 < self._max_topics <= len(self._topics) and topic not in self._topics:
-            raise LimitReached(f"too many topics, the limit is {self._max_topics}")
+            raise LimitReachedError(f"too many topics, the limit is {self._max_topics}")
         channels = self._channels.get(topic, ())
         if channel and 0 < self._max_channels <= len(channels) and channel not in channels:
-            raise LimitReached(f"too many channels of {topic}, the limit is {self._max_channels}")
+            raise LimitReachedError(
+                f"too many channels of {topic}, the limit is {self._max_channels}"
+            )
 
     def _topic(self, topic: str) -> Registration:
         registration = self._topics.get(topic)

@@ -14,7 +14,7 @@ from typing import cast
 
 from penstock.common.addresses import host_of
 from penstock.common.durations import format_duration
-from penstock.common.errors import LimitReached, ProtocolError
+from penstock.common.errors import LimitReachedError, ProtocolError
 from penstock.common.logs import Logger
 from penstock.net.connection_limits import Admission
 from penstock.net.keepalive import keep_alive
@@ -180,7 +180,7 @@ class Peer(asyncio.Protocol):
     def _on_register(self, event: Register) -> bytes:
         try:
             made = self._registry.register(self._known(), event.topic, event.channel)
-        except LimitReached as failure:
+        except LimitReachedError as failure:
             error = lookup_v1.register_failed(failure)
             self._services.refusals["limits"] += 1
             self._log.error("[%s] - %s", self._address, error)

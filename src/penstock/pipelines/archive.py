@@ -80,7 +80,7 @@ def check_order(order: ArchiveOrder) -> Survey:
 def archive(spark: SparkSession, order: ArchiveOrder, survey: Survey, stop: Stop) -> list[Archived]:
     """Until it is told to stop or, with `once`, until all that was there is archived.
 
-    Raises PipelineFailed, LakeError or ConfigError. What has been archived until then stays.
+    Raises PipelineError, LakeError or ConfigError. What has been archived until then stays.
     """
     folders = [Lake(Path(order.lake)).topic(topic) for topic in order.topics]
     _check_file_system(spark)

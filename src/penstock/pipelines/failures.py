@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
-from penstock.common.errors import PipelineFailed
+from penstock.common.errors import PipelineError
 
 __all__ = ["in_words", "telling_in_words"]
 
@@ -34,11 +34,11 @@ LENGTH_MAX = 500
 
 @contextmanager
 def telling_in_words() -> Iterator[None]:
-    """Raises a PipelineFailed for anything that Spark raises in the block."""
+    """Raises a PipelineError for anything that Spark raises in the block."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError, EOFError) as failure:
-        raise PipelineFailed(in_words(failure)) from failure
+        raise PipelineError(in_words(failure)) from failure
 
 
 def in_words(failure: BaseException) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock.admin_api.nsqd_api import absolute_place
 from penstock.common import names
-from penstock.common.errors import ConfigError, Error, PipelineFailed
+from penstock.common.errors import ConfigError, Error, PipelineError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.chunk_publisher import ChunkPublisher
 from penstock.pipelines.failures import telling_in_words
@@ -80,7 +80,7 @@ class Replay:
 
     def __init__(self, spark: SparkSession, order: ReplayOrder, *, restart: bool = False) -> None:
         """Looks at what there is; changes nothing. Raises LakeError, ConfigError, NotConnected or
-        PipelineFailed."""
+        PipelineError."""
         self._order = order
         self._file = order.file()
         with telling_in_words():
@@ -132,7 +132,7 @@ class Replay:
             self._file.save(self.state)
             show([self._figures(meter)])
         if self.state.done < self.state.messages:
-            raise PipelineFailed(
+            raise PipelineError(
                 f"{self.state.messages:,} messages were counted, and {self.state.done:,} published:"
                 " was something removed meanwhile?"
             )

@@ -140,7 +140,7 @@ def check_order(order: ReportOrder) -> None:
 
 def make_report(spark: SparkSession, order: ReportOrder) -> Report:
     """Raises LakeError if there is nothing to report, ConfigError for a wrong `event_time`, or
-    PipelineFailed."""
+    PipelineError."""
     with telling_in_words():
         table = _messages(spark, order)
         extents = _extents(table)

@@ -48,7 +48,7 @@ def run_queries(title: str, running: Sequence[Running], stop: Stop) -> list[Figu
     """The last figures of each, once all have ended. A batch that is under way when it is time to
     stop is abandoned: it will be done again, from its beginning.
 
-    Raises PipelineFailed as soon as one fails; the others are stopped then.
+    Raises PipelineError as soon as one fails; the others are stopped then.
     """
     with telling_in_words():
         try:

@@ -30,7 +30,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from penstock.common.errors import ConfigError, Error, PipelineFailed
+from penstock.common.errors import ConfigError, Error, PipelineError
 from penstock.pipelines.failures import telling_in_words
 from penstock.pipelines.spark_java import JavaExitedError, SparkJava
 from penstock.pipelines.stopping import Stop
@@ -81,7 +81,7 @@ class SparkSettings:
 
 @contextmanager
 def spark_session(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]:
-    """Raises ConfigError if there is no Java, PipelineFailed if Spark does not start, and
+    """Raises ConfigError if there is no Java, PipelineError if Spark does not start, and
     JobInterruptedError if a stop is requested before it has started."""
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 (there is no other way)
         yield _adapted(SparkSession.builder.getOrCreate(), settings)
@@ -153,9 +153,9 @@ def _own_java(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]:
                 yield session
         except JavaExitedError:
             raise _start_failure(java_path, output.tail()) from None
-        except PipelineFailed:
+        except PipelineError:
             if java.has_ended and not stop.is_asked:
-                raise PipelineFailed(
+                raise PipelineError(
                     "Spark's Java has ended (out of memory?): --spark-log FILE says why"
                 ) from None
             raise
@@ -180,7 +180,7 @@ def _start_failure(java_path: str, said: list[str]) -> Error:
     if any("UnsupportedClassVersionError" in line for line in said):
         return ConfigError(f"Spark needs Java 17 or later, and {java_path} is older")
     last = next((line for line in reversed(said) if line.strip()), "no output")
-    return PipelineFailed(f"Spark did not start: {last.strip()}")
+    return PipelineError(f"Spark did not start: {last.strip()}")
 
 
 def _disconnect(java: SparkJava) -> None:

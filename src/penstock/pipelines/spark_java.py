@@ -20,7 +20,7 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
 
-from penstock.common.errors import PipelineFailed
+from penstock.common.errors import PipelineError
 from penstock.pipelines.stopping import Stop
 
 __all__ = ["JavaExitedError", "SparkJava"]
@@ -37,7 +37,7 @@ TERMINATE_SECONDS = 2.0
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
 
-class JavaExitedError(PipelineFailed):
+class JavaExitedError(PipelineError):
     """Java ended before it accepted connections."""
 
     def __init__(self) -> None:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from penstock.common.errors import PipelineFailed
+from penstock.common.errors import PipelineError
 
 __all__ = ["JobInterruptedError", "Stop", "raise_on_signals", "stop_on_signals"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class JobInterruptedError(PipelineFailed):
+class JobInterruptedError(PipelineError):
     """A stop was requested before the job was complete."""
 
     def __init__(self) -> None:

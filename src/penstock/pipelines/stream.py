@@ -21,7 +21,7 @@ from pyspark.sql import functions as sql
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from penstock.common.errors import ConfigError, PipelineFailed
+from penstock.common.errors import ConfigError, PipelineError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.failures import telling_in_words
 from penstock.pipelines.progress import Figures, ObservedCounts, QueryMeter
@@ -155,7 +155,7 @@ def run_stream(
 ) -> list[Figures]:
     """Until it is told to stop or, with `once`, until all that was there has been read.
 
-    Raises PipelineFailed or ConfigError.
+    Raises PipelineError or ConfigError.
     """
     ends = {key: found.log.next_seq for key, found in survey.logs.items()}
     with telling_in_words(), ExitStack() as stack:
@@ -172,8 +172,8 @@ def run_stream(
             running.append(Running(query, meter))
         try:
             return run_queries("stream", running, stop)
-        except PipelineFailed as failure:
-            raise PipelineFailed(_with_name(str(failure), running, order)) from failure
+        except PipelineError as failure:
+            raise PipelineError(_with_name(str(failure), running, order)) from failure
 
 
 def _counts_of(query: StreamingQuery) -> Callable[[], dict[str, int]]:
@@ -198,7 +198,7 @@ def _with_name(words: str, running: Sequence[Running], order: StreamOrder) -> st
 
 
 def outputs(spark: SparkSession, order: StreamOrder) -> list[Output]:
-    """All that is to be started, checked by Spark. Raises ConfigError, PipelineFailed or what
+    """All that is to be started, checked by Spark. Raises ConfigError, PipelineError or what
     Spark raises."""
     with telling_in_words():
         sinks = [_output(spark, order, *each) for each in order.definition.sinks.items()]

@@ -44,7 +44,7 @@ class Misfits:
 def samples(spark: SparkSession, order: StreamOrder, rows_max: int) -> Iterator[Sample]:
     """What the queries of all sinks make of history; of the last query, if there are no sinks.
 
-    Raises ConfigError or PipelineFailed.
+    Raises ConfigError or PipelineError.
     """
     definition = order.definition
     last = list(definition.queries or definition.sources)[-1]
@@ -53,7 +53,7 @@ def samples(spark: SparkSession, order: StreamOrder, rows_max: int) -> Iterator[
 
 
 def misfits(spark: SparkSession, order: StreamOrder) -> Iterator[Misfits]:
-    """Of each source that has some. Raises ConfigError or PipelineFailed."""
+    """Of each source that has some. Raises ConfigError or PipelineError."""
     for name, source in order.definition.sources.items():
         if source.schema:
             with telling_in_words():
@@ -66,7 +66,7 @@ def misfits(spark: SparkSession, order: StreamOrder) -> Iterator[Misfits]:
 def explanation(spark: SparkSession, order: StreamOrder) -> str:
     """Sources, queries and sinks with their columns, and Spark's plan for each of its queries.
 
-    Raises ConfigError or PipelineFailed.
+    Raises ConfigError or PipelineError.
     """
     definition = order.definition
     with telling_in_words():

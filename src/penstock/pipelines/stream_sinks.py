@@ -8,7 +8,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
-from penstock.common.errors import ConfigError, PipelineFailed
+from penstock.common.errors import ConfigError, PipelineError
 from penstock.pipelines.failures import in_words
 from penstock.pipelines.stream_definition import Sink
 from pyspark_nsq.outgoing import check_columns
@@ -34,7 +34,7 @@ def messages_of(rows: DataFrame) -> DataFrame:
 
 
 def check_sink(name: str, sink: Sink, rows: DataFrame) -> None:
-    """Raises ConfigError if these rows cannot go there, and PipelineFailed if Spark cannot compute
+    """Raises ConfigError if these rows cannot go there, and PipelineError if Spark cannot compute
     them in this mode."""
     try:
         if sink.topic:
@@ -45,7 +45,7 @@ def check_sink(name: str, sink: Sink, rows: DataFrame) -> None:
     except ConfigError as failure:
         raise ConfigError(f"sinks.{name}: {failure}") from None
     except PySparkException as failure:
-        raise PipelineFailed(f"sinks.{name}: {in_words(failure)}") from None
+        raise PipelineError(f"sinks.{name}: {in_words(failure)}") from None
 
 
 def writer_to_topic(messages: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:

@@ -14,7 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 from pyspark.sql.types import StructType
 
-from penstock.common.errors import ConfigError, PipelineFailed
+from penstock.common.errors import ConfigError, PipelineError
 from penstock.pipelines.failures import in_words
 from penstock.pipelines.json_columns import is_misfit, with_value
 from penstock.pipelines.schemas import parse_schema
@@ -38,7 +38,7 @@ def tables(
 ) -> Iterator[Mapping[str, DataFrame]]:
     """All sources and queries by their names; `messages` are those of the sources.
 
-    Raises ConfigError for a schema, and PipelineFailed for SQL, that Spark does not take.
+    Raises ConfigError for a schema, and PipelineError for SQL, that Spark does not take.
     """
     made: dict[str, DataFrame] = {}
     try:
@@ -108,7 +108,7 @@ def _of_query(spark: SparkSession, name: str, text: str) -> DataFrame:
         # Spark explains and starts only what it sees to be a stream, which a name alone is not.
         return spark.table(name).select("*")
     except PySparkException as failure:
-        raise PipelineFailed(f"queries.{name}: {_with_place(failure)}") from None
+        raise PipelineError(f"queries.{name}: {_with_place(failure)}") from None
 
 
 def _with_place(failure: PySparkException) -> str:

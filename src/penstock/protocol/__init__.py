@@ -18,6 +18,6 @@
     lookup_v1       nsqlookupd's own protocol, V1: what nsqd sends, and how it is answered
     lookup_server   the other side of that
 
-Bad input raises `penstock.common.errors.ProtocolError`, or `LineTooLong` where the reference closes
-the connection without an error. Any other exception is a bug.
+Bad input raises `penstock.common.errors.ProtocolError`, or `LineTooLongError` where the reference
+closes the connection without an error. Any other exception is a bug.
 """

@@ -37,7 +37,7 @@ __all__ = [
     "Event",
     "Opened",
     "Opening",
-    "Refused",
+    "Rejected",
     "Tls",
 ]
 
@@ -113,7 +113,7 @@ class Confirmed(Generic[_Receipt]):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused(Generic[_Receipt]):
+class Rejected(Generic[_Receipt]):
     """The server said no. If the error is fatal it closes the connection next."""
 
     error: ProtocolError
@@ -127,7 +127,7 @@ class CloseWait:
 
 
 Event: TypeAlias = (
-    Opened | Delivered[_Message] | Confirmed[_Receipt] | Refused[_Receipt] | CloseWait
+    Opened | Delivered[_Message] | Confirmed[_Receipt] | Rejected[_Receipt] | CloseWait
 )
 
 
@@ -170,7 +170,7 @@ class ClientConnection(Generic[_Message, _Receipt]):
     # Receiving.
 
     def receive_data(self, data: bytes) -> None:
-        """Take what the server sent. Raises StreamCorrupt if a layer cannot make sense of it."""
+        """Take what the server sent. Raises CorruptStreamError if a layer cannot decode it."""
         if self._layers:
             self._layers.receive(data)
             self._read_layers()
@@ -252,10 +252,10 @@ class ClientConnection(Generic[_Message, _Receipt]):
         receipts += [self._receipts.popleft() for _ in range(more)]
         return receipts
 
-    def _refusal(self, frame: ErrorFrame) -> Refused[_Receipt]:
+    def _refusal(self, frame: ErrorFrame) -> Rejected[_Receipt]:
         fatal = frame.code not in _NOT_FATAL
         receipt = self._receipts.popleft() if fatal and self._receipts else None
-        return Refused(ProtocolError(frame.code, frame.detail, fatal=fatal), receipt)
+        return Rejected(ProtocolError(frame.code, frame.detail, fatal=fatal), receipt)
 
     # Within: opening.
 

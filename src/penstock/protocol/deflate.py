@@ -6,7 +6,7 @@ connection are much alike, so even a small one is sent as little more than what 
 
 import zlib
 
-from penstock.common.errors import StreamCorrupt
+from penstock.common.errors import CorruptStreamError
 from penstock.protocol.layer import PIECE_BYTES_MAX
 
 __all__ = ["Deflate"]
@@ -59,8 +59,8 @@ class Deflate:
             piece = decompressor.decompress(self._received, PIECE_BYTES_MAX)
         except zlib.error as failure:
             reason = str(failure).rpartition(": ")[2]
-            raise StreamCorrupt(f"deflate: {reason}") from None
+            raise CorruptStreamError(f"deflate: {reason}") from None
         if decompressor.unused_data:
-            raise StreamCorrupt("deflate: bytes after the end of the stream")
+            raise CorruptStreamError("deflate: bytes after the end of the stream")
         self._received = decompressor.unconsumed_tail
         return piece

@@ -28,7 +28,7 @@ class Layer(Protocol):
     def read(self) -> bytes:
         """The next piece of plain bytes; empty when more has to be received first.
 
-        Raises penstock.common.errors.StreamCorrupt if the received bytes are invalid, after all
-        complete pieces before them were returned. The layer cannot be used afterwards.
+        Raises CorruptStreamError if the received bytes are invalid, after all complete pieces
+        before them were returned. The layer cannot be used afterwards.
         """
         ...

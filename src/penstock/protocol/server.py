@@ -7,15 +7,15 @@ few and as large as the bytes at hand allow; how the bytes were cut changes how 
 into events, never what they say.
 
 `next_event` returns an event, or None for "nothing more yet", or raises once: a ProtocolError to be
-sent as an error frame before closing, or LineTooLong to close without a frame. Then the connection
-is dead: it takes no more bytes and gives no more events. Every error here is fatal; the ones that
-are not (E_FIN_FAILED and its like) come from the broker.
+sent as an error frame before closing, or LineTooLongError to close without a frame. Then the
+connection is dead: it takes no more bytes and gives no more events. Every error here is fatal; the
+non-fatal ones (E_FIN_FAILED, E_REQ_FAILED, E_TOUCH_FAILED) come from the broker.
 
 It knows nothing of topics, messages in flight or authorisation, and nothing of time: the driver
 resets its read deadline on every event, since every command is one or part of one.
 """
 
-from penstock.common.errors import LineTooLong, ProtocolError
+from penstock.common.errors import LineTooLongError, ProtocolError
 from penstock.protocol.buffer import ReceiveBuffer
 from penstock.protocol.command_cache import NO_LINE, NOTHING, PublishLine, PublishLines
 from penstock.protocol.command_table import COMMANDS, Command
@@ -32,7 +32,7 @@ from penstock.protocol.limits import LINE_BYTES_MAX, Limits
 from penstock.protocol.state import State
 from penstock.protocol.text import verbatim
 
-__all__ = ["LINE_BYTES_MAX", "Limits", "LineTooLong", "ServerConnection", "State"]
+__all__ = ["LINE_BYTES_MAX", "Limits", "LineTooLongError", "ServerConnection", "State"]
 
 _MAGIC = b"  V2"
 _FIN_STATES = COMMANDS[b"FIN"].states
@@ -120,7 +120,7 @@ class ServerConnection:
             return None
         try:
             event = self._step()
-        except (ProtocolError, LineTooLong):
+        except (ProtocolError, LineTooLongError):
             self._die()
             raise
         if event is None:
@@ -225,7 +225,7 @@ class ServerConnection:
 
     def _await_newline(self, size: int) -> None:
         if size >= LINE_BYTES_MAX:
-            raise LineTooLong(f"no newline within {LINE_BYTES_MAX} bytes")
+            raise LineTooLongError(f"no newline within {LINE_BYTES_MAX} bytes")
         self._buffer.want(size + 1)
 
     def _accepts(self, command: Command, params: list[bytes]) -> bool:

@@ -19,7 +19,7 @@ from typing import Final
 import cramjam
 import google_crc32c
 
-from penstock.common.errors import StreamCorrupt
+from penstock.common.errors import CorruptStreamError
 from penstock.protocol.buffer import ReceiveBuffer
 from penstock.protocol.layer import PIECE_BYTES_MAX
 
@@ -68,7 +68,7 @@ class Snappy:
         self._buffer = ReceiveBuffer()
         self._skip = 0  # bytes yet to come of a chunk that is skipped
         self._empty_chunks = 0  # since the last one that was not
-        self._corrupt: StreamCorrupt | None = None  # what is next, if it is that
+        self._corrupt: CorruptStreamError | None = None  # what is next, if it is that
 
     def encode(self, data: bytes) -> bytes:
         if not data:
@@ -93,7 +93,7 @@ class Snappy:
         pieces: list[bytes] = []
         try:
             self._read_chunks(pieces)
-        except StreamCorrupt as failure:
+        except CorruptStreamError as failure:
             if not pieces:
                 raise
             self._corrupt = failure
@@ -144,22 +144,22 @@ class Snappy:
 
     def _check_header(self, kind: int, length: int) -> None:
         if not self._identified and kind != _IDENTIFIER:
-            raise StreamCorrupt("snappy: the stream does not begin with its identifier")
+            raise CorruptStreamError("snappy: the stream does not begin with its identifier")
         limits = _LENGTHS.get(kind)
         if limits is None:
             if kind < _SKIPPABLE:
-                raise StreamCorrupt(f"snappy: a chunk of unknown type {kind:#04x}")
+                raise CorruptStreamError(f"snappy: a chunk of unknown type {kind:#04x}")
         elif not limits[0] <= length <= limits[1]:
-            raise StreamCorrupt(f"snappy: a chunk of type {kind:#04x} with {length} bytes")
+            raise CorruptStreamError(f"snappy: a chunk of type {kind:#04x} with {length} bytes")
 
     def _count_as_empty(self) -> None:
         self._empty_chunks += 1
         if self._empty_chunks > EMPTY_CHUNKS_MAX:
-            raise StreamCorrupt("snappy: too many chunks with nothing in them")
+            raise CorruptStreamError("snappy: too many chunks with nothing in them")
 
     def _identify(self, name: bytes) -> bytes:
         if name != STREAM_IDENTIFIER[_HEADER_BYTES:]:
-            raise StreamCorrupt("snappy: not a stream identifier")
+            raise CorruptStreamError("snappy: not a stream identifier")
         self._identified = True
         return b""
 
@@ -183,7 +183,7 @@ def _plain_bytes(kind: int, data: bytes, start: int, end: int) -> bytes:
     if kind == _COMPRESSED:
         plain = _decompressed(plain)
     if _mask(_crc32c(plain)) != checksum:
-        raise StreamCorrupt("snappy: wrong checksum")
+        raise CorruptStreamError("snappy: wrong checksum")
     return plain
 
 
@@ -191,10 +191,10 @@ def _decompressed(compressed: bytes) -> bytes:
     try:
         length = _plain_length(compressed)
         if length > PLAIN_BYTES_MAX:  # found out before as much is made room for
-            raise StreamCorrupt(f"snappy: a chunk of {length} bytes when decompressed")
+            raise CorruptStreamError(f"snappy: a chunk of {length} bytes when decompressed")
         return bytes(_decompress(compressed))
     except cramjam.DecompressionError:
-        raise StreamCorrupt("snappy: a chunk that cannot be decompressed") from None
+        raise CorruptStreamError("snappy: a chunk that cannot be decompressed") from None
 
 
 def _mask(crc: int) -> int:

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
-from penstock.common.errors import CorruptBatch
+from penstock.common.errors import CorruptBatchError
 
 __all__ = [
     "HEADER_BYTES",
@@ -121,35 +121,37 @@ def batch_parts(
 def decode_header(data: bytes, at: int, position: int) -> Batch:
     """The header that begins at `data[at]` and at `position` in its segment.
 
-    Raises CorruptBatch if that is not a whole, undamaged header.
+    Raises CorruptBatchError if that is not a whole, undamaged header.
     """
     if not data.startswith(MAGIC, at):
-        raise CorruptBatch("no batch begins here")
+        raise CorruptBatchError("no batch begins here")
     checked = data[at + _CHECKED_AT : at + HEADER_BYTES]
     if len(checked) < _FIELDS.size:
-        raise CorruptBatch("the header is cut short")
+        raise CorruptBatchError("the header is cut short")
     if crc32c(checked) != _CRC.unpack_from(data, at + 4)[0]:
-        raise CorruptBatch("the header does not match its checksum")
+        raise CorruptBatchError("the header does not match its checksum")
     kind, count, size, crc, seq, said_position, timestamp, due = _FIELDS.unpack(checked)
     if not kind.startswith(_KIND[:2]):
-        raise CorruptBatch(f"the batch is of an unknown kind: version {kind[0]}, flags {kind[1]}")
+        raise CorruptBatchError(
+            f"the batch is of an unknown kind: version {kind[0]}, flags {kind[1]}"
+        )
     if said_position != position:
-        raise CorruptBatch(f"the batch belongs at byte {said_position}")
+        raise CorruptBatchError(f"the batch belongs at byte {said_position}")
     return Batch(position, seq, count, size, crc, timestamp, due)
 
 
 def verify_frames(batch: Batch, frames: bytes) -> None:
-    """Raises CorruptBatch unless these are the bytes that the batch was written with."""
+    """Raises CorruptBatchError unless these are the bytes that the batch was written with."""
     if len(frames) != batch.frames_size:
-        raise CorruptBatch("the batch is cut short")
+        raise CorruptBatchError("the batch is cut short")
     if crc32c(frames) != batch.frames_crc:
-        raise CorruptBatch("the frames do not match their checksum")
+        raise CorruptBatchError("the frames do not match their checksum")
 
 
 def whole_batches(data: bytes, position: int) -> Iterator[FoundBatch]:
     """The batches that `data`, from `position` of a segment, holds whole.
 
-    Raises CorruptBatch where one is damaged.
+    Raises CorruptBatchError where one is damaged.
     """
     at, size = 0, len(data)
     while at + HEADER_BYTES <= size:
@@ -195,5 +197,5 @@ def _split_unequal_frames(count: int, frames: bytes) -> list[bytes]:
         split.append(frames[at:end])
         at = end
     if at != total or len(split) != count:
-        raise CorruptBatch(f"the batch does not hold {count} whole frames")
+        raise CorruptBatchError(f"the batch does not hold {count} whole frames")
     return split

@@ -10,7 +10,7 @@ import contextlib
 import os
 from itertools import zip_longest
 
-from penstock.common.errors import CorruptBatch, DataPathError
+from penstock.common.errors import CorruptBatchError, DataPathError
 from penstock.storage.batch import Batch, split_frames
 from penstock.storage.cursor_journal import BadRecord
 from penstock.storage.cursor_journal_files import current_generation, read_journals
@@ -137,7 +137,7 @@ class _SegmentCheck:
             return "a batch has message numbers of the next segment"
         try:
             split_frames(batch, frames)
-        except CorruptBatch as error:
+        except CorruptBatchError as error:
             return str(error)
         return None
 

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from google_crc32c import value as crc32c
 
-from penstock.common.errors import CorruptBatch
+from penstock.common.errors import CorruptBatchError
 from penstock.storage.issue import Finding
 from penstock.storage.progress import Note, Progress
 
@@ -206,7 +206,7 @@ def walk_journal(data: bytes) -> Iterator[Record | BadRecord]:
 def _look(data: bytes, position: int) -> Record | BadRecord:
     try:
         return _decode_record(data, position)
-    except CorruptBatch as error:
+    except CorruptBatchError as error:
         end = _next_record(data, position)
         is_leftover = end == len(data) and _is_cut_short(data, position)
         return BadRecord(position, end, str(error), is_leftover)
@@ -228,7 +228,7 @@ def _next_record(data: bytes, position: int) -> int:
     while (position := data.find(_MAGIC, position + 1)) >= 0:
         try:
             _decode_record(data, position)
-        except CorruptBatch:
+        except CorruptBatchError:
             continue
         return position
     return len(data)
@@ -236,19 +236,19 @@ def _next_record(data: bytes, position: int) -> int:
 
 def _decode_record(data: bytes, position: int) -> Record:
     if data[position : position + 4] != _MAGIC:
-        raise CorruptBatch("no record begins here")
+        raise CorruptBatchError("no record begins here")
     if _is_cut_short(data, position):
-        raise CorruptBatch("a record was not written to its end")
+        raise CorruptBatchError("a record was not written to its end")
     end = _record_end(data, position)
     checked = data[position + _CHECKED_AT : end]
     if _PREFIX.unpack_from(data, position)[1] != crc32c(checked):
-        raise CorruptBatch("a record does not match its checksum")
+        raise CorruptBatchError("a record does not match its checksum")
     if checked[0] != _VERSION:
-        raise CorruptBatch(f"a record is of an unknown kind: version {checked[0]}")
+        raise CorruptBatchError(f"a record is of an unknown kind: version {checked[0]}")
     try:
         changes = list(_Reader(data, position + _HEADER_BYTES).changes(end))
     except (struct.error, UnicodeDecodeError) as error:
-        raise CorruptBatch("a record makes no sense") from error
+        raise CorruptBatchError("a record makes no sense") from error
     return Record(position, end, changes)
 
 
@@ -306,7 +306,7 @@ class _Reader:
                 return Release()
             case 7:
                 return Reserve(self._number())
-        raise CorruptBatch(f"the record holds an unknown change: {tag}")
+        raise CorruptBatchError(f"the record holds an unknown change: {tag}")
 
     def _take(self, form: struct.Struct) -> tuple[int, ...]:
         self._at += form.size
@@ -331,5 +331,5 @@ class _Reader:
         rows = _NOTE.iter_unpack(memoryview(self._data)[start : self._at])
         notes = [(seq, Note(attempts, due_ns)) for seq, attempts, due_ns in rows]
         if len(notes) != count:
-            raise CorruptBatch("a record makes no sense")
+            raise CorruptBatchError("a record makes no sense")
         return notes

@@ -11,7 +11,7 @@ lost.
 import contextlib
 from collections.abc import Sequence
 
-from penstock.common.errors import LogClosed, StorageError
+from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage.cursor_journal import (
     Change,
     CursorState,
@@ -241,7 +241,7 @@ class Cursors:
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:
-            raise LogClosed(f"{self._folder} is closed")
+            raise LogClosedError(f"{self._folder} is closed")
 
     def _unflushed_changes(self) -> list[Change]:
         changes: list[Change] = [

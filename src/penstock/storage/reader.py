@@ -9,7 +9,7 @@ its end. If one that was still to come is trimmed, `Trimmed` is raised: what is 
 but those that were in the log when the reading began, or that damage has made.
 """
 
-from penstock.common.errors import CorruptBatch, LogClosed, StorageError
+from penstock.common.errors import CorruptBatchError, LogClosedError, StorageError
 from penstock.storage.batch import (
     HEADER_BYTES,
     FoundBatch,
@@ -45,7 +45,7 @@ class Read:
         try:
             piece = self._piece()
             found.extend(whole_batches(piece, self.position))
-        except CorruptBatch:
+        except CorruptBatchError:
             return found
         except OSError as error:
             raise storage_error("read", self._path, error) from error
@@ -90,7 +90,7 @@ class LogReader:
         Raises StorageError, Trimmed among others.
         """
         if self._log.is_closed:
-            raise LogClosed("the topic has been closed")
+            raise LogClosedError("the topic has been closed")
         while not self.is_done:
             segment = self._segment
             if segment is not None and self._position < segment.end:

@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.common.errors import CorruptBatch
+from penstock.common.errors import CorruptBatchError
 from penstock.storage.batch import (
     HEADER_BYTES,
     MAGIC,
@@ -79,11 +79,11 @@ class Window:
         return self._data[at : at + size]
 
     def batch_at(self, position: int) -> Batch:
-        """The batch whose header is at `position`; raises CorruptBatch if there is none."""
+        """The batch whose header is at `position`; raises CorruptBatchError if there is none."""
         return decode_header(self.bytes_at(position, HEADER_BYTES), 0, position)
 
     def frames_of(self, batch: Batch) -> bytes:
-        """The frames of a batch, verified; raises CorruptBatch if they are not what was written."""
+        """The frames of a batch, verified. Raises CorruptBatchError if they were changed."""
         frames = self.bytes_at(batch.frames_position, batch.frames_size)
         verify_frames(batch, frames)
         return frames
@@ -94,7 +94,7 @@ def walk(file: File, position: int, end: int) -> Iterator[FoundBatch | BadBytes]
     window = Window(file, end)
     while position < end:
         # The common case by the piece; what is damaged, cut short or larger than that, with care.
-        with contextlib.suppress(CorruptBatch):
+        with contextlib.suppress(CorruptBatchError):
             for found in whole_batches(window.bytes_at(position, SCAN_BYTES), position):
                 yield found
                 position = found.batch.end
@@ -109,7 +109,7 @@ def _look(window: Window, position: int) -> FoundBatch | BadBytes:
     try:
         batch = window.batch_at(position)
         return FoundBatch(batch, window.frames_of(batch))
-    except CorruptBatch as error:
+    except CorruptBatchError as error:
         reason = str(error)
     if batch is None:
         end = _next_header(window, position)
@@ -153,6 +153,6 @@ def _next_header(window: Window, position: int) -> int:
 def _is_header(window: Window, position: int) -> bool:
     try:
         window.batch_at(position)
-    except CorruptBatch:
+    except CorruptBatchError:
         return False
     return True

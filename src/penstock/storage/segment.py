@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.common.errors import CorruptBatch
+from penstock.common.errors import CorruptBatchError
 from penstock.storage.batch import (
     HEADER_BYTES,
     Batch,
@@ -186,12 +186,12 @@ class Segment:
     def rewrite_unsynced(self, end: int) -> None:
         """Writes what no fsync has covered, up to `end`, once more; any thread may do so.
 
-        Raises CorruptBatch if it cannot be read back as it was.
+        Raises CorruptBatchError if it cannot be read back as it was.
         """
         file = self.handle.open()
         for found in walk(file, self.synced_end, end):
             if isinstance(found, BadBytes):
-                raise CorruptBatch(
+                raise CorruptBatchError(
                     f"{self.handle.path}: what was written is gone at byte {found.position}"
                 )
             header = file.read(found.batch.position, HEADER_BYTES)
@@ -265,7 +265,7 @@ class Segment:
                 for found in whole_batches(self._piece(position, read_bytes), position):
                     yield found
                     position = found.batch.end
-            except CorruptBatch:
+            except CorruptBatchError:
                 position = self._step_over(position)
 
     def deferred_batches(self, first: int, end: int) -> Iterator[list[DeferredBatch]]:

@@ -20,7 +20,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from penstock.common.errors import LogClosed, StorageError
+from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage.batch import HEADER_BYTES
 from penstock.storage.file_pool import FilePool
 from penstock.storage.files import storage_error
@@ -453,7 +453,7 @@ class TopicLog:
 
     def _refusal(self) -> StorageError:
         if self._is_closed:
-            return LogClosed(f"{self._folder} is closed")
+            return LogClosedError(f"{self._folder} is closed")
         assert self._sync_error is not None
         return StorageError(self._sync_error)
 

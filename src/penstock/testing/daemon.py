@@ -25,7 +25,7 @@ from penstock.testing.waiting import wait_until
 
 __all__ = [
     "DaemonProcess",
-    "DidNotStart",
+    "DaemonStartError",
     "HttpAnswer",
     "running",
 ]
@@ -38,7 +38,7 @@ _FREE_PORT = "127.0.0.1:0"
 _LISTENING = re.compile(r"(TCP|HTTP): listening on (\S+)")
 
 
-class DidNotStart(Exception):
+class DaemonStartError(Exception):
     """A daemon ended before it was ready; `log` says why."""
 
     def __init__(self, program: str, exit_code: int, log: str) -> None:
@@ -62,7 +62,7 @@ class DaemonProcess(ABC):
     """A daemon's process, which can be started more than once."""
 
     program: ClassVar[str]
-    did_not_start: ClassVar[type[DidNotStart]] = DidNotStart
+    start_error: ClassVar[type[DaemonStartError]] = DaemonStartError
     serves_tcp: ClassVar[bool] = True
 
     def __init__(self, flags: Sequence[str], log_fd: int) -> None:
@@ -81,7 +81,7 @@ class DaemonProcess(ABC):
     # Its life.
 
     def start(self, *, seconds: float = READY_SECONDS) -> None:
-        """Starts the program and waits at most `seconds` until it serves. Raises DidNotStart."""
+        """Start the program and wait until it serves. Raises DaemonStartError after `seconds`."""
         assert not self.is_running, "it is running already"
         assert self._log_fd is not None, "its block has been left"
         self._log_start = os.fstat(self._log_fd).st_size
@@ -199,7 +199,7 @@ class DaemonProcess(ABC):
             return True
         exit_code = self._running().poll()
         if exit_code is not None:
-            raise self.did_not_start(self.program, exit_code, self.log)
+            raise self.start_error(self.program, exit_code, self.log)
         return False
 
     def _running(self) -> subprocess.Popen[bytes]:

@@ -11,18 +11,18 @@ and so does a traceback in the log.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from penstock.testing.daemon import DaemonProcess, DidNotStart, running
+from penstock.testing.daemon import DaemonProcess, DaemonStartError, running
 
-__all__ = ["NsqadminDidNotStart", "NsqadminProcess", "run_nsqadmin"]
+__all__ = ["NsqadminProcess", "NsqadminStartError", "run_nsqadmin"]
 
 
-class NsqadminDidNotStart(DidNotStart):
+class NsqadminStartError(DaemonStartError):
     """nsqadmin ended before it was ready; `log` says why."""
 
 
 @contextmanager
 def run_nsqadmin(*flags: str) -> Iterator["NsqadminProcess"]:
-    """Runs nsqadmin with these flags. Raises NsqadminDidNotStart."""
+    """Runs nsqadmin with these flags. Raises NsqadminStartError."""
     with running(lambda log_fd: NsqadminProcess(flags, log_fd)) as nsqadmin:
         yield nsqadmin
 
@@ -31,7 +31,7 @@ class NsqadminProcess(DaemonProcess):
     """An nsqadmin; made by `run_nsqadmin`."""
 
     program = "nsqadmin"
-    did_not_start = NsqadminDidNotStart
+    start_error = NsqadminStartError
     serves_tcp = False
 
     @property

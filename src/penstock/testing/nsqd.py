@@ -19,13 +19,13 @@ from typing import Any
 
 from penstock.protocol import commands
 from penstock.storage import check_data_path
-from penstock.testing.daemon import DaemonProcess, DidNotStart, HttpAnswer, running
+from penstock.testing.daemon import DaemonProcess, DaemonStartError, HttpAnswer, running
 from penstock.testing.raw_client import RawClient
 
-__all__ = ["HttpAnswer", "NsqdDidNotStart", "NsqdProcess", "run_nsqd"]
+__all__ = ["HttpAnswer", "NsqdProcess", "NsqdStartError", "run_nsqd"]
 
 
-class NsqdDidNotStart(DidNotStart):
+class NsqdStartError(DaemonStartError):
     """nsqd ended before it was ready; `log` says why."""
 
 
@@ -34,7 +34,7 @@ def run_nsqd(*flags: str, data_path: Path | str | None = None) -> Iterator["Nsqd
     """Runs nsqd with these flags; `data_path` is a folder of its own unless one is named.
 
     It serves TCP and HTTP on free ports of 127.0.0.1, unless the flags say otherwise. Raises
-    NsqdDidNotStart.
+    NsqdStartError.
     """
     with ExitStack() as stack:
         if data_path is None:
@@ -47,7 +47,7 @@ class NsqdProcess(DaemonProcess):
     """An nsqd; made by `run_nsqd`. It is started again on its old data and new ports."""
 
     program = "nsqd"
-    did_not_start = NsqdDidNotStart
+    start_error = NsqdStartError
 
     def __init__(self, data_path: Path, flags: Sequence[str], log_fd: int) -> None:
         super().__init__([f"--data-path={data_path}", *flags], log_fd)

@@ -20,14 +20,14 @@ from typing import Any
 
 from penstock.protocol import lookup_v1
 from penstock.testing.addresses import reserved_address
-from penstock.testing.daemon import DaemonProcess, DidNotStart, running
+from penstock.testing.daemon import DaemonProcess, DaemonStartError, running
 
-__all__ = ["LookupPeer", "NsqlookupdDidNotStart", "NsqlookupdProcess", "run_nsqlookupd"]
+__all__ = ["LookupPeer", "NsqlookupdProcess", "NsqlookupdStartError", "run_nsqlookupd"]
 
 _RECEIVE_BYTES = 64 * 1024
 
 
-class NsqlookupdDidNotStart(DidNotStart):
+class NsqlookupdStartError(DaemonStartError):
     """nsqlookupd ended before it was ready; `log` says why."""
 
 
@@ -35,7 +35,7 @@ class NsqlookupdDidNotStart(DidNotStart):
 def run_nsqlookupd(*flags: str) -> Iterator["NsqlookupdProcess"]:
     """Runs nsqlookupd with these flags; on free ports of 127.0.0.1, unless they say otherwise.
 
-    Raises NsqlookupdDidNotStart.
+    Raises NsqlookupdStartError.
     """
     with reserved_address() as tcp, reserved_address() as http:
         addresses = (f"--tcp-address={tcp}", f"--http-address={http}")
@@ -48,7 +48,7 @@ class NsqlookupdProcess(DaemonProcess):
     who know it find it again."""
 
     program = "nsqlookupd"
-    did_not_start = NsqlookupdDidNotStart
+    start_error = NsqlookupdStartError
 
     def __init__(self, flags: Sequence[str], log_fd: int) -> None:
         super().__init__(flags, log_fd)

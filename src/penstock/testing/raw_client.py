@@ -22,7 +22,7 @@ from struct import Struct
 from types import TracebackType
 from typing import Self
 
-from penstock.common.errors import TlsFailed
+from penstock.common.errors import TlsError
 from penstock.net.tls import TlsInfo, TlsLayer
 from penstock.protocol import commands
 from penstock.protocol.deflate import Deflate
@@ -31,7 +31,7 @@ from penstock.protocol.layer import Layer
 from penstock.protocol.layer_stack import LayerStack
 from penstock.protocol.snappy import Snappy
 
-__all__ = ["Disconnected", "RawClient", "Refused"]
+__all__ = ["DisconnectedError", "RawClient", "WireError"]
 
 # Generous: on a busy machine an answer may take many seconds.
 TIMEOUT_SECONDS = 60.0
@@ -41,11 +41,11 @@ _RECEIVE_BYTES = 256 * 1024
 _LINGER = Struct("ii")
 
 
-class Disconnected(Exception):
+class DisconnectedError(Exception):
     """nsqd has closed the connection."""
 
 
-class Refused(Exception):
+class WireError(Exception):
     """nsqd has answered with an error frame."""
 
     def __init__(self, error: ErrorFrame) -> None:
@@ -135,7 +135,7 @@ class RawClient:
             return 0
 
     def call(self, command: bytes) -> bytes:
-        """Sends a command and returns the response to it. Raises Refused."""
+        """Sends a command and returns the response to it. Raises WireError."""
         self.send(command)
         return self.response()
 
@@ -168,7 +168,7 @@ class RawClient:
         return answer
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """Shakes hands. Raises Disconnected, or TlsFailed; what came last can then be read."""
+        """Shakes hands. Raises DisconnectedError, or TlsError; what came last can then be read."""
         tls = TlsLayer(context, server_side=False, server_hostname="127.0.0.1")
         chunk = self._frames.take_unread()
         deadline = self._deadline(None)
@@ -178,7 +178,7 @@ class RawClient:
                 self.send_beneath(tls.pending())
                 chunk = self._receive_or_disconnected(deadline)
                 tls.receive(chunk)
-        except TlsFailed:
+        except TlsError:
             self.send_beneath(tls.pending())
             self._frames.receive_data(chunk)
             raise
@@ -207,18 +207,18 @@ class RawClient:
     # Receiving.
 
     def response(self, *, seconds: float | None = None) -> bytes:
-        """The next response that is no heartbeat. Raises Refused if it is an error."""
+        """The next response that is no heartbeat. Raises WireError if it is an error."""
         frame = self._next_but_heartbeats(seconds)
         if isinstance(frame, ErrorFrame):
-            raise Refused(frame)
+            raise WireError(frame)
         assert isinstance(frame, Response), f"not a response: {frame}"
         return frame.data
 
     def message(self, *, seconds: float | None = None) -> Message:
-        """The next message. Raises Refused if an error comes instead."""
+        """The next message. Raises WireError if an error comes instead."""
         frame = self._next_but_heartbeats(seconds)
         if isinstance(frame, ErrorFrame):
-            raise Refused(frame)
+            raise WireError(frame)
         assert isinstance(frame, Message), f"not a message: {frame}"
         return frame
 
@@ -227,7 +227,7 @@ class RawClient:
         return [self.message(seconds=seconds) for _ in range(count)]
 
     def next_frame(self, *, seconds: float | None = None) -> Frame:
-        """Whatever comes next, heartbeats included. Raises Disconnected or TimeoutError."""
+        """Whatever comes next, heartbeats included. Raises DisconnectedError or TimeoutError."""
         deadline = self._deadline(seconds)
         while (frame := self._frames.next_frame()) is None:
             self._receive_frames(self._receive_or_disconnected(deadline))
@@ -264,7 +264,7 @@ class RawClient:
             self.next_frame(seconds=seconds)
         except TimeoutError:
             return True
-        except Disconnected:
+        except DisconnectedError:
             return False
         return False
 
@@ -291,7 +291,7 @@ class RawClient:
     def _receive_or_disconnected(self, deadline: float) -> bytes:
         has_ended = self._tls is not None and self._tls.ended
         if has_ended or not (chunk := self._receive(deadline)):
-            raise Disconnected("nsqd closed the connection")
+            raise DisconnectedError("nsqd closed the connection")
         return chunk
 
     def _deadline(self, seconds: float | None) -> float:

@@ -9,7 +9,7 @@ from penstock.common.errors import ConfigError
 from penstock.common.logs import LogLevel
 from penstock.common.option_types import BOOL, DURATION, INT, LOG_LEVEL, STRING, STRINGS
 from penstock.common.options import option
-from penstock.common.re2 import BadPattern, Pattern
+from penstock.common.re2 import Pattern, PatternError
 from penstock.tools.consumer_options import ConsumerOptions, check_source
 
 __all__ = ["FileOptions", "check", "compile_topic_pattern", "needs_revisions"]
@@ -129,7 +129,7 @@ def compile_topic_pattern(options: FileOptions) -> Pattern:
     """Compile `--topic-pattern`. Raises ConfigError if RE2 refuses it."""
     try:
         return Pattern(options.topic_pattern, parts_max=PATTERN_PARTS_MAX)
-    except BadPattern as error:
+    except PatternError as error:
         raise ConfigError(
             f"--topic-pattern {options.topic_pattern!r} is not an RE2 regular expression: {error}"
         ) from None

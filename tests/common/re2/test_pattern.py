@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.common.re2 import BadPattern, Pattern
+from penstock.common.re2 import Pattern, PatternError
 
 # Expression, names that it matches, names that it does not.
 MATCHES = [
@@ -112,7 +112,7 @@ def test_braces_and_brackets_that_stand_alone_are_themselves() -> None:
     ],
 )
 def test_what_is_no_expression_of_re2(expression: str, reason: str) -> None:
-    with pytest.raises(BadPattern) as refusal:
+    with pytest.raises(PatternError) as refusal:
         Pattern(expression)
 
     assert reason == str(refusal.value)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from penstock.common.errors import TlsFailed
+from penstock.common.errors import TlsError
 from penstock.net.tls import ReloadableContext, over_tls
 
 __all__ = ["echo_server", "serve"]
@@ -16,7 +16,7 @@ LINE_BYTES_MAX = 1 << 24
 async def serve(
     context: ReloadableContext,
     factory: Callable[[], asyncio.BaseProtocol],
-    on_failure: Callable[[str, TlsFailed], None] = lambda _address, _failure: None,
+    on_failure: Callable[[str, TlsError], None] = lambda _address, _failure: None,
 ) -> AsyncIterator[int]:
     """Serves `factory`'s protocols by TLS, on the port that it yields."""
     loop = asyncio.get_running_loop()

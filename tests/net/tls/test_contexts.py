@@ -26,7 +26,7 @@ from tests.net.tls.certificates import Authority, Identity
 from tests.net.tls.pairs import shake_hands
 from tests.net.tls.servers import echo_server
 
-from penstock.common.errors import ConfigError, TlsFailed
+from penstock.common.errors import ConfigError, TlsError
 from penstock.net.tls import ReloadableContext, TlsLayer, client_context, contexts, server_context
 
 TLS_1_2, TLS_1_3 = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3
@@ -36,7 +36,7 @@ def outcome_of(ours: ssl.SSLContext, theirs: ssl.SSLContext) -> str:
     """The common name of who was accepted, or why not."""
     try:
         return shake_hands(ours, theirs)[0].info().common_name
-    except TlsFailed as refusal:
+    except TlsError as refusal:
         return str(refusal)
 
 

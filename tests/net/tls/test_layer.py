@@ -12,7 +12,7 @@ import pytest
 from tests.net.tls.certificates import Authority, Identity
 from tests.net.tls.pairs import layers, shake_hands
 
-from penstock.common.errors import TlsFailed
+from penstock.common.errors import TlsError
 from penstock.net.tls import TlsInfo, TlsLayer, client_context, server_context
 from penstock.net.tls.layer import PIECE_BYTES_MAX
 
@@ -129,7 +129,7 @@ def test_tls_older_than_1_2_is_refused_unless_asked_for(
     version = VERSIONS[name]
     client = client_context(root_ca=authority.root_ca, min_version=version)
 
-    with pytest.raises(TlsFailed, match=r"^tls: unsupported protocol$"):
+    with pytest.raises(TlsError, match=r"^tls: unsupported protocol$"):
         shake_hands(server_context(cert=server.cert, key=server.key), capped(client, version))
 
 
@@ -155,7 +155,7 @@ def test_what_is_no_tls_is_refused(server: Identity) -> None:
     layer = TlsLayer(server_context(cert=server.cert, key=server.key))
     layer.receive(b"  V2IDENTIFY\n")
 
-    with pytest.raises(TlsFailed, match=r"^tls: [a-z ]+$"):
+    with pytest.raises(TlsError, match=r"^tls: [a-z ]+$"):
         layer.read()
 
     assert b"" == layer.close()
@@ -169,7 +169,7 @@ def test_a_record_that_was_tampered_with_is_refused_with_an_alert(
     record[-1] ^= 1
     ours.receive(bytes(record))
 
-    with pytest.raises(TlsFailed, match=r"^tls: decryption failed or bad record mac$"):
+    with pytest.raises(TlsError, match=r"^tls: decryption failed or bad record mac$"):
         read_all(ours)
 
     assert ours.pending()
@@ -181,7 +181,7 @@ def test_a_server_for_another_host_is_refused(server: Identity, authority: Autho
         client_context(root_ca=authority.root_ca),
     )
 
-    with pytest.raises(TlsFailed, match="certificate verify failed: Hostname mismatch"):
+    with pytest.raises(TlsError, match="certificate verify failed: Hostname mismatch"):
         shake_hands(*contexts, host="elsewhere.example")
 
 
@@ -190,7 +190,7 @@ def test_a_server_that_is_not_trusted_is_refused_unless_nobody_looks(
 ) -> None:
     ours = server_context(cert=server.cert, key=server.key)
 
-    with pytest.raises(TlsFailed, match="certificate verify failed: unable to get local issuer"):
+    with pytest.raises(TlsError, match="certificate verify failed: unable to get local issuer"):
         shake_hands(ours, client_context(root_ca=stranger.root_ca))
     shake_hands(ours, client_context(insecure_skip_verify=True))
 

@@ -12,7 +12,7 @@ import uvloop
 from tests.net.tls.certificates import Authority, Identity
 from tests.net.tls.servers import echo_server, serve
 
-from penstock.common.errors import TlsFailed
+from penstock.common.errors import TlsError
 from penstock.net.tls import ReloadableContext, TlsLayer, client_context, server_context, transport
 
 NOISE = random.Random(1).randbytes(3_000_000)
@@ -149,7 +149,7 @@ def test_a_refused_peer_is_told_why_and_so_are_we(
         client.maximum_version = ssl.TLSVersion.TLSv1_2
         failures: list[tuple[str, str]] = []
 
-        def note(address: str, failure: TlsFailed) -> None:
+        def note(address: str, failure: TlsError) -> None:
             failures.append((address.partition(":")[0], str(failure)))
 
         async with serve(context, lambda: pytest.fail("it got through"), note) as port:
@@ -187,7 +187,7 @@ def test_a_peer_that_breaks_tls_later_is_cut_off_and_told_of(
 
         assert ["made", "lost"] == recorder.events
         assert ["tls: decryption failed or bad record mac"] == failures
-        with pytest.raises(TlsFailed, match="alert bad record mac"):
+        with pytest.raises(TlsError, match="alert bad record mac"):
             layer.read()
 
     run(scenario())

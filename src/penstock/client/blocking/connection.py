@@ -10,7 +10,7 @@ from penstock.client.addresses import host_and_port
 from penstock.client.batches import Batch
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
-from penstock.common.errors import NotConnected, ProtocolError, Refused, StreamCorrupt
+from penstock.common.errors import CorruptStreamError, NotConnected, ProtocolError, Refused
 from penstock.net.connect_errors import reason_of
 from penstock.protocol import client as wire
 from penstock.protocol import commands
@@ -127,7 +127,7 @@ class Connection:
             raise self._lost("the connection was closed")
         try:
             events = list(self._parsed(data))
-        except (ProtocolError, StreamCorrupt) as failure:
+        except (ProtocolError, CorruptStreamError) as failure:
             detail = failure.detail if isinstance(failure, ProtocolError) else str(failure)
             raise self._lost(detail) from None
         self._write()  # heartbeats are answered
@@ -172,7 +172,7 @@ class Connection:
             for event in self.receive(left):
                 if isinstance(event, wire.Opened):
                     return
-                if isinstance(event, wire.Refused):
+                if isinstance(event, wire.Rejected):
                     self.close()
                     raise Refused(self.address, event.error.code, event.error.detail)
         raise self._lost(f"no answer to IDENTIFY within {self._config.response_timeout:g} s")

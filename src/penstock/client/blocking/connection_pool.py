@@ -163,7 +163,7 @@ class Fleet:
             for event in connection.receive(0.0):
                 if isinstance(event, wire.Delivered):
                     messages += event.messages
-                elif isinstance(event, wire.Refused):
+                elif isinstance(event, wire.Rejected):
                     self._on_refused(connection, event)
         except ClientError as failure:
             self._lose(connection, failure)
@@ -174,7 +174,7 @@ class Fleet:
             self._shares[connection].delivered_at = now
         return messages
 
-    def _on_refused(self, connection: Connection, event: wire.Refused[Publishes]) -> None:
+    def _on_refused(self, connection: Connection, event: wire.Rejected[Publishes]) -> None:
         if event.error.fatal:
             raise Refused(connection.address, event.error.code, event.error.detail)
         log.info("%s: %s", connection.address, event.error)

@@ -145,7 +145,7 @@ class Producer:
         patience = self._config.response_timeout
         events = connection.receive(min(seconds, patience))
         for event in events:
-            if isinstance(event, wire.Refused):
+            if isinstance(event, wire.Rejected):
                 if event.receipt is not None:
                     batches.appendleft(event.receipt)
                 raise Refused(connection.address, event.error.code, event.error.detail)

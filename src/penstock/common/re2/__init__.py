@@ -1,13 +1,13 @@
 """RE2 regular expressions for topic and channel names.
 
     pattern     Pattern: a compiled expression; compile_pattern caches them
-    syntax      the parser, which raises BadPattern
+    syntax      the parser, which raises PatternError
 
 NSQ uses this syntax, which is that of Go: in the permissions that auth servers send to nsqd, and in
 `nsq_to_file -topic-pattern`.
 """
 
 from penstock.common.re2.pattern import Pattern, compile_pattern
-from penstock.common.re2.syntax import BadPattern
+from penstock.common.re2.syntax import PatternError
 
-__all__ = ["BadPattern", "Pattern", "compile_pattern"]
+__all__ = ["Pattern", "PatternError", "compile_pattern"]

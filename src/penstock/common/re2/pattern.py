@@ -11,12 +11,12 @@ from functools import lru_cache
 
 from penstock.common.names import NAME_BYTES_MAX
 from penstock.common.re2.syntax import (
-    BadPattern,
     Chars,
     Choice,
     Holds,
     Look,
     Node,
+    PatternError,
     Repeat,
     Sequence,
     parse,
@@ -32,7 +32,7 @@ PARTS_MAX = 1500
 # The same few expressions come with every client.
 @lru_cache(maxsize=1024)
 def compile_pattern(text: str) -> "Pattern":
-    """Raises BadPattern."""
+    """Raises PatternError."""
     return Pattern(text)
 
 
@@ -42,7 +42,7 @@ class Pattern:
     __slots__ = ("_parts", "_parts_max", "_start", "_states", "text")
 
     def __init__(self, text: str, *, parts_max: int = PARTS_MAX) -> None:
-        """Raises BadPattern."""
+        """Raises PatternError."""
         self.text = text
         self._parts = 0
         self._parts_max = parts_max
@@ -86,7 +86,7 @@ class Pattern:
         """Adds the states that match `node` and go on to `after`; returns the first of them."""
         self._parts += 1
         if self._parts > self._parts_max:
-            raise BadPattern("expression too large")
+            raise PatternError("expression too large")
         match node:
             case Chars():
                 return self._add(_Step(node.chars, after))

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from penstock.common.names import NAME_BYTES_MAX
 
 __all__ = [
-    "BadPattern",
     "Chars",
     "Choice",
     "Holds",
     "Look",
     "Node",
+    "PatternError",
     "Repeat",
     "Sequence",
     "parse",
@@ -37,12 +37,12 @@ ENOUGH_TIMES = NAME_BYTES_MAX + 1
 _ALL = (1 << 128) - 1
 
 
-class BadPattern(ValueError):
+class PatternError(ValueError):
     """Not an expression of RE2's, or one that is too large."""
 
 
 def parse(text: str) -> "Node":
-    """The tree of an expression. Raises BadPattern."""
+    """The tree of an expression. Raises PatternError."""
     return _Parser(text).parse()
 
 
@@ -146,7 +146,7 @@ def _unicode(name: str) -> int:
     if name in others:
         return others[name]
     if not _CATEGORY.fullmatch(name):
-        raise BadPattern(f"unknown or unsupported class \\p{{{name}}}")
+        raise PatternError(f"unknown or unsupported class \\p{{{name}}}")
     return _set(c for c in range(128) if unicodedata.category(chr(c)).startswith(name))
 
 
@@ -199,7 +199,7 @@ class _Parser:
         """The whole of it."""
         node = self._choice()
         if self._at < len(self._text):
-            raise BadPattern("unexpected )")
+            raise PatternError("unexpected )")
         return node
 
     # Reading on.
@@ -219,7 +219,7 @@ class _Parser:
 
     def _next(self, missing: str) -> str:
         if self._at >= len(self._text):
-            raise BadPattern(missing)
+            raise PatternError(missing)
         self._at += 1
         return self._text[self._at - 1]
 
@@ -252,15 +252,15 @@ class _Parser:
         least = int(counts[1][:5])  # five digits are too many already
         most = least if counts[2] is None else int(counts[3][:5]) if counts[3] else None
         if least > REPEAT_MAX or (most is not None and not least <= most <= REPEAT_MAX):
-            raise BadPattern(f"invalid repeat count {counts[0]}")
+            raise PatternError(f"invalid repeat count {counts[0]}")
         return min(least, ENOUGH_TIMES), None if most is None else min(most, ENOUGH_TIMES)
 
     def _repeat(self, parts: list[Node], least: int, most: int | None) -> None:
         if not parts:
-            raise BadPattern("nothing to repeat")
+            raise PatternError("nothing to repeat")
         self._accept("?")  # As few as possible: that is no other match.
         if self._counts() is not None:
-            raise BadPattern("invalid nested repetition")
+            raise PatternError("invalid nested repetition")
         parts[-1] = Repeat(parts[-1], least, most)
 
     def _atom(self) -> Node | None:
@@ -284,22 +284,22 @@ class _Parser:
         """What is in the parentheses; None for flags alone."""
         outer, self._depth = self._flags, self._depth + 1
         if self._depth > NESTING_MAX:
-            raise BadPattern("expression nests too deeply")
+            raise PatternError("expression nests too deeply")
         if name := self._take(_GROUP_NAME):
             if name[1] in self._group_names:
-                raise BadPattern(f"duplicate group name {name[1]}")
+                raise PatternError(f"duplicate group name {name[1]}")
             self._group_names.add(name[1])
         elif self._peek() == "?":
             flags = self._take(_FLAGS)
             if flags is None:
-                raise BadPattern("invalid or unsupported syntax after (?")
+                raise PatternError("invalid or unsupported syntax after (?")
             self._flags = (self._flags | set(flags[1])) - set(flags[2] or "")
             if flags[3] == ")":
                 self._depth -= 1
                 return None
         node = self._choice()
         if not self._accept(")"):
-            raise BadPattern("missing )")
+            raise PatternError("missing )")
         self._flags, self._depth = outer, self._depth - 1
         return node
 
@@ -325,7 +325,7 @@ class _Parser:
             is_first = False
             if posix := self._take(_POSIX_CLASS):
                 if posix[2] not in _POSIX:
-                    raise BadPattern(f"invalid character class {posix[0]}")
+                    raise PatternError(f"invalid character class {posix[0]}")
                 chars |= _ALL & ~_POSIX[posix[2]] if posix[1] else _POSIX[posix[2]]
             else:
                 chars |= self._class_item()
@@ -345,7 +345,7 @@ class _Parser:
             self._at += 1
             last = self._class_char()
         if last < first:
-            raise BadPattern("invalid character class range")
+            raise PatternError("invalid character class range")
         return _set(range(first, min(last, 127) + 1))
 
     def _class_char(self) -> int:
@@ -371,11 +371,11 @@ class _Parser:
         if number := self._take(_HEX):
             code = int(number[1] or number[2], 16)
             if code > 0x10FFFF:
-                raise BadPattern(f"invalid escape sequence \\{number[0]}")
+                raise PatternError(f"invalid escape sequence \\{number[0]}")
             return code
         letter = self._next("trailing backslash")
         if letter in _CONTROLS:
             return _CONTROLS[letter]
         if not letter.isascii() or letter.isalnum():
-            raise BadPattern(f"invalid escape sequence \\{letter}")
+            raise PatternError(f"invalid escape sequence \\{letter}")
         return ord(letter)

@@ -5,7 +5,7 @@
     suites      the names of cipher suites
     transport   over_tls: a listener's connections, each with TLS between
 
-If the peer breaks TLS, penstock.common.errors.TlsFailed is raised; if our own files are invalid,
+If the peer breaks TLS, penstock.common.errors.TlsError is raised; if our own files are invalid,
 ConfigError.
 """
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
 
-from penstock.common.errors import TlsFailed
+from penstock.common.errors import TlsError
 from penstock.net.tls.suites import standard_name
 
 __all__ = ["TlsInfo", "TlsLayer"]
@@ -84,7 +84,7 @@ class TlsLayer:
     def read(self) -> bytes:
         """The next piece of plain bytes; empty when more has to be received first.
 
-        Raises TlsFailed; what is pending then tells the peer why.
+        Raises TlsError; what is pending then tells the peer why.
         """
         if self.handshaking and not self.shake_hands():
             return b""
@@ -150,9 +150,9 @@ class TlsLayer:
         return next((value for name, value in parts if name == "commonName"), "")
 
 
-def _failed(failure: ssl.SSLError) -> TlsFailed:
+def _failed(failure: ssl.SSLError) -> TlsError:
     """OpenSSL's reason, without where in its source it was found."""
     if isinstance(failure, ssl.SSLCertVerificationError):
-        return TlsFailed(f"tls: certificate verify failed: {failure.verify_message}")
+        return TlsError(f"tls: certificate verify failed: {failure.verify_message}")
     reason = failure.reason or failure.strerror or "broken"
-    return TlsFailed(f"tls: {reason.replace('_', ' ').lower()}")
+    return TlsError(f"tls: {reason.replace('_', ' ').lower()}")

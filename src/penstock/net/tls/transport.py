@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, cast
 
-from penstock.common.errors import TlsFailed
+from penstock.common.errors import TlsError
 from penstock.net.listener import peer_address
 from penstock.net.tls.contexts import ReloadableContext
 from penstock.net.tls.layer import TlsLayer
@@ -23,7 +23,7 @@ __all__ = ["over_tls"]
 HANDSHAKE_SECONDS: Final = 5.0
 
 Factory = Callable[[], asyncio.BaseProtocol]
-OnFailure = Callable[[str, TlsFailed], None]
+OnFailure = Callable[[str, TlsError], None]
 
 
 def over_tls(context: ReloadableContext, factory: Factory, on_failure: OnFailure) -> Factory:
@@ -85,7 +85,7 @@ class _TlsTransport(asyncio.Transport, asyncio.Protocol):
             return
         try:
             self._below.write(self._layer.encode(bytes(data)))
-        except TlsFailed as failure:
+        except TlsError as failure:
             self._fail(failure)
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class _TlsTransport(asyncio.Transport, asyncio.Protocol):
                 assert self._above is not None
                 self._above.data_received(piece)
             self._send(layer.pending())
-        except TlsFailed as failure:
+        except TlsError as failure:
             self._fail(failure)
             return
         if layer.ended and not self._end():
@@ -171,13 +171,13 @@ class _TlsTransport(asyncio.Transport, asyncio.Protocol):
         if data and not self._below.is_closing():
             self._below.write(data)
 
-    def _fail(self, failure: TlsFailed) -> None:
+    def _fail(self, failure: TlsError) -> None:
         if self._layer is not None and not self._below.is_closing():
             self._on_failure(peer_address(self._below), failure)
             self._send(self._layer.pending())
             self._below.close()
 
     def _give_up(self) -> None:
-        failure = TlsFailed("tls: the handshake took too long")
+        failure = TlsError("tls: the handshake took too long")
         self._on_failure(peer_address(self._below), failure)
         self._below.abort()
