@@ -21,8 +21,7 @@ import msgspec
 from examples.shop.events import Event, Shop, body_of
 from examples.shop.ledger import lines_of
 
-from penstock.client import ClientConfig, Producer
-from penstock.common.errors import ClientError
+from penstock.client import ClientConfig, ClientError, Producer
 
 __all__ = ["Status"]
 

@@ -14,8 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from penstock.client import Producer
-from penstock.common.errors import ClientError
+from penstock.client import ClientError, Producer
 
 TOPIC = "orders"
 

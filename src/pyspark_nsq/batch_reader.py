@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from penstock.common.errors import NotConnected
+from penstock.common.errors import NotConnectedError
 from pyspark_nsq.filters import Bounds, bounds_of
 from pyspark_nsq.nodes import Nodes, Survey
 from pyspark_nsq.options import AtTime, SourceOptions
@@ -47,7 +47,7 @@ class BatchReader(DataSourceReader):
     def _insist_on_all(self, survey: Survey) -> None:
         """A table without the rows of a node that is away would look like one with all of them."""
         if survey.failures and self._options.fail_on_data_loss:
-            raise NotConnected("; ".join(map(str, survey.failures)))
+            raise NotConnectedError("; ".join(map(str, survey.failures)))
         for failure in survey.failures:
             log.error("what this nsqd has is left out: %s", failure)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from penstock.common import names
-from penstock.common.errors import ConfigError, Error, HttpRequestError, NotConnected
+from penstock.common.errors import ConfigError, Error, HttpRequestError, NotConnectedError
 from pyspark_nsq.access import Access
 from pyspark_nsq.history import History, TopicLog
 from pyspark_nsq.http_calls import HttpCalls
@@ -76,7 +76,7 @@ class Nodes:
         self._silent_lookupds: set[str] = set()
 
     def survey(self, topics: Topics) -> Survey:
-        """Asks all nodes. Raises NotConnected if there are some and none can be asked, and
+        """Asks all nodes. Raises NotConnectedError if there are some and none can be asked, and
         ConfigError if two have one id."""
         places, trouble = self._places(topics)
         failures = list(trouble)
@@ -89,7 +89,7 @@ class Nodes:
                 _add(logs, TopicNode(topic, outcome.node_id), Found(base, outcome))
         unique = {str(failure): failure for failure in failures}
         if unique and all(isinstance(outcome, Error) for outcome in outcomes):
-            raise NotConnected("; ".join(unique))
+            raise NotConnectedError("; ".join(unique))
         return Survey(logs, tuple(unique.values()))
 
     def history(self, base: str, topic: str) -> History:
@@ -103,7 +103,7 @@ class Nodes:
     def tcp_addresses(self) -> list[str]:
         """Where the nodes take connections of NSQ's protocol: any node will do for publishing.
 
-        Raises HttpRequestError or NotConnected if nobody can say.
+        Raises HttpRequestError or NotConnectedError if nobody can say.
         """
         asked = _at_once(self._tcp_address_of, self._access.nsqds)
         told = [(_host(each), each["tcp_port"]) for each in self._producers("/nodes")]
@@ -114,12 +114,12 @@ class Nodes:
             log.warning("%s", failure)
         if not found:
             why = "; ".join(map(str, failures)) or "no lookupd knows of one"
-            raise NotConnected(f"no nsqd can be used: {why}")
+            raise NotConnectedError(f"no nsqd can be used: {why}")
         return list(dict.fromkeys(found))
 
     def bases(self) -> list[str]:
-        """The base URLs of all nodes, whatever topics they have. Raises NotConnected if no lookupd
-        can be asked."""
+        """The base URLs of all nodes, whatever topics they have. Raises NotConnectedError if no
+        lookupd can be asked."""
         known = [*self._access.nsqds, *map(_http_base, self._producers("/nodes"))]
         return list(dict.fromkeys(known))
 
@@ -171,7 +171,7 @@ class Nodes:
         return topics
 
     def _producers(self, path: str, **args: str) -> list[dict[str, Any]]:
-        """What the lookupds know together. Raises NotConnected if none answers."""
+        """What the lookupds know together. Raises NotConnectedError if none answers."""
         lookupds = self._access.lookupds
         answers = _at_once(lambda base: self._producers_at(base, path, **args), lookupds)
         failed = {
@@ -180,7 +180,9 @@ class Nodes:
             if isinstance(answer, Error)
         }
         if failed and len(failed) == len(answers):
-            raise NotConnected("no lookupd can be asked: " + "; ".join(map(str, failed.values())))
+            raise NotConnectedError(
+                "no lookupd can be asked: " + "; ".join(map(str, failed.values()))
+            )
         for base in failed.keys() - self._silent_lookupds:
             log.warning("the other lookupds are asked alone: %s", failed[base])
         self._silent_lookupds = set(failed)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from penstock.common.errors import Error, HttpRequestError, NotConnected
+from penstock.common.errors import Error, HttpRequestError, NotConnectedError
 from pyspark_nsq.errors import DataLost, NodeAway, NotStored
 from pyspark_nsq.nodes import Nodes, Topics
 from pyspark_nsq.options import SourceOptions
@@ -44,7 +44,7 @@ class RangeReader:
                 if failure.status is not None and failure.status < 500:
                     raise  # it will not say anything else the next time
                 self._wait_for_node(failure)
-            except NotConnected as failure:
+            except NotConnectedError as failure:
                 self._wait_for_node(failure)
 
     def _read_on(self) -> Iterator[pa.RecordBatch]:
@@ -116,11 +116,12 @@ class RangeReader:
         self._next_seq = wanted.end
 
     def _locate(self) -> str:
-        """Where the node is now. Raises HttpRequestError or NotConnected if it cannot be found."""
+        """Where the node is now. Raises HttpRequestError or NotConnectedError if it cannot be
+        found."""
         key = self._range.key
         survey = self._nodes.survey(Topics((key.topic,)))
         if key not in survey.logs:
             others = "; ".join(map(str, survey.failures)) or "none of the nsqds is that node"
-            raise NotConnected(f"node {key.node} is not found: {others}")
+            raise NotConnectedError(f"node {key.node} is not found: {others}")
         self._base = survey.logs[key].base
         return self._base

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.common.errors import Error, HttpRequestError, NotConnected
+from penstock.common.errors import Error, HttpRequestError, NotConnectedError
 from pyspark_nsq.channel_marks import ChannelMarks
 from pyspark_nsq.errors import DataLost
 from pyspark_nsq.nodes import Found, Nodes, Survey
@@ -52,7 +52,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         messages, which is where those that come later begin anyway."""
         survey = self._nodes.survey(self._options.topics)
         if survey.failures and self._options.starting != EARLIEST:
-            raise NotConnected("; ".join(map(str, survey.failures)))
+            raise NotConnectedError("; ".join(map(str, survey.failures)))
         offsets = place_all(self._nodes, survey.logs, self._options.starting)
         self._marks.place(survey.logs, offsets)
         return to_json(offsets)
@@ -108,7 +108,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What there is now. Who cannot be asked is left out, and named once."""
         try:
             survey = self._nodes.survey(self._options.topics)
-        except (HttpRequestError, NotConnected) as failure:
+        except (HttpRequestError, NotConnectedError) as failure:
             survey = Survey({}, (failure,))
         self._logs = survey.logs
         away = {_who(failure): failure for failure in survey.failures}

@@ -6,7 +6,7 @@ import threading
 from penstock.celery.receiver import Receiver
 from penstock.celery.settings import Settings
 from penstock.client import ClientConfig
-from penstock.common.errors import ClientClosed
+from penstock.common.errors import ClientClosedError
 
 
 def test_who_subscribes_while_it_is_closed_does_not_wait_for_ever() -> None:
@@ -15,7 +15,7 @@ def test_who_subscribes_while_it_is_closed_does_not_wait_for_ever() -> None:
     def subscribe() -> None:
         try:
             receiver.subscribe("queue", "topic", "channel", prefetch_count=1)
-        except ClientClosed as closed:
+        except ClientClosedError as closed:
             outcomes.append(closed)
 
     with socket.create_server(("127.0.0.1", 0)) as hanging:

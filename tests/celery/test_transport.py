@@ -15,7 +15,7 @@ from tests.celery.conftest import Connect
 from tests.net.tls.certificates import Authority, Identity
 from tests.nsqd.auth_server import AuthServer, auth_server
 
-from penstock.common.errors import NotConnected
+from penstock.common.errors import NotConnectedError
 from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
@@ -246,7 +246,7 @@ def test_another_nsqds_messages_are_not_purged_by_a_guess(
 ) -> None:
     connection = connect(f"nsq://{nsqd.tcp_address}")  # whose HTTP is not on the next port
 
-    with pytest.raises(NotConnected, match="nsqd_http_addresses"):
+    with pytest.raises(NotConnectedError, match="nsqd_http_addresses"):
         Queue(topic)(connection.channel()).purge()
 
 

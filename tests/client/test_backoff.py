@@ -1,6 +1,6 @@
 import pytest
 
-from penstock.client.backoff import Backoff, Flow
+from penstock.client.backoff import Backoff, BackoffState
 from penstock.client.config import ClientConfig
 
 
@@ -9,12 +9,12 @@ def test_it_holds_longer_after_each_failure_and_shorter_after_each_success() -> 
     held = []
     for succeeded in (False, False, False, True, True, True):
         assert backoff.succeeded() if succeeded else backoff.failed()
-        if backoff.flow is Flow.NONE:
+        if backoff.flow is BackoffState.NONE:
             held.append(backoff.hold_seconds)
             backoff.held()
 
     assert [1.0, 2.0, 4.0, 2.0, 1.0] == held
-    assert Flow.ALL is backoff.flow
+    assert BackoffState.ALL is backoff.flow
 
 
 def test_after_holding_it_tries_one() -> None:
@@ -22,7 +22,7 @@ def test_after_holding_it_tries_one() -> None:
     backoff.failed()
     backoff.held()
 
-    assert Flow.ONE is backoff.flow
+    assert BackoffState.ONE is backoff.flow
 
 
 def test_what_is_handled_while_it_holds_does_not_count() -> None:
@@ -31,14 +31,14 @@ def test_what_is_handled_while_it_holds_does_not_count() -> None:
 
     assert not backoff.failed()
     assert not backoff.succeeded()
-    assert (Flow.NONE, 2.0) == (backoff.flow, backoff.hold_seconds)
+    assert (BackoffState.NONE, 2.0) == (backoff.flow, backoff.hold_seconds)
 
 
 def test_success_changes_nothing_when_all_is_well() -> None:
     backoff = Backoff(ClientConfig())
 
     assert not backoff.succeeded()
-    assert Flow.ALL is backoff.flow
+    assert BackoffState.ALL is backoff.flow
 
 
 def test_it_holds_no_longer_than_it_may() -> None:
@@ -52,8 +52,8 @@ def test_it_holds_no_longer_than_it_may() -> None:
     assert [2.0, 4.0, 5.0, 5.0, 5.0, 5.0] == held
     for _ in range(3):  # and is over it as soon
         assert backoff.succeeded()
-        backoff.held() if backoff.flow is Flow.NONE else None
-    assert Flow.ALL is backoff.flow
+        backoff.held() if backoff.flow is BackoffState.NONE else None
+    assert BackoffState.ALL is backoff.flow
 
 
 def test_jitter_is_anywhere_below() -> None:
@@ -69,4 +69,4 @@ def test_it_can_be_switched_off() -> None:
     backoff = Backoff(ClientConfig(max_backoff_duration=0.0))
 
     assert not backoff.failed()
-    assert Flow.ALL is backoff.flow
+    assert BackoffState.ALL is backoff.flow

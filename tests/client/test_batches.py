@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.batches import Batch, checked_body, cut
+from penstock.client.batches import PublishBatch, checked_body, split_into_batches
 from penstock.protocol import commands
 
 
@@ -17,15 +17,15 @@ from penstock.protocol import commands
     ],
 )
 def test_bodies_are_cut_into_what_fits(size_max: int, expected: list[Sequence[bytes]]) -> None:
-    assert expected == list(cut([b"aa", b"bb", b"cccccc", b"d"], size_max))
+    assert expected == list(split_into_batches([b"aa", b"bb", b"cccccc", b"d"], size_max))
 
 
 def test_nothing_is_cut_into_nothing() -> None:
-    assert [] == list(cut([], 100))
+    assert [] == list(split_into_batches([], 100))
 
 
 def test_its_size_is_that_of_the_body_it_is_sent_with() -> None:
-    batch: Batch[None] = Batch("t")
+    batch: PublishBatch[None] = PublishBatch("t")
     batch.add(b"one")
     batch.extend([b"two", b"three"])
 
@@ -35,9 +35,9 @@ def test_its_size_is_that_of_the_body_it_is_sent_with() -> None:
 
 
 def test_one_message_needs_no_multi_publish() -> None:
-    batch: Batch[None] = Batch("t")
+    batch: PublishBatch[None] = PublishBatch("t")
     batch.add(b"one")
-    deferred: Batch[None] = Batch("t", defer_ms=1500)
+    deferred: PublishBatch[None] = PublishBatch("t", defer_ms=1500)
     deferred.add(b"one")
 
     assert commands.pub("t", b"one") == batch.render()
@@ -45,7 +45,7 @@ def test_one_message_needs_no_multi_publish() -> None:
 
 
 def test_it_is_split_if_each_message_has_its_waiter() -> None:
-    batch: Batch[str] = Batch("t", deadline=5.0)
+    batch: PublishBatch[str] = PublishBatch("t", deadline=5.0)
     batch.extend([b"one", b"two"])
     batch.waiters = ["first", "second"]
 

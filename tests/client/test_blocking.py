@@ -9,7 +9,13 @@ from tests.client.stand_in import stand_in
 
 from penstock.client import ClientConfig
 from penstock.client.blocking import Consumer, Producer
-from penstock.common.errors import ClientClosed, ConfigError, NotConfirmed, NotConnected, Refused
+from penstock.common.errors import (
+    ClientClosedError,
+    ConfigError,
+    NotConfirmedError,
+    NotConnectedError,
+    RefusedError,
+)
 from penstock.protocol.events import Identify
 from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
@@ -113,21 +119,21 @@ def test_messages_come_from_all_nsqds_and_again_from_one_that_was_lost(
 
 
 def test_what_goes_wrong_is_told(nsqd: NsqdProcess, topic: str) -> None:
-    with pytest.raises(NotConnected, match=r"127\.0\.0\.1:1: Connection refused"):
+    with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1: Connection refused"):
         Consumer(topic, "c", nsqd="127.0.0.1:1").start()
     with pytest.raises(ConfigError, match="topic name 'no topic' is not valid"):
         Consumer("no topic", "c", nsqd=nsqd.tcp_address)
     with Producer(nsqd.tcp_address) as producer:
-        with pytest.raises(Refused, match="E_INVALID DPUB timeout 7200000 out of range"):
+        with pytest.raises(RefusedError, match="E_INVALID DPUB timeout 7200000 out of range"):
             producer.publish(topic, b"x", defer=7200)
         with pytest.raises(ValueError, match="cannot be empty"):
             producer.publish(topic, b"")
         producer.publish(topic, b"still in use")
-    with pytest.raises(ClientClosed):
+    with pytest.raises(ClientClosedError):
         producer.publish(topic, b"x")
     consumer = Consumer(topic, "c", nsqd=nsqd.tcp_address)
     consumer.close()
-    with pytest.raises(ClientClosed):
+    with pytest.raises(ClientClosedError):
         next(consumer)
 
 
@@ -145,7 +151,7 @@ def test_a_peer_that_is_no_nsqd(peer_does: dict[str, Any], complaint: str) -> No
     with stand_in() as peer:
         vars(peer).update(peer_does)
         config = ClientConfig(response_timeout=2.0)
-        with pytest.raises(NotConnected, match=f"{peer.address}: {complaint}"):
+        with pytest.raises(NotConnectedError, match=f"{peer.address}: {complaint}"):
             Consumer("t", "c", nsqd=peer.address, config=config).start()
 
 
@@ -154,5 +160,5 @@ def test_a_publish_that_is_never_confirmed_fails() -> None:
         config = ClientConfig(publish_timeout=4.0, response_timeout=1.5)
         with Producer(peer.address, config=config) as producer:
             peer.answers_publishes = False
-            with pytest.raises(NotConfirmed, match=r"no answer within 1\.5 s"):
+            with pytest.raises(NotConfirmedError, match=r"no answer within 1\.5 s"):
                 producer.publish("t", b"x")

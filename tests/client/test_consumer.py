@@ -10,7 +10,7 @@ from tests.client.eventually import eventually
 from tests.client.stand_in import stand_in
 
 from penstock.client import ClientConfig, Consumer, Message
-from penstock.common.errors import ConfigError, NotConnected, Refused
+from penstock.common.errors import ConfigError, NotConnectedError, RefusedError
 from penstock.protocol.events import Cls, Event, Fin, Sub
 from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
@@ -517,11 +517,11 @@ def test_it_comes_back_to_an_nsqd_that_comes_back(topic: str, run_once: Run) -> 
 
 def test_what_cannot_be_subscribed_to(nsqd: NsqdProcess, run: Run) -> None:
     async def scenario() -> None:
-        with pytest.raises(NotConnected, match=r"127\.0\.0\.1:1: Connection refused"):
+        with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1: Connection refused"):
             async with Consumer("t", "c", nsqd="127.0.0.1:1"):
                 pass
         config = ClientConfig(msg_timeout=100_000.0)
-        with pytest.raises(Refused, match="E_BAD_BODY IDENTIFY msg timeout"):
+        with pytest.raises(RefusedError, match="E_BAD_BODY IDENTIFY msg timeout"):
             await Consumer("t", "c", nsqd=nsqd.tcp_address, config=config).start()
 
     run(scenario())

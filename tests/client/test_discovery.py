@@ -12,7 +12,7 @@ from tests.nsqd.auth_server import AuthServer, auth_server
 
 from penstock.client import ClientConfig, Consumer, Producer, blocking
 from penstock.client.discovery import parse_answer
-from penstock.common.errors import NotConnected
+from penstock.common.errors import NotConnectedError
 from penstock.protocol import lookup_v1
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
@@ -59,7 +59,7 @@ def test_a_producer_uses_the_nodes_that_lookupds_know(
     lookupd: NsqlookupdProcess, nsqd: NsqdProcess, topic: str, run: Run
 ) -> None:
     async def scenario() -> None:
-        with pytest.raises(NotConnected, match="no lookupd knows of an nsqd"):
+        with pytest.raises(NotConnectedError, match="no lookupd knows of an nsqd"):
             await Producer(lookupd=lookupd.http_address).start()
         with registered(lookupd, nsqd):
             async with Producer(lookupd=f"http://{lookupd.http_address}/") as producer:
@@ -174,7 +174,7 @@ def test_a_lookupd_that_talks_nonsense(
         await Consumer("t", "c", lookupd=old_lookupd.address).start()
 
     complaint = f"no lookupd can be asked: http://{old_lookupd.address}/lookup.*: {complaint}"
-    with pytest.raises(NotConnected, match=complaint):
+    with pytest.raises(NotConnectedError, match=complaint):
         run(scenario())
-    with pytest.raises(NotConnected, match=complaint):
+    with pytest.raises(NotConnectedError, match=complaint):
         blocking.Consumer("t", "c", lookupd=old_lookupd.address).start()

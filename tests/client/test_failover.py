@@ -12,7 +12,7 @@ from tests.client.eventually import eventually
 from penstock.client import ClientConfig, Producer
 from penstock.client.blocking import Consumer as BlockingConsumer
 from penstock.client.blocking import Producer as BlockingProducer
-from penstock.common.errors import NotConfirmed
+from penstock.common.errors import NotConfirmedError
 from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
@@ -130,7 +130,7 @@ def test_the_blocking_producer_goes_to_the_next(
         producer.publish_many(topic, [b"after"] * 3)
         second.kill()
         reason = rf"not confirmed within 5 s: .*{second.tcp_address}: Connection refused"
-        with pytest.raises(NotConfirmed, match=reason):
+        with pytest.raises(NotConfirmedError, match=reason):
             producer.publish(topic, b"nowhere")
 
     first.restart()

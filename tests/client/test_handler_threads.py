@@ -10,7 +10,7 @@ from tests.client.conftest import Run
 from tests.client.eventually import eventually
 
 from penstock.client import ClientConfig, Consumer, Message
-from penstock.common.errors import ClientError, NotConfirmed
+from penstock.common.errors import ClientError, NotConfirmedError
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.waiting import wait_until
 
@@ -212,7 +212,8 @@ def test_a_function_sees_the_context_of_run(nsqd: NsqdProcess, topic: str, run: 
 
 
 @pytest.mark.parametrize(
-    ("error", "has_traceback"), [(ValueError("bad body"), True), (NotConfirmed("too slow"), False)]
+    ("error", "has_traceback"),
+    [(ValueError("bad body"), True), (NotConfirmedError("too slow"), False)],
 )
 @pytest.mark.parametrize("in_thread", [False, True])
 def test_a_failure_is_logged_with_its_traceback_unless_its_text_says_all(

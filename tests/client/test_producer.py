@@ -11,13 +11,13 @@ from tests.client.stand_in import stand_in
 
 from penstock.client import ClientConfig, Producer
 from penstock.common.errors import (
-    ClientClosed,
+    ClientClosedError,
     ClientError,
     ConfigError,
-    NotConfirmed,
-    NotConnected,
-    QueueFull,
-    Refused,
+    NotConfirmedError,
+    NotConnectedError,
+    QueueFullError,
+    RefusedError,
 )
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
@@ -98,10 +98,10 @@ def test_only_the_message_that_nsqd_does_not_take_fails(topic: str, run_once: Ru
                 *(producer.publish(topic, body) for body in bodies), return_exceptions=True
             )
             assert [None, None] == [outcomes[0], outcomes[2]]
-            assert isinstance(outcomes[1], Refused)
+            assert isinstance(outcomes[1], RefusedError)
             refused = f"{address}: E_BAD_MESSAGE PUB message too big 160 > 100"
             assert refused == str(outcomes[1])
-            with pytest.raises(Refused, match="E_BAD_MESSAGE MPUB message too big"):
+            with pytest.raises(RefusedError, match="E_BAD_MESSAGE MPUB message too big"):
                 await producer.publish_many(topic, bodies)
             await producer.publish(topic, b"still in use")
 
@@ -141,7 +141,7 @@ def test_when_too_much_waits_publishing_waits_too(run: Run) -> None:
             config = ClientConfig(max_queued_bytes=1000)
             async with Producer(peer.address, config=config) as producer:
                 first = producer.publish_nowait("t", b"x" * 1000)
-                with pytest.raises(QueueFull):
+                with pytest.raises(QueueFullError):
                     producer.publish_nowait("t", b"y")
                 second = asyncio.create_task(producer.publish("t", b"y"))
                 await eventually(lambda: [[b"x" * 1000]] == peer.published, "the first")
@@ -158,13 +158,13 @@ def test_when_too_much_waits_publishing_waits_too(run: Run) -> None:
 
 def test_an_nsqd_that_is_not_there(run: Run) -> None:
     async def scenario() -> None:
-        with pytest.raises(NotConnected, match=r"127\.0\.0\.1:1: Connection refused"):
+        with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1: Connection refused"):
             async with Producer("127.0.0.1:1"):
                 pass
         several = r"no nsqd can be used: 127.0.0.1:1: \S+ refused; 127.0.0.1:2: \S+ refused"
-        with pytest.raises(NotConnected, match=several):
+        with pytest.raises(NotConnectedError, match=several):
             await Producer(["127.0.0.1:1", "127.0.0.1:2"]).start()
-        with pytest.raises(NotConnected, match=r"no\.such\.host\.invalid:4150: "):
+        with pytest.raises(NotConnectedError, match=r"no\.such\.host\.invalid:4150: "):
             await Producer("no.such.host.invalid:4150").start()
 
     run(scenario())
@@ -176,11 +176,11 @@ def test_a_peer_that_is_no_nsqd(run: Run) -> None:
     async def scenario() -> None:
         with stand_in() as peer:
             peer.is_silent = True
-            with pytest.raises(NotConnected, match=r"no answer to IDENTIFY within 0\.2 s"):
+            with pytest.raises(NotConnectedError, match=r"no answer to IDENTIFY within 0\.2 s"):
                 await Producer(peer.address, config=config).start()
             peer.raw_answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
             with pytest.raises(
-                NotConnected, match="not a frame: it is HTTP, which has another port"
+                NotConnectedError, match="not a frame: it is HTTP, which has another port"
             ):
                 await Producer(peer.address).start()
 
@@ -206,7 +206,7 @@ def test_a_publish_that_is_never_confirmed_fails_in_time(run_once: Run) -> None:
             async with Producer(peer.address, config=config) as producer:
                 peer.answers_publishes = False
                 reason = f"not confirmed within 0.5 s: {peer.address}: no answer within 0.2 s"
-                with pytest.raises(NotConfirmed, match=reason):
+                with pytest.raises(NotConfirmedError, match=reason):
                     await producer.publish("t", b"x")
 
     run_once(scenario())
@@ -236,7 +236,7 @@ def test_what_is_closed_publishes_nothing(nsqd: NsqdProcess, run: Run) -> None:
         await producer.start()
         await producer.close()
         await producer.close()
-        with pytest.raises(ClientClosed):
+        with pytest.raises(ClientClosedError):
             await producer.publish("t", b"x")
 
     run(scenario())

@@ -1,14 +1,14 @@
 import pytest
 
 from penstock.client.config import ClientConfig
-from penstock.client.rdy import Share, share_out
+from penstock.client.rdy import RdyAllocation, allocate_rdy
 
 CONFIG = ClientConfig(low_rdy_idle_timeout=10.0, low_rdy_timeout=30.0)
 
 
-def apply(shares: list[Share], total: int, now: float) -> list[int]:
+def apply(shares: list[RdyAllocation], total: int, now: float) -> list[int]:
     """Shares out, and does what it says."""
-    parts = share_out(shares, CONFIG, total, now)
+    parts = allocate_rdy(shares, CONFIG, total, now)
     for share, part in zip(shares, parts, strict=True):
         if share.rdy != part:
             share.rdy, share.changed_at = part, now
@@ -28,17 +28,19 @@ def apply(shares: list[Share], total: int, now: float) -> list[int]:
     ],
 )
 def test_all_of_it_is_shared_out(total: int, connections: int, expected: list[int]) -> None:
-    shares = [Share(0.0, 2500) for _ in range(connections)]
+    shares = [RdyAllocation(0.0, 2500) for _ in range(connections)]
 
-    assert expected == share_out(shares, CONFIG, total, 0.0)
+    assert expected == allocate_rdy(shares, CONFIG, total, 0.0)
 
 
 def test_nobody_gets_more_than_nsqd_allows() -> None:
-    assert [10, 50] == share_out([Share(0.0, 10), Share(0.0, 2500)], CONFIG, 100, 0.0)
+    assert [10, 50] == allocate_rdy(
+        [RdyAllocation(0.0, 10), RdyAllocation(0.0, 2500)], CONFIG, 100, 0.0
+    )
 
 
 def test_who_brings_nothing_gives_its_place_to_who_waited_longest() -> None:
-    shares = [Share(0.0, 2500) for _ in range(3)]
+    shares = [RdyAllocation(0.0, 2500) for _ in range(3)]
 
     assert [1, 0, 0] == apply(shares, 1, 0.0)
     assert [1, 0, 0] == apply(shares, 1, 9.0)
@@ -48,7 +50,7 @@ def test_who_brings_nothing_gives_its_place_to_who_waited_longest() -> None:
 
 
 def test_who_brings_something_stays_but_not_for_ever() -> None:
-    shares = [Share(0.0, 2500) for _ in range(2)]
+    shares = [RdyAllocation(0.0, 2500) for _ in range(2)]
     apply(shares, 1, 0.0)
 
     for now in (9.0, 18.0, 27.0):

@@ -10,7 +10,7 @@ from tests.net.tls.certificates import Authority
 from tests.nsqd.auth_server import auth_server
 
 from penstock.client import ClientConfig, Consumer, Producer, blocking
-from penstock.common.errors import ClientError, ConfigError, NotConnected, Refused
+from penstock.common.errors import ClientError, ConfigError, NotConnectedError, RefusedError
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
 BODIES = [b"%d" % number * 50 for number in range(500)]
@@ -94,7 +94,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 
     failure = failure_of(nsqd.tcp_address, config, run_once)
 
-    assert isinstance(failure, NotConnected)
+    assert isinstance(failure, NotConnectedError)
     assert "certificate" in str(failure)
     with blocking.Producer(nsqd.tcp_address, config=replace(config, tls_insecure_skip_verify=True)):
         pass
@@ -127,7 +127,7 @@ def test_who_may_publish_may_and_who_may_not_is_told(topic: str, run: Run) -> No
     async def scenario(address: str) -> None:
         async with Producer(address, config=config) as producer:
             await producer.publish(topic, b"x")
-            with pytest.raises(Refused, match="E_UNAUTHORIZED AUTH failed for PUB on"):
+            with pytest.raises(RefusedError, match="E_UNAUTHORIZED AUTH failed for PUB on"):
                 await producer.publish("other", b"x")
             await producer.publish(topic, b"y")
 
@@ -142,4 +142,4 @@ def test_who_may_publish_may_and_who_may_not_is_told(topic: str, run: Run) -> No
         auth.answer = {"ttl": 60, "authorizations": []}
         failure = failure_of(nsqd.tcp_address, config, run)
         assert f"{nsqd.tcp_address}: E_UNAUTHORIZED AUTH no authorizations found" == str(failure)
-        assert isinstance(failure, Refused)
+        assert isinstance(failure, RefusedError)

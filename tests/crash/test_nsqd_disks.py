@@ -12,7 +12,7 @@ from tests.crash.steady_load import SteadyLoad, received
 
 from penstock.client import Producer as AsyncProducer
 from penstock.client.blocking import Producer
-from penstock.common.errors import Refused as ClientRefused
+from penstock.common.errors import RefusedError
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import WireError
@@ -63,9 +63,9 @@ def test_publishers_are_told_of_a_full_disk_at_once(disk: Disk) -> None:
     with run_nsqd(data_path=disk.path) as nsqd:
         nsqd.publish("t", b"before")
         disk.fill()
-        with Producer(nsqd.tcp_address) as producer, pytest.raises(ClientRefused) as blocking:
+        with Producer(nsqd.tcp_address) as producer, pytest.raises(RefusedError) as blocking:
             producer.publish("t", BODY)
-        with pytest.raises(ClientRefused) as on_asyncio:
+        with pytest.raises(RefusedError) as on_asyncio:
             asyncio.run(publish_async(nsqd.tcp_address))
         by_command = in_pipe(
             "penstock", "pub", "t", BODY.decode(), f"--nsqd-tcp-address={nsqd.tcp_address}"

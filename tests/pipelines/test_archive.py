@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.spark.tables import history, publish
 
-from penstock.common.errors import ConfigError, LakeError, NotConnected, PipelineError
+from penstock.common.errors import ConfigError, LakeError, NotConnectedError, PipelineError
 from penstock.pipelines import archive as archive_module
 from penstock.pipelines.archive import Archived, ArchiveOrder, archive, check_order
 from penstock.pipelines.brokers import Brokers
@@ -203,5 +203,5 @@ def test_what_cannot_be_archived_is_told_and_nothing_is_written(
 def test_nobody_to_archive_from_is_told(tmp_path: Path) -> None:
     brokers = Brokers(("127.0.0.1:1",))
 
-    with pytest.raises(NotConnected, match=r"127\.0\.0\.1:1/topic/log: Connection refused"):
+    with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1/topic/log: Connection refused"):
         check_order(ArchiveOrder(topics=("orders",), lake=str(tmp_path / "lake"), brokers=brokers))

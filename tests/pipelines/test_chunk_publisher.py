@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.spark.tables import history
 
-from penstock.common.errors import HttpRequestError, NotConnected
+from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.chunk_publisher import ChunkPublisher, is_run_of
 from penstock.pipelines.stopping import Stop
@@ -56,7 +56,7 @@ def test_a_node_that_does_not_come_back_ends_it(nsqd: NsqdProcess) -> None:
     chunks = publisher(nsqd, patience_seconds=0.0)
     plan = chunks.plan(1)
     nsqd.kill()
-    with pytest.raises((HttpRequestError, NotConnected)):
+    with pytest.raises((HttpRequestError, NotConnectedError)):
         chunks.publish(plan, [b"one"])
     nsqd.restart()
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.tables import history, publish
 
-from penstock.common.errors import ConfigError, LakeError, NotConnected, PipelineError
+from penstock.common.errors import ConfigError, LakeError, NotConnectedError, PipelineError
 from penstock.pipelines import replay as replay_module
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.chunk_publisher import ChunkPublisher
@@ -160,7 +160,7 @@ def test_what_cannot_be_replayed_is_told_and_nothing_is_published(
         lake=Lake.open(lake),
         state_folder=lake,
     )
-    with pytest.raises(NotConnected, match="Connection refused"):
+    with pytest.raises(NotConnectedError, match="Connection refused"):
         check_order(nowhere, dry_run=False)
 
     assert [] == bodies(nsqd, "again")

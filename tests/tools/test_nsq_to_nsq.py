@@ -152,7 +152,7 @@ def test_nothing_is_finished_while_the_only_destination_is_away(
             wait_until(lambda: passed_on(mortal, topic) == 1, "the first")
             mortal.kill()
             nsqd.post(f"/mpub?topic={topic}", b"\n".join(sent))
-            relay.logs("NotConfirmed: not confirmed within 3 s: ")
+            relay.logs("NotConfirmedError: not confirmed within 3 s: ")
             assert 100 == unfinished(nsqd, topic)
             mortal.start()
             wait_until(lambda: unfinished(nsqd, topic) == 0, "all to be passed on")

@@ -72,7 +72,7 @@ class Channel(virtual.Channel):
         return self._ask(queue_admin.purge, queue)
 
     def _ask(self, of: Callable[[Settings, str], Coroutine[Any, Any, int]], queue: str) -> int:
-        """Raises NotConnected."""
+        """Raises NotConnectedError."""
         receiver: Receiver = self.connection.receiver
         return receiver.run(of(self.connection.settings, queue))
 
@@ -152,7 +152,7 @@ class Channel(virtual.Channel):
         return queue in self._bound_queues(exchange, delivery_info.get("routing_key", ""))
 
     def _listen(self, queue: str) -> None:
-        """Raises NotConnected or Refused."""
+        """Raises NotConnectedError or RefusedError."""
         settings, receiver = self.connection.settings, self.connection.receiver
         exchanges = {binding.exchange for binding in self.state.queue_bindings(queue)}
         prefetch_count = self.qos.prefetch_count

@@ -6,7 +6,7 @@ import msgspec
 from penstock.admin_api.stats import Cluster, Snapshot, base_url
 from penstock.celery.settings import Settings
 from penstock.client.addresses import host_and_port
-from penstock.common.errors import HttpRequestError, NotConnected
+from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.net.http_client.client import HttpClient
 
 __all__ = ["count", "purge"]
@@ -19,7 +19,7 @@ class _Info(msgspec.Struct):
 
 
 async def count(settings: Settings, queue: str) -> int:
-    """The messages that wait, deferred ones included. Raises NotConnected."""
+    """The messages that wait, deferred ones included. Raises NotConnectedError."""
     try:
         snapshot = await (await _cluster(settings)).snapshot(settings.topic_of_queue(queue))
     except HttpRequestError as failure:
@@ -29,7 +29,7 @@ async def count(settings: Settings, queue: str) -> int:
 
 async def purge(settings: Settings, queue: str) -> int:
     """Removes all messages of a queue, those that a worker has in hand too; how many have waited.
-    Raises NotConnected."""
+    Raises NotConnectedError."""
     topic = settings.topic_of_queue(queue)
     try:
         snapshot = await (await _cluster(settings)).snapshot(topic)
@@ -83,8 +83,8 @@ def _http(settings: Settings) -> HttpClient:
     )
 
 
-def _needed(failure: HttpRequestError) -> NotConnected:
-    return NotConnected(
+def _needed(failure: HttpRequestError) -> NotConnectedError:
+    return NotConnectedError(
         f"nsqd's HTTP API is needed to count or purge messages: {failure}"
         " (broker_transport_options: nsqd_http_addresses)"
     )

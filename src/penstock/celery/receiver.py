@@ -33,7 +33,7 @@ from penstock.celery.settings import Settings
 from penstock.client import Consumer, Message
 from penstock.client.blocking.lookup import look_up
 from penstock.client.discovery import ALL_NODES
-from penstock.common.errors import ClientClosed
+from penstock.common.errors import ClientClosedError
 
 __all__ = ["Receiver"]
 
@@ -83,17 +83,17 @@ class Receiver:
         _receivers.add(self)
 
     def run(self, doing: Coroutine[Any, Any, T]) -> T:
-        """Has the thread do this, and returns what comes of it. Raises ClientClosed."""
+        """Has the thread do this, and returns what comes of it. Raises ClientClosedError."""
         with self._lock:  # what is begun before `close` is ended by the loop's end
             try:
                 outcome = asyncio.run_coroutine_threadsafe(doing, self._started_loop())
-            except ClientClosed:
+            except ClientClosedError:
                 doing.close()
                 raise
         try:
             return outcome.result()
         except CancelledError:
-            raise ClientClosed("the connection was closed meanwhile") from None
+            raise ClientClosedError("the connection was closed meanwhile") from None
 
     def close(self) -> None:
         """Gives back what is not answered, and disconnects."""
@@ -128,7 +128,7 @@ class Receiver:
     ) -> None:
         """Listens, if it does not already; `is_live` for what is published from now on only.
 
-        Raises NotConnected or Refused.
+        Raises NotConnectedError or RefusedError.
         """
         self.run(self._subscribe(queue, topic, channel, prefetch_count, is_live=is_live))
 
@@ -155,9 +155,9 @@ class Receiver:
     # The thread.
 
     def _started_loop(self) -> asyncio.AbstractEventLoop:
-        """With the lock. Raises ClientClosed."""
+        """With the lock. Raises ClientClosedError."""
         if self._is_closed:
-            raise ClientClosed("the connection is closed")
+            raise ClientClosedError("the connection is closed")
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
             self._thread = threading.Thread(

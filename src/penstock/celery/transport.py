@@ -21,7 +21,13 @@ from penstock.celery.inbox import Delivery
 from penstock.celery.receiver import Receiver
 from penstock.celery.settings import Settings, masked, settings_of
 from penstock.client.blocking import Producer
-from penstock.common.errors import ClientClosed, ConfigError, NotConfirmed, NotConnected, Refused
+from penstock.common.errors import (
+    ClientClosedError,
+    ConfigError,
+    NotConfirmedError,
+    NotConnectedError,
+    RefusedError,
+)
 
 __all__ = ["Transport"]
 
@@ -38,10 +44,10 @@ class Transport(virtual.Transport):
     driver_type = "nsq"
     driver_name = "penstock"
 
-    recoverable_connection_errors = (NotConnected, NotConfirmed, ClientClosed)
+    recoverable_connection_errors = (NotConnectedError, NotConfirmedError, ClientClosedError)
     connection_errors = (*virtual.Transport.connection_errors, *recoverable_connection_errors)
     recoverable_channel_errors = ()
-    channel_errors = (*virtual.Transport.channel_errors, Refused)
+    channel_errors = (*virtual.Transport.channel_errors, RefusedError)
 
     implements = virtual.Transport.implements.extend(
         asynchronous=True, exchange_type=frozenset({"direct", "topic", "fanout"})
@@ -72,8 +78,8 @@ class Transport(virtual.Transport):
     # Connecting.
 
     def establish_connection(self) -> "Transport":
-        """Raises NotConnected or Refused if no nsqd can be used, ConfigError if that is no
-        wonder."""
+        """Raises NotConnectedError or RefusedError if no nsqd can be used, ConfigError if the
+        configuration is invalid."""
         if detect_environment() != "default":
             raise ConfigError("NSQ needs a pool of processes or threads: no eventlet, no gevent")
         client = self.client
@@ -108,7 +114,7 @@ class Transport(virtual.Transport):
     # Publishing.
 
     def publish(self, topic: str, body: bytes, *, defer_seconds: float = 0.0) -> None:
-        """Returns when nsqd has stored it. Raises NotConfirmed or Refused.
+        """Returns when nsqd has stored it. Raises NotConfirmedError or RefusedError.
 
         What is deferred for longer than nsqd allows comes early; the receiver then defers the rest.
         """
@@ -118,7 +124,7 @@ class Transport(virtual.Transport):
             try:
                 self._producer.publish(topic, body, defer=defer_seconds)
                 return
-            except Refused as refusal:
+            except RefusedError as refusal:
                 if refusal.code != "E_INVALID":
                     raise
                 log.warning("%s: set max_defer in broker_transport_options", refusal)

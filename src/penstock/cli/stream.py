@@ -15,7 +15,7 @@ from penstock.cli.command_options import (
     http_addresses,
 )
 from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
-from penstock.common.errors import ConfigError, HttpRequestError, NotConnected, PipelineError
+from penstock.common.errors import ConfigError, HttpRequestError, NotConnectedError, PipelineError
 
 if TYPE_CHECKING:
     from penstock.pipelines.progress import Figures
@@ -200,7 +200,7 @@ def _survey(order: "StreamOrder", stop: "Stop", *, wait: bool) -> "Survey":
         stop.check()
         try:
             survey = survey_sources(order)
-        except (ConfigError, HttpRequestError, NotConnected) as failure:
+        except (ConfigError, HttpRequestError, NotConnectedError) as failure:
             if not wait:
                 raise
             if said != (said := str(failure)):

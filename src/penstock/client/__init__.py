@@ -1,4 +1,4 @@
-"""Producers and consumers of NSQ, on asyncio; `penstock.client.blocking` has them without.
+"""NSQ producers and consumers for asyncio; `penstock.client.blocking` has the blocking ones.
 
     async with Producer("127.0.0.1:4150") as producer:
         await producer.publish("orders", b"one")
@@ -8,12 +8,33 @@
             print(message.body)
             message.finish()
 
-They work with any nsqd. Every error they raise is a `penstock.common.errors.ClientError`.
+Both work with any nsqd. Invalid settings raise ConfigError; all other errors are a ClientError.
 """
 
 from penstock.client.config import ClientConfig
 from penstock.client.consumer import Consumer
 from penstock.client.message import Message
 from penstock.client.producer import Producer
+from penstock.common.errors import (
+    ClientClosedError,
+    ClientError,
+    ConfigError,
+    NotConfirmedError,
+    NotConnectedError,
+    QueueFullError,
+    RefusedError,
+)
 
-__all__ = ["ClientConfig", "Consumer", "Message", "Producer"]
+__all__ = [
+    "ClientClosedError",
+    "ClientConfig",
+    "ClientError",
+    "ConfigError",
+    "Consumer",
+    "Message",
+    "NotConfirmedError",
+    "NotConnectedError",
+    "Producer",
+    "QueueFullError",
+    "RefusedError",
+]

@@ -13,10 +13,10 @@ from enum import Enum, auto
 
 from penstock.client.config import ClientConfig
 
-__all__ = ["Backoff", "Flow"]
+__all__ = ["Backoff", "BackoffState"]
 
 
-class Flow(Enum):
+class BackoffState(Enum):
     """How much may be asked for now."""
 
     ALL = auto()
@@ -33,12 +33,12 @@ class Backoff:
         self._full_jitter = config.backoff_strategy == "full_jitter"
         self._rand = rand
         self._level = 0
-        self.flow = Flow.ALL
+        self.flow = BackoffState.ALL
         self.hold_seconds = 0.0
 
     def failed(self) -> bool:
         """A handler failed. Returns whether the flow has changed."""
-        if self.flow is Flow.NONE or not self._hold_seconds_max:
+        if self.flow is BackoffState.NONE or not self._hold_seconds_max:
             return False
         # Beyond the longest hold, a higher level would only mean more successes to get down again.
         if self._longest_hold_seconds() < self._hold_seconds_max:
@@ -47,20 +47,20 @@ class Backoff:
 
     def succeeded(self) -> bool:
         """A handler succeeded. Returns whether the flow has changed."""
-        if self.flow is not Flow.ONE:
+        if self.flow is not BackoffState.ONE:
             return False
         self._level -= 1
         if self._level:
             return self._hold()
-        self.flow = Flow.ALL
+        self.flow = BackoffState.ALL
         return True
 
     def held(self) -> None:
         """`hold_seconds` have passed."""
-        self.flow = Flow.ONE
+        self.flow = BackoffState.ONE
 
     def _hold(self) -> bool:
-        self.flow = Flow.NONE
+        self.flow = BackoffState.NONE
         seconds = min(self._longest_hold_seconds(), self._hold_seconds_max)
         self.hold_seconds = seconds * self._rand() if self._full_jitter else seconds
         return True

@@ -10,14 +10,14 @@ from typing import Generic, TypeVar
 from penstock.common import names
 from penstock.protocol import commands
 
-__all__ = ["Batch", "checked_bodies", "checked_body", "checked_topic", "cut"]
+__all__ = ["PublishBatch", "checked_bodies", "checked_body", "checked_topic", "split_into_batches"]
 
 _Waiter = TypeVar("_Waiter")
 
 _SIZE_BYTES = 4
 
 
-class Batch(Generic[_Waiter]):
+class PublishBatch(Generic[_Waiter]):
     """Bodies for one topic, and who waits for them to be stored."""
 
     __slots__ = (
@@ -60,7 +60,7 @@ class Batch(Generic[_Waiter]):
             return commands.dpub(self.topic, self.defer_ms, self.bodies[0])
         return commands.pub(self.topic, self.bodies[0])
 
-    def split(self) -> "list[Batch[_Waiter]]":
+    def split(self) -> "list[PublishBatch[_Waiter]]":
         """A batch for each message: when nsqd refuses the whole, only the one it means fails.
 
         There is nothing to split where one waiter waits for several messages.
@@ -69,14 +69,14 @@ class Batch(Generic[_Waiter]):
             return []
         parts = []
         for body, waiter in zip(self.bodies, self.waiters, strict=True):
-            part: Batch[_Waiter] = Batch(self.topic, deadline=self.deadline)
+            part: PublishBatch[_Waiter] = PublishBatch(self.topic, deadline=self.deadline)
             part.add(body)
             part.waiters.append(waiter)
             parts.append(part)
         return parts
 
 
-def cut(bodies: Sequence[bytes], size_max: int) -> Iterator[Sequence[bytes]]:
+def split_into_batches(bodies: Sequence[bytes], size_max: int) -> Iterator[Sequence[bytes]]:
     """Runs of bodies that fit into a multi-publish of so many bytes; a larger body is alone."""
     start, size = 0, _SIZE_BYTES
     for index, body in enumerate(bodies):

@@ -12,25 +12,25 @@ from functools import partial
 from typing import Protocol, cast
 
 from penstock.client.addresses import host_and_port
-from penstock.client.batches import Batch
+from penstock.client.batches import PublishBatch
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
 from penstock.common.errors import (
     ClientError,
     CorruptStreamError,
-    NotConnected,
+    NotConnectedError,
     ProtocolError,
-    Refused,
+    RefusedError,
 )
 from penstock.net.connect_errors import reason_of
 from penstock.protocol import client as wire
 from penstock.protocol import commands
 
-__all__ = ["Connection", "Owner", "Publishes", "connect"]
+__all__ = ["AwaitedBatch", "Connection", "ConnectionOwner", "connect"]
 
 log = logging.getLogger("penstock.client")
 
-Publishes = Batch[asyncio.Future[None]]
+AwaitedBatch = PublishBatch[asyncio.Future[None]]
 
 # How often deadlines are looked at, as a part of the shortest of them.
 CHECKS_PER_TIMEOUT = 4
@@ -39,29 +39,29 @@ CHECKS_PER_TIMEOUT = 4
 WRITE_BUFFER_BYTES = 1024 * 1024
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """What a producer or a consumer is told by its connections."""
 
     def delivered(self, connection: "Connection", messages: list[Message]) -> None:
         """Messages have come."""
 
-    def confirmed(self, connection: "Connection", batches: list[Publishes]) -> None:
+    def confirmed(self, connection: "Connection", batches: list[AwaitedBatch]) -> None:
         """Batches are stored."""
 
-    def refused(self, connection: "Connection", error: ProtocolError, batch: Publishes) -> None:
+    def refused(self, connection: "Connection", error: ProtocolError, batch: AwaitedBatch) -> None:
         """A batch is not stored; the connection will be lost."""
 
     def writable(self, connection: "Connection") -> None:
         """It takes more, after it did not for a while."""
 
-    def lost(self, connection: "Connection", unconfirmed: list[Publishes]) -> None:
+    def lost(self, connection: "Connection", unconfirmed: list[AwaitedBatch]) -> None:
         """It has ended; these batches may be stored or not."""
 
 
 async def connect(
-    address: str, opening: wire.Opening, config: ClientConfig, owner: Owner
+    address: str, opening: wire.Opening, config: ClientConfig, owner: ConnectionOwner
 ) -> "Connection":
-    """Raises NotConnected, or Refused if nsqd says no to something in `opening`."""
+    """Raises NotConnectedError, or RefusedError if nsqd says no to something in `opening`."""
     connection = Connection(address, opening, config, owner)
     try:
         async with asyncio.timeout(config.dial_timeout):
@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
     """Made by `connect`. A message's `Answers`."""
 
     def __init__(
-        self, address: str, opening: wire.Opening, config: ClientConfig, owner: Owner
+        self, address: str, opening: wire.Opening, config: ClientConfig, owner: ConnectionOwner
     ) -> None:
         self.address = address
         self.in_flight = 0
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
         self.opened: asyncio.Future[wire.Agreed] = loop.create_future()
         self.ended: asyncio.Future[ClientError] = loop.create_future()
         """Done when the connection is over, with the reason."""
-        self._wire: wire.ClientConnection[Message, Publishes] = wire.ClientConnection(
+        self._wire: wire.ClientConnection[Message, AwaitedBatch] = wire.ClientConnection(
             opening, partial(Message, self)
         )
         self._finished: list[bytes] = []
@@ -156,8 +156,8 @@ class Connection(asyncio.Protocol):
         self._wire.send(rendered)
         self._write()
 
-    def publish(self, batch: Publishes) -> None:
-        """Sends a batch; `Owner.confirmed`, `refused` or `lost` says what becomes of it."""
+    def publish(self, batch: AwaitedBatch) -> None:
+        """Send a batch. The owner's `confirmed`, `refused` or `lost` reports the result."""
         assert not self._is_ending, "nobody would say what became of it"
         batch.sent_at = self._loop.time()
         if self._oldest_sent_at is None:
@@ -267,16 +267,16 @@ class Connection(asyncio.Protocol):
         self.in_flight += len(event.messages)
         self._owner.delivered(self, event.messages)
 
-    def _on_confirmed(self, event: wire.Confirmed[Publishes]) -> None:
+    def _on_confirmed(self, event: wire.Confirmed[AwaitedBatch]) -> None:
         self._note_oldest()
         self._owner.confirmed(self, event.receipts)
 
-    def _on_refused(self, event: wire.Rejected[Publishes]) -> None:
+    def _on_refused(self, event: wire.Rejected[AwaitedBatch]) -> None:
         if not event.error.fatal:
             # A FIN, REQ or TOUCH that came too late: the message is on its way to somebody else.
             log.info("%s: %s", self.address, event.error)
             return
-        self._failure = Refused(self.address, event.error.code, event.error.detail)
+        self._failure = RefusedError(self.address, event.error.code, event.error.detail)
         if event.receipt is not None:
             self._owner.refused(self, event.error, event.receipt)
         self.close()
@@ -317,5 +317,5 @@ class Connection(asyncio.Protocol):
         return _not_connected(self.address, detail)
 
 
-def _not_connected(address: str, reason: str) -> NotConnected:
-    return NotConnected(f"{address}: {reason}")
+def _not_connected(address: str, reason: str) -> NotConnectedError:
+    return NotConnectedError(f"{address}: {reason}")

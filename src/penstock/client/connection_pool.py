@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Iterable, KeysView
 from penstock.client.config import ClientConfig
 from penstock.client.connection import Connection
 from penstock.client.discovery import Discovery
-from penstock.common.errors import ClientError, NotConnected
+from penstock.common.errors import ClientError, NotConnectedError
 
-__all__ = ["Fleet"]
+__all__ = ["ConnectionPool"]
 
 log = logging.getLogger("penstock.client")
 
@@ -24,7 +24,7 @@ RECONNECT_DELAY_SECONDS_MIN = 0.1
 USEFUL_SECONDS_MIN = 1.0
 
 
-class Fleet:
+class ConnectionPool:
     """Keeps connections to nsqds; `joined` is called with each that is ready for use."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Fleet:
         if self._discovery is not None:
             try:
                 self._set_found(await self._discovery.first())
-            except NotConnected as no_answer:
+            except NotConnectedError as no_answer:
                 if needs_lookupd:
                     raise
                 log.warning("%s", no_answer)
@@ -112,8 +112,10 @@ class Fleet:
         if len(self._failures) == 1:
             return next(iter(self._failures.values()))
         if not self._failures:
-            return None if self._keepers else NotConnected("no lookupd knows of an nsqd")
-        return NotConnected("no nsqd can be used: " + "; ".join(map(str, self._failures.values())))
+            return None if self._keepers else NotConnectedError("no lookupd knows of an nsqd")
+        return NotConnectedError(
+            "no nsqd can be used: " + "; ".join(map(str, self._failures.values()))
+        )
 
     def _set_found(self, addresses: set[str]) -> None:
         self._found = addresses

@@ -18,15 +18,15 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
-from penstock.client.backoff import Backoff, Flow
+from penstock.client.backoff import Backoff, BackoffState
 from penstock.client.config import ClientConfig
-from penstock.client.connection import Connection, Publishes, connect
-from penstock.client.connection_pool import Fleet
+from penstock.client.connection import AwaitedBatch, Connection, connect
+from penstock.client.connection_pool import ConnectionPool
 from penstock.client.discovery import Discovery, producers_of
-from penstock.client.handling import DeadLetter, Handler, Handling, keep_touching
-from penstock.client.handshake import checked_subscription, consumer_opening
+from penstock.client.handling import DeadLetter, Handler, HandlerRunner, keep_touching
+from penstock.client.handshake import check_subscription, consumer_handshake
 from penstock.client.message import Message
-from penstock.client.rdy import Share, share_out
+from penstock.client.rdy import RdyAllocation, allocate_rdy
 from penstock.common.errors import ClientError, ConfigError, ProtocolError
 from penstock.protocol import commands
 
@@ -56,7 +56,7 @@ class Consumer:
         max_in_flight: int | None = None,
         config: ClientConfig | None = None,
     ) -> None:
-        checked_subscription(topic, channel)
+        check_subscription(topic, channel)
         self.topic = topic
         self.channel = channel
         self._config = config or ClientConfig()
@@ -65,8 +65,8 @@ class Consumer:
         self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
         if not self._nsqds and not self._lookupds:
             raise ConfigError("a consumer needs the address of an nsqd or of a lookupd")
-        self._fleet: Fleet | None = None
-        self._shares: dict[Connection, Share] = {}
+        self._pool: ConnectionPool | None = None
+        self._shares: dict[Connection, RdyAllocation] = {}
         self._backoff = Backoff(self._config)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._inbox: deque[Message] = deque()
@@ -91,17 +91,17 @@ class Consumer:
         await self.close()
 
     async def start(self, *, wait_for_lookupd: bool = False) -> None:
-        """Subscribe. Raises NotConnected or Refused if no nsqd, or no lookupd, can be used. If
-        no lookupd knows the topic yet, the consumer waits for it. With `wait_for_lookupd`, it also
-        waits for a lookupd: if none answers, it logs a warning and retries."""
-        if self._fleet is not None:
+        """Subscribe. Raises NotConnectedError or RefusedError if no nsqd, or no lookupd, can be
+        used. If no lookupd knows the topic yet, the consumer waits for it. With `wait_for_lookupd`,
+        it also waits for a lookupd: if none answers, it logs a warning and retries."""
+        if self._pool is not None:
             raise ClientError("a consumer can be started only once")
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         config = self._config
-        opening_for = consumer_opening(config, self.topic, self.channel)
+        opening_for = consumer_handshake(config, self.topic, self.channel)
         path = producers_of(self.topic)
-        self._fleet = Fleet(
+        self._pool = ConnectionPool(
             config,
             self._nsqds,
             Discovery(self._lookupds, path, config) if self._lookupds else None,
@@ -109,7 +109,7 @@ class Consumer:
             self._joined,
         )
         try:
-            await self._fleet.start(needs_one=False, needs_lookupd=not wait_for_lookupd)
+            await self._pool.start(needs_one=False, needs_lookupd=not wait_for_lookupd)
         except BaseException:
             await self.close()
             raise
@@ -117,7 +117,7 @@ class Consumer:
     def stop(self) -> None:
         """Asks for no more messages. What is here is still handed out, then iteration ends and
         `run` returns. May be called from a signal handler of the loop, and from any thread."""
-        if self._stopping or self._fleet is None:
+        if self._stopping or self._pool is None:
             return
         if threading.get_ident() != self._thread_id:
             self._loop.call_soon_threadsafe(self.stop)
@@ -136,7 +136,7 @@ class Consumer:
         Messages that nobody has asked for go back to nsqd at once; those that were not answered,
         when it sees the connection end or when their time is up.
         """
-        if self._closed or self._fleet is None:
+        if self._closed or self._pool is None:
             return
         self.stop()
         self._closed = True
@@ -144,7 +144,7 @@ class Consumer:
             await asyncio.wait(self._runs)
         while self._inbox:
             self._inbox.popleft().requeue()
-        await self._fleet.close()
+        await self._pool.close()
 
     # Messages.
 
@@ -188,9 +188,9 @@ class Consumer:
         `run` is cancelled, the handlers are cancelled too, and their messages are requeued. A
         function in a thread cannot be cancelled: it continues, and its answer is refused.
         """
-        if self._fleet is None:
+        if self._pool is None:
             await self.start()
-        handling = Handling(self, self._config, handler, dead_letter, self._handled)
+        handling = HandlerRunner(self, self._config, handler, dead_letter, self._handled)
         run = asyncio.create_task(handling.run(concurrency))
         self._runs.add(run)
         run.add_done_callback(self._runs.discard)
@@ -208,7 +208,7 @@ class Consumer:
     def set_max_in_flight(self, count: int) -> None:
         """How many messages may be here unanswered from now on. Raises ConfigError if none may."""
         self._config = replace(self._config, max_in_flight=count)
-        if self._fleet is not None:
+        if self._pool is not None:
             self._share_out()
 
     @property
@@ -243,7 +243,7 @@ class Consumer:
 
     async def _wait_for_message(self) -> None:
         """Returns when there is one, or when there will be none."""
-        if self._fleet is None:
+        if self._pool is None:
             await self.start()
         while not self._inbox and not self._stopping:
             waiter = self._loop.create_future()
@@ -267,7 +267,7 @@ class Consumer:
     def _joined(self, connection: Connection) -> None:
         if self._stopping:
             connection.send(commands.cls())
-        self._shares[connection] = Share(self._loop.time(), connection.agreed.max_rdy_count)
+        self._shares[connection] = RdyAllocation(self._loop.time(), connection.agreed.max_rdy_count)
         self._share_out()
 
     def delivered(self, connection: Connection, messages: list[Message]) -> None:
@@ -277,7 +277,7 @@ class Consumer:
         if self._idle:
             self._wake(len(messages))
 
-    def lost(self, connection: Connection, unconfirmed: list[Publishes]) -> None:
+    def lost(self, connection: Connection, unconfirmed: list[AwaitedBatch]) -> None:
         """See Owner. What it brought and nobody has asked for will come again, from elsewhere."""
         self._shares.pop(connection, None)
         self._inbox = deque(each for each in self._inbox if not each.is_from(connection))
@@ -286,10 +286,10 @@ class Consumer:
     def writable(self, connection: Connection) -> None:
         """See Owner. Answers are small, and are never held back."""
 
-    def confirmed(self, connection: Connection, batches: list[Publishes]) -> None:
+    def confirmed(self, connection: Connection, batches: list[AwaitedBatch]) -> None:
         """See Owner. Nothing is published."""
 
-    def refused(self, connection: Connection, error: ProtocolError, batch: Publishes) -> None:
+    def refused(self, connection: Connection, error: ProtocolError, batch: AwaitedBatch) -> None:
         """See Owner. Nothing is published."""
 
     # How much is asked for.
@@ -299,11 +299,13 @@ class Consumer:
             return
         connections, shares = list(self._shares), list(self._shares.values())
         now = self._loop.time()
-        total = {Flow.ALL: self._config.max_in_flight, Flow.ONE: 1, Flow.NONE: 0}[
-            self._backoff.flow
-        ]
+        total = {
+            BackoffState.ALL: self._config.max_in_flight,
+            BackoffState.ONE: 1,
+            BackoffState.NONE: 0,
+        }[self._backoff.flow]
         for connection, share, rdy in zip(
-            connections, shares, share_out(shares, self._config, total, now), strict=True
+            connections, shares, allocate_rdy(shares, self._config, total, now), strict=True
         ):
             if rdy != share.rdy:
                 share.rdy, share.changed_at = rdy, now
@@ -317,7 +319,7 @@ class Consumer:
         if not (backoff.succeeded() if succeeded else backoff.failed()) or self._stopping:
             return
         self._share_out()
-        if backoff.flow is Flow.NONE:
+        if backoff.flow is BackoffState.NONE:
             log.warning("%s/%s: backing off for %.3g s", *self._name, backoff.hold_seconds)
             self._set_timer("backoff", backoff.hold_seconds, self._try_again)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.client.config import ClientConfig
 from penstock.common.addresses import PORT_MAX
-from penstock.common.errors import HttpRequestError, NotConnected
+from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.common.json_decode import decode_json
 from penstock.net.http_client.client import ACCEPT_V1, HttpClient
 
@@ -73,11 +73,11 @@ class Discovery:
         self._pollers = [_Poller(each, path, config) for each in lookupds]
 
     async def first(self) -> set[str]:
-        """The first answers. Raises NotConnected if there is none at all."""
+        """The first answers. Raises NotConnectedError if there is none at all."""
         outcomes = await asyncio.gather(*map(_failure_of, self._pollers))
         failures = [failure for failure in outcomes if failure is not None]
         if len(failures) == len(self._pollers):
-            raise NotConnected("no lookupd can be asked: " + "; ".join(map(str, failures)))
+            raise NotConnectedError("no lookupd can be asked: " + "; ".join(map(str, failures)))
         for failure in failures:
             log.warning("%s", failure)
         return self._found()

@@ -22,7 +22,7 @@ from penstock.client.handler_thread import HandlerThread, LoopCalls
 from penstock.client.message import Message
 from penstock.common.errors import ClientError, Error
 
-__all__ = ["DeadLetter", "Handler", "Handling", "Source", "keep_touching"]
+__all__ = ["DeadLetter", "Handler", "HandlerRunner", "MessageSource", "keep_touching"]
 
 log = logging.getLogger("penstock.client")
 
@@ -42,7 +42,7 @@ _Outcome: TypeAlias = BaseException | Awaitable[None]
 """Outcome of a handler: the exception it raised, or the awaitable it returned."""
 
 
-class Source(Protocol):
+class MessageSource(Protocol):
     """Where messages come from: a consumer."""
 
     async def __anext__(self) -> Message: ...
@@ -61,7 +61,7 @@ class Source(Protocol):
     def msg_timeout(self) -> float: ...
 
 
-class _Worker:
+class _HandlerWorker:
     """A worker: the message it is handling, and its thread, if it needs one."""
 
     __slots__ = ("message", "thread")
@@ -71,12 +71,12 @@ class _Worker:
         self.thread: HandlerThread | None = None
 
 
-class Handling:
+class HandlerRunner:
     """See the module's docstring. `handled` is told of every outcome, for backing off."""
 
     def __init__(
         self,
-        source: Source,
+        source: MessageSource,
         config: ClientConfig,
         handler: Handler,
         dead_letter: DeadLetter | None,
@@ -87,7 +87,7 @@ class Handling:
         self._handler = handler
         self._dead_letter = dead_letter
         self._handled = handled
-        self._workers: list[_Worker] = []
+        self._workers: list[_HandlerWorker] = []
         self._calls = LoopCalls(asyncio.get_running_loop())
         # Messages for threads, which take them one by one.
         self._queue: deque[Message] = deque()
@@ -96,7 +96,7 @@ class Handling:
     async def run(self, concurrency: int) -> None:
         """Returns when the source has ended and all is handled; raises bugs of ours."""
         work = self._work if _is_coroutine_function(self._handler) else self._work_in_thread
-        self._workers = [_Worker() for _ in range(concurrency)]
+        self._workers = [_HandlerWorker() for _ in range(concurrency)]
         workers = {asyncio.create_task(work(worker)) for worker in self._workers}
         touching = asyncio.create_task(keep_touching(self._source, self._in_hand))
         stopped = asyncio.create_task(self._source.wait_until_stopped())
@@ -124,7 +124,7 @@ class Handling:
 
     # A worker whose handler is a coroutine function.
 
-    async def _work(self, worker: _Worker) -> None:
+    async def _work(self, worker: _HandlerWorker) -> None:
         handler = cast("Callable[[Message], Awaitable[None]]", self._handler)
         next_message, handled = self._source.__anext__, self._handled
         attempts_max = self._config.max_attempts or 0xFFFF
@@ -151,7 +151,7 @@ class Handling:
 
     # A worker whose handler is a plain function.
 
-    async def _work_in_thread(self, worker: _Worker) -> None:
+    async def _work_in_thread(self, worker: _HandlerWorker) -> None:
         while messages := await self._source.batch(self._fair_share()):
             for message in messages:
                 message.make_thread_safe(self._calls.put)
@@ -165,7 +165,7 @@ class Handling:
         share = self._source.waiting_count // len(self._workers)
         return max(1, min(self._queued_max, share))
 
-    async def _empty_queue(self, worker: _Worker) -> None:
+    async def _empty_queue(self, worker: _HandlerWorker) -> None:
         """Handles queued messages in the thread, until one message needs the loop."""
         if worker.thread is None:
             worker.thread = HandlerThread(self._calls)
@@ -177,7 +177,7 @@ class Handling:
                 await self._conclude(worker.message, cast("_Outcome", outcome))
             worker.message = None
 
-    def _handle_queued(self, worker: _Worker) -> "_Outcome | None":
+    def _handle_queued(self, worker: _HandlerWorker) -> "_Outcome | None":
         """Runs in the thread. Handles messages until the queue is empty, or until one needs the
         loop; that one stays in `worker.message`. Returns the exception that its handler raised, or
         the awaitable that it returned, or None if the message has exceeded `max_attempts`.
@@ -278,7 +278,7 @@ class Handling:
         return [*tuple(self._queue), *(message for message in in_hand if message is not None)]
 
 
-async def keep_touching(source: Source, in_hand: Callable[[], Iterable[Message]]) -> None:
+async def keep_touching(source: MessageSource, in_hand: Callable[[], Iterable[Message]]) -> None:
     """Touches what waits at the source or is in hand for long, until it is cancelled."""
     seen: set[Message] = set()
     while True:

@@ -14,9 +14,9 @@ from penstock.protocol.client import Opening
 from penstock.protocol.deflate import Deflate
 from penstock.protocol.snappy import Snappy
 
-__all__ = ["OpeningFor", "checked_subscription", "consumer_opening", "producer_opening"]
+__all__ = ["HandshakeFor", "check_subscription", "consumer_handshake", "producer_handshake"]
 
-OpeningFor = Callable[[str], Opening]
+HandshakeFor = Callable[[str], Opening]
 """What to negotiate with the nsqd at an address."""
 
 _OFF = -1
@@ -30,7 +30,7 @@ _TLS_VERSIONS = {
 }
 
 
-def producer_opening(config: ClientConfig, *, heartbeats: bool = True) -> OpeningFor:
+def producer_handshake(config: ClientConfig, *, heartbeats: bool = True) -> HandshakeFor:
     """For a connection that publishes. Without heartbeats it may be left alone for any time.
 
     Raises ConfigError if there is something wrong with the files that TLS needs.
@@ -41,7 +41,7 @@ def producer_opening(config: ClientConfig, *, heartbeats: bool = True) -> Openin
     return _opening(config, features)
 
 
-def consumer_opening(config: ClientConfig, topic: str, channel: str) -> OpeningFor:
+def consumer_handshake(config: ClientConfig, topic: str, channel: str) -> HandshakeFor:
     """For a connection that subscribes. Raises ConfigError like the other."""
     features = _features(config) | {
         "output_buffer_size": config.output_buffer_size,
@@ -52,7 +52,7 @@ def consumer_opening(config: ClientConfig, topic: str, channel: str) -> OpeningF
     return _opening(config, features, topic, channel)
 
 
-def checked_subscription(topic: str, channel: str) -> None:
+def check_subscription(topic: str, channel: str) -> None:
     """Raises ConfigError if these cannot be names."""
     for noun, name in (("topic", topic), ("channel", channel)):
         if not names.is_valid(name):
@@ -75,7 +75,7 @@ def _features(config: ClientConfig) -> dict[str, object]:
 
 def _opening(
     config: ClientConfig, features: dict[str, object], topic: str = "", channel: str = ""
-) -> OpeningFor:
+) -> HandshakeFor:
     context = _tls_context(config) if config.tls_v1 else None
 
     def opening_for(address: str) -> Opening:

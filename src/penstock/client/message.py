@@ -7,10 +7,10 @@ from typing import Protocol
 from penstock.client.delays import Delay, to_ms
 from penstock.common.errors import ClientError
 
-__all__ = ["Answers", "Message"]
+__all__ = ["AckChannel", "Message"]
 
 
-class Answers(Protocol):
+class AckChannel(Protocol):
     """The connection that a message came on, which is where its answer goes."""
 
     @property
@@ -35,7 +35,7 @@ class Message:
     __slots__ = ("_answers", "attempts", "body", "id", "is_answered", "timestamp_ns")
 
     def __init__(
-        self, answers: Answers, timestamp_ns: int, attempts: int, id: bytes, body: bytes
+        self, answers: AckChannel, timestamp_ns: int, attempts: int, id: bytes, body: bytes
     ) -> None:
         self._answers = answers
         self.timestamp_ns = timestamp_ns
@@ -88,7 +88,7 @@ class Message:
         in the loop of the connection."""
         self._answers = _ThreadSafeAnswers(self._answers, put)
 
-    def is_from(self, connection: Answers) -> bool:
+    def is_from(self, connection: AckChannel) -> bool:
         """Whether it came on this connection."""
         return self._answers is connection
 
@@ -101,7 +101,7 @@ class _ThreadSafeAnswers:
 
     __slots__ = ("_answers", "_put")
 
-    def __init__(self, answers: Answers, put: Callable[..., None]) -> None:
+    def __init__(self, answers: AckChannel, put: Callable[..., None]) -> None:
         self._answers = answers
         self._put = put
 

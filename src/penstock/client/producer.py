@@ -15,23 +15,23 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
-from penstock.client.batches import checked_bodies, checked_body, cut
+from penstock.client.batches import checked_bodies, checked_body, split_into_batches
 from penstock.client.config import ClientConfig
-from penstock.client.connection import Connection, Publishes, connect
-from penstock.client.connection_pool import Fleet
+from penstock.client.connection import AwaitedBatch, Connection, connect
+from penstock.client.connection_pool import ConnectionPool
 from penstock.client.delays import Delay, to_ms
 from penstock.client.discovery import ALL_NODES, Discovery
-from penstock.client.handshake import producer_opening
+from penstock.client.handshake import producer_handshake
 from penstock.client.message import Message
 from penstock.client.publish_queue import PublishQueue
 from penstock.common.errors import (
-    ClientClosed,
+    ClientClosedError,
     ClientError,
     ConfigError,
-    NotConfirmed,
+    NotConfirmedError,
     ProtocolError,
-    QueueFull,
-    Refused,
+    QueueFullError,
+    RefusedError,
 )
 
 __all__ = ["TRY_ELSEWHERE", "Producer", "is_leaving"]
@@ -61,7 +61,7 @@ class Producer:
         self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
         if not self._nsqds and not self._lookupds:
             raise ConfigError("a producer needs the address of an nsqd or of a lookupd")
-        self._fleet: Fleet | None = None
+        self._pool: ConnectionPool | None = None
         self._turn = 0
         self._pump_is_due = False
         self._expiry: asyncio.TimerHandle | None = None
@@ -83,13 +83,13 @@ class Producer:
         await self.close()
 
     async def start(self) -> None:
-        """Connects. Raises NotConnected or Refused if there is no nsqd to be used."""
-        if self._fleet is not None:
+        """Connects. Raises NotConnectedError or RefusedError if there is no nsqd to be used."""
+        if self._pool is not None:
             raise ClientError("a producer can be started only once")
         self._loop = asyncio.get_running_loop()
         self._queue = PublishQueue(self._config, self._schedule_pump)
-        config, opening_for = self._config, producer_opening(self._config)
-        self._fleet = Fleet(
+        config, opening_for = self._config, producer_handshake(self._config)
+        self._pool = ConnectionPool(
             config,
             self._nsqds,
             Discovery(self._lookupds, ALL_NODES, config) if self._lookupds else None,
@@ -97,7 +97,7 @@ class Producer:
             lambda _connection: self._pump(),
         )
         try:
-            await self._fleet.start(needs_one=True)
+            await self._pool.start(needs_one=True)
         except BaseException:
             await self.close()
             raise
@@ -109,25 +109,24 @@ class Producer:
 
     async def close(self) -> None:
         """Waits until all is confirmed or has failed, and disconnects."""
-        if self._closed or self._fleet is None:
+        if self._closed or self._pool is None:
             return
         self._closed = True
         try:
             await self._queue.wait_until_empty()
         finally:
-            await self._fleet.close()
+            await self._pool.close()
             if self._expiry is not None:
                 self._expiry.cancel()
 
     # Publishing.
 
     async def publish(self, topic: str, body: bytes, *, defer: Delay = 0) -> None:
-        """Publishes a message, and returns when nsqd has stored it.
+        """Publish a message; return when nsqd has stored it.
 
-        With `defer`, seconds or a timedelta, it is delivered that much later. Raises Refused if
-        nsqd does not take it, or if no nsqd can store it because its disk is full, and NotConfirmed
-        if none has confirmed it within `publish_timeout`. Cancelling this does not withdraw the
-        message.
+        `defer` delays the delivery (seconds or timedelta). Raises RefusedError if nsqd refuses the
+        message or the disks of all nsqds are full, and NotConfirmedError if no nsqd confirms within
+        `publish_timeout`. Cancelling this call does not withdraw the message.
         """
         self._check_open()
         if type(body) is not bytes or not body:
@@ -148,21 +147,23 @@ class Producer:
         self._check_open()
         defer_ms = to_ms(defer)
         waiters = []
-        for run in cut(checked_bodies(bodies), 0 if defer_ms else self._config.max_batch_size):
+        for run in split_into_batches(
+            checked_bodies(bodies), 0 if defer_ms else self._config.max_batch_size
+        ):
             if self._queue.is_full:
                 await self._wait_for_room()
             waiters.append(self._queue.add_batch(topic, run, defer_ms=defer_ms))
         await _all_done(waiters)
 
     def publish_nowait(self, topic: str, body: bytes) -> asyncio.Future[None]:
-        """Publishes a message without waiting: the future is done when nsqd has stored it.
+        """Queue a message; the returned future is done when nsqd has stored it.
 
-        Raises QueueFull if `max_queued_bytes` are waiting already. A future that is never looked at
-        tells of its failure when it is discarded, as those of asyncio do.
+        Raises QueueFullError if `max_queued_bytes` are not confirmed yet. If a failed future is
+        never awaited, asyncio logs its exception.
         """
         self._check_open()
         if self._queue.is_full:
-            raise QueueFull("as much waits to be confirmed as may: max_queued_bytes")
+            raise QueueFullError("as much waits to be confirmed as may: max_queued_bytes")
         return self._queue.add(topic, checked_body(body))
 
     async def _wait_for_room(self) -> None:
@@ -171,8 +172,8 @@ class Producer:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClientClosed("the producer is closed")
-        if self._fleet is None:
+            raise ClientClosedError("the producer is closed")
+        if self._pool is None:
             raise ClientError("the producer has not been started: use it in an `async with`")
 
     # Sending.
@@ -193,8 +194,8 @@ class Producer:
 
     def _next_connection(self) -> Connection | None:
         """The next, in turn, that takes another batch."""
-        assert self._fleet is not None
-        connections = self._fleet.connections
+        assert self._pool is not None
+        connections = self._pool.connections
         for _ in connections:
             self._turn = (self._turn + 1) % len(connections)
             if connections[self._turn].has_room:
@@ -211,15 +212,15 @@ class Producer:
             self._queue.failed(batch, self._not_confirmed())
         self._watch_expiry()
 
-    def _not_confirmed(self) -> NotConfirmed:
-        assert self._fleet is not None
-        busy = ", ".join(connection.address for connection in self._fleet.connections)
-        why = self._last_failure or self._fleet.maybe_failure() or f"still waiting for {busy}"
-        return NotConfirmed(f"not confirmed within {self._config.publish_timeout:g} s: {why}")
+    def _not_confirmed(self) -> NotConfirmedError:
+        assert self._pool is not None
+        busy = ", ".join(connection.address for connection in self._pool.connections)
+        why = self._last_failure or self._pool.maybe_failure() or f"still waiting for {busy}"
+        return NotConfirmedError(f"not confirmed within {self._config.publish_timeout:g} s: {why}")
 
     # What connections tell.
 
-    def confirmed(self, connection: Connection, batches: list[Publishes]) -> None:
+    def confirmed(self, connection: Connection, batches: list[AwaitedBatch]) -> None:
         """See Owner."""
         self._last_failure = None
         for batch in batches:
@@ -227,15 +228,15 @@ class Producer:
         if self._queue:
             self._pump()
 
-    def refused(self, connection: Connection, error: ProtocolError, batch: Publishes) -> None:
+    def refused(self, connection: Connection, error: ProtocolError, batch: AwaitedBatch) -> None:
         """See Owner."""
-        refusal = Refused(connection.address, error.code, error.detail)
+        refusal = RefusedError(connection.address, error.code, error.detail)
         if error.code in TRY_ELSEWHERE:
             self._last_failure = refusal
             if not is_leaving(refusal):
                 batch.refused_by |= {connection.address}
-            assert self._fleet is not None
-            if batch.refused_by >= self._fleet.addresses:
+            assert self._pool is not None
+            if batch.refused_by >= self._pool.addresses:
                 self._queue.failed(batch, refusal)
             else:
                 self._try_again([batch])
@@ -246,7 +247,7 @@ class Producer:
         """See Owner."""
         self._pump()
 
-    def lost(self, connection: Connection, unconfirmed: list[Publishes]) -> None:
+    def lost(self, connection: Connection, unconfirmed: list[AwaitedBatch]) -> None:
         """See Owner."""
         if unconfirmed:
             self._last_failure = connection.ended.result()
@@ -256,13 +257,13 @@ class Producer:
         """See Owner. A producer has subscribed to nothing."""
         raise ProtocolError("E_INVALID", "a message for a producer")
 
-    def _try_again(self, batches: list[Publishes]) -> None:
+    def _try_again(self, batches: list[AwaitedBatch]) -> None:
         # Not at once: the connection that failed is still in the list.
         self._queue.put_back(batches)
         self._schedule_pump()
 
 
-def is_leaving(refusal: Refused) -> bool:
+def is_leaving(refusal: RefusedError) -> bool:
     """Whether nsqd is stopping or draining, and may be back soon; otherwise its disk is full or
     broken, which an operator has to repair."""
     return refusal.detail.endswith((" exiting", " draining"))

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
-from penstock.client.batches import Batch, checked_topic
+from penstock.client.batches import PublishBatch, checked_topic
 from penstock.client.config import ClientConfig
-from penstock.client.connection import Publishes
+from penstock.client.connection import AwaitedBatch
 from penstock.common.errors import ClientError
 
 __all__ = ["PublishQueue"]
@@ -32,9 +32,9 @@ class PublishQueue:
         self._waiting_bytes_max = config.max_queued_bytes
         self._timeout = config.publish_timeout
         self._added = added
-        self._queue: deque[Publishes] = deque()
-        self._open: dict[str, Publishes] = {}
-        self._unanswered: dict[Publishes, None] = {}  # the oldest first
+        self._queue: deque[AwaitedBatch] = deque()
+        self._open: dict[str, AwaitedBatch] = {}
+        self._unanswered: dict[AwaitedBatch, None] = {}  # the oldest first
         self._waiting_bytes = 0
         self._waiting_for_room: deque[asyncio.Future[None]] = deque()
         self._nothing_waits = asyncio.Event()
@@ -73,7 +73,7 @@ class PublishQueue:
         """A message; the future is done when it is stored."""
         batch = self._open.get(topic)
         if batch is None or batch.size + len(body) + 4 > self._batch_size_max:
-            batch = self._open[topic] = self._append(Batch(checked_topic(topic)))
+            batch = self._open[topic] = self._append(PublishBatch(checked_topic(topic)))
         batch.add(body)
         self._waiting_bytes += len(body) + 4 + _ENTRY_BYTES
         waiter = self._loop.create_future()
@@ -84,7 +84,7 @@ class PublishQueue:
         self, topic: str, bodies: Sequence[bytes], *, defer_ms: int = 0
     ) -> asyncio.Future[None]:
         """Messages that go together, or one that is deferred."""
-        batch: Publishes = Batch(checked_topic(topic), defer_ms=defer_ms)
+        batch: AwaitedBatch = PublishBatch(checked_topic(topic), defer_ms=defer_ms)
         batch.extend(bodies)
         self._append(batch)
         self._waiting_bytes += _weight(batch)
@@ -92,7 +92,7 @@ class PublishQueue:
         batch.waiters.append(waiter)
         return waiter
 
-    def _append(self, batch: Publishes) -> Publishes:
+    def _append(self, batch: AwaitedBatch) -> AwaitedBatch:
         batch.deadline = self._loop.time() + self._timeout
         self._queue.append(batch)
         self._unanswered[batch] = None
@@ -102,18 +102,18 @@ class PublishQueue:
 
     # Sending.
 
-    def take(self) -> Publishes:
+    def take(self) -> AwaitedBatch:
         """The batch to send next; nothing more is added to it."""
         batch = self._queue.popleft()
         self._close(batch)
         return batch
 
-    def put_back(self, batches: Iterable[Publishes]) -> None:
+    def put_back(self, batches: Iterable[AwaitedBatch]) -> None:
         """Batches that were taken and have to be sent again, before all others."""
         still_wanted = [batch for batch in batches if batch in self._unanswered]
         self._queue.extendleft(reversed(still_wanted))
 
-    def split(self, batch: Publishes) -> bool:
+    def split(self, batch: AwaitedBatch) -> bool:
         """Puts back a batch as one for each message; False if it is one already."""
         parts = batch.split()
         if parts and batch in self._unanswered:
@@ -122,7 +122,7 @@ class PublishQueue:
             self.put_back(parts)
         return bool(parts)
 
-    def take_expired(self) -> list[Publishes]:
+    def take_expired(self) -> list[AwaitedBatch]:
         """Those that have waited too long, sent or not. They are to be failed."""
         now = self._loop.time()
         expired = list(takewhile(lambda batch: batch.deadline <= now, self._unanswered))
@@ -133,13 +133,13 @@ class PublishQueue:
                 self._close(batch)
         return expired
 
-    def _close(self, batch: Publishes) -> None:
+    def _close(self, batch: AwaitedBatch) -> None:
         if self._open.get(batch.topic) is batch:
             del self._open[batch.topic]
 
     # Answering.
 
-    def confirmed(self, batch: Publishes) -> None:
+    def confirmed(self, batch: AwaitedBatch) -> None:
         """The batch is stored."""
         if batch in self._unanswered:
             for waiter in batch.waiters:
@@ -147,7 +147,7 @@ class PublishQueue:
                     waiter.set_result(None)
             self._answered(batch)
 
-    def failed(self, batch: Publishes, error: ClientError) -> None:
+    def failed(self, batch: AwaitedBatch, error: ClientError) -> None:
         """The batch will not be tried again."""
         if batch in self._unanswered:
             for waiter in batch.waiters:
@@ -155,7 +155,7 @@ class PublishQueue:
                     waiter.set_exception(error)
             self._answered(batch)
 
-    def _answered(self, batch: Publishes) -> None:
+    def _answered(self, batch: AwaitedBatch) -> None:
         del self._unanswered[batch]
         self._waiting_bytes -= _weight(batch)
         if not self._unanswered:
@@ -167,6 +167,6 @@ class PublishQueue:
                 waiter.set_result(None)
 
 
-def _weight(batch: Publishes) -> int:
+def _weight(batch: AwaitedBatch) -> int:
     """What the batch takes in memory, about."""
     return batch.size - 4 + _ENTRY_BYTES * len(batch.bodies)

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 from penstock.client.config import ClientConfig
 
-__all__ = ["Share", "share_out"]
+__all__ = ["RdyAllocation", "allocate_rdy"]
 
 
-class Share:
+class RdyAllocation:
     """A connection's part: what it may have in flight, since when, and when it last brought
     something."""
 
@@ -26,22 +26,26 @@ class Share:
         self.delivered_at = now
 
 
-def share_out(shares: Sequence[Share], config: ClientConfig, total: int, now: float) -> list[int]:
+def allocate_rdy(
+    shares: Sequence[RdyAllocation], config: ClientConfig, total: int, now: float
+) -> list[int]:
     """What each should have, of `total` for all."""
     if total >= len(shares):
         return _equal_parts(shares, total)
     return _take_turns(shares, config, total, now)
 
 
-def _equal_parts(shares: Sequence[Share], total: int) -> list[int]:
+def _equal_parts(shares: Sequence[RdyAllocation], total: int) -> list[int]:
     if not shares:
         return []
     part, remainder = divmod(total, len(shares))
     return [min(part + (index < remainder), share.rdy_max) for index, share in enumerate(shares)]
 
 
-def _take_turns(shares: Sequence[Share], config: ClientConfig, total: int, now: float) -> list[int]:
-    def precedence(share: Share) -> tuple[int, float]:
+def _take_turns(
+    shares: Sequence[RdyAllocation], config: ClientConfig, total: int, now: float
+) -> list[int]:
+    def precedence(share: RdyAllocation) -> tuple[int, float]:
         """Whose turn it is stays; then come those who wait, the longest first."""
         if not share.rdy:
             return 1, share.changed_at
@@ -51,7 +55,7 @@ def _take_turns(shares: Sequence[Share], config: ClientConfig, total: int, now: 
     return [int(id(share) in chosen) for share in shares]
 
 
-def _has_had_its_turn(share: Share, config: ClientConfig, now: float) -> bool:
+def _has_had_its_turn(share: RdyAllocation, config: ClientConfig, now: float) -> bool:
     since = max(share.changed_at, share.delivered_at)
     return (
         now - since >= config.low_rdy_idle_timeout

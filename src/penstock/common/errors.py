@@ -10,11 +10,11 @@
       HttpRequestError     an HTTP request to another server failed
       AuthError            no auth server authenticated a client
       ClientError          a producer or a consumer could not do what it was asked
-        NotConnected       no nsqd can be reached, or the connection to one is lost
-        NotConfirmed       no nsqd confirmed a publish in time; one may have stored it all the same
-        Refused            an nsqd said no
-        QueueFull          as many publishes are waiting as may wait
-        ClientClosed       it was used after it was closed
+        NotConnectedError  no nsqd can be reached, or a connection is lost
+        NotConfirmedError  no nsqd confirmed a publish in time; it may be stored nevertheless
+        RefusedError       nsqd answered a command with an error
+        QueueFullError     the limit of unconfirmed publishes is reached
+        ClientClosedError  the client was used after close()
       PipelineError        a Spark job failed
       StorageError         a disk operation failed, or the data path cannot be used
         LimitReachedError  the limit on topics or channels is reached
@@ -29,7 +29,7 @@ The text of an `Error` is written for the user and printed alone on a line.
 
 __all__ = [
     "AuthError",
-    "ClientClosed",
+    "ClientClosedError",
     "ClientError",
     "ConfigError",
     "CorruptBatchError",
@@ -42,12 +42,12 @@ __all__ = [
     "LimitReachedError",
     "LineTooLongError",
     "LogClosedError",
-    "NotConfirmed",
-    "NotConnected",
+    "NotConfirmedError",
+    "NotConnectedError",
     "PipelineError",
     "ProtocolError",
-    "QueueFull",
-    "Refused",
+    "QueueFullError",
+    "RefusedError",
     "StorageError",
     "TlsError",
     "UsageError",
@@ -120,19 +120,21 @@ class AuthError(Error):
 
 
 class ClientError(Error):
-    """What a user of `penstock.client` has to expect."""
+    """Base class of the errors of `penstock.client`."""
 
 
-class NotConnected(ClientError):
-    """The text names every address that was tried, and what is wrong with it."""
+class NotConnectedError(ClientError):
+    """No connection to an nsqd. The text names each address that was tried, with the reason."""
 
 
-class NotConfirmed(ClientError):
-    """Publishing it again may store it twice; not doing so may lose it."""
+class NotConfirmedError(ClientError):
+    """No nsqd confirmed a publish in time. Publishing again may store the message twice; not
+    publishing again may lose it."""
 
 
-class Refused(ClientError):
-    """An nsqd refused a command: `code` is the wire's (`E_BAD_TOPIC`, ...), `detail` its words."""
+class RefusedError(ClientError):
+    """nsqd at `address` answered a command with an error: `code` (`E_BAD_TOPIC`, ...) and `detail`
+    as on the wire."""
 
     def __init__(self, address: str, code: str, detail: str = "") -> None:
         super().__init__(address, code, detail)
@@ -144,12 +146,12 @@ class Refused(ClientError):
         return f"{self.address}: {self.code} {self.detail}".rstrip()
 
 
-class QueueFull(ClientError):
-    """A publish that may not wait would have had to."""
+class QueueFullError(ClientError):
+    """`publish_nowait` has no room: `max_queued_bytes` are not confirmed yet."""
 
 
-class ClientClosed(ClientError):
-    """There is nothing left to do it with."""
+class ClientClosedError(ClientError):
+    """The producer or consumer is closed."""
 
 
 class PipelineError(Error):

@@ -70,7 +70,7 @@ class Archived:
 
 def check_order(order: ArchiveOrder) -> Survey:
     """Before Spark is started: whether there is something to archive, and where to. Changes
-    nothing. Raises LakeError, NotConnected or ConfigError."""
+    nothing. Raises LakeError, NotConnectedError or ConfigError."""
     Lake.check_usable(order.lake)
     for topic in order.topics:
         Lake(Path(order.lake)).topic(topic)

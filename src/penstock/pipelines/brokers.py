@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from penstock.common import names
-from penstock.common.errors import ConfigError, HttpRequestError, NotConnected
+from penstock.common.errors import ConfigError, HttpRequestError, NotConnectedError
 from pyspark_nsq.access import Access, base_url
 from pyspark_nsq.http_calls import HttpCalls
 from pyspark_nsq.nodes import Nodes, Survey, Topics
@@ -41,7 +41,7 @@ class Brokers:
     def survey(self, topics: Sequence[str]) -> Survey:
         """What the nodes have of these topics, each of which one must have.
 
-        Raises NotConnected if no node answers, and ConfigError if there is no such topic.
+        Raises NotConnectedError if no node answers, and ConfigError if there is no such topic.
         """
         for topic in filter(names.is_ephemeral, topics):
             raise ConfigError(f"{topic} is ephemeral, and has no history")
@@ -61,7 +61,7 @@ class Brokers:
         )
 
     def check_reachable(self) -> None:
-        """Raises NotConnected unless one of the nodes answers."""
+        """Raises NotConnectedError unless one of the nodes answers."""
         calls, failures = self.calls(), []
         for base in self.nodes().bases():
             try:
@@ -69,7 +69,7 @@ class Brokers:
                 return
             except HttpRequestError as failure:
                 failures.append(str(failure))
-        raise NotConnected("; ".join(failures) or "no lookupd knows of an nsqd")
+        raise NotConnectedError("; ".join(failures) or "no lookupd knows of an nsqd")
 
     def nodes(self) -> Nodes:
         """Raises ConfigError if an address is none."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import TypeVar
 
-from penstock.common.errors import HttpRequestError, NotConnected
+from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.replay_state import Sending
 from penstock.pipelines.stopping import Stop
@@ -48,7 +48,7 @@ class ChunkPublisher:
         self._bases: dict[int, str] = {}
 
     def choose_node(self) -> None:
-        """The first that answers; the topic is made there if need be. Raises NotConnected."""
+        """The first that answers; the topic is made there if need be. Raises NotConnectedError."""
         failures: list[str] = []
         for base in self._nodes.bases():
             try:
@@ -58,7 +58,7 @@ class ChunkPublisher:
                 return
             except HttpRequestError as failure:
                 failures.append(str(failure))
-        raise NotConnected(
+        raise NotConnectedError(
             f"no nsqd can be used: {'; '.join(failures) or 'no lookupd knows of one'}"
         )
 
@@ -121,7 +121,7 @@ class ChunkPublisher:
         while True:
             try:
                 return ask()
-            except (HttpRequestError, NotConnected) as failure:
+            except (HttpRequestError, NotConnectedError) as failure:
                 status = failure.status if isinstance(failure, HttpRequestError) else None
                 is_final = status is not None and status < 500
                 if is_final or time.monotonic() > deadline or self._stop.wait(RETRY_SECONDS):
@@ -129,12 +129,12 @@ class ChunkPublisher:
             self._bases.clear()  # it may come back elsewhere
 
     def _locate(self, node_id: int) -> str:
-        """Where a node is now. Raises HttpRequestError or NotConnected."""
+        """Where a node is now. Raises HttpRequestError or NotConnectedError."""
         if node_id not in self._bases:
             found = self._nodes.survey(Topics((self._topic,))).logs
             key = TopicNode(self._topic, node_id)
             if key not in found:
-                raise NotConnected(f"node {node_id}, which has {self._topic}, is not found")
+                raise NotConnectedError(f"node {node_id}, which has {self._topic}, is not found")
             self._bases[node_id] = found[key].base
         return self._bases[node_id]
 

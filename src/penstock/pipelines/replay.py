@@ -63,7 +63,7 @@ class ReplayOrder:
 
 def check_order(order: ReplayOrder, *, dry_run: bool) -> None:
     """Before Spark is started: whether it can be done at all. Changes nothing. Raises LakeError,
-    NotConnected or ConfigError."""
+    NotConnectedError or ConfigError."""
     time_range(order.start, order.end)
     if names.is_ephemeral(order.target):
         raise ConfigError(f"{order.target} is ephemeral: what it has stored cannot be looked up")
@@ -79,8 +79,8 @@ class Replay:
     """A replay that has been counted, and can be run."""
 
     def __init__(self, spark: SparkSession, order: ReplayOrder, *, restart: bool = False) -> None:
-        """Looks at what there is; changes nothing. Raises LakeError, ConfigError, NotConnected or
-        PipelineError."""
+        """Looks at what there is; changes nothing. Raises LakeError, ConfigError,
+        NotConnectedError or PipelineError."""
         self._order = order
         self._file = order.file()
         with telling_in_words():

@@ -106,7 +106,7 @@ def from_lake(spark: SparkSession, lake: Lake, topic: str) -> Source:
 
 
 def from_history(spark: SparkSession, brokers: Brokers, topic: str) -> Source:
-    """All that the nodes have of it by now. Raises ConfigError or NotConnected."""
+    """All that the nodes have of it by now. Raises ConfigError or NotConnectedError."""
     survey = brokers.survey([topic])
     reader = spark.read.format("nsq").options(**brokers.options()).option("topic", topic)
     return Source(reader.load(), {str(key.node): f.log.next_seq for key, f in survey.logs.items()})

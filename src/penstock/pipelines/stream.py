@@ -121,7 +121,8 @@ def check_order(order: StreamOrder, *, writes: bool) -> None:
 
 
 def survey_sources(order: StreamOrder) -> Survey:
-    """What there is of all sources. Raises NotConnected; ConfigError if there is no such topic."""
+    """What there is of all sources. Raises NotConnectedError; ConfigError if there is no such
+    topic."""
     definition = order.definition
     # These are made as soon as there is something to publish.
     own = {sink.topic for sink in definition.sinks.values()}

@@ -18,7 +18,7 @@ from penstock.client.addresses import parse_lookupds
 from penstock.client.discovery import request_headers
 from penstock.common import names
 from penstock.common.clock import SECOND_NS, SystemClock
-from penstock.common.errors import ClientError, ConfigError, HttpRequestError, NotConnected
+from penstock.common.errors import ClientError, ConfigError, HttpRequestError, NotConnectedError
 from penstock.common.logs import Logger
 from penstock.net.http_client.client import ACCEPT_V1, HttpClient
 from penstock.tools.consumer_options import consumer_config
@@ -121,7 +121,7 @@ class _Archive:
             pause_seconds = refresh_seconds
             try:
                 known = await self._known_topics()
-            except NotConnected as failure:
+            except NotConnectedError as failure:
                 self._log.error("could not retrieve topic list: %s", failure)
                 pause_seconds = min(refresh_seconds, RETRY_SECONDS)
             else:
@@ -136,7 +136,7 @@ class _Archive:
                 self._log.error("topic %s is left out for now: %s", topic, failure)
 
     async def _known_topics(self) -> list[str]:
-        """Of all lookupds together. Raises NotConnected if none can be asked."""
+        """Of all lookupds together. Raises NotConnectedError if none can be asked."""
         # HttpClient asks for V1 by itself.
         headers = [each for each in request_headers(self._config) if each != ACCEPT_V1]
         found: set[str] = set()
@@ -151,5 +151,5 @@ class _Archive:
             else:
                 found.update(answer.topics or ())
         if len(failures) == len(lookupds):
-            raise NotConnected("no lookupd can be asked: " + "; ".join(map(str, failures)))
+            raise NotConnectedError("no lookupd can be asked: " + "; ".join(map(str, failures)))
         return sorted(found)

@@ -16,9 +16,9 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from penstock.client import ClientConfig, Producer
-from penstock.client.batches import cut
+from penstock.client.batches import split_into_batches
 from penstock.common import names
-from penstock.common.errors import ClientError, ConfigError, Error, Refused
+from penstock.common.errors import ClientError, ConfigError, Error, RefusedError
 from penstock.common.logs import Logger
 from penstock.common.option_types import BOOL, INT, STRING, STRINGS
 from penstock.common.options import check_values, option
@@ -161,7 +161,7 @@ class _Publisher:
 
     async def publish(self, records: Sequence[bytes]) -> None:
         """Returns when all are confirmed. Raises ClientError for the first that is not."""
-        batches = [self._publish(run) for run in cut(records, self._batch_size_max)]
+        batches = [self._publish(run) for run in split_into_batches(records, self._batch_size_max)]
         await asyncio.gather(*batches)
 
     async def _publish(self, batch: Sequence[bytes]) -> None:
@@ -170,7 +170,7 @@ class _Publisher:
         try:
             await self._producer.publish_many(self._topic, batch)
             self.confirmed_count += len(batch)
-        except Refused as refusal:
+        except RefusedError as refusal:
             if len(batch) == 1 or refusal.code not in _MAY_BE_ONE_OF_MANY:
                 raise
             for record in batch:

@@ -7,34 +7,39 @@ from functools import partial
 from typing import TypeAlias
 
 from penstock.client.addresses import host_and_port
-from penstock.client.batches import Batch
+from penstock.client.batches import PublishBatch
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
-from penstock.common.errors import CorruptStreamError, NotConnected, ProtocolError, Refused
+from penstock.common.errors import (
+    CorruptStreamError,
+    NotConnectedError,
+    ProtocolError,
+    RefusedError,
+)
 from penstock.net.connect_errors import reason_of
 from penstock.protocol import client as wire
 from penstock.protocol import commands
 
-__all__ = ["Connection", "Publishes"]
+__all__ = [
+    "Connection",
+]
 
-Publishes: TypeAlias = Batch[None]
-
-_Event: TypeAlias = wire.Event[Message, Publishes]
+_Event: TypeAlias = wire.Event[Message, PublishBatch[None]]
 
 RECEIVE_BYTES = 256 * 1024
 
 
 class Connection:
-    """Connected and negotiated when it is made. A message's `Answers`.
+    """The constructor connects and negotiates. Implements `AckChannel` for its messages.
 
-    Making it, and everything else that touches the socket, raises NotConnected or Refused; after
-    that it is closed.
+    The constructor and all methods that use the socket raise NotConnectedError or RefusedError;
+    after that the connection is closed.
     """
 
     def __init__(self, address: str, opening: wire.Opening, config: ClientConfig) -> None:
         self.address = address
         self._config = config
-        self._wire: wire.ClientConnection[Message, Publishes] = wire.ClientConnection(
+        self._wire: wire.ClientConnection[Message, PublishBatch[None]] = wire.ClientConnection(
             opening, partial(Message, self)
         )
         self._finished: list[bytes] = []
@@ -52,7 +57,7 @@ class Connection:
         """How many batches have not been answered."""
         return self._wire.unconfirmed
 
-    def take_unconfirmed(self) -> list[Publishes]:
+    def take_unconfirmed(self) -> list[PublishBatch[None]]:
         """Those of a connection that is lost."""
         return self._wire.take_unconfirmed()
 
@@ -71,7 +76,7 @@ class Connection:
         self._wire.send(rendered)
         self._write()
 
-    def publish(self, batch: Publishes) -> None:
+    def publish(self, batch: PublishBatch[None]) -> None:
         """Sends a batch; a `Confirmed` event will name it."""
         self._wire.publish(batch.render(), batch)
         self._write()
@@ -162,7 +167,7 @@ class Connection:
             sock = socket.create_connection(target, config.dial_timeout, source)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, UnicodeError) as failure:
-            raise NotConnected(f"{self.address}: {reason_of(failure)}") from None
+            raise NotConnectedError(f"{self.address}: {reason_of(failure)}") from None
         return sock
 
     def _open(self) -> None:
@@ -174,9 +179,11 @@ class Connection:
                     return
                 if isinstance(event, wire.Rejected):
                     self.close()
-                    raise Refused(self.address, event.error.code, event.error.detail)
+                    raise RefusedError(self.address, event.error.code, event.error.detail)
         raise self._lost(f"no answer to IDENTIFY within {self._config.response_timeout:g} s")
 
-    def _lost(self, why: str | Exception) -> NotConnected:
+    def _lost(self, why: str | Exception) -> NotConnectedError:
         self.close()
-        return NotConnected(f"{self.address}: {why if isinstance(why, str) else reason_of(why)}")
+        return NotConnectedError(
+            f"{self.address}: {why if isinstance(why, str) else reason_of(why)}"
+        )

@@ -7,18 +7,19 @@ import time
 from collections.abc import Sequence
 from typing import cast
 
-from penstock.client.blocking.connection import Connection, Publishes
+from penstock.client.batches import PublishBatch
+from penstock.client.blocking.connection import Connection
 from penstock.client.blocking.lookup import look_up
 from penstock.client.config import ClientConfig
 from penstock.client.discovery import URGENT_PAUSE_SECONDS_MIN
-from penstock.client.handshake import OpeningFor
+from penstock.client.handshake import HandshakeFor
 from penstock.client.message import Message
-from penstock.client.rdy import Share, share_out
-from penstock.common.errors import ClientError, NotConnected, Refused
+from penstock.client.rdy import RdyAllocation, allocate_rdy
+from penstock.common.errors import ClientError, NotConnectedError, RefusedError
 from penstock.protocol import client as wire
 from penstock.protocol import commands
 
-__all__ = ["Fleet"]
+__all__ = ["ConnectionPool"]
 
 log = logging.getLogger("penstock.client")
 
@@ -26,13 +27,13 @@ log = logging.getLogger("penstock.client")
 RECONNECT_SECONDS = 1.0
 
 
-class Fleet:
+class ConnectionPool:
     """Subscribed connections to `nsqds`, and to all that `lookupds` name for `path`."""
 
     def __init__(
         self,
         config: ClientConfig,
-        opening_for: OpeningFor,
+        opening_for: HandshakeFor,
         nsqds: Sequence[str],
         lookupds: Sequence[str],
         path: str,
@@ -43,7 +44,7 @@ class Fleet:
         self._lookupds = lookupds
         self._path = path
         self._found: set[str] = set()
-        self._shares: dict[Connection, Share] = {}
+        self._shares: dict[Connection, RdyAllocation] = {}
         self._heard_at: dict[Connection, float] = {}
         self._retry_at: dict[str, float] = {}
         self._failures: dict[str, ClientError] = {}
@@ -52,7 +53,7 @@ class Fleet:
         self._selector = selectors.DefaultSelector()
 
     def start(self) -> None:
-        """Raises NotConnected or Refused if no nsqd, or no lookupd, can be used."""
+        """Raises NotConnectedError or RefusedError if no nsqd, or no lookupd, can be used."""
         if self._lookupds:
             self._look_up()
         self._connect_to_missing()
@@ -97,7 +98,7 @@ class Fleet:
         if self._lookupds and now >= self._look_up_at:
             try:
                 self._look_up()
-            except NotConnected as failure:
+            except NotConnectedError as failure:
                 log.warning("%s", failure)
         connected = {connection.address for connection in self._shares}
         for address in dict.fromkeys([*self._nsqds, *sorted(self._found)]):
@@ -113,7 +114,7 @@ class Fleet:
         self._failures.pop(address, None)
         self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
         now = time.monotonic()
-        self._shares[connection] = Share(now, connection.agreed.max_rdy_count)
+        self._shares[connection] = RdyAllocation(now, connection.agreed.max_rdy_count)
         self._heard_at[connection] = now
         self._selector.register(connection, selectors.EVENT_READ)
         self._share_out(now)
@@ -138,7 +139,9 @@ class Fleet:
     def _failure(self) -> ClientError:
         if len(self._failures) == 1:
             return next(iter(self._failures.values()))
-        return NotConnected("no nsqd can be used: " + "; ".join(map(str, self._failures.values())))
+        return NotConnectedError(
+            "no nsqd can be used: " + "; ".join(map(str, self._failures.values()))
+        )
 
     def _look_up(self) -> None:
         pause_seconds = self._config.lookupd_poll_interval
@@ -153,7 +156,7 @@ class Fleet:
         for connection, heard_at in list(self._heard_at.items()):
             if now - max(heard_at, began) >= self._config.read_timeout:
                 reason = f"silent for {self._config.read_timeout:g} s"
-                self._lose(connection, NotConnected(f"{connection.address}: {reason}"))
+                self._lose(connection, NotConnectedError(f"{connection.address}: {reason}"))
 
     # Messages.
 
@@ -174,14 +177,14 @@ class Fleet:
             self._shares[connection].delivered_at = now
         return messages
 
-    def _on_refused(self, connection: Connection, event: wire.Rejected[Publishes]) -> None:
+    def _on_refused(self, connection: Connection, event: wire.Rejected[PublishBatch[None]]) -> None:
         if event.error.fatal:
-            raise Refused(connection.address, event.error.code, event.error.detail)
+            raise RefusedError(connection.address, event.error.code, event.error.detail)
         log.info("%s: %s", connection.address, event.error)
 
     def _share_out(self, now: float) -> None:
         connections, shares = list(self._shares), list(self._shares.values())
-        parts = share_out(shares, self._config, self._config.max_in_flight, now)
+        parts = allocate_rdy(shares, self._config, self._config.max_in_flight, now)
         for connection, share, rdy in zip(connections, shares, parts, strict=True):
             if rdy != share.rdy:
                 share.rdy, share.changed_at = rdy, now

@@ -14,12 +14,12 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
-from penstock.client.blocking.connection_pool import Fleet
+from penstock.client.blocking.connection_pool import ConnectionPool
 from penstock.client.config import ClientConfig
 from penstock.client.discovery import producers_of
-from penstock.client.handshake import checked_subscription, consumer_opening
+from penstock.client.handshake import check_subscription, consumer_handshake
 from penstock.client.message import Message
-from penstock.common.errors import ClientClosed, ConfigError
+from penstock.common.errors import ClientClosedError, ConfigError
 
 __all__ = ["Consumer"]
 
@@ -43,7 +43,7 @@ class Consumer:
         max_in_flight: int | None = None,
         config: ClientConfig | None = None,
     ) -> None:
-        checked_subscription(topic, channel)
+        check_subscription(topic, channel)
         config = config or ClientConfig()
         if max_in_flight is not None:
             config = replace(config, max_in_flight=max_in_flight)
@@ -52,9 +52,9 @@ class Consumer:
             raise ConfigError("a consumer needs the address of an nsqd or of a lookupd")
         self.topic = topic
         self.channel = channel
-        self._fleet = Fleet(
+        self._pool = ConnectionPool(
             config,
-            consumer_opening(config, topic, channel),
+            consumer_handshake(config, topic, channel),
             nsqds,
             lookupds,
             producers_of(topic),
@@ -78,11 +78,11 @@ class Consumer:
         self.close()
 
     def start(self) -> None:
-        """Subscribes. Raises NotConnected or Refused if no nsqd, or no lookupd, can be used; but a
-        topic that no lookupd knows yet is waited for."""
+        """Subscribe. Raises NotConnectedError or RefusedError if no nsqd, or no lookupd, can be
+        used. If no lookupd knows the topic yet, the consumer waits for it."""
         self._started = True
         try:
-            self._fleet.start()
+            self._pool.start()
         except BaseException:
             self.close()
             raise
@@ -94,8 +94,8 @@ class Consumer:
         self._closed = True
         while self._inbox:
             self._inbox.popleft().requeue()
-        self._fleet.flush()
-        self._fleet.close()
+        self._pool.flush()
+        self._pool.close()
 
     # Messages.
 
@@ -120,14 +120,14 @@ class Consumer:
 
     def flush(self) -> None:
         """Sends the answers given so far."""
-        self._fleet.flush()
+        self._pool.flush()
 
     def _prepare(self, timeout: float) -> None:
         """Waits for messages if there are none here."""
         if self._closed:
-            raise ClientClosed("the consumer is closed")
+            raise ClientClosedError("the consumer is closed")
         if not self._started:
             self.start()
-        self._fleet.flush()
+        self._pool.flush()
         if not self._inbox:
-            self._inbox.extend(self._fleet.receive(timeout))
+            self._inbox.extend(self._pool.receive(timeout))

@@ -7,7 +7,7 @@ from http.client import HTTPException
 
 from penstock.client.config import ClientConfig
 from penstock.client.discovery import parse_answer, request_headers
-from penstock.common.errors import HttpRequestError, NotConnected
+from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.net.http_client.failures import http_reason
 from penstock.net.http_client.target import without_secrets
 
@@ -20,7 +20,7 @@ _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
 
 def look_up(lookupds: Sequence[str], path: str, config: ClientConfig) -> set[str]:
-    """The addresses that the lookupds know together. Raises NotConnected if none answers."""
+    """The addresses that the lookupds know together. Raises NotConnectedError if none answers."""
     found: set[str] = set()
     failures = []
     for lookupd in lookupds:
@@ -29,7 +29,7 @@ def look_up(lookupds: Sequence[str], path: str, config: ClientConfig) -> set[str
         except HttpRequestError as failure:
             failures.append(failure)
     if len(failures) == len(lookupds):
-        raise NotConnected("no lookupd can be asked: " + "; ".join(map(str, failures)))
+        raise NotConnectedError("no lookupd can be asked: " + "; ".join(map(str, failures)))
     return found
 
 

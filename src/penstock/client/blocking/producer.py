@@ -16,21 +16,21 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
-from penstock.client.batches import Batch, checked_bodies, checked_topic, cut
-from penstock.client.blocking.connection import Connection, Publishes
+from penstock.client.batches import PublishBatch, checked_bodies, checked_topic, split_into_batches
+from penstock.client.blocking.connection import Connection
 from penstock.client.blocking.lookup import look_up
 from penstock.client.config import ClientConfig
 from penstock.client.delays import Delay, to_ms
 from penstock.client.discovery import ALL_NODES
-from penstock.client.handshake import producer_opening
+from penstock.client.handshake import producer_handshake
 from penstock.client.producer import TRY_ELSEWHERE, is_leaving
 from penstock.common.errors import (
-    ClientClosed,
+    ClientClosedError,
     ClientError,
     ConfigError,
-    NotConfirmed,
-    NotConnected,
-    Refused,
+    NotConfirmedError,
+    NotConnectedError,
+    RefusedError,
 )
 from penstock.protocol import client as wire
 
@@ -41,7 +41,7 @@ RETRY_SECONDS = (0.1, 1.0)
 
 
 class Producer:
-    """Publishes to one nsqd, or to the next of several that can be used. Connects when needed."""
+    """Publishes to one nsqd, or to the first of several that works. Connects when needed."""
 
     def __init__(
         self,
@@ -54,14 +54,14 @@ class Producer:
         self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
         if not self._nsqds and not self._lookupds:
             raise ConfigError("a producer needs the address of an nsqd or of a lookupd")
-        self._opening_for = producer_opening(self._config, heartbeats=False)
+        self._opening_for = producer_handshake(self._config, heartbeats=False)
         self._lock = threading.Lock()
         self._candidates: deque[str] = deque()
         self._connection: Connection | None = None
         self._closed = False
 
     def __enter__(self) -> Self:
-        """Connects. Raises NotConnected or Refused if no nsqd can be used."""
+        """Connects. Raises NotConnectedError or RefusedError if no nsqd can be used."""
         with self._lock:
             self._connect_to_any()
         return self
@@ -81,30 +81,29 @@ class Producer:
             self._drop_connection()
 
     def publish(self, topic: str, body: bytes, *, defer: Delay = 0) -> None:
-        """Publishes a message, and returns when nsqd has stored it.
+        """Publish a message; return when nsqd has stored it.
 
-        With `defer`, seconds or a timedelta, it is delivered that much later. Raises Refused if
-        nsqd does not take it, and NotConfirmed if none has confirmed it in `publish_timeout`.
+        `defer` delays the delivery (seconds or timedelta). Raises RefusedError if nsqd refuses the
+        message, and NotConfirmedError if no nsqd confirms within `publish_timeout`.
         """
         self.publish_many(topic, [body], defer=defer)
 
     def publish_many(self, topic: str, bodies: Iterable[bytes], *, defer: Delay = 0) -> None:
-        """Publishes messages, in as few commands as they fit into, several under way at a time.
+        """Publish messages in as few MPUBs as `max_batch_size` allows, several of them in flight.
 
-        What fits into one is stored whole or not at all; if this raises, some of the others may
-        have been stored.
+        Each MPUB is atomic. If this raises, some of the MPUBs may have been stored.
         """
         checked_topic(topic)
         defer_ms = to_ms(defer)
         size_max = 0 if defer_ms else self._config.max_batch_size
-        batches: deque[Publishes] = deque()
-        for run in cut(checked_bodies(bodies), size_max):
-            batch: Publishes = Batch(topic, defer_ms=defer_ms)
+        batches: deque[PublishBatch[None]] = deque()
+        for run in split_into_batches(checked_bodies(bodies), size_max):
+            batch: PublishBatch[None] = PublishBatch(topic, defer_ms=defer_ms)
             batch.extend(run)
             batches.append(batch)
         with self._lock:
             if self._closed:
-                raise ClientClosed("the producer is closed")
+                raise ClientClosedError("the producer is closed")
             try:
                 self._publish_all(batches)
             except BaseException:
@@ -113,7 +112,7 @@ class Producer:
 
     # Sending, and sending again.
 
-    def _publish_all(self, batches: deque[Publishes]) -> None:
+    def _publish_all(self, batches: deque[PublishBatch[None]]) -> None:
         """Every confirmation gives the rest `publish_timeout` again."""
         deadline = time.monotonic() + self._config.publish_timeout
         failure: ClientError | str = "nsqd is too slow"
@@ -122,23 +121,25 @@ class Producer:
             left = deadline - time.monotonic()
             if left <= 0:
                 within = f"{self._config.publish_timeout:g} s"
-                raise NotConfirmed(f"not confirmed within {within}: {failure}")
+                raise NotConfirmedError(f"not confirmed within {within}: {failure}")
             try:
                 if self._step(self._usable_connection(), batches, left):
                     deadline = time.monotonic() + self._config.publish_timeout
                     attempts = _Attempts()
-            except (NotConnected, Refused) as error:
+            except (NotConnectedError, RefusedError) as error:
                 failure = error
                 address = "" if self._connection is None else self._connection.address
                 self._take_back(batches)
-                if isinstance(error, Refused) and error.code not in TRY_ELSEWHERE:
+                if isinstance(error, RefusedError) and error.code not in TRY_ELSEWHERE:
                     raise
                 if attempts.cannot_store(error, self._candidates):
                     raise
                 pause = attempts.next_pause(address, self._candidates)
                 time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
 
-    def _step(self, connection: Connection, batches: deque[Publishes], seconds: float) -> bool:
+    def _step(
+        self, connection: Connection, batches: deque[PublishBatch[None]], seconds: float
+    ) -> bool:
         """Sends what may be under way, and waits for an answer: whether there was one."""
         while batches and connection.unconfirmed < self._config.max_batches_in_flight:
             connection.publish(batches.popleft())
@@ -148,12 +149,12 @@ class Producer:
             if isinstance(event, wire.Rejected):
                 if event.receipt is not None:
                     batches.appendleft(event.receipt)
-                raise Refused(connection.address, event.error.code, event.error.detail)
+                raise RefusedError(connection.address, event.error.code, event.error.detail)
         if not events and seconds > patience:
-            raise NotConnected(f"{connection.address}: no answer within {patience:g} s")
+            raise NotConnectedError(f"{connection.address}: no answer within {patience:g} s")
         return bool(events)
 
-    def _take_back(self, batches: deque[Publishes]) -> None:
+    def _take_back(self, batches: deque[PublishBatch[None]]) -> None:
         """What the lost connection has not confirmed has to be sent again, first."""
         if self._connection is not None:
             batches.extendleft(reversed(self._connection.take_unconfirmed()))
@@ -186,7 +187,7 @@ class Producer:
         if len(failures) == 1:
             raise failures[0]
         why = "; ".join(map(str, failures)) or "no lookupd knows of one"
-        raise NotConnected(f"no nsqd can be used: {why}")
+        raise NotConnectedError(f"no nsqd can be used: {why}")
 
     def _find_candidates(self) -> None:
         found: set[str] = set()
@@ -210,7 +211,7 @@ class _Attempts:
 
     def cannot_store(self, error: ClientError, nsqds: Collection[str]) -> bool:
         """Whether all of these nsqds have refused because they cannot write to their disk."""
-        if not isinstance(error, Refused) or is_leaving(error):
+        if not isinstance(error, RefusedError) or is_leaving(error):
             return False
         self._refused_by.add(error.address)
         return self._refused_by.issuperset(nsqds)
