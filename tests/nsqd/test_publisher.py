@@ -11,7 +11,6 @@ from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.common.clock import SECOND_NS
 from penstock.common.errors import StorageError
-from penstock.nsqd.durability import Durability
 from penstock.nsqd.publisher import TURN_BYTES, Batch, Publisher
 from penstock.protocol import frames
 from penstock.storage import DataPath, GroupCommit, LogSettings
@@ -63,14 +62,12 @@ class Bench:
         self.clock = ManualClock()
         self.appends = Appends()
         loop = asyncio.get_running_loop()
-        self.commit = GroupCommit(loop.call_soon_threadsafe, loop.call_later)
+        self.commit = GroupCommit(loop.call_soon_threadsafe, loop.call_later, sync_every=sync_every)
         self.data_path = DataPath.open("", LogSettings(), self.files)
         self.broker = Broker(
             BrokerSettings(), self.data_path, self.appends, self.clock, lambda: 0.0
         )
-        self.publisher = Publisher(
-            Durability(self.commit, sync_every), self._end_turn_soon, raise_bug
-        )
+        self.publisher = Publisher(self.commit, self._end_turn_soon, raise_bug)
 
     def _end_turn_soon(self) -> None:
         asyncio.get_running_loop().call_soon(self.end_turn)

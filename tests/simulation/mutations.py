@@ -25,12 +25,12 @@ from penstock.broker.memory_queue import Backlog
 from penstock.broker.message_id import seq_of
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.nsqd.durability import Durability
 from penstock.nsqd.publisher import Batch
 from penstock.nsqd.replies import Replies
 from penstock.nsqd.session import Session
 from penstock.protocol import frames as wire
 from penstock.storage.cursors import Cursors
+from penstock.storage.fsync import GroupCommit
 from penstock.storage.topic_log import TopicLog
 
 __all__ = ["MUTATIONS", "SEEDS_MAX", "Mutation", "seeds_until_found"]
@@ -105,12 +105,12 @@ def _write_that_fails_is_no_failure(right: Any) -> Any:
 
 
 def _ack_before_sync(right: Any) -> Any:
-    def is_safe(self: Durability, topic: Topic) -> bool:
-        if not right(self, topic):
-            self.sync(topic, lambda _failure: None)
+    def request_in_background(self: GroupCommit, log: TopicLog) -> bool:
+        if not right(self, log):
+            self.request(log, lambda _failure: None)
         return True
 
-    return is_safe
+    return request_in_background
 
 
 def _requeue_is_lost(right: Any) -> Any:
@@ -347,8 +347,8 @@ MUTATIONS = (
     ),
     Mutation(
         "with sync-every 1, a publish is acknowledged before its fsync",
-        Durability,
-        "is_safe",
+        GroupCommit,
+        "request_in_background",
         _ack_before_sync,
     ),
     Mutation(

@@ -27,7 +27,6 @@ from penstock.net.connection_limits import Admission
 from penstock.nsqd import metadata, tcp
 from penstock.nsqd.auth import Authenticator
 from penstock.nsqd.daemon import SAVE_SECONDS, Nsqd
-from penstock.nsqd.durability import Durability
 from penstock.nsqd.error_counters import Refusals
 from penstock.nsqd.heartbeat import Patience
 from penstock.nsqd.metadata_writer import DELAY_SECONDS
@@ -40,7 +39,7 @@ from penstock.protocol.identify import ServerOffer
 from penstock.protocol.limits import Limits
 from penstock.storage import DataPath, GroupCommit, LogSettings, topic_storage
 from penstock.storage.files import storage_error, write_all
-from penstock.storage.sync import Syncable, SyncJob, run_sync
+from penstock.storage.fsync import FsyncJob, FsyncTarget, fsync_now
 from penstock.testing import FaultyFiles, ManualClock
 from penstock.testing.bugs import raise_bug
 
@@ -125,10 +124,12 @@ class _ObservedPublisher(Publisher):
 class _SteppedCommit(GroupCommit):
     """Fsyncs when the simulation lets the disk get on with it."""
 
-    def __init__(self, loop: SimulatedLoop, *, is_slow: bool) -> None:
+    def __init__(self, loop: SimulatedLoop, *, is_slow: bool, sync_every: int) -> None:
         self._loop = loop
         self._is_slow = is_slow
-        super().__init__(loop.call_soon, loop.call_later, report_bug=raise_bug)
+        super().__init__(
+            loop.call_soon, loop.call_later, sync_every=sync_every, report_bug=raise_bug
+        )
 
     @property
     def is_busy(self) -> bool:
@@ -137,7 +138,7 @@ class _SteppedCommit(GroupCommit):
     def _start_thread(self) -> None:
         """There are no threads in a simulation."""
 
-    def _submit(self, log: Syncable, job: SyncJob) -> None:
+    def _submit(self, log: FsyncTarget, job: FsyncJob) -> None:
         self._jobs.put((log, job))
         if not self._is_slow:
             self._loop.call_soon(self.run_jobs)
@@ -240,13 +241,15 @@ class Node(Nsqd):
         self._save_seconds = SAVE_SECONDS
         self._housekeeping = None
         self._lookups = self._history = _Nobody()  # type: ignore[assignment]
-        self._stepped = _SteppedCommit(loop, is_slow=setup.disk_is_slow)
+        self._stepped = _SteppedCommit(
+            loop, is_slow=setup.disk_is_slow, sync_every=setup.sync_every
+        )
+        self._commit = self._stepped
         self._metadata_file = _MetadataFile(
             files, loop, lambda: metadata.render(self.broker.topics.values())
         )
         self._metadata = self._metadata_file  # type: ignore[assignment]
-        self.durability = Durability(self._stepped, setup.sync_every)
-        publisher = _ObservedPublisher(self.durability, self._end_turn_soon, raise_bug)
+        publisher = _ObservedPublisher(self._stepped, self._end_turn_soon, raise_bug)
         publisher.observe(observer, clock)
         if setup.node_id % 2:  # It would take a while until it begins to by itself.
             publisher.store_at_once()
@@ -356,16 +359,16 @@ def surroundings(loop: SimulatedLoop) -> Iterator[None]:
     try:
         with (
             patch.object(tcp, "monotonic", lambda: 0.0),
-            patch.object(topic_storage, "try_syncs", _try_syncs_in_turn),
+            patch.object(topic_storage, "fsync_in_parallel", _try_syncs_in_turn),
         ):
             yield
     finally:
         asyncio._set_running_loop(None)
 
 
-def _try_syncs_in_turn(targets: list[Syncable]) -> None:
+def _try_syncs_in_turn(targets: list[FsyncTarget]) -> None:
     for target in targets:
         try:
-            run_sync(target)
+            fsync_now(target)
         except StorageError:
             continue  # it still needs it

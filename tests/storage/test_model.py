@@ -27,7 +27,7 @@ from penstock.common.errors import StorageError
 from penstock.storage import DataPath, LogSettings, Note, Progress, check_data_path
 from penstock.storage import index as index_module
 from penstock.storage import topic_log as topic_log_module
-from penstock.storage.sync import SyncJob, run_job
+from penstock.storage.fsync import FsyncJob, run_job
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 from penstock.testing.files import Operation
 
@@ -103,9 +103,9 @@ class LogMachine(RuleBasedStateMachine):
         self.channels: dict[str, ChannelModel] = {}
         self.uncertain: set[str] = set()
         """Channels whose creation, move or removal failed or never returned."""
-        self.log_sync: tuple[SyncJob, int] | None = None
+        self.log_sync: tuple[FsyncJob, int] | None = None
         """A sync under way, and what it will have made safe."""
-        self.cursors_sync: tuple[SyncJob, list[tuple[ChannelModel, set[int]]]] | None = None
+        self.cursors_sync: tuple[FsyncJob, list[tuple[ChannelModel, set[int]]]] | None = None
         self.is_power_lost_next = False
         self.random = Random(0)
         self.serial = 0

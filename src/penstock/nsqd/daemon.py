@@ -40,7 +40,6 @@ from penstock.net.tls import over_tls
 from penstock.nsqd import metadata, settings
 from penstock.nsqd.auth import Authenticator
 from penstock.nsqd.drain import Drain
-from penstock.nsqd.durability import Durability
 from penstock.nsqd.error_counters import Refusals
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http import HttpApi, HttpServices
@@ -161,12 +160,12 @@ class Nsqd:
         self._commit = GroupCommit(
             self._loop.call_soon_threadsafe,
             self._loop.call_later,
+            # nsq compat: with 0, only --sync-timeout decides.
+            sync_every=options.sync_every or sys.maxsize,
             observe_seconds=self._sync_seconds.observe,
             report_bug=self.report_bug,
         )
-        # nsq compat: with 0, only --sync-timeout decides.
-        self.durability = Durability(self._commit, options.sync_every or sys.maxsize)
-        self._publisher = Publisher(self.durability, self._end_turn_soon, self.report_bug)
+        self._publisher = Publisher(self._commit, self._end_turn_soon, self.report_bug)
         self._metadata = MetadataWriter(
             self._path, lambda: metadata.render(self.broker.topics.values()), log
         )
@@ -342,7 +341,7 @@ class Nsqd:
             if failure is not None or topic is None or topic.store is None or topic.closed:
                 done(failure)
             else:
-                self.durability.sync_channels(topic, done)
+                self._commit.request(topic.store.cursors, done)
 
         self._metadata.write(metadata_written)
 
@@ -497,9 +496,11 @@ class Nsqd:
         )
 
     def _sync_rest(self) -> None:
-        for failure in self.broker.try_on_each(
-            self.broker.topics.values(), self.durability.sync_rest
-        ):
+        def request(topic: Topic) -> None:
+            if topic.store is not None:
+                self._commit.request_if_unsynced(topic.store.log, topic.store.cursors)
+
+        for failure in self.broker.try_on_each(self.broker.topics.values(), request):
             self.log.error("failed to sync - %s", failure)
 
     def _tend_logs(self) -> None:

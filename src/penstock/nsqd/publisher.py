@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from penstock.broker.topic import Topic
 from penstock.common.errors import InternalError, LogClosedError, StorageError
-from penstock.nsqd.durability import Durability
+from penstock.storage import GroupCommit, TopicLog
 
 __all__ = ["Batch", "Publisher", "Waiter"]
 
@@ -69,16 +69,16 @@ class Publisher:
 
     def __init__(
         self,
-        durability: Durability,
+        commit: GroupCommit,
         end_turn_soon: Callable[[], None],
         report_bug: Callable[[str, Exception], None],
     ) -> None:
         """`end_turn_soon` sees to it that `store` and then `answer` are called at the end of the
         loop's turn. `report_bug` is called with unexpected exceptions; each fails only its
         own batch."""
-        self._durability = durability
+        self._commit = commit
         self._report_bug = report_bug
-        self._sync_every = durability.sync_every
+        self._sync_every = commit.sync_every
         self._end_turn_soon = end_turn_soon
         self._batches: dict[Topic, Batch] = {}
         self._byte_size = 0  # of all that is in them
@@ -140,7 +140,7 @@ class Publisher:
         """Stores a batch, which is answered by the end of the turn or after an fsync."""
         try:
             unsynced_count = topic.publish(batch.bodies)
-            batch.is_safe = unsynced_count < self._sync_every or self._durability.is_safe(topic)
+            batch.is_safe = unsynced_count < self._sync_every or self._request_in_background(topic)
             if not batch.is_safe:
                 self._sync(topic, batch)
         except StorageError as failure:
@@ -154,7 +154,7 @@ class Publisher:
 
     def _maybe_syncing(self, topic: Topic) -> Batch | None:
         """The batch that is answered once it has been synced; None if nobody need wait for that."""
-        if self._durability.is_safe(topic):
+        if self._request_in_background(topic):
             return None
         batch = Batch([])  # The bodies are stored; do not keep them until the batch is answered.
         self._sync(topic, batch)
@@ -168,4 +168,9 @@ class Publisher:
                 failure = StorageError(f"topic {topic.name} was deleted")
             batch.settle(failure, self._report_bug)
 
-        self._durability.sync(topic, synced)
+        assert isinstance(topic.log, TopicLog)
+        self._commit.request(topic.log, synced)
+
+    def _request_in_background(self, topic: Topic) -> bool:
+        assert isinstance(topic.log, TopicLog)
+        return self._commit.request_in_background(topic.log)

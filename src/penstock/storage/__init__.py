@@ -6,7 +6,7 @@ from penstock.storage.check import check_data_path
 from penstock.storage.cursors import Cursors
 from penstock.storage.data_dir import DataPath
 from penstock.storage.files import Files, RealFiles
-from penstock.storage.group_commit import GroupCommit
+from penstock.storage.fsync import GroupCommit
 from penstock.storage.index import DeferredBatch
 from penstock.storage.issue import Finding
 from penstock.storage.progress import Note, Progress

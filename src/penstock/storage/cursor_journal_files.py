@@ -12,11 +12,12 @@ import contextlib
 
 from penstock.storage.cursor_journal import BadRecord, Record, walk_journal
 from penstock.storage.file_pool import FilePool, Handle
-from penstock.storage.files import Files, append_to, storage_error, write_all
+from penstock.storage.files import Files, append_to, write_all
+from penstock.storage.fsync import JournalFsync
 from penstock.storage.issue import Finding
 from penstock.storage.layout import CURSORS_BAD_NAME, cursors_name, maybe_generation
 
-__all__ = ["JournalFiles", "JournalSync", "current_generation", "read_journals"]
+__all__ = ["JournalFiles", "current_generation", "read_journals"]
 
 # A journal below this size is not worth compacting: it is read in about a millisecond.
 _COMPACT_BYTES = 64 * 1024
@@ -107,10 +108,10 @@ class JournalFiles:
             self._stale.append(self._current.path)
             self._current = None
 
-    def begin_sync(self) -> "JournalSync":
+    def begin_sync(self) -> JournalFsync:
         """The fsyncs for all that has been written. Raises StorageError."""
         assert self._current is not None
-        return JournalSync(
+        return JournalFsync(
             self._pool.files,
             self._folder,
             self._current,
@@ -118,7 +119,7 @@ class JournalFiles:
             stale=tuple(self._stale),
         )
 
-    def end_sync(self, job: "JournalSync") -> None:
+    def end_sync(self, job: JournalFsync) -> None:
         """Removes the files that are obsolete after a successful sync."""
         self._new_names -= job.new_names
         for path in job.stale:
@@ -154,45 +155,6 @@ class JournalFiles:
 
     def _path(self, generation: int) -> str:
         return f"{self._folder}/{cursors_name(generation)}"
-
-
-class JournalSync:
-    """The fsyncs of one `begin_sync`. While it lasts, the journal stays open."""
-
-    def __init__(
-        self,
-        files: Files,
-        folder: str,
-        handle: Handle,
-        *,
-        new_names: int,
-        stale: tuple[str, ...],
-    ) -> None:
-        self.path = handle.path
-        self.new_names = new_names
-        self.stale = stale
-        """Files that are not needed once this has run."""
-        self._files = files
-        self._folder = folder
-        self._handle = handle
-        try:
-            handle.pin()
-        except OSError as error:
-            raise storage_error("open", handle.path, error) from error
-        self._is_pinned = True
-
-    def run(self) -> None:
-        """Fsyncs the journal and, if the file is new, its folder and the folder of the topics."""
-        self._handle.open().sync()
-        if self.new_names:
-            self._files.sync_folder(self._folder)
-            self._files.sync_folder(self._folder.rpartition("/")[0])
-
-    def release(self) -> None:
-        """Unpins the file, so that the pool may close it. Idempotent."""
-        if self._is_pinned:
-            self._is_pinned = False
-            self._handle.unpin()
 
 
 def read_journals(files: Files, folder: str) -> dict[int, list[Record | BadRecord]]:

@@ -24,13 +24,13 @@ from penstock.storage.cursor_journal import (
     Reserve,
     encode_record,
 )
-from penstock.storage.cursor_journal_files import JournalFiles, JournalSync
+from penstock.storage.cursor_journal_files import JournalFiles
 from penstock.storage.file_pool import FilePool
 from penstock.storage.files import storage_error
+from penstock.storage.fsync import FsyncJob, JournalFsync, fsync_now
 from penstock.storage.issue import Finding
 from penstock.storage.progress import Note, Progress
 from penstock.storage.ranges import RangeSet, runs_of
-from penstock.storage.sync import SyncJob, run_sync
 
 __all__ = ["Cursors"]
 
@@ -142,9 +142,9 @@ class Cursors:
 
     def sync(self) -> None:
         """Fsyncs here and now; `GroupCommit` does so without blocking. Raises StorageError."""
-        run_sync(self)
+        fsync_now(self)
 
-    def begin_sync(self) -> JournalSync:
+    def begin_sync(self) -> JournalFsync:
         """The fsyncs that make all that is written now safe; one at a time. Raises StorageError."""
         assert not self._is_syncing
         self._refuse_if_closed()
@@ -154,9 +154,9 @@ class Cursors:
         self._is_syncing = self._is_synced = True
         return job
 
-    def end_sync(self, job: SyncJob, error: StorageError | None) -> None:
-        """Draws the conclusions from how a job of `begin_sync` ended."""
-        assert isinstance(job, JournalSync)
+    def end_sync(self, job: FsyncJob, error: StorageError | None) -> None:
+        """Apply the result of an fsync."""
+        assert isinstance(job, JournalFsync)
         self._is_syncing = False
         job.release()
         if self._is_closed:

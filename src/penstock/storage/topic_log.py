@@ -24,12 +24,11 @@ from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage.batch import HEADER_BYTES
 from penstock.storage.file_pool import FilePool
 from penstock.storage.files import storage_error
+from penstock.storage.fsync import FsyncJob, LogFsync, fsync_now
 from penstock.storage.index import DeferredBatch
 from penstock.storage.issue import Finding
-from penstock.storage.log_sync import LogSync
 from penstock.storage.segment import Run, Segment, SegmentInfo
 from penstock.storage.settings import LogSettings, Retention
-from penstock.storage.sync import SyncJob, run_sync
 
 __all__ = ["CHECKPOINT_SPACING_BYTES", "READ_BYTES", "TopicLog"]
 
@@ -293,15 +292,15 @@ class TopicLog:
 
     def sync(self) -> None:
         """Fsyncs here and now; `GroupCommit` does so without blocking. Raises StorageError."""
-        run_sync(self)
+        fsync_now(self)
 
-    def begin_sync(self) -> LogSync:
+    def begin_sync(self) -> LogFsync:
         """The fsyncs that make all that is stored now safe; one at a time. Raises StorageError."""
         assert not self._is_syncing
         if self._is_closed:
             raise self._refusal()
         folders = [self._folder, self._folder.rpartition("/")[0]] if self._new_names else []
-        job = LogSync(
+        job = LogFsync(
             self._pool.files,
             self._folder,
             self._unsynced_segments(),
@@ -314,9 +313,9 @@ class TopicLog:
         self.sync_asked_seq = self.next_seq
         return job
 
-    def end_sync(self, job: SyncJob, error: StorageError | None) -> None:
-        """Draws the conclusions from how a job of `begin_sync` ended."""
-        assert isinstance(job, LogSync)
+    def end_sync(self, job: FsyncJob, error: StorageError | None) -> None:
+        """Apply the result of an fsync."""
+        assert isinstance(job, LogFsync)
         self._is_syncing = False
         job.release()
         if self._is_closed:

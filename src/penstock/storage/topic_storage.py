@@ -12,10 +12,10 @@ from penstock.common.errors import StorageError
 from penstock.storage.clean_shutdown import LastEnd
 from penstock.storage.cursors import Cursors
 from penstock.storage.file_pool import FilePool
+from penstock.storage.fsync import FsyncTarget, fsync_in_parallel
 from penstock.storage.issue import Finding
 from penstock.storage.recovery import Loaded, load_segments
 from penstock.storage.settings import LogSettings
-from penstock.storage.sync import Syncable, try_syncs
 from penstock.storage.topic_log import TopicLog
 
 __all__ = [
@@ -87,8 +87,8 @@ def _try_to_sync(stores: Sequence[TopicStore]) -> None:
     for store in stores:
         with suppress(Exception):
             store.cursors.flush()
-    parts: list[Syncable] = [part for store in stores for part in (store.log, store.cursors)]
-    try_syncs([part for part in parts if part.needs_sync])
+    parts: list[FsyncTarget] = [part for store in stores for part in (store.log, store.cursors)]
+    fsync_in_parallel([part for part in parts if part.needs_sync])
 
 
 def create_store(pool: FilePool, folder: str, settings: LogSettings, next_seq: int) -> TopicStore:

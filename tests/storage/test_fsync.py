@@ -11,8 +11,8 @@ import pytest
 from tests.storage.frames import WALL_NS, frames, open_topic
 
 from penstock.common.errors import InternalError, StorageError
-from penstock.storage import DataPath, GroupCommit, LogSettings, TopicStore, group_commit
-from penstock.storage.group_commit import RUNNING_MAX, Done
+from penstock.storage import DataPath, GroupCommit, LogSettings, TopicStore, fsync
+from penstock.storage.fsync import RUNNING_MAX, FsyncCallback
 from penstock.testing import FaultyFiles, MemoryFiles
 from penstock.testing.waiting import wait_until
 
@@ -22,13 +22,14 @@ PATIENCE_SECONDS = 60.0
 class Owner:
     """The thread of the test, in the place of an event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sync_every: int = 2500) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self.sync_seconds: list[float] = []
         self.bugs: list[tuple[str, Exception]] = []
         self.commit = GroupCommit(
             self._calls.put,
             self._call_later,
+            sync_every=sync_every,
             observe_seconds=self.sync_seconds.append,
             report_bug=lambda doing, bug: self.bugs.append((doing, bug)),
         )
@@ -136,7 +137,7 @@ def test_requests_during_an_fsync_share_the_next_one(
 ) -> None:
     order: list[str] = []
 
-    def told(name: str) -> Done:
+    def told(name: str) -> FsyncCallback:
         return lambda _: order.append(name)
 
     store.log.append(frames("a"), WALL_NS)
@@ -195,7 +196,7 @@ def test_logs_that_wait_are_synced_in_the_order_of_their_requests(
 def test_an_unexpected_exception_fails_one_request_and_no_other(
     owner: Owner, disk: HeldDisk, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    monkeypatch.setattr(group_commit, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(fsync, "RETRY_SECONDS", 0.01)
     data_path = DataPath.open("data", LogSettings(), disk)
     faulty, good = (data_path.open_topic(name, wall_ns=WALL_NS)[0].log for name in "ab")
     outcomes: dict[str, StorageError | None] = {}
@@ -270,7 +271,7 @@ class TestFailures:
 
     @pytest.fixture(autouse=True)
     def short_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(group_commit, "RETRY_SECONDS", 0.01)
+        monkeypatch.setattr(fsync, "RETRY_SECONDS", 0.01)
 
     def test_they_are_told_and_healed_unasked(
         self, owner: Owner, store: TopicStore, files: FaultyFiles
@@ -348,3 +349,32 @@ def test_closing_waits_for_what_is_under_way_and_what_is_waiting(
     assert [None, None] == done
     assert store.log.next_seq == store.log.synced_seq
     owner.run_what_is_left()
+
+
+def test_background_fsync_is_not_requested_with_sync_every_1() -> None:
+    owner = Owner(sync_every=1)
+    _, store = open_topic(HeldDisk())
+    store.log.append(frames("a"), WALL_NS)
+
+    assert not owner.commit.request_in_background(store.log)
+
+    owner.commit.close()
+    assert store.log.needs_sync
+
+
+def test_background_fsync(owner: Owner, store: TopicStore) -> None:
+    store.log.append(frames("a"), WALL_NS)
+
+    assert owner.commit.request_in_background(store.log)
+
+    owner.run_until(lambda: not store.log.needs_sync)
+
+
+def test_only_unsynced_targets_are_fsynced(owner: Owner, store: TopicStore) -> None:
+    store.cursors.sync()
+    store.log.append(frames("a"), WALL_NS)
+
+    owner.commit.request_if_unsynced(store.log, store.cursors)
+
+    owner.run_until(lambda: not store.log.needs_sync)
+    assert 1 == len(owner.sync_seconds)
