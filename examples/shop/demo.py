@@ -32,8 +32,8 @@ from examples.shop.scenes import InVain, Stage
 from rich.console import Console
 
 from penstock.common.errors import Error
-from penstock.pipelines.commits import Commits
 from penstock.pipelines.lake import Lake
+from penstock.pipelines.lake_writer import Commits
 from penstock.testing.daemon import DaemonStartError
 
 HERE = Path(__file__).parent

@@ -1,14 +1,17 @@
-"""`mode=channel`: a stream that consumes a channel, of any nsqd, by NSQ's own protocol.
+"""`mode=channel`: a stream that consumes a channel of any nsqd over the NSQ protocol.
 
-Messages come to the driver, travel to the executors as part of their tasks, and are finished when
-the batch that they are in is. At least once: what a driver that was killed had not finished, nsqd
-delivers again, in another batch. So a batch that was planned before a restart has no rows left.
+The driver receives the messages, sends them to the executors inside the partitions, and finishes
+them when Spark commits their batch. Delivery is at least once: if the driver is killed, nsqd
+delivers its unfinished messages again, in a later batch. A batch planned before a restart is
+therefore empty when it is run again.
 
-Offsets count batches. `node` and `seq` are null: only history has addresses.
+Offsets count batches. `node` and `seq` are null, because the NSQ protocol does not deliver them.
 """
 
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -16,12 +19,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from penstock.client.blocking import Consumer, Message
-from pyspark_nsq.channel_pump import MSG_TIMEOUT_SECONDS, ChannelPump
+from penstock.common.errors import ClientError, Error
 from pyspark_nsq.nodes import Nodes
 from pyspark_nsq.options import SourceOptions
-from pyspark_nsq.rows import ARROW_SCHEMA
+from pyspark_nsq.reader import ARROW_SCHEMA
 
-__all__ = ["ChannelReader"]
+__all__ = ["ChannelPump", "ChannelReader"]
 
 # nsqd's own limit for one connection, unless it was started with another one.
 IN_FLIGHT = 2500
@@ -37,6 +40,92 @@ class MessagesPartition(InputPartition):
     """Rows, as an Arrow stream."""
 
     rows: bytes
+
+
+class ChannelPump:
+    """Started when it is made; `make` connects. Raises what `make` raises."""
+
+    def __init__(self, make: Callable[[], Consumer]) -> None:
+        self._changed = threading.Condition()
+        self._inbox: deque[Message] = deque()
+        self._taken: set[Message] = set()
+        self._done: list[Message] = []
+        self._failure: Error | None = None
+        self._stopping = False
+        self._touch_at = time.monotonic() + TOUCH_SECONDS
+        self._consumer = make()
+        self._consumer.start()
+        self._thread = threading.Thread(target=self._run, name="nsq channel", daemon=True)
+        self._thread.start()
+
+    def take(
+        self, count_max: int, *, seconds: float = 0.0, published_before_ns: int | None = None
+    ) -> list[Message]:
+        """The oldest messages that are here, so many at most, and none that are younger; waits for
+        the first as long as it is told. Raises what ended the connections."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._inbox or self._failure, seconds)
+            if self._failure is not None and not self._inbox:
+                raise self._failure
+            taken: list[Message] = []
+            while self._inbox and len(taken) < count_max:
+                if not _is_before(self._inbox[0], published_before_ns):
+                    break
+                taken.append(self._inbox.popleft())
+            self._taken.update(taken)
+            return taken
+
+    def finish(self, messages: Iterable[Message]) -> None:
+        """They are done with."""
+        with self._changed:
+            self._done.extend(messages)
+
+    def close(self) -> None:
+        """Sends the last answers; what has not been finished is given back."""
+        self._stopping = True
+        self._thread.join()
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                arrived = self._consumer.batch(timeout=STEP_SECONDS)
+                with self._changed:
+                    self._inbox.extend(arrived)
+                    self._changed.notify_all()
+                self._answer()
+            self._answer()
+        except Error as failure:
+            with self._changed:
+                self._failure = failure
+                self._changed.notify_all()
+        finally:
+            self._consumer.close()
+
+    def _answer(self) -> None:
+        with self._changed:
+            done, self._done = self._done, []
+            self._taken.difference_update(done)
+            held = [*self._taken, *self._inbox]
+        for message in done:
+            message.finish()
+        self._consumer.flush()
+        if time.monotonic() >= self._touch_at:
+            self._touch_at = time.monotonic() + TOUCH_SECONDS
+            for message in held:
+                _touch(message)
+
+
+def _touch(message: Message) -> None:
+    try:
+        message.touch()
+    except ClientError:
+        return  # its connection is lost: nsqd will deliver it again, and that is all there is to do
+
+
+def _is_before(message: Message, time_ns: int | None) -> bool:
+    return time_ns is None or message.timestamp_ns <= time_ns
 
 
 class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -137,3 +226,11 @@ def _to_arrow(topic: str, messages: list[Message]) -> bytes:
         writer.write_batch(batch)
     rows: bytes = sink.getvalue().to_pybytes()
     return rows
+
+
+# How long the thread waits for messages at a time, and so how long a wish waits for it.
+STEP_SECONDS = 0.05
+
+# nsqd is asked for a minute of patience with each message, and reminded well before it is over.
+MSG_TIMEOUT_SECONDS = 60.0
+TOUCH_SECONDS = 20.0

@@ -5,11 +5,22 @@ options, `{"orders": {"617": 1794784543198232}}`: topic, node id, sequence numbe
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.common.errors import ConfigError
 
-__all__ = ["EARLIEST", "LATEST", "JsonOffsets", "Offsets", "TopicNode", "from_json", "to_json"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "AtTime",
+    "JsonOffsets",
+    "Offsets",
+    "Position",
+    "TopicNode",
+    "from_json",
+    "to_json",
+]
 
 EARLIEST, LATEST = -2, -1
 """Instead of a number, in the options only: as in Spark's Kafka source."""
@@ -27,6 +38,17 @@ class TopicNode(NamedTuple):
 
 Offsets: TypeAlias = dict[TopicNode, int]
 JsonOffsets: TypeAlias = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first message that was published at this time or later."""
+
+    time_ns: int
+
+
+Position: TypeAlias = int | AtTime | Offsets
+"""EARLIEST, LATEST, a time, or a number for each node; nodes without one are at the earliest."""
 
 
 def to_json(offsets: Mapping[TopicNode, int]) -> JsonOffsets:

@@ -9,16 +9,15 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeAlias
 
 from penstock.common import names
 from penstock.common.durations import parse_duration
 from penstock.common.errors import ConfigError
 from pyspark_nsq.access import Access, base_url
 from pyspark_nsq.nodes import Topics
-from pyspark_nsq.offsets import EARLIEST, LATEST, Offsets, from_json
+from pyspark_nsq.offsets import EARLIEST, LATEST, AtTime, Position, from_json
 
-__all__ = ["AtTime", "Position", "SinkOptions", "SourceOptions"]
+__all__ = ["SinkOptions", "SourceOptions"]
 
 # What a task reads at most unless it is told otherwise: some tenths of a second's work.
 ROWS_PER_PARTITION = 200_000
@@ -34,17 +33,6 @@ _SOURCE = (
 )
 _SINK = ("topic", "maxMessageSize", "publishTimeout")
 _SPARKS_OWN = ("checkpointLocation", "queryName")
-
-
-@dataclass(frozen=True, slots=True)
-class AtTime:
-    """The first message that was published at this time or later."""
-
-    time_ns: int
-
-
-Position: TypeAlias = int | AtTime | Offsets
-"""EARLIEST, LATEST, a time, or a number for each node; nodes without one are at the earliest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,49 @@
-"""From offsets to ranges of messages, and from ranges to the tasks that read them.
+"""Planning of a batch: offsets to ranges of messages, ranges to partitions. Runs on the driver.
 
-Pure: what nsqd has is handed in as numbers. A log may have gaps, because its oldest messages were
-trimmed, or because numbers were skipped, and then by millions: what is planned, limited and split
-is what is there.
+A log may have gaps: its oldest messages were trimmed, or sequence numbers were skipped, possibly
+millions. Planning, limits and splitting consider only messages that are in the log.
 """
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from math import ceil
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from pyspark_nsq.errors import DataLost
 from pyspark_nsq.history import Segment, TopicLog
-from pyspark_nsq.offsets import Offsets, TopicNode
+from pyspark_nsq.nodes import Found, Nodes
+from pyspark_nsq.offsets import EARLIEST, LATEST, SEQ_MAX, AtTime, Offsets, Position, TopicNode
+from pyspark_nsq.options import SourceOptions
 
-__all__ = ["Range", "end_within", "ranges_between", "split", "stored_parts"]
+__all__ = [
+    "Bounds",
+    "LocatedRange",
+    "Range",
+    "RangesPartition",
+    "bounds_of",
+    "end_within",
+    "partitions_of",
+    "place_all",
+    "ranges_between",
+    "split",
+    "stored_parts",
+]
 
+log = logging.getLogger("pyspark_nsq")
 
 RANGES_MAX = 500
 """Maximum ranges per task, on average. Each range takes a request of some milliseconds."""
@@ -174,3 +204,169 @@ def _pieces(part: Range, log: TopicLog | None) -> Iterable[tuple[int, float]]:
 
 def _row_bytes(segment: Segment) -> float:
     return segment.bytes / (segment.next_seq - segment.first_seq)
+
+
+# Partitions.
+
+
+class LocatedRange(NamedTuple):
+    """A range, and the base URL of its node at planning time; empty if unknown."""
+
+    range: Range
+    base: str
+
+
+@dataclass
+class RangesPartition(InputPartition):
+    """The ranges that one task reads, in order."""
+
+    ranges: list[LocatedRange]
+
+
+def partitions_of(
+    options: SourceOptions, ranges: Iterable[Range], logs: Mapping[TopicNode, Found]
+) -> list[InputPartition]:
+    """Partitions for what is there of these ranges. Raises DataLost if that is not enough."""
+    stored = [part for each in ranges for part in _stored(options, each, logs.get(each.key))]
+    tasks = split(stored, parts_min=options.partitions_min, rows_max=options.rows_per_partition)
+    # An empty list would make Spark create one partition with unknown contents.
+    return [RangesPartition([_located(each, logs) for each in task]) for task in tasks or [[]]]
+
+
+def _located(wanted: Range, logs: Mapping[TopicNode, Found]) -> LocatedRange:
+    found = logs.get(wanted.key)
+    return LocatedRange(wanted, found.base if found is not None else "")
+
+
+def _stored(options: SourceOptions, wanted: Range, found: Found | None) -> list[Range]:
+    """If the node is away, or forgot its newest messages, the task will see."""
+    if found is None or found.log.next_seq < wanted.end:
+        return [wanted]
+    first_seq = found.log.first_seq
+    if wanted.start < first_seq:
+        lost = (
+            f"topic {wanted.topic}, node {wanted.node}: messages {wanted.start} to "
+            f"{min(first_seq, wanted.end) - 1} are lost: the log begins at {first_seq}"
+        )
+        if options.fail_on_data_loss:
+            raise DataLost(f"{lost}; failOnDataLoss=false goes on without them")
+        log.error("%s", lost)
+    return stored_parts(wanted, found.log)
+
+
+# Starting and ending offsets.
+
+
+# A smaller number would be that of a message, not a time. It is in July 1970.
+TIME_NS_MIN = 1 << 54
+
+
+def place_all(nodes: Nodes, logs: Mapping[TopicNode, Found], position: Position) -> Offsets:
+    """Where a position is in each of these logs. Raises HttpRequestError."""
+    return {key: _place(nodes, key, found, position) for key, found in logs.items()}
+
+
+def _place(nodes: Nodes, key: TopicNode, found: Found, position: Position) -> int:
+    if isinstance(position, AtTime):
+        history = nodes.history(found.base, key.topic)
+        return history.seq_at_time(max(position.time_ns, TIME_NS_MIN))
+    number = position if isinstance(position, int) else position.get(key, EARLIEST)
+    return {EARLIEST: found.log.first_seq, LATEST: found.log.next_seq}.get(number, number)
+
+
+# Filter pushdown.
+
+
+_ADDRESS: Final = (("topic",), ("node",), ("seq",))
+_TIMES: Final = (("timestamp",), ("timestamp_ns",))
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What rows must have: no more is said of those that are within."""
+
+    topics: frozenset[str] | None = None
+    nodes: frozenset[int] | None = None
+    seq_min: int = 0
+    seq_end: int = SEQ_MAX + 1
+    time_ns_min: int | None = None
+
+    def admit(self, key: TopicNode) -> bool:
+        """Whether a log can have such rows."""
+        return _is_among(key.topic, self.topics) and _is_among(key.node, self.nodes)
+
+    def cut(self, whole: Range) -> Range:
+        """The part of a range that can have them, which may be empty."""
+        start = min(max(whole.start, self.seq_min), whole.end)
+        return whole._replace(start=start, end=max(start, min(whole.end, self.seq_end)))
+
+
+def bounds_of(filters: Iterable[Filter]) -> tuple[Bounds, list[Filter]]:
+    """What conditions say, and those that Spark has to check itself."""
+    bounds, left = Bounds(), []
+    for each in filters:
+        bounds, is_all_said = _narrowed(bounds, each)
+        if not is_all_said:
+            left.append(each)
+    return bounds, left
+
+
+def _narrowed(bounds: Bounds, condition: Filter) -> tuple[Bounds, bool]:
+    """The bounds with one more condition, and whether they say all that it says."""
+    column = getattr(condition, "attribute", ())
+    if column in _ADDRESS and isinstance(condition, IsNotNull):
+        return bounds, True  # they never are
+    if column == ("topic",) and (values := _values(condition)) is not None:
+        return replace(bounds, topics=_both(bounds.topics, values)), True
+    if column == ("node",) and (values := _values(condition)) is not None:
+        return replace(bounds, nodes=_both(bounds.nodes, values)), True
+    if column == ("seq",) and (span := _span(condition)) is not None:
+        first, end = max(bounds.seq_min, span[0]), min(bounds.seq_end, span[1])
+        return replace(bounds, seq_min=first, seq_end=end), True
+    if column in _TIMES and isinstance(condition, GreaterThan | GreaterThanOrEqual | EqualTo):
+        time_ns = max(bounds.time_ns_min or 0, _time_ns(condition.value))
+        return replace(bounds, time_ns_min=time_ns), False
+    return bounds, False
+
+
+def _values(condition: Filter) -> Collection[Any] | None:
+    """Those that a condition admits, if it names them."""
+    match condition:
+        case EqualTo(_, value):
+            return [value]
+        case In(_, values):
+            return values
+    return None
+
+
+def _span(condition: Filter) -> tuple[int, int] | None:
+    """The numbers that a condition admits, from the first to before the end, if they are a span."""
+    match condition:
+        case EqualTo(_, value):
+            return value, value + 1
+        case GreaterThanOrEqual(_, value):
+            return value, SEQ_MAX + 1
+        case GreaterThan(_, value):
+            return value + 1, SEQ_MAX + 1
+        case LessThan(_, value):
+            return 0, value
+        case LessThanOrEqual(_, value):
+            return 0, value + 1
+    return None
+
+
+def _both(known: frozenset[Any] | None, values: Collection[Any]) -> frozenset[Any]:
+    return frozenset(values) if known is None else known & frozenset(values)
+
+
+def _is_among(value: object, known: frozenset[Any] | None) -> bool:
+    return known is None or value in known
+
+
+def _time_ns(value: object) -> int:
+    """0, which says nothing, if it is no moment."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        since = value - _EPOCH
+        return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+    return value if isinstance(value, int) else 0

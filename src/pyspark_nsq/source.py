@@ -1,28 +1,242 @@
-"""What Spark calls for `format("nsq")`.
+"""The `nsq` data source of Spark: batch reader and stream reader.
 
-Spark pickles the class by its name and makes it in processes of its own, so it keeps the options as
-they are and parses them where they are needed.
+A micro-batch contains the messages between two offsets.
+
+- The offsets list a new node, at the beginning of its log, one batch before the node is read. So
+  a batch that is planned again after a restart reads the same messages.
+- An unreachable node keeps its offset; the stream continues with the other nodes.
+- With the option `channel`, nsqd retains messages that Spark has not committed, and reports their
+  number as the depth of the channel.
+
+Spark pickles the data source by the name of its class and creates it in its own processes. It
+therefore keeps the options as strings, and each process parses them.
 """
 
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
-from penstock.common.errors import ConfigError
-from pyspark_nsq.batch_reader import batch_reader
+from penstock.common.errors import ConfigError, Error, HttpRequestError, NotConnectedError
 from pyspark_nsq.channel_reader import ChannelReader
+from pyspark_nsq.commit_tracker import ChannelMarks
+from pyspark_nsq.errors import DataLost
+from pyspark_nsq.nodes import Found, Nodes, Survey
+from pyspark_nsq.offsets import (
+    EARLIEST,
+    AtTime,
+    JsonOffsets,
+    Offsets,
+    TopicNode,
+    from_json,
+    to_json,
+)
 from pyspark_nsq.options import SinkOptions, SourceOptions
-from pyspark_nsq.outgoing import check_columns
-from pyspark_nsq.rows import SCHEMA
-from pyspark_nsq.stream_reader import StreamReader
-from pyspark_nsq.writers import BatchWriter, StreamWriter
+from pyspark_nsq.planning import (
+    Bounds,
+    bounds_of,
+    end_within,
+    partitions_of,
+    place_all,
+    ranges_between,
+)
+from pyspark_nsq.reader import SCHEMA, read_partition
+from pyspark_nsq.sink import BatchWriter, StreamWriter, check_columns
 
-__all__ = ["NsqDataSource"]
+__all__ = ["BatchReader", "NsqDataSource", "PushingReader", "StreamReader", "batch_reader"]
+
+log = logging.getLogger("pyspark_nsq")
+
+
+class BatchReader(DataSourceReader):
+    """Reads from where the logs of all nodes begin to where they end when the query is planned,
+    unless the options say otherwise."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._bounds = Bounds()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        nodes, bounds = Nodes(self._options.access), self._bounds
+        survey = nodes.survey(self._options.topics)
+        self._insist_on_all(survey)
+        logs = {key: found for key, found in survey.logs.items() if bounds.admit(key)}
+        start = place_all(nodes, logs, self._options.starting)
+        end = place_all(nodes, logs, self._options.ending)
+        if bounds.time_ns_min is not None:
+            from_then = place_all(nodes, logs, AtTime(bounds.time_ns_min))
+            start = {key: max(seq, from_then[key]) for key, seq in start.items()}
+        ranges = map(bounds.cut, ranges_between(start, end))
+        return partitions_of(self._options, [each for each in ranges if each.size], logs)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, partition)
+
+    def _insist_on_all(self, survey: Survey) -> None:
+        """A table without the rows of a node that is away would look like one with all of them."""
+        if survey.failures and self._options.fail_on_data_loss:
+            raise NotConnectedError("; ".join(map(str, survey.failures)))
+        for failure in survey.failures:
+            log.error("what this nsqd has is left out: %s", failure)
+
+
+class PushingReader(BatchReader):
+    """The same, and reads no more than a query's conditions need."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
+        self._bounds, left = bounds_of(filters)
+        return left
+
+
+def batch_reader(options: SourceOptions) -> BatchReader:
+    """Spark refuses a reader that can push unless `spark.sql.python.filterPushdown.enabled` says
+    that it may; then, and only then, it asks for one in a worker that runs this module."""
+    is_asked = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
+    return PushingReader(options) if is_asked else BatchReader(options)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives on the driver as long as the query does; copies of it read on the executors."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._nodes = Nodes(options.access)
+        self._marks = ChannelMarks(self._nodes, options.channel)
+        self._logs: Mapping[TopicNode, Found] = {}
+        self._target: Offsets | None = None
+        self._away: set[str] = set()
+
+    # Offsets.
+
+    def initialOffset(self) -> JsonOffsets:  # noqa: N802 (Spark's name, as are those below)
+        """Where a new query begins. All nodes must be there, unless it begins at the earliest
+        messages, which is where those that come later begin anyway."""
+        survey = self._nodes.survey(self._options.topics)
+        if survey.failures and self._options.starting != EARLIEST:
+            raise NotConnectedError("; ".join(map(str, survey.failures)))
+        offsets = place_all(self._nodes, survey.logs, self._options.starting)
+        self._marks.place(survey.logs, offsets)
+        return to_json(offsets)
+
+    def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
+        begun = from_json(start)
+        self._look_around()
+        ends = self._ends(begun)
+        self._marks.place(self._logs, {**ends, **begun})
+        # What a new batch begins after is done. Spark would say so no sooner than with the next
+        # batch, and a query that has read everything would look as if it were behind.
+        self._marks.commit(self._logs, begun)
+        rows_max, bytes_max = self._limits(limit)
+        logs = {key: found.log for key, found in self._logs.items()}
+        return to_json(end_within(begun, ends, logs, rows_max=rows_max, bytes_max=bytes_max))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        options = self._options
+        if options.rows_per_trigger is not None:
+            return ReadMaxRows(options.rows_per_trigger)
+        if options.bytes_per_trigger is not None:
+            return ReadMaxBytes(options.bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def reportLatestOffset(self) -> JsonOffsets | None:  # noqa: N802
+        """What there is, whatever the limits: Spark shows it as the source's progress."""
+        ends = {key: found.log.next_seq for key, found in self._logs.items()}
+        return to_json(ends) if ends else None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        survey = self._nodes.survey(self._options.topics)
+        self._target = {key: found.log.next_seq for key, found in survey.logs.items()}
+        for failure in survey.failures:
+            log.warning("what this nsqd has is not available now: %s", failure)
+
+    # Batches.
+
+    def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
+        ranges = ranges_between(from_json(start), from_json(end))
+        if any(self._is_unknown(each.key, each.end) for each in ranges):
+            self._look_around()  # a batch from before a restart
+        return partitions_of(self._options, ranges, self._logs)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, partition)
+
+    def commit(self, end: JsonOffsets) -> None:
+        self._marks.commit(self._logs, from_json(end))
+
+    # Within.
+
+    def _look_around(self) -> None:
+        """What there is now. Who cannot be asked is left out, and named once."""
+        try:
+            survey = self._nodes.survey(self._options.topics)
+        except (HttpRequestError, NotConnectedError) as failure:
+            survey = Survey({}, (failure,))
+        self._logs = survey.logs
+        away = {_who(failure): failure for failure in survey.failures}
+        for who in away.keys() - self._away:
+            log.warning("goes on without an nsqd until it is back: %s", away[who])
+        self._away = set(away)
+
+    def _ends(self, begun: Offsets) -> Offsets:
+        """How far each log could be read now; a new one no further than to where it begins."""
+        ends = dict(begun)
+        for key, found in self._logs.items():
+            if key in begun:
+                ends[key] = self._next_seq(key, found, begun[key])
+            elif self._target is None or key in self._target:
+                ends[key] = found.log.first_seq
+        # A node that was there at the beginning, and has left, is waited for when it is read.
+        for key in (self._target or {}).keys() & begun.keys() - self._logs.keys():
+            ends[key] = max(begun[key], (self._target or {})[key])
+        return ends
+
+    def _next_seq(self, key: TopicNode, found: Found, begun: int) -> int:
+        next_seq = found.log.next_seq
+        if next_seq < begun:
+            lost = (
+                f"topic {key.topic}, node {key.node}: the log ends at {next_seq}, but has been "
+                f"read to {begun}: was it put back to an older state?"
+            )
+            if self._options.fail_on_data_loss:
+                raise DataLost(f"{lost}; failOnDataLoss=false goes on with what it gets now")
+            log.error("%s", lost)
+            return next_seq
+        if self._target is None:
+            return next_seq
+        return max(begun, min(next_seq, self._target.get(key, begun)))
+
+    def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
+        if isinstance(limit, ReadAllAvailable):
+            return None, None
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        bytes_max = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        return rows_max, bytes_max or self._options.bytes_per_trigger
+
+    def _is_unknown(self, key: TopicNode, end: int) -> bool:
+        found = self._logs.get(key)
+        return found is None or found.log.next_seq < end
+
+
+def _who(failure: Error) -> str:
+    return failure.url if isinstance(failure, HttpRequestError) else str(failure)
 
 
 class NsqDataSource(DataSource):

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from penstock.pipelines.archive import ArchiveOrder, archive, check_order
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.lake import Lake
-from penstock.pipelines.stopping import Stop
+from penstock.pipelines.running import Stop
 from penstock.testing.waiting import wait_until
 
 RATE, SECONDS = 1000, 3

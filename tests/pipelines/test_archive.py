@@ -14,7 +14,7 @@ from penstock.pipelines import archive as archive_module
 from penstock.pipelines.archive import Archived, ArchiveOrder, archive, check_order
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.lake import Lake
-from penstock.pipelines.stopping import Stop
+from penstock.pipelines.running import Stop
 from penstock.pipelines.tables import topic_table
 from penstock.testing.nsqd import NsqdProcess
 

@@ -11,7 +11,7 @@ from tests.spark.tables import history
 from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.chunk_publisher import ChunkPublisher, is_run_of
-from penstock.pipelines.stopping import Stop
+from penstock.pipelines.running import Stop
 from penstock.testing.nsqd import NsqdProcess
 from pyspark_nsq.http_calls import HttpCalls
 

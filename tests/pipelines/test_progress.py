@@ -5,8 +5,7 @@ from typing import Any
 
 from pyspark.sql import Row
 
-from penstock.pipelines.progress import Figures, ObservedCounts, QueryMeter, RateMeter
-from penstock.pipelines.view import in_one_line
+from penstock.pipelines.progress import Figures, ObservedCounts, QueryMeter, RateMeter, in_one_line
 from pyspark_nsq.offsets import TopicNode
 
 

@@ -1,6 +1,7 @@
-"""What a lake or history has is published again: in order, once, also after an interruption."""
+"""Replays: order, rate, resumption, state file."""
 
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,13 +16,20 @@ from tests.spark.tables import history, publish
 from penstock.common.errors import ConfigError, LakeError, NotConnectedError, PipelineError
 from penstock.pipelines import replay as replay_module
 from penstock.pipelines.brokers import Brokers
-from penstock.pipelines.chunk_publisher import ChunkPublisher
+from penstock.pipelines.chunk_publisher import ChunkPublisher, Sending
 from penstock.pipelines.lake import Lake
-from penstock.pipelines.replay import Pace, Replay, ReplayOrder, check_order, time_ns_of
-from penstock.pipelines.replay_state import Sending
-from penstock.pipelines.stopping import Stop
+from penstock.pipelines.message_table import Key, time_ns_of
+from penstock.pipelines.replay import (
+    Pace,
+    Replay,
+    ReplayFile,
+    ReplayOrder,
+    ReplayState,
+    check_order,
+)
+from penstock.pipelines.running import Stop
 from penstock.testing.nsqd import NsqdProcess
-from pyspark_nsq.rows import ARROW_SCHEMA
+from pyspark_nsq.reader import ARROW_SCHEMA
 
 EIGHT = datetime(2026, 11, 15, 8, tzinfo=UTC)
 EIGHT_NS = int(EIGHT.timestamp()) * 10**9
@@ -170,3 +178,55 @@ def test_times_are_those_of_the_other_commands() -> None:
     assert 1_794_787_200_250_000_000 == time_ns_of("2026-11-16T00:00:00.25Z")
     assert 1_794_787_200_250_000_000 == time_ns_of("1794787200250000000")
     assert time_ns_of("earliest") is None
+
+
+# State file.
+
+
+STATE = ReplayState(
+    ends={"1": 17},
+    messages=9,
+    done=3,
+    key=Key(1_794_787_200_250_000_000, 1, 7),
+    sending=Sending(node_id=1, from_seq=5, count=2),
+)
+
+
+def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+    ReplayFile(tmp_path, {"topic": "orders"}).save(STATE)
+
+    assert STATE == ReplayFile(tmp_path, {"topic": "orders"}).load()
+    assert ReplayFile(tmp_path, {"topic": "clicks"}).load() is None
+
+
+def test_a_state_in_one_line_is_read(tmp_path: Path) -> None:
+    file = ReplayFile(tmp_path, {"topic": "orders"})
+    state = {"ends": {"1": 17}, "done": 3, "key": [1, 2, 3], "sending": None}
+    file.path.write_text(json.dumps({"replay": {}, "state": state}, separators=(",", ":")))
+
+    assert ReplayState(ends={"1": 17}, done=3, key=Key(1, 2, 3)) == file.load()
+
+
+def test_file_and_folder_are_synced_in_the_right_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, steps, sync, rename = ReplayFile(tmp_path, {}), [], os.fsync, os.replace
+
+    def record_sync(descriptor: int) -> None:
+        steps.append(Path(f"/proc/self/fd/{descriptor}").resolve().name)
+        sync(descriptor)
+
+    def record_rename(source: Path, target: Path) -> None:
+        steps.append("rename")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", record_sync)
+    monkeypatch.setattr(os, "replace", record_rename)
+    file.save(STATE)
+
+    assert [f"{file.path.name}.new", "rename", tmp_path.name] == steps
+
+
+def test_a_state_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match=r"cannot write .* - No such file or directory"):
+        ReplayFile(tmp_path / "gone", {}).save(STATE)

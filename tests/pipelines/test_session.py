@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.common.errors import ConfigError
+from penstock.pipelines.running import Stop
 from penstock.pipelines.session import SparkSettings, configuration, java_program, spark_session
-from penstock.pipelines.stopping import Stop
 
 
 def test_a_spark_that_runs_is_used_and_left_running(spark: SparkSession) -> None:

@@ -13,16 +13,18 @@ from penstock.cli.penstock import main
 from penstock.common.errors import ConfigError, Error, PipelineError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.progress import Figures
-from penstock.pipelines.stopping import Stop
+from penstock.pipelines.running import Stop
 from penstock.pipelines.stream import (
     StreamOrder,
     check_order,
+    explanation,
     locked,
+    misfits,
     run_stream,
+    samples,
     survey_sources,
 )
 from penstock.pipelines.stream_definition import decode
-from penstock.pipelines.stream_preview import explanation, misfits, samples
 from penstock.testing.nsqd import NsqdProcess
 
 ORDERS = {

@@ -5,8 +5,8 @@ import pickle
 import pytest
 
 from penstock.common.errors import ConfigError
-from pyspark_nsq.offsets import EARLIEST, LATEST, TopicNode, from_json, to_json
-from pyspark_nsq.options import AtTime, SinkOptions, SourceOptions
+from pyspark_nsq.offsets import EARLIEST, LATEST, AtTime, TopicNode, from_json, to_json
+from pyspark_nsq.options import SinkOptions, SourceOptions
 
 HERE = {"nsqd": "127.0.0.1:4151", "topic": "orders"}
 

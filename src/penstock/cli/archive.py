@@ -98,8 +98,8 @@ def command(
     settings = spark_settings(master, spark_log, spark_conf)
 
     from penstock.pipelines.archive import ArchiveOrder, archive, check_order  # noqa: PLC0415
+    from penstock.pipelines.running import JobInterruptedError, stop_on_signals  # noqa: PLC0415
     from penstock.pipelines.session import spark_session  # noqa: PLC0415
-    from penstock.pipelines.stopping import JobInterruptedError, stop_on_signals  # noqa: PLC0415
 
     order = ArchiveOrder(
         topics=tuple(dict.fromkeys(topics)),

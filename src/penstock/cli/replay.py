@@ -80,8 +80,8 @@ def command(
 
     from penstock.pipelines.lake import Lake  # noqa: PLC0415
     from penstock.pipelines.replay import Replay, ReplayOrder, check_order  # noqa: PLC0415
+    from penstock.pipelines.running import stop_on_signals  # noqa: PLC0415
     from penstock.pipelines.session import spark_session  # noqa: PLC0415
-    from penstock.pipelines.stopping import stop_on_signals  # noqa: PLC0415
 
     opened = None if lake is None else Lake.open(lake)
     order = ReplayOrder(
@@ -137,7 +137,7 @@ def _time(time_ns: int) -> str:
 def _confirm() -> None:
     if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError("there is nobody to ask whether that is right: say --yes")
-    from penstock.pipelines.stopping import raise_on_signals  # noqa: PLC0415
+    from penstock.pipelines.running import raise_on_signals  # noqa: PLC0415
 
     with raise_on_signals():
         click.confirm("Publish them?", abort=True, err=True)

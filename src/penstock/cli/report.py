@@ -65,8 +65,8 @@ def command(
     from penstock.pipelines.lake import Lake  # noqa: PLC0415
     from penstock.pipelines.report import ReportOrder, check_order, make_report  # noqa: PLC0415
     from penstock.pipelines.report_page import page_of, summary_rows  # noqa: PLC0415
+    from penstock.pipelines.running import stop_on_signals  # noqa: PLC0415
     from penstock.pipelines.session import spark_session  # noqa: PLC0415
-    from penstock.pipelines.stopping import stop_on_signals  # noqa: PLC0415
 
     order = ReportOrder(
         lake=Lake.open(lake),

@@ -19,10 +19,9 @@ from penstock.common.errors import ConfigError, HttpRequestError, NotConnectedEr
 
 if TYPE_CHECKING:
     from penstock.pipelines.progress import Figures
-    from penstock.pipelines.stopping import Stop
-    from penstock.pipelines.stream import StreamOrder, Survey
+    from penstock.pipelines.running import Stop
+    from penstock.pipelines.stream import Misfits, Sample, StreamOrder, Survey
     from penstock.pipelines.stream_definition import StreamDefinition
-    from penstock.pipelines.stream_preview import Misfits, Sample
 
 __all__ = ["command"]
 
@@ -106,10 +105,16 @@ def command(
     """
     settings = spark_settings(master, spark_log, spark_conf)
 
+    from penstock.pipelines.running import JobInterruptedError, stop_on_signals  # noqa: PLC0415
     from penstock.pipelines.session import spark_session  # noqa: PLC0415
-    from penstock.pipelines.stopping import JobInterruptedError, stop_on_signals  # noqa: PLC0415
-    from penstock.pipelines.stream import StreamOrder, check_order, run_stream  # noqa: PLC0415
-    from penstock.pipelines.stream_preview import explanation, misfits, samples  # noqa: PLC0415
+    from penstock.pipelines.stream import (  # noqa: PLC0415  # noqa: PLC0415
+        StreamOrder,
+        check_order,
+        explanation,
+        misfits,
+        run_stream,
+        samples,
+    )
 
     order = StreamOrder(
         definition=_definition(file, checkpoint, told),

@@ -19,16 +19,20 @@ from pyspark.sql.types import StructType
 
 from penstock.common.errors import ConfigError, LakeError
 from penstock.pipelines.brokers import Brokers
-from penstock.pipelines.commits import Commits
-from penstock.pipelines.compaction import SMALL_FILES, Compaction, rows_in
-from penstock.pipelines.failures import telling_in_words
-from penstock.pipelines.json_columns import is_misfit, with_value
 from penstock.pipelines.lake import Lake, TopicFolder
+from penstock.pipelines.lake_writer import SMALL_FILES, Commits, Compaction, rows_in
 from penstock.pipelines.progress import QueryMeter
-from penstock.pipelines.running import Running, begun, run_queries
-from penstock.pipelines.schemas import rejection_reason, schema_for, value_column
-from penstock.pipelines.stopping import Stop
-from penstock.pipelines.tables import MESSAGE_COLUMNS, lake_table
+from penstock.pipelines.running import Running, Stop, begun, run_queries
+from penstock.pipelines.spark_errors import telling_in_words
+from penstock.pipelines.tables import (
+    MESSAGE_COLUMNS,
+    is_misfit,
+    lake_table,
+    rejection_reason,
+    schema_for,
+    value_column,
+    with_value,
+)
 from pyspark_nsq.nodes import Survey
 from pyspark_nsq.offsets import Offsets, from_json
 

@@ -9,16 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 from struct import Struct
 from typing import TypeVar
 
+import msgspec
+
 from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.pipelines.brokers import Brokers
-from penstock.pipelines.replay_state import Sending
-from penstock.pipelines.stopping import Stop
+from penstock.pipelines.running import Stop
 from pyspark_nsq.history import TopicLog
 from pyspark_nsq.nodes import Topics
 from pyspark_nsq.offsets import TopicNode
-from pyspark_nsq.rows import arrow_batches
+from pyspark_nsq.reader import arrow_batches
 
-__all__ = ["ChunkPublisher", "is_run_of"]
+__all__ = ["ChunkPublisher", "Sending", "is_run_of"]
 
 PATIENCE_SECONDS = 60.0
 RETRY_SECONDS = 0.5
@@ -26,6 +27,16 @@ RETRY_SECONDS = 0.5
 _SIZE = Struct(">i")
 
 T = TypeVar("T")
+
+
+class Sending(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages that may have been published, or not."""
+
+    node_id: int
+    """Of the nsqd that they were sent to."""
+    from_seq: int
+    """If it has them, then from this number on."""
+    count: int
 
 
 class ChunkPublisher:

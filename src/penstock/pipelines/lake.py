@@ -1,37 +1,48 @@
-"""A lake: the archive of topics as Parquet files, and what is known of it. No Spark here.
+"""The layout of a lake: an archive of topics as Parquet files. No Spark here.
 
     LAKE/
-      _lake.json                                  that this is a lake, and its version
-      topic=orders/date=2026-11-15/hour=08/       UTC, of the messages' timestamps
+      _lake.json                                  marks a lake, with the version of its format
+      topic=orders/date=2026-11-15/hour=08/       UTC, by the messages' timestamps
         part-....parquet                          node, seq, id, timestamp, timestamp_ns, body,
                                                   and value, if there is a schema
-      _rejected/topic=orders/date=.../hour=../    what does not fit the schema: the same, and reason
-      _topics/topic=orders/                       what only the archive itself needs
-        schema.json                               of the bodies, if there is one: column `value`
-        committed.json                            how far it has come
-        checkpoint/                               Spark's, of the query that writes it
-        staging/                                  what is being written
+      _rejected/topic=orders/date=.../hour=../    messages that violate the schema, with a reason
+      _topics/topic=orders/                       state of the archive
+        schema.json                               schema of the bodies, if any: column `value`
+        committed.json                            next sequence number of each node
+        checkpoint/                               Spark's checkpoint
+        staging/                                  files being written
         lock                                      held by the process that writes
-      _replays/                                   how far replays have come
+      _replays/                                   state of replays
 
-Whatever begins with `_` is invisible to those who read the folder as a table. Topic names differ in
-case, which some file systems do not see: a capital letter is written as `%4F`, which Spark and
-others who read such folders turn back.
+Tools that read the folder as a table ignore names that begin with `_`. Topic names are
+case-sensitive, but some file systems are not: a capital letter is written as `%4F`, which Spark and
+other readers of partitioned folders decode.
 """
 
 import fcntl
+import json
+import os
 import re
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from penstock.common import names
 from penstock.common.errors import LakeError
-from penstock.pipelines.durable import maybe_json, write_durably
 
-__all__ = ["Lake", "TopicFolder", "folder_of_topic", "maybe_topic_of_folder"]
+__all__ = [
+    "Lake",
+    "TopicFolder",
+    "folder_of_topic",
+    "maybe_json",
+    "maybe_topic_of_folder",
+    "remove_folder",
+    "sync",
+    "write_durably",
+]
 
 VERSION = 1
 
@@ -186,3 +197,40 @@ def _check_marker(path: Path) -> None:
         )
     if version > VERSION:
         raise LakeError(f"{path} is a lake of version {version}, made by a newer Penstock")
+
+
+# Durable files.
+
+
+def write_durably(path: Path, content: Any) -> None:
+    """JSON, in a file that is the old one or the new one, whatever happens. Raises OSError."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(json.dumps(content, indent=1))
+    sync(new)
+    new.replace(path)
+    sync(path.parent)
+
+
+def sync(path: Path) -> None:
+    """What was written to a file; what was made, renamed or removed in a folder."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def maybe_json(path: Path) -> Any:
+    """None if there is no such file. Raises LakeError if it cannot be read."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as failure:
+        raise LakeError(f"cannot read {path}: {failure}") from None
+
+
+def remove_folder(folder: Path) -> None:
+    """With all that is in it, if it is there."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)

@@ -1,32 +1,33 @@
-"""`penstock replay`: what a lake or the nodes' history has of a topic is published again.
+"""`penstock replay`: publish a topic's messages again, from a lake or from nsqd's history.
 
-In order, at one node, in chunks of one MPUB each. What is confirmed is written down after each
-chunk; a replay that is asked for again in the same words goes on after it.
+Messages are published in order, to one node, in chunks of one MPUB each. The state file is written
+before each chunk (what is about to be sent) and after it (what is confirmed). After a crash, nsqd's
+log shows whether the last chunk was stored. The same command resumes after the last stored message.
 """
 
+import fcntl
+import hashlib
+import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 from pyspark.sql import SparkSession
 
-from penstock.admin_api.nsqd_api import absolute_place
 from penstock.common import names
-from penstock.common.errors import ConfigError, Error, PipelineError
+from penstock.common.errors import ConfigError, Error, LakeError, PipelineError
 from penstock.pipelines.brokers import Brokers
-from penstock.pipelines.chunk_publisher import ChunkPublisher
-from penstock.pipelines.failures import telling_in_words
-from penstock.pipelines.lake import Lake
-from penstock.pipelines.progress import Figures, RateMeter
-from penstock.pipelines.replay_source import Source, from_history, from_lake
-from penstock.pipelines.replay_state import Key, ReplayFile, ReplayState
-from penstock.pipelines.stopping import Stop
-from penstock.pipelines.view import Show, showing
+from penstock.pipelines.chunk_publisher import ChunkPublisher, Sending
+from penstock.pipelines.lake import Lake, sync, write_durably
+from penstock.pipelines.message_table import Key, Source, from_history, from_lake, time_range
+from penstock.pipelines.progress import Figures, RateMeter, Show, showing
+from penstock.pipelines.running import Stop
+from penstock.pipelines.spark_errors import telling_in_words
 
-__all__ = ["Pace", "Replay", "ReplayOrder", "check_order", "time_ns_of", "time_range"]
+__all__ = ["Pace", "Replay", "ReplayFile", "ReplayOrder", "ReplayState", "check_order"]
 
 CHUNK_MESSAGES = 1000
 CHUNK_BYTES = 1 << 20
@@ -35,8 +36,77 @@ CHUNK_BYTES = 1 << 20
 CHUNKS_PER_SECOND = 10
 """With a rate, so that it is even and not in bursts."""
 
-# A smaller number is that of a message.
-_TIME_NS_MIN = 1 << 54
+
+class ReplayState(msgspec.Struct, frozen=True, kw_only=True):
+    """`ends` are the numbers, by node, from which on nothing is replayed: what is archived while
+    a replay is under way, or before it is resumed, is not part of it."""
+
+    ends: dict[str, int]
+    from_ns: int | None = None
+    to_ns: int | None = None
+    messages: int = 0
+    """All there is to do."""
+    size_bytes: int = 0
+    done: int = 0
+    key: Key | None = None
+    """Of the last message that is confirmed."""
+    sending: Sending | None = None
+
+
+class ReplayFile:
+    """The state of the one replay that is asked for by these words."""
+
+    def __init__(self, folder: Path, words: dict[str, str]) -> None:
+        """Replays that are asked for in the same words are the same."""
+        digest = hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
+        self.path = folder / f"{digest[:16]}.json"
+        self._words = words
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Raises LakeError if the same replay runs already, or if there is no place for it."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = self.path.with_suffix(".lock").open("wb")
+        except OSError as failure:
+            raise LakeError(f"cannot write {self.path.parent} - {failure.strerror}") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise LakeError("this replay is running already") from None
+            yield
+            if not self.path.exists():
+                self.path.with_suffix(".lock").unlink(missing_ok=True)
+
+    def load(self) -> ReplayState | None:
+        """None if there is nothing to resume. Raises ConfigError."""
+        try:
+            stored = msgspec.json.decode(self.path.read_bytes(), type=dict[str, msgspec.Raw])
+            return msgspec.json.decode(stored["state"], type=ReplayState)
+        except FileNotFoundError:
+            return None
+        except (OSError, KeyError, msgspec.DecodeError) as failure:
+            raise ConfigError(
+                f"cannot read {self.path}: {failure}; --restart does without"
+            ) from None
+
+    def save(self, state: ReplayState) -> None:
+        """Write this state durably in place of the old one. Raises LakeError.
+
+        It must survive a power loss: with an older state, chunks that are already published would
+        be published again.
+        """
+        try:
+            write_durably(self.path, msgspec.to_builtins({"replay": self._words, "state": state}))
+        except OSError as failure:
+            raise LakeError(f"cannot write {self.path} - {failure.strerror}") from None
+
+    def remove(self) -> None:
+        """It is over."""
+        self.path.unlink(missing_ok=True)
+        if self.path.parent.is_dir():
+            sync(self.path.parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +149,8 @@ class Replay:
     """A replay that has been counted, and can be run."""
 
     def __init__(self, spark: SparkSession, order: ReplayOrder, *, restart: bool = False) -> None:
-        """Looks at what there is; changes nothing. Raises LakeError, ConfigError,
-        NotConnectedError or PipelineError."""
+        """Count the messages; change nothing. Raises LakeError, ConfigError, NotConnectedError or
+        PipelineError."""
         self._order = order
         self._file = order.file()
         with telling_in_words():
@@ -200,28 +270,6 @@ class Pace:
         self._sent += count
 
 
-def time_ns_of(place: str) -> int | None:
-    """Of an absolute place: None for earliest and latest. Raises ConfigError if it is the number of
-    a message, which means something at one node only."""
-    if place in ("", "earliest", "latest"):
-        return None
-    if place.isdecimal():
-        if int(place) < _TIME_NS_MIN:
-            raise ConfigError(
-                "a replay is of a time: a sequence number means something else at"
-                " each node; try --where 'seq >= ...'"
-            )
-        return int(place)
-    try:
-        moment = datetime.fromisoformat(place.upper())
-    except ValueError:
-        raise ConfigError(f"{place!r} is no time") from None
-    if moment.tzinfo is None:
-        raise ConfigError(f"{place!r} is no time: is it in UTC? Then it ends with Z")
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
-
-
 def _source(spark: SparkSession, order: ReplayOrder) -> Source:
     if order.lake is not None:
         return from_lake(spark, order.lake, order.topic)
@@ -231,14 +279,3 @@ def _source(spark: SparkSession, order: ReplayOrder) -> Source:
 def _begun(order: ReplayOrder, source: Source) -> ReplayState:
     from_ns, to_ns = time_range(order.start, order.end)
     return ReplayState(ends=source.ends, from_ns=from_ns, to_ns=to_ns)
-
-
-def time_range(start: str, end: str) -> tuple[int | None, int | None]:
-    """From when to when, in nanoseconds; None for as far as there is something. Raises
-    ConfigError."""
-    from_ns, to_ns = (
-        time_ns_of(absolute_place(place)) if place else None for place in (start, end)
-    )
-    if from_ns is not None and to_ns is not None and from_ns >= to_ns:
-        raise ConfigError("the time ends before it begins")
-    return from_ns, to_ns

@@ -18,10 +18,9 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as sql
 
 from penstock.common.errors import ConfigError, LakeError
-from penstock.pipelines.failures import in_words, telling_in_words
 from penstock.pipelines.lake import Lake
-from penstock.pipelines.replay import time_range
-from penstock.pipelines.replay_source import Source, from_lake
+from penstock.pipelines.message_table import Source, from_lake, time_range
+from penstock.pipelines.spark_errors import in_words, telling_in_words
 from penstock.pipelines.tables import rejected_table
 
 __all__ = [

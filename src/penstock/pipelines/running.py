@@ -1,17 +1,153 @@
-"""Running queries until they end, fail, or are told to stop, while their figures are shown."""
+"""Running Spark queries, and stopping them on Ctrl-C or SIGTERM.
 
+The signal handler only records the request: a KeyboardInterrupt in the middle of a call to Java
+would leave the reply of that call to be read as the reply of the next one. To end a blocking call,
+a job registers a callback that runs when the stop is requested.
+"""
+
+import os
+import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import NamedTuple
 
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.pipelines.failures import telling_in_words
-from penstock.pipelines.progress import Figures, QueryMeter
-from penstock.pipelines.stopping import Stop
-from penstock.pipelines.view import showing
+from penstock.common.errors import PipelineError
+from penstock.pipelines.progress import Figures, QueryMeter, showing
+from penstock.pipelines.spark_errors import telling_in_words
 
-__all__ = ["Running", "begun", "run_queries"]
+__all__ = [
+    "JobInterruptedError",
+    "Running",
+    "Stop",
+    "begun",
+    "raise_on_signals",
+    "run_queries",
+    "stop_on_signals",
+]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class JobInterruptedError(PipelineError):
+    """A stop was requested before the job was complete."""
+
+    def __init__(self) -> None:
+        super().__init__("interrupted")
+
+
+class Stop:
+    """A request to stop, and the callbacks that it triggers."""
+
+    def __init__(self) -> None:
+        self._asked = threading.Event()
+        self._interrupts: list[Callable[[], None]] = []
+        self._kills: list[Callable[[], None]] = []
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a stop has been requested."""
+        return self._asked.is_set()
+
+    def ask(self) -> None:
+        """Request a stop. May be called by a signal handler; takes no lock."""
+        self._asked.set()
+        for interrupt in list(self._interrupts):
+            _run_in_thread(interrupt)
+
+    def check(self) -> None:
+        """Raise JobInterruptedError if a stop has been requested."""
+        if self.is_asked:
+            raise JobInterruptedError
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for a stop request, at most this long; returns whether there is one."""
+        return self._asked.wait(seconds)
+
+    @contextmanager
+    def calling(self, interrupt: Callable[[], None]) -> Iterator[None]:
+        """Call `interrupt` in a new thread when a stop is requested, or now if it already was.
+
+        It may be called twice, so it must be idempotent.
+        """
+        self._interrupts.append(interrupt)
+        try:
+            if self.is_asked:
+                _run_in_thread(interrupt)
+            yield
+        finally:
+            self._interrupts.remove(interrupt)
+
+    @contextmanager
+    def interrupting(self, interrupt: Callable[[], None]) -> Iterator[None]:
+        """Like `calling`. After a stop request, the block ends with JobInterruptedError instead of
+        the exception that `interrupt` causes in it."""
+        with self.calling(interrupt):
+            try:
+                yield
+            except Exception:
+                self.check()
+                raise
+            self.check()
+
+    @contextmanager
+    def killing(self, kill: Callable[[], None]) -> Iterator[None]:
+        """Call `kill` before the process exits on a second signal."""
+        self._kills.append(kill)
+        try:
+            yield
+        finally:
+            self._kills.remove(kill)
+
+    def exit_now(self) -> None:
+        """End the process without any clean-up except the `killing` callbacks."""
+        for kill in list(self._kills):
+            kill()
+        os._exit(1)
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[Stop]:
+    """The first Ctrl-C or SIGTERM requests a stop; a second one ends the process at once."""
+    stop = Stop()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        if stop.is_asked:
+            stop.exit_now()
+        stop.ask()
+
+    with _handling_signals(on_signal):
+        yield stop
+
+
+@contextmanager
+def raise_on_signals() -> Iterator[None]:
+    """Ctrl-C and SIGTERM raise KeyboardInterrupt: for a block that reads input and does not call
+    Java."""
+    with _handling_signals(signal.default_int_handler):
+        yield
+
+
+@contextmanager
+def _handling_signals(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+def _run_in_thread(callback: Callable[[], None]) -> None:
+    threading.Thread(target=callback, daemon=True).start()
+
+
+# Queries.
+
 
 # Between two looks at the queries.
 LOOK_SECONDS = 0.5

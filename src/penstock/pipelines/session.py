@@ -1,4 +1,4 @@
-"""The Spark that a command works with: made for it and gone after it, or the one that is there.
+"""The Spark session of a command.
 
     with (
         stop_on_signals() as stop,
@@ -6,15 +6,23 @@
     ):
         ...
 
-Where Spark runs already, by spark-submit or in the same process, that one is used and left running;
-what its user has decided (master, log) then stands. What Java and Spark write goes to the file that
-was asked for, and nowhere else: what matters of it comes as an exception.
+If Spark is already running in this process, or under spark-submit, the command uses that session
+with its master and log settings, and leaves it running. Otherwise the command starts Java and stops
+it at the end. The output of Java and Spark goes only to `--spark-log`; errors arrive as exceptions.
+
+PySpark's `launch_gateway` does not expose the Java process until Java accepts connections, and an
+exception before that would leave Java running. `SparkJava` therefore starts the process itself, and
+PySpark connects to it as it does under spark-submit.
 """
 
 import logging
 import os
+import shlex
 import shutil
+import signal
+import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -27,15 +35,25 @@ from typing import IO, Any, Self
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
+from pyspark.serializers import UTF8Deserializer, read_int
 from pyspark.sql import SparkSession
 
 from penstock.common.errors import ConfigError, Error, PipelineError
-from penstock.pipelines.failures import telling_in_words
-from penstock.pipelines.spark_java import JavaExitedError, SparkJava
-from penstock.pipelines.stopping import Stop
+from penstock.pipelines.running import Stop
+from penstock.pipelines.spark_errors import telling_in_words
 
-__all__ = ["LOCAL_MASTER", "SparkSettings", "configuration", "java_program", "spark_session"]
+__all__ = [
+    "LOCAL_MASTER",
+    "JavaExitedError",
+    "SparkJava",
+    "SparkSettings",
+    "configuration",
+    "java_program",
+    "spark_session",
+]
 
 LOCAL_MASTER = "local[*]"
 
@@ -77,6 +95,100 @@ class SparkSettings:
     master: str = LOCAL_MASTER
     log: str = ""
     conf: Mapping[str, str] | None = None
+
+
+class JavaExitedError(PipelineError):
+    """Java ended before it accepted connections."""
+
+    def __init__(self) -> None:
+        super().__init__("Spark's Java process ended before it accepted connections")
+
+
+class SparkJava:
+    """A running Java process. It ends with this process, because it watches its stdin."""
+
+    def __init__(self, conf: Mapping[str, str], output: Mapping[str, Any]) -> None:
+        """`output` has the arguments of Popen for stdout and stderr."""
+        self._folder = tempfile.TemporaryDirectory()
+        self._address_file = Path(self._folder.name, "address")
+        self._ending = threading.Lock()
+        submit = Path(_find_spark_home(), "bin", "spark-submit")
+        settings = [word for pair in conf.items() for word in ("--conf", "=".join(pair))]
+        arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+        self._process = subprocess.Popen(  # noqa: S603 (Spark itself)
+            [submit, *settings, *arguments],
+            stdin=subprocess.PIPE,
+            env={
+                **os.environ,
+                "SPARK_CONNECT_MODE": "0",
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(self._address_file),
+            },
+            start_new_session=True,  # Ctrl-C on the terminal is for this process alone
+            **output,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def connect(self, stop: Stop) -> Any:
+        """Connects PySpark's gateway. Raises JavaExitedError, and JobInterruptedError on a stop."""
+        while not self._address_file.exists():
+            if self.has_ended:
+                raise JavaExitedError
+            stop.wait(POLL_SECONDS)
+            stop.check()
+        with self._address_file.open("rb") as file:
+            port, secret = read_int(file), UTF8Deserializer().loads(file)  # type: ignore[no-untyped-call]
+        with _environment({_PORT: str(port), _SECRET: secret}):
+            return launch_gateway()  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """Close Java's stdin, so that it exits; kill it after STOP_SECONDS."""
+        stdin = self._process.stdin
+        assert stdin is not None
+        with suppress(OSError):
+            stdin.close()
+        self._end_within(STOP_SECONDS)
+        self._folder.cleanup()
+
+    def terminate(self) -> None:
+        """Send SIGTERM, and kill Java after TERMINATE_SECONDS."""
+        self._signal(signal.SIGTERM)
+        self._end_within(TERMINATE_SECONDS)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def _end_within(self, seconds: float) -> None:
+        with self._ending:  # Popen.wait is not for two threads at once
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                self._process.wait()
+
+    def _signal(self, number: int) -> None:
+        """Signals the process group, which includes the shell scripts that start Java."""
+        if not self.has_ended:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            del os.environ[name]
 
 
 @contextmanager
@@ -247,3 +359,15 @@ class _Output:
     def _read(self, descriptor: int) -> None:
         with os.fdopen(descriptor, errors="replace") as lines:
             self._lines.extend(lines)
+
+
+# Interval at which the start of Java is polled.
+POLL_SECONDS = 0.05
+
+# Java's time to end by itself, after its stdin was closed.
+STOP_SECONDS = 20.0
+
+# Java's time to remove its temporary files after SIGTERM.
+TERMINATE_SECONDS = 2.0
+
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"

@@ -1,8 +1,8 @@
-"""The sources and the queries of a stream as tables of Spark's, by the names they are given.
+"""The sources, queries and sinks of a stream as Spark DataFrames.
 
-Of a source with a schema, the columns are those of the schema and then the message's own, `topic`,
-`node`, `seq`, `id` and `timestamp`; one whose name the schema has taken is `message_...` instead.
-What does not fit the schema is left out, and counted as it passes.
+A source with a schema has the columns of the schema, followed by the message's own: `topic`,
+`node`, `seq`, `id` and `timestamp`. If the schema uses one of these names, the message's column is
+called `message_...`. Messages that violate the schema are filtered out and counted.
 """
 
 import re
@@ -12,15 +12,28 @@ from contextlib import contextmanager
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from penstock.common.errors import ConfigError, PipelineError
-from penstock.pipelines.failures import in_words
-from penstock.pipelines.json_columns import is_misfit, with_value
-from penstock.pipelines.schemas import parse_schema
-from penstock.pipelines.stream_definition import Source, StreamDefinition
+from penstock.pipelines.spark_errors import in_words
+from penstock.pipelines.stream_definition import Sink, Source, StreamDefinition
+from penstock.pipelines.tables import is_misfit, parse_schema, with_value
+from pyspark_nsq.sink import check_columns
 
-__all__ = ["REJECTED", "misfits_of", "table_of_source", "tables"]
+__all__ = [
+    "REJECTED",
+    "check_sink",
+    "messages_of",
+    "misfits_of",
+    "partition_columns",
+    "start_query",
+    "table_of_source",
+    "tables",
+    "writer_to_files",
+    "writer_to_topic",
+]
 
 REJECTED = "rejected"
 """The name by which misfits are counted in the progress that Spark reports."""
@@ -118,3 +131,80 @@ def _with_place(failure: PySparkException) -> str:
     if place is None:
         return words
     return f"{words} (line {int(place[1]) - 1}, column {int(place[2]) + 1})"
+
+
+# Sinks.
+
+
+# A query with these columns, and no others, makes its messages itself.
+_OF_MESSAGES = {"body", "defer_ms"}
+
+
+def messages_of(rows: DataFrame) -> DataFrame:
+    """Each row as a JSON object, unless the query has made bodies of its own."""
+    if "body" in rows.columns and set(rows.columns) <= _OF_MESSAGES:
+        return rows
+    return rows.selectExpr("to_json(struct(*)) AS body")
+
+
+def check_sink(name: str, sink: Sink, rows: DataFrame) -> None:
+    """Raises ConfigError if these rows cannot go there, and PipelineError if Spark cannot compute
+    them in this mode."""
+    try:
+        if sink.topic:
+            check_columns(messages_of(rows).schema, sink.topic)
+        else:
+            _check_partition_columns(partition_columns(sink), rows.schema)
+        _check_streamable(rows, sink.mode)
+    except ConfigError as failure:
+        raise ConfigError(f"sinks.{name}: {failure}") from None
+    except PySparkException as failure:
+        raise PipelineError(f"sinks.{name}: {in_words(failure)}") from None
+
+
+def writer_to_topic(messages: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
+    """The topic is among the options."""
+    return messages.writeStream.format("nsq").options(**options)
+
+
+def writer_to_files(rows: DataFrame, sink: Sink, path: str) -> DataStreamWriter:
+    """A folder for each value of the partition columns, if there are any."""
+    options = {name: str(value) for name, value in sink.options.items()}
+    writer = rows.writeStream.format(sink.format).options(**options).option("path", path)
+    columns = partition_columns(sink)
+    return writer.partitionBy(*columns) if columns else writer
+
+
+def start_query(
+    writer: DataStreamWriter,
+    name: str,
+    *,
+    checkpoint: str,
+    mode: str,
+    trigger: Mapping[str, object],
+) -> StreamingQuery:
+    writer = writer.queryName(name).outputMode(mode).option("checkpointLocation", checkpoint)
+    return writer.trigger(**trigger).start()  # type: ignore[call-overload, no-any-return]
+
+
+def partition_columns(sink: Sink) -> list[str]:
+    """One may stand alone in the file."""
+    columns = sink.partition_by
+    return [column for column in ([columns] if isinstance(columns, str) else columns) if column]
+
+
+def _check_partition_columns(columns: list[str], schema: StructType) -> None:
+    for column in columns:
+        if column not in schema.names:
+            there = ", ".join(schema.names)
+            raise ConfigError(f"partition_by: there is no column {column} among {there}")
+
+
+def _check_streamable(rows: DataFrame, mode: str) -> None:
+    """Spark checks this when a query starts; by then, it and others would have written."""
+    jvm = rows.sparkSession._jvm  # noqa: SLF001
+    assert jvm is not None
+    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+    modes = jvm.org.apache.spark.sql.streaming.OutputMode
+    wanted = {"append": modes.Append, "update": modes.Update, "complete": modes.Complete}[mode]()
+    checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), wanted)  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""What Spark raises reaches the user as one line."""
+"""Spark's exceptions as one line."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.common.errors import PipelineError
-from penstock.pipelines.failures import telling_in_words
+from penstock.pipelines.spark_errors import telling_in_words
 
 
 def nobody_there(spark: SparkSession) -> None:

@@ -1,31 +1,45 @@
-"""What is replayed: messages of a lake, or of the nodes' history, in their order.
+"""The messages of a topic as a Spark table in replay order, from a lake or from nsqd's history.
 
-The order is by time, node and number, and no two messages are equal in it: where a replay has come
-to is one key, and what comes after it is the same however often it is asked for.
+The order is by timestamp, node and sequence number, and no two messages have the same key. So the
+key of the last processed message identifies the remaining ones.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from penstock.admin_api.nsqd_api import absolute_place
+from penstock.common.errors import ConfigError
 from penstock.pipelines.brokers import Brokers
-from penstock.pipelines.commits import Commits
 from penstock.pipelines.lake import Lake
-from penstock.pipelines.replay_state import Key
+from penstock.pipelines.lake_writer import Commits
 from penstock.pipelines.tables import topic_table
 
-__all__ = ["Extent", "Source", "from_history", "from_lake"]
+__all__ = ["Extent", "Key", "Source", "from_history", "from_lake", "time_ns_of", "time_range"]
 
 PART_BYTES = 32 << 20
 """About so much is sorted, and held by the driver, at a time."""
 
 ROW_OVERHEAD_BYTES = 50
 
+# A smaller number is that of a message.
+_TIME_NS_MIN = 1 << 54
+
+
 _ORDER = ("timestamp_ns", "node", "seq")
+
+
+class Key(NamedTuple):
+    """What messages are sorted by."""
+
+    timestamp_ns: int
+    node: int
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +124,39 @@ def from_history(spark: SparkSession, brokers: Brokers, topic: str) -> Source:
     survey = brokers.survey([topic])
     reader = spark.read.format("nsq").options(**brokers.options()).option("topic", topic)
     return Source(reader.load(), {str(key.node): f.log.next_seq for key, f in survey.logs.items()})
+
+
+def time_ns_of(place: str) -> int | None:
+    """Of an absolute place: None for earliest and latest. Raises ConfigError if it is the number of
+    a message, which means something at one node only."""
+    if place in ("", "earliest", "latest"):
+        return None
+    if place.isdecimal():
+        if int(place) < _TIME_NS_MIN:
+            raise ConfigError(
+                "a replay is of a time: a sequence number means something else at"
+                " each node; try --where 'seq >= ...'"
+            )
+        return int(place)
+    try:
+        moment = datetime.fromisoformat(place.upper())
+    except ValueError:
+        raise ConfigError(f"{place!r} is no time") from None
+    if moment.tzinfo is None:
+        raise ConfigError(f"{place!r} is no time: is it in UTC? Then it ends with Z")
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+
+
+def time_range(start: str, end: str) -> tuple[int | None, int | None]:
+    """From when to when, in nanoseconds; None for as far as there is something. Raises
+    ConfigError."""
+    from_ns, to_ns = (
+        time_ns_of(absolute_place(place)) if place else None for place in (start, end)
+    )
+    if from_ns is not None and to_ns is not None and from_ns >= to_ns:
+        raise ConfigError("the time ends before it begins")
+    return from_ns, to_ns
 
 
 def _before(ends: dict[str, int]) -> Column:

@@ -1,8 +1,8 @@
-"""What Spark raises, in one line of ours.
+"""Spark's exceptions as one-line errors.
 
-What was raised in one of Spark's Python processes, our own source's errors among it, arrives as the
-text of a traceback inside Java's exception inside Python's. The person who reads it wants the last
-line of the innermost.
+An exception in one of Spark's Python processes, such as an error of the `nsq` source, arrives as
+the text of a traceback inside a Java exception inside a Python exception. The useful part is the
+last line of the innermost traceback.
 """
 
 import re

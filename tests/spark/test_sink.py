@@ -1,4 +1,4 @@
-"""`df.write` and `df.writeStream` with `format("nsq")`: rows arrive as messages."""
+"""`df.write` and `df.writeStream`: rows become messages."""
 
 from pathlib import Path
 

@@ -1,7 +1,7 @@
-"""A query's place on the brokers: a channel that is moved by commits, on each node.
+"""The channel that records a query's progress on each node.
 
-While it is there, no node trims what the query has not committed, and the channel's depth is how
-far the query is behind.
+While the channel exists, nsqd retains messages that the query has not committed. The depth of the
+channel is the query's lag.
 """
 
 import logging

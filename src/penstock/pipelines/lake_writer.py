@@ -1,0 +1,237 @@
+"""Writing to a lake: commits of batches, and compaction of small files. No Spark here.
+
+Commit: a batch is written to `staging`. Then `committed.json` is replaced; it contains the next
+sequence number of each node, and the files to move into the lake. This replacement is the commit.
+Then the files are moved. A crash before the commit changes nothing; after a crash behind it, the
+next process moves the remaining files. The lake has exactly the messages below the committed
+sequence numbers, so messages that Spark reads again from an older checkpoint are recognised.
+
+Compaction: a new folder for the hour is built in `staging`, with the small files merged and the
+large ones hard-linked, and exchanged with the old folder in one system call. Where the system lacks
+this call, the folders are renamed one after the other; after a crash between the two renames the
+hour is missing until the next archive process restores it. Compaction must not run while another
+process writes the topic.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import pyarrow.parquet as pq
+
+from penstock.common.errors import LakeError
+from penstock.pipelines.lake import TopicFolder, maybe_json, remove_folder, sync, write_durably
+
+__all__ = ["Commits", "Committed", "Compaction", "Merge", "rows_in"]
+
+
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
+    """What `committed.json` says. Paths are relative to the lake."""
+
+    next_seqs: dict[str, int] = {}
+    """By node id."""
+    messages: int = 0
+    rejected: int = 0
+    moves: list[tuple[str, str]] = []
+
+
+class Commits:
+    """Of one topic."""
+
+    def __init__(self, topic: TopicFolder) -> None:
+        """Ends what a process before this one has not ended. Raises LakeError."""
+        self._topic = topic
+        self.state = self.state_of(topic)
+        self._move()
+        remove_folder(self._batch)
+
+    @staticmethod
+    def state_of(topic: TopicFolder) -> Committed:
+        """For those who only read. Raises LakeError."""
+        path = topic.committed
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Committed)
+        except FileNotFoundError:
+            return Committed()
+        except (OSError, msgspec.DecodeError) as failure:
+            raise LakeError(f"cannot read {path}: {failure}") from None
+
+    @property
+    def staged_messages(self) -> Path:
+        """Where a batch's messages are written to, in folders by date and hour."""
+        return self._batch / "messages"
+
+    @property
+    def staged_rejected(self) -> Path:
+        """Where those that do not fit the schema are."""
+        return self._batch / "rejected"
+
+    def begin(self) -> None:
+        """A new batch; whatever was staged and not committed is forgotten."""
+        remove_folder(self._batch)
+        self._batch.mkdir(parents=True)
+
+    def commit(self, next_seqs: dict[str, int], *, messages: int, rejected: int) -> None:
+        """Add the staged files to the lake, which then has all messages below `next_seqs`. A node's
+        number never decreases, even if the node joins again without a checkpoint."""
+        staged = [
+            *_files(self.staged_messages, self._topic.messages),
+            *_files(self.staged_rejected, self._topic.rejected),
+        ]
+        _sync(source for source, _ in staged)
+        lake = self._topic.lake
+        self.state = Committed(
+            next_seqs=_maximum(self.state.next_seqs, next_seqs),
+            messages=self.state.messages + messages,
+            rejected=self.state.rejected + rejected,
+            moves=[
+                (str(source.relative_to(lake)), str(to.relative_to(lake))) for source, to in staged
+            ],
+        )
+        write_durably(self._topic.committed, msgspec.to_builtins(self.state))
+        self._move()
+        remove_folder(self._batch)
+
+    def hours(self) -> list[Path]:
+        """The folders that the last batch has added messages to."""
+        folders = {(self._topic.lake / target).parent for _, target in self.state.moves}
+        return sorted(each for each in folders if each.is_relative_to(self._topic.messages))
+
+    def _move(self) -> None:
+        """A file that is not in staging any more has been moved before, and since then maybe merged
+        with others."""
+        lake, folders = self._topic.lake, set()
+        for source, target in self.state.moves:
+            if (lake / source).exists():
+                (lake / target).parent.mkdir(parents=True, exist_ok=True)
+                (lake / source).rename(lake / target)
+                folders.add((lake / target).parent)
+        for folder in folders:
+            sync(folder)
+            sync(folder.parent)
+
+    @property
+    def _batch(self) -> Path:
+        return self._topic.staging / "batch"
+
+
+def _maximum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    """The larger number of each node."""
+    return {node: max(one.get(node, 0), other.get(node, 0)) for node in one | other}
+
+
+def _files(staged: Path, target: Path) -> list[tuple[Path, Path]]:
+    """Each staged file, and where it belongs."""
+    return [(file, target / file.relative_to(staged)) for file in sorted(staged.rglob("*.parquet"))]
+
+
+def _sync(files: Iterable[Path]) -> None:
+    """Files, and the folders that lead to them, stay after a power loss."""
+    folders = set()
+    for file in files:
+        sync(file)
+        folders |= {file.parent, file.parent.parent, file.parent.parent.parent}
+    for folder in folders:
+        sync(folder)
+
+
+# Compaction.
+
+
+FILE_BYTES = 128 << 20
+"""What a merged file should have."""
+
+SMALL_FILES = 8
+"""So many in one hour are worth the work."""
+
+_AT_FDCWD = -100 if sys.platform == "linux" else -2
+_EXCHANGE = 2
+
+Merge = Callable[[Sequence[Path], Path, int], None]
+"""Writes the rows of some files into a new folder, as so many files."""
+
+
+class Compaction:
+    """Of one topic's folders."""
+
+    def __init__(self, topic: TopicFolder, merge: Merge) -> None:
+        """Ends what a process before this one has not ended."""
+        self._topic = topic
+        self._merge = merge
+        self._folder = topic.staging / "compaction"
+        self._recover()
+
+    def run(self, hours: Iterable[Path] | None = None, *, small_files: int = SMALL_FILES) -> int:
+        """Each of these hours, or of all, that has so many small files; how many files there are
+        less. Raises LakeError if what was merged is not what there was."""
+        looked_at = self._topic.hours() if hours is None else hours
+        return sum(self._compact(hour, small_files) for hour in looked_at)
+
+    def _compact(self, hour: Path, small_files: int) -> int:
+        files = sorted(hour.glob("[!._]*.parquet"))
+        small = [file for file in files if file.stat().st_size < FILE_BYTES // 2]
+        if len(small) < max(small_files, 2):
+            return 0
+        remove_folder(self._folder)
+        self._folder.mkdir(parents=True)
+        size_bytes = sum(file.stat().st_size for file in small)
+        self._merge(small, self._new, -(-size_bytes // FILE_BYTES))
+        _check(small, self._new)
+        for file in set(files) - set(small):
+            (self._new / file.name).hardlink_to(file)
+        self._replace(hour)
+        return len(files) - len(list(hour.glob("[!._]*.parquet")))
+
+    def _replace(self, hour: Path) -> None:
+        for file in self._new.iterdir():
+            if file.name.startswith(("_", ".")):
+                file.unlink()
+            else:
+                sync(file)
+        sync(self._new)
+        write_durably(self._plan, str(hour.relative_to(self._topic.lake)))
+        if not _exchange(self._new, hour):
+            hour.rename(self._folder / "old")
+            self._new.rename(hour)
+        sync(hour.parent)
+        remove_folder(self._folder)
+
+    def _recover(self) -> None:
+        name = maybe_json(self._plan)
+        if name is not None and not (self._topic.lake / name).exists():
+            self._new.rename(self._topic.lake / name)
+            sync((self._topic.lake / name).parent)
+        remove_folder(self._folder)
+
+    @property
+    def _new(self) -> Path:
+        return self._folder / "new"
+
+    @property
+    def _plan(self) -> Path:
+        return self._folder / "plan.json"
+
+
+def rows_in(files: Sequence[Path]) -> int:
+    """By what the files say themselves."""
+    return sum(pq.read_metadata(file).num_rows for file in files)
+
+
+def _check(before: Sequence[Path], merged: Path) -> None:
+    expected, actual = rows_in(before), rows_in(sorted(merged.glob("*.parquet")))
+    if expected != actual:
+        raise LakeError(f"{expected} messages became {actual} when files were merged: left alone")
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Two folders change places, at once; whether the system can do that."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    paths = os.fsencode(one), os.fsencode(other)
+    if hasattr(libc, "renameat2"):
+        return not libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _EXCHANGE)
+    if hasattr(libc, "renamex_np"):
+        return not libc.renamex_np(*paths, _EXCHANGE)
+    return False
