@@ -44,7 +44,7 @@ EVENTS_PER_SECOND = 3000
 OPEN_SECONDS = 45.0
 
 # Quiet cores need a tenth of it.
-PATIENCE_SECONDS = 400.0
+TIMEOUT_SECONDS = 400.0
 
 RESULTS = ("revenue", "orders.paid", "orders.rejected", "orders.again")
 """The topics that Spark publishes to."""
@@ -123,7 +123,7 @@ class Demo:
         self._stage.wait(
             lambda: not missing(),
             "starting two of them",
-            seconds=PATIENCE_SECONDS,
+            seconds=TIMEOUT_SECONDS,
             progress=lambda: f"{missing()} of {len(PLACES)} places to be taken",
         )
         self._stage.tell("all queries run")
@@ -146,7 +146,7 @@ class Demo:
             self._stage.wait(
                 lambda: watch.acknowledged() >= count or watch.step() != "open",
                 "events",
-                seconds=PATIENCE_SECONDS,
+                seconds=TIMEOUT_SECONDS,
                 progress=lambda: self._progress(watch),
             )
 
@@ -162,7 +162,7 @@ class Demo:
         self._stage.wait(
             lambda: watch.step() != "open",
             "events",
-            seconds=PATIENCE_SECONDS,
+            seconds=TIMEOUT_SECONDS,
             progress=lambda: self._progress(watch),
         )
         self._stage.tell(f"{watch.acknowledged():,} events were acknowledged")
@@ -173,17 +173,17 @@ class Demo:
         self._stage.wait(
             lambda: watch.step() and not self._behind(),
             "queries that are still behind:",
-            seconds=PATIENCE_SECONDS,
+            seconds=TIMEOUT_SECONDS,
             progress=self._behind_in_words,
         )
         watch.shop.close_shop()
-        self._stage.wait(lambda: watch.step() == "done", "the last order", seconds=PATIENCE_SECONDS)
+        self._stage.wait(lambda: watch.step() == "done", "the last order", seconds=TIMEOUT_SECONDS)
         ledger = read_ledger(self.places.ledger)
         try:
             self._stage.wait(
                 lambda: watch.step() and self._is_complete(ledger),
                 "the last windows",
-                seconds=PATIENCE_SECONDS,
+                seconds=TIMEOUT_SECONDS,
                 progress=lambda: self._progress(watch),
             )
         except InVain as failure:  # the checks will say what is missing
@@ -204,7 +204,7 @@ class Demo:
             self._stage.wait(
                 lambda: replay.has_ended() and report.has_ended(),
                 "penstock replay, penstock report",
-                seconds=PATIENCE_SECONDS,
+                seconds=TIMEOUT_SECONDS,
             )
         self.tell_what_spark_did(replay)
 
@@ -235,7 +235,7 @@ class Demo:
         return f"{watch.acknowledged():,} acknowledged, {self._archived():,} archived"
 
     def _archived(self) -> int:
-        return sum(Commits.state_of(self._lake.topic(topic)).messages for topic in TOPICS)
+        return sum(Commits.load_state(self._lake.topic(topic)).messages for topic in TOPICS)
 
     def _behind(self) -> dict[tuple[str, str], int | None]:
         """Where Spark has not read to the end, and how many messages that is."""
@@ -249,7 +249,7 @@ class Demo:
     def _is_complete(self, ledger: Ledger) -> bool:
         """Whether all has come, as far as numbers tell; what has come is looked at later."""
         is_archived = all(
-            Commits.state_of(self._lake.topic(topic)).next_seqs == self._cluster.next_seqs(topic)
+            Commits.load_state(self._lake.topic(topic)).next_seqs == self._cluster.next_seqs(topic)
             for topic in TOPICS
         )
         return (

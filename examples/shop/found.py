@@ -65,7 +65,7 @@ class Found:
 def look(places: Places) -> Found:
     """Raises LakeError or HttpRequestError if something is not there at all."""
     lake = Lake.open(places.lake)
-    folders = {topic: lake.topic_in_use(topic) for topic in TOPICS}
+    folders = {topic: lake.existing_topic(topic) for topic in TOPICS}
     return Found(
         archived={topic: _ids_in_files(folder.files()) for topic, folder in folders.items()},
         rejected={

@@ -29,7 +29,7 @@ TICK_SECONDS = 0.05
 STATUS_SECONDS = 0.5
 
 # A broker that was killed may take its time on a busy machine, and there is always the other one.
-PATIENCE_SECONDS = 120.0
+TIMEOUT_SECONDS = 120.0
 
 CLOSING_MS = 3_600_000
 """The last order is dated an hour ahead."""
@@ -78,7 +78,7 @@ class Generator:
     async def _publish(self, topic: str, events: list[Event]) -> None:
         """In one command, which an nsqd stores whole or not at all."""
         bodies = [body_of(event) for event in events]
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             try:
                 await self._producer.publish_many(topic, bodies)

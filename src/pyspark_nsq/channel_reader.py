@@ -24,7 +24,7 @@ from pyspark_nsq.nodes import Nodes
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.reader import ARROW_SCHEMA
 
-__all__ = ["ChannelPump", "ChannelReader"]
+__all__ = ["BackgroundConsumer", "ChannelReader"]
 
 # nsqd's own limit for one connection, unless it was started with another one.
 IN_FLIGHT = 2500
@@ -42,7 +42,7 @@ class MessagesPartition(InputPartition):
     rows: bytes
 
 
-class ChannelPump:
+class BackgroundConsumer:
     """Started when it is made; `make` connects. Raises what `make` raises."""
 
     def __init__(self, make: Callable[[], Consumer]) -> None:
@@ -134,7 +134,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._rows_max = options.rows_per_trigger or IN_FLIGHT
-        self._pump: ChannelPump | None = None
+        self._consumer_thread: BackgroundConsumer | None = None
         self._batches: dict[int, list[Message]] = {}
         self._available_until_ns: int | None = None
 
@@ -151,7 +151,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         number = start[_BATCH]
         self._finish(number)
         if number + 1 not in self._batches:
-            messages = self._running_pump().take(
+            messages = self._started_consumer().take(
                 self._rows_max,
                 seconds=IDLE_SECONDS if self._available_until_ns is not None else 0.0,
                 published_before_ns=self._available_until_ns,
@@ -175,18 +175,18 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._finish(end[_BATCH])
 
     def stop(self) -> None:
-        if self._pump is not None:
-            self._pump.close()
+        if self._consumer_thread is not None:
+            self._consumer_thread.close()
 
     def _finish(self, number: int) -> None:
         """A batch is done, and with it all before it."""
         for each in [each for each in self._batches if each <= number]:
-            self._running_pump().finish(self._batches.pop(each))
+            self._started_consumer().finish(self._batches.pop(each))
 
-    def _running_pump(self) -> ChannelPump:
-        if self._pump is None:
-            self._pump = ChannelPump(self._consumer)
-        return self._pump
+    def _started_consumer(self) -> BackgroundConsumer:
+        if self._consumer_thread is None:
+            self._consumer_thread = BackgroundConsumer(self._consumer)
+        return self._consumer_thread
 
     def _consumer(self) -> Consumer:
         options, access = self._options, self._options.access

@@ -9,42 +9,44 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from penstock.common.errors import HttpRequestError
-from pyspark_nsq.errors import NotStored
+from pyspark_nsq.errors import NotStoredError
 from pyspark_nsq.history import History
 from pyspark_nsq.nodes import Found, Nodes
 from pyspark_nsq.offsets import TopicNode
 
-__all__ = ["ChannelMarks"]
+__all__ = ["CommitTracker"]
 
 log = logging.getLogger("pyspark_nsq")
 
 
-class ChannelMarks:
+class CommitTracker:
     """The channels of that name; none at all if it has no name."""
 
     def __init__(self, nodes: Nodes, channel: str) -> None:
         self._nodes = nodes
         self._channel = channel
-        self._placed: set[TopicNode] = set()
+        self._created: set[TopicNode] = set()
         self._committed: dict[TopicNode, int] = {}
 
-    def place(self, logs: Mapping[TopicNode, Found], offsets: Mapping[TopicNode, int]) -> None:
+    def create_channels(
+        self, logs: Mapping[TopicNode, Found], offsets: Mapping[TopicNode, int]
+    ) -> None:
         """Makes the channels that are not there yet. Raises HttpRequestError if a node refuses."""
         for key, found in logs.items():
-            if self._channel and key in offsets and key not in self._placed:
+            if self._channel and key in offsets and key not in self._created:
                 seq = max(found.log.first_seq, min(offsets[key], found.log.next_seq))
-                with _or_later("channel %s is not made yet: %s", self._channel):
+                with _retry_with_next_batch("channel %s is not made yet: %s", self._channel):
                     self._history(key, found).create_channel(self._channel, seq)
-                    self._placed.add(key)
+                    self._created.add(key)
 
     def commit(self, logs: Mapping[TopicNode, Found], offsets: Mapping[TopicNode, int]) -> None:
         """Moves the channels. A node that is away is told with a later commit.
 
         Raises HttpRequestError if a node refuses: somebody consumes from the channel.
         """
-        for key in logs.keys() & offsets.keys() & self._placed:
+        for key in logs.keys() & offsets.keys() & self._created:
             if self._committed.get(key) != offsets[key]:
-                with _or_later("channel %s is not committed yet: %s", self._channel):
+                with _retry_with_next_batch("channel %s is not committed yet: %s", self._channel):
                     self._commit(self._history(key, logs[key]), offsets[key])
                     self._committed[key] = offsets[key]
 
@@ -62,12 +64,12 @@ class ChannelMarks:
 
 
 @contextmanager
-def _or_later(text: str, channel: str) -> Iterator[None]:
+def _retry_with_next_batch(text: str, channel: str) -> Iterator[None]:
     """What a node cannot do now, because it is away or has just trimmed its log, it is asked again
     with the next batch."""
     try:
         yield
-    except NotStored as failure:
+    except NotStoredError as failure:
         log.warning(text, channel, failure)
     except HttpRequestError as failure:
         if failure.status is not None and failure.status < 500:

@@ -2,18 +2,18 @@
 
 from penstock.common.errors import Error
 
-__all__ = ["DataLost", "NodeAway", "NotStored"]
+__all__ = ["DataLossError", "NodeUnavailableError", "NotStoredError"]
 
 
-class DataLost(Error):
+class DataLossError(Error):
     """Messages that were to be read are no more. `failOnDataLoss=false` goes on without them."""
 
 
-class NodeAway(Error):
+class NodeUnavailableError(Error):
     """An nsqd that is needed cannot be reached, and has been waited for."""
 
 
-class NotStored(Error):
+class NotStoredError(Error):
     """A place in a log that cannot be read from.
 
     `first_seq` is the next message that is there, `next_seq` the number of the next one to come;

@@ -1,7 +1,7 @@
-"""nsqd's history, as a reader of it needs it: what there is, the frames, and channels' places.
+"""nsqd's history of a topic: its extent, its frames, and the offsets of channels.
 
-What nsqd refuses for a reason that a reader has to know of is a `NotStored`; anything else that is
-not the answer asked for is an `HttpRequestError`.
+If nsqd does not have the requested messages, a request raises NotStoredError; for any other failure
+it raises HttpRequestError.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from penstock.common.errors import HttpRequestError
-from pyspark_nsq.errors import NotStored
+from pyspark_nsq.errors import NotStoredError
 from pyspark_nsq.http_calls import Answer, HttpCalls, Streamed
 
 __all__ = ["History", "Segment", "TopicLog"]
@@ -62,7 +62,7 @@ class History:
 
     @contextmanager
     def frames(self, node: int, start: int, end: int) -> Iterator[Streamed]:
-        """The frames of the messages from `start` to before `end`. Raises NotStored, and
+        """The frames of the messages from `start` to before `end`. Raises NotStoredError, and
         HttpRequestError if it is another node that answers."""
         with self._messages(**{"from": start, "to": end}) as streamed:
             if streamed.header("X-Penstock-Node-Id") != str(node):
@@ -107,16 +107,18 @@ def _decoded(answer: Answer) -> TopicLog:
         raise HttpRequestError(answer.url, f"unexpected answer: {failure}") from None
 
 
-def _refusal(answer: Answer) -> NotStored | HttpRequestError:
+def _refusal(answer: Answer) -> NotStoredError | HttpRequestError:
     match _message(answer):
         case "SEQ_GONE":
             first_seq = int(answer.json()["first_seq"])
-            return NotStored(f"{answer.url}: the log begins at {first_seq}", first_seq=first_seq)
+            return NotStoredError(
+                f"{answer.url}: the log begins at {first_seq}", first_seq=first_seq
+            )
         case "SEQ_TOO_HIGH":
             next_seq = int(answer.json()["next_seq"])
-            return NotStored(f"{answer.url}: the log ends at {next_seq}", next_seq=next_seq)
+            return NotStoredError(f"{answer.url}: the log ends at {next_seq}", next_seq=next_seq)
         case "TOPIC_NOT_FOUND":
-            return NotStored(f"{answer.url}: the topic does not exist there")
+            return NotStoredError(f"{answer.url}: the topic does not exist there")
         case _:
             return answer.refusal()
 

@@ -1,6 +1,6 @@
 """What a user tells the source and the sink by `.option(...)`, checked before anything is asked.
 
-The words are those of Spark's Kafka source where it has one. Spark does not care about their case.
+The parser are those of Spark's Kafka source where it has one. Spark does not care about their case.
 An option that is not known is refused: a misspelt `failOnDataLoss` would be found out too late.
 """
 
@@ -56,20 +56,20 @@ class SourceOptions:
     def parse(cls, given: Mapping[str, str], *, streaming: bool) -> "SourceOptions":
         """A stream begins at the latest messages unless it is told otherwise, a batch at the
         earliest. Raises ConfigError."""
-        words = _Words(given, (*_ACCESS, *_SOURCE))
+        parser = OptionParser(given, (*_ACCESS, *_SOURCE))
         options = cls(
-            access=words.access(),
-            topics=words.topics(),
-            channel=words.name("channel"),
-            mode=words.one_of("mode", ("history", "channel")),
-            starting=words.position("starting", LATEST if streaming else EARLIEST),
-            ending=words.position("ending", LATEST),
-            rows_per_trigger=words.count("maxMessagesPerTrigger"),
-            bytes_per_trigger=words.count("maxBytesPerTrigger"),
-            partitions_min=words.count("minPartitions") or 1,
-            rows_per_partition=words.count("maxRecordsPerPartition") or ROWS_PER_PARTITION,
-            fail_on_data_loss=words.flag("failOnDataLoss", default=True),
-            node_timeout_seconds=words.seconds("nodeTimeout", 60.0),
+            access=parser.access(),
+            topics=parser.topics(),
+            channel=parser.name("channel"),
+            mode=parser.one_of("mode", ("history", "channel")),
+            starting=parser.position("starting", LATEST if streaming else EARLIEST),
+            ending=parser.position("ending", LATEST),
+            rows_per_trigger=parser.count("maxMessagesPerTrigger"),
+            bytes_per_trigger=parser.count("maxBytesPerTrigger"),
+            partitions_min=parser.count("minPartitions") or 1,
+            rows_per_partition=parser.count("maxRecordsPerPartition") or ROWS_PER_PARTITION,
+            fail_on_data_loss=parser.flag("failOnDataLoss", default=True),
+            node_timeout_seconds=parser.seconds("nodeTimeout", 60.0),
         )
         if options.mode == "channel" and (not options.channel or len(options.topics.names) != 1):
             raise ConfigError("mode=channel needs one topic and a channel")
@@ -93,16 +93,16 @@ class SinkOptions:
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
         """Raises ConfigError."""
-        words = _Words(given, (*_ACCESS, *_SINK))
+        parser = OptionParser(given, (*_ACCESS, *_SINK))
         return cls(
-            access=words.access(),
-            topic=words.name("topic"),
-            size_max=words.count("maxMessageSize"),
-            publish_seconds=words.seconds("publishTimeout", 60.0),
+            access=parser.access(),
+            topic=parser.name("topic"),
+            size_max=parser.count("maxMessageSize"),
+            publish_seconds=parser.seconds("publishTimeout", 60.0),
         )
 
 
-class _Words:
+class OptionParser:
     """The options as they were given: text, by names whose case does not count."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -143,10 +143,10 @@ class _Words:
         except ValueError:
             raise ConfigError(f"{name} is a duration like 10s, not {text!r}") from None
 
-    def one_of(self, name: str, words: tuple[str, ...]) -> str:
-        word = self.text(name).lower() or words[0]
-        if word not in words:
-            raise ConfigError(f"{name} is {' or '.join(words)}, not {word!r}")
+    def one_of(self, name: str, parser: tuple[str, ...]) -> str:
+        word = self.text(name).lower() or parser[0]
+        if word not in parser:
+            raise ConfigError(f"{name} is {' or '.join(parser)}, not {word!r}")
         return word
 
     def name(self, option: str) -> str:

@@ -23,24 +23,24 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from pyspark_nsq.errors import DataLost
+from pyspark_nsq.errors import DataLossError
 from pyspark_nsq.history import Segment, TopicLog
 from pyspark_nsq.nodes import Found, Nodes
 from pyspark_nsq.offsets import EARLIEST, LATEST, SEQ_MAX, AtTime, Offsets, Position, TopicNode
 from pyspark_nsq.options import SourceOptions
 
 __all__ = [
-    "Bounds",
+    "FilterBounds",
     "LocatedRange",
     "Range",
     "RangesPartition",
-    "bounds_of",
-    "end_within",
-    "partitions_of",
-    "place_all",
+    "limit_end",
+    "parse_filters",
+    "plan_partitions",
     "ranges_between",
-    "split",
-    "stored_parts",
+    "resolve_offsets",
+    "split_into_tasks",
+    "stored_ranges",
 ]
 
 log = logging.getLogger("pyspark_nsq")
@@ -75,7 +75,7 @@ def ranges_between(start: Mapping[TopicNode, int], end: Mapping[TopicNode, int])
     return [each for each in ranges if each.size > 0]
 
 
-def stored_parts(wanted: Range, log: TopicLog) -> list[Range]:
+def stored_ranges(wanted: Range, log: TopicLog) -> list[Range]:
     """The parts of a range that are in a log, as long as they come."""
     parts: list[Range] = []
     for segment in log.segments:
@@ -90,7 +90,9 @@ def stored_parts(wanted: Range, log: TopicLog) -> list[Range]:
     return parts
 
 
-def split(ranges: Iterable[Range], *, parts_min: int, rows_max: int) -> list[list[Range]]:
+def split_into_tasks(
+    ranges: Iterable[Range], *, parts_min: int, rows_max: int
+) -> list[list[Range]]:
     """Splits ranges into tasks of equal size, in the same order; a task may read many ranges.
 
     A task has at most `rows_max` messages. There are at least `parts_min` tasks, but no more than
@@ -117,7 +119,7 @@ def split(ranges: Iterable[Range], *, parts_min: int, rows_max: int) -> list[lis
 # Limits -------------------------------------------------------------------------------------------
 
 
-def end_within(
+def limit_end(
     start: Mapping[TopicNode, int],
     end: Mapping[TopicNode, int],
     logs: Mapping[TopicNode, TopicLog],
@@ -133,7 +135,7 @@ def end_within(
     """
     ranges = ranges_between(start, end)
     parts = {
-        each.key: stored_parts(each, logs[each.key]) if each.key in logs else [each]
+        each.key: stored_ranges(each, logs[each.key]) if each.key in logs else [each]
         for each in ranges
     }
     wanted = {key: sum(part.size for part in each) for key, each in parts.items()}
@@ -223,12 +225,14 @@ class RangesPartition(InputPartition):
     ranges: list[LocatedRange]
 
 
-def partitions_of(
+def plan_partitions(
     options: SourceOptions, ranges: Iterable[Range], logs: Mapping[TopicNode, Found]
 ) -> list[InputPartition]:
-    """Partitions for what is there of these ranges. Raises DataLost if that is not enough."""
+    """Partitions for what is there of these ranges. Raises DataLossError if that is not enough."""
     stored = [part for each in ranges for part in _stored(options, each, logs.get(each.key))]
-    tasks = split(stored, parts_min=options.partitions_min, rows_max=options.rows_per_partition)
+    tasks = split_into_tasks(
+        stored, parts_min=options.partitions_min, rows_max=options.rows_per_partition
+    )
     # An empty list would make Spark create one partition with unknown contents.
     return [RangesPartition([_located(each, logs) for each in task]) for task in tasks or [[]]]
 
@@ -249,9 +253,9 @@ def _stored(options: SourceOptions, wanted: Range, found: Found | None) -> list[
             f"{min(first_seq, wanted.end) - 1} are lost: the log begins at {first_seq}"
         )
         if options.fail_on_data_loss:
-            raise DataLost(f"{lost}; failOnDataLoss=false goes on without them")
+            raise DataLossError(f"{lost}; failOnDataLoss=false goes on without them")
         log.error("%s", lost)
-    return stored_parts(wanted, found.log)
+    return stored_ranges(wanted, found.log)
 
 
 # Starting and ending offsets.
@@ -261,7 +265,7 @@ def _stored(options: SourceOptions, wanted: Range, found: Found | None) -> list[
 TIME_NS_MIN = 1 << 54
 
 
-def place_all(nodes: Nodes, logs: Mapping[TopicNode, Found], position: Position) -> Offsets:
+def resolve_offsets(nodes: Nodes, logs: Mapping[TopicNode, Found], position: Position) -> Offsets:
     """Where a position is in each of these logs. Raises HttpRequestError."""
     return {key: _place(nodes, key, found, position) for key, found in logs.items()}
 
@@ -283,7 +287,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class FilterBounds:
     """What rows must have: no more is said of those that are within."""
 
     topics: frozenset[str] | None = None
@@ -292,35 +296,35 @@ class Bounds:
     seq_end: int = SEQ_MAX + 1
     time_ns_min: int | None = None
 
-    def admit(self, key: TopicNode) -> bool:
+    def admits(self, key: TopicNode) -> bool:
         """Whether a log can have such rows."""
         return _is_among(key.topic, self.topics) and _is_among(key.node, self.nodes)
 
-    def cut(self, whole: Range) -> Range:
+    def clip(self, whole: Range) -> Range:
         """The part of a range that can have them, which may be empty."""
         start = min(max(whole.start, self.seq_min), whole.end)
         return whole._replace(start=start, end=max(start, min(whole.end, self.seq_end)))
 
 
-def bounds_of(filters: Iterable[Filter]) -> tuple[Bounds, list[Filter]]:
+def parse_filters(filters: Iterable[Filter]) -> tuple[FilterBounds, list[Filter]]:
     """What conditions say, and those that Spark has to check itself."""
-    bounds, left = Bounds(), []
+    bounds, left = FilterBounds(), []
     for each in filters:
-        bounds, is_all_said = _narrowed(bounds, each)
+        bounds, is_all_said = _apply_filter(bounds, each)
         if not is_all_said:
             left.append(each)
     return bounds, left
 
 
-def _narrowed(bounds: Bounds, condition: Filter) -> tuple[Bounds, bool]:
+def _apply_filter(bounds: FilterBounds, condition: Filter) -> tuple[FilterBounds, bool]:
     """The bounds with one more condition, and whether they say all that it says."""
     column = getattr(condition, "attribute", ())
     if column in _ADDRESS and isinstance(condition, IsNotNull):
         return bounds, True  # they never are
     if column == ("topic",) and (values := _values(condition)) is not None:
-        return replace(bounds, topics=_both(bounds.topics, values)), True
+        return replace(bounds, topics=_intersect(bounds.topics, values)), True
     if column == ("node",) and (values := _values(condition)) is not None:
-        return replace(bounds, nodes=_both(bounds.nodes, values)), True
+        return replace(bounds, nodes=_intersect(bounds.nodes, values)), True
     if column == ("seq",) and (span := _span(condition)) is not None:
         first, end = max(bounds.seq_min, span[0]), min(bounds.seq_end, span[1])
         return replace(bounds, seq_min=first, seq_end=end), True
@@ -356,7 +360,7 @@ def _span(condition: Filter) -> tuple[int, int] | None:
     return None
 
 
-def _both(known: frozenset[Any] | None, values: Collection[Any]) -> frozenset[Any]:
+def _intersect(known: frozenset[Any] | None, values: Collection[Any]) -> frozenset[Any]:
     return frozenset(values) if known is None else known & frozenset(values)
 
 

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import InputPartition
 
 from penstock.common.errors import CorruptStreamError, Error, HttpRequestError, NotConnectedError
 from penstock.protocol.frames import FRAME_MESSAGE, MESSAGE_HEADER_BYTES
-from pyspark_nsq.errors import DataLost, NodeAway, NotStored
+from pyspark_nsq.errors import DataLossError, NodeUnavailableError, NotStoredError
 from pyspark_nsq.nodes import Nodes, Topics
 from pyspark_nsq.options import SourceOptions
 from pyspark_nsq.planning import Range, RangesPartition
@@ -33,9 +33,9 @@ __all__ = [
     "ByteSource",
     "RangeReader",
     "arrow_batches",
-    "frame_starts",
+    "decode_frames",
+    "find_frame_starts",
     "read_partition",
-    "to_batch",
 ]
 
 log = logging.getLogger("pyspark_nsq")
@@ -59,13 +59,13 @@ class RangeReader:
         self._range = wanted
         self._base = base
         self._next_seq = wanted.start
-        self._heard_at = time.monotonic()
+        self._last_data_at = time.monotonic()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows. Raises DataLost, or NodeAway when the node has been waited for."""
+        """Read the rows. Raises DataLossError, or NodeUnavailableError after `nodeTimeout`."""
         while self._next_seq < self._range.end:
             try:
-                yield from self._read_on()
+                yield from self._read_rest()
             except HttpRequestError as failure:
                 if failure.status is not None and failure.status < 500:
                     raise  # it will not say anything else the next time
@@ -73,12 +73,12 @@ class RangeReader:
             except NotConnectedError as failure:
                 self._wait_for_node(failure)
 
-    def _read_on(self) -> Iterator[pa.RecordBatch]:
+    def _read_rest(self) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._stream()
             self._next_seq = self._range.end
-        except NotStored as refusal:
-            self._step_over(refusal)
+        except NotStoredError as refusal:
+            self._skip_missing(refusal)
 
     def _stream(self) -> Iterator[pa.RecordBatch]:
         wanted = self._range
@@ -86,31 +86,31 @@ class RangeReader:
         with history.frames(wanted.node, self._next_seq, wanted.end) as frames:
             for batch in arrow_batches(frames, wanted.topic):
                 yield batch
-                self._arrived(batch)
+                self._record_progress(batch)
 
-    def _arrived(self, batch: pa.RecordBatch) -> None:
+    def _record_progress(self, batch: pa.RecordBatch) -> None:
         last_seq = batch.column("seq")[-1].as_py()
         missing = last_seq + 1 - self._next_seq - batch.num_rows
         if missing:
             log.warning("%s: %d messages before %d are missing", self._range, missing, last_seq)
         self._next_seq = last_seq + 1
-        self._heard_at = time.monotonic()
+        self._last_data_at = time.monotonic()
 
     # What can go wrong.
 
-    def _step_over(self, refusal: NotStored) -> None:
+    def _skip_missing(self, refusal: NotStoredError) -> None:
         """Goes on where there are messages again; what is before that is lost, unless the numbers
         were never given to any."""
         wanted, start = self._range, self._next_seq
         if refusal.next_seq is not None:  # it has forgotten its newest messages
-            self._lose(max(start, refusal.next_seq), wanted.end, refusal)
+            self._report_loss(max(start, refusal.next_seq), wanted.end, refusal)
             self._range = wanted._replace(end=max(start, refusal.next_seq))
             return
         there_seq = wanted.end if refusal.first_seq is None else min(refusal.first_seq, wanted.end)
         if self._is_gap():
             log.warning("%s: there are no messages from %d to %d", wanted, start, there_seq)
         else:
-            self._lose(start, there_seq, refusal)
+            self._report_loss(start, there_seq, refusal)
         self._next_seq = there_seq
 
     def _is_gap(self) -> bool:
@@ -118,15 +118,15 @@ class RangeReader:
         found = self._nodes.history(self._base, self._range.topic).log()
         return found is not None and found.first_seq <= self._next_seq
 
-    def _lose(self, start: int, end: int, why: Error) -> None:
+    def _report_loss(self, start: int, end: int, why: Error) -> None:
         topic, node = self._range.topic, self._range.node
         lost = f"topic {topic}, node {node}: messages {start} to {end - 1} are lost ({why})"
         if self._options.fail_on_data_loss:
-            raise DataLost(f"{lost}; failOnDataLoss=false goes on without them")
+            raise DataLossError(f"{lost}; failOnDataLoss=false goes on without them")
         log.error("%s", lost)
 
     def _wait_for_node(self, failure: Error) -> None:
-        waited = time.monotonic() - self._heard_at
+        waited = time.monotonic() - self._last_data_at
         if waited >= self._options.node_timeout_seconds:
             self._give_up(failure)
             return
@@ -135,10 +135,11 @@ class RangeReader:
 
     def _give_up(self, failure: Error) -> None:
         wanted, seconds = self._range, self._options.node_timeout_seconds
-        away = f"node {wanted.node} of topic {wanted.topic} was away for {seconds:g} s: {failure}"
+        node = f"node {wanted.node} of topic {wanted.topic}"
+        away = f"{node} was unreachable for {seconds:g} s: {failure}"
         if self._options.fail_on_data_loss:
-            raise NodeAway(away)
-        self._lose(self._next_seq, wanted.end, NodeAway(away))
+            raise NodeUnavailableError(away)
+        self._report_loss(self._next_seq, wanted.end, NodeUnavailableError(away))
         self._next_seq = wanted.end
 
     def _locate(self) -> str:
@@ -146,8 +147,8 @@ class RangeReader:
         key = self._range.key
         survey = self._nodes.survey(Topics((key.topic,)))
         if key not in survey.logs:
-            others = "; ".join(map(str, survey.failures)) or "none of the nsqds is that node"
-            raise NotConnectedError(f"node {key.node} is not found: {others}")
+            others = "; ".join(map(str, survey.failures)) or "no nsqd has this node id"
+            raise NotConnectedError(f"node {key.node} not found: {others}")
         self._base = survey.logs[key].base
         return self._base
 
@@ -173,7 +174,7 @@ ARROW_SCHEMA = pa.schema(
 
 # What is read before it is made into a batch. Large enough that a batch's overhead does not count,
 # small enough that raw bytes and columns stay in the processor's cache.
-PIECE_BYTES = 2 << 20
+BUFFER_BYTES = 2 << 20
 
 SEQ_BITS = 54
 
@@ -192,18 +193,18 @@ class ByteSource(Protocol):
 
 
 def arrow_batches(
-    source: ByteSource, topic: str, *, piece_bytes: int = PIECE_BYTES
+    source: ByteSource, topic: str, *, buffer_bytes: int = BUFFER_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """The frames of a source as rows. Raises CorruptStreamError if it does not end with a frame."""
-    buffer, filled, ended = bytearray(piece_bytes), 0, False
+    buffer, filled, ended = bytearray(buffer_bytes), 0, False
     while not ended:
         while filled < len(buffer) and not ended:
             count = source.readinto(memoryview(buffer)[filled:])
             filled += count
             ended = not count
-        starts, used = frame_starts(buffer, filled)
+        starts, used = find_frame_starts(buffer, filled)
         if len(starts):
-            yield to_batch(buffer, starts, used, topic)
+            yield decode_frames(buffer, starts, used, topic)
         elif filled == len(buffer):
             buffer = buffer + bytes(len(buffer))  # one message is larger than all this
             continue
@@ -213,9 +214,9 @@ def arrow_batches(
         raise CorruptStreamError(f"{filled} bytes are left over after the last whole frame")
 
 
-def frame_starts(buffer: bytearray, filled: int) -> tuple[Starts, int]:
+def find_frame_starts(buffer: bytearray, filled: int) -> tuple[Starts, int]:
     """Where each whole frame begins, and where the last one ends."""
-    alike, at = _starts_of_equals(buffer, filled)
+    alike, at = _find_equal_frames(buffer, filled)
     starts: list[int] = []
     last_at = filled - MESSAGE_HEADER_BYTES
     size_at, found = _SIZE.unpack_from, starts.append
@@ -230,7 +231,7 @@ def frame_starts(buffer: bytearray, filled: int) -> tuple[Starts, int]:
     return np.concatenate([alike, np.array(starts, np.int64)]), at
 
 
-def _starts_of_equals(buffer: bytearray, filled: int) -> tuple[Starts, int]:
+def _find_equal_frames(buffer: bytearray, filled: int) -> tuple[Starts, int]:
     """The same for frames at the beginning that are all of one size, which many topics have only.
 
     Where a frame begins is known from the one before it, so there are no bounds to be found all at
@@ -247,7 +248,7 @@ def _starts_of_equals(buffer: bytearray, filled: int) -> tuple[Starts, int]:
     return right, len(right) * frame_bytes
 
 
-def to_batch(buffer: bytearray, starts: Starts, used: int, topic: str) -> pa.RecordBatch:
+def decode_frames(buffer: bytearray, starts: Starts, used: int, topic: str) -> pa.RecordBatch:
     """The rows of these frames, the last of which ends at `used`."""
     count = len(starts)
     if not (_field(buffer, used, ">i4")[starts + _TYPE_AT] == FRAME_MESSAGE).all():
@@ -255,7 +256,7 @@ def to_batch(buffer: bytearray, starts: Starts, used: int, topic: str) -> pa.Rec
     timestamps_ns = _field(buffer, used, ">i8")[starts + _TIMESTAMP_AT].astype(np.int64)
     parts = _parts(buffer, starts, used)
     every_third = np.arange(0, 3 * count, 3)
-    node, seqs = _addresses(buffer, starts, used)
+    node, seqs = _node_and_seqs(buffer, starts, used)
     columns = [
         pa.repeat(pa.scalar(topic), count),
         pa.repeat(pa.scalar(node, pa.int32()), count),
@@ -279,7 +280,7 @@ def _parts(buffer: bytearray, starts: Starts, used: int) -> pa.Array:
     return pa.Array.from_buffers(pa.binary(), len(bounds) - 1, buffers)
 
 
-def _addresses(buffer: bytearray, starts: Starts, used: int) -> tuple[int, Starts]:
+def _node_and_seqs(buffer: bytearray, starts: Starts, used: int) -> tuple[int, Starts]:
     """The node, and the numbers of the messages.
 
     Numbers only grow. So if the first and the last are as far apart as they would be without a

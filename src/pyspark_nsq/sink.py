@@ -38,12 +38,12 @@ from pyspark_nsq.options import SinkOptions
 
 __all__ = [
     "BatchWriter",
-    "Outgoing",
+    "InvalidRowError",
+    "MessageGroup",
     "Published",
     "StreamWriter",
-    "Unpublishable",
     "check_columns",
-    "outgoing",
+    "group_messages",
 ]
 
 
@@ -82,7 +82,7 @@ def _publish(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Publish
     count = 0
     try:
         for batch, producer in zip(batches, cycle(producers), strict=False):
-            for topic, defer_ms, bodies in outgoing(batch, options.topic, size_max):
+            for topic, defer_ms, bodies in group_messages(batch, options.topic, size_max):
                 producer.publish_many(topic, bodies, defer=defer_ms / 1000)
             count += batch.num_rows
     finally:
@@ -110,11 +110,11 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 }
 
 
-class Unpublishable(Error):
+class InvalidRowError(Error):
     """A row cannot be a message."""
 
 
-class Outgoing(NamedTuple):
+class MessageGroup(NamedTuple):
     """Messages for one topic, all deferred by the same time."""
 
     topic: str
@@ -135,9 +135,9 @@ def check_columns(schema: StructType, topic: str) -> None:
             raise ConfigError(f"column {name} is {kinds[name].simpleString()}, not {words}")
 
 
-def outgoing(batch: pa.RecordBatch, topic: str, size_max: int | None) -> list[Outgoing]:
+def group_messages(batch: pa.RecordBatch, topic: str, size_max: int | None) -> list[MessageGroup]:
     """The messages of a batch, in its order within each topic. An option `topic` wins over the
-    column. Raises Unpublishable, and then none of them has been sent."""
+    column. Raises InvalidRowError, and then none of them has been sent."""
     bodies = batch.column("body").cast(pa.binary())
     _check_bodies(bodies, size_max)
     topics = batch.column("topic") if not topic and "topic" in batch.schema.names else None
@@ -145,7 +145,7 @@ def outgoing(batch: pa.RecordBatch, topic: str, size_max: int | None) -> list[Ou
         _check_topics(topics)
     defers = _defers_ms(batch)
     if topics is None and defers is None:
-        return [Outgoing(topic, 0, bodies.to_pylist())] if len(bodies) else []
+        return [MessageGroup(topic, 0, bodies.to_pylist())] if len(bodies) else []
     return list(_grouped(bodies, topics, defers, topic))
 
 
@@ -161,7 +161,7 @@ def _check_topics(topics: pa.Array) -> None:
     _refuse(pc.is_null(topics), "has no topic")
     for name in topics.unique().to_pylist():
         if not names.is_valid(name):
-            raise Unpublishable(f"topic {name!r} is not a valid name")
+            raise InvalidRowError(f"topic {name!r} is not a valid name")
 
 
 def _defers_ms(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
@@ -177,7 +177,7 @@ def _defers_ms(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
 def _refuse(wrong: pa.Array, why: str) -> None:
     if pc.any(wrong).as_py():
         row = pc.index(wrong, True).as_py()
-        raise Unpublishable(f"row {row} of a batch {why}")
+        raise InvalidRowError(f"row {row} of a batch {why}")
 
 
 def _grouped(
@@ -185,7 +185,7 @@ def _grouped(
     topics: pa.Array | None,
     defers: npt.NDArray[np.int64] | None,
     topic: str,
-) -> Iterator[Outgoing]:
+) -> Iterator[MessageGroup]:
     count = len(bodies)
     encoded = pa.repeat(topic, count) if topics is None else topics
     encoded = encoded.dictionary_encode()
@@ -194,6 +194,6 @@ def _grouped(
     groups, group_of_row = np.unique(keys, axis=1, return_inverse=True)
     for group, (code, defer_ms) in enumerate(groups.T.tolist()):
         rows = np.flatnonzero(group_of_row.reshape(-1) == group)
-        yield Outgoing(
+        yield MessageGroup(
             encoded.dictionary[code].as_py(), defer_ms, bodies.take(pa.array(rows)).to_pylist()
         )

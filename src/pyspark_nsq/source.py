@@ -37,8 +37,8 @@ from pyspark.sql.types import StructType
 
 from penstock.common.errors import ConfigError, Error, HttpRequestError, NotConnectedError
 from pyspark_nsq.channel_reader import ChannelReader
-from pyspark_nsq.commit_tracker import ChannelMarks
-from pyspark_nsq.errors import DataLost
+from pyspark_nsq.commit_tracker import CommitTracker
+from pyspark_nsq.errors import DataLossError
 from pyspark_nsq.nodes import Found, Nodes, Survey
 from pyspark_nsq.offsets import (
     EARLIEST,
@@ -51,17 +51,23 @@ from pyspark_nsq.offsets import (
 )
 from pyspark_nsq.options import SinkOptions, SourceOptions
 from pyspark_nsq.planning import (
-    Bounds,
-    bounds_of,
-    end_within,
-    partitions_of,
-    place_all,
+    FilterBounds,
+    limit_end,
+    parse_filters,
+    plan_partitions,
     ranges_between,
+    resolve_offsets,
 )
 from pyspark_nsq.reader import SCHEMA, read_partition
 from pyspark_nsq.sink import BatchWriter, StreamWriter, check_columns
 
-__all__ = ["BatchReader", "NsqDataSource", "PushingReader", "StreamReader", "batch_reader"]
+__all__ = [
+    "BatchReader",
+    "FilteringBatchReader",
+    "NsqDataSource",
+    "StreamReader",
+    "create_batch_reader",
+]
 
 log = logging.getLogger("pyspark_nsq")
 
@@ -72,45 +78,45 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._bounds = Bounds()
+        self._bounds = FilterBounds()
 
     def partitions(self) -> Sequence[InputPartition]:
         nodes, bounds = Nodes(self._options.access), self._bounds
         survey = nodes.survey(self._options.topics)
-        self._insist_on_all(survey)
-        logs = {key: found for key, found in survey.logs.items() if bounds.admit(key)}
-        start = place_all(nodes, logs, self._options.starting)
-        end = place_all(nodes, logs, self._options.ending)
+        self._check_failures(survey)
+        logs = {key: found for key, found in survey.logs.items() if bounds.admits(key)}
+        start = resolve_offsets(nodes, logs, self._options.starting)
+        end = resolve_offsets(nodes, logs, self._options.ending)
         if bounds.time_ns_min is not None:
-            from_then = place_all(nodes, logs, AtTime(bounds.time_ns_min))
+            from_then = resolve_offsets(nodes, logs, AtTime(bounds.time_ns_min))
             start = {key: max(seq, from_then[key]) for key, seq in start.items()}
-        ranges = map(bounds.cut, ranges_between(start, end))
-        return partitions_of(self._options, [each for each in ranges if each.size], logs)
+        ranges = map(bounds.clip, ranges_between(start, end))
+        return plan_partitions(self._options, [each for each in ranges if each.size], logs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
 
-    def _insist_on_all(self, survey: Survey) -> None:
-        """A table without the rows of a node that is away would look like one with all of them."""
+    def _check_failures(self, survey: Survey) -> None:
+        """Raises NotConnectedError if a node is missing, unless `failOnDataLoss=false`."""
         if survey.failures and self._options.fail_on_data_loss:
             raise NotConnectedError("; ".join(map(str, survey.failures)))
         for failure in survey.failures:
             log.error("what this nsqd has is left out: %s", failure)
 
 
-class PushingReader(BatchReader):
+class FilteringBatchReader(BatchReader):
     """The same, and reads no more than a query's conditions need."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        self._bounds, left = bounds_of(filters)
+        self._bounds, left = parse_filters(filters)
         return left
 
 
-def batch_reader(options: SourceOptions) -> BatchReader:
+def create_batch_reader(options: SourceOptions) -> BatchReader:
     """Spark refuses a reader that can push unless `spark.sql.python.filterPushdown.enabled` says
     that it may; then, and only then, it asks for one in a worker that runs this module."""
-    is_asked = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
-    return PushingReader(options) if is_asked else BatchReader(options)
+    is_requested = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
+    return FilteringBatchReader(options) if is_requested else BatchReader(options)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -119,10 +125,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._nodes = Nodes(options.access)
-        self._marks = ChannelMarks(self._nodes, options.channel)
+        self._commits = CommitTracker(self._nodes, options.channel)
         self._logs: Mapping[TopicNode, Found] = {}
         self._target: Offsets | None = None
-        self._away: set[str] = set()
+        self._unreachable: set[str] = set()
 
     # Offsets.
 
@@ -132,21 +138,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         survey = self._nodes.survey(self._options.topics)
         if survey.failures and self._options.starting != EARLIEST:
             raise NotConnectedError("; ".join(map(str, survey.failures)))
-        offsets = place_all(self._nodes, survey.logs, self._options.starting)
-        self._marks.place(survey.logs, offsets)
+        offsets = resolve_offsets(self._nodes, survey.logs, self._options.starting)
+        self._commits.create_channels(survey.logs, offsets)
         return to_json(offsets)
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
         begun = from_json(start)
-        self._look_around()
-        ends = self._ends(begun)
-        self._marks.place(self._logs, {**ends, **begun})
+        self._refresh_metadata()
+        ends = self._available_ends(begun)
+        self._commits.create_channels(self._logs, {**ends, **begun})
         # What a new batch begins after is done. Spark would say so no sooner than with the next
         # batch, and a query that has read everything would look as if it were behind.
-        self._marks.commit(self._logs, begun)
+        self._commits.commit(self._logs, begun)
         rows_max, bytes_max = self._limits(limit)
         logs = {key: found.log for key, found in self._logs.items()}
-        return to_json(end_within(begun, ends, logs, rows_max=rows_max, bytes_max=bytes_max))
+        return to_json(limit_end(begun, ends, logs, rows_max=rows_max, bytes_max=bytes_max))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         options = self._options
@@ -172,30 +178,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
         ranges = ranges_between(from_json(start), from_json(end))
         if any(self._is_unknown(each.key, each.end) for each in ranges):
-            self._look_around()  # a batch from before a restart
-        return partitions_of(self._options, ranges, self._logs)
+            self._refresh_metadata()  # a batch from before a restart
+        return plan_partitions(self._options, ranges, self._logs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
 
     def commit(self, end: JsonOffsets) -> None:
-        self._marks.commit(self._logs, from_json(end))
+        self._commits.commit(self._logs, from_json(end))
 
     # Within.
 
-    def _look_around(self) -> None:
+    def _refresh_metadata(self) -> None:
         """What there is now. Who cannot be asked is left out, and named once."""
         try:
             survey = self._nodes.survey(self._options.topics)
         except (HttpRequestError, NotConnectedError) as failure:
             survey = Survey({}, (failure,))
         self._logs = survey.logs
-        away = {_who(failure): failure for failure in survey.failures}
-        for who in away.keys() - self._away:
-            log.warning("goes on without an nsqd until it is back: %s", away[who])
-        self._away = set(away)
+        unreachable = {_node_of(failure): failure for failure in survey.failures}
+        for who in unreachable.keys() - self._unreachable:
+            log.warning("goes on without an nsqd until it is back: %s", unreachable[who])
+        self._unreachable = set(unreachable)
 
-    def _ends(self, begun: Offsets) -> Offsets:
+    def _available_ends(self, begun: Offsets) -> Offsets:
         """How far each log could be read now; a new one no further than to where it begins."""
         ends = dict(begun)
         for key, found in self._logs.items():
@@ -216,7 +222,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"read to {begun}: was it put back to an older state?"
             )
             if self._options.fail_on_data_loss:
-                raise DataLost(f"{lost}; failOnDataLoss=false goes on with what it gets now")
+                raise DataLossError(f"{lost}; failOnDataLoss=false goes on with what it gets now")
             log.error("%s", lost)
             return next_seq
         if self._target is None:
@@ -235,7 +241,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found is None or found.log.next_seq < end
 
 
-def _who(failure: Error) -> str:
+def _node_of(failure: Error) -> str:
     return failure.url if isinstance(failure, HttpRequestError) else str(failure)
 
 
@@ -255,7 +261,7 @@ class NsqDataSource(DataSource):
         options = SourceOptions.parse(self.options, streaming=False)
         if options.mode == "channel":
             raise ConfigError("mode=channel is for readStream: a channel is consumed by reading it")
-        return batch_reader(options)
+        return create_batch_reader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         options = SourceOptions.parse(self.options, streaming=True)

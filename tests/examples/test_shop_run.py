@@ -17,7 +17,7 @@ from examples.shop.jobs import Generating
 from examples.shop.ledger import read_ledger
 from pyspark.sql import SparkSession
 
-from penstock.pipelines.archive import ArchiveOrder, archive, check_order
+from penstock.pipelines.archive import ArchiveConfig, archive, check_config
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.lake import Lake
 from penstock.pipelines.running import Stop
@@ -56,14 +56,14 @@ def test_what_was_acknowledged_is_in_the_lake_and_half_a_file_less_is_noticed(
             shop.end()
 
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-        order = ArchiveOrder(
+        config = ArchiveConfig(
             topics=TOPICS,
             lake=str(places.lake),
             brokers=Brokers(tuple(cluster.http_addresses)),
             once=True,
             schema=LAKE_SCHEMA,
         )
-        done = archive(spark, order, check_order(order), Stop())
+        done = archive(spark, config, check_config(config), Stop())
         assert sum(each.messages for each in done) >= shop.status.acknowledged > RATE * SECONDS / 2
         assert [] == lake_faults(places)
 

@@ -11,7 +11,7 @@ from tests.spark.tables import history, publish
 
 from penstock.common.errors import ConfigError, LakeError, NotConnectedError, PipelineError
 from penstock.pipelines import archive as archive_module
-from penstock.pipelines.archive import Archived, ArchiveOrder, archive, check_order
+from penstock.pipelines.archive import ArchiveConfig, ArchiveResult, archive, check_config
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.lake import Lake
 from penstock.pipelines.running import Stop
@@ -19,14 +19,14 @@ from penstock.pipelines.tables import topic_table
 from penstock.testing.nsqd import NsqdProcess
 
 
-def order(lake: Path, *nsqds: NsqdProcess, topics: Sequence[str], **wishes: Any) -> ArchiveOrder:
+def config(lake: Path, *nsqds: NsqdProcess, topics: Sequence[str], **wishes: Any) -> ArchiveConfig:
     brokers = Brokers(tuple(nsqd.http_address for nsqd in nsqds))
-    return ArchiveOrder(topics=tuple(topics), lake=str(lake), brokers=brokers, once=True, **wishes)
+    return ArchiveConfig(topics=tuple(topics), lake=str(lake), brokers=brokers, once=True, **wishes)
 
 
-def run(spark: SparkSession, wanted: ArchiveOrder) -> list[Archived]:
+def run(spark: SparkSession, wanted: ArchiveConfig) -> list[ArchiveResult]:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    return archive(spark, wanted, check_order(wanted), Stop())
+    return archive(spark, wanted, check_config(wanted), Stop())
 
 
 def ids(spark: SparkSession, lake: Path, topic: str) -> list[str]:
@@ -42,7 +42,7 @@ def test_every_message_is_archived_once_whatever_happens_to_the_checkpoint(
 ) -> None:
     lake = tmp_path / "lake"
     folder = Lake(lake).topic("Orders")
-    wanted = order(lake, nsqd, other_nsqd, topics=["Orders"], batch_rows=60)
+    wanted = config(lake, nsqd, other_nsqd, topics=["Orders"], batch_rows=60)
     publish(nsqd, "Orders", map(str, range(100)))
     [first] = run(spark, wanted)
     committed = folder.committed.read_bytes()
@@ -71,14 +71,14 @@ def test_a_node_that_joins_again_without_a_checkpoint_is_not_archived_twice(
     spark: SparkSession, nsqd: NsqdProcess, other_nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
-    both = order(lake, nsqd, other_nsqd, topics=["orders"])
+    both = config(lake, nsqd, other_nsqd, topics=["orders"])
     publish(nsqd, "orders", map(str, range(20)))
     publish(other_nsqd, "orders", map(str, range(30)))
     run(spark, both)
     shutil.rmtree(Lake(lake).topic("orders").checkpoint)
 
     publish(nsqd, "orders", ["while the other node is away"])
-    run(spark, order(lake, nsqd, topics=["orders"]))
+    run(spark, config(lake, nsqd, topics=["orders"]))
     publish(nsqd, "orders", ["while it is back"])
     [last] = run(spark, both)
 
@@ -96,7 +96,7 @@ def test_a_batch_of_which_the_driver_does_not_see_every_row_is_not_committed(
 ) -> None:
     """As if an executor had written to a folder that the driver does not share."""
     lake = tmp_path / "lake"
-    wanted = order(lake, nsqd, topics=["orders"])
+    wanted = config(lake, nsqd, topics=["orders"])
     publish(nsqd, "orders", map(str, range(2)))
     write = archive_module._stage
 
@@ -123,7 +123,7 @@ def test_a_file_system_that_is_not_local_is_refused_and_nothing_is_written(
     spark.conf.set("fs.defaultFS", "viewfs://cluster/")
     try:
         with pytest.raises(ConfigError, match=r"default file system is viewfs://cluster/: set it"):
-            run(spark, order(tmp_path / "lake", nsqd, topics=["orders"]))
+            run(spark, config(tmp_path / "lake", nsqd, topics=["orders"]))
     finally:
         spark.conf.unset("fs.defaultFS")
 
@@ -147,7 +147,7 @@ def test_a_batch_whose_offsets_cannot_be_read_is_not_committed(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_text", read_elsewhere)
         with pytest.raises(PipelineError, match="cannot read the offsets of batch 0"):
-            run(spark, order(lake, nsqd, topics=["orders"]))
+            run(spark, config(lake, nsqd, topics=["orders"]))
 
     assert not Lake(lake).topic("orders").committed.exists()
     assert 1 == nsqd.stats("orders", "penstock-archive")["depth"]
@@ -158,9 +158,9 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_aside(
 ) -> None:
     lake = tmp_path / "lake"
     publish(nsqd, "orders", ['{"id": 1, "total": 2.5}', "no json"])
-    [done] = run(spark, order(lake, nsqd, topics=["orders"], schema="infer"))
+    [done] = run(spark, config(lake, nsqd, topics=["orders"], schema="infer"))
     publish(nsqd, "orders", ['{"id": "x"}', '{"total": 1}'])
-    [again] = run(spark, order(lake, nsqd, topics=["orders"], compact=True))
+    [again] = run(spark, config(lake, nsqd, topics=["orders"], compact=True))
 
     assert (2, 1) == (done.messages, done.rejected)
     assert (2, 1, 1) == (again.messages, again.rejected, again.files_merged)
@@ -172,7 +172,7 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_aside(
         (b'{"id": "x"}', "it does not fit the schema"),
     ] == [(bytes(row.body), row.reason) for row in rejected.collect()]
     with pytest.raises(ConfigError, match="field id is bigint there"):
-        run(spark, order(lake, nsqd, topics=["orders"], schema="id string"))
+        run(spark, config(lake, nsqd, topics=["orders"], schema="id string"))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_what_cannot_be_archived_is_told_and_nothing_is_written(
     publish(nsqd, "orders", ["no json"])
 
     with pytest.raises(error, match=words):
-        run(spark, order(tmp_path / "lake", nsqd, topics=[topic], schema=schema))
+        run(spark, config(tmp_path / "lake", nsqd, topics=[topic], schema=schema))
     assert [] == list(tmp_path.iterdir())
 
 
@@ -204,4 +204,6 @@ def test_nobody_to_archive_from_is_told(tmp_path: Path) -> None:
     brokers = Brokers(("127.0.0.1:1",))
 
     with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1/topic/log: Connection refused"):
-        check_order(ArchiveOrder(topics=("orders",), lake=str(tmp_path / "lake"), brokers=brokers))
+        check_config(
+            ArchiveConfig(topics=("orders",), lake=str(tmp_path / "lake"), brokers=brokers)
+        )

@@ -10,15 +10,15 @@ from tests.spark.tables import history
 
 from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.pipelines.brokers import Brokers
-from penstock.pipelines.chunk_publisher import ChunkPublisher, is_run_of
+from penstock.pipelines.chunk_publisher import ChunkPublisher, contains_run
 from penstock.pipelines.running import Stop
 from penstock.testing.nsqd import NsqdProcess
 from pyspark_nsq.http_calls import HttpCalls
 
 
-def publisher(nsqd: NsqdProcess, patience_seconds: float = 60.0) -> ChunkPublisher:
+def publisher(nsqd: NsqdProcess, timeout_seconds: float = 60.0) -> ChunkPublisher:
     brokers = Brokers((nsqd.http_address,))
-    made = ChunkPublisher(brokers, "again", Stop(), patience_seconds=patience_seconds)
+    made = ChunkPublisher(brokers, "again", Stop(), timeout_seconds=timeout_seconds)
     made.choose_node()
     return made
 
@@ -33,7 +33,7 @@ def test_a_chunk_without_an_answer_is_looked_for_before_it_is_sent_again(
 ) -> None:
     chunks = publisher(nsqd)
     nsqd.publish("again", b"one")  # somebody else's
-    plan = chunks.plan(2)
+    chunk = chunks.prepare(2)
     nsqd.publish("again", b"two")
     real, lost = HttpCalls.post, iter(["the answer"])
 
@@ -45,19 +45,19 @@ def test_a_chunk_without_an_answer_is_looked_for_before_it_is_sent_again(
         raise HttpRequestError("nsqd", "the connection was lost")
 
     monkeypatch.setattr(HttpCalls, "post", post)
-    chunks.publish(plan, [b"one", b"two"])
+    chunks.publish(chunk, [b"one", b"two"])
 
     assert ["one", "two", "one", "two"] == bodies(nsqd)
-    assert chunks.is_stored(plan, [b"one", b"two"])
-    assert not chunks.is_stored(plan, [b"two", b"two"])
+    assert chunks.is_stored(chunk, [b"one", b"two"])
+    assert not chunks.is_stored(chunk, [b"two", b"two"])
 
 
 def test_a_node_that_does_not_come_back_ends_it(nsqd: NsqdProcess) -> None:
-    chunks = publisher(nsqd, patience_seconds=0.0)
-    plan = chunks.plan(1)
+    chunks = publisher(nsqd, timeout_seconds=0.0)
+    chunk = chunks.prepare(1)
     nsqd.kill()
     with pytest.raises((HttpRequestError, NotConnectedError)):
-        chunks.publish(plan, [b"one"])
+        chunks.publish(chunk, [b"one"])
     nsqd.restart()
 
     assert [] == bodies(nsqd)
@@ -71,11 +71,11 @@ def test_a_run_of_bodies_is_found_wherever_it_is(wanted: list[bytes], stored: li
     starts = range(len(stored) - len(wanted) + 1)
     expected = any(stored[start : start + len(wanted)] == wanted for start in starts)
 
-    assert expected == is_run_of(wanted, iter(stored))
+    assert expected == contains_run(wanted, iter(stored))
 
 
 def test_stored_bodies_are_read_one_at_a_time() -> None:
     endless = itertools.cycle([b"other", b"one", b"two"])
 
-    assert is_run_of([b"one", b"two"], endless)
+    assert contains_run([b"one", b"two"], endless)
     assert b"other" == next(endless)

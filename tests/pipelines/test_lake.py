@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from penstock.common.errors import LakeError
-from penstock.pipelines.lake import Lake, folder_of_topic, maybe_topic_of_folder
+from penstock.pipelines.lake import Lake, maybe_topic_name, topic_folder_name
 
 
 def test_a_lake_that_was_made_is_one_and_stays_as_it_is(tmp_path: Path) -> None:
@@ -40,10 +40,10 @@ def test_a_lake_of_a_newer_version_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topic", ["orders", "Orders", "a.b-c_d", ".", "..", "_x", "1e5", "007"])
 def test_a_topics_folder_is_its_own_whatever_the_file_system(topic: str) -> None:
-    folder = folder_of_topic(topic)
+    folder = topic_folder_name(topic)
 
-    assert topic == maybe_topic_of_folder(folder)
-    assert maybe_topic_of_folder(folder.lower()) in (topic, None)
+    assert topic == maybe_topic_name(folder)
+    assert maybe_topic_name(folder.lower()) in (topic, None)
 
 
 def test_one_process_archives_a_topic(tmp_path: Path) -> None:

@@ -5,7 +5,13 @@ from typing import Any
 
 from pyspark.sql import Row
 
-from penstock.pipelines.progress import Figures, ObservedCounts, QueryMeter, RateMeter, in_one_line
+from penstock.pipelines.progress import (
+    ObservedCounts,
+    QueryMeter,
+    QueryMetrics,
+    RateMeter,
+    format_line,
+)
 from pyspark_nsq.offsets import TopicNode
 
 
@@ -25,7 +31,7 @@ def test_reports_are_counted_once_and_lag_is_told_by_node() -> None:
     first = report(0, 100, {"1": 100, "2": 7}, {"1": 150, "2": 7})
     meter.observe([first])
     meter.observe([first, report(1, 50, {"1": 150, "2": 7}, {"1": 170, "2": 9})])
-    figures = meter.figures(10.0)
+    figures = meter.metrics(10.0)
 
     assert (2, 150, 1.5) == (figures.batches, figures.rows, figures.batch_seconds)
     assert {"1": 20, "2": 2} == figures.lag
@@ -34,14 +40,14 @@ def test_reports_are_counted_once_and_lag_is_told_by_node() -> None:
 
 def test_what_is_left_until_the_target_gives_the_time_it_takes() -> None:
     meter = QueryMeter("orders", target={TopicNode("orders", 1): 300})
-    meter.figures(10.0)
+    meter.metrics(10.0)
     meter.observe([report(0, 100, {"1": 100}, {"1": 400})])
-    figures = meter.figures(12.0)
+    figures = meter.metrics(12.0)
 
     assert 200 == figures.left
     assert 50.0 == figures.rows_per_second
     assert 4.0 == figures.seconds_left
-    assert "orders: 100 messages, 50.0/s, batch 1.5 s, behind 300, 4 s left" == in_one_line(figures)
+    assert "orders: 100 messages, 50.0/s, batch 1.5 s, behind 300, 4 s left" == format_line(figures)
 
 
 def test_a_rate_outlasts_long_batches_and_ends_when_nothing_comes() -> None:
@@ -60,7 +66,7 @@ def test_offsets_of_another_source_are_not_taken_for_ours() -> None:
     strange = report(0, 3, {}, {}) | {"sources": [{"endOffset": "7", "latestOffset": None}]}
     meter.observe([strange])
 
-    assert Figures(name="rate", batches=1, rows=3, batch_seconds=1.5) == meter.figures(1.0)
+    assert QueryMetrics(name="rate", batches=1, rows=3, batch_seconds=1.5) == meter.metrics(1.0)
 
 
 def observed(batch: int, **counts: int) -> dict[str, Any]:

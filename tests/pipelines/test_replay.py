@@ -1,4 +1,4 @@
-"""Replays: order, rate, resumption, state file."""
+"""Replays: config, rate, resumption, state file."""
 
 import json
 import os
@@ -16,16 +16,16 @@ from tests.spark.tables import history, publish
 from penstock.common.errors import ConfigError, LakeError, NotConnectedError, PipelineError
 from penstock.pipelines import replay as replay_module
 from penstock.pipelines.brokers import Brokers
-from penstock.pipelines.chunk_publisher import ChunkPublisher, Sending
+from penstock.pipelines.chunk_publisher import ChunkPublisher, PendingChunk
 from penstock.pipelines.lake import Lake
-from penstock.pipelines.message_table import Key, time_ns_of
+from penstock.pipelines.message_table import MessageKey, parse_time_ns
 from penstock.pipelines.replay import (
-    Pace,
+    RateLimiter,
     Replay,
-    ReplayFile,
-    ReplayOrder,
+    ReplayConfig,
     ReplayState,
-    check_order,
+    ReplayStateFile,
+    check_config,
 )
 from penstock.pipelines.running import Stop
 from penstock.testing.nsqd import NsqdProcess
@@ -39,12 +39,12 @@ class Killed(BaseException):
     """The process is no more."""
 
 
-def order(lake: Path | None, target: NsqdProcess, **wishes: Any) -> ReplayOrder:
+def config(lake: Path | None, target: NsqdProcess, **wishes: Any) -> ReplayConfig:
     words = {"topic": "orders", "target": "again"} | wishes
     opened = None if lake is None else Lake.open(lake)
     folder = Path(words.pop("state_folder", None) or (lake or Path()) / "_replays")
     brokers = Brokers((target.http_address,))
-    return ReplayOrder(brokers=brokers, lake=opened, state_folder=folder, **words)
+    return ReplayConfig(brokers=brokers, lake=opened, state_folder=folder, **words)
 
 
 def bodies(nsqd: NsqdProcess, topic: str) -> list[str]:
@@ -53,7 +53,7 @@ def bodies(nsqd: NsqdProcess, topic: str) -> list[str]:
 
 def add(lake: Path, numbers: range, *, at_second: int | None = None) -> None:
     """Archives messages as `penstock archive` would: a second apart, of two nodes in turn, and in
-    no order."""
+    no config."""
     first = numbers.start if at_second is None else at_second
     topic = Lake.create(lake).topic("orders")
     hour = topic.messages / "date=2026-11-15" / "hour=08"
@@ -82,17 +82,17 @@ def test_a_part_of_a_lake_is_published_in_order_and_once_however_often_it_is_kil
     lake = tmp_path / "lake"
     add(lake, range(20))
     add(lake, range(20, 40))
-    wanted = order(lake, nsqd, end="2026-11-15T08:00:30Z", where="body not like '%5'")
+    wanted = config(lake, nsqd, end="2026-11-15T08:00:30Z", where="body not like '%5'")
     monkeypatch.setattr(replay_module, "CHUNK_MESSAGES", 4)
     send = ChunkPublisher.publish
 
     def dying(*, after_sending: bool) -> Any:
         calls = iter(range(2))
 
-        def publish(self: ChunkPublisher, plan: Sending, bodies: Sequence[bytes]) -> None:
+        def publish(self: ChunkPublisher, chunk: PendingChunk, bodies: Sequence[bytes]) -> None:
             is_killed = next(calls, None) is None
             if after_sending or not is_killed:
-                send(self, plan, bodies)
+                send(self, chunk, bodies)
             if is_killed:
                 raise Killed
 
@@ -114,15 +114,15 @@ def test_a_part_of_a_lake_is_published_in_order_and_once_however_often_it_is_kil
 
 
 def test_a_rate_is_kept_and_a_delay_is_made_up_for_by_a_seconds_worth() -> None:
-    pace = Pace(50, 0.0)
+    pace = RateLimiter(50, 0.0)
     waits = []
     for now in (0.0, 0.0, 0.05, 10.0):
         waits.append(round(pace.seconds_to_wait(now), 9))
         pace.add(pace.chunk_messages)
 
     assert [0.0, 0.1, 0.15, 0.0] == waits
-    assert 0.0 == Pace(50, 0.0).seconds_to_wait(5.0)
-    assert (5, 1000, 1) == tuple(Pace(rate, 0.0).chunk_messages for rate in (50, 0, 3))
+    assert 0.0 == RateLimiter(50, 0.0).seconds_to_wait(5.0)
+    assert (5, 1000, 1) == tuple(RateLimiter(rate, 0.0).chunk_messages for rate in (50, 0, 3))
     pace.add(50)
     assert 0.1 == round(pace.seconds_to_wait(10.0), 9)
 
@@ -131,16 +131,18 @@ def test_history_is_replayed_and_can_be_left(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(nsqd, "orders", map(str, range(30)))
-    wanted = order(None, nsqd, state_folder=tmp_path)
+    wanted = config(None, nsqd, state_folder=tmp_path)
     stop, send = Stop(), ChunkPublisher.publish
 
-    def publish_and_leave(self: ChunkPublisher, plan: Sending, bodies: Sequence[bytes]) -> None:
-        send(self, plan, bodies)
-        stop.ask()
+    def publish_and_stop(
+        self: ChunkPublisher, chunk: PendingChunk, bodies: Sequence[bytes]
+    ) -> None:
+        send(self, chunk, bodies)
+        stop.request()
 
     monkeypatch.setattr(replay_module, "CHUNK_MESSAGES", 15)
     with monkeypatch.context() as patch:
-        patch.setattr(ChunkPublisher, "publish", publish_and_leave)
+        patch.setattr(ChunkPublisher, "publish", publish_and_stop)
         left = Replay(spark, wanted).run(stop)
     assert (15, 30) == (left.done, left.messages)
 
@@ -154,14 +156,14 @@ def test_what_cannot_be_replayed_is_told_and_nothing_is_published(
     lake = tmp_path / "lake"
     add(lake, range(3))
     with pytest.raises(LakeError, match=r"there is no topic nowhere in .*, which has orders"):
-        check_order(order(lake, nsqd, topic="nowhere"), dry_run=False)
+        check_config(config(lake, nsqd, topic="nowhere"), dry_run=False)
     with pytest.raises(ConfigError, match="a sequence number means something else at each node"):
-        check_order(order(lake, nsqd, start="17"), dry_run=False)
+        check_config(config(lake, nsqd, start="17"), dry_run=False)
     with pytest.raises(ConfigError, match="ends before it begins"):
-        check_order(order(lake, nsqd, start="1h", end="2h"), dry_run=False)
+        check_config(config(lake, nsqd, start="1h", end="2h"), dry_run=False)
     with pytest.raises(PipelineError, match="`colour` cannot be resolved"):
-        Replay(spark, order(lake, nsqd, where="colour = 'red'"))
-    nowhere = ReplayOrder(
+        Replay(spark, config(lake, nsqd, where="colour = 'red'"))
+    nowhere = ReplayConfig(
         topic="orders",
         target="again",
         brokers=Brokers(("127.0.0.1:1",)),
@@ -169,15 +171,15 @@ def test_what_cannot_be_replayed_is_told_and_nothing_is_published(
         state_folder=lake,
     )
     with pytest.raises(NotConnectedError, match="Connection refused"):
-        check_order(nowhere, dry_run=False)
+        check_config(nowhere, dry_run=False)
 
     assert [] == bodies(nsqd, "again")
 
 
 def test_times_are_those_of_the_other_commands() -> None:
-    assert 1_794_787_200_250_000_000 == time_ns_of("2026-11-16T00:00:00.25Z")
-    assert 1_794_787_200_250_000_000 == time_ns_of("1794787200250000000")
-    assert time_ns_of("earliest") is None
+    assert 1_794_787_200_250_000_000 == parse_time_ns("2026-11-16T00:00:00.25Z")
+    assert 1_794_787_200_250_000_000 == parse_time_ns("1794787200250000000")
+    assert parse_time_ns("earliest") is None
 
 
 # State file.
@@ -187,30 +189,30 @@ STATE = ReplayState(
     ends={"1": 17},
     messages=9,
     done=3,
-    key=Key(1_794_787_200_250_000_000, 1, 7),
-    sending=Sending(node_id=1, from_seq=5, count=2),
+    key=MessageKey(1_794_787_200_250_000_000, 1, 7),
+    sending=PendingChunk(node_id=1, from_seq=5, count=2),
 )
 
 
 def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
-    ReplayFile(tmp_path, {"topic": "orders"}).save(STATE)
+    ReplayStateFile(tmp_path, {"topic": "orders"}).save(STATE)
 
-    assert STATE == ReplayFile(tmp_path, {"topic": "orders"}).load()
-    assert ReplayFile(tmp_path, {"topic": "clicks"}).load() is None
+    assert STATE == ReplayStateFile(tmp_path, {"topic": "orders"}).load()
+    assert ReplayStateFile(tmp_path, {"topic": "clicks"}).load() is None
 
 
 def test_a_state_in_one_line_is_read(tmp_path: Path) -> None:
-    file = ReplayFile(tmp_path, {"topic": "orders"})
+    file = ReplayStateFile(tmp_path, {"topic": "orders"})
     state = {"ends": {"1": 17}, "done": 3, "key": [1, 2, 3], "sending": None}
     file.path.write_text(json.dumps({"replay": {}, "state": state}, separators=(",", ":")))
 
-    assert ReplayState(ends={"1": 17}, done=3, key=Key(1, 2, 3)) == file.load()
+    assert ReplayState(ends={"1": 17}, done=3, key=MessageKey(1, 2, 3)) == file.load()
 
 
 def test_file_and_folder_are_synced_in_the_right_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, steps, sync, rename = ReplayFile(tmp_path, {}), [], os.fsync, os.replace
+    file, steps, sync, rename = ReplayStateFile(tmp_path, {}), [], os.fsync, os.replace
 
     def record_sync(descriptor: int) -> None:
         steps.append(Path(f"/proc/self/fd/{descriptor}").resolve().name)
@@ -229,4 +231,4 @@ def test_file_and_folder_are_synced_in_the_right_order(
 
 def test_a_state_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match=r"cannot write .* - No such file or directory"):
-        ReplayFile(tmp_path / "gone", {}).save(STATE)
+        ReplayStateFile(tmp_path / "gone", {}).save(STATE)

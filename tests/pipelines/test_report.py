@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from penstock.common.errors import ConfigError, LakeError
 from penstock.pipelines.lake import Lake
-from penstock.pipelines.report import Report, ReportOrder, check_order, make_report, step_for
+from penstock.pipelines.report import LakeReport, ReportConfig, check_config, make_report, step_for
 
 EIGHT = datetime(2026, 11, 15, 8, tzinfo=UTC)
 COUNT = 200
@@ -68,11 +68,11 @@ def write(folder: Path, rows: list[dict[str, Any]], columns: dict[str, Any]) -> 
     pq.write_table(pa.Table.from_pylist(rows, pa.schema(columns)), hour / "part-0.parquet")
 
 
-def report_of(spark: SparkSession, lake: Path, **wishes: Any) -> Report:
+def report_of(spark: SparkSession, lake: Path, **wishes: Any) -> LakeReport:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    order = ReportOrder(lake=Lake.open(lake), **wishes)
-    check_order(order)
-    return make_report(spark, order)
+    config = ReportConfig(lake=Lake.open(lake), **wishes)
+    check_config(config)
+    return make_report(spark, config)
 
 
 def test_messages_sizes_delays_and_silence_are_those_of_the_messages(
@@ -89,11 +89,11 @@ def test_messages_sizes_delays_and_silence_are_those_of_the_messages(
     )
     assert (100, 190, 198, 200) == orders.total.sizes
     assert (4.0, 9.0, 9.0, 9.0, 1) == orders.total.delays
-    assert pytest.approx(60.1) == orders.silence_seconds
-    assert [100, 0, 0, 0, 0, 0, 0, 100] == [moment.messages for moment in orders.moments]
-    assert [0] * 7 + [10] == [moment.rejected for moment in orders.moments]
-    assert orders.moments[1].sizes is None
-    assert {0: 50, 1: 50} == orders.moments[0].by_node
+    assert pytest.approx(60.1) == orders.longest_gap_seconds
+    assert [100, 0, 0, 0, 0, 0, 0, 100] == [moment.messages for moment in orders.intervals]
+    assert [0] * 7 + [10] == [moment.rejected for moment in orders.intervals]
+    assert orders.intervals[1].sizes is None
+    assert {0: 50, 1: 50} == orders.intervals[0].by_node
 
 
 def test_a_part_of_the_time_is_reported_alone(spark: SparkSession, lake: Path) -> None:

@@ -7,30 +7,47 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from penstock.pipelines.report import Delays, Moment, Report, Sizes, TopicReport
-from penstock.pipelines.report_page import Plot, Series, page_of, summary_rows, svg_of, ticks_up_to
+from penstock.pipelines.report import (
+    DelayPercentiles,
+    IntervalStats,
+    LakeReport,
+    SizePercentiles,
+    TopicReport,
+)
+from penstock.pipelines.report_page import (
+    Plot,
+    Series,
+    axis_ticks,
+    render_page,
+    render_svg,
+    summary_rows,
+)
 
 MADE_AT = datetime(2026, 11, 15, 9, tzinfo=UTC)
 START = 1_794_729_600  # 2026-11-15T08:00:00Z
 
 
-def moment(second: int, messages: int) -> Moment:
-    delays = Delays(0.5, 1.0, 61.0, 3700.0, 2)
-    sizes, by_node = Sizes(180, 200, 250, 1200), {1: messages - 10, 2: 10}
-    return Moment(START + second, messages, messages * 180, 1, sizes, delays, by_node)
+def interval(second: int, messages: int) -> IntervalStats:
+    delays = DelayPercentiles(0.5, 1.0, 61.0, 3700.0, 2)
+    sizes, by_node = SizePercentiles(180, 200, 250, 1200), {1: messages - 10, 2: 10}
+    return IntervalStats(START + second, messages, messages * 180, 1, sizes, delays, by_node)
 
 
-def report(lake: str = "lake", event_time: str = "value.ts") -> Report:
+def report(lake: str = "lake", event_time: str = "value.ts") -> LakeReport:
     topic = TopicReport(
         topic="orders",
         first_ns=START * 10**9,
         last_ns=(START + 30) * 10**9,
-        total=moment(0, 6000),
-        moments=[moment(0, 1000), Moment(START + 10, 0, 0, 0, None, None, {}), moment(20, 5000)],
+        total=interval(0, 6000),
+        intervals=[
+            interval(0, 1000),
+            IntervalStats(START + 10, 0, 0, 0, None, None, {}),
+            interval(20, 5000),
+        ],
         by_node={1: 4000, 2: 2000},
-        silence_seconds=10.25,
+        longest_gap_seconds=10.25,
     )
-    return Report(lake=lake, step_seconds=10, topics=[topic], event_time=event_time)
+    return LakeReport(lake=lake, step_seconds=10, topics=[topic], event_time=event_time)
 
 
 class Seen(HTMLParser):
@@ -62,7 +79,7 @@ class Seen(HTMLParser):
 
 
 def test_a_plot_and_a_table_for_each_figure() -> None:
-    seen = Seen(page_of(report(), MADE_AT))
+    seen = Seen(render_page(report(), MADE_AT))
 
     assert [] == seen.open
     assert 4 == seen.tags.count("figure")
@@ -74,7 +91,7 @@ def test_a_plot_and_a_table_for_each_figure() -> None:
 
 
 def test_it_needs_nothing_from_elsewhere() -> None:
-    seen = Seen(page_of(report(), MADE_AT))
+    seen = Seen(render_page(report(), MADE_AT))
 
     names = {name for name, _ in seen.attributes}
     assert not names & {"src", "href", "style"}
@@ -84,7 +101,7 @@ def test_it_needs_nothing_from_elsewhere() -> None:
 
 def test_what_it_is_given_is_text_and_never_markup() -> None:
     nasty = '<script>alert("1")</script>&amp;'
-    seen = Seen(page_of(report(lake=nasty, event_time=nasty), MADE_AT))
+    seen = Seen(render_page(report(lake=nasty, event_time=nasty), MADE_AT))
 
     assert "script" not in seen.tags
     assert 3 == seen.words.count(nasty)  # the title, the heading and the footer
@@ -114,7 +131,7 @@ def drawn(*values: float | None, label: str = "08:00") -> ET.Element:
         series=[Series("a second", values)],
         unit=lambda value: f"{value:g}/s",
     )
-    return ET.fromstring(svg_of(plot))
+    return ET.fromstring(render_svg(plot))
 
 
 def lines(picture: ET.Element) -> list[str]:
@@ -132,7 +149,7 @@ def lines(picture: ET.Element) -> list[str]:
     ],
 )
 def test_ticks_are_round_and_reach_the_highest(highest: float, ticks: list[float]) -> None:
-    assert pytest.approx(ticks) == ticks_up_to(highest)
+    assert pytest.approx(ticks) == axis_ticks(highest)
 
 
 def test_a_line_goes_through_its_points_and_stops_at_a_gap() -> None:
@@ -155,4 +172,4 @@ def test_each_point_says_what_it_is_and_text_is_escaped() -> None:
 
 def test_nothing_at_all_is_an_empty_plot() -> None:
     assert [] == lines(drawn(None, None))
-    assert not re.search("nan|inf", svg_of(Plot(title="", labels=[], series=[], unit=str)))
+    assert not re.search("nan|inf", render_svg(Plot(title="", labels=[], series=[], unit=str)))

@@ -15,8 +15,8 @@ from penstock.pipelines.running import (
     ATTEMPTS,
     JobInterruptedError,
     Stop,
-    begun,
     raise_on_signals,
+    start_query,
     stop_on_signals,
 )
 
@@ -46,7 +46,7 @@ def last_of(queries: Iterator[Query]) -> Query:
     def start() -> StreamingQuery:
         return cast("StreamingQuery", next(queries))
 
-    return cast("Query", begun(start, Stop()))
+    return cast("Query", start_query(start, Stop()))
 
 
 def test_a_query_whose_python_was_too_slow_is_started_again() -> None:
@@ -77,7 +77,7 @@ def test_a_stop_request_ends_a_blocking_block_with_one_error() -> None:
         assert unblocked.wait(60)
         raise ConnectionError("Java has been killed")
 
-    threading.Timer(0, stop.ask).start()
+    threading.Timer(0, stop.request).start()
     with pytest.raises(JobInterruptedError, match=r"^interrupted$"):  # noqa: SIM117
         with stop.interrupting(unblocked.set):
             block()
@@ -85,7 +85,7 @@ def test_a_stop_request_ends_a_blocking_block_with_one_error() -> None:
 
 def test_a_callback_registered_after_the_request_is_called() -> None:
     stop, called = Stop(), threading.Event()
-    stop.ask()
+    stop.request()
 
     with stop.calling(called.set):
         assert called.wait(60)
@@ -101,7 +101,7 @@ def test_signals_request_a_stop_and_raise_only_while_input_is_read(number: int) 
     with stop_on_signals() as stop:
         with pytest.raises(KeyboardInterrupt), raise_on_signals():
             os.kill(os.getpid(), number)
-        assert not stop.is_asked
+        assert not stop.is_requested
 
         os.kill(os.getpid(), number)
         assert stop.wait(60)

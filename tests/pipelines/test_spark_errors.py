@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.common.errors import PipelineError
-from penstock.pipelines.spark_errors import telling_in_words
+from penstock.pipelines.spark_errors import translate_spark_errors
 
 
 def nobody_there(spark: SparkSession) -> None:
@@ -31,7 +31,7 @@ def nobody_there_for_a_stream(spark: SparkSession) -> None:
 def test_a_failure_of_sparks_is_one_line(
     spark: SparkSession, work: Callable[[SparkSession], object], words: str
 ) -> None:
-    with pytest.raises(PipelineError) as failure, telling_in_words():
+    with pytest.raises(PipelineError) as failure, translate_spark_errors():
         work(spark)
 
     assert words == str(failure.value)

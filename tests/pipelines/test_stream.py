@@ -12,19 +12,19 @@ from tests.spark.tables import history, publish
 from penstock.cli.penstock import main
 from penstock.common.errors import ConfigError, Error, PipelineError
 from penstock.pipelines.brokers import Brokers
-from penstock.pipelines.progress import Figures
+from penstock.pipelines.progress import QueryMetrics
 from penstock.pipelines.running import Stop
 from penstock.pipelines.stream import (
-    StreamOrder,
-    check_order,
-    explanation,
+    StreamConfig,
+    check_config,
+    explain_stream,
     locked,
-    misfits,
+    query_samples,
     run_stream,
-    samples,
+    schema_violations,
     survey_sources,
 )
-from penstock.pipelines.stream_definition import decode
+from penstock.pipelines.stream_definition import parse_definition
 from penstock.testing.nsqd import NsqdProcess
 
 ORDERS = {
@@ -43,8 +43,8 @@ ON orders.id = payments.id AND payments.ts BETWEEN orders.ts AND orders.ts + INT
 """
 
 
-def order_of(nsqd: NsqdProcess, folder: Path, **told: Any) -> StreamOrder:
-    definition = decode(
+def order_of(nsqd: NsqdProcess, folder: Path, **told: Any) -> StreamConfig:
+    definition = parse_definition(
         {
             "name": "shop",
             "checkpoint": str(folder / "checkpoint"),
@@ -54,12 +54,12 @@ def order_of(nsqd: NsqdProcess, folder: Path, **told: Any) -> StreamOrder:
             **told,
         }
     )
-    return StreamOrder(definition=definition, brokers=Brokers((nsqd.http_address,)), once=True)
+    return StreamConfig(definition=definition, brokers=Brokers((nsqd.http_address,)), once=True)
 
 
-def run(spark: SparkSession, order: StreamOrder) -> dict[str, Figures]:
-    check_order(order, writes=True)
-    done = run_stream(spark, order, survey_sources(order), Stop())
+def run(spark: SparkSession, config: StreamConfig) -> dict[str, QueryMetrics]:
+    check_config(config, writes=True)
+    done = run_stream(spark, config, survey_sources(config), Stop())
     return {figures.name: figures for figures in done}
 
 
@@ -85,14 +85,14 @@ def test_windows_and_joins_go_on_where_they_were(
 ) -> None:
     """Half a minute is published and read, and then the rest: each window, and each pair, is
     published once. What is broken is kept aside; what comes too late is left out."""
-    order = order_of(nsqd, tmp_path)
+    config = order_of(nsqd, tmp_path)
     publish_shop(nsqd, range(30))
     broken = ["no JSON", '{"id": "x", "amount": "much"}', '{"amount": 1}']
     publish(nsqd, "orders", broken)
-    first = run(spark, order)
+    first = run(spark, config)
     publish_shop(nsqd, range(30, 60))
     publish(nsqd, "orders", [event(3, id="late", amount=1000), event(600, id="last", amount=0)])
-    second = run(spark, order)
+    second = run(spark, config)
 
     windows = [{"at": f"00:{at}0", "amount": sum(range(at * 10, at * 10 + 10))} for at in range(6)]
     assert windows == bodies(nsqd, "revenue")
@@ -149,18 +149,18 @@ def test_a_look_before_it_runs_writes_nothing(
 ) -> None:
     publish_shop(nsqd, range(20))
     publish(nsqd, "orders", ["no JSON"])
-    order = order_of(nsqd, tmp_path)
+    config = order_of(nsqd, tmp_path)
 
-    revenue, paid = samples(spark, order, 3)
+    revenue, paid = query_samples(spark, config, 3)
     assert ["at", "amount"] == revenue.columns
     assert [("00:00", 45.0), ("00:10", 145.0)] == sorted(map(tuple, revenue.rows))
     assert 3 == len(paid.rows)
-    (misfit,) = misfits(spark, order)
+    (violation,) = schema_violations(spark, config)
     assert ("orders", 1, 21, b"no JSON") == (
-        *(misfit.source, misfit.count, misfit.among),
-        misfit.example,
+        *(violation.source, violation.count, violation.among),
+        violation.example,
     )
-    text = explanation(spark, order)
+    text = explain_stream(spark, config)
     assert "orders: topic orders, from earliest; waits 10 seconds for late rows by ts" in text
     assert "at string, amount double" in text
     assert "StateStoreSave" in text
@@ -207,10 +207,10 @@ def test_what_spark_refuses_is_one_line(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path, told: dict[str, Any], complaint: str
 ) -> None:
     publish_shop(nsqd, range(1))
-    order = order_of(nsqd, tmp_path, **told)
+    config = order_of(nsqd, tmp_path, **told)
 
     with pytest.raises(Error, match=complaint) as caught:
-        run_stream(spark, order, survey_sources(order), Stop())
+        run_stream(spark, config, survey_sources(config), Stop())
 
     assert "\n" not in str(caught.value)
     assert [] == list(tmp_path.iterdir())
@@ -225,23 +225,23 @@ def test_what_needs_no_spark_to_be_refused(nsqd: NsqdProcess, tmp_path: Path) ->
             order_of(nsqd, tmp_path, sources={"ordres": {}, "orders": {}, "payments": {}})
         )
     with pytest.raises(ConfigError, match=r"cannot write to .*: .*file is no folder"):
-        check_order(order_of(nsqd, tmp_path, checkpoint=str(tmp_path / "file" / "x")), writes=True)
+        check_config(order_of(nsqd, tmp_path, checkpoint=str(tmp_path / "file" / "x")), writes=True)
     wrong = {"orders": {**ORDERS, "options": {"failOnDataLoos": True}}, "payments": PAYMENTS}
     with pytest.raises(ConfigError, match="unknown option 'failondataloos'"):
-        check_order(order_of(nsqd, tmp_path, sources=wrong), writes=True)
+        check_config(order_of(nsqd, tmp_path, sources=wrong), writes=True)
     with pytest.raises(ConfigError, match="there is no sink"):
-        check_order(order_of(nsqd, tmp_path, sinks={}), writes=True)
+        check_config(order_of(nsqd, tmp_path, sinks={}), writes=True)
 
 
 def test_a_topic_that_a_sink_makes_need_not_be_there(nsqd: NsqdProcess, tmp_path: Path) -> None:
     publish_shop(nsqd, range(1))
-    order = order_of(
+    config = order_of(
         nsqd,
         tmp_path,
         sources={"orders": ORDERS, "payments": PAYMENTS, "revenue_": {"topic": "revenue"}},
     )
 
-    assert {"orders", "payments"} == {key.topic for key in survey_sources(order).logs}
+    assert {"orders", "payments"} == {key.topic for key in survey_sources(config).logs}
 
 
 def test_two_cannot_use_one_checkpoint(tmp_path: Path) -> None:

@@ -6,7 +6,13 @@ from typing import Any
 import pytest
 
 from penstock.common.errors import ConfigError
-from penstock.pipelines.stream_definition import EventTime, Sink, channel_of, decode, read_file
+from penstock.pipelines.stream_definition import (
+    EventTime,
+    SinkDefinition,
+    channel_name,
+    load_definition,
+    parse_definition,
+)
 
 SHOP = Path(__file__).parents[2] / "examples" / "shop" / "stream.toml"
 
@@ -22,23 +28,23 @@ def told(**changes: Any) -> dict[str, Any]:
 
 
 def test_the_example_is_right() -> None:
-    shop = read_file(str(SHOP))
+    shop = load_definition(str(SHOP))
 
     assert "shop.checkpoint" == shop.checkpoint
     assert ["orders", "payments", "clicks"] == [each.topic for each in shop.sources.values()]
     assert EventTime("ts", "2 minutes") == shop.sources["orders"].event_time
-    assert Sink(query="revenue", topic="revenue") == shop.sinks["revenue"]
+    assert SinkDefinition(query="revenue", topic="revenue") == shop.sinks["revenue"]
     assert "10 seconds" == shop.sinks["pages"].interval
-    assert "shop.revenue" == channel_of(shop, "revenue")
+    assert "shop.revenue" == channel_name(shop, "revenue")
 
 
 def test_a_checkpoint_that_is_named_wins() -> None:
-    assert "elsewhere" == read_file(str(SHOP), "elsewhere").checkpoint
+    assert "elsewhere" == load_definition(str(SHOP), "elsewhere").checkpoint
 
 
 def test_a_query_needs_what_it_names_and_what_that_names() -> None:
     """But not what comes after it, nor sources that nobody names."""
-    definition = decode(
+    definition = parse_definition(
         told(
             sources={"orders": {}, "payments": {}, "clicks": {}},
             queries={
@@ -49,9 +55,9 @@ def test_a_query_needs_what_it_names_and_what_that_names() -> None:
         )
     )
 
-    assert ["orders", "payments"] == list(definition.needed_for("two").sources)
-    assert ["one", "two"] == list(definition.needed_for("two").queries)
-    assert ["clicks"] == list(definition.needed_for("clicks").sources)
+    assert ["orders", "payments"] == list(definition.dependencies_of("two").sources)
+    assert ["one", "two"] == list(definition.dependencies_of("two").queries)
+    assert ["clicks"] == list(definition.dependencies_of("clicks").sources)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +94,7 @@ def test_a_query_needs_what_it_names_and_what_that_names() -> None:
 )
 def test_what_is_wrong_is_named(changes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
-        decode(told(**changes))
+        parse_definition(told(**changes))
 
 
 def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
@@ -96,6 +102,6 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
     file.write_text("[sources\n")
 
     with pytest.raises(ConfigError, match=r"shop.toml: .*line 1"):
-        read_file(str(file))
+        load_definition(str(file))
     with pytest.raises(ConfigError, match=r"cannot read .*none.toml - No such file"):
-        read_file(str(tmp_path / "none.toml"))
+        load_definition(str(tmp_path / "none.toml"))

@@ -22,13 +22,13 @@ from pyspark_nsq.history import Segment, TopicLog
 from pyspark_nsq.offsets import Offsets, TopicNode
 from pyspark_nsq.planning import (
     RANGES_MAX,
-    Bounds,
+    FilterBounds,
     Range,
-    bounds_of,
-    end_within,
+    limit_end,
+    parse_filters,
     ranges_between,
-    split,
-    stored_parts,
+    split_into_tasks,
+    stored_ranges,
 )
 
 A, B = TopicNode("orders", 1), TopicNode("orders", 2)
@@ -47,10 +47,10 @@ def test_a_log_that_joins_is_read_from_the_batch_after() -> None:
 def test_only_what_is_stored_is_read() -> None:
     log = log_of((10, 20), (20, 30), (50, 60))
 
-    assert [Range("orders", 1, 15, 30), Range("orders", 1, 50, 55)] == stored_parts(
+    assert [Range("orders", 1, 15, 30), Range("orders", 1, 50, 55)] == stored_ranges(
         Range("orders", 1, 15, 55), log
     )
-    assert [] == stored_parts(Range("orders", 1, 30, 50), log)
+    assert [] == stored_ranges(Range("orders", 1, 30, 50), log)
 
 
 SPANS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 200)), min_size=1, max_size=5)
@@ -66,7 +66,7 @@ def logs(draw: st.DrawFn) -> TopicLog:
 
 
 def rows_between(key: TopicNode, log: TopicLog, start: int, end: int) -> int:
-    return sum(part.size for part in stored_parts(Range(*key, start, end), log))
+    return sum(part.size for part in stored_ranges(Range(*key, start, end), log))
 
 
 @given(first=logs(), second=logs(), rows_max=st.integers(1, 500))
@@ -81,7 +81,7 @@ def test_batches_of_limited_size_come_to_the_end_and_never_exceed_it(
     ):
         if at == end:
             break
-        reached = end_within(at, end, known, rows_max=rows_max)
+        reached = limit_end(at, end, known, rows_max=rows_max)
         rows = [rows_between(key, log, at[key], reached[key]) for key, log in known.items()]
         assert 0 < sum(rows) <= rows_max
         at = reached
@@ -92,7 +92,7 @@ def test_batches_of_limited_size_come_to_the_end_and_never_exceed_it(
 def test_a_limit_of_bytes_is_what_the_files_let_expect() -> None:
     known = {A: log_of((0, 1000), row_bytes=10), B: log_of((0, 100), row_bytes=100)}
 
-    reached = end_within({A: 0, B: 0}, {A: 1000, B: 100}, known, bytes_max=2000)
+    reached = limit_end({A: 0, B: 0}, {A: 1000, B: 100}, known, bytes_max=2000)
 
     assert {A: 100, B: 10} == reached
 
@@ -109,13 +109,13 @@ def test_a_limit_is_shared_equally_and_logs_below_their_share_are_read_to_the_en
 ) -> None:
     known, end = spread(sizes)
 
-    reached = end_within(dict.fromkeys(known, 10), end, known, rows_max=rows_max)
+    reached = limit_end(dict.fromkeys(known, 10), end, known, rows_max=rows_max)
 
     rows = {key: seq - 10 for key, seq in reached.items()}
-    cut = [rows[key] for key in known if reached[key] < end[key]]
+    clip = [rows[key] for key in known if reached[key] < end[key]]
     assert min(sum(sizes), rows_max) == sum(rows.values())
-    assert all(each >= rows_max // len(sizes) for each in cut)
-    assert all(each >= max(rows.values()) - 1 for each in cut)
+    assert all(each >= rows_max // len(sizes) for each in clip)
+    assert all(each >= max(rows.values()) - 1 for each in clip)
 
 
 @pytest.mark.parametrize("limit", [{"rows_max": 5_000}, {"bytes_max": 50_000}])
@@ -125,8 +125,8 @@ def test_small_logs_beside_a_large_one_are_read_by_one_task_of_one_batch(
     known, end = spread([20] * 50 + [100_000])
     start: Offsets = dict.fromkeys(known, 10)
 
-    reached = end_within(start, end, known, **limit)
-    (task,) = split(ranges_between(start, reached), parts_min=1, rows_max=200_000)
+    reached = limit_end(start, end, known, **limit)
+    (task,) = split_into_tasks(ranges_between(start, reached), parts_min=1, rows_max=200_000)
 
     assert [20] * 50 + [4_000] == [each.size for each in task]
 
@@ -141,7 +141,7 @@ def test_tasks_are_the_ranges_in_order_of_equal_size_and_no_more_than_needed(
 ) -> None:
     ranges = [Range("orders", node, 10, 10 + size) for node, size in enumerate(sizes)]
 
-    tasks = split(ranges, parts_min=parts_min, rows_max=rows_max)
+    tasks = split_into_tasks(ranges, parts_min=parts_min, rows_max=rows_max)
 
     parts = [part for task in tasks for part in task]
     numbers = [(part.node, seq) for part in parts for seq in range(part.start, part.end)]
@@ -155,10 +155,10 @@ def test_tasks_are_the_ranges_in_order_of_equal_size_and_no_more_than_needed(
 def test_very_many_ranges_are_read_by_several_tasks() -> None:
     ranges = [Range(f"t{index}", 1, 10, 30) for index in range(4 * RANGES_MAX)]
 
-    tasks = split(ranges, parts_min=1, rows_max=200_000)
+    tasks = split_into_tasks(ranges, parts_min=1, rows_max=200_000)
 
     assert [RANGES_MAX] * 4 == [len(task) for task in tasks]
-    assert [] == split([], parts_min=4, rows_max=10)
+    assert [] == split_into_tasks([], parts_min=4, rows_max=10)
 
 
 # Filter pushdown.
@@ -172,27 +172,31 @@ NOON_NS = 1_767_268_800_000_000_000
 @pytest.mark.parametrize(
     ("conditions", "bounds", "left"),
     [
-        ([IsNotNull(SEQ), GreaterThan(SEQ, 7)], Bounds(seq_min=8), 0),
-        ([GreaterThanOrEqual(SEQ, 7), LessThan(SEQ, 9)], Bounds(seq_min=7, seq_end=9), 0),
-        ([LessThanOrEqual(SEQ, 9), LessThan(SEQ, 99)], Bounds(seq_end=10), 0),
-        ([EqualTo(SEQ, 7)], Bounds(seq_min=7, seq_end=8), 0),
-        ([In(NODE, (1, 2)), EqualTo(NODE, 2)], Bounds(nodes=frozenset({2})), 0),
-        ([In(TOPIC, ("a", "b"))], Bounds(topics=frozenset({"a", "b"})), 0),
-        ([GreaterThan(TIME, NOON)], Bounds(time_ns_min=NOON_NS), 1),
-        ([GreaterThan(TIME_NS, 5), EqualTo(TIME_NS, 9)], Bounds(time_ns_min=9), 2),
-        ([LessThan(TIME, NOON)], Bounds(), 1),
-        ([Not(EqualTo(NODE, 1)), StringStartsWith(TOPIC, "a"), IsNotNull(("body",))], Bounds(), 3),
+        ([IsNotNull(SEQ), GreaterThan(SEQ, 7)], FilterBounds(seq_min=8), 0),
+        ([GreaterThanOrEqual(SEQ, 7), LessThan(SEQ, 9)], FilterBounds(seq_min=7, seq_end=9), 0),
+        ([LessThanOrEqual(SEQ, 9), LessThan(SEQ, 99)], FilterBounds(seq_end=10), 0),
+        ([EqualTo(SEQ, 7)], FilterBounds(seq_min=7, seq_end=8), 0),
+        ([In(NODE, (1, 2)), EqualTo(NODE, 2)], FilterBounds(nodes=frozenset({2})), 0),
+        ([In(TOPIC, ("a", "b"))], FilterBounds(topics=frozenset({"a", "b"})), 0),
+        ([GreaterThan(TIME, NOON)], FilterBounds(time_ns_min=NOON_NS), 1),
+        ([GreaterThan(TIME_NS, 5), EqualTo(TIME_NS, 9)], FilterBounds(time_ns_min=9), 2),
+        ([LessThan(TIME, NOON)], FilterBounds(), 1),
+        (
+            [Not(EqualTo(NODE, 1)), StringStartsWith(TOPIC, "a"), IsNotNull(("body",))],
+            FilterBounds(),
+            3,
+        ),
     ],
 )
-def test_conditions_and_bounds(conditions: list[Filter], bounds: Bounds, left: int) -> None:
-    assert (bounds, left) == (bounds_of(conditions)[0], len(bounds_of(conditions)[1]))
+def test_conditions_and_bounds(conditions: list[Filter], bounds: FilterBounds, left: int) -> None:
+    assert (bounds, left) == (parse_filters(conditions)[0], len(parse_filters(conditions)[1]))
 
 
 def test_bounds_cut_ranges() -> None:
-    bounds = Bounds(nodes=frozenset({1}), seq_min=10, seq_end=20)
+    bounds = FilterBounds(nodes=frozenset({1}), seq_min=10, seq_end=20)
 
-    assert bounds.admit(TopicNode("orders", 1))
-    assert not bounds.admit(TopicNode("orders", 2))
-    assert Range("orders", 1, 10, 20) == bounds.cut(Range("orders", 1, 5, 25))
-    assert 0 == bounds.cut(Range("orders", 1, 30, 40)).size
-    assert 0 == bounds.cut(Range("orders", 1, 1, 5)).size
+    assert bounds.admits(TopicNode("orders", 1))
+    assert not bounds.admits(TopicNode("orders", 2))
+    assert Range("orders", 1, 10, 20) == bounds.clip(Range("orders", 1, 5, 25))
+    assert 0 == bounds.clip(Range("orders", 1, 30, 40)).size
+    assert 0 == bounds.clip(Range("orders", 1, 1, 5)).size

@@ -15,10 +15,10 @@ from penstock.protocol import frames
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import run_nsqlookupd
 from penstock.testing.waiting import wait_until
-from pyspark_nsq.errors import DataLost, NodeAway
+from pyspark_nsq.errors import DataLossError, NodeUnavailableError
 from pyspark_nsq.nodes import Nodes
 from pyspark_nsq.options import SourceOptions
-from pyspark_nsq.planning import Range, partitions_of
+from pyspark_nsq.planning import Range, plan_partitions
 from pyspark_nsq.reader import ARROW_SCHEMA, RangeReader, arrow_batches, read_partition
 
 MEGABYTE = 1 << 20
@@ -70,7 +70,7 @@ def test_what_is_lost_fails_the_task_or_is_left_out(
         nsqd.post("/topic/delete?topic=orders")
         left = []
 
-    with pytest.raises(DataLost, match=r"topic orders, node 1: messages \d+ to \d+ are lost"):
+    with pytest.raises(DataLossError, match=r"topic orders, node 1: messages \d+ to \d+ are lost"):
         list(bodies(RangeReader(options(nsqd), wanted, f"http://{nsqd.http_address}")))
     with caplog.at_level(logging.ERROR, "pyspark_nsq"):
         lenient = options(nsqd, failOnDataLoss="false")
@@ -84,7 +84,9 @@ def test_a_node_is_waited_for_and_then_given_up(nsqd: NsqdProcess) -> None:
     chosen, lenient = options(nsqd), options(nsqd, failOnDataLoss="false")
     nsqd.kill()
 
-    with pytest.raises(NodeAway, match=r"node 1 of topic orders was away for 3 s: .*refused"):
+    with pytest.raises(
+        NodeUnavailableError, match=r"node 1 of topic orders was unreachable for 3 s: .*refused"
+    ):
         list(bodies(RangeReader(chosen, wanted)))
     assert [] == list(bodies(RangeReader(lenient, wanted)))
 
@@ -93,7 +95,7 @@ def test_another_node_at_the_same_address_is_not_taken_for_it(nsqd: NsqdProcess)
     publish(nsqd, "orders", ["a"])
     wanted = whole(nsqd)._replace(node=7)
 
-    with pytest.raises(NodeAway, match="node 7 is not found: none of the nsqds is that node"):
+    with pytest.raises(NodeUnavailableError, match="node 7 not found: no nsqd has this node id"):
         list(bodies(RangeReader(options(nsqd), wanted, f"http://{nsqd.http_address}")))
 
 
@@ -108,7 +110,7 @@ def test_one_task_reads_many_small_logs_of_several_nodes(
     logs = Nodes(chosen.access).survey(chosen.topics).logs
     ranges = [Range(*key, found.log.first_seq, found.log.next_seq) for key, found in logs.items()]
 
-    (task,) = partitions_of(chosen, ranges, logs)
+    (task,) = plan_partitions(chosen, ranges, logs)
 
     read = [body for batch in read_partition(chosen, task) for body in batch["body"].to_pylist()]
     assert sorted(f"{topic} {each}".encode() for topic in topics for each in "abc") == sorted(read)
@@ -124,8 +126,8 @@ def rendered(bodies: list[bytes], first_seq: int = FIRST_SEQ) -> bytes:
     return b"".join(frames.render_messages(bodies, NODE << 54 | first_seq, AT_NS))
 
 
-def table_of(raw: bytes, piece_bytes: int) -> pa.Table:
-    batches = list(arrow_batches(io.BytesIO(raw), "orders", piece_bytes=piece_bytes))
+def metrics_table(raw: bytes, buffer_bytes: int) -> pa.Table:
+    batches = list(arrow_batches(io.BytesIO(raw), "orders", buffer_bytes=buffer_bytes))
     for batch in batches:
         batch.validate(full=True)
     return pa.Table.from_batches(batches, ARROW_SCHEMA)
@@ -133,11 +135,11 @@ def table_of(raw: bytes, piece_bytes: int) -> pa.Table:
 
 @given(
     sizes=st.lists(st.sampled_from([1, 5, 5, 5, 300]), max_size=60),
-    piece_bytes=st.integers(40, 2000),
+    buffer_bytes=st.integers(40, 2000),
     gap_after=st.integers(0, 60),
 )
 def test_every_frame_is_a_row_with_its_address(
-    sizes: list[int], piece_bytes: int, gap_after: int
+    sizes: list[int], buffer_bytes: int, gap_after: int
 ) -> None:
     bodies = [bytes([index]) * size for index, size in enumerate(sizes)]
     before, after = bodies[:gap_after], bodies[gap_after:]
@@ -146,7 +148,7 @@ def test_every_frame_is_a_row_with_its_address(
         rendered(part, seq) for part, seq in ((before, FIRST_SEQ), (after, far_seq)) if part
     )
 
-    table = table_of(raw, piece_bytes)
+    table = metrics_table(raw, buffer_bytes)
 
     seqs = [FIRST_SEQ + i for i in range(len(before))] + [far_seq + i for i in range(len(after))]
     assert bodies == table["body"].to_pylist()
@@ -171,4 +173,4 @@ def test_every_frame_is_a_row_with_its_address(
 )
 def test_what_is_no_run_of_messages_is_refused(raw: bytes, complaint: str) -> None:
     with pytest.raises(CorruptStreamError, match=complaint):
-        table_of(raw, 1000)
+        metrics_table(raw, 1000)

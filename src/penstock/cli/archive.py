@@ -18,7 +18,7 @@ from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
 from penstock.common.errors import PipelineError
 
 if TYPE_CHECKING:
-    from penstock.pipelines.archive import Archived
+    from penstock.pipelines.archive import ArchiveResult
 
 __all__ = ["command"]
 
@@ -97,11 +97,11 @@ def command(
     """
     settings = spark_settings(master, spark_log, spark_conf)
 
-    from penstock.pipelines.archive import ArchiveOrder, archive, check_order  # noqa: PLC0415
+    from penstock.pipelines.archive import ArchiveConfig, archive, check_config  # noqa: PLC0415
     from penstock.pipelines.running import JobInterruptedError, stop_on_signals  # noqa: PLC0415
     from penstock.pipelines.session import spark_session  # noqa: PLC0415
 
-    order = ArchiveOrder(
+    config = ArchiveConfig(
         topics=tuple(dict.fromkeys(topics)),
         lake=lake,
         brokers=brokers_of(nsqds, lookupds, access),
@@ -112,7 +112,7 @@ def command(
         schema=schema,
         compact=compact,
     )
-    survey = check_order(order)
+    survey = check_config(config)
     for failure in survey.failures:
         click.echo(f"penstock: goes on without this nsqd until it is back: {failure}", err=True)
     with (
@@ -120,13 +120,13 @@ def command(
         suppress(JobInterruptedError),
         spark_session(settings, stop) as spark,
     ):
-        for done in archive(spark, order, survey, stop):
-            click.echo(_in_words(done, lake))
-    if once and stop.is_asked:
+        for done in archive(spark, config, survey, stop):
+            click.echo(_summary(done, lake))
+    if once and stop.is_requested:
         raise PipelineError("interrupted; the same command goes on from there")
 
 
-def _in_words(done: "Archived", lake: str) -> str:
+def _summary(done: "ArchiveResult", lake: str) -> str:
     from penstock.tools.figures import counted  # noqa: PLC0415
 
     words = f"{done.topic}: {counted(done.messages, 'message')} archived"

@@ -79,12 +79,12 @@ def command(
     settings = spark_settings(master, spark_log, spark_conf)
 
     from penstock.pipelines.lake import Lake  # noqa: PLC0415
-    from penstock.pipelines.replay import Replay, ReplayOrder, check_order  # noqa: PLC0415
+    from penstock.pipelines.replay import Replay, ReplayConfig, check_config  # noqa: PLC0415
     from penstock.pipelines.running import stop_on_signals  # noqa: PLC0415
     from penstock.pipelines.session import spark_session  # noqa: PLC0415
 
     opened = None if lake is None else Lake.open(lake)
-    order = ReplayOrder(
+    config = ReplayConfig(
         topic=topic,
         target=target,
         brokers=brokers_of(nsqds, lookupds, access),
@@ -95,12 +95,12 @@ def command(
         where=where,
         rate=rate or 0,
     )
-    check_order(order, dry_run=dry_run)
+    check_config(config, dry_run=dry_run)
     with stop_on_signals() as stop, spark_session(settings, stop) as spark:
         cancel = spark.sparkContext.cancelAllJobs
         with stop.interrupting(cancel):
-            replay = Replay(spark, order, restart=restart)
-        click.echo(_in_words(replay, topic, target), err=True)
+            replay = Replay(spark, config, restart=restart)
+        click.echo(_summary(replay, topic, target), err=True)
         if dry_run or not replay.extent.messages:
             return
         if not yes:
@@ -117,7 +117,7 @@ def _state_folder() -> Path:
     return Path(home).expanduser() / "penstock" / "replays"
 
 
-def _in_words(replay: "Replay", topic: str, target: str) -> str:
+def _summary(replay: "Replay", topic: str, target: str) -> str:
     from penstock.tools.figures import counted  # noqa: PLC0415
 
     extent = replay.extent

@@ -63,12 +63,12 @@ def command(
     settings = spark_settings(master, spark_log, spark_conf)
 
     from penstock.pipelines.lake import Lake  # noqa: PLC0415
-    from penstock.pipelines.report import ReportOrder, check_order, make_report  # noqa: PLC0415
-    from penstock.pipelines.report_page import page_of, summary_rows  # noqa: PLC0415
+    from penstock.pipelines.report import ReportConfig, check_config, make_report  # noqa: PLC0415
+    from penstock.pipelines.report_page import render_page, summary_rows  # noqa: PLC0415
     from penstock.pipelines.running import stop_on_signals  # noqa: PLC0415
     from penstock.pipelines.session import spark_session  # noqa: PLC0415
 
-    order = ReportOrder(
+    config = ReportConfig(
         lake=Lake.open(lake),
         topics=tuple(dict.fromkeys(topics)),
         start=start,
@@ -76,15 +76,15 @@ def command(
         step_seconds=_whole_seconds(every),
         event_time=event_time,
     )
-    check_order(order)
+    check_config(config)
     _check_writable(out)
     with (
         stop_on_signals() as stop,
         spark_session(settings, stop) as spark,
         stop.interrupting(spark.sparkContext.cancelAllJobs),
     ):
-        report = make_report(spark, order)
-    _write(out, page_of(report, datetime.now(UTC)))
+        report = make_report(spark, config)
+    _write(out, render_page(report, datetime.now(UTC)))
     rows = summary_rows(report)
     for line in text_table(rows, right=frozenset(range(1, len(rows[0])))):
         click.echo(line)

@@ -18,9 +18,9 @@ from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
 from penstock.common.errors import ConfigError, HttpRequestError, NotConnectedError, PipelineError
 
 if TYPE_CHECKING:
-    from penstock.pipelines.progress import Figures
+    from penstock.pipelines.progress import QueryMetrics
     from penstock.pipelines.running import Stop
-    from penstock.pipelines.stream import Misfits, Sample, StreamOrder, Survey
+    from penstock.pipelines.stream import QuerySample, SchemaViolations, StreamConfig, Survey
     from penstock.pipelines.stream_definition import StreamDefinition
 
 __all__ = ["command"]
@@ -96,7 +96,7 @@ def command(
     master: str,
     spark_log: str,
     spark_conf: tuple[str, ...],
-    **told: Any,
+    **flags: Any,
 ) -> None:
     """Run SQL over topics, as long as messages come.
 
@@ -108,94 +108,98 @@ def command(
     from penstock.pipelines.running import JobInterruptedError, stop_on_signals  # noqa: PLC0415
     from penstock.pipelines.session import spark_session  # noqa: PLC0415
     from penstock.pipelines.stream import (  # noqa: PLC0415  # noqa: PLC0415
-        StreamOrder,
-        check_order,
-        explanation,
-        misfits,
+        StreamConfig,
+        check_config,
+        explain_stream,
+        query_samples,
         run_stream,
-        samples,
+        schema_violations,
     )
 
-    order = StreamOrder(
-        definition=_definition(file, checkpoint, told),
+    config = StreamConfig(
+        definition=_definition(file, checkpoint, flags),
         brokers=brokers_of(nsqds, lookupds, access),
         once=once,
     )
     writes = not explain and sample is None
-    check_order(order, writes=writes)
+    check_config(config, writes=writes)
     with stop_on_signals() as stop:
         if writes:
             with suppress(JobInterruptedError):
-                survey = _survey(order, stop, wait=wait)
+                survey = _survey(config, stop, wait=wait)
                 with spark_session(settings, stop) as spark:
-                    for done in run_stream(spark, order, survey, stop):
-                        click.echo(_in_words(done))
-            if once and stop.is_asked:
+                    for done in run_stream(spark, config, survey, stop):
+                        click.echo(_summary(done))
+            if once and stop.is_requested:
                 raise PipelineError("interrupted; run the same command again to continue")
             return
         if sample is not None:
-            _survey(order, stop, wait=wait)
+            _survey(config, stop, wait=wait)
         with (
             spark_session(settings, stop) as spark,
             stop.interrupting(spark.sparkContext.cancelAllJobs),
         ):
             if sample is None:
-                click.echo(explanation(spark, order))
+                click.echo(explain_stream(spark, config))
                 return
-            for each in samples(spark, order, sample):
+            for each in query_samples(spark, config, sample):
                 _show(each)
-            for some in misfits(spark, order):
-                click.echo(_misfits_in_words(some), err=True)
+            for some in schema_violations(spark, config):
+                click.echo(_violations_line(some), err=True)
 
 
 # What is to be done.
 
 
 def _definition(
-    file: str | None, checkpoint: str | None, told: Mapping[str, Any]
+    file: str | None, checkpoint: str | None, flags: Mapping[str, Any]
 ) -> "StreamDefinition":
     """Of the file, or of the options that stand for one."""
-    from penstock.pipelines.stream_definition import decode, read_file  # noqa: PLC0415
+    from penstock.pipelines.stream_definition import load_definition, parse_definition  # noqa: PLC0415
 
-    given = [name.replace("_", "-") for name, value in told.items() if value]
+    given = [name.replace("_", "-") for name, value in flags.items() if value]
     if file is not None and given:
         raise click.UsageError(f"--{given[0]} and a file do not go together: say it in the file")
-    if file is None and not told["source"]:
+    if file is None and not flags["source"]:
         raise click.UsageError("a file is wanted, or a --source")
-    return read_file(file, checkpoint) if file else decode(_as_in_a_file(told), checkpoint)
+    return (
+        load_definition(file, checkpoint)
+        if file
+        else parse_definition(_definition_from_flags(flags), checkpoint)
+    )
 
 
-def _as_in_a_file(told: Mapping[str, Any]) -> dict[str, Any]:
+def _definition_from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     sources: dict[str, dict[str, str]] = {
-        name: {"topic": topic} for name, topic in _pairs("source", told)
+        name: {"topic": topic} for name, topic in _pairs("source", flags)
     }
     for key in ("schema", "watermark", "rejects"):
-        for name, value in _pairs(key, told):
+        for name, value in _pairs(key, flags):
             if name not in sources:
                 raise click.UsageError(f"--{key} {name}=...: there is no --source {name}=...")
             sources[name][key] = value
     whole: dict[str, Any] = {"sources": sources}
-    if told["sql"]:
-        whole["queries"] = {"rows": told["sql"]}
-    sink = {"topic": told["to_topic"], "path": told["to_files"]}
-    sink |= {key: told[key] for key in ("format", "mode", "trigger")}
-    sink |= {"partition_by": list(told["partition_by"])}
+    if flags["sql"]:
+        whole["queries"] = {"rows": flags["sql"]}
+    sink = {"topic": flags["to_topic"], "path": flags["to_files"]}
+    sink |= {key: flags[key] for key in ("format", "mode", "trigger")}
+    sink |= {"partition_by": list(flags["partition_by"])}
     if any(sink.values()):
-        taken = "rows" if told["sql"] else next(iter(sources))
+        taken = "rows" if flags["sql"] else next(iter(sources))
         whole["sinks"] = {"out": {"from": taken, **{k: v for k, v in sink.items() if v}}}
-        whole["name"] = told["to_topic"] or Path(told["to_files"] or "stream").name
+        whole["name"] = flags["to_topic"] or Path(flags["to_files"] or "stream").name
     return whole
 
 
-def _pairs(option: str, told: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for text in told[option]:
+def _pairs(option: str, flags: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for text in flags[option]:
         name, equals, value = text.partition("=")
         if not (name.strip() and equals and value.strip()):
             raise click.UsageError(f"--{option}: {text!r} is not NAME=...")
         yield name.strip(), value.strip()
 
 
-def _survey(order: "StreamOrder", stop: "Stop", *, wait: bool) -> "Survey":
+def _survey(config: "StreamConfig", stop: "Stop", *, wait: bool) -> "Survey":
     """The logs of all sources; with `wait`, retries until there are some. Raises
     JobInterruptedError."""
     from penstock.pipelines.stream import survey_sources  # noqa: PLC0415
@@ -204,7 +208,7 @@ def _survey(order: "StreamOrder", stop: "Stop", *, wait: bool) -> "Survey":
     while True:
         stop.check()
         try:
-            survey = survey_sources(order)
+            survey = survey_sources(config)
         except (ConfigError, HttpRequestError, NotConnectedError) as failure:
             if not wait:
                 raise
@@ -220,7 +224,7 @@ def _survey(order: "StreamOrder", stop: "Stop", *, wait: bool) -> "Survey":
 # What is shown.
 
 
-def _show(sample: "Sample") -> None:
+def _show(sample: "QuerySample") -> None:
     from rich.box import SIMPLE_HEAD  # noqa: PLC0415
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -243,14 +247,14 @@ def _shown(value: object) -> str:
     return text if len(text) <= SHOWN_MAX else text[: SHOWN_MAX - 3] + "..."
 
 
-def _misfits_in_words(misfits: "Misfits") -> str:
+def _violations_line(found: "SchemaViolations") -> str:
     return (
-        f"penstock: {misfits.source}: {misfits.count:,} of the first {misfits.among:,} messages do"
-        f" not fit the schema, such as {_shown(bytearray(misfits.example))}"
+        f"penstock: {found.source}: {found.count:,} of the first {found.among:,} messages do not"
+        f" match the schema, such as {_shown(bytearray(found.example))}"
     )
 
 
-def _in_words(done: "Figures") -> str:
+def _summary(done: "QueryMetrics") -> str:
     from penstock.tools.figures import counted  # noqa: PLC0415
 
     notes = [f", {count:,} {name}" for name, count in done.notes.items()]

@@ -20,23 +20,23 @@ from pyspark.sql.types import StructType
 from penstock.common.errors import ConfigError, LakeError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.lake import Lake, TopicFolder
-from penstock.pipelines.lake_writer import SMALL_FILES, Commits, Compaction, rows_in
+from penstock.pipelines.lake_writer import SMALL_FILES, Commits, Compaction, count_rows
 from penstock.pipelines.progress import QueryMeter
-from penstock.pipelines.running import Running, Stop, begun, run_queries
-from penstock.pipelines.spark_errors import telling_in_words
+from penstock.pipelines.running import RunningQuery, Stop, run_queries, start_query
+from penstock.pipelines.spark_errors import translate_spark_errors
 from penstock.pipelines.tables import (
     MESSAGE_COLUMNS,
-    is_misfit,
-    lake_table,
+    files_table,
+    parse_bodies,
     rejection_reason,
-    schema_for,
+    resolve_schema,
     value_column,
-    with_value,
+    violates_schema,
 )
 from pyspark_nsq.nodes import Survey
 from pyspark_nsq.offsets import Offsets, from_json
 
-__all__ = ["ArchiveOrder", "Archived", "archive", "check_order"]
+__all__ = ["ArchiveConfig", "ArchiveResult", "archive", "check_config"]
 
 DEFAULT_CHANNEL = "penstock-archive"
 
@@ -45,7 +45,7 @@ TASK_ROWS = 500_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveOrder:
+class ArchiveConfig:
     """What is to be done."""
 
     topics: tuple[str, ...]
@@ -61,7 +61,7 @@ class ArchiveOrder:
 
 
 @dataclass(slots=True)
-class Archived:
+class ArchiveResult:
     """What has been done for a topic."""
 
     topic: str
@@ -72,58 +72,60 @@ class Archived:
     """Messages of it in the lake by now, rejected ones among them."""
 
 
-def check_order(order: ArchiveOrder) -> Survey:
+def check_config(config: ArchiveConfig) -> Survey:
     """Before Spark is started: whether there is something to archive, and where to. Changes
     nothing. Raises LakeError, NotConnectedError or ConfigError."""
-    Lake.check_usable(order.lake)
-    for topic in order.topics:
-        Lake(Path(order.lake)).topic(topic)
-    return order.brokers.survey(order.topics)
+    Lake.check_usable(config.lake)
+    for topic in config.topics:
+        Lake(Path(config.lake)).topic(topic)
+    return config.brokers.survey(config.topics)
 
 
-def archive(spark: SparkSession, order: ArchiveOrder, survey: Survey, stop: Stop) -> list[Archived]:
+def archive(
+    spark: SparkSession, config: ArchiveConfig, survey: Survey, stop: Stop
+) -> list[ArchiveResult]:
     """Until it is told to stop or, with `once`, until all that was there is archived.
 
     Raises PipelineError, LakeError or ConfigError. What has been archived until then stays.
     """
-    folders = [Lake(Path(order.lake)).topic(topic) for topic in order.topics]
+    folders = [Lake(Path(config.lake)).topic(topic) for topic in config.topics]
     _check_file_system(spark)
-    with telling_in_words(), stop.interrupting(spark.sparkContext.cancelAllJobs):
+    with translate_spark_errors(), stop.interrupting(spark.sparkContext.cancelAllJobs):
         schemas = [
-            schema_for(folder, order.schema, _table(spark, order, folder.name))
+            resolve_schema(folder, config.schema, _table(spark, config, folder.name))
             for folder in folders
         ]
-    Lake.create(order.lake)
+    Lake.create(config.lake)
     with ExitStack() as locks:
         for folder in folders:
             locks.enter_context(folder.locked())
         archives = [
-            _TopicArchive(spark, order, folder, schema)
+            _TopicArchive(spark, config, folder, schema)
             for folder, schema in zip(folders, schemas, strict=True)
         ]
-        _run(archives, order, survey, stop)
+        _run(archives, config, survey, stop)
         for each in archives:
-            each.settle()
-        if order.compact is not False and (order.once or order.compact):
+            each.wait_for_batch()
+        if config.compact is not False and (config.once or config.compact):
             for each in archives:
-                each.compact(small_files=2 if order.compact else SMALL_FILES)
+                each.compact(small_files=2 if config.compact else SMALL_FILES)
         return [each.done() for each in archives]
 
 
 def _run(
-    archives: "Sequence[_TopicArchive]", order: ArchiveOrder, survey: Survey, stop: Stop
+    archives: "Sequence[_TopicArchive]", config: ArchiveConfig, survey: Survey, stop: Stop
 ) -> None:
     ends = {key: found.log.next_seq for key, found in survey.logs.items()}
-    running: list[Running] = []
+    running: list[RunningQuery] = []
     for each in archives:
-        if stop.is_asked:
+        if stop.is_requested:
             break
         target = {key: seq for key, seq in ends.items() if key.topic == each.topic}
-        meter = QueryMeter(each.topic, target=target if order.once else None, counts=each.counts)
-        with telling_in_words(), ExitStack() as others:
+        meter = QueryMeter(each.topic, target=target if config.once else None, counts=each.counts)
+        with translate_spark_errors(), ExitStack() as others:
             for before in running:  # are stopped if this one cannot be started
                 others.callback(before.query.stop)
-            running.append(Running(begun(each.start, stop), meter))
+            running.append(RunningQuery(start_query(each.start, stop), meter))
             others.pop_all()
     run_queries("archive", running, stop)
 
@@ -134,13 +136,13 @@ class _TopicArchive:
     def __init__(
         self,
         spark: SparkSession,
-        order: ArchiveOrder,
+        config: ArchiveConfig,
         folder: TopicFolder,
         schema: StructType | None,
     ) -> None:
         self.topic = folder.name
         self._spark = spark
-        self._order = order
+        self._config = config
         self._folder = folder
         self._schema = schema
         if schema is not None:
@@ -158,17 +160,17 @@ class _TopicArchive:
             starting = json.dumps({self.topic: self._commits.state.next_seqs})
         stream = (
             self._spark.readStream.format("nsq")
-            .options(**self._order.brokers.options())
+            .options(**self._config.brokers.options())
             .option("topic", self.topic)
-            .option("channel", self._order.channel)
+            .option("channel", self._config.channel)
             .option("startingOffsets", starting)
-            .option("maxMessagesPerTrigger", self._order.batch_rows)
+            .option("maxMessagesPerTrigger", self._config.batch_rows)
             .option("minPartitions", self._spark.sparkContext.defaultParallelism)
             .option("maxRecordsPerPartition", TASK_ROWS)
             .load()
         )
-        trigger: dict[str, Any] = {"processingTime": f"{self._order.trigger_seconds} seconds"}
-        if self._order.once:
+        trigger: dict[str, Any] = {"processingTime": f"{self._config.trigger_seconds} seconds"}
+        if self._config.once:
             trigger = {"availableNow": True}
         return (
             stream.writeStream.foreachBatch(self._write)
@@ -178,7 +180,7 @@ class _TopicArchive:
             .start()
         )
 
-    def settle(self) -> None:
+    def wait_for_batch(self) -> None:
         """Waits for a batch that its query has given up, but that has not noticed yet."""
         with self._writing:
             return
@@ -190,10 +192,10 @@ class _TopicArchive:
         counts = {"messages": done.messages}
         return counts | {"rejected": done.rejected} if self._schema is not None else counts
 
-    def done(self) -> Archived:
+    def done(self) -> ArchiveResult:
         """So far."""
         state, before = self._commits.state, self._before
-        return Archived(
+        return ArchiveResult(
             self.topic,
             messages=state.messages - before.messages,
             rejected=state.rejected - before.rejected,
@@ -202,7 +204,7 @@ class _TopicArchive:
         )
 
     def compact(self, *, small_files: int = SMALL_FILES) -> None:
-        with telling_in_words():
+        with translate_spark_errors():
             self._files_merged += self._compaction.run(small_files=small_files)
 
     # A batch.
@@ -223,24 +225,24 @@ class _TopicArchive:
         commits.begin()
         rows, rejected = self._stage(self._new_rows(batch, begun))
         commits.commit(next_seqs, messages=rows, rejected=rejected)
-        if self._order.compact is not False:
+        if self._config.compact is not False:
             self._files_merged += self._compaction.run(commits.hours())
 
     def _stage(self, batch: DataFrame) -> tuple[int, int]:
         """Write the batch to staging. Returns the number of messages, and how many of them were
         rejected; rejected ones are read twice. Raises LakeError if staged rows are missing."""
         commits, schema = self._commits, self._schema
-        parsed = batch if schema is None else with_value(batch, schema)
-        misfit = sql.lit(False) if schema is None else is_misfit(schema)
+        parsed = batch if schema is None else parse_bodies(batch, schema)
+        is_invalid = sql.lit(False) if schema is None else violates_schema(schema)
         columns = [*MESSAGE_COLUMNS] if schema is None else [*MESSAGE_COLUMNS, value_column(schema)]
         counts = Observation()
         observed = parsed.observe(
-            counts, sql.count(sql.lit(1)).alias("rows"), sql.count_if(misfit).alias("rejected")
+            counts, sql.count(sql.lit(1)).alias("rows"), sql.count_if(is_invalid).alias("rejected")
         )
-        _stage(observed.where(~misfit).select(*columns), commits.staged_messages)
+        _stage(observed.where(~is_invalid).select(*columns), commits.staged_messages)
         rows, rejected = (int(counts.get.get(name) or 0) for name in ("rows", "rejected"))
         if rejected:
-            bad = parsed.where(misfit).select(*MESSAGE_COLUMNS, rejection_reason())
+            bad = parsed.where(is_invalid).select(*MESSAGE_COLUMNS, rejection_reason())
             _stage(bad, commits.staged_rejected)
         self._check_staged(commits.staged_messages, rows - rejected)
         self._check_staged(commits.staged_rejected, rejected)
@@ -248,7 +250,7 @@ class _TopicArchive:
 
     def _check_staged(self, folder: Path, expected: int) -> None:
         """Raises LakeError unless this process sees every row that the tasks have read."""
-        visible = rows_in(_parquet_files(folder))
+        visible = count_rows(_parquet_files(folder))
         if visible != expected:
             raise LakeError(
                 f"{self.topic}: Spark's executors wrote {expected:,} messages, but {visible:,} of"
@@ -290,13 +292,13 @@ class _TopicArchive:
             ) from None
 
     def _merge(self, files: Sequence[Path], target: Path, count: int) -> None:
-        table = lake_table(self._spark, files, self._schema)
+        table = files_table(self._spark, files, self._schema)
         table.coalesce(count).write.parquet(str(target))
 
 
 def _check_file_system(spark: SparkSession) -> None:
     """Raises ConfigError if Spark's default file system is not the local one."""
-    with telling_in_words():
+    with translate_spark_errors():
         session = spark._jsparkSession  # noqa: SLF001 (Python has no API for it)
         default = session.sessionState().newHadoopConf().get("fs.defaultFS") or "file:///"
     if not default.startswith("file:"):
@@ -306,8 +308,8 @@ def _check_file_system(spark: SparkSession) -> None:
         )
 
 
-def _table(spark: SparkSession, order: ArchiveOrder, topic: str) -> DataFrame:
-    reader = spark.read.format("nsq").options(**order.brokers.options())
+def _table(spark: SparkSession, config: ArchiveConfig, topic: str) -> DataFrame:
+    reader = spark.read.format("nsq").options(**config.brokers.options())
     return reader.option("topic", topic).load()
 
 

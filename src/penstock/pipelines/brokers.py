@@ -50,10 +50,10 @@ class Brokers:
         for topic in topics:
             if topic not in known:
                 silent = "".join(f"; {failure}" for failure in survey.failures)
-                raise ConfigError(f"there is no topic {topic}{silent or self._what_there_is()}")
+                raise ConfigError(f"there is no topic {topic}{silent or self._known_topics()}")
         return survey
 
-    def _what_there_is(self) -> str:
+    def _known_topics(self) -> str:
         topics = self.nodes().topics()
         more = ", ..." if len(topics) > TOPICS_SHOWN else ""
         return (

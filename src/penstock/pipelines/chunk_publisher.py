@@ -19,9 +19,9 @@ from pyspark_nsq.nodes import Topics
 from pyspark_nsq.offsets import TopicNode
 from pyspark_nsq.reader import arrow_batches
 
-__all__ = ["ChunkPublisher", "Sending", "is_run_of"]
+__all__ = ["ChunkPublisher", "PendingChunk", "contains_run"]
 
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 RETRY_SECONDS = 0.5
 
 _SIZE = Struct(">i")
@@ -29,7 +29,7 @@ _SIZE = Struct(">i")
 T = TypeVar("T")
 
 
-class Sending(msgspec.Struct, frozen=True, kw_only=True):
+class PendingChunk(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that may have been published, or not."""
 
     node_id: int
@@ -48,13 +48,13 @@ class ChunkPublisher:
         topic: str,
         stop: Stop,
         *,
-        patience_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         self._calls = brokers.calls()
         self._nodes = brokers.nodes()
         self._topic = topic
         self._stop = stop
-        self._patience_seconds = patience_seconds
+        self._patience_seconds = timeout_seconds
         self._node_id = -1
         self._bases: dict[int, str] = {}
 
@@ -73,13 +73,13 @@ class ChunkPublisher:
             f"no nsqd can be used: {'; '.join(failures) or 'no lookupd knows of one'}"
         )
 
-    def plan(self, count: int) -> Sending:
+    def prepare(self, count: int) -> PendingChunk:
         """What is to be known before so many messages are published. Raises Error when the node has
         been waited for."""
-        log = self._patiently(lambda: self._log_at(self._locate(self._node_id)))
-        return Sending(node_id=self._node_id, from_seq=log.next_seq, count=count)
+        log = self._retry(lambda: self._log_at(self._locate(self._node_id)))
+        return PendingChunk(node_id=self._node_id, from_seq=log.next_seq, count=count)
 
-    def publish(self, plan: Sending, bodies: Sequence[bytes]) -> None:
+    def publish(self, chunk: PendingChunk, bodies: Sequence[bytes]) -> None:
         """Once, whatever happens to nsqd meanwhile. Raises Error when it has been waited for, or if
         it does not take them: then too they are stored whole or not at all, see `is_stored`."""
         content = _multi_body(bodies)
@@ -87,7 +87,7 @@ class ChunkPublisher:
 
         def publish_or_find() -> None:
             nonlocal is_unclear
-            if is_unclear and self.is_stored(plan, bodies):
+            if is_unclear and self.is_stored(chunk, bodies):
                 return
             is_unclear = True
             base = self._locate(self._node_id)
@@ -96,12 +96,12 @@ class ChunkPublisher:
                 is_unclear = False
                 raise answer.refusal()
 
-        self._patiently(publish_or_find)
+        self._retry(publish_or_find)
 
-    def is_stored(self, plan: Sending, bodies: Sequence[bytes]) -> bool:
+    def is_stored(self, chunk: PendingChunk, bodies: Sequence[bytes]) -> bool:
         """Whether the node has them, one after the other. Raises Error when it has been waited
         for."""
-        return self._patiently(lambda: self._is_stored(plan, list(bodies)))
+        return self._retry(lambda: self._is_stored(chunk, list(bodies)))
 
     # Within.
 
@@ -112,21 +112,21 @@ class ChunkPublisher:
             if answer.status != 200:
                 raise answer.refusal()
 
-    def _is_stored(self, plan: Sending, bodies: list[bytes]) -> bool:
-        base = self._locate(plan.node_id)
+    def _is_stored(self, chunk: PendingChunk, bodies: list[bytes]) -> bool:
+        base = self._locate(chunk.node_id)
         end = self._log_at(base).next_seq
-        if end - plan.from_seq < len(bodies):
+        if end - chunk.from_seq < len(bodies):
             return False
         history = self._nodes.history(base, self._topic)
-        with history.frames(plan.node_id, plan.from_seq, end) as frames:
+        with history.frames(chunk.node_id, chunk.from_seq, end) as frames:
             stored = (
                 body
                 for batch in arrow_batches(frames, self._topic)
                 for body in batch.column("body").to_pylist()
             )
-            return is_run_of(bodies, stored)
+            return contains_run(bodies, stored)
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _retry(self, ask: Callable[[], T]) -> T:
         """Asks until there is an answer, or for so long."""
         deadline = time.monotonic() + self._patience_seconds
         while True:
@@ -156,7 +156,7 @@ class ChunkPublisher:
         return log
 
 
-def is_run_of(wanted: Sequence[bytes], stored: Iterable[bytes]) -> bool:
+def contains_run(wanted: Sequence[bytes], stored: Iterable[bytes]) -> bool:
     """Whether the stored bodies contain the wanted ones as a contiguous run.
 
     Knuth-Morris-Pratt search: it reads each stored body once, and keeps none.

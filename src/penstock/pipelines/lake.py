@@ -36,12 +36,12 @@ from penstock.common.errors import LakeError
 __all__ = [
     "Lake",
     "TopicFolder",
-    "folder_of_topic",
-    "maybe_json",
-    "maybe_topic_of_folder",
+    "fsync",
+    "maybe_read_json",
+    "maybe_topic_name",
     "remove_folder",
-    "sync",
-    "write_durably",
+    "topic_folder_name",
+    "write_json",
 ]
 
 VERSION = 1
@@ -91,14 +91,14 @@ class Lake:
         try:
             path.mkdir(parents=True, exist_ok=True)
             if not (path / MARKER_NAME).exists():
-                write_durably(path / MARKER_NAME, {"penstock_lake": VERSION})
+                write_json(path / MARKER_NAME, {"penstock_lake": VERSION})
         except OSError as failure:
             raise LakeError(f"cannot make a lake of {folder} - {failure.strerror}") from None
         return cls(path)
 
     def topics(self) -> list[str]:
         """Those that it has messages of."""
-        found = (maybe_topic_of_folder(each.name) for each in self.path.iterdir() if each.is_dir())
+        found = (maybe_topic_name(each.name) for each in self.path.iterdir() if each.is_dir())
         return sorted(topic for topic in found if topic is not None)
 
     def topic(self, topic: str) -> "TopicFolder":
@@ -107,7 +107,7 @@ class Lake:
             raise LakeError(f"{topic} means no topic at all in a lake")
         return TopicFolder(self.path, topic)
 
-    def topic_in_use(self, topic: str) -> "TopicFolder":
+    def existing_topic(self, topic: str) -> "TopicFolder":
         """The same, of one that there is. Raises LakeError."""
         folder = self.topic(topic)
         if not folder.messages.is_dir():
@@ -125,7 +125,7 @@ class TopicFolder:
     """The folders and files of one topic."""
 
     def __init__(self, lake: Path, topic: str) -> None:
-        folder = folder_of_topic(topic)
+        folder = topic_folder_name(topic)
         self.name = topic
         self.lake = lake
         self.messages = lake / folder
@@ -150,12 +150,12 @@ class TopicFolder:
 
     def body_schema(self) -> dict[str, Any] | None:
         """The schema of its bodies, as Spark writes one in JSON. Raises LakeError."""
-        schema: dict[str, Any] | None = maybe_json(self.schema)
+        schema: dict[str, Any] | None = maybe_read_json(self.schema)
         return schema
 
     def set_body_schema(self, schema: dict[str, Any]) -> None:
         self.state.mkdir(parents=True, exist_ok=True)
-        write_durably(self.schema, schema)
+        write_json(self.schema, schema)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -176,20 +176,20 @@ def _local_path(folder: str | Path) -> Path:
     return Path(folder)
 
 
-def folder_of_topic(topic: str) -> str:
+def topic_folder_name(topic: str) -> str:
     """`Orders` becomes `topic=%4Frders`."""
     return "topic=" + re.sub("[A-Z]", lambda match: f"%{ord(match[0]):02X}", topic)
 
 
-def maybe_topic_of_folder(folder: str) -> str | None:
+def maybe_topic_name(folder: str) -> str | None:
     """The topic whose folder has this name, if it is one's."""
     topic = unquote(folder.removeprefix("topic="))
-    is_its_folder = names.is_valid(topic) and folder_of_topic(topic) == folder
+    is_its_folder = names.is_valid(topic) and topic_folder_name(topic) == folder
     return topic if is_its_folder else None
 
 
 def _check_marker(path: Path) -> None:
-    marker = maybe_json(path / MARKER_NAME)
+    marker = maybe_read_json(path / MARKER_NAME)
     version = marker.get("penstock_lake") if isinstance(marker, dict) else None
     if not isinstance(version, int):
         raise LakeError(
@@ -202,16 +202,16 @@ def _check_marker(path: Path) -> None:
 # Durable files.
 
 
-def write_durably(path: Path, content: Any) -> None:
+def write_json(path: Path, content: Any) -> None:
     """JSON, in a file that is the old one or the new one, whatever happens. Raises OSError."""
     new = path.with_name(f"{path.name}.new")
     new.write_text(json.dumps(content, indent=1))
-    sync(new)
+    fsync(new)
     new.replace(path)
-    sync(path.parent)
+    fsync(path.parent)
 
 
-def sync(path: Path) -> None:
+def fsync(path: Path) -> None:
     """What was written to a file; what was made, renamed or removed in a folder."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -220,7 +220,7 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def maybe_json(path: Path) -> Any:
+def maybe_read_json(path: Path) -> Any:
     """None if there is no such file. Raises LakeError if it cannot be read."""
     try:
         return json.loads(path.read_bytes())

@@ -23,12 +23,12 @@ import msgspec
 import pyarrow.parquet as pq
 
 from penstock.common.errors import LakeError
-from penstock.pipelines.lake import TopicFolder, maybe_json, remove_folder, sync, write_durably
+from penstock.pipelines.lake import TopicFolder, fsync, maybe_read_json, remove_folder, write_json
 
-__all__ = ["Commits", "Committed", "Compaction", "Merge", "rows_in"]
+__all__ = ["CommitState", "Commits", "Compaction", "MergeFiles", "count_rows"]
 
 
-class Committed(msgspec.Struct, frozen=True, kw_only=True):
+class CommitState(msgspec.Struct, frozen=True, kw_only=True):
     """What `committed.json` says. Paths are relative to the lake."""
 
     next_seqs: dict[str, int] = {}
@@ -44,18 +44,18 @@ class Commits:
     def __init__(self, topic: TopicFolder) -> None:
         """Ends what a process before this one has not ended. Raises LakeError."""
         self._topic = topic
-        self.state = self.state_of(topic)
+        self.state = self.load_state(topic)
         self._move()
         remove_folder(self._batch)
 
     @staticmethod
-    def state_of(topic: TopicFolder) -> Committed:
+    def load_state(topic: TopicFolder) -> CommitState:
         """For those who only read. Raises LakeError."""
         path = topic.committed
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Committed)
+            return msgspec.json.decode(path.read_bytes(), type=CommitState)
         except FileNotFoundError:
-            return Committed()
+            return CommitState()
         except (OSError, msgspec.DecodeError) as failure:
             raise LakeError(f"cannot read {path}: {failure}") from None
 
@@ -83,7 +83,7 @@ class Commits:
         ]
         _sync(source for source, _ in staged)
         lake = self._topic.lake
-        self.state = Committed(
+        self.state = CommitState(
             next_seqs=_maximum(self.state.next_seqs, next_seqs),
             messages=self.state.messages + messages,
             rejected=self.state.rejected + rejected,
@@ -91,7 +91,7 @@ class Commits:
                 (str(source.relative_to(lake)), str(to.relative_to(lake))) for source, to in staged
             ],
         )
-        write_durably(self._topic.committed, msgspec.to_builtins(self.state))
+        write_json(self._topic.committed, msgspec.to_builtins(self.state))
         self._move()
         remove_folder(self._batch)
 
@@ -110,8 +110,8 @@ class Commits:
                 (lake / source).rename(lake / target)
                 folders.add((lake / target).parent)
         for folder in folders:
-            sync(folder)
-            sync(folder.parent)
+            fsync(folder)
+            fsync(folder.parent)
 
     @property
     def _batch(self) -> Path:
@@ -132,10 +132,10 @@ def _sync(files: Iterable[Path]) -> None:
     """Files, and the folders that lead to them, stay after a power loss."""
     folders = set()
     for file in files:
-        sync(file)
+        fsync(file)
         folders |= {file.parent, file.parent.parent, file.parent.parent.parent}
     for folder in folders:
-        sync(folder)
+        fsync(folder)
 
 
 # Compaction.
@@ -150,14 +150,14 @@ SMALL_FILES = 8
 _AT_FDCWD = -100 if sys.platform == "linux" else -2
 _EXCHANGE = 2
 
-Merge = Callable[[Sequence[Path], Path, int], None]
+MergeFiles = Callable[[Sequence[Path], Path, int], None]
 """Writes the rows of some files into a new folder, as so many files."""
 
 
 class Compaction:
     """Of one topic's folders."""
 
-    def __init__(self, topic: TopicFolder, merge: Merge) -> None:
+    def __init__(self, topic: TopicFolder, merge: MergeFiles) -> None:
         """Ends what a process before this one has not ended."""
         self._topic = topic
         self._merge = merge
@@ -190,20 +190,20 @@ class Compaction:
             if file.name.startswith(("_", ".")):
                 file.unlink()
             else:
-                sync(file)
-        sync(self._new)
-        write_durably(self._plan, str(hour.relative_to(self._topic.lake)))
+                fsync(file)
+        fsync(self._new)
+        write_json(self._plan, str(hour.relative_to(self._topic.lake)))
         if not _exchange(self._new, hour):
             hour.rename(self._folder / "old")
             self._new.rename(hour)
-        sync(hour.parent)
+        fsync(hour.parent)
         remove_folder(self._folder)
 
     def _recover(self) -> None:
-        name = maybe_json(self._plan)
+        name = maybe_read_json(self._plan)
         if name is not None and not (self._topic.lake / name).exists():
             self._new.rename(self._topic.lake / name)
-            sync((self._topic.lake / name).parent)
+            fsync((self._topic.lake / name).parent)
         remove_folder(self._folder)
 
     @property
@@ -215,13 +215,13 @@ class Compaction:
         return self._folder / "plan.json"
 
 
-def rows_in(files: Sequence[Path]) -> int:
+def count_rows(files: Sequence[Path]) -> int:
     """By what the files say themselves."""
     return sum(pq.read_metadata(file).num_rows for file in files)
 
 
 def _check(before: Sequence[Path], merged: Path) -> None:
-    expected, actual = rows_in(before), rows_in(sorted(merged.glob("*.parquet")))
+    expected, actual = count_rows(before), count_rows(sorted(merged.glob("*.parquet")))
     if expected != actual:
         raise LakeError(f"{expected} messages became {actual} when files were merged: left alone")
 

@@ -20,7 +20,15 @@ from penstock.pipelines.lake import Lake
 from penstock.pipelines.lake_writer import Commits
 from penstock.pipelines.tables import topic_table
 
-__all__ = ["Extent", "Key", "Source", "from_history", "from_lake", "time_ns_of", "time_range"]
+__all__ = [
+    "Extent",
+    "MessageKey",
+    "MessageTable",
+    "history_messages",
+    "lake_messages",
+    "parse_time_ns",
+    "parse_time_range",
+]
 
 PART_BYTES = 32 << 20
 """About so much is sorted, and held by the driver, at a time."""
@@ -34,7 +42,7 @@ _TIME_NS_MIN = 1 << 54
 _ORDER = ("timestamp_ns", "node", "seq")
 
 
-class Key(NamedTuple):
+class MessageKey(NamedTuple):
     """What messages are sorted by."""
 
     timestamp_ns: int
@@ -53,20 +61,20 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MessageTable:
     """A table, and the number for each node from which on it is not looked at."""
 
     table: DataFrame
     ends: dict[str, int]
 
-    def part(
+    def select(
         self,
         *,
         ends: dict[str, int],
         from_ns: int | None,
         to_ns: int | None,
         where: str,
-    ) -> "Source":
+    ) -> "MessageTable":
         """The messages of a time, up to those numbers, for which the condition is true. Raises
         what Spark raises if it is none."""
         table = self.table.where(_before(ends))
@@ -75,10 +83,10 @@ class Source:
         if to_ns is not None:
             table = table.where(sql.col("timestamp_ns") < to_ns)
         if "date" in table.columns:
-            table = _pruned(table, from_ns, to_ns)
-        return Source(table.where(where) if where else table, ends)
+            table = _prune_days(table, from_ns, to_ns)
+        return MessageTable(table.where(where) if where else table, ends)
 
-    def after(self, key: Key | None) -> "Source":
+    def after(self, key: MessageKey | None) -> "MessageTable":
         """What comes after a key."""
         if key is None:
             return self
@@ -86,9 +94,9 @@ class Source:
         is_later_node = (node > key.node) | ((node == key.node) & (seq > key.seq))
         is_later = (time > key.timestamp_ns) | ((time == key.timestamp_ns) & is_later_node)
         # The first condition says nothing new, but something that files can be skipped by.
-        return Source(self.table.where(time >= key.timestamp_ns).where(is_later), self.ends)
+        return MessageTable(self.table.where(time >= key.timestamp_ns).where(is_later), self.ends)
 
-    def extent(self) -> Extent:
+    def measure(self) -> Extent:
         """Counts it."""
         row = self.table.select(
             sql.count(sql.lit(1)),
@@ -99,7 +107,7 @@ class Source:
         assert row is not None
         return Extent(*row)
 
-    def in_order(self, extent: Extent) -> Iterator[pa.RecordBatch]:
+    def sorted_batches(self, extent: Extent) -> Iterator[pa.RecordBatch]:
         """All of it: `timestamp_ns`, `node`, `seq` and `body`. Sorted in parts, none of which is
         much to hold."""
         size_bytes = extent.size_bytes + extent.messages * ROW_OVERHEAD_BYTES
@@ -109,24 +117,28 @@ class Source:
         rows = rows.coalesce(1) if parts == 1 else rows.repartitionByRange(parts, *_ORDER)
         sorted_rows = rows.sortWithinPartitions(*_ORDER)
         # Arrow batches travel as one value each: a row at a time would take ten times as long.
-        packed = sorted_rows.mapInArrow(_packed, "batch binary")
+        packed = sorted_rows.mapInArrow(_pack_batches, "batch binary")
         for row in packed.toLocalIterator(prefetchPartitions=True):
             yield from pa.ipc.open_stream(bytes(row.batch))
 
 
-def from_lake(spark: SparkSession, lake: Lake, topic: str) -> Source:
+def lake_messages(spark: SparkSession, lake: Lake, topic: str) -> MessageTable:
     """All that is archived of a topic by now. Raises LakeError if there is no such topic."""
-    return Source(topic_table(spark, lake, topic), Commits.state_of(lake.topic(topic)).next_seqs)
+    return MessageTable(
+        topic_table(spark, lake, topic), Commits.load_state(lake.topic(topic)).next_seqs
+    )
 
 
-def from_history(spark: SparkSession, brokers: Brokers, topic: str) -> Source:
+def history_messages(spark: SparkSession, brokers: Brokers, topic: str) -> MessageTable:
     """All that the nodes have of it by now. Raises ConfigError or NotConnectedError."""
     survey = brokers.survey([topic])
     reader = spark.read.format("nsq").options(**brokers.options()).option("topic", topic)
-    return Source(reader.load(), {str(key.node): f.log.next_seq for key, f in survey.logs.items()})
+    return MessageTable(
+        reader.load(), {str(key.node): f.log.next_seq for key, f in survey.logs.items()}
+    )
 
 
-def time_ns_of(place: str) -> int | None:
+def parse_time_ns(place: str) -> int | None:
     """Of an absolute place: None for earliest and latest. Raises ConfigError if it is the number of
     a message, which means something at one node only."""
     if place in ("", "earliest", "latest"):
@@ -148,11 +160,11 @@ def time_ns_of(place: str) -> int | None:
     return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
-def time_range(start: str, end: str) -> tuple[int | None, int | None]:
+def parse_time_range(start: str, end: str) -> tuple[int | None, int | None]:
     """From when to when, in nanoseconds; None for as far as there is something. Raises
     ConfigError."""
     from_ns, to_ns = (
-        time_ns_of(absolute_place(place)) if place else None for place in (start, end)
+        parse_time_ns(absolute_place(place)) if place else None for place in (start, end)
     )
     if from_ns is not None and to_ns is not None and from_ns >= to_ns:
         raise ConfigError("the time ends before it begins")
@@ -166,20 +178,20 @@ def _before(ends: dict[str, int]) -> Column:
     return condition
 
 
-def _pruned(table: DataFrame, from_ns: int | None, to_ns: int | None) -> DataFrame:
+def _prune_days(table: DataFrame, from_ns: int | None, to_ns: int | None) -> DataFrame:
     """Without the folders of other days."""
     if from_ns is not None:
-        table = table.where(sql.col("date") >= sql.lit(_day(from_ns)))
+        table = table.where(sql.col("date") >= sql.lit(_date(from_ns)))
     if to_ns is not None:
-        table = table.where(sql.col("date") <= sql.lit(_day(to_ns)))
+        table = table.where(sql.col("date") <= sql.lit(_date(to_ns)))
     return table
 
 
-def _day(time_ns: int) -> datetime:
+def _date(time_ns: int) -> datetime:
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(days=time_ns // 86_400_000_000_000)
 
 
-def _packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """On an executor."""
     for batch in batches:
         out = pa.BufferOutputStream()

@@ -30,29 +30,30 @@ from penstock.tools.figures import grouped, per_second
 from pyspark_nsq.offsets import JsonOffsets, Offsets, from_json
 
 __all__ = [
-    "Figures",
     "ObservedCounts",
     "QueryMeter",
+    "QueryMetrics",
     "RateMeter",
-    "Show",
-    "in_one_line",
+    "ShowMetrics",
+    "format_line",
+    "metrics_table",
     "offsets_of",
-    "showing",
-    "table_of",
+    "progress_display",
 ]
 
-# Over so many seconds a rate is measured: long enough to be calm, short enough to be true.
+# Period over which a rate is averaged.
 RATE_SECONDS = 20.0
 
-# And over so many leaps at least, if batches take longer than that.
-LEAPS_MIN = 4
+# And over so many samples at least, if batches take longer than that.
+SAMPLES_MIN = 4
 
-# When nothing has come for so many times the longest time between two leaps, it has become slower.
-OVERDUE = 2.0
+# A sample is overdue after this multiple of the longest interval between samples; the rate then
+# decreases.
+OVERDUE_FACTOR = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class QueryMetrics:
     """Of one query, now."""
 
     name: str
@@ -90,22 +91,22 @@ class Figures:
 
 
 class RateMeter:
-    """From a count that grows by leaps, a batch at a time, to a rate."""
+    """Rate of a count that grows batch by batch."""
 
     def __init__(self) -> None:
-        self._leaps: deque[tuple[float, int]] = deque()
+        self._samples: deque[tuple[float, int]] = deque()
 
     def rate(self, now_seconds: float, count: int) -> float | None:
-        """A second, lately; None at the very first. Between two leaps it stays as it was, until the
-        next is long overdue."""
-        leaps = self._leaps
-        if not leaps or leaps[-1][1] != count:
-            leaps.append((now_seconds, count))
-        while len(leaps) > LEAPS_MIN and leaps[1][0] <= now_seconds - RATE_SECONDS:
-            leaps.popleft()
-        (first_at, first_count), (last_at, last_count) = leaps[0], leaps[-1]
-        longest = max((after[0] - before[0] for before, after in pairwise(leaps)), default=0.0)
-        is_overdue = now_seconds - last_at > OVERDUE * longest
+        """Current rate per second; None for the first count. It stays constant between two samples,
+        until the next one is overdue."""
+        samples = self._samples
+        if not samples or samples[-1][1] != count:
+            samples.append((now_seconds, count))
+        while len(samples) > SAMPLES_MIN and samples[1][0] <= now_seconds - RATE_SECONDS:
+            samples.popleft()
+        (first_at, first_count), (last_at, last_count) = samples[0], samples[-1]
+        longest = max((after[0] - before[0] for before, after in pairwise(samples)), default=0.0)
+        is_overdue = now_seconds - last_at > OVERDUE_FACTOR * longest
         seconds = (now_seconds if is_overdue else last_at) - first_at
         return (last_count - first_count) / seconds if seconds > 0 else None
 
@@ -141,11 +142,11 @@ class QueryMeter:
                 self._seen = at
                 self._add(report)
 
-    def figures(self, now_seconds: float) -> Figures:
+    def metrics(self, now_seconds: float) -> QueryMetrics:
         """As of now, by a clock that only goes forward."""
         notes = dict(self._counts()) if self._counts is not None else {}
         rows = notes.pop("messages", self._rows)
-        return Figures(
+        return QueryMetrics(
             name=self.name,
             batches=self._batches,
             rows=rows,
@@ -229,58 +230,58 @@ LINE_SECONDS = 5.0
 
 BAR_WIDTH = 20
 
-Show = Callable[[Sequence[Figures]], None]
+ShowMetrics = Callable[[Sequence[QueryMetrics]], None]
 
 
 @contextmanager
-def showing(title: str) -> Iterator[Show]:
-    """A function that shows the figures of all queries whenever it is called."""
+def progress_display(title: str) -> Iterator[ShowMetrics]:
+    """Yield a function that displays the metrics of all queries."""
     console = Console(stderr=True)
     if sys.stderr.isatty() and not console.is_dumb_terminal:
         with Live(console=console, auto_refresh=False, transient=True) as live:
-            yield lambda figures: live.update(table_of(title, figures), refresh=True)
+            yield lambda metrics: live.update(metrics_table(title, metrics), refresh=True)
     else:
-        yield _Lines()
+        yield _LineDisplay()
 
 
-class _Lines:
+class _LineDisplay:
     """Calm: one line a query, and only when there is something new to say."""
 
     def __init__(self) -> None:
         self._next_at = time.monotonic() + LINE_SECONDS
         self._last: dict[str, str] = {}
 
-    def __call__(self, figures: Sequence[Figures]) -> None:
+    def __call__(self, metrics: Sequence[QueryMetrics]) -> None:
         if time.monotonic() < self._next_at:
             return
         self._next_at = time.monotonic() + LINE_SECONDS
-        for each in figures:
-            line = in_one_line(each)
+        for each in metrics:
+            line = format_line(each)
             if self._last.get(each.name) != line:
                 self._last[each.name] = line
                 print(line, file=sys.stderr, flush=True)  # noqa: T201
 
 
-def in_one_line(figures: Figures) -> str:
+def format_line(metrics: QueryMetrics) -> str:
     """`orders: 120,000 messages, 35,120/s, batch 1.2 s, behind 4,000 (1: 4,000), 12 s left`."""
     parts = [
-        f"{figures.name}: {grouped(figures.rows)} messages",
-        f"{per_second(figures.rows_per_second)}/s",
+        f"{metrics.name}: {grouped(metrics.rows)} messages",
+        f"{per_second(metrics.rows_per_second)}/s",
     ]
-    if figures.batch_seconds is not None:
-        parts.append(f"batch {figures.batch_seconds:.1f} s")
-    parts += [f"{grouped(count)} {name}" for name, count in figures.notes.items() if count]
-    if figures.lag:
-        parts.append(f"behind {_lag(figures)}")
-    if figures.left is not None:
-        parts.append(f"{duration(figures.seconds_left)} left")
+    if metrics.batch_seconds is not None:
+        parts.append(f"batch {metrics.batch_seconds:.1f} s")
+    parts += [f"{grouped(count)} {name}" for name, count in metrics.notes.items() if count]
+    if metrics.lag:
+        parts.append(f"behind {_lag(metrics)}")
+    if metrics.left is not None:
+        parts.append(f"{format_duration(metrics.seconds_left)} left")
     return ", ".join(parts)
 
 
-def table_of(title: str, figures: Sequence[Figures]) -> Table:
+def metrics_table(title: str, metrics: Sequence[QueryMetrics]) -> Table:
     """For a terminal."""
-    names = list(dict.fromkeys(name for each in figures for name in each.notes))
-    has_end = any(each.left is not None for each in figures)
+    names = list(dict.fromkeys(name for each in metrics for name in each.notes))
+    has_end = any(each.left is not None for each in metrics)
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column(title)
     for heading in ("messages", "in/s", "batch", *names, "behind"):
@@ -290,7 +291,7 @@ def table_of(title: str, figures: Sequence[Figures]) -> Table:
         table.add_column("")
         table.add_column("left", justify="right")
     table.add_column("by node", style="dim")
-    for each in figures:
+    for each in metrics:
         cells: list[RenderableType] = [
             Text(each.name),
             grouped(each.rows),
@@ -301,12 +302,12 @@ def table_of(title: str, figures: Sequence[Figures]) -> Table:
         ]
         if has_end:
             bar = ProgressBar(1.0, each.fraction or 0.0, width=BAR_WIDTH)
-            cells += [bar, _percent(each.fraction), duration(each.seconds_left)]
+            cells += [bar, _percent(each.fraction), format_duration(each.seconds_left)]
         table.add_row(*cells, Text(_by_node(each)))
     return table
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """`8 s`, `2 min 05 s`, `3 h 20 min`; `-` if it is not known."""
     if seconds is None:
         return "-"
@@ -321,10 +322,10 @@ def _percent(fraction: float | None) -> str:
     return "-" if fraction is None else f"{fraction:.0%}"
 
 
-def _lag(figures: Figures) -> str:
-    by_node = f" ({_by_node(figures)})" if figures.behind and len(figures.lag) > 1 else ""
-    return grouped(figures.behind) + by_node
+def _lag(metrics: QueryMetrics) -> str:
+    by_node = f" ({_by_node(metrics)})" if metrics.behind and len(metrics.lag) > 1 else ""
+    return grouped(metrics.behind) + by_node
 
 
-def _by_node(figures: Figures) -> str:
-    return "  ".join(f"{node}: {grouped(count)}" for node, count in figures.lag.items())
+def _by_node(metrics: QueryMetrics) -> str:
+    return "  ".join(f"{node}: {grouped(count)}" for node, count in metrics.lag.items())

@@ -20,14 +20,27 @@ from pyspark.sql import SparkSession
 from penstock.common import names
 from penstock.common.errors import ConfigError, Error, LakeError, PipelineError
 from penstock.pipelines.brokers import Brokers
-from penstock.pipelines.chunk_publisher import ChunkPublisher, Sending
-from penstock.pipelines.lake import Lake, sync, write_durably
-from penstock.pipelines.message_table import Key, Source, from_history, from_lake, time_range
-from penstock.pipelines.progress import Figures, RateMeter, Show, showing
+from penstock.pipelines.chunk_publisher import ChunkPublisher, PendingChunk
+from penstock.pipelines.lake import Lake, fsync, write_json
+from penstock.pipelines.message_table import (
+    MessageKey,
+    MessageTable,
+    history_messages,
+    lake_messages,
+    parse_time_range,
+)
+from penstock.pipelines.progress import QueryMetrics, RateMeter, ShowMetrics, progress_display
 from penstock.pipelines.running import Stop
-from penstock.pipelines.spark_errors import telling_in_words
+from penstock.pipelines.spark_errors import translate_spark_errors
 
-__all__ = ["Pace", "Replay", "ReplayFile", "ReplayOrder", "ReplayState", "check_order"]
+__all__ = [
+    "RateLimiter",
+    "Replay",
+    "ReplayConfig",
+    "ReplayState",
+    "ReplayStateFile",
+    "check_config",
+]
 
 CHUNK_MESSAGES = 1000
 CHUNK_BYTES = 1 << 20
@@ -48,12 +61,12 @@ class ReplayState(msgspec.Struct, frozen=True, kw_only=True):
     """All there is to do."""
     size_bytes: int = 0
     done: int = 0
-    key: Key | None = None
+    key: MessageKey | None = None
     """Of the last message that is confirmed."""
-    sending: Sending | None = None
+    sending: PendingChunk | None = None
 
 
-class ReplayFile:
+class ReplayStateFile:
     """The state of the one replay that is asked for by these words."""
 
     def __init__(self, folder: Path, words: dict[str, str]) -> None:
@@ -98,7 +111,7 @@ class ReplayFile:
         be published again.
         """
         try:
-            write_durably(self.path, msgspec.to_builtins({"replay": self._words, "state": state}))
+            write_json(self.path, msgspec.to_builtins({"replay": self._words, "state": state}))
         except OSError as failure:
             raise LakeError(f"cannot write {self.path} - {failure.strerror}") from None
 
@@ -106,11 +119,11 @@ class ReplayFile:
         """It is over."""
         self.path.unlink(missing_ok=True)
         if self.path.parent.is_dir():
-            sync(self.path.parent)
+            fsync(self.path.parent)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayOrder:
+class ReplayConfig:
     """What is to be done. Without a lake, history is replayed."""
 
     topic: str
@@ -124,48 +137,50 @@ class ReplayOrder:
     rate: int = 0
     """Messages a second; 0 for as many as there can be."""
 
-    def file(self) -> ReplayFile:
+    def file(self) -> ReplayStateFile:
         """Its state. `--from 1h` means the same hour when it is resumed."""
         source = str(self.lake.path.resolve()) if self.lake is not None else "history"
         words = {"from": self.start, "to": self.end, "where": self.where, "source": source}
-        return ReplayFile(self.state_folder, words | {"topic": self.topic, "target": self.target})
+        return ReplayStateFile(
+            self.state_folder, words | {"topic": self.topic, "target": self.target}
+        )
 
 
-def check_order(order: ReplayOrder, *, dry_run: bool) -> None:
+def check_config(config: ReplayConfig, *, dry_run: bool) -> None:
     """Before Spark is started: whether it can be done at all. Changes nothing. Raises LakeError,
     NotConnectedError or ConfigError."""
-    time_range(order.start, order.end)
-    if names.is_ephemeral(order.target):
-        raise ConfigError(f"{order.target} is ephemeral: what it has stored cannot be looked up")
-    if order.lake is not None:
-        order.lake.topic_in_use(order.topic)
+    parse_time_range(config.start, config.end)
+    if names.is_ephemeral(config.target):
+        raise ConfigError(f"{config.target} is ephemeral: what it has stored cannot be looked up")
+    if config.lake is not None:
+        config.lake.existing_topic(config.topic)
     else:
-        order.brokers.survey([order.topic])
+        config.brokers.survey([config.topic])
     if not dry_run:
-        order.brokers.check_reachable()
+        config.brokers.check_reachable()
 
 
 class Replay:
     """A replay that has been counted, and can be run."""
 
-    def __init__(self, spark: SparkSession, order: ReplayOrder, *, restart: bool = False) -> None:
+    def __init__(self, spark: SparkSession, config: ReplayConfig, *, restart: bool = False) -> None:
         """Count the messages; change nothing. Raises LakeError, ConfigError, NotConnectedError or
         PipelineError."""
-        self._order = order
-        self._file = order.file()
-        with telling_in_words():
-            source = _source(spark, order)
+        self._config = config
+        self._file = config.file()
+        with translate_spark_errors():
+            source = _source(spark, config)
             known = None if restart else self._file.load()
             self.is_resumed = known is not None
-            self.state = known or _begun(order, source)
-            part = source.part(
+            self.state = known or _begun(config, source)
+            part = source.select(
                 ends=self.state.ends,
                 from_ns=self.state.from_ns,
                 to_ns=self.state.to_ns,
-                where=order.where,
+                where=config.where,
             )
             self._left = part.after(self.state.key)
-            self.extent = self._left.extent()
+            self.extent = self._left.measure()
         if not self.is_resumed:
             self.state = msgspec.structs.replace(
                 self.state, messages=self.extent.messages, size_bytes=self.extent.size_bytes
@@ -175,24 +190,24 @@ class Replay:
         """Until all is published, or it is told to stop. Raises Error; what is confirmed until
         then is not published again when it is resumed."""
         with self._file.locked():
-            publisher = ChunkPublisher(self._order.brokers, self._order.target, stop)
+            publisher = ChunkPublisher(self._config.brokers, self._config.target, stop)
             publisher.choose_node()
             self._file.save(self.state)
             try:
-                with telling_in_words(), showing("replay") as show:
+                with translate_spark_errors(), progress_display("replay") as show:
                     self._publish_all(publisher, stop, show)
             except Error:
-                if not stop.is_asked:  # or it is what we were waiting for that has been stopped
+                if not stop.is_requested:  # or it is what we were waiting for that has been stopped
                     raise
             if self.state.done == self.state.messages:
                 self._file.remove()
         return self.state
 
-    def _publish_all(self, publisher: ChunkPublisher, stop: Stop, show: Show) -> None:
-        pace, meter = Pace(self._order.rate, time.monotonic()), RateMeter()
+    def _publish_all(self, publisher: ChunkPublisher, stop: Stop, show: ShowMetrics) -> None:
+        pace, meter = RateLimiter(self._config.rate, time.monotonic()), RateMeter()
         first = self.state.sending.count if self.state.sending is not None else None
         for keys, bodies in self._chunks(first, pace.chunk_messages):
-            if stop.is_asked or stop.wait(pace.seconds_to_wait(time.monotonic())):
+            if stop.is_requested or stop.wait(pace.seconds_to_wait(time.monotonic())):
                 return
             self._publish(publisher, bodies)
             pace.add(len(bodies))
@@ -200,7 +215,7 @@ class Replay:
                 self.state, done=self.state.done + len(bodies), key=keys, sending=None
             )
             self._file.save(self.state)
-            show([self._figures(meter)])
+            show([self._metrics(meter)])
         if self.state.done < self.state.messages:
             raise PipelineError(
                 f"{self.state.messages:,} messages were counted, and {self.state.done:,} published:"
@@ -212,17 +227,17 @@ class Replay:
         before = self.state.sending
         if before is not None and publisher.is_stored(before, bodies):
             return
-        plan = publisher.plan(len(bodies))
-        self.state = msgspec.structs.replace(self.state, sending=plan)
+        chunk = publisher.prepare(len(bodies))
+        self.state = msgspec.structs.replace(self.state, sending=chunk)
         self._file.save(self.state)
-        publisher.publish(plan, bodies)
+        publisher.publish(chunk, bodies)
 
-    def _chunks(self, first: int | None, size: int) -> Iterator[tuple[Key, list[bytes]]]:
+    def _chunks(self, first: int | None, size: int) -> Iterator[tuple[MessageKey, list[bytes]]]:
         """Each with the key of its last message. The first is as large as the one that was under
         way when this replay was interrupted: it is the same one then."""
-        last, bodies = Key(0, 0, 0), list[bytes]()
+        last, bodies = MessageKey(0, 0, 0), list[bytes]()
         size_bytes, limit = 0, first or size
-        for batch in self._left.in_order(self.extent):
+        for batch in self._left.sorted_batches(self.extent):
             columns = (batch.column(name).to_pylist() for name in ("timestamp_ns", "node", "seq"))
             for *key, body in zip(*columns, batch.column("body").to_pylist(), strict=True):
                 if bodies and first is None and size_bytes + len(body) > CHUNK_BYTES:
@@ -230,23 +245,23 @@ class Replay:
                     bodies, size_bytes = [], 0
                 bodies.append(body)
                 size_bytes += len(body)
-                last = Key(*key)
+                last = MessageKey(*key)
                 if len(bodies) == limit:
                     yield last, bodies
                     bodies, size_bytes, limit, first = [], 0, size, None
         if bodies:
             yield last, bodies
 
-    def _figures(self, meter: RateMeter) -> Figures:
-        return Figures(
-            name=f"{self._order.topic} to {self._order.target}",
+    def _metrics(self, meter: RateMeter) -> QueryMetrics:
+        return QueryMetrics(
+            name=f"{self._config.topic} to {self._config.target}",
             rows=self.state.done,
             rows_per_second=meter.rate(time.monotonic(), self.state.done),
             left=self.state.messages - self.state.done,
         )
 
 
-class Pace:
+class RateLimiter:
     """So many a second, or all at once if that is 0. A delay is made up for, by a second's worth.
     Pure."""
 
@@ -270,12 +285,12 @@ class Pace:
         self._sent += count
 
 
-def _source(spark: SparkSession, order: ReplayOrder) -> Source:
-    if order.lake is not None:
-        return from_lake(spark, order.lake, order.topic)
-    return from_history(spark, order.brokers, order.topic)
+def _source(spark: SparkSession, config: ReplayConfig) -> MessageTable:
+    if config.lake is not None:
+        return lake_messages(spark, config.lake, config.topic)
+    return history_messages(spark, config.brokers, config.topic)
 
 
-def _begun(order: ReplayOrder, source: Source) -> ReplayState:
-    from_ns, to_ns = time_range(order.start, order.end)
+def _begun(config: ReplayConfig, source: MessageTable) -> ReplayState:
+    from_ns, to_ns = parse_time_range(config.start, config.end)
     return ReplayState(ends=source.ends, from_ns=from_ns, to_ns=to_ns)

@@ -19,25 +19,25 @@ from pyspark.sql import functions as sql
 
 from penstock.common.errors import ConfigError, LakeError
 from penstock.pipelines.lake import Lake
-from penstock.pipelines.message_table import Source, from_lake, time_range
-from penstock.pipelines.spark_errors import in_words, telling_in_words
+from penstock.pipelines.message_table import MessageTable, lake_messages, parse_time_range
+from penstock.pipelines.spark_errors import error_line, translate_spark_errors
 from penstock.pipelines.tables import rejected_table
 
 __all__ = [
-    "Delays",
-    "Moment",
-    "Report",
-    "ReportOrder",
-    "Sizes",
+    "DelayPercentiles",
+    "IntervalStats",
+    "LakeReport",
+    "ReportConfig",
+    "SizePercentiles",
     "TopicReport",
-    "check_order",
+    "check_config",
     "make_report",
     "step_for",
 ]
 
 # So many points in a plot are as many as can be seen.
-MOMENTS_MAX = 120
-MOMENTS_LIMIT = 5000
+INTERVALS_MAX = 120
+INTERVALS_LIMIT = 5000
 
 STEPS_SECONDS = (
     *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
@@ -53,7 +53,7 @@ TimeRange = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReportOrder:
+class ReportConfig:
     """What is to be reported. No topics means all of them."""
 
     lake: Lake
@@ -66,7 +66,7 @@ class ReportOrder:
     """SQL: when it happened."""
 
 
-class Sizes(NamedTuple):
+class SizePercentiles(NamedTuple):
     """Of bodies, in bytes: half of them are not larger than `p50`."""
 
     p50: float
@@ -75,7 +75,7 @@ class Sizes(NamedTuple):
     max: float
 
 
-class Delays(NamedTuple):
+class DelayPercentiles(NamedTuple):
     """From when it happened until it was published, in seconds."""
 
     p50: float
@@ -86,15 +86,15 @@ class Delays(NamedTuple):
     """Events that are dated after they were published; they are not among the others."""
 
 
-class Moment(NamedTuple):
+class IntervalStats(NamedTuple):
     """A step of time, or all of it."""
 
     start_seconds: int
     messages: int
     size_bytes: int
     rejected: int
-    sizes: Sizes | None
-    delays: Delays | None
+    sizes: SizePercentiles | None
+    delays: DelayPercentiles | None
     by_node: Mapping[int, int]
     """Messages; of no node, if there are too many for a plot."""
 
@@ -106,10 +106,10 @@ class TopicReport:
     topic: str
     first_ns: int
     last_ns: int
-    total: Moment
-    moments: Sequence[Moment]
+    total: IntervalStats
+    intervals: Sequence[IntervalStats]
     by_node: Mapping[int, int]
-    silence_seconds: float
+    longest_gap_seconds: float
     """The longest time between two messages."""
 
     @property
@@ -119,7 +119,7 @@ class TopicReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class LakeReport:
     """Of all topics, in the same steps of time."""
 
     lake: str
@@ -128,75 +128,75 @@ class Report:
     event_time: str = ""
 
 
-def check_order(order: ReportOrder) -> None:
+def check_config(config: ReportConfig) -> None:
     """Before Spark is started. Raises LakeError or ConfigError."""
-    time_range(order.start, order.end)
-    for topic in order.topics:
-        order.lake.topic_in_use(topic)
-    if not order.topics and not order.lake.topics():
-        raise LakeError(f"{order.lake.path} has no topic yet")
+    parse_time_range(config.start, config.end)
+    for topic in config.topics:
+        config.lake.existing_topic(topic)
+    if not config.topics and not config.lake.topics():
+        raise LakeError(f"{config.lake.path} has no topic yet")
 
 
-def make_report(spark: SparkSession, order: ReportOrder) -> Report:
+def make_report(spark: SparkSession, config: ReportConfig) -> LakeReport:
     """Raises LakeError if there is nothing to report, ConfigError for a wrong `event_time`, or
     PipelineError."""
-    with telling_in_words():
-        table = _messages(spark, order)
+    with translate_spark_errors():
+        table = _messages(spark, config)
         extents = _extents(table)
         if not extents:
-            raise LakeError(f"{order.lake.path} has no message{_of_what(order)}")
+            raise LakeError(f"{config.lake.path} has no message{_of_what(config)}")
         first = min(extent.first_ns for extent in extents.values()) // 10**9
         seconds = max(extent.last_ns for extent in extents.values()) // 10**9 + 1 - first
-        step = _checked_step(order.step_seconds or step_for(seconds), seconds)
-        return Report(
-            lake=str(order.lake.path),
+        step = _checked_step(config.step_seconds or step_for(seconds), seconds)
+        return LakeReport(
+            lake=str(config.lake.path),
             step_seconds=step,
             topics=_topic_reports(table, extents, step),
-            event_time=order.event_time,
+            event_time=config.event_time,
         )
 
 
 def step_for(seconds: int) -> int:
     """The shortest step by which so long a time has few enough of them."""
     return next(
-        (step for step in STEPS_SECONDS if seconds / step <= MOMENTS_MAX), STEPS_SECONDS[-1]
+        (step for step in STEPS_SECONDS if seconds / step <= INTERVALS_MAX), STEPS_SECONDS[-1]
     )
 
 
 def _checked_step(step: int, seconds: int) -> int:
-    if seconds / step > MOMENTS_LIMIT:
+    if seconds / step > INTERVALS_LIMIT:
         raise ConfigError(
-            f"that would be {seconds // step:,} steps, and {MOMENTS_LIMIT:,} are enough: make them"
-            " longer"
+            f"{seconds // step:,} intervals exceed the maximum of {INTERVALS_LIMIT:,}:"
+            " use longer ones (--every)"
         )
     return step
 
 
-def _of_what(order: ReportOrder) -> str:
+def _of_what(config: ReportConfig) -> str:
     """`of orders between ... and ...`, as far as that was said."""
-    parts = [f" of {', '.join(order.topics)}" if order.topics else ""]
-    parts += [f" from {order.start}" if order.start else ""]
-    parts += [f" before {order.end}" if order.end else ""]
+    parts = [f" of {', '.join(config.topics)}" if config.topics else ""]
+    parts += [f" from {config.start}" if config.start else ""]
+    parts += [f" before {config.end}" if config.end else ""]
     return "".join(parts)
 
 
 # The table.
 
 
-def _messages(spark: SparkSession, order: ReportOrder) -> DataFrame:
+def _messages(spark: SparkSession, config: ReportConfig) -> DataFrame:
     """All that is reported: `topic`, `at_ns`, `node`, `size`, `is_rejected` and, if that can be
     told, `delay`, in seconds."""
-    times = time_range(order.start, order.end)  # once: `1h` is another time a moment later
+    times = parse_time_range(config.start, config.end)  # once: `1h` is another time a moment later
     tables = [
         table
-        for topic in order.topics or order.lake.topics()
-        for table in _messages_of(spark, order, topic, times)
+        for topic in config.topics or config.lake.topics()
+        for table in _messages_of(spark, config, topic, times)
     ]
     return reduce(DataFrame.unionByName, tables)
 
 
 def _messages_of(
-    spark: SparkSession, order: ReportOrder, topic: str, times: TimeRange
+    spark: SparkSession, config: ReportConfig, topic: str, times: TimeRange
 ) -> Iterator[DataFrame]:
     """Those that were archived, and those that were rejected, if there are any."""
     columns = [
@@ -205,20 +205,20 @@ def _messages_of(
         sql.col("node"),
         sql.length("body").alias("size"),
     ]
-    source = from_lake(spark, order.lake, topic)
+    source = lake_messages(spark, config.lake, topic)
     good = _part(source, times)
     unknown = sql.lit(None).cast("double")
-    delay = _delay(good, order.event_time, topic) if order.event_time else unknown
+    delay = _delay(good, config.event_time, topic) if config.event_time else unknown
     yield good.select(*columns, sql.lit(False).alias("is_rejected"), delay.alias("delay"))
-    rejected = rejected_table(spark, order.lake, topic)
+    rejected = rejected_table(spark, config.lake, topic)
     if rejected is not None:
-        bad = _part(Source(rejected, source.ends), times)
+        bad = _part(MessageTable(rejected, source.ends), times)
         yield bad.select(*columns, sql.lit(True).alias("is_rejected"), unknown.alias("delay"))
 
 
-def _part(source: Source, times: TimeRange) -> DataFrame:
+def _part(source: MessageTable, times: TimeRange) -> DataFrame:
     from_ns, to_ns = times
-    return source.part(ends=source.ends, from_ns=from_ns, to_ns=to_ns, where="").table
+    return source.select(ends=source.ends, from_ns=from_ns, to_ns=to_ns, where="").table
 
 
 def _delay(table: DataFrame, event_time: str, topic: str) -> Column:
@@ -227,7 +227,7 @@ def _delay(table: DataFrame, event_time: str, topic: str) -> Column:
         happened = sql.expr(event_time)
         kind = table.select(happened).schema.fields[0].dataType.simpleString()
     except PySparkException as failure:
-        words = in_words(failure).partition("; line ")[0]
+        words = error_line(failure).partition("; line ")[0]
         raise ConfigError(f"{topic}: {event_time}: {words}") from None
     if kind != "timestamp":
         raise ConfigError(f"{topic}: {event_time} is {kind}, and must be a timestamp")
@@ -237,7 +237,7 @@ def _delay(table: DataFrame, event_time: str, topic: str) -> Column:
 # Aggregates.
 
 
-class _Extent(NamedTuple):
+class _TopicExtent(NamedTuple):
     """Of a topic."""
 
     first_ns: int
@@ -245,14 +245,14 @@ class _Extent(NamedTuple):
     by_node: dict[int, int]
 
 
-def _extents(table: DataFrame) -> dict[str, _Extent]:
+def _extents(table: DataFrame) -> dict[str, _TopicExtent]:
     """Of those topics that there is something of."""
     at_ns = sql.min("at_ns").alias("first_ns"), sql.max("at_ns").alias("last_ns")
     rows = table.groupBy("topic", "node").agg(sql.count(sql.lit(1)).alias("count"), *at_ns)
-    extents: dict[str, _Extent] = {}
+    extents: dict[str, _TopicExtent] = {}
     for row in rows.orderBy("topic", "node").collect():
-        known = extents.get(row["topic"], _Extent(row["first_ns"], row["last_ns"], {}))
-        extents[row["topic"]] = _Extent(
+        known = extents.get(row["topic"], _TopicExtent(row["first_ns"], row["last_ns"], {}))
+        extents[row["topic"]] = _TopicExtent(
             min(known.first_ns, row["first_ns"]),
             max(known.last_ns, row["last_ns"]),
             {**known.by_node, row["node"]: row["count"]},
@@ -261,7 +261,7 @@ def _extents(table: DataFrame) -> dict[str, _Extent]:
 
 
 def _topic_reports(
-    table: DataFrame, extents: Mapping[str, _Extent], step: int
+    table: DataFrame, extents: Mapping[str, _TopicExtent], step: int
 ) -> list[TopicReport]:
     start = (sql.floor(sql.col("at_ns") / (step * 10**9)) * step).cast("long")
     stepped = table.withColumn("start", start)
@@ -270,24 +270,24 @@ def _topic_reports(
     nodes = sorted({node for extent in extents.values() for node in extent.by_node})
     nodes = nodes if len(nodes) <= NODES_MAX else []
     rows = sets.agg(*_measures(nodes)).collect()
-    silences = _silences(table)
+    gaps = _longest_gaps(table)
     return [
         TopicReport(
             topic=topic,
             first_ns=extent.first_ns,
             last_ns=extent.last_ns,
             total=_total([row for row in rows if row["topic"] == topic], extent),
-            moments=_moments([row for row in rows if row["topic"] == topic], step),
+            intervals=_intervals([row for row in rows if row["topic"] == topic], step),
             by_node=extent.by_node,
-            silence_seconds=silences[topic],
+            longest_gap_seconds=gaps[topic],
         )
         for topic, extent in extents.items()
     ]
 
 
-def _total(rows: Sequence[Row], extent: _Extent) -> Moment:
+def _total(rows: Sequence[Row], extent: _TopicExtent) -> IntervalStats:
     (row,) = (row for row in rows if row["start"] is None)
-    return _moment(row)._replace(start_seconds=extent.first_ns // 10**9)
+    return _interval(row)._replace(start_seconds=extent.first_ns // 10**9)
 
 
 def _measures(nodes: Sequence[int]) -> list[Column]:
@@ -313,33 +313,33 @@ def _measures(nodes: Sequence[int]) -> list[Column]:
     ]
 
 
-def _moment(row: Row) -> Moment:
+def _interval(row: Row) -> IntervalStats:
     delays = None
     if row["delays"] is not None:
         p50, p95, p99 = row["delays"]
-        delays = Delays(p50, p95, p99, row["delay_max"], row["ahead"])
+        delays = DelayPercentiles(p50, p95, p99, row["delay_max"], row["ahead"])
     p50, p95, p99 = row["sizes"]
-    return Moment(
+    return IntervalStats(
         start_seconds=row["start"],
         messages=row["messages"],
         size_bytes=row["size_bytes"],
         rejected=row["rejected"],
-        sizes=Sizes(p50, p95, p99, row["size_max"]),
+        sizes=SizePercentiles(p50, p95, p99, row["size_max"]),
         delays=delays,
         by_node=row["by_node"],
     )
 
 
-def _moments(rows: Sequence[Row], step: int) -> list[Moment]:
-    """In order, with a moment for each step between the first and the last."""
-    known = {row["start"]: _moment(row) for row in rows if row["start"] is not None}
+def _intervals(rows: Sequence[Row], step: int) -> list[IntervalStats]:
+    """In config, with a moment for each step between the first and the last."""
+    known = {row["start"]: _interval(row) for row in rows if row["start"] is not None}
     return [
-        known.get(start, Moment(start, 0, 0, 0, None, None, {}))
+        known.get(start, IntervalStats(start, 0, 0, 0, None, None, {}))
         for start in range(min(known), max(known) + step, step)
     ]
 
 
-def _silences(table: DataFrame) -> dict[str, float]:
+def _longest_gaps(table: DataFrame) -> dict[str, float]:
     """The longest of each topic, in seconds. By the second first: those are few enough to be put in
     a row."""
     second = sql.floor(sql.col("at_ns") / 10**9).alias("second")

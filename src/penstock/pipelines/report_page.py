@@ -14,10 +14,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from penstock import __version__
-from penstock.pipelines.report import Moment, Report, TopicReport
+from penstock.pipelines.report import IntervalStats, LakeReport, TopicReport
 from penstock.tools.figures import grouped, per_second
 
-__all__ = ["Plot", "Series", "page_of", "summary_rows", "svg_of", "ticks_up_to"]
+__all__ = ["Plot", "Series", "axis_ticks", "render_page", "render_svg", "summary_rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Plot:
     """A value, as it is read."""
 
 
-def page_of(report: Report, made_at: datetime) -> str:
+def render_page(report: LakeReport, made_at: datetime) -> str:
     """The whole page."""
     environment = Environment(
         loader=PackageLoader("penstock.pipelines"),
@@ -62,7 +62,7 @@ def page_of(report: Report, made_at: datetime) -> str:
     )
 
 
-def summary_rows(report: Report) -> list[list[str]]:
+def summary_rows(report: LakeReport) -> list[list[str]]:
     """A row for each topic, after one of headings."""
     head = ["topic", "messages", "rejected", "bytes", "a second", "at most"]
     head += ["size p50", "p99", "largest"]
@@ -72,7 +72,7 @@ def summary_rows(report: Report) -> list[list[str]]:
     return [head, *(_summary(topic, report) for topic in report.topics)]
 
 
-def _summary(topic: TopicReport, report: Report) -> list[str]:
+def _summary(topic: TopicReport, report: LakeReport) -> list[str]:
     total, delays = topic.total, topic.total.delays
     assert total.sizes is not None
     row = [topic.topic, grouped(total.messages), grouped(total.rejected), _bytes(total.size_bytes)]
@@ -80,19 +80,19 @@ def _summary(topic: TopicReport, report: Report) -> list[str]:
     row += [_bytes(total.sizes.p50), _bytes(total.sizes.p99), _bytes(total.sizes.max)]
     if report.event_time:
         row += ["-"] * 3 if delays is None else [_seconds(delays[each]) for each in (0, 2, 3)]
-    return [*row, _seconds(topic.silence_seconds)]
+    return [*row, _seconds(topic.longest_gap_seconds)]
 
 
-def _peak(topic: TopicReport, report: Report) -> float:
+def _peak(topic: TopicReport, report: LakeReport) -> float:
     """Of the busiest step."""
-    return max(moment.messages for moment in topic.moments) / report.step_seconds
+    return max(moment.messages for moment in topic.intervals) / report.step_seconds
 
 
 # A topic's section.
 
 
 @dataclass(frozen=True, slots=True)
-class _Figure:
+class _PlotSection:
     """A plot, what its lines are, and its table."""
 
     title: str
@@ -107,10 +107,10 @@ class _Figure:
 class _Section:
     name: str
     facts: Sequence[tuple[str, str]]
-    figures: Sequence[_Figure]
+    figures: Sequence[_PlotSection]
 
 
-def _section(topic: TopicReport, report: Report) -> _Section:
+def _section(topic: TopicReport, report: LakeReport) -> _Section:
     figures = [_throughput(topic, report)]
     if len(topic.by_node) > 1 and topic.total.by_node:
         figures.append(_nodes(topic, report))
@@ -128,16 +128,16 @@ def _facts(topic: TopicReport) -> list[tuple[str, str]]:
         ("first", _time(topic.first_ns / 1e9)),
         ("last", _time(topic.last_ns / 1e9)),
         ("by node", nodes),
-        ("longest silence", _seconds(topic.silence_seconds)),
+        ("longest silence", _seconds(topic.longest_gap_seconds)),
     ]
 
 
-def _throughput(topic: TopicReport, report: Report) -> _Figure:
+def _throughput(topic: TopicReport, report: LakeReport) -> _PlotSection:
     step = report.step_seconds
-    rates: list[float | None] = [moment.messages / step for moment in topic.moments]
+    rates: list[float | None] = [moment.messages / step for moment in topic.intervals]
     series = [Series("messages a second", rates)]
     if topic.total.rejected:
-        series.append(Series("rejected", [moment.rejected / step for moment in topic.moments]))
+        series.append(Series("rejected", [moment.rejected / step for moment in topic.intervals]))
     rows = [
         [
             _time(moment.start_seconds),
@@ -145,28 +145,30 @@ def _throughput(topic: TopicReport, report: Report) -> _Figure:
             per_second(moment.messages / step),
             _bytes(moment.size_bytes),
         ]
-        for moment in topic.moments
+        for moment in topic.intervals
     ]
     head = ["from", "messages", "rejected", "a second", "size"]
-    return _figure("Throughput", topic, series, lambda rate: f"{per_second(rate)}/s", head, rows)
+    return _plot_section(
+        "Throughput", topic, series, lambda rate: f"{per_second(rate)}/s", head, rows
+    )
 
 
-def _nodes(topic: TopicReport, report: Report) -> _Figure:
+def _nodes(topic: TopicReport, report: LakeReport) -> _PlotSection:
     step, nodes = report.step_seconds, sorted(topic.by_node)
     series = [
-        Series(f"node {node}", [each.by_node.get(node, 0) / step for each in topic.moments])
+        Series(f"node {node}", [each.by_node.get(node, 0) / step for each in topic.intervals])
         for node in nodes
     ]
     rows = [
         [_time(each.start_seconds), *(grouped(each.by_node.get(node, 0)) for node in nodes)]
-        for each in topic.moments
+        for each in topic.intervals
     ]
     head = ["from", *(f"node {node}" for node in nodes)]
-    return _figure("By node", topic, series, lambda rate: f"{per_second(rate)}/s", head, rows)
+    return _plot_section("By node", topic, series, lambda rate: f"{per_second(rate)}/s", head, rows)
 
 
-def _delays(topic: TopicReport) -> _Figure:
-    delays = [moment.delays for moment in topic.moments]
+def _delays(topic: TopicReport) -> _PlotSection:
+    delays = [moment.delays for moment in topic.intervals]
     series = [
         Series(name, [None if each is None else each[index] for each in delays])
         for index, name in enumerate(("p50", "p95", "p99"))
@@ -177,7 +179,7 @@ def _delays(topic: TopicReport) -> _Figure:
             *map(_seconds, moment.delays[:4]),
             grouped(moment.delays.ahead),
         ]
-        for moment in topic.moments
+        for moment in topic.intervals
         if moment.delays is not None
     ]
     head = ["from", "p50", "p95", "p99", "longest", "dated ahead"]
@@ -186,25 +188,25 @@ def _delays(topic: TopicReport) -> _Figure:
         f"Left out: {grouped(ahead)} that are dated after they were published." if ahead else ""
     )
     title = "Delay: from when it happened until it was published"
-    return _figure(title, topic, series, _seconds, head, rows, remark)
+    return _plot_section(title, topic, series, _seconds, head, rows, remark)
 
 
-def _sizes(topic: TopicReport) -> _Figure:
-    sizes = [moment.sizes for moment in topic.moments]
+def _sizes(topic: TopicReport) -> _PlotSection:
+    sizes = [moment.sizes for moment in topic.intervals]
     series = [
         Series(name, [None if each is None else each[index] for each in sizes])
         for index, name in enumerate(("p50", "p95", "p99"))
     ]
     rows = [
         [_time(moment.start_seconds), *map(_bytes, moment.sizes)]
-        for moment in topic.moments
+        for moment in topic.intervals
         if moment.sizes is not None
     ]
     head = ["from", "p50", "p95", "p99", "largest"]
-    return _figure("Sizes of bodies", topic, series, _bytes, head, rows)
+    return _plot_section("SizePercentiles of bodies", topic, series, _bytes, head, rows)
 
 
-def _figure(
+def _plot_section(
     title: str,
     topic: TopicReport,
     series: Sequence[Series],
@@ -212,24 +214,24 @@ def _figure(
     head: Sequence[str],
     rows: Sequence[Sequence[str]],
     remark: str = "",
-) -> _Figure:
-    labels = _labels(topic.moments)
+) -> _PlotSection:
+    labels = _labels(topic.intervals)
     plot = Plot(title=f"{topic.topic}: {title}", labels=labels, series=series, unit=unit)
     names = [each.name for each in series]
-    return _Figure(title, Markup(svg_of(plot)), names, head, rows, remark)  # noqa: S704
+    return _PlotSection(title, Markup(render_svg(plot)), names, head, rows, remark)  # noqa: S704
 
 
 # Numbers and times, as they are read.
 
 
-def _labels(moments: Sequence[Moment]) -> list[str]:
+def _labels(intervals: Sequence[IntervalStats]) -> list[str]:
     """Times of one day without the day."""
-    moments_at = [datetime.fromtimestamp(each.start_seconds, UTC) for each in moments]
+    moments_at = [datetime.fromtimestamp(each.start_seconds, UTC) for each in intervals]
     is_one_day = moments_at[0].date() == moments_at[-1].date()
     return [f"{each:%H:%M:%S}" if is_one_day else f"{each:%m-%d %H:%M}" for each in moments_at]
 
 
-def _span(report: Report) -> str:
+def _span(report: LakeReport) -> str:
     first = min(topic.first_ns for topic in report.topics)
     last = max(topic.last_ns for topic in report.topics)
     return f"{_time(first / 1e9)} to {_time(last / 1e9)} UTC"
@@ -267,10 +269,10 @@ WIDTH_UNITS = 1000.0
 TICKS = 4
 
 
-def svg_of(plot: Plot) -> str:
+def render_svg(plot: Plot) -> str:
     """The picture. Where the pointer rests, it says what is there."""
     highest = max((value for each in plot.series for value in each.values if value), default=0.0)
-    ticks = ticks_up_to(highest)
+    ticks = axis_ticks(highest)
     top = ticks[-1]
     curves = [_curve(each, number, top) for number, each in enumerate(plot.series, start=1)]
     return (
@@ -282,7 +284,7 @@ def svg_of(plot: Plot) -> str:
     )
 
 
-def ticks_up_to(highest: float) -> list[float]:
+def axis_ticks(highest: float) -> list[float]:
     """Round numbers from 0 to the first that is not below."""
     if highest <= 0:
         return [0.0, 1.0]

@@ -17,16 +17,16 @@ from typing import NamedTuple
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.common.errors import PipelineError
-from penstock.pipelines.progress import Figures, QueryMeter, showing
-from penstock.pipelines.spark_errors import telling_in_words
+from penstock.pipelines.progress import QueryMeter, QueryMetrics, progress_display
+from penstock.pipelines.spark_errors import translate_spark_errors
 
 __all__ = [
     "JobInterruptedError",
-    "Running",
+    "RunningQuery",
     "Stop",
-    "begun",
     "raise_on_signals",
     "run_queries",
+    "start_query",
     "stop_on_signals",
 ]
 
@@ -44,29 +44,29 @@ class Stop:
     """A request to stop, and the callbacks that it triggers."""
 
     def __init__(self) -> None:
-        self._asked = threading.Event()
+        self._requested = threading.Event()
         self._interrupts: list[Callable[[], None]] = []
         self._kills: list[Callable[[], None]] = []
 
     @property
-    def is_asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether a stop has been requested."""
-        return self._asked.is_set()
+        return self._requested.is_set()
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Request a stop. May be called by a signal handler; takes no lock."""
-        self._asked.set()
+        self._requested.set()
         for interrupt in list(self._interrupts):
             _run_in_thread(interrupt)
 
     def check(self) -> None:
         """Raise JobInterruptedError if a stop has been requested."""
-        if self.is_asked:
+        if self.is_requested:
             raise JobInterruptedError
 
     def wait(self, seconds: float) -> bool:
         """Wait for a stop request, at most this long; returns whether there is one."""
-        return self._asked.wait(seconds)
+        return self._requested.wait(seconds)
 
     @contextmanager
     def calling(self, interrupt: Callable[[], None]) -> Iterator[None]:
@@ -76,7 +76,7 @@ class Stop:
         """
         self._interrupts.append(interrupt)
         try:
-            if self.is_asked:
+            if self.is_requested:
                 _run_in_thread(interrupt)
             yield
         finally:
@@ -116,9 +116,9 @@ def stop_on_signals() -> Iterator[Stop]:
     stop = Stop()
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
-        if stop.is_asked:
+        if stop.is_requested:
             stop.exit_now()
-        stop.ask()
+        stop.request()
 
     with _handling_signals(on_signal):
         yield stop
@@ -152,21 +152,21 @@ def _run_in_thread(callback: Callable[[], None]) -> None:
 # Between two looks at the queries.
 LOOK_SECONDS = 0.5
 
-# Between two looks whether a query has begun.
+# Between two looks whether a query has start_query.
 BEGIN_SECONDS = 0.1
 
 ATTEMPTS = 10
 _TOO_SLOW = "Python worker failed to connect back"
 
 
-class Running(NamedTuple):
+class RunningQuery(NamedTuple):
     """A query that has been started, and what counts its progress."""
 
     query: StreamingQuery
     meter: QueryMeter
 
 
-def begun(start: Callable[[], StreamingQuery], stop: Stop) -> StreamingQuery:
+def start_query(start: Callable[[], StreamingQuery], stop: Stop) -> StreamingQuery:
     """A query that `start` starts, once it is past its beginning; so queries begin one after the
     other. Each source has a Python process, which Spark gives ten seconds to start: a machine that
     is too busy for that gets another chance."""
@@ -180,15 +180,15 @@ def begun(start: Callable[[], StreamingQuery], stop: Stop) -> StreamingQuery:
     return query
 
 
-def run_queries(title: str, running: Sequence[Running], stop: Stop) -> list[Figures]:
+def run_queries(title: str, running: Sequence[RunningQuery], stop: Stop) -> list[QueryMetrics]:
     """The last figures of each, once all have ended. A batch that is under way when it is time to
     stop is abandoned: it will be done again, from its beginning.
 
     Raises PipelineError as soon as one fails; the others are stopped then.
     """
-    with telling_in_words():
+    with translate_spark_errors():
         try:
-            with showing(title) as show:
+            with progress_display(title) as show:
                 while any(each.query.isActive for each in running):
                     for each in running:
                         _raise_failure(each.query)
@@ -198,16 +198,16 @@ def run_queries(title: str, running: Sequence[Running], stop: Stop) -> list[Figu
         finally:
             for each in running:
                 each.query.stop()
-        if not stop.is_asked:
+        if not stop.is_requested:
             for each in running:
                 _raise_failure(each.query)
         return _look(running)
 
 
-def _look(running: Sequence[Running]) -> list[Figures]:
+def _look(running: Sequence[RunningQuery]) -> list[QueryMetrics]:
     for query, meter in running:
         meter.observe(query.recentProgress)
-    return [each.meter.figures(time.monotonic()) for each in running]
+    return [each.meter.metrics(time.monotonic()) for each in running]
 
 
 def _raise_failure(query: StreamingQuery) -> None:

@@ -43,7 +43,7 @@ from pyspark.sql import SparkSession
 
 from penstock.common.errors import ConfigError, Error, PipelineError
 from penstock.pipelines.running import Stop
-from penstock.pipelines.spark_errors import telling_in_words
+from penstock.pipelines.spark_errors import translate_spark_errors
 
 __all__ = [
     "LOCAL_MASTER",
@@ -196,10 +196,10 @@ def spark_session(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]
     """Raises ConfigError if there is no Java, PipelineError if Spark does not start, and
     JobInterruptedError if a stop is requested before it has started."""
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 (there is no other way)
-        yield _adapted(SparkSession.builder.getOrCreate(), settings)
+        yield _configure(SparkSession.builder.getOrCreate(), settings)
     elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and is to stop it
         _create_context(None, None)
-        session = _adapted(SparkSession.builder.getOrCreate(), settings)
+        session = _configure(SparkSession.builder.getOrCreate(), settings)
         yield session
         session.stop()
     else:
@@ -239,7 +239,7 @@ def java_program(environment: Mapping[str, str]) -> str:
     return found
 
 
-def _adapted(session: SparkSession, settings: SparkSettings) -> SparkSession:
+def _configure(session: SparkSession, settings: SparkSettings) -> SparkSession:
     for name, value in {**_ALWAYS, **(settings.conf or {})}.items():
         if session.conf.isModifiable(name):
             session.conf.set(name, value)
@@ -254,19 +254,19 @@ def _own_java(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]:
     if settings.log != "-":
         _silence_python()
     with (
-        _Output(settings.log) as output,
+        _JavaOutput(settings.log) as output,
         SparkJava(configuration(settings), output.popen_arguments()) as java,
         stop.killing(java.kill),
     ):
         try:
-            with telling_in_words(), stop.interrupting(java.terminate):
-                session = _started(settings, java, stop)
-            with telling_in_words():
+            with translate_spark_errors(), stop.interrupting(java.terminate):
+                session = _start_session(settings, java, stop)
+            with translate_spark_errors():
                 yield session
         except JavaExitedError:
             raise _start_failure(java_path, output.tail()) from None
         except PipelineError:
-            if java.has_ended and not stop.is_asked:
+            if java.has_ended and not stop.is_requested:
                 raise PipelineError(
                     "Spark's Java has ended (out of memory?): --spark-log FILE says why"
                 ) from None
@@ -275,7 +275,7 @@ def _own_java(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]:
             _disconnect(java)
 
 
-def _started(settings: SparkSettings, java: SparkJava, stop: Stop) -> SparkSession:
+def _start_session(settings: SparkSettings, java: SparkJava, stop: Stop) -> SparkSession:
     conf = SparkConf(loadDefaults=False).setAll(list(configuration(settings).items()))
     _create_context(conf, java.connect(stop))
     return SparkSession.builder.getOrCreate()
@@ -317,7 +317,7 @@ def _silence_python() -> None:
         PySparkLogger.getLogger(name).disabled = True
 
 
-class _Output:
+class _JavaOutput:
     """Where Java's and Spark's own output goes: a file, stderr, or the last lines in memory."""
 
     def __init__(self, log: str) -> None:

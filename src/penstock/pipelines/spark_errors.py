@@ -14,13 +14,13 @@ from pyspark.errors import PySparkException
 
 from penstock.common.errors import PipelineError
 
-__all__ = ["in_words", "telling_in_words"]
+__all__ = ["error_line", "translate_spark_errors"]
 
 # The last line of a traceback, if the exception is one of ours.
-_OURS = re.compile(r"^(?:\w+Error: )?(?:penstock|pyspark_nsq)(?:\.\w+)+: (.+)$", re.MULTILINE)
+_OWN_ERROR = re.compile(r"^(?:\w+Error: )?(?:penstock|pyspark_nsq)(?:\.\w+)+: (.+)$", re.MULTILINE)
 
 # The last line of any other Python traceback: a class and a text.
-_PYTHONS = re.compile(
+_PYTHON_ERROR = re.compile(
     r"^Traceback .*?^((?:\w+\.)*\w+(?:Error|Exception)?: .+?)$", re.MULTILINE | re.DOTALL
 )
 
@@ -33,22 +33,22 @@ LENGTH_MAX = 500
 
 
 @contextmanager
-def telling_in_words() -> Iterator[None]:
+def translate_spark_errors() -> Iterator[None]:
     """Raises a PipelineError for anything that Spark raises in the block."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError, EOFError) as failure:
-        raise PipelineError(in_words(failure)) from failure
+        raise PipelineError(error_line(failure)) from failure
 
 
-def in_words(failure: BaseException) -> str:
+def error_line(failure: BaseException) -> str:
     """The line that says most."""
     text = _text(failure)
-    ours = _OURS.findall(text)
+    ours = _OWN_ERROR.findall(text)
     if ours:
         return str(ours[-1])
-    traceback = _PYTHONS.findall(text)
-    words = traceback[-1] if traceback else _own_words(text)
+    traceback = _PYTHON_ERROR.findall(text)
+    words = traceback[-1] if traceback else _strip_noise(text)
     return words if len(words) <= LENGTH_MAX else words[:LENGTH_MAX] + "..."
 
 
@@ -58,7 +58,7 @@ def _text(failure: BaseException) -> str:
     return str(failure)
 
 
-def _own_words(text: str) -> str:
+def _strip_noise(text: str) -> str:
     """Spark's sentence without its codes, its plan and the text of the query."""
     words = text.strip().partition("\n")[0]
     before = ""

@@ -1,7 +1,7 @@
 """`penstock stream`: streaming SQL from topics to topics and files.
 
 Each sink, and each source with a topic for rejects, is a Spark query with its own checkpoint and
-channel. All checks run before anything is written: first those without Spark (`check_order`), then
+channel. All checks run before anything is written: first those without Spark (`check_config`), then
 Spark's analysis of all queries. A preview (`--sample`, `--explain`) writes nothing.
 """
 
@@ -22,18 +22,23 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.common.errors import ConfigError, PipelineError
 from penstock.pipelines.brokers import Brokers
-from penstock.pipelines.progress import Figures, ObservedCounts, QueryMeter
-from penstock.pipelines.running import Running, Stop, begun, run_queries
-from penstock.pipelines.spark_errors import telling_in_words
-from penstock.pipelines.stream_definition import Sink, Source, StreamDefinition, channel_of
+from penstock.pipelines.progress import ObservedCounts, QueryMeter, QueryMetrics
+from penstock.pipelines.running import RunningQuery, Stop, run_queries, start_query
+from penstock.pipelines.spark_errors import translate_spark_errors
+from penstock.pipelines.stream_definition import (
+    SinkDefinition,
+    SourceDefinition,
+    StreamDefinition,
+    channel_name,
+)
 from penstock.pipelines.stream_tables import (
     check_sink,
-    messages_of,
-    misfits_of,
     partition_columns,
-    start_query,
-    table_of_source,
+    source_table,
+    start_writer,
     tables,
+    to_messages,
+    violations_of,
     writer_to_files,
     writer_to_topic,
 )
@@ -41,18 +46,18 @@ from pyspark_nsq.nodes import Survey
 from pyspark_nsq.options import SinkOptions, SourceOptions
 
 __all__ = [
-    "Misfits",
-    "Output",
-    "Sample",
-    "StreamOrder",
+    "QuerySample",
+    "SchemaViolations",
+    "StreamConfig",
+    "StreamOutput",
     "Survey",
-    "check_order",
-    "explanation",
+    "check_config",
+    "explain_stream",
     "locked",
-    "misfits",
-    "outputs",
+    "plan_outputs",
+    "query_samples",
     "run_stream",
-    "samples",
+    "schema_violations",
     "source_options",
     "survey_sources",
 ]
@@ -67,14 +72,14 @@ _OTHER_QUERY = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOrder:
+class StreamConfig:
     """What is to be done, and where the nodes are unless a source or a sink has its own."""
 
     definition: StreamDefinition
     brokers: Brokers
     once: bool = False
 
-    def brokers_of(self, part: Source | Sink) -> Brokers:
+    def brokers_of(self, part: SourceDefinition | SinkDefinition) -> Brokers:
         """The token is for the nodes that it was given for."""
         if not part.nsqd and not part.lookupd:
             return self.brokers
@@ -85,7 +90,7 @@ class StreamOrder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class StreamOutput:
     """Rows that go somewhere, once `writer` is started: a sink's, or a source's rejects."""
 
     name: str
@@ -94,47 +99,47 @@ class Output:
     mode: str = "append"
     interval: str = "0 seconds"
 
-    def start(self, order: StreamOrder) -> StreamingQuery:
-        return start_query(
+    def start(self, config: StreamConfig) -> StreamingQuery:
+        return start_writer(
             self.writer,
             self.name,
-            checkpoint=order.checkpoint_of(self.name),
+            checkpoint=config.checkpoint_of(self.name),
             mode=self.mode,
-            trigger={"availableNow": True} if order.once else {"processingTime": self.interval},
+            trigger={"availableNow": True} if config.once else {"processingTime": self.interval},
         )
 
 
 # Before Spark is started.
 
 
-def check_order(order: StreamOrder, *, writes: bool) -> None:
+def check_config(config: StreamConfig, *, writes: bool) -> None:
     """Whether it could run at all, as far as that can be known here. Changes nothing.
 
     Raises ConfigError.
     """
-    definition = order.definition
+    definition = config.definition
     if writes and not definition.sinks:
         raise ConfigError("there is no sink: [sinks.NAME] has a topic or a path")
     for source in definition.sources.values():
-        SourceOptions.parse(source_options(order, source), streaming=True)
+        SourceOptions.parse(source_options(config, source), streaming=True)
     for sink in definition.sinks.values():
         if sink.topic:
-            SinkOptions.parse(_sink_options(order, sink))
+            SinkOptions.parse(_sink_options(config, sink))
     if writes:
         folders = [sink.path for sink in definition.sinks.values() if sink.path]
         for folder in (definition.checkpoint, *folders):
             _check_writable(folder)
 
 
-def survey_sources(order: StreamOrder) -> Survey:
+def survey_sources(config: StreamConfig) -> Survey:
     """What there is of all sources. Raises NotConnectedError; ConfigError if there is no such
     topic."""
-    definition = order.definition
+    definition = config.definition
     # These are made as soon as there is something to publish.
     own = {sink.topic for sink in definition.sinks.values()}
     own |= {source.rejects for source in definition.sources.values()}
     surveys = [
-        order.brokers_of(source).survey([source.topic])
+        config.brokers_of(source).survey([source.topic])
         for source in definition.sources.values()
         if source.topic not in own
     ]
@@ -158,29 +163,29 @@ def _check_writable(folder: str) -> None:
 
 
 def run_stream(
-    spark: SparkSession, order: StreamOrder, survey: Survey, stop: Stop
-) -> list[Figures]:
+    spark: SparkSession, config: StreamConfig, survey: Survey, stop: Stop
+) -> list[QueryMetrics]:
     """Until it is told to stop or, with `once`, until all that was there has been read.
 
     Raises PipelineError or ConfigError.
     """
     ends = {key: found.log.next_seq for key, found in survey.logs.items()}
-    with telling_in_words(), ExitStack() as stack:
-        ready = outputs(spark, order)
-        stack.enter_context(locked(order.definition.checkpoint))
-        running: list[Running] = []
+    with translate_spark_errors(), ExitStack() as stack:
+        ready = plan_outputs(spark, config)
+        stack.enter_context(locked(config.definition.checkpoint))
+        running: list[RunningQuery] = []
         for output in ready:
-            if stop.is_asked:
+            if stop.is_requested:
                 break
-            query = begun(partial(output.start, order), stop)
+            query = start_query(partial(output.start, config), stop)
             stack.callback(query.stop)
-            target = ends if order.once else None  # of what it does not read, nothing is left
+            target = ends if config.once else None  # of what it does not read, nothing is left
             meter = QueryMeter(output.name, target=target, counts=_counts_of(query))
-            running.append(Running(query, meter))
+            running.append(RunningQuery(query, meter))
         try:
             return run_queries("stream", running, stop)
         except PipelineError as failure:
-            raise PipelineError(_with_name(str(failure), running, order)) from failure
+            raise PipelineError(_with_name(str(failure), running, config)) from failure
 
 
 def _counts_of(query: StreamingQuery) -> Callable[[], dict[str, int]]:
@@ -189,12 +194,12 @@ def _counts_of(query: StreamingQuery) -> Callable[[], dict[str, int]]:
     return lambda: observed.totals(query.recentProgress)
 
 
-def _with_name(words: str, running: Sequence[Running], order: StreamOrder) -> str:
+def _with_name(words: str, running: Sequence[RunningQuery], config: StreamConfig) -> str:
     """Which query failed, and what to do if it is no longer the one that its checkpoint is of."""
     for query, meter in running:
         failure = query.exception()
         if failure is not None and _OTHER_QUERY.search(str(failure)):
-            checkpoint = order.checkpoint_of(meter.name)
+            checkpoint = config.checkpoint_of(meter.name)
             return (
                 f"{meter.name}: the query is another one than that of its checkpoint {checkpoint},"
                 f" and cannot go on from there: name another by --checkpoint ({words})"
@@ -204,24 +209,26 @@ def _with_name(words: str, running: Sequence[Running], order: StreamOrder) -> st
     return words
 
 
-def outputs(spark: SparkSession, order: StreamOrder) -> list[Output]:
+def plan_outputs(spark: SparkSession, config: StreamConfig) -> list[StreamOutput]:
     """All that is to be started, checked by Spark. Raises ConfigError, PipelineError or what
     Spark raises."""
-    with telling_in_words():
-        sinks = [_output(spark, order, *each) for each in order.definition.sinks.items()]
+    with translate_spark_errors():
+        sinks = [_output(spark, config, *each) for each in config.definition.sinks.items()]
         rejects = [
-            _rejects(spark, order, name, source)
-            for name, source in order.definition.sources.items()
+            _rejects(spark, config, name, source)
+            for name, source in config.definition.sources.items()
             if source.rejects
         ]
         return sinks + rejects
 
 
-def _output(spark: SparkSession, order: StreamOrder, name: str, sink: Sink) -> Output:
-    needed = order.definition.needed_for(sink.query)
-    channel = channel_of(order.definition, name)
+def _output(
+    spark: SparkSession, config: StreamConfig, name: str, sink: SinkDefinition
+) -> StreamOutput:
+    needed = config.definition.dependencies_of(sink.query)
+    channel = channel_name(config.definition, name)
     messages = {
-        each: _stream(spark, source_options(order, source, channel))
+        each: _stream(spark, source_options(config, source, channel))
         for each, source in needed.sources.items()
     }
     with tables(spark, needed, messages) as made:
@@ -229,19 +236,21 @@ def _output(spark: SparkSession, order: StreamOrder, name: str, sink: Sink) -> O
         check_sink(name, sink, rows)
         counted = rows.observe(ROWS_OUT, sql.count(sql.lit(1)).alias(ROWS_OUT))
         if sink.topic:
-            writer = writer_to_topic(messages_of(counted), _sink_options(order, sink))
+            writer = writer_to_topic(to_messages(counted), _sink_options(config, sink))
         else:
             writer = writer_to_files(counted, sink, absolute(sink.path))
-    return Output(name=name, rows=rows, writer=writer, mode=sink.mode, interval=sink.interval)
+    return StreamOutput(name=name, rows=rows, writer=writer, mode=sink.mode, interval=sink.interval)
 
 
-def _rejects(spark: SparkSession, order: StreamOrder, name: str, source: Source) -> Output:
+def _rejects(
+    spark: SparkSession, config: StreamConfig, name: str, source: SourceDefinition
+) -> StreamOutput:
     output = f"rejects.{name}"
-    options = source_options(order, source, channel_of(order.definition, output))
-    rows = misfits_of(source, _stream(spark, options))
+    options = source_options(config, source, channel_name(config.definition, output))
+    rows = violations_of(source, _stream(spark, options))
     counted = rows.observe(ROWS_OUT, sql.count(sql.lit(1)).alias(ROWS_OUT))
-    to = {**order.brokers_of(source).options(), "topic": source.rejects}
-    return Output(name=output, rows=rows, writer=writer_to_topic(counted, to))
+    to = {**config.brokers_of(source).options(), "topic": source.rejects}
+    return StreamOutput(name=output, rows=rows, writer=writer_to_topic(counted, to))
 
 
 def _stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
@@ -252,11 +261,13 @@ def _stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 # Options.
 
 
-def source_options(order: StreamOrder, source: Source, channel: str = "") -> dict[str, str]:
+def source_options(
+    config: StreamConfig, source: SourceDefinition, channel: str = ""
+) -> dict[str, str]:
     """Of Spark's `format("nsq")`; the user's own win."""
     is_place = source.start in ("earliest", "latest")
     options = {
-        **order.brokers_of(source).options(),
+        **config.brokers_of(source).options(),
         "topic": source.topic,
         "startingOffsets" if is_place else "startingTimestamp": source.start,
         "maxMessagesPerTrigger": str(source.max_messages),
@@ -265,8 +276,8 @@ def source_options(order: StreamOrder, source: Source, channel: str = "") -> dic
     return {**options, **_texts(source.options)}
 
 
-def _sink_options(order: StreamOrder, sink: Sink) -> dict[str, str]:
-    return {**order.brokers_of(sink).options(), "topic": sink.topic, **_texts(sink.options)}
+def _sink_options(config: StreamConfig, sink: SinkDefinition) -> dict[str, str]:
+    return {**config.brokers_of(sink).options(), "topic": sink.topic, **_texts(sink.options)}
 
 
 def _texts(options: Mapping[str, str | int | bool]) -> dict[str, str]:
@@ -310,11 +321,11 @@ def locked(checkpoint: str) -> Iterator[None]:
 
 
 # So many messages of a source are looked at to see whether its schema is right.
-MISFITS_AMONG = 1000
+VALIDATED_MESSAGES = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class QuerySample:
     """The first rows of a query."""
 
     query: str
@@ -323,7 +334,7 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Misfits:
+class SchemaViolations:
     """Messages that do not fit a source's schema, among its first ones; and one of them."""
 
     source: str
@@ -332,59 +343,61 @@ class Misfits:
     example: bytes
 
 
-def samples(spark: SparkSession, order: StreamOrder, rows_max: int) -> Iterator[Sample]:
+def query_samples(
+    spark: SparkSession, config: StreamConfig, rows_max: int
+) -> Iterator[QuerySample]:
     """What the queries of all sinks make of history; of the last query, if there are no sinks.
 
     Raises ConfigError or PipelineError.
     """
-    definition = order.definition
+    definition = config.definition
     last = list(definition.queries or definition.sources)[-1]
     for query in dict.fromkeys(sink.query for sink in definition.sinks.values()) or [last]:
-        yield _sample(spark, order, query, rows_max)
+        yield _sample(spark, config, query, rows_max)
 
 
-def misfits(spark: SparkSession, order: StreamOrder) -> Iterator[Misfits]:
+def schema_violations(spark: SparkSession, config: StreamConfig) -> Iterator[SchemaViolations]:
     """Of each source that has some. Raises ConfigError or PipelineError."""
-    for name, source in order.definition.sources.items():
+    for name, source in config.definition.sources.items():
         if source.schema:
-            with telling_in_words():
-                first = _history(spark, order, source).limit(MISFITS_AMONG)
-                bodies = misfits_of(source, first).collect()
+            with translate_spark_errors():
+                first = _history(spark, config, source).limit(VALIDATED_MESSAGES)
+                bodies = violations_of(source, first).collect()
                 if bodies:
-                    yield Misfits(name, len(bodies), first.count(), bytes(bodies[0].body))
+                    yield SchemaViolations(name, len(bodies), first.count(), bytes(bodies[0].body))
 
 
-def explanation(spark: SparkSession, order: StreamOrder) -> str:
+def explain_stream(spark: SparkSession, config: StreamConfig) -> str:
     """Sources, queries and sinks with their columns, and Spark's plan for each of its queries.
 
     Raises ConfigError or PipelineError.
     """
-    definition = order.definition
-    with telling_in_words():
-        made = outputs(spark, order)
+    definition = config.definition
+    with translate_spark_errors():
+        made = plan_outputs(spark, config)
         sources = [
             f"{name}: {_source_words(source)}\n    "
-            + _columns(table_of_source(name, source, _history(spark, order, source)))
+            + _columns(source_table(name, source, _history(spark, config, source)))
             for name, source in definition.sources.items()
         ]
-        sinks = [_sink_words(order, each) + "\n    " + _columns(each.rows) for each in made]
+        sinks = [_sink_words(config, each) + "\n    " + _columns(each.rows) for each in made]
         plans = [f"{each.name}:\n\n{_plan(each.rows)}" for each in made]
     return "\n\n".join(
         [_section("Sources", sources), _section("Sinks", sinks), "Spark's plans\n", *plans]
     )
 
 
-def _sample(spark: SparkSession, order: StreamOrder, query: str, rows_max: int) -> Sample:
-    needed = order.definition.needed_for(query)
-    with telling_in_words():
-        messages = {name: _history(spark, order, each) for name, each in needed.sources.items()}
+def _sample(spark: SparkSession, config: StreamConfig, query: str, rows_max: int) -> QuerySample:
+    needed = config.definition.dependencies_of(query)
+    with translate_spark_errors():
+        messages = {name: _history(spark, config, each) for name, each in needed.sources.items()}
         with tables(spark, needed, messages) as made:
-            return Sample(query, made[query].columns, made[query].limit(rows_max).collect())
+            return QuerySample(query, made[query].columns, made[query].limit(rows_max).collect())
 
 
-def _history(spark: SparkSession, order: StreamOrder, source: Source) -> DataFrame:
+def _history(spark: SparkSession, config: StreamConfig, source: SourceDefinition) -> DataFrame:
     """What there is of it, as a table."""
-    options = source_options(order, source)
+    options = source_options(config, source)
     del options["maxMessagesPerTrigger"]
     if source.start == "latest":
         del options["startingOffsets"]
@@ -398,7 +411,7 @@ def _section(title: str, parts: list[str]) -> str:
     return "\n".join([title, "", *(f"  {part}" for part in parts)])
 
 
-def _source_words(source: Source) -> str:
+def _source_words(source: SourceDefinition) -> str:
     words = [f"topic {source.topic}, from {source.start}"]
     if source.event_time is not None:
         words.append(f"waits {source.event_time.delay} for late rows by {source.event_time.column}")
@@ -411,22 +424,22 @@ def _source_words(source: Source) -> str:
     return "; ".join(words)
 
 
-def _sink_words(order: StreamOrder, output: Output) -> str:
-    sink = order.definition.sinks.get(output.name)
-    where = _destination(sink) if sink is not None else "topic " + _topic_of_rejects(order, output)
-    how = f"mode {output.mode}, checkpoint {order.checkpoint_of(output.name)}"
+def _sink_words(config: StreamConfig, output: StreamOutput) -> str:
+    sink = config.definition.sinks.get(output.name)
+    where = _destination(sink) if sink is not None else "topic " + _topic_of_rejects(config, output)
+    how = f"mode {output.mode}, checkpoint {config.checkpoint_of(output.name)}"
     return f"{output.name}: to {where}; {how}"
 
 
-def _destination(sink: Sink) -> str:
+def _destination(sink: SinkDefinition) -> str:
     if sink.topic:
         return f"topic {sink.topic}"
     by = partition_columns(sink)
     return f"{sink.format} files in {sink.path}" + (f" by {', '.join(by)}" if by else "")
 
 
-def _topic_of_rejects(order: StreamOrder, output: Output) -> str:
-    return order.definition.sources[output.name.removeprefix("rejects.")].rejects
+def _topic_of_rejects(config: StreamConfig, output: StreamOutput) -> str:
+    return config.definition.sources[output.name.removeprefix("rejects.")].rejects
 
 
 def _columns(rows: DataFrame) -> str:

@@ -1,4 +1,4 @@
-"""What `penstock stream` is told: sources, queries and sinks, from a TOML file or from flags.
+"""The definition of a stream: sources, queries and sinks, from a TOML file or from flags.
 
     [sources.orders]
     schema = "order_id STRING, amount DOUBLE, ts TIMESTAMP"
@@ -31,11 +31,11 @@ __all__ = [
     "FORMATS",
     "MODES",
     "EventTime",
-    "Sink",
-    "Source",
+    "SinkDefinition",
+    "SourceDefinition",
     "StreamDefinition",
-    "decode",
-    "read_file",
+    "load_definition",
+    "parse_definition",
 ]
 
 # What a micro-batch takes of one source: enough to be fast, and done again soon after a kill.
@@ -58,7 +58,7 @@ class EventTime(NamedTuple):
     delay: str
 
 
-class Source(msgspec.Struct, frozen=True, kw_only=True):
+class SourceDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """A topic as a table. Without a schema, its columns are the message's own."""
 
     topic: str = ""
@@ -82,7 +82,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return EventTime(column, _interval("watermark", delay))
 
 
-class Sink(msgspec.Struct, frozen=True, kw_only=True, rename={"query": "from"}):
+class SinkDefinition(msgspec.Struct, frozen=True, kw_only=True, rename={"query": "from"}):
     """Where the rows of a query go: to a topic, or to files in a folder."""
 
     query: str = ""
@@ -107,11 +107,11 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str = ""
     checkpoint: str = ""
-    sources: dict[str, Source] = {}
+    sources: dict[str, SourceDefinition] = {}
     queries: dict[str, str] = {}
-    sinks: dict[str, Sink] = {}
+    sinks: dict[str, SinkDefinition] = {}
 
-    def needed_for(self, name: str) -> "StreamDefinition":
+    def dependencies_of(self, name: str) -> "StreamDefinition":
         """The sources and queries that this one stands on, and itself. One more than it needs may
         be among them: names are looked for in the SQL as words."""
         wanted = {name.lower()}
@@ -125,32 +125,32 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, sources=sources, queries=ordered, sinks={})
 
 
-def read_file(path: str, checkpoint: str | None = None) -> StreamDefinition:
+def load_definition(path: str, checkpoint: str | None = None) -> StreamDefinition:
     """Raises ConfigError if it cannot be read, or if something in it is wrong. A checkpoint that is
     given wins over the file's."""
     try:
-        told = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as failure:
         raise ConfigError(f"cannot read {path} - {failure.strerror}") from None
     except ValueError as failure:
         raise ConfigError(f"{path}: {failure}") from None
     try:
-        return decode({"name": Path(path).stem, **told}, checkpoint)
+        return parse_definition({"name": Path(path).stem, **data}, checkpoint)
     except ConfigError as failure:
         raise ConfigError(f"{path}: {failure}") from None
 
 
-def decode(told: Mapping[str, Any], checkpoint: str | None = None) -> StreamDefinition:
-    """What was told, with everything that goes without saying. Raises ConfigError."""
-    _check_keys("", told, StreamDefinition)
+def parse_definition(data: Mapping[str, Any], checkpoint: str | None = None) -> StreamDefinition:
+    """Check the data and fill in defaults. Raises ConfigError."""
+    _check_keys("", data, StreamDefinition)
     definition = StreamDefinition(
-        name=_converted("name", told.get("name", "stream"), str),
-        checkpoint=_converted("checkpoint", told.get("checkpoint", ""), str),
-        sources={name: _source(name, table) for name, table in _tables(told, "sources")},
-        queries={name: _query(name, sql) for name, sql in _table(told, "queries").items()},
-        sinks={name: _sink(name, table) for name, table in _tables(told, "sinks")},
+        name=_converted("name", data.get("name", "stream"), str),
+        checkpoint=_converted("checkpoint", data.get("checkpoint", ""), str),
+        sources={name: _source(name, table) for name, table in _tables(data, "sources")},
+        queries={name: _query(name, sql) for name, sql in _table(data, "queries").items()},
+        sinks={name: _sink(name, table) for name, table in _tables(data, "sinks")},
     )
-    _check_whole(definition)
+    _check_references(definition)
     folder = checkpoint or definition.checkpoint or f"{definition.name}.checkpoint"
     return msgspec.structs.replace(definition, checkpoint=folder)
 
@@ -158,11 +158,11 @@ def decode(told: Mapping[str, Any], checkpoint: str | None = None) -> StreamDefi
 # One by one.
 
 
-def _source(name: str, table: Any) -> Source:
+def _source(name: str, table: Any) -> SourceDefinition:
     where = f"sources.{name}"
-    source = _struct(where, table, Source)
+    source = _struct(where, table, SourceDefinition)
     source = msgspec.structs.replace(source, topic=source.topic or name)
-    with _Naming(where):
+    with _ErrorPrefix(where):
         _check_topic("topic", source.topic)
         if source.rejects:
             _check_topic("rejects", source.rejects)
@@ -176,10 +176,10 @@ def _source(name: str, table: Any) -> Source:
     return source
 
 
-def _sink(name: str, table: Any) -> Sink:
+def _sink(name: str, table: Any) -> SinkDefinition:
     where = f"sinks.{name}"
-    sink = _struct(where, table, Sink)
-    with _Naming(where):
+    sink = _struct(where, table, SinkDefinition)
+    with _ErrorPrefix(where):
         _check_word("format", sink.format, FORMATS)
         _check_word("mode", sink.mode, MODES)
         if bool(sink.topic) == bool(sink.path):
@@ -225,7 +225,7 @@ def _interval(key: str, text: str) -> str:
 # All together.
 
 
-def _check_whole(definition: StreamDefinition) -> None:
+def _check_references(definition: StreamDefinition) -> None:
     if not definition.sources:
         raise ConfigError("there is no source: [sources.NAME] has a topic")
     for kind in ("sources", "queries"):
@@ -236,24 +236,24 @@ def _check_whole(definition: StreamDefinition) -> None:
     known = (*definition.sources, *definition.queries)
     _check_topic("name", definition.name)
     for name, sink in definition.sinks.items():
-        with _Naming(f"sinks.{name}"):
+        with _ErrorPrefix(f"sinks.{name}"):
             if not _SINK_NAME.fullmatch(name):
                 raise ConfigError("its name has other characters than A-Z, a-z, 0-9, _ and -")
             if sink.query not in known:
                 hint = _hint(sink.query, known)
                 raise ConfigError(f"there is no source or query {sink.query!r}{hint}")
-            if not names.is_valid(channel_of(definition, name)):
-                raise ConfigError(f"{channel_of(definition, name)!r} is too long for a channel")
+            if not names.is_valid(channel_name(definition, name)):
+                raise ConfigError(f"{channel_name(definition, name)!r} is too long for a channel")
             _check_no_loop(definition, sink)
 
 
-def channel_of(definition: StreamDefinition, output: str) -> str:
+def channel_name(definition: StreamDefinition, output: str) -> str:
     """The channel by which nsqd knows how far an output has come."""
     return f"{definition.name}.{output}"
 
 
-def _check_no_loop(definition: StreamDefinition, sink: Sink) -> None:
-    for source in definition.needed_for(sink.query).sources.values():
+def _check_no_loop(definition: StreamDefinition, sink: SinkDefinition) -> None:
+    for source in definition.dependencies_of(sink.query).sources.values():
         nodes = (source.nsqd, source.lookupd)
         if sink.topic and sink.topic == source.topic and nodes == (sink.nsqd, sink.lookupd):
             raise ConfigError(f"it would read what it writes: topic {sink.topic}, for ever")
@@ -275,12 +275,12 @@ def _check_unique(definition: StreamDefinition) -> None:
 # Reading tables.
 
 
-def _tables(told: Mapping[str, Any], key: str) -> Iterable[tuple[str, Any]]:
-    return _table(told, key).items()
+def _tables(data: Mapping[str, Any], key: str) -> Iterable[tuple[str, Any]]:
+    return _table(data, key).items()
 
 
-def _table(told: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    table = told.get(key, {})
+def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    table = data.get(key, {})
     if not isinstance(table, dict):
         raise ConfigError(f"{key}: a table is wanted, [{key}]")
     return table
@@ -325,7 +325,7 @@ def _hint(word: str, known: Iterable[str]) -> str:
     return f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(words)}"
 
 
-class _Naming:
+class _ErrorPrefix:
     """Names the table that something is wrong with."""
 
     def __init__(self, where: str) -> None:

@@ -17,20 +17,20 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.types import StructType
 
 from penstock.common.errors import ConfigError, PipelineError
-from penstock.pipelines.spark_errors import in_words
-from penstock.pipelines.stream_definition import Sink, Source, StreamDefinition
-from penstock.pipelines.tables import is_misfit, parse_schema, with_value
+from penstock.pipelines.spark_errors import error_line
+from penstock.pipelines.stream_definition import SinkDefinition, SourceDefinition, StreamDefinition
+from penstock.pipelines.tables import parse_bodies, parse_schema, violates_schema
 from pyspark_nsq.sink import check_columns
 
 __all__ = [
     "REJECTED",
     "check_sink",
-    "messages_of",
-    "misfits_of",
     "partition_columns",
-    "start_query",
-    "table_of_source",
+    "source_table",
+    "start_writer",
     "tables",
+    "to_messages",
+    "violations_of",
     "writer_to_files",
     "writer_to_topic",
 ]
@@ -56,7 +56,7 @@ def tables(
     made: dict[str, DataFrame] = {}
     try:
         for name, source in definition.sources.items():
-            made[name] = table_of_source(name, source, messages[name])
+            made[name] = source_table(name, source, messages[name])
             made[name].createOrReplaceTempView(name)
         for name, text in definition.queries.items():
             made[name] = _of_query(spark, name, text)
@@ -66,7 +66,7 @@ def tables(
             spark.catalog.dropTempView(name)
 
 
-def table_of_source(name: str, source: Source, messages: DataFrame) -> DataFrame:
+def source_table(name: str, source: SourceDefinition, messages: DataFrame) -> DataFrame:
     """Raises ConfigError if the schema or the watermark is wrong."""
     try:
         table = _with_columns(name, source, messages) if source.schema else messages
@@ -75,18 +75,20 @@ def table_of_source(name: str, source: Source, messages: DataFrame) -> DataFrame
         raise ConfigError(f"sources.{name}: {failure}") from None
 
 
-def misfits_of(source: Source, messages: DataFrame) -> DataFrame:
+def violations_of(source: SourceDefinition, messages: DataFrame) -> DataFrame:
     """The bodies that do not fit the source's schema."""
     schema = parse_schema(source.schema)
-    return with_value(messages, schema).where(is_misfit(schema)).select("body")
+    return parse_bodies(messages, schema).where(violates_schema(schema)).select("body")
 
 
-def _with_columns(name: str, source: Source, messages: DataFrame) -> DataFrame:
+def _with_columns(name: str, source: SourceDefinition, messages: DataFrame) -> DataFrame:
     schema = parse_schema(source.schema)
-    judged = with_value(messages, schema).withColumn("is_misfit", is_misfit(schema))
+    judged = parse_bodies(messages, schema).withColumn("violates_schema", violates_schema(schema))
     # Counting stands between parsing and filtering, which keeps Spark from parsing twice.
-    counted = judged.observe(name, sql.count(sql.when(sql.col("is_misfit"), 1)).alias(REJECTED))
-    return counted.where("NOT is_misfit").select(*_fields(schema), *_own_columns(schema))
+    counted = judged.observe(
+        name, sql.count(sql.when(sql.col("violates_schema"), 1)).alias(REJECTED)
+    )
+    return counted.where("NOT violates_schema").select(*_fields(schema), *_own_columns(schema))
 
 
 def _fields(schema: StructType) -> list[Column]:
@@ -102,7 +104,7 @@ def _own_columns(schema: StructType) -> list[Column]:
     return [sql.col(own).alias(name) for own, name in names.items()]
 
 
-def _with_watermark(source: Source, table: DataFrame) -> DataFrame:
+def _with_watermark(source: SourceDefinition, table: DataFrame) -> DataFrame:
     if source.event_time is None:
         return table
     column, delay = source.event_time
@@ -127,7 +129,7 @@ def _of_query(spark: SparkSession, name: str, text: str) -> DataFrame:
 def _with_place(failure: PySparkException) -> str:
     """Spark's sentence, and the line and the column as the user counts them."""
     place = _PLACE.search(str(failure))
-    words = _PLACE.sub("", in_words(failure))
+    words = _PLACE.sub("", error_line(failure))
     if place is None:
         return words
     return f"{words} (line {int(place[1]) - 1}, column {int(place[2]) + 1})"
@@ -140,26 +142,26 @@ def _with_place(failure: PySparkException) -> str:
 _OF_MESSAGES = {"body", "defer_ms"}
 
 
-def messages_of(rows: DataFrame) -> DataFrame:
+def to_messages(rows: DataFrame) -> DataFrame:
     """Each row as a JSON object, unless the query has made bodies of its own."""
     if "body" in rows.columns and set(rows.columns) <= _OF_MESSAGES:
         return rows
     return rows.selectExpr("to_json(struct(*)) AS body")
 
 
-def check_sink(name: str, sink: Sink, rows: DataFrame) -> None:
+def check_sink(name: str, sink: SinkDefinition, rows: DataFrame) -> None:
     """Raises ConfigError if these rows cannot go there, and PipelineError if Spark cannot compute
     them in this mode."""
     try:
         if sink.topic:
-            check_columns(messages_of(rows).schema, sink.topic)
+            check_columns(to_messages(rows).schema, sink.topic)
         else:
             _check_partition_columns(partition_columns(sink), rows.schema)
         _check_streamable(rows, sink.mode)
     except ConfigError as failure:
         raise ConfigError(f"sinks.{name}: {failure}") from None
     except PySparkException as failure:
-        raise PipelineError(f"sinks.{name}: {in_words(failure)}") from None
+        raise PipelineError(f"sinks.{name}: {error_line(failure)}") from None
 
 
 def writer_to_topic(messages: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
@@ -167,7 +169,7 @@ def writer_to_topic(messages: DataFrame, options: Mapping[str, str]) -> DataStre
     return messages.writeStream.format("nsq").options(**options)
 
 
-def writer_to_files(rows: DataFrame, sink: Sink, path: str) -> DataStreamWriter:
+def writer_to_files(rows: DataFrame, sink: SinkDefinition, path: str) -> DataStreamWriter:
     """A folder for each value of the partition columns, if there are any."""
     options = {name: str(value) for name, value in sink.options.items()}
     writer = rows.writeStream.format(sink.format).options(**options).option("path", path)
@@ -175,7 +177,7 @@ def writer_to_files(rows: DataFrame, sink: Sink, path: str) -> DataStreamWriter:
     return writer.partitionBy(*columns) if columns else writer
 
 
-def start_query(
+def start_writer(
     writer: DataStreamWriter,
     name: str,
     *,
@@ -187,7 +189,7 @@ def start_query(
     return writer.trigger(**trigger).start()  # type: ignore[call-overload, no-any-return]
 
 
-def partition_columns(sink: Sink) -> list[str]:
+def partition_columns(sink: SinkDefinition) -> list[str]:
     """One may stand alone in the file."""
     columns = sink.partition_by
     return [column for column in ([columns] if isinstance(columns, str) else columns) if column]

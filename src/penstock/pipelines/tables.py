@@ -28,22 +28,22 @@ from pyspark.sql.types import (
 
 from penstock.common.errors import ConfigError
 from penstock.pipelines.lake import Lake, TopicFolder
-from penstock.pipelines.spark_errors import in_words
+from penstock.pipelines.spark_errors import error_line
 from pyspark_nsq import infer_json_schema
 
 __all__ = [
     "INFER",
     "MESSAGE_COLUMNS",
-    "is_misfit",
-    "lake_table",
+    "files_table",
+    "parse_bodies",
+    "parse_ddl",
     "parse_schema",
     "rejected_table",
     "rejection_reason",
-    "schema_for",
-    "schema_of",
+    "resolve_schema",
     "topic_table",
     "value_column",
-    "with_value",
+    "violates_schema",
 ]
 
 MESSAGES = (
@@ -61,7 +61,7 @@ MESSAGE_COLUMNS = tuple(MESSAGES.names)
 def topic_table(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
     """All that a lake has of a topic, with `topic`, `date` and `hour`, and `value` if its bodies
     have a schema. Raises LakeError if there is nothing."""
-    folder = lake.topic_in_use(topic)
+    folder = lake.existing_topic(topic)
     stored = folder.body_schema()
     schema = _with_value(None if stored is None else StructType.fromJson(stored))
     reader = spark.read.schema(_with_folders(schema)).option("basePath", str(lake.path))
@@ -77,7 +77,7 @@ def rejected_table(spark: SparkSession, lake: Lake, topic: str) -> DataFrame | N
     return spark.read.schema(schema).option("basePath", str(folder.parent)).parquet(str(folder))
 
 
-def lake_table(spark: SparkSession, files: Sequence[Path], schema: StructType | None) -> DataFrame:
+def files_table(spark: SparkSession, files: Sequence[Path], schema: StructType | None) -> DataFrame:
     """These files, without what their folders say."""
     reader = spark.read.schema(_with_value(schema))
     return reader.parquet(*map(str, files))
@@ -102,7 +102,7 @@ INFER = "infer"
 _NOT_JSON = "_corrupt_record"
 
 
-def schema_for(topic: TopicFolder, wish: str, table: DataFrame) -> StructType | None:
+def resolve_schema(topic: TopicFolder, wish: str, table: DataFrame) -> StructType | None:
     """The lake's, the wish, or none. `table` is what there is of the topic, to infer from.
 
     Raises ConfigError if the wish is no schema, or if the lake's is another one.
@@ -126,7 +126,7 @@ def parse_schema(text: str) -> StructType:
         except (OSError, ValueError) as failure:
             raise ConfigError(f"cannot read {text}: {failure}") from None
     if not content.startswith("{"):
-        return schema_of(content)
+        return parse_ddl(content)
     try:
         return StructType.fromJson(json.loads(content))
     except (ValueError, KeyError, TypeError) as failure:
@@ -172,12 +172,12 @@ def _check_extends(topic: str, known: StructType, wanted: StructType) -> None:
 _UNPARSED = "__unparsed"
 
 
-def schema_of(ddl: str) -> StructType:
+def parse_ddl(ddl: str) -> StructType:
     """Raises ConfigError if it is none. Needs a Spark that runs."""
     try:
         schema = StructType.fromDDL(ddl)
     except PySparkException as failure:
-        raise ConfigError(f"{ddl!r} is no schema: {in_words(failure)}") from None
+        raise ConfigError(f"{ddl!r} is no schema: {error_line(failure)}") from None
     if not isinstance(schema, StructType) or not schema.fields:
         raise ConfigError(f"{ddl!r} is no schema: it has no fields")
     names = [field.name.lower() for field in schema.fields]
@@ -187,7 +187,7 @@ def schema_of(ddl: str) -> StructType:
     return schema
 
 
-def with_value(messages: DataFrame, schema: StructType) -> DataFrame:
+def parse_bodies(messages: DataFrame, schema: StructType) -> DataFrame:
     """The same with the fields of the body in a struct `value` as well."""
     fields = [StructField(field.name, field.dataType) for field in schema.fields]
     kind = StructType([*fields, StructField(_UNPARSED, StringType())])
@@ -196,8 +196,8 @@ def with_value(messages: DataFrame, schema: StructType) -> DataFrame:
     return messages.withColumn("value", value)
 
 
-def is_misfit(schema: StructType) -> Column:
-    """Whether a body does not fit, of rows that `with_value` has made."""
+def violates_schema(schema: StructType) -> Column:
+    """Whether a body does not fit, of rows that `parse_bodies` has made."""
     value = sql.col("value")
     required = [field.name for field in schema.fields if not field.nullable]
     missing = (value.getField(name).isNull() for name in required)
