@@ -27,7 +27,7 @@ from penstock.client import ClientConfig, Consumer, Message, Producer
 from penstock.common.errors import ClientError, HttpRequestError
 from penstock.net.http_client.client import HttpClient
 from penstock.protocol import commands
-from penstock.storage.ranges import RangeSet
+from penstock.storage.progress import RangeSet
 
 __all__ = ["Account", "Order", "Where"]
 

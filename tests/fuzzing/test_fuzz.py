@@ -17,7 +17,7 @@ from fuzz.targets import TARGETS, Target, load_target
 from penstock.net.http_server.bodies import SizedBody
 from penstock.protocol.buffer import ReceiveBuffer
 from penstock.protocol.snappy import Snappy
-from penstock.storage import scan
+from penstock.storage import batch
 
 pytestmark = pytest.mark.usefixtures("damaged_on_purpose")
 
@@ -76,7 +76,7 @@ def gives_up_at_damage(window: Any, _position: int) -> int:
         ("lookupd", ReceiveBuffer, "want", wants_too_much),
         ("layers", Snappy, "_skip_what_is_there", skips_too_much),
         ("http_server", SizedBody, "feed", reads_too_little),
-        ("log_recovery", scan, "_next_header", gives_up_at_damage),
+        ("log_recovery", batch, "_next_header", gives_up_at_damage),
     ],
 )
 def test_a_bug_would_be_noticed(

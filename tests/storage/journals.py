@@ -1,8 +1,7 @@
 """Cursors to write, and what another process finds of them."""
 
 from penstock.storage import Cursors, Finding
-from penstock.storage.file_pool import FilePool
-from penstock.storage.files import Files
+from penstock.storage.files import FilePool, Files
 
 __all__ = ["journal_names", "new_cursors", "reloaded"]
 

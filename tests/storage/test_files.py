@@ -1,12 +1,19 @@
-"""Real files: what only they can show. What all kinds share is in tests/testing/test_files.py."""
+"""Real files, the file pool and background removal. tests/testing/test_files.py tests all kinds."""
 
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.storage.frames import WALL_NS, frames
 
-from penstock.storage.files import RealFiles, append_to, storage_error, write_all
+from penstock.common.errors import StorageError
+from penstock.storage import BackgroundRemover, DataPath, LogSettings
+from penstock.storage import files as files_module
+from penstock.storage.files import FilePool, Handle, RealFiles, append_to, storage_error, write_all
 from penstock.testing import FaultyFiles, MemoryFiles
+from penstock.testing.waiting import wait_until
 
 
 def test_what_is_made_is_its_users_alone(tmp_path: Path) -> None:
@@ -77,3 +84,178 @@ def test_an_error_says_what_failed_and_why() -> None:
 
     assert "cannot write to data/t: disk full (No space left on device)" == str(error)
     assert "disk full (No space left on device)" == error.reason
+
+
+@pytest.fixture
+def pool(memory_files: MemoryFiles) -> FilePool:
+    return FilePool(memory_files, 2)
+
+
+def created(pool: FilePool, count: int) -> list[Handle]:
+    handles = [pool.handle(f"data/{at}") for at in range(count)]
+    for handle in handles:
+        handle.create().write(handle.path.encode(), 0)
+    return handles
+
+
+def test_the_one_opened_longest_ago_is_closed(pool: FilePool) -> None:
+    first, second, third = created(pool, 3)
+
+    assert 2 == len(pool)
+    assert (True, False, False) == (first.file is None, second.file is None, third.file is None)
+
+
+def test_a_closed_file_opens_itself_again(pool: FilePool) -> None:
+    handles = created(pool, 5)
+
+    assert [handle.path.encode() for handle in handles] == [
+        handle.open().read(0, 100) for handle in handles
+    ]
+    assert 2 == len(pool)
+
+
+def test_a_pinned_file_stays_open(pool: FilePool) -> None:
+    first = created(pool, 1)[0]
+    file = first.pin()
+    others = [pool.handle(f"data/other-{at}") for at in range(3)]
+    for other in others:
+        other.create()
+
+    assert file is first.file
+    assert 2 == len(pool)
+
+
+def test_closing_waits_for_the_last_pin(pool: FilePool) -> None:
+    handle = created(pool, 1)[0]
+    handle.pin()
+    handle.pin()
+    handle.close()
+    handle.unpin()
+    assert handle.file is not None
+
+    handle.unpin()
+    assert handle.file is None
+    assert 0 == len(pool)
+
+
+def test_when_all_are_pinned_more_are_opened(pool: FilePool) -> None:
+    for handle in created(pool, 2):
+        handle.pin()
+    pool.handle("data/more").create()
+
+    assert 3 == len(pool)
+
+
+ONE_MESSAGE = LogSettings(max_bytes_per_file=100)
+
+
+class SlowFiles(RealFiles):
+    """Removes nothing before `go_on` is set; fails as often as `failures` says."""
+
+    def __init__(self) -> None:
+        self.go_on = threading.Event()
+        self.failures = 0
+
+    def remove(self, path: str) -> None:
+        assert self.go_on.wait(60)
+        if self.failures:
+            self.failures -= 1
+            raise PermissionError(1, "Operation not permitted")
+        super().remove(path)
+
+
+@pytest.fixture
+def files() -> Iterator[SlowFiles]:
+    files = SlowFiles()
+    yield files
+    files.go_on.set()
+
+
+def opened(path: Path, files: SlowFiles, failures: list[StorageError] | None = None) -> DataPath:
+    told = failures if failures is not None else []
+    remover = BackgroundRemover(files, told.append)
+    return DataPath.open(str(path), ONE_MESSAGE, remover=remover)
+
+
+def files_below(path: Path) -> list[str]:
+    return sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.is_file())
+
+
+def test_a_topic_is_deleted_before_its_files_are_removed(tmp_path: Path, files: SlowFiles) -> None:
+    data_path = opened(tmp_path, files)
+    for _ in range(2):  # the second while the first is still being removed
+        store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
+        for body in "abc":
+            store.log.append(frames(body), WALL_NS)
+        data_path.remove_topic("t", wall_ns=WALL_NS)
+
+    assert [] == data_path.topics()
+    assert ["t~removed-1", "t~removed-2"] == sorted(
+        each.name for each in (tmp_path / "topics").iterdir()
+    )
+    files.go_on.set()
+    wait_until(lambda: not list((tmp_path / "topics").iterdir()), "the files to be removed")
+    data_path.close()
+
+
+def test_what_a_process_did_not_remove_the_next_one_does(tmp_path: Path, files: SlowFiles) -> None:
+    data_path = opened(tmp_path, files)
+    data_path.open_topic("t", wall_ns=WALL_NS)
+    data_path.remove_topic("t", wall_ns=WALL_NS)
+    data_path._lock.close()  # the process has ended
+
+    again = SlowFiles()
+    data_path = opened(tmp_path, again)
+    data_path.open_topic("t", wall_ns=WALL_NS)
+    data_path.remove_topic("t", wall_ns=WALL_NS)
+    again.go_on.set()
+    wait_until(lambda: not list((tmp_path / "topics").iterdir()), "the files to be removed")
+    data_path.close()
+
+
+def test_a_segment_is_trimmed_before_its_file_is_removed(tmp_path: Path, files: SlowFiles) -> None:
+    data_path = opened(tmp_path, files)
+    store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
+    for body in "abc":
+        store.log.append(frames(body), WALL_NS)
+    store.log.trim(lambda _first, _end: False, WALL_NS)
+
+    assert 1 == len(store.log.segments)
+    assert 3 == sum(name.endswith(".log") for name in files_below(tmp_path))
+    files.go_on.set()
+    wait_until(
+        lambda: 1 == sum(name.endswith(".log") for name in files_below(tmp_path)),
+        "the files to be removed",
+    )
+    data_path.close()
+
+
+def test_a_file_that_cannot_be_removed_is_reported_and_tried_again(
+    tmp_path: Path, files: SlowFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files_module, "RETRY_SECONDS", 0.01)
+    failures: list[StorageError] = []
+    files.failures = 1
+    files.go_on.set()
+    data_path = opened(tmp_path, files, failures)
+    data_path.open_topic("t", wall_ns=WALL_NS)
+    data_path.remove_topic("t", wall_ns=WALL_NS)
+
+    wait_until(lambda: not list((tmp_path / "topics").iterdir()), "the files to be removed")
+    data_path.close()
+    removed = f"{tmp_path}/topics/t~removed-1"
+    assert [f"cannot remove {removed}: Operation not permitted"] == [str(each) for each in failures]
+
+
+def test_closing_does_not_wait_for_everything(tmp_path: Path, files: SlowFiles) -> None:
+    remover = BackgroundRemover(files, print)
+    for name in "abc":
+        (tmp_path / name).touch()
+        remover.remove(str(tmp_path / name))
+    closing = threading.Thread(target=remover.close)
+    closing.start()
+    wait_until(lambda: remover._is_closing, "the remover to be closed")
+    files.go_on.set()
+    closing.join()
+
+    assert ["b", "c"] == files_below(tmp_path)

@@ -1,8 +1,9 @@
-"""File names say what a file is, and strangers are recognised."""
+"""Names of files, and the text of issues."""
 
 import pytest
 
 from penstock.storage import layout
+from penstock.storage.layout import Finding
 
 
 def test_names_of_segments_sort_as_their_numbers_do() -> None:
@@ -63,3 +64,25 @@ def test_a_topic_that_is_being_removed_is_recognised() -> None:
     assert layout.maybe_removed("orders") is None
     assert layout.maybe_removed(layout.removed_name("no topic", 1)) is None
     assert layout.maybe_removed("orders~removed-x") is None
+
+
+@pytest.mark.parametrize(
+    ("finding", "line"),
+    [
+        (Finding("f", "is odd", is_damage=True), "f: is odd"),
+        (
+            Finding("f", "is odd", is_damage=True, first_byte=10, end_byte=20),
+            "f: is odd (bytes 10 to 19)",
+        ),
+        (
+            Finding("f", "is odd", True, 10, 20, 5, 8),
+            "f: is odd (bytes 10 to 19, messages 5 to 7)",
+        ),
+        (
+            Finding("f", "is odd", is_damage=True, first_seq=5),
+            "f: is odd (messages 5 and on)",
+        ),
+    ],
+)
+def test_it_says_what_it_knows(finding: Finding, line: str) -> None:
+    assert line == str(finding)

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from penstock.storage import batch, clean_shutdown, cursor_journal, index, layout
+from penstock.storage import batch, cursor_journal, data_dir, index, layout
 
 PAGE = (Path(__file__).parents[2] / "docs" / "log_format.md").read_text()
 
@@ -64,7 +64,7 @@ def test_its_files_are_those_of_the_layout() -> None:
 
 
 def test_its_format_is_the_current_one() -> None:
-    assert f"format **{clean_shutdown.FORMAT_VERSION}**" in PAGE
-    assert clean_shutdown.__doc__ is not None
-    example = re.findall(r"^    (.*)$", clean_shutdown.__doc__, re.MULTILINE)
+    assert f"format **{data_dir.FORMAT_VERSION}**" in PAGE
+    assert data_dir.__doc__ is not None
+    example = re.findall(r"^    (.*)$", data_dir.__doc__, re.MULTILINE)
     assert "\n".join(example) in section("The marker")

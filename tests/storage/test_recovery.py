@@ -6,10 +6,10 @@ from tests.seeds import fresh_random
 from tests.storage.frames import bodies_in, frames
 
 from penstock.storage.batch import HEADER_BYTES
-from penstock.storage.file_pool import FilePool
-from penstock.storage.issue import Finding
-from penstock.storage.recovery import Loaded, load_segments
+from penstock.storage.files import FilePool
+from penstock.storage.layout import Finding
 from penstock.storage.segment import Segment
+from penstock.storage.topic_storage import Loaded, load_segments
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 
 FIRST_SEQ = 100

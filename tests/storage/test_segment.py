@@ -8,7 +8,7 @@ from tests.storage.frames import bodies_in, frames
 from penstock.common.errors import CorruptBatchError
 from penstock.storage import index as index_module
 from penstock.storage.batch import HEADER_BYTES
-from penstock.storage.file_pool import FilePool
+from penstock.storage.files import FilePool
 from penstock.storage.segment import Segment, read_checkpoint
 from penstock.testing import FaultyFiles, MemoryFiles
 

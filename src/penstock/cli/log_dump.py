@@ -14,12 +14,11 @@ import click
 
 from penstock.common.errors import CorruptBatchError, StorageError
 from penstock.protocol import frames as wire
-from penstock.storage.batch import Batch, split_frames
+from penstock.storage.batch import BadBytes, Batch, split_frames, walk
 from penstock.storage.cursor_journal import BadRecord, walk_journal
 from penstock.storage.files import File, RealFiles, storage_error
 from penstock.storage.index import DeferredIndex, maybe_checkpoint, maybe_deferred, maybe_index
 from penstock.storage.layout import maybe_generation, maybe_index_seq
-from penstock.storage.scan import BadBytes, walk
 
 __all__ = ["command"]
 

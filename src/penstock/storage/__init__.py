@@ -1,19 +1,17 @@
 """The append-only log under every topic, and the cursors of its channels."""
 
-from penstock.storage.background_removal import BackgroundRemover
 from penstock.storage.batch import FoundBatch, split_frames
 from penstock.storage.check import check_data_path
 from penstock.storage.cursors import Cursors
 from penstock.storage.data_dir import DataPath
-from penstock.storage.files import Files, RealFiles
+from penstock.storage.files import BackgroundRemover, Files, RealFiles
 from penstock.storage.fsync import GroupCommit
 from penstock.storage.index import DeferredBatch
-from penstock.storage.issue import Finding
-from penstock.storage.progress import Note, Progress
-from penstock.storage.ranges import RangeSet, runs_of
+from penstock.storage.layout import Finding
+from penstock.storage.progress import Note, Progress, RangeSet, runs_of
 from penstock.storage.reader import LogReader, Read, Trimmed
+from penstock.storage.retention import LogSettings, Retention
 from penstock.storage.segment import Run, SegmentInfo
-from penstock.storage.settings import LogSettings, Retention
 from penstock.storage.topic_log import READ_BYTES, TopicLog
 from penstock.storage.topic_storage import TopicStore, close_stores
 

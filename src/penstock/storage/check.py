@@ -11,12 +11,11 @@ import os
 from itertools import zip_longest
 
 from penstock.common.errors import CorruptBatchError, DataPathError
-from penstock.storage.batch import Batch, split_frames
+from penstock.storage.batch import BadBytes, Batch, split_frames, walk
 from penstock.storage.cursor_journal import BadRecord
-from penstock.storage.cursor_journal_files import current_generation, read_journals
+from penstock.storage.cursors import current_generation, read_journals
 from penstock.storage.data_dir import REAL_FILES, lock_data_path, verify_data_path
-from penstock.storage.file_pool import FilePool
-from penstock.storage.files import Files, storage_error
+from penstock.storage.files import FilePool, Files, storage_error
 from penstock.storage.index import (
     Checkpoint,
     DeferredIndex,
@@ -25,19 +24,18 @@ from penstock.storage.index import (
     maybe_deferred,
     maybe_index,
 )
-from penstock.storage.issue import Finding
 from penstock.storage.layout import (
     BAD_SUFFIX,
     FORMAT_NAME,
     NEW_SUFFIX,
     TOPICS_NAME,
+    Finding,
     cursors_name,
     index_name,
     maybe_removed,
     maybe_segment_seq,
     segment_name,
 )
-from penstock.storage.scan import BadBytes, walk
 from penstock.storage.segment import Segment
 
 __all__ = ["check_data_path"]

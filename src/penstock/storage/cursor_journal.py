@@ -32,7 +32,7 @@ from typing import NamedTuple
 from google_crc32c import value as crc32c
 
 from penstock.common.errors import CorruptBatchError
-from penstock.storage.issue import Finding
+from penstock.storage.layout import Finding
 from penstock.storage.progress import Note, Progress
 
 __all__ = [

@@ -1,28 +1,55 @@
-"""The folder that holds the logs of all topics.
+"""The data path: the folder with the logs of all topics, and its format file.
 
-One process at a time has it: the folder itself is locked. Before anything in it is changed, it is
-made sure that all of it is ours to change; if not, a DataPathError says so in one line.
+One process at a time uses a data path, which it locks. Before it changes anything, it checks that
+the folder contains only files of a known format; otherwise it raises DataPathError.
+
+The format file `penstock.format` records the version of the format and how the last run ended. It
+is text:
+
+    penstock data path
+    format 1
+    boot 7e340d32-169b-42a8-8e62-ea3d15afc667
+    closed
+    removed below 1794798614919625
+
+`boot` is the boot ID of the machine when the data path was last opened. The next line is `open`
+while a process has the data path open. If it is `open` and the boot ID has changed, the machine
+went down meanwhile, and writes that were not fsynced may be lost.
+
+`removed below` is above every sequence number of the deleted topics. A topic that is created again
+starts there or later, so that no sequence number is used twice.
 """
 
 import contextlib
+import re
+from typing import NamedTuple
 
 from penstock.common import names
 from penstock.common.errors import DataPathError
-from penstock.storage.background_removal import ImmediateRemover, Remover
-from penstock.storage.clean_shutdown import LastEnd, Marker, read_marker, write_marker
-from penstock.storage.file_pool import FilePool
-from penstock.storage.files import Files, Lock, RealFiles, storage_error
-from penstock.storage.issue import Finding
+from penstock.storage.files import (
+    FilePool,
+    Files,
+    ImmediateRemover,
+    Lock,
+    RealFiles,
+    Remover,
+    storage_error,
+    write_all,
+)
 from penstock.storage.layout import (
+    FORMAT_NAME,
+    NEW_SUFFIX,
     TOPICS_NAME,
+    Finding,
     is_another_nsqds,
     is_known_in_topic,
     maybe_removed,
     removed_name,
 )
-from penstock.storage.settings import LogSettings
+from penstock.storage.retention import LogSettings
 from penstock.storage.topic_log import TopicLog
 from penstock.storage.topic_storage import (
+    LastEnd,
     TopicStore,
     close_stores,
     create_store,
@@ -30,7 +57,78 @@ from penstock.storage.topic_storage import (
     seq_of_time,
 )
 
-__all__ = ["REAL_FILES", "DataPath", "lock_data_path", "verify_data_path"]
+__all__ = [
+    "FORMAT_VERSION",
+    "REAL_FILES",
+    "DataPath",
+    "Marker",
+    "lock_data_path",
+    "read_marker",
+    "verify_data_path",
+    "write_marker",
+]
+
+FORMAT_VERSION = 1
+
+_TEXT = re.compile(
+    r"penstock data path\nformat (\d+)\n"
+    r"(?:boot (\S*)\n(open|closed)\n)?(?:removed below (\d+)\n)?.*",
+    re.DOTALL,
+)
+_SIZE_MAX = 4096
+
+
+class Marker(NamedTuple):
+    """What the file says besides the format, which is ours."""
+
+    boot_id: str
+    is_open: bool
+    removed_below: int = 0
+
+    def last_end(self, boot_id: str) -> LastEnd:
+        """How the last run ended, `boot_id` being today's."""
+        if not self.is_open:
+            return LastEnd.CLEAN
+        return LastEnd.CRASH if self.boot_id == boot_id else LastEnd.POWER_LOSS
+
+
+def read_marker(files: Files, folder: str) -> Marker | None:
+    """What the marker of a data path says, or None if there is none.
+
+    Raises DataPathError if it is not a marker, or one of a format that we do not know.
+    """
+    path = f"{folder}/{FORMAT_NAME}"
+    try:
+        with contextlib.closing(files.open(path, "read")) as file:
+            text = file.read(0, _SIZE_MAX).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise DataPathError(f"{path} is not a Penstock format marker")
+    if int(match[1]) > FORMAT_VERSION:
+        raise DataPathError(
+            f"data path {folder} has format {match[1]}, written by a newer version; "
+            f"this one knows up to {FORMAT_VERSION}"
+        )
+    return Marker(match[2] or "", match[3] != "closed", int(match[4] or 0))
+
+
+def write_marker(files: Files, folder: str, marker: Marker) -> None:
+    """Replaces the marker, so that at any moment there is a whole one."""
+    path = f"{folder}/{FORMAT_NAME}"
+    state = "open" if marker.is_open else "closed"
+    text = f"penstock data path\nformat {FORMAT_VERSION}\nboot {marker.boot_id}\n{state}\n"
+    if marker.removed_below:
+        text += f"removed below {marker.removed_below}\n"
+    with contextlib.suppress(FileNotFoundError):
+        files.remove(path + NEW_SUFFIX)
+    with contextlib.closing(files.open(path + NEW_SUFFIX, "create")) as file:
+        write_all(file, [text.encode()], 0)
+        file.sync()
+    files.rename(path + NEW_SUFFIX, path)
+    files.sync_folder(folder)
+
 
 REAL_FILES = RealFiles()
 

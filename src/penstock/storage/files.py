@@ -1,8 +1,16 @@
-"""The few things the log asks of a file system, and the real one.
+"""File access: the interface, the real file system, background removal, and the pool of open files.
 
-Everything that the log does to a disk goes through `Files` and `File`. That they are so few is what
-lets a test keep files in memory, pull the plug, or fail the nth write (`penstock.testing`). They
-raise `OSError`, as the system does; turning that into an `Error` is their caller's work.
+Storage accesses the disk only through `Files` and `File`. Tests replace them with files in memory
+that can lose power or fail the nth write (`penstock.testing`). Both raise `OSError`; the callers
+convert it with `storage_error`.
+
+Removing a large file takes tens of milliseconds. nsqd therefore removes files in a thread
+(`BackgroundRemover`). Before the removal, the log drops the segment, or the topic's folder is
+renamed: if the process ends first, the next start removes the remaining files.
+
+`FilePool` limits the number of open files. A `Handle` reopens its file when needed. If too many are
+open, the pool closes the one that was opened first: tracking the last use would cost every append
+something, and closing a busy file costs only one more open per `open_max` others.
 """
 
 import contextlib
@@ -10,15 +18,30 @@ import ctypes
 import errno
 import fcntl
 import os
+import queue
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from penstock.common.errors import StorageError
 
-__all__ = ["File", "Files", "Lock", "Mode", "RealFiles", "append_to", "storage_error", "write_all"]
-
+__all__ = [
+    "BackgroundRemover",
+    "File",
+    "FilePool",
+    "Files",
+    "Handle",
+    "ImmediateRemover",
+    "Lock",
+    "Mode",
+    "RealFiles",
+    "Remover",
+    "append_to",
+    "storage_error",
+    "write_all",
+]
 
 # To read; to read and write; to do that with a file that must not be there yet.
 Mode = Literal["read", "write", "create"]
@@ -219,3 +242,184 @@ def storage_error(doing: str, path: str, error: OSError) -> StorageError:
 
 def _open_folder(path: str) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+# Delay before a failed removal is retried.
+RETRY_SECONDS = 10.0
+
+
+class Remover(Protocol):
+    """Removes files that are no longer needed. Missing files are ignored."""
+
+    def remove(self, path: str) -> None:
+        """Removes a file."""
+
+    def remove_folder(self, path: str) -> None:
+        """Removes a folder with the files in it."""
+
+    def close(self) -> None:
+        """Stops removing; the next start removes the remaining files."""
+
+
+class ImmediateRemover:
+    """Removes files before it returns, and raises OSError if it cannot."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._files.remove(path)
+
+    def remove_folder(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            for name in self._files.names(path):
+                self._files.remove(f"{path}/{name}")
+            self._files.remove(path)
+
+    def close(self) -> None:
+        pass
+
+
+class _Removal(NamedTuple):
+    run: Callable[[str], None]
+    path: str
+
+
+class BackgroundRemover:
+    """Removes files in a thread, one after the other. If one cannot be removed, `on_failure` is
+    called in that thread, and the removal is retried later."""
+
+    def __init__(self, files: Files, on_failure: Callable[[StorageError], object]) -> None:
+        self._remover = ImmediateRemover(files)
+        self._on_failure = on_failure
+        self._removals: queue.SimpleQueue[_Removal | None] = queue.SimpleQueue()
+        self._failed: list[_Removal] = []
+        self._is_closing = False
+        self._thread: threading.Thread | None = None
+
+    def remove(self, path: str) -> None:
+        self._add(_Removal(self._remover.remove, path))
+
+    def remove_folder(self, path: str) -> None:
+        self._add(_Removal(self._remover.remove_folder, path))
+
+    def close(self) -> None:
+        """Ends the thread after the removal in progress."""
+        if self._thread is not None:
+            self._is_closing = True
+            self._removals.put(None)
+            self._thread.join()
+
+    def _add(self, removal: _Removal) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="remover", daemon=True)
+            self._thread.start()
+        self._removals.put(removal)
+
+    # In the thread
+
+    def _work(self) -> None:
+        while not self._is_closing:
+            try:
+                removal = self._removals.get(timeout=RETRY_SECONDS if self._failed else None)
+            except queue.Empty:
+                failed, self._failed = self._failed, []
+                for removal in failed:
+                    self._try(removal)
+            else:
+                if removal is not None:
+                    self._try(removal)
+
+    def _try(self, removal: _Removal) -> None:
+        try:
+            removal.run(removal.path)
+        except OSError as error:
+            self._failed.append(removal)
+            self._on_failure(storage_error("remove", removal.path, error))
+
+
+class Handle:
+    """A file by its path. `file` is the open file or None: use `handle.file or handle.open()`."""
+
+    __slots__ = ("_is_leaving", "_pins", "_pool", "file", "path")
+
+    def __init__(self, pool: "FilePool", path: str) -> None:
+        self.path = path
+        self.file: File | None = None
+        self._pool = pool
+        self._pins = 0
+        self._is_leaving = False
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether another thread may be using the file."""
+        return self._pins > 0
+
+    def open(self) -> File:
+        """The file, opened if it is not."""
+        if self.file is None:
+            self.file = self._pool.admit(self, "write")
+        return self.file
+
+    def create(self) -> File:
+        """The file, which must not be there yet."""
+        self.file = self._pool.admit(self, "create")
+        return self.file
+
+    def pin(self) -> File:
+        """The file, which stays open until `unpin`, so that another thread may use it."""
+        file = self.open()
+        self._pins += 1
+        return file
+
+    def unpin(self) -> None:
+        """Takes one `pin` back."""
+        self._pins -= 1
+        if self._is_leaving:
+            self.close()
+
+    def close(self) -> None:
+        """Closes the file, now or when the last pin is taken back."""
+        self._is_leaving = self.is_pinned
+        if self.file is not None and not self.is_pinned:
+            self._pool.dismiss(self)
+
+
+class FilePool:
+    """The handles that are open now, the one opened longest ago first."""
+
+    def __init__(self, files: Files, open_max: int, remover: Remover | None = None) -> None:
+        """`remover` removes trimmed segments; by default they are removed at once."""
+        self.files = files
+        self.remover = remover or ImmediateRemover(files)
+        self._open_max = open_max
+        self._open: dict[Handle, None] = {}
+
+    def __len__(self) -> int:
+        """How many files are open."""
+        return len(self._open)
+
+    def handle(self, path: str) -> Handle:
+        """A handle for a file, which is not opened yet."""
+        return Handle(self, path)
+
+    def admit(self, handle: Handle, mode: Mode) -> File:
+        """Opens a handle's file, and closes another if there would be too many."""
+        if len(self._open) >= self._open_max:
+            self._dismiss_oldest()
+        file = self.files.open(handle.path, mode)
+        self._open[handle] = None
+        return file
+
+    def dismiss(self, handle: Handle) -> None:
+        """Closes a handle's file."""
+        assert handle.file is not None
+        del self._open[handle]
+        handle.file.close()
+        handle.file = None
+
+    def _dismiss_oldest(self) -> None:
+        oldest = next((handle for handle in self._open if not handle.is_pinned), None)
+        if oldest is not None:
+            self.dismiss(oldest)

@@ -21,8 +21,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from penstock.common.errors import InternalError, StorageError
-from penstock.storage.file_pool import Handle
-from penstock.storage.files import Files, storage_error
+from penstock.storage.files import Files, Handle, storage_error
 from penstock.storage.segment import Segment
 
 __all__ = [

@@ -1,22 +1,23 @@
-"""What the files of a data path are called, and how names are told apart. Pure.
+"""Names of the files in a data path, and issues found in them. Pure.
 
     DATA_PATH/
       penstock.format                      the format's version, and whether the last run ended well
       topics/
         orders/                            the folder of the topic `orders`
-          00001763240000000000.log         a segment, named for its first sequence number
-          00001763240000000000.index       what is known of the segment: a cache
+          00001763240000000000.log         a segment, named after its first sequence number
+          00001763240000000000.index       index of the segment: a cache
           00001763240000000000.log.bad     damaged bytes that recovery took out of the segment
           cursors.7                        the journal of the channels, seventh generation
           cursors.bad                      damaged bytes of the journal
-        orders~removed-1/                  a topic that was deleted, until its files are removed
-      importing/                           a data path in the making, to become part of this one
+        orders~removed-1/                  a deleted topic, until its files are removed
+      importing/                           an import in progress, to become part of this data path
       shard-1/                             the data path of another nsqd of this machine
 
-A name with `.new` added is a file that was not finished: it is removed when it is found.
+A name with `.new` added is an unfinished file; the next start removes it.
 """
 
 import re
+from dataclasses import dataclass
 
 from penstock.common import names
 
@@ -27,6 +28,7 @@ __all__ = [
     "IMPORTING_NAME",
     "NEW_SUFFIX",
     "TOPICS_NAME",
+    "Finding",
     "cursors_name",
     "index_name",
     "is_another_nsqds",
@@ -123,3 +125,37 @@ def maybe_removed(folder: str) -> int | None:
     """The number in the name of a folder made by `removed_name`; None for other folders."""
     match = _REMOVED.fullmatch(folder)
     return int(match[2]) if match and names.name_of_file(match[1]) is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found, or what recovery found and did about it; `str` of it is one line.
+
+    `is_damage` tells what should never happen, and may have cost messages that were acknowledged,
+    from what an ordinary crash leaves behind. Positions are bytes in the file, sequence numbers
+    those of the messages concerned, both `[first, end)`; None where that is not known or has no
+    meaning.
+    """
+
+    path: str
+    problem: str
+    is_damage: bool
+    first_byte: int | None = None
+    end_byte: int | None = None
+    first_seq: int | None = None
+    end_seq: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}{self._where()}"
+
+    def _where(self) -> str:
+        parts = []
+        if self.first_byte is not None and self.end_byte is not None:
+            parts.append(f"bytes {self.first_byte} to {self.end_byte - 1}")
+        if self.first_seq is not None and self.first_seq == self.end_seq:
+            pass  # They cost no message.
+        elif self.first_seq is not None and self.end_seq is not None:
+            parts.append(f"messages {self.first_seq} to {self.end_seq - 1}")
+        elif self.first_seq is not None:
+            parts.append(f"messages {self.first_seq} and on")
+        return f" ({', '.join(parts)})" if parts else ""

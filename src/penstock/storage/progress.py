@@ -1,17 +1,146 @@
-"""What one channel has finished of its topic. Pure: it knows no file and no log.
+"""Progress of one channel: which messages it has finished. Pure.
 
-A sequence number is finished if it is below `floor` or in one of the finished ranges above it; all
-others are open. Invariants: `floor` itself is open, and `notes` holds open numbers only. So the
-memory that this takes is bounded by what is open below the highest number finished, however long
-the topic's history is.
+A sequence number is finished if it is below `floor` or in a finished range above it; all others
+are open. Invariants: `floor` is open, and only open messages have a retry state. So the memory
+needed is bounded by the open messages below the highest finished one, however long the topic's
+history is.
+
+`RangeSet` stores a set of numbers as ranges `[first, end)`, where `end` is not included. Invariant:
+the ranges are sorted, not empty, and do not touch or overlap, so each set has one representation.
+Adding a range takes a binary search and, if it joins no other range, moves the ranges above it.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
 from typing import NamedTuple
 
-from penstock.storage.ranges import RangeSet
+__all__ = ["Note", "Progress", "RangeSet", "runs_of"]
 
-__all__ = ["Note", "Progress"]
+
+class RangeSet:
+    """Sorted, disjoint ranges; `total` is how many numbers they hold together."""
+
+    __slots__ = ("_ends", "_firsts", "total")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        self.total = 0
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return zip(self._firsts, self._ends, strict=True)
+
+    def __len__(self) -> int:
+        """How many ranges there are, which is what a set costs in memory."""
+        return len(self._firsts)
+
+    @property
+    def end(self) -> int:
+        """The number after the highest one; 0 for the empty set."""
+        return self._ends[-1] if self._ends else 0
+
+    def add(self, first: int, end: int) -> None:
+        """Adds every number of `[first, end)`; some may be in the set already."""
+        if first >= end:
+            return
+        # Ranges low..high - 1 touch or overlap the new one and become one with it.
+        low = bisect_left(self._ends, first)
+        high = bisect_right(self._firsts, end)
+        held = 0
+        if low < high:
+            first = min(first, self._firsts[low])
+            end = max(end, self._ends[high - 1])
+            held = self._held(low, high)
+        self._firsts[low:high] = [first]
+        self._ends[low:high] = [end]
+        self.total += end - first - held
+
+    def update(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Adds many ranges, which may overlap each other and the set. Fastest if they are sorted
+        and above the set."""
+        added = sorted(ranges)
+        if not added:
+            return
+        low = bisect_left(self._ends, added[0][0])
+        self.total -= self._held(low, len(self._ends))
+        firsts: list[int] = []
+        ends: list[int] = []
+        for first, end in merge(zip(self._firsts[low:], self._ends[low:], strict=True), added):
+            if not ends or first > ends[-1]:
+                if first < end:
+                    firsts.append(first)
+                    ends.append(end)
+            elif end > ends[-1]:
+                ends[-1] = end
+        self._firsts[low:], self._ends[low:] = firsts, ends
+        self.total += self._held(low, len(ends) + low)
+
+    def drop_below(self, seq: int) -> None:
+        """Removes every number below `seq`."""
+        keep = bisect_right(self._ends, seq)
+        self.total -= self._held(0, keep)
+        del self._firsts[:keep], self._ends[:keep]
+        if self._firsts and self._firsts[0] < seq:
+            self.total -= seq - self._firsts[0]
+            self._firsts[0] = seq
+
+    def covers(self, first: int, end: int) -> bool:
+        """Whether all of `[first, end)` is in the set."""
+        at = bisect_right(self._firsts, first) - 1
+        return first >= end or (at >= 0 and self._ends[at] >= end)
+
+    def count(self, first: int, end: int) -> int:
+        """How many numbers of `[first, end)` are in the set."""
+        if not self._firsts or (first <= self._firsts[0] and end >= self._ends[-1]):
+            return self.total
+        return sum(stop - start for start, stop in self._clipped(first, end))
+
+    def first_outside(self, number: int) -> int:
+        """The first number from `number` on that is not in the set."""
+        at = bisect_right(self._firsts, number) - 1
+        return max(number, self._ends[at]) if at >= 0 else number
+
+    def gaps(self, first: int, end: int) -> list[tuple[int, int]]:
+        """The ranges of `[first, end)` that are not in the set, in order."""
+        gaps = []
+        for start, stop in self._clipped(first, end):
+            if first < start:
+                gaps.append((first, start))
+            first = stop
+        if first < end:
+            gaps.append((first, end))
+        return gaps
+
+    def _clipped(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        if first >= end:
+            return
+        low = bisect_right(self._ends, first)
+        high = bisect_left(self._firsts, end)
+        for start, stop in zip(self._firsts[low:high], self._ends[low:high], strict=True):
+            yield max(start, first), min(stop, end)
+
+    def _held(self, low: int, high: int) -> int:
+        return sum(self._ends[low:high]) - sum(self._firsts[low:high])
+
+
+def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
+    """The ranges that these numbers make up, in order; cheapest when they are one run."""
+    if not seqs:
+        return []
+    ordered = sorted(seqs)
+    first, end = ordered[0], ordered[-1] + 1
+    if len(ordered) == end - first and ordered == list(range(first, end)):
+        return [(first, end)]
+    runs = []
+    end = first
+    for seq in ordered:
+        if seq > end:
+            runs.append((first, end))
+            first = seq
+        end = seq + 1
+    runs.append((first, end))
+    return runs
 
 
 class Note(NamedTuple):

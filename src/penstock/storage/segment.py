@@ -14,16 +14,17 @@ from typing import NamedTuple
 from penstock.common.errors import CorruptBatchError
 from penstock.storage.batch import (
     HEADER_BYTES,
+    BadBytes,
     Batch,
     FoundBatch,
     batch_parts,
     decode_header,
     split_frames,
     verify_frames,
+    walk,
     whole_batches,
 )
-from penstock.storage.file_pool import FilePool
-from penstock.storage.files import File, Files, Mode, write_all
+from penstock.storage.files import File, FilePool, Files, Mode, write_all
 from penstock.storage.index import (
     CHECKPOINT_BYTES,
     INDEX_SPACING_BYTES,
@@ -36,9 +37,7 @@ from penstock.storage.index import (
     maybe_deferred,
     maybe_index,
 )
-from penstock.storage.issue import Finding
-from penstock.storage.layout import index_name, segment_name
-from penstock.storage.scan import BadBytes, walk
+from penstock.storage.layout import Finding, index_name, segment_name
 
 __all__ = ["Run", "Segment", "SegmentInfo", "read_checkpoint"]
 

@@ -22,13 +22,12 @@ from itertools import islice
 
 from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage.batch import HEADER_BYTES
-from penstock.storage.file_pool import FilePool
-from penstock.storage.files import storage_error
+from penstock.storage.files import FilePool, storage_error
 from penstock.storage.fsync import FsyncJob, LogFsync, fsync_now
 from penstock.storage.index import DeferredBatch
-from penstock.storage.issue import Finding
+from penstock.storage.layout import Finding
+from penstock.storage.retention import LogSettings, Retention
 from penstock.storage.segment import Run, Segment, SegmentInfo
-from penstock.storage.settings import LogSettings, Retention
 
 __all__ = ["CHECKPOINT_SPACING_BYTES", "READ_BYTES", "TopicLog"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.storage import DataPath, Files, Finding, LogSettings, RealFiles, check_data_path
-from penstock.storage.background_removal import Remover
+from penstock.storage.files import Remover
 from penstock.testing.files import FaultyFiles, MemoryFiles
 
 __all__ = ["damage_in", "damaged_on_purpose", "data_path", "logs_stay_sound", "memory_files"]
