@@ -233,7 +233,7 @@ async def archive(addresses: list[str]) -> None:
     http = HttpClient(connect_timeout_seconds=2, request_timeout_seconds=5)
     while True:
         for address in addresses:
-            log = await NsqdApi(http, address).log_of("orders")
+            log = await NsqdApi(http, address).topic_log("orders")
             url = f"http://{address}/channel/commit?{ARCHIVE}&seq={log.next_seq}"
             await http.call("POST", url)
         await asyncio.sleep(5)

@@ -10,31 +10,14 @@ from typing import Any
 
 import msgspec
 
+from penstock.admin_api.models import TopicLogResponse
 from penstock.common.errors import HttpRequestError
 from pyspark_nsq.errors import NotStoredError
 from pyspark_nsq.http_calls import Answer, HttpCalls, Streamed
 
-__all__ = ["History", "Segment", "TopicLog"]
+__all__ = ["History"]
 
 FRAMES_TYPE = "application/vnd.penstock.frames"
-
-
-class Segment(msgspec.Struct, frozen=True):
-    """A file of a log, which has the messages from `first_seq` to before `next_seq`."""
-
-    first_seq: int
-    next_seq: int
-    bytes: int
-
-
-class TopicLog(msgspec.Struct, frozen=True):
-    """What one nsqd has of a topic: from `first_seq` to before `next_seq`."""
-
-    node_id: int
-    first_seq: int
-    next_seq: int
-    bytes: int = 0
-    segments: list[Segment] = []
 
 
 class History:
@@ -45,7 +28,7 @@ class History:
         self.topic = topic
         self._calls = calls
 
-    def log(self) -> TopicLog | None:
+    def log(self) -> TopicLogResponse | None:
         """What there is; None if the topic is not known there, or has no log."""
         answer = self._calls.get(self.base, "/topic/log", topic=self.topic)
         if answer.status == 404 and _message(answer) == "TOPIC_NOT_FOUND":
@@ -94,7 +77,7 @@ class History:
             yield answer
 
 
-def _decoded(answer: Answer) -> TopicLog:
+def _decoded(answer: Answer) -> TopicLogResponse:
     if answer.status == 404:
         raise HttpRequestError(
             answer.url, "this nsqd keeps no history; mode=channel consumes from it", status=404
@@ -102,7 +85,7 @@ def _decoded(answer: Answer) -> TopicLog:
     if answer.status != 200:
         raise answer.refusal()
     try:
-        return msgspec.json.decode(answer.body, type=TopicLog)
+        return msgspec.json.decode(answer.body, type=TopicLogResponse)
     except msgspec.DecodeError as failure:
         raise HttpRequestError(answer.url, f"unexpected answer: {failure}") from None
 

@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from penstock.admin_api.models import TopicLogResponse
 from penstock.common import names
 from penstock.common.errors import ConfigError, Error, HttpRequestError, NotConnectedError
 from pyspark_nsq.access import Access
-from pyspark_nsq.history import History, TopicLog
+from pyspark_nsq.history import History
 from pyspark_nsq.http_calls import HttpCalls
 from pyspark_nsq.offsets import TopicNode
 
@@ -40,7 +41,7 @@ class Found(NamedTuple):
     """A log, and the base URL of the nsqd that has it."""
 
     base: str
-    log: TopicLog
+    log: TopicLogResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +197,7 @@ class Nodes:
             raise answer.refusal()
         return list(answer.json().get("producers") or [])
 
-    def _log_at(self, place: Place) -> TopicLog | None:
+    def _log_at(self, place: Place) -> TopicLogResponse | None:
         return self.history(*place).log()
 
     def _tcp_address_of(self, base: str) -> str:

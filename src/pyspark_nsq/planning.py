@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from penstock.admin_api.models import LogSegment, TopicLogResponse
 from pyspark_nsq.errors import DataLossError
-from pyspark_nsq.history import Segment, TopicLog
 from pyspark_nsq.nodes import Found, Nodes
 from pyspark_nsq.offsets import EARLIEST, LATEST, SEQ_MAX, AtTime, Offsets, Position, TopicNode
 from pyspark_nsq.options import SourceOptions
@@ -75,7 +75,7 @@ def ranges_between(start: Mapping[TopicNode, int], end: Mapping[TopicNode, int])
     return [each for each in ranges if each.size > 0]
 
 
-def stored_ranges(wanted: Range, log: TopicLog) -> list[Range]:
+def stored_ranges(wanted: Range, log: TopicLogResponse) -> list[Range]:
     """The parts of a range that are in a log, as long as they come."""
     parts: list[Range] = []
     for segment in log.segments:
@@ -122,7 +122,7 @@ def split_into_tasks(
 def limit_end(
     start: Mapping[TopicNode, int],
     end: Mapping[TopicNode, int],
-    logs: Mapping[TopicNode, TopicLog],
+    logs: Mapping[TopicNode, TopicLogResponse],
     *,
     rows_max: int | None = None,
     bytes_max: int | None = None,
@@ -175,7 +175,9 @@ def _shares(wanted: Mapping[TopicNode, int], limit: int) -> dict[TopicNode, int]
 
 
 def _rows_in_bytes(
-    parts: Mapping[TopicNode, list[Range]], logs: Mapping[TopicNode, TopicLog], bytes_max: int
+    parts: Mapping[TopicNode, list[Range]],
+    logs: Mapping[TopicNode, TopicLogResponse],
+    bytes_max: int,
 ) -> dict[TopicNode, int]:
     """How many messages of each log are about `bytes_max` together; one at least of each."""
     pieces = {
@@ -196,7 +198,7 @@ def _rows_within(pieces: list[tuple[int, float]], size_bytes: float) -> int:
     return max(round(rows), 1) if pieces else 0
 
 
-def _pieces(part: Range, log: TopicLog | None) -> Iterable[tuple[int, float]]:
+def _pieces(part: Range, log: TopicLogResponse | None) -> Iterable[tuple[int, float]]:
     """How many messages of a part are in each file, and how many bytes they are likely to take."""
     for segment in log.segments if log is not None else ():
         count = min(part.end, segment.next_seq) - max(part.start, segment.first_seq)
@@ -204,7 +206,7 @@ def _pieces(part: Range, log: TopicLog | None) -> Iterable[tuple[int, float]]:
             yield count, count * _row_bytes(segment)
 
 
-def _row_bytes(segment: Segment) -> float:
+def _row_bytes(segment: LogSegment) -> float:
     return segment.bytes / (segment.next_seq - segment.first_seq)
 
 

@@ -217,7 +217,7 @@ def test_a_rewind_says_how_many_messages_come_again(
     page.get_by_role("button", name="Rewind").click()
     dialog.get_by_label("Where to move it").fill("nonsense")
     dialog.get_by_role("button", name="What will happen?").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("is no place in a log")
+    expect(dialog.get_by_role("alert")).to_contain_text("is not a position in the log")
     dialog.get_by_label("Where to move it").fill("earliest")
     dialog.get_by_role("button", name="What will happen?").click()
     expect(dialog).to_contain_text("2 of them were done with, and will come once more.")

@@ -129,7 +129,7 @@ def test_ctrl_c_leaves_it_on_a_terminal(nsqd: NsqdProcess) -> None:
     ("args", "expected"),
     [
         (["nobody-has-it"], "there is no topic nobody-has-it"),
-        (["there", "--from=1"], "that message is gone; the next one that is there is "),
+        (["there", "--from=1"], "the message is no longer stored; the first stored one is "),
         (["there", "--from=9000000000000000"], "there is no such message yet; the next one will"),
         (["there", "--from=latest", "--to=earliest"], "the range ends before it begins"),
         (["there", "--nsqd-http-address=127.0.0.1:1"], "127.0.0.1:1: Connection refused"),
@@ -149,7 +149,7 @@ def test_what_is_no_place_is_a_mistake_on_the_command_line(place: str) -> None:
     done = in_pipe("penstock", "history", "orders", "--from", place)
 
     assert 2 == done.returncode
-    assert f"'{place}' is no place in a log: earliest, latest, " in done.stderr
+    assert f"'{place}' is not a position in the log: earliest, latest, " in done.stderr
 
 
 def test_a_node_that_wants_tls_and_a_certificate_gets_both(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_channel_is_moved_on_all_its_nodes(
     [
         (["nobody-has-it", "c", "earliest"], "there is no channel c of nobody-has-it"),
         (["there", "other", "earliest"], "there is no channel other of there"),
-        (["there", "c", "1"], "that message is gone; the next one that is there is "),
+        (["there", "c", "1"], "the message is no longer stored; the first stored one is "),
         (["there", "c", "latest", "--nsqd-http-address=127.0.0.1:1"], "127.0.0.1:1/stats: "),
     ],
 )

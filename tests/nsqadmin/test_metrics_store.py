@@ -2,9 +2,9 @@
 
 import pytest
 
-from penstock.nsqadmin.cluster_client import NodeAnswer
+from penstock.admin_api.cluster import Node, NodeStats
+from penstock.admin_api.models import ChannelSummary, StatsResponse, TopicSummary
 from penstock.nsqadmin.metrics_store import CLUSTER, Chronicle, channel_key, node_key, topic_key
-from penstock.nsqadmin.schemas import ChannelStats, Node, NodeStats, TopicStats
 
 
 def answer(
@@ -15,13 +15,13 @@ def answer(
     start_time: int = 1,
     requeued: int = 0,
     topic: str = "t",
-) -> NodeAnswer:
+) -> NodeStats:
     node = Node(hostname="h", broadcast_address="h", tcp_port=0, http_port=port, version="1.3.0")
-    channel = ChannelStats(
+    channel = ChannelSummary(
         channel_name="c", message_count=published, depth=depth, requeue_count=requeued
     )
-    stats = TopicStats(topic_name=topic, message_count=published, channels=[channel])
-    return NodeAnswer(node, NodeStats(topics=[stats], start_time=start_time))
+    stats = TopicSummary(topic_name=topic, message_count=published, channels=[channel])
+    return NodeStats(node, StatsResponse(topics=[stats], start_time=start_time))
 
 
 TOPIC, CHANNEL = topic_key("t"), channel_key("t", "c")
@@ -53,7 +53,7 @@ class TestRates:
             pytest.param(answer(5_000, start_time=2), id="a node was restarted"),
         ],
     )
-    def test_a_past_that_was_not_seen_makes_no_peak(self, later: NodeAnswer) -> None:
+    def test_a_past_that_was_not_seen_makes_no_peak(self, later: NodeStats) -> None:
         chronicle = Chronicle(1.0)
         chronicle.observe([answer(10)], 50.0)
         chronicle.observe([later], 51.0)

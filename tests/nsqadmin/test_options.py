@@ -6,7 +6,6 @@ import pytest
 
 from penstock.common.options import markdown_page
 from penstock.nsqadmin.options import NsqadminOptions, normalized
-from penstock.nsqadmin.versions import parse_version
 
 
 def test_the_page_of_options_is_up_to_date() -> None:
@@ -21,11 +20,3 @@ def test_the_page_of_options_is_up_to_date() -> None:
 )
 def test_a_base_path_begins_with_one_slash_and_ends_without(given: str, path: str) -> None:
     assert path == normalized(NsqadminOptions(base_path=given)).base_path
-
-
-def test_versions_compare_as_numbers() -> None:
-    shuffled = ["1.10.0", "1.3.0", "unknown", "1.3.0-alpha", "0.2.29"]
-
-    assert ["unknown", "0.2.29", "1.3.0-alpha", "1.3.0", "1.10.0"] == sorted(
-        shuffled, key=parse_version
-    )

@@ -6,10 +6,10 @@ import pytest
 import uvloop
 from tests.net.http_client.scripted_server import scripted_server
 
+from penstock.admin_api.cluster import Cluster
 from penstock.common.errors import HttpRequestError
 from penstock.net.http_client.client import HttpClient
-from penstock.nsqadmin.cluster_client import Cluster
-from penstock.nsqadmin.penstock_api import Extensions
+from penstock.nsqadmin.penstock_api import PenstockApi
 
 HTTP = HttpClient(connect_timeout_seconds=60, request_timeout_seconds=60)
 MESSAGE = b'{"seq":1,"id":"0000000000000001","timestamp_ns":1,"body":"b"}\n'
@@ -28,11 +28,11 @@ MESSAGE = b'{"seq":1,"id":"0000000000000001","timestamp_ns":1,"body":"b"}\n'
     "line", [b"<html>", b'{"seq":1}', MESSAGE.replace(b'"b"', b'"\xff"')], ids=repr
 )
 def test_what_is_no_message_is_told_with_the_node(
-    ask: Callable[[Extensions, str], Awaitable[object]], line: bytes
+    ask: Callable[[PenstockApi, str], Awaitable[object]], line: bytes
 ) -> None:
     async def scene() -> None:
         async with scripted_server(b"HTTP/1.1 200 OK\r\n\r\n" + MESSAGE + line) as server:
-            await ask(Extensions(Cluster(HTTP)), f"127.0.0.1:{server.port}")
+            await ask(PenstockApi(Cluster(HTTP)), f"127.0.0.1:{server.port}")
 
     with pytest.raises(HttpRequestError, match=r"127\.0\.0\.1:\d+: unexpected answer: "):
         uvloop.run(scene())

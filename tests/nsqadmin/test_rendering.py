@@ -2,9 +2,9 @@
 
 import pytest
 
+from penstock.admin_api.cluster import Node
 from penstock.nsqadmin.login import local_path
 from penstock.nsqadmin.rendering import ago, bytes_text, compact, rate, spark_points
-from penstock.nsqadmin.schemas import Node
 from penstock.nsqadmin.views import Found, find
 from penstock.nsqadmin.watcher import Snapshot
 

@@ -5,9 +5,9 @@ import asyncio
 import uvloop
 from tests.net.http_client.scripted_server import scripted_server
 
+from penstock.admin_api.cluster import Cluster
 from penstock.common.logs import Logger, LogLevel
 from penstock.net.http_client.client import HttpClient
-from penstock.nsqadmin.cluster_client import Cluster
 from penstock.nsqadmin.watcher import Watcher
 
 ANSWER = (

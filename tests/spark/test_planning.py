@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pyspark_nsq.history import Segment, TopicLog
+from penstock.admin_api.models import LogSegment, TopicLogResponse
 from pyspark_nsq.offsets import Offsets, TopicNode
 from pyspark_nsq.planning import (
     RANGES_MAX,
@@ -34,10 +34,12 @@ from pyspark_nsq.planning import (
 A, B = TopicNode("orders", 1), TopicNode("orders", 2)
 
 
-def log_of(*spans: tuple[int, int], row_bytes: int = 10) -> TopicLog:
+def log_of(*spans: tuple[int, int], row_bytes: int = 10) -> TopicLogResponse:
     """A log with messages in these spans."""
-    segments = [Segment(first, end, (end - first) * row_bytes) for first, end in spans]
-    return TopicLog(1, spans[0][0], spans[-1][1], 0, segments)
+    segments = [LogSegment(first, end, (end - first) * row_bytes) for first, end in spans]
+    return TopicLogResponse(
+        node_id=1, first_seq=spans[0][0], next_seq=spans[-1][1], segments=segments
+    )
 
 
 def test_a_log_that_joins_is_read_from_the_batch_after() -> None:
@@ -57,7 +59,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 200)), min_size=1, 
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> TopicLog:
+def logs(draw: st.DrawFn) -> TopicLogResponse:
     at, spans = draw(st.integers(0, 1000)), []
     for gap, length in draw(SPANS):
         spans.append((at + gap, at + gap + length))
@@ -65,13 +67,13 @@ def logs(draw: st.DrawFn) -> TopicLog:
     return log_of(*spans)
 
 
-def rows_between(key: TopicNode, log: TopicLog, start: int, end: int) -> int:
+def rows_between(key: TopicNode, log: TopicLogResponse, start: int, end: int) -> int:
     return sum(part.size for part in stored_ranges(Range(*key, start, end), log))
 
 
 @given(first=logs(), second=logs(), rows_max=st.integers(1, 500))
 def test_batches_of_limited_size_come_to_the_end_and_never_exceed_it(
-    first: TopicLog, second: TopicLog, rows_max: int
+    first: TopicLogResponse, second: TopicLogResponse, rows_max: int
 ) -> None:
     known = {A: first, B: second}
     end = {key: log.next_seq for key, log in known.items()}
@@ -97,7 +99,7 @@ def test_a_limit_of_bytes_is_what_the_files_let_expect() -> None:
     assert {A: 100, B: 10} == reached
 
 
-def spread(sizes: list[int]) -> tuple[dict[TopicNode, TopicLog], Offsets]:
+def spread(sizes: list[int]) -> tuple[dict[TopicNode, TopicLogResponse], Offsets]:
     """Logs of these sizes, of one topic each, and their ends."""
     known = {TopicNode(f"t{index:03}", 1): log_of((10, 10 + n)) for index, n in enumerate(sizes)}
     return known, {key: log.next_seq for key, log in known.items()}

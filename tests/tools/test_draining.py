@@ -3,7 +3,7 @@ import signal
 import pytest
 import uvloop
 
-from penstock.admin_api.stats import Cluster
+from penstock.admin_api.cluster import Cluster
 from penstock.common.errors import ClientError
 from penstock.net.http_client.client import HttpClient
 from penstock.testing.nsqd import run_nsqd

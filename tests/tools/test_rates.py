@@ -1,13 +1,14 @@
 """Rates from counters: exact, and not misled by nodes that come, go or start again."""
 
-from penstock.admin_api.stats import ChannelFigures, NodeStats, Snapshot, TopicFigures
+from penstock.admin_api.cluster import ClusterStats, Node, NodeStats
+from penstock.admin_api.models import ChannelSummary, StatsResponse, TopicSummary
 from penstock.tools.rates import SAMPLES_MAX, Flow, Meter
 
 
 def node(
     address: str, messages: int, *, depth: int = 0, in_flight: int = 0, started_at: int = 1
 ) -> NodeStats:
-    channel = ChannelFigures(
+    channel = ChannelSummary(
         channel_name="c",
         depth=depth,
         backend_depth=depth // 2,
@@ -18,17 +19,19 @@ def node(
         timeout_count=2,
         client_count=3,
     )
-    topic = TopicFigures(
+    topic = TopicSummary(
         topic_name="t", depth=0, backend_depth=0, message_count=messages, channels=[channel]
     )
-    return NodeStats(address, [topic], is_draining=False, started_at=started_at)
+    return NodeStats(
+        Node(configured_address=address), StatsResponse(topics=[topic], start_time=started_at)
+    )
 
 
 def observed(*snapshots: list[NodeStats]) -> Flow:
     """The channel, after snapshots taken every two seconds."""
     meter, flows = Meter(), []
     for number, nodes in enumerate(snapshots, 1):
-        flows = meter.observe(Snapshot(number * 2.0, nodes, []))
+        flows = meter.observe(ClusterStats(number * 2.0, nodes, []))
     return next(flow for flow in flows if flow.channel == "c")
 
 

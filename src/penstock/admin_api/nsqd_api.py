@@ -1,73 +1,46 @@
-"""What one nsqd is asked over HTTP beside its figures: history, places in it, and draining.
+"""Client of one nsqd's HTTP API: history, seeking and draining.
 
-A refusal is told in words, as an HttpRequestError that names the node.
+If nsqd refuses a request, an HttpRequestError names the node and explains nsqd's error code.
 """
 
-import re
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from urllib.parse import urlencode
 
-import msgspec
-
-from penstock.admin_api.stats import base_url
-from penstock.common.durations import parse_duration
-from penstock.common.errors import ConfigError, HttpRequestError
+from penstock.admin_api.models import TopicLogResponse
+from penstock.common.errors import HttpRequestError
 from penstock.common.json_decode import decode_json
 from penstock.net.http_client.client import HttpClient, HttpReply
 
-__all__ = ["LogExtent", "NsqdApi", "Segment", "absolute_place", "is_seq", "refusal", "url_of"]
+__all__ = ["NsqdApi", "api_error", "api_url", "error_code"]
 
 _FIRST_SEQ_HEADER = "x-penstock-first-seq"
-_SEQ_LIMIT = 1 << 54  # a larger number is a time
-_PLACE = re.compile(r"earliest|latest|[0-9]+")
 
-_IN_WORDS = {
+_ERROR_TEXTS = {
     "TOPIC_NOT_FOUND": "there is no topic {topic}",
     "CHANNEL_NOT_FOUND": "there is no channel {channel} of {topic}",
-    "INVALID_TOPIC": "{topic} is no name for a topic",
-    "INVALID_ARG_TOPIC": "{topic} is no name for a topic",
-    "INVALID_ARG_CHANNEL": "{channel} is no name for a channel",
-    "TOPIC_IS_EPHEMERAL": "{topic} is ephemeral, and has no history",
-    "CHANNEL_IS_EPHEMERAL": "{channel} is ephemeral, and has no place to be moved to",
-    "SEQ_GONE": "that message is gone; the next one that is there is {first_seq}",
+    "INVALID_TOPIC": "{topic} is not a valid topic name",
+    "INVALID_ARG_TOPIC": "{topic} is not a valid topic name",
+    "INVALID_ARG_CHANNEL": "{channel} is not a valid channel name",
+    "TOPIC_IS_EPHEMERAL": "{topic} is ephemeral and has no history",
+    "CHANNEL_IS_EPHEMERAL": "{channel} is ephemeral and cannot be moved",
+    "SEQ_GONE": "the message is no longer stored; the first stored one is {first_seq}",
     "SEQ_TOO_HIGH": "there is no such message yet; the next one will be {next_seq}",
     "INVALID_RANGE": "the range ends before it begins",
-    "INVALID_ARG_FROM": "{from} is no place in a log",
-    "INVALID_ARG_TO": "{to} is no place in a log, or none that can be followed to",
-    "TOO_MANY_READERS": "too many are reading history just now; try again",
-    "MESSAGE_NOT_FOUND": "that message is not there any more",
-    "CLIENT_NOT_FOUND": "there is no such client any more",
-    "CLIENT_NOT_UNIQUE": "there are several such clients",
+    "INVALID_ARG_FROM": "{from} is not a position in the log",
+    "INVALID_ARG_TO": "{to} is not a position in the log, or cannot be combined with follow",
+    "TOO_MANY_READERS": "too many clients are reading history; try again",
+    "MESSAGE_NOT_FOUND": "the message is no longer there",
+    "CLIENT_NOT_FOUND": "the client is no longer connected",
+    "CLIENT_NOT_UNIQUE": "several clients match",
     "NOT_FOUND": "this nsqd keeps no history: it is not Penstock's",
     "UNAUTHORIZED": "a token is needed: --token",
     "FORBIDDEN": "the token does not allow that",
 }
 
 
-class Segment(msgspec.Struct, frozen=True):
-    """A run of messages without a gap; `next_seq` is the one after the last."""
-
-    first_seq: int
-    next_seq: int
-
-
-class LogExtent(msgspec.Struct, frozen=True):
-    """What there is of a topic on one node."""
-
-    first_seq: int
-    next_seq: int
-    segments: list[Segment]
-
-    def count_from(self, seq: int) -> int:
-        """How many messages there are from this one on."""
-        return sum(max(each.next_seq - max(each.first_seq, seq), 0) for each in self.segments)
-
-
 class NsqdApi:
-    """One nsqd."""
+    """The nsqd at an HTTP address: `host:port` or a URL."""
 
     def __init__(
         self, http: HttpClient, address: str, headers: Sequence[tuple[str, str]] = ()
@@ -76,82 +49,66 @@ class NsqdApi:
         self._http = http
         self._headers = tuple(headers)
 
-    async def log_of(self, topic: str) -> LogExtent:
-        """How far a topic reaches. Raises HttpRequestError."""
-        args = {"topic": topic}
-        reply = await self._ask("GET", "/topic/log", args)
+    async def topic_log(self, topic: str) -> TopicLogResponse:
+        """Raises HttpRequestError."""
+        reply = await self.send("GET", "/topic/log", {"topic": topic})
         try:
-            return decode_json(reply.body, LogExtent)
+            return decode_json(reply.body, TopicLogResponse)
         except ValueError as error:
             raise HttpRequestError(self.address, f"unexpected answer: {error}") from None
 
-    async def seq_of(self, topic: str, place: str) -> int:
-        """The sequence number that a place means now. Raises HttpRequestError."""
-        args = {"topic": topic, "from": place, "limit": "1"}
-        reply = await self._ask("GET", "/topic/messages", args)
+    async def seq_at(self, topic: str, position: str) -> int:
+        """The sequence number at a position now. Raises HttpRequestError."""
+        args = {"topic": topic, "from": position, "limit": "1"}
+        reply = await self.send("GET", "/topic/messages", args)
         seq = reply.headers.get(_FIRST_SEQ_HEADER, "")
         if not seq.isdecimal():
             raise HttpRequestError(self.address, "unexpected answer: it has no sequence number")
         return int(seq)
 
     async def seek(self, topic: str, channel: str, seq: int) -> None:
-        """Moves a channel there. Raises HttpRequestError."""
+        """Moves a channel to a sequence number. Raises HttpRequestError."""
         args = {"topic": topic, "channel": channel, "to": str(seq)}
-        await self._ask("POST", "/channel/seek", args)
+        await self.send("POST", "/channel/seek", args)
 
     async def drain(self) -> None:
-        """Begins to drain it. Raises HttpRequestError."""
-        await self._ask("POST", "/drain", {})
+        """Makes nsqd start to drain. Raises HttpRequestError."""
+        await self.send("POST", "/drain", {})
 
-    async def _ask(self, method: str, path: str, args: Mapping[str, str]) -> HttpReply:
-        url = url_of(self.address, path, args)
+    async def send(self, method: str, path: str, args: Mapping[str, str]) -> HttpReply:
+        """Sends any request. Raises HttpRequestError unless the status is 200."""
+        url = api_url(self.address, path, args)
         reply = await self._http.ask(method, url, headers=self._headers)
         if reply.status != 200:
-            raise refusal(self.address, reply.status, reply.body, args)
+            raise api_error(self.address, reply.status, reply.body, args)
         return reply
 
 
-def url_of(address: str, path: str, args: Mapping[str, str]) -> str:
-    """What is asked for."""
-    return f"{base_url(address)}{path}" + (f"?{urlencode(args)}" if args else "")
+def api_url(address: str, path: str, args: Mapping[str, str]) -> str:
+    """The URL of a request to the daemon at `host:port`, or at a URL."""
+    base = address.rstrip("/") if "://" in address else f"http://{address}"
+    return f"{base}{path}" + (f"?{urlencode(args)}" if args else "")
 
 
-def refusal(address: str, status: int, body: bytes, args: Mapping[str, str]) -> HttpRequestError:
-    """What nsqd has said, in words."""
+def api_error(address: str, status: int, body: bytes, args: Mapping[str, str]) -> HttpRequestError:
+    """The error for a reply that is not 200. Known error codes are explained."""
     try:
-        said = decode_json(body, dict[str, object])
+        fields = decode_json(body, dict[str, object])
     except ValueError:
-        said = {}
-    code = str(said.get("message", ""))
-    if code in _IN_WORDS:
-        # Who says so need not be an nsqd, and may not say all that one would.
-        words = _IN_WORDS[code].format_map(defaultdict(lambda: "?", {**args, **said}))
+        fields = {}
+    code = str(fields.get("message", ""))
+    if code in _ERROR_TEXTS:
+        # A server that is not nsqd may send the code without the other fields.
+        text = _ERROR_TEXTS[code].format_map(defaultdict(lambda: "?", {**args, **fields}))
     else:
-        words = f"it answered {status} {code or body[:200].decode(errors='replace')!r}"
-    return HttpRequestError(address, words, status=status)
+        text = f"it answered {status} {code or body[:200].decode(errors='replace')!r}"
+    return HttpRequestError(address, text, status=status)
 
 
-def absolute_place(text: str) -> str:
-    """A place in a log as nsqd takes it: a duration means so long ago. Raises ConfigError."""
-    if _PLACE.fullmatch(text) or _is_time(text):
-        return text
+def error_code(body: bytes) -> str:
+    """The code in an error reply of nsqd or nsqlookupd, such as TOPIC_NOT_FOUND; empty if the body
+    has none."""
     try:
-        ago_ns = parse_duration(text)
+        return str(decode_json(body, dict[str, object]).get("message", ""))
     except ValueError:
-        raise ConfigError(
-            f"{text!r} is no place in a log: earliest, latest, a sequence number,"
-            " a time such as 2026-11-15T08:00:00Z, or how long ago, such as 15m"
-        ) from None
-    return str(max(time.time_ns() - abs(ago_ns), _SEQ_LIMIT))
-
-
-def _is_time(text: str) -> bool:
-    try:
-        return datetime.fromisoformat(text.upper()).tzinfo is not None
-    except ValueError:
-        return False
-
-
-def is_seq(place: str) -> bool:
-    """Whether this is a sequence number, which means something on one node only."""
-    return place.isdecimal() and int(place) < _SEQ_LIMIT
+        return ""

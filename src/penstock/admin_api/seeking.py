@@ -1,50 +1,79 @@
-"""What moving a channel would do, and doing it.
+"""Positions in a topic's log, and moving a channel to one.
 
-A channel has a cursor on every node that has it. All of them are looked at before any is moved.
+A channel has a cursor on every node that has it. All nodes are asked before any cursor is moved.
 """
 
 import asyncio
+import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
+from penstock.admin_api.cluster import ClusterStats
 from penstock.admin_api.nsqd_api import NsqdApi
-from penstock.admin_api.stats import Snapshot
-from penstock.common.errors import HttpRequestError
+from penstock.common.durations import parse_duration
+from penstock.common.errors import ConfigError, HttpRequestError
 
-__all__ = ["Move", "move", "plan"]
+__all__ = ["Move", "absolute_position", "is_seq", "move", "plan"]
+
+_SEQ_LIMIT = 1 << 54  # a larger number is a time
+_POSITION = re.compile(r"earliest|latest|[0-9]+")
+
+
+def absolute_position(text: str) -> str:
+    """A position in the form that nsqd takes; a duration means that long ago. Raises
+    ConfigError."""
+    if _POSITION.fullmatch(text) or _is_time(text):
+        return text
+    try:
+        ago_ns = parse_duration(text)
+    except ValueError:
+        raise ConfigError(
+            f"{text!r} is not a position in the log: earliest, latest, a sequence number,"
+            " a time such as 2026-11-15T08:00:00Z, or how long ago, such as 15m"
+        ) from None
+    return str(max(time.time_ns() - abs(ago_ns), _SEQ_LIMIT))
+
+
+def is_seq(position: str) -> bool:
+    """Whether this is a sequence number, which is valid on one node only."""
+    return position.isdecimal() and int(position) < _SEQ_LIMIT
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What is to be done on one node."""
+    """A planned move of a channel on one node."""
 
     api: NsqdApi
     seq: int
-    """Where the channel is put."""
+    """Target sequence number."""
     ahead: int
-    """How many messages are stored from there on."""
+    """Stored messages from `seq` on."""
     pending: int
-    """How many its consumers would still have to do, if it stayed where it is."""
+    """Messages that the channel has not finished yet."""
 
     @property
     def again(self) -> int:
-        """Messages that were finished and will come once more."""
+        """Finished messages that will be delivered again."""
         return max(self.ahead - self.pending, 0)
 
     @property
     def skipped(self) -> int:
-        """Messages that nobody has finished and that will not come."""
+        """Unfinished messages that will not be delivered."""
         return max(self.pending - self.ahead, 0)
 
 
 async def plan(
-    apis: Sequence[NsqdApi], snapshot: Snapshot, topic: str, channel: str, place: str
+    apis: Sequence[NsqdApi], stats: ClusterStats, topic: str, channel: str, position: str
 ) -> list[Move]:
-    """A move for every node that has the channel. Raises HttpRequestError if none has, or if there
-    is no such place."""
-    pending = _pending_counts(snapshot, topic, channel)
+    """Plans a move on every node that has the channel. Raises HttpRequestError if none has it, or
+    if the position does not exist."""
+    pending = _pending_counts(stats, topic, channel)
     moves = [
-        _plan_one(api, topic, place, pending[api.address]) for api in apis if api.address in pending
+        _plan_node(api, topic, position, pending[api.address])
+        for api in apis
+        if api.address in pending
     ]
     if not moves:
         nodes = ", ".join(api.address for api in apis)
@@ -53,23 +82,31 @@ async def plan(
 
 
 async def move(moves: Sequence[Move], topic: str, channel: str) -> None:
-    """Moves them. Raises HttpRequestError at the first that fails; those before it are moved."""
+    """Performs the moves in order. Raises HttpRequestError at the first that fails; the moves
+    before it remain done."""
     for each in moves:
         await each.api.seek(topic, channel, each.seq)
 
 
-async def _plan_one(api: NsqdApi, topic: str, place: str, pending: int) -> Move:
-    seq = await api.seq_of(topic, place)
-    log = await api.log_of(topic)
+async def _plan_node(api: NsqdApi, topic: str, position: str, pending: int) -> Move:
+    seq = await api.seq_at(topic, position)
+    log = await api.topic_log(topic)
     return Move(api, seq, log.count_from(seq), pending)
 
 
-def _pending_counts(snapshot: Snapshot, topic: str, channel: str) -> dict[str, int]:
-    """By the node's address."""
+def _pending_counts(stats: ClusterStats, topic: str, channel: str) -> dict[str, int]:
+    """Unfinished messages of the channel, by the node's address."""
     counts = {}
-    for node in snapshot.nodes:
-        for figures in node.topics:
-            found = figures.maybe_channel(channel) if figures.topic_name == topic else None
+    for node in stats.nodes:
+        for summary in node.topics:
+            found = summary.maybe_channel(channel) if summary.topic_name == topic else None
             if found is not None:
                 counts[node.address] = found.pending_count
     return counts
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text.upper()).tzinfo is not None
+    except ValueError:
+        return False

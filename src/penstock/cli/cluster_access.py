@@ -8,7 +8,7 @@ import ssl
 
 import click
 
-from penstock.admin_api.stats import Cluster
+from penstock.admin_api.cluster import Cluster
 from penstock.cli.command_options import NSQD_HTTP_ADDRESS, HttpAccess
 from penstock.common.errors import HttpRequestError
 from penstock.net.http_client.client import HttpClient

@@ -121,10 +121,10 @@ class Place(_NameType):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        from penstock.admin_api.nsqd_api import absolute_place  # noqa: PLC0415
+        from penstock.admin_api.seeking import absolute_position  # noqa: PLC0415
 
         try:
-            return absolute_place(str(value))
+            return absolute_position(str(value))
         except ConfigError as error:
             self.fail(str(error), param, ctx)
 

@@ -64,7 +64,7 @@ def command(
 
     How long messages are kept once all channels have finished them is nsqd's --retention-time.
     """
-    from penstock.admin_api.nsqd_api import is_seq  # noqa: PLC0415
+    from penstock.admin_api.seeking import is_seq  # noqa: PLC0415
     from penstock.cli.cluster_access import nodes_with_topic, tls_context  # noqa: PLC0415
     from penstock.cli.interrupts import leaving_on_signals  # noqa: PLC0415
     from penstock.tools.history import (  # noqa: PLC0415

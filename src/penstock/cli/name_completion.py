@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from penstock.admin_api.stats import Cluster, Snapshot
+from penstock.admin_api.cluster import Cluster, ClusterStats
 from penstock.cli.command_options import NSQD_HTTP_ADDRESS, token_headers
 from penstock.common.errors import HttpRequestError
 from penstock.net.http_client.client import HttpClient
@@ -34,7 +34,7 @@ def known_channels(params: Mapping[str, Any], *, by_http: bool) -> list[str]:
     return sorted({channel.channel_name for channel in channels})
 
 
-def _snapshot(params: Mapping[str, Any], by_http: bool) -> Snapshot:
+def _snapshot(params: Mapping[str, Any], by_http: bool) -> ClusterStats:
     http = HttpClient(
         connect_timeout_seconds=PATIENCE_SECONDS / 2, request_timeout_seconds=PATIENCE_SECONDS
     )
@@ -47,4 +47,4 @@ def _snapshot(params: Mapping[str, Any], by_http: bool) -> Snapshot:
     try:
         return asyncio.run(cluster.snapshot())
     except HttpRequestError:
-        return Snapshot(0.0, [], [])
+        return ClusterStats(0.0, [], [])

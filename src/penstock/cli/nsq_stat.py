@@ -78,7 +78,7 @@ def _run(options: NsqStatOptions, log: Logger) -> int:
     # Last, so that a mistake in the flags is answered at once.
     import asyncio  # noqa: PLC0415
 
-    from penstock.admin_api.stats import Cluster  # noqa: PLC0415
+    from penstock.admin_api.cluster import Cluster  # noqa: PLC0415
     from penstock.cli.interrupts import leaving_on_signals, require_stdout  # noqa: PLC0415
     from penstock.net.http_client.client import HttpClient  # noqa: PLC0415
     from penstock.tools.live_screen import maybe_live_console  # noqa: PLC0415

@@ -56,8 +56,12 @@ def command(
     """
     import asyncio  # noqa: PLC0415
 
-    from penstock.admin_api.nsqd_api import NsqdApi, is_seq  # noqa: PLC0415
-    from penstock.admin_api.seeking import move, plan  # noqa: PLC0415
+    from penstock.admin_api.nsqd_api import NsqdApi  # noqa: PLC0415
+    from penstock.admin_api.seeking import (  # noqa: PLC0415
+        is_seq,
+        move,
+        plan,
+    )
     from penstock.cli.cluster_access import (  # noqa: PLC0415
         cluster_of,
         http_client,

@@ -1,6 +1,6 @@
 """Addresses of the form host:port, as they stand in options and logs."""
 
-__all__ = ["PORT_MAX", "has_port", "host_of", "is_address"]
+__all__ = ["PORT_MAX", "has_port", "host_of", "is_address", "join_address"]
 
 PORT_MAX = 65535
 
@@ -20,3 +20,8 @@ def has_port(text: str) -> bool:
 def host_of(address: str) -> str:
     """The host of a host:port; empty for `@`, which stands for a peer on a unix socket."""
     return address.rpartition(":")[0]
+
+
+def join_address(host: str, port: int) -> str:
+    """Returns host:port; an IPv6 address is put in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

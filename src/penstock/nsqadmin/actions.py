@@ -11,17 +11,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.admin_api.cluster import Cluster
 from penstock.common import names
 from penstock.common.durations import parse_duration
 from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins
-from penstock.nsqadmin.cluster_client import Cluster
 from penstock.nsqadmin.cluster_commands import Orders
 from penstock.nsqadmin.confirmation_text import Question
 from penstock.nsqadmin.confirmations import Args, Questions, named
 from penstock.nsqadmin.notifications import Action, Notifier
-from penstock.nsqadmin.penstock_api import Extensions
+from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.rendering import Renderer
 from penstock.nsqadmin.watcher import Watcher
 
@@ -46,19 +46,19 @@ class Deeds:
         self,
         cluster: Cluster,
         watcher: Watcher,
-        extensions: Extensions,
+        penstock_api: PenstockApi,
         renderer: Renderer,
         admins: Admins,
         notifier: Notifier,
     ) -> None:
         self._cluster = cluster
         self._watcher = watcher
-        self._extensions = extensions
+        self._penstock_api = penstock_api
         self._renderer = renderer
         self._admins = admins
         self._notifier = notifier
         self._orders = Orders(cluster)
-        self._questions = Questions(cluster, watcher, extensions)
+        self._questions = Questions(cluster, watcher, penstock_api)
         self._doing: dict[str, Callable[[Request, Args], Awaitable[Outcome]]] = {
             "create": self._create,
             "pause": self._act,
@@ -127,45 +127,45 @@ class Deeds:
                 raise ConfigError(
                     f"{name!r} is no name for a {kind}: 1 to 64 of letters, digits, . _ and -"
                 )
-        inquiry = await self._orders.create(topic, channel)
+        query = await self._orders.create(topic, channel)
         self._notify(request, "create_topic", args)
         if channel:
             self._notify(request, "create_channel", args)
         # A channel may have no page yet: nsqlookupds know it, and no nsqd.
         to = self._renderer.link("topics", topic)
-        return to, _said("create", args, inquiry.warning)
+        return to, _said("create", args, query.warning)
 
     async def _act(self, request: Request, args: Args) -> Outcome:
         topic, channel, _ = named(args)
-        inquiry = await self._orders.act(args["deed"], topic, channel)
+        query = await self._orders.act(args["deed"], topic, channel)
         self._notify(request, f"{args['deed']}_{_kind(channel)}", args)
-        return self._page_of(args), _said(args["deed"], args, inquiry.warning)
+        return self._page_of(args), _said(args["deed"], args, query.warning)
 
     async def _delete(self, request: Request, args: Args) -> Outcome:
         topic, channel, _ = named(args)
-        inquiry = await self._orders.delete(topic, channel)
+        query = await self._orders.delete(topic, channel)
         self._notify(request, f"delete_{_kind(channel)}", args)
         to = self._renderer.link("topics", topic) if channel else self._renderer.link("topics")
-        return to, _said("delete", args, inquiry.warning)
+        return to, _said("delete", args, query.warning)
 
     async def _tombstone(self, request: Request, args: Args) -> Outcome:
         topic, _, node = named(args)
-        inquiry = await self._orders.tombstone(topic, node)
+        query = await self._orders.tombstone(topic, node)
         self._notify(request, "tombstone_topic_producer", args)
-        said = f"Topic {topic} was taken from {node}. {inquiry.warning}"
+        said = f"Topic {topic} was taken from {node}. {query.warning}"
         return self._renderer.link("nodes", node), said
 
     async def _drain(self, request: Request, args: Args) -> Outcome:
         node = args.get("node", "")
         await self._check_node(node)
-        await self._extensions.drain(node)
+        await self._penstock_api.drain(node)
         self._notify(request, "drain_node", args)
         return self._renderer.link("nodes"), f"{node} drains, and stops when it is empty."
 
     async def _seek(self, request: Request, args: Args) -> Outcome:
         topic, channel, _ = named(args)
         moves = await self._questions.moves(args)
-        await self._extensions.seek(moves, topic, channel)
+        await self._penstock_api.seek(moves, topic, channel)
         self._notify(request, "seek_channel", args)
         again = sum(each.again for each in moves)
         said = f"Channel {channel} was moved; {again:,} messages will come once more."
@@ -174,14 +174,14 @@ class Deeds:
     async def _retention(self, request: Request, args: Args) -> Outcome:
         topic, _, _ = named(args)
         for node in await self._questions.able_nodes(topic):
-            await self._extensions.set_retention(node, topic, _retention_args(args))
+            await self._penstock_api.set_retention(node, topic, _retention_args(args))
         self._notify(request, "retention_topic", args)
         return self._page_of(args), f"The retention of {topic} was changed."
 
     async def _cancel(self, request: Request, args: Args) -> Outcome:
         topic, channel, node = named(args)
         await self._check_node(node)
-        await self._extensions.cancel(node, topic, channel, args.get("id", ""))
+        await self._penstock_api.cancel(node, topic, channel, args.get("id", ""))
         self._notify(request, "cancel_message", args)
         to = self._renderer.link("messages", topic, channel, node=node, state="deferred")
         return to, f"Message {args.get('id', '')} was cancelled."
@@ -189,7 +189,7 @@ class Deeds:
     async def _requeue(self, request: Request, args: Args) -> Outcome:
         topic, channel, node = named(args)
         await self._check_node(node)
-        await self._extensions.requeue(node, topic, channel, args.get("id", ""))
+        await self._penstock_api.requeue(node, topic, channel, args.get("id", ""))
         self._notify(request, "requeue_message", args)
         state = args.get("state", "")
         to = self._renderer.link("messages", topic, channel, node=node, state=state)
@@ -198,7 +198,7 @@ class Deeds:
     async def _kick(self, request: Request, args: Args) -> Outcome:
         node = args.get("node", "")
         await self._check_node(node)
-        await self._extensions.kick(node, args.get("client", ""), args.get("since", ""))
+        await self._penstock_api.kick(node, args.get("client", ""), args.get("since", ""))
         self._notify(request, "kick_client", args)
         return self._page_of(args), f"{args.get('client', '')} was disconnected from {node}."
 
@@ -206,7 +206,7 @@ class Deeds:
 
     async def _check_node(self, address: str) -> None:
         """Nothing is sent to an address that is not one of the cluster's."""
-        if await self._cluster.inquire().node(address) is None:
+        if await self._cluster.new_query().node(address) is None:
             raise HttpError(404, "NODE_NOT_FOUND")
 
     def _page_of(self, args: Args) -> str:

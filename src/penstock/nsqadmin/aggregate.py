@@ -10,9 +10,9 @@ there only if there are any, and percentiles are maps that keep what they were m
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from penstock.admin_api.cluster import Node, NodeStats
+from penstock.admin_api.models import ChannelSummary, ClientSummary, LatencySummary, TopicSummary
 from penstock.common.clock import SECOND_NS
-from penstock.nsqadmin.cluster_client import NodeAnswer
-from penstock.nsqadmin.schemas import ChannelStats, ClientStats, Latency, Node, TopicStats
 
 __all__ = [
     "aggregate_channel",
@@ -39,7 +39,7 @@ _CHANNEL_SUMMED = (
 )
 
 
-def aggregate_topic(topic: str, answers: Sequence[NodeAnswer], now_ns: int) -> Json:
+def aggregate_topic(topic: str, answers: Sequence[NodeStats], now_ns: int) -> Json:
     """One topic over all nodes."""
     nodes = [
         topic_on_node(answer.node, stats, now_ns)
@@ -60,7 +60,7 @@ def aggregate_topic(topic: str, answers: Sequence[NodeAnswer], now_ns: int) -> J
 
 
 def aggregate_channel(
-    topic: str, channel: str, answers: Sequence[NodeAnswer], now_ns: int
+    topic: str, channel: str, answers: Sequence[NodeStats], now_ns: int
 ) -> Json | None:
     """One channel over all nodes; None if no node has it."""
     for key, total in aggregate_channels(answers, now_ns).items():
@@ -69,7 +69,7 @@ def aggregate_channel(
     return None
 
 
-def aggregate_channels(answers: Sequence[NodeAnswer], now_ns: int) -> dict[tuple[str, str], Json]:
+def aggregate_channels(answers: Sequence[NodeStats], now_ns: int) -> dict[tuple[str, str], Json]:
     """Every channel over all nodes, by topic and name."""
     found: dict[tuple[str, str], list[Json]] = {}
     for answer in answers:
@@ -81,12 +81,12 @@ def aggregate_channels(answers: Sequence[NodeAnswer], now_ns: int) -> dict[tuple
     return {key: _merged_channel(nodes) for key, nodes in found.items()}
 
 
-def node_topics(answer: NodeAnswer, now_ns: int) -> list[Json]:
+def node_topics(answer: NodeStats, now_ns: int) -> list[Json]:
     """All topics of one node."""
     return [topic_on_node(answer.node, topic, now_ns) for topic in answer.stats.topics or ()]
 
 
-def topic_on_node(node: Node, topic: TopicStats, now_ns: int) -> Json:
+def topic_on_node(node: Node, topic: TopicSummary, now_ns: int) -> Json:
     """A topic on one node."""
     channels = [
         _channel_on_node(node, topic.topic_name, channel, now_ns) for channel in topic.channels
@@ -130,7 +130,7 @@ def node_json(node: Node) -> Json:
     return result
 
 
-def _channel_on_node(node: Node, topic: str, channel: ChannelStats, now_ns: int) -> Json:
+def _channel_on_node(node: Node, topic: str, channel: ChannelSummary, now_ns: int) -> Json:
     result: Json = {
         "node": node.address,
         "hostname": node.hostname,
@@ -182,7 +182,7 @@ def _channels_of(nodes: Iterable[Json]) -> list[Json]:
     return [each[0] if len(each) == 1 else _merged_channel(each) for each in found.values()]
 
 
-def _client_json(node: Node, client: ClientStats, now_ns: int) -> Json:
+def _client_json(node: Node, client: ClientSummary, now_ns: int) -> Json:
     result: Json = {
         "node": node.address,
         "remote_address": client.remote_address,
@@ -231,7 +231,7 @@ def _localities(parts: Iterable[Json]) -> Json:
     return {key: count for key, count in counts.items() if count}
 
 
-def _latency_json(latency: Latency) -> Json:
+def _latency_json(latency: LatencySummary) -> Json:
     percentiles = latency.percentiles
     return {
         "count": latency.count,

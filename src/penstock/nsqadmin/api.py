@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.admin_api.cluster import Cluster, ClusterQuery, Node
 from penstock.common import names
 from penstock.common.json_decode import decode_json
 from penstock.net.http_server import HttpError
@@ -24,11 +25,9 @@ from penstock.nsqadmin.aggregate import (
     node_json,
     node_topics,
 )
-from penstock.nsqadmin.cluster_client import Cluster, Inquiry
 from penstock.nsqadmin.cluster_commands import Orders
 from penstock.nsqadmin.json_responses import json_reply
 from penstock.nsqadmin.notifications import Action, Notifier
-from penstock.nsqadmin.schemas import Node
 
 __all__ = ["ACTIONS", "BODY_BYTES_MAX", "Api"]
 
@@ -80,52 +79,54 @@ class Api:
     # Looking.
 
     async def _topics(self, request: Request) -> Response:
-        inquiry = self._cluster.inquire()
-        topics = await inquiry.topics()
+        query = self._cluster.new_query()
+        topics = await query.topics()
         if request.query_params.get("inactive") != "true":
-            return json_reply({"topics": topics or None, "message": inquiry.warning})
-        inactive = await self._inactive(inquiry, topics)
-        return json_reply({"topics": inactive, "message": inquiry.warning})
+            return json_reply({"topics": topics or None, "message": query.warning})
+        inactive = await self._inactive(query, topics)
+        return json_reply({"topics": inactive, "message": query.warning})
 
-    async def _inactive(self, inquiry: Inquiry, topics: list[str]) -> dict[str, list[str] | None]:
+    async def _inactive(
+        self, query: ClusterQuery, topics: list[str]
+    ) -> dict[str, list[str] | None]:
         """Topics that no nsqd has, with the channels that nsqlookupds remember of them."""
         if not self._cluster.lookupds:
             return {}
-        active = {topic for node in await inquiry.nodes() for topic, _ in node.topics}
+        active = {topic for node in await query.nodes() for topic, _ in node.topics}
         return {
-            topic: await inquiry.channels(topic) or None for topic in topics if topic not in active
+            topic: await query.channels(topic) or None for topic in topics if topic not in active
         }
 
     async def _topic(self, request: Request) -> Response:
         topic = request.path_params["topic"]
-        inquiry = self._cluster.inquire()
-        nodes = await _nodes_of(inquiry, topic)
-        answers = await inquiry.stats(nodes, topic)
+        query = self._cluster.new_query()
+        nodes = await _nodes_of(query, topic)
+        answers = await query.stats(nodes, topic)
         found = aggregate_topic(topic, answers, time.time_ns())
-        return json_reply({**found, "message": inquiry.warning})
+        return json_reply({**found, "message": query.warning})
 
     async def _channel(self, request: Request) -> Response:
         topic, channel = request.path_params["topic"], request.path_params["channel"]
-        inquiry = self._cluster.inquire()
-        nodes = await _nodes_of(inquiry, topic)
-        answers = await inquiry.stats(nodes, topic, channel, clients=True)
+        query = self._cluster.new_query()
+        nodes = await _nodes_of(query, topic)
+        answers = await query.stats(nodes, topic, channel, clients=True)
         found = aggregate_channel(topic, channel, answers, time.time_ns())
         if found is None:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
-        return json_reply({**found, "message": inquiry.warning})
+        return json_reply({**found, "message": query.warning})
 
     async def _nodes(self, _: Request) -> Response:
-        inquiry = self._cluster.inquire()
-        nodes = [node_json(node) for node in await inquiry.nodes()]
-        return json_reply({"nodes": nodes or None, "message": inquiry.warning})
+        query = self._cluster.new_query()
+        nodes = [node_json(node) for node in await query.nodes()]
+        return json_reply({"nodes": nodes or None, "message": query.warning})
 
     async def _node(self, request: Request) -> Response:
         address = request.path_params["node"]
-        inquiry = self._cluster.inquire()
-        node = await inquiry.node(address)
+        query = self._cluster.new_query()
+        node = await query.node(address)
         if node is None:
             raise HttpError(404, "NODE_NOT_FOUND")
-        (answer,) = await inquiry.stats([node], clients=True)
+        (answer,) = await query.stats([node], clients=True)
         topics = answer.stats.topics or ()
         return json_reply(
             {
@@ -135,13 +136,13 @@ class Api:
                 "total_clients": sum(
                     len(channel.clients or ()) for topic in topics for channel in topic.channels
                 ),
-                "message": inquiry.warning,
+                "message": query.warning,
             }
         )
 
     async def _counter(self, _: Request) -> Response:
-        inquiry = self._cluster.inquire()
-        answers = await inquiry.stats(await inquiry.nodes())
+        query = self._cluster.new_query()
+        answers = await query.stats(await query.nodes())
         counts = {
             f"{topic}:{channel}:{node['node']}": {
                 "node": node["node"],
@@ -152,7 +153,7 @@ class Api:
             for (topic, channel), total in aggregate_channels(answers, time.time_ns()).items()
             for node in total["nodes"]
         }
-        return json_reply({"stats": dict(sorted(counts.items())), "message": inquiry.warning})
+        return json_reply({"stats": dict(sorted(counts.items())), "message": query.warning})
 
     # Changing.
 
@@ -169,35 +170,35 @@ class Api:
             raise HttpError(400, "INVALID_TOPIC")
         if body.channel and not names.is_valid(body.channel):
             raise HttpError(400, "INVALID_CHANNEL")
-        inquiry = await self._orders.create(body.topic, body.channel)
+        query = await self._orders.create(body.topic, body.channel)
         self._notify(request, "create_topic", body.topic)
         if body.channel:
             self._notify(request, "create_channel", body.topic, body.channel)
-        return _done(inquiry)
+        return _done(query)
 
     async def _act(self, request: Request) -> Response:
         topic, channel = _named(request)
         action = (await _decoded(request, _Order)).action
         if action not in ACTIONS:
             raise HttpError(400, "INVALID_ACTION")
-        inquiry = await self._orders.act(action, topic, channel)
+        query = await self._orders.act(action, topic, channel)
         self._notify(request, f"{action}_{'channel' if channel else 'topic'}", topic, channel)
-        return _done(inquiry)
+        return _done(query)
 
     async def _delete(self, request: Request) -> Response:
         topic, channel = _named(request)
-        inquiry = await self._orders.delete(topic, channel)
+        query = await self._orders.delete(topic, channel)
         self._notify(request, f"delete_{'channel' if channel else 'topic'}", topic, channel)
-        return _done(inquiry)
+        return _done(query)
 
     async def _tombstone(self, request: Request) -> Response:
         address = request.path_params["node"]
         body = await _decoded(request, _Names, refusal="INVALID_BODY")
         if not names.is_valid(body.topic):
             raise HttpError(400, "INVALID_TOPIC")
-        inquiry = await self._orders.tombstone(body.topic, address)
+        query = await self._orders.tombstone(body.topic, address)
         self._notify(request, "tombstone_topic_producer", body.topic, node=address)
-        return _done(inquiry)
+        return _done(query)
 
     def _notify(
         self, request: Request, verb: str, topic: str, channel: str = "", *, node: str = ""
@@ -206,8 +207,8 @@ class Api:
         self._notifier.notify(action, request)
 
 
-async def _nodes_of(inquiry: Inquiry, topic: str) -> list[Node]:
-    nodes = await inquiry.nodes_of(topic)
+async def _nodes_of(query: ClusterQuery, topic: str) -> list[Node]:
+    nodes = await query.nodes_with_topic(topic)
     if nodes is None:
         raise HttpError(404, "TOPIC_NOT_FOUND")
     return nodes
@@ -217,8 +218,8 @@ def _named(request: Request) -> tuple[str, str]:
     return request.path_params["topic"], request.path_params.get("channel", "")
 
 
-def _done(inquiry: Inquiry) -> Response:
-    return json_reply({"message": inquiry.warning})
+def _done(query: ClusterQuery) -> Response:
+    return json_reply({"message": query.warning})
 
 
 async def _decoded(request: Request, type: type[T], *, refusal: str = "") -> T:

@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from penstock.admin_api.cluster import Cluster, UpstreamError
 from penstock.common.logs import Logger
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins, AllowedHosts
 from penstock.nsqadmin.actions import Deeds
 from penstock.nsqadmin.api import Api
 from penstock.nsqadmin.assets import Assets
-from penstock.nsqadmin.cluster_client import Cluster, UpstreamFailed
 from penstock.nsqadmin.config_api import ConfigApi
 from penstock.nsqadmin.error_handlers import Refusals
 from penstock.nsqadmin.graphite import Graphite
@@ -29,7 +29,7 @@ from penstock.nsqadmin.middleware import BodyLimit, Doors, RequestLog, SafeHeade
 from penstock.nsqadmin.notifications import Notifier
 from penstock.nsqadmin.options import NsqadminOptions
 from penstock.nsqadmin.pages import Pages
-from penstock.nsqadmin.penstock_api import Extensions
+from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.rendering import Renderer
 from penstock.nsqadmin.watcher import Watcher
 
@@ -88,7 +88,7 @@ def make_app(services: Services) -> Starlette:
         ],
         exception_handlers={
             HttpError: refusals.on_http_error,
-            UpstreamFailed: refusals.on_upstream_failed,
+            UpstreamError: refusals.on_upstream_failed,
             HTTPException: refusals.on_http_exception,
         },
     )
@@ -116,11 +116,11 @@ def _api_routes(services: Services, admins: Admins, assets: Assets) -> Sequence[
 
 def _page_routes(services: Services, admins: Admins, renderer: Renderer) -> Sequence[Route]:
     cluster, watcher = services.cluster, services.watcher
-    extensions = Extensions(cluster)
+    penstock_api = PenstockApi(cluster)
     routes = [
-        *Pages(cluster, watcher, extensions, renderer).routes(),
-        *MessagePages(cluster, extensions, renderer).routes(),
-        *Deeds(cluster, watcher, extensions, renderer, admins, services.notifier).routes(),
+        *Pages(cluster, watcher, penstock_api, renderer).routes(),
+        *MessagePages(cluster, penstock_api, renderer).routes(),
+        *Deeds(cluster, watcher, penstock_api, renderer, admins, services.notifier).routes(),
     ]
     if services.login is not None:
         routes += LoginPages(services.login, services.base, renderer).routes()

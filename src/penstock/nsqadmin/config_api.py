@@ -7,12 +7,12 @@ from ipaddress import ip_address, ip_network
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.admin_api.cluster import Cluster
 from penstock.common.addresses import is_address
 from penstock.common.json_decode import decode_json
 from penstock.common.logs import Logger, LogLevel
 from penstock.common.options import option_value
 from penstock.net.http_server import HttpError
-from penstock.nsqadmin.cluster_client import Cluster
 from penstock.nsqadmin.json_responses import json_reply
 from penstock.nsqadmin.options import NsqadminOptions
 

@@ -6,9 +6,9 @@ The numbers are those of the moment at which the operator is asked.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.admin_api.models import ClientSummary
 from penstock.admin_api.seeking import Move
 from penstock.nsqadmin.rendering import commas
-from penstock.nsqadmin.schemas import ClientStats
 from penstock.nsqadmin.views import ChannelRow, NodeRow, TopicRow
 
 __all__ = [
@@ -167,7 +167,7 @@ def about_seek(channel: str, place: str, moves: Sequence[Move]) -> Question:
     return Question(f"Move channel {channel}?", facts, "Move channel")
 
 
-def about_client(client: ClientStats, channel: str, node: str) -> Question:
+def about_client(client: ClientSummary, channel: str, node: str) -> Question:
     """Ending one consumer's connection."""
     held = _count(client.in_flight_count, "message")
     facts = [

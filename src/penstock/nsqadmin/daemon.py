@@ -11,6 +11,7 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
+from penstock.admin_api.cluster import Cluster
 from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS, SystemClock
 from penstock.common.errors import ConfigError
@@ -28,7 +29,6 @@ from penstock.net.listener import Listener, listen
 from penstock.net.tls import client_context
 from penstock.nsqadmin.access import AllowedHosts
 from penstock.nsqadmin.app import Services, make_app
-from penstock.nsqadmin.cluster_client import Cluster
 from penstock.nsqadmin.connections import Connection
 from penstock.nsqadmin.login import Login
 from penstock.nsqadmin.notifications import Notifier

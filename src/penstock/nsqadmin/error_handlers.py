@@ -4,9 +4,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from penstock.admin_api.cluster import UpstreamError
 from penstock.common.logs import Logger
 from penstock.net.http_server import HttpError
-from penstock.nsqadmin.cluster_client import UpstreamFailed
 from penstock.nsqadmin.json_responses import json_error
 from penstock.nsqadmin.middleware import wants_page
 from penstock.nsqadmin.rendering import Renderer, is_partial
@@ -58,7 +58,7 @@ class Refusals:
 
     async def on_upstream_failed(self, request: Request, error: Exception) -> Response:
         """Nobody behind us answers."""
-        assert isinstance(error, UpstreamFailed)
+        assert isinstance(error, UpstreamError)
         self._log.error("%s", error)
         if self._is_for_people(request):
             reasons = [str(each) for each in error.failures]

@@ -10,12 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.admin_api.nsqd_api import LogExtent, absolute_place, is_seq
+from penstock.admin_api.cluster import Cluster
+from penstock.admin_api.models import StoredMessage, TopicLogResponse
+from penstock.admin_api.seeking import absolute_position, is_seq
 from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.bodies import Shown, shown
-from penstock.nsqadmin.cluster_client import Cluster
-from penstock.nsqadmin.penstock_api import STATES, Extensions, Message
+from penstock.nsqadmin.penstock_api import STATES, PenstockApi
 from penstock.nsqadmin.rendering import Renderer
 
 __all__ = ["MessagePages"]
@@ -27,7 +28,7 @@ PAGE_MESSAGES = 50
 class MessageRow:
     """A message, ready to be shown."""
 
-    message: Message
+    message: StoredMessage
     body: Shown
 
 
@@ -44,9 +45,9 @@ class _Browsed:
 class MessagePages:
     """The endpoints, and the table of them."""
 
-    def __init__(self, cluster: Cluster, extensions: Extensions, renderer: Renderer) -> None:
+    def __init__(self, cluster: Cluster, penstock_api: PenstockApi, renderer: Renderer) -> None:
         self._cluster = cluster
-        self._extensions = extensions
+        self._penstock_api = penstock_api
         self._renderer = renderer
 
     def routes(self) -> list[Route]:
@@ -63,7 +64,7 @@ class MessagePages:
         problem, browsed, extent = "", _Browsed([]), None
         try:
             if node:
-                extent = (await self._extensions.logs_of([node], topic)).get(node)
+                extent = (await self._penstock_api.logs_of([node], topic)).get(node)
                 browsed = await self._browse(node, topic, start, text, extent)
         except (HttpRequestError, ConfigError) as error:
             problem = str(error)
@@ -82,18 +83,18 @@ class MessagePages:
         )
 
     async def _browse(
-        self, node: str, topic: str, start: str, text: str, extent: LogExtent | None
+        self, node: str, topic: str, start: str, text: str, extent: TopicLogResponse | None
     ) -> _Browsed:
         if extent is None or not extent.count_from(0):
             return _Browsed([])
         place = _place(start, extent, from_the_end=not text)
         if text:
-            search = await self._extensions.search(node, topic, place, text, PAGE_MESSAGES)
+            search = await self._penstock_api.search(node, topic, place, text, PAGE_MESSAGES)
             newer = search.next_seq
             has_more = newer is not None and newer < extent.next_seq
             rows = _rows(search.found)
             return _Browsed(rows, None, newer if has_more else None, search.looked_at)
-        messages = await self._extensions.history(node, topic, place, PAGE_MESSAGES)
+        messages = await self._penstock_api.history(node, topic, place, PAGE_MESSAGES)
         if not messages:
             return _Browsed([], older=max(extent.next_seq - PAGE_MESSAGES, extent.first_seq))
         first, last = messages[0].seq, messages[-1].seq
@@ -110,7 +111,7 @@ class MessagePages:
         problem, messages = "", []
         try:
             if node:
-                messages = await self._extensions.peek(node, topic, channel, state, PAGE_MESSAGES)
+                messages = await self._penstock_api.peek(node, topic, channel, state, PAGE_MESSAGES)
         except HttpRequestError as error:
             problem = str(error)
         return self._renderer.page(
@@ -130,26 +131,26 @@ class MessagePages:
     async def _nodes(self, request: Request, topic: str) -> tuple[list[str], str]:
         """The nodes that can show messages of a topic, and the one that is chosen; none if there
         is none."""
-        nodes = await self._cluster.inquire().nodes_of(topic)
+        nodes = await self._cluster.new_query().nodes_with_topic(topic)
         if nodes is None:
             raise HttpError(404, "TOPIC_NOT_FOUND")
-        able = await self._extensions.having(node.address for node in nodes)
+        able = await self._penstock_api.supporting(node.address for node in nodes)
         chosen = request.query_params.get("node", "")
         return able, chosen if chosen in able else next(iter(able), "")
 
 
-def _place(start: str, extent: LogExtent, *, from_the_end: bool) -> str:
+def _place(start: str, extent: TopicLogResponse, *, from_the_end: bool) -> str:
     """Where to begin. Raises ConfigError."""
     last_page = str(max(extent.next_seq - PAGE_MESSAGES, extent.first_seq))
     if start in ("", "latest"):
         return last_page if from_the_end else "earliest"
-    place = absolute_place(start)
+    place = absolute_position(start)
     if is_seq(place):  # One that is gone, or is yet to come, means the nearest that is there.
         return str(min(max(int(place), extent.first_seq), extent.next_seq))
     return place
 
 
-def _rows(messages: list[Message]) -> list[MessageRow]:
+def _rows(messages: list[StoredMessage]) -> list[MessageRow]:
     return [
         MessageRow(message, shown(message.body, message.body_base64))
         for message in reversed(messages)

@@ -14,8 +14,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
-from penstock.nsqadmin.cluster_client import NodeAnswer
-from penstock.nsqadmin.schemas import ChannelStats
+from penstock.admin_api.cluster import NodeStats
+from penstock.admin_api.models import ChannelSummary
 
 __all__ = ["CLUSTER", "Chronicle", "Figures", "Key", "channel_key", "node_key", "topic_key"]
 
@@ -117,7 +117,7 @@ class Chronicle:
 
     # Recording.
 
-    def observe(self, answers: Iterable[NodeAnswer], at_seconds: float) -> None:
+    def observe(self, answers: Iterable[NodeStats], at_seconds: float) -> None:
         """Adds a sample, taken at this time of day."""
         answers = list(answers)
         found = _gauges(answers)
@@ -221,7 +221,7 @@ class Chronicle:
         return (record.fine if fine else record.coarse)[_NAMES.index(name)]
 
 
-def _gauges(answers: Sequence[NodeAnswer]) -> dict[Key, Figures]:
+def _gauges(answers: Sequence[NodeStats]) -> dict[Key, Figures]:
     found: dict[Key, Figures] = {CLUSTER: Figures()}
     for answer in answers:
         node = found.setdefault(node_key(answer.node.address), Figures())
@@ -238,7 +238,7 @@ def _gauges(answers: Sequence[NodeAnswer]) -> dict[Key, Figures]:
     return found
 
 
-def _add_gauges(figures: Figures, channel: ChannelStats) -> None:
+def _add_gauges(figures: Figures, channel: ChannelSummary) -> None:
     figures.depth += channel.depth
     figures.in_flight += channel.in_flight_count
     figures.deferred += channel.deferred_count
@@ -248,7 +248,7 @@ def _add_gauges(figures: Figures, channel: ChannelStats) -> None:
         figures.latency_ms = max(figures.latency_ms, slowest.get("value", 0.0) / 1e6)
 
 
-def _counts(answer: NodeAnswer) -> dict[Key, _Counts]:
+def _counts(answer: NodeStats) -> dict[Key, _Counts]:
     counts: dict[Key, _Counts] = {}
     for topic in answer.stats.topics or ():
         counts[topic_key(topic.topic_name)] = topic.message_count, 0, 0, 0

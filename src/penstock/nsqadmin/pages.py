@@ -14,15 +14,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.admin_api.nsqd_api import LogExtent
+from penstock.admin_api.cluster import Cluster, ClusterQuery, Node, NodeStats
+from penstock.admin_api.models import TopicLogResponse
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.aggregate import aggregate_channel, node_topics
-from penstock.nsqadmin.cluster_client import Cluster, Inquiry, NodeAnswer
 from penstock.nsqadmin.json_responses import json_reply
 from penstock.nsqadmin.metrics_store import CLUSTER, Key, channel_key, node_key, topic_key
-from penstock.nsqadmin.penstock_api import Extensions
+from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.rendering import Renderer
-from penstock.nsqadmin.schemas import Node
 from penstock.nsqadmin.views import (
     TopicRow,
     channel_rows,
@@ -59,11 +58,11 @@ class Pages:
     """The endpoints, and the table of them."""
 
     def __init__(
-        self, cluster: Cluster, watcher: Watcher, extensions: Extensions, renderer: Renderer
+        self, cluster: Cluster, watcher: Watcher, penstock_api: PenstockApi, renderer: Renderer
     ) -> None:
         self._cluster = cluster
         self._watcher = watcher
-        self._extensions = extensions
+        self._penstock_api = penstock_api
         self._renderer = renderer
 
     def routes(self) -> list[Route]:
@@ -107,9 +106,9 @@ class Pages:
 
     async def _topic(self, request: Request) -> Response:
         topic = request.path_params["topic"]
-        inquiry = self._cluster.inquire()
-        nodes = await _nodes_of(inquiry, topic)
-        answers = await inquiry.stats(nodes, topic)
+        query = self._cluster.new_query()
+        nodes = await _nodes_of(query, topic)
+        answers = await query.stats(nodes, topic)
         row = self._row_of(topic, nodes, answers)
         able, logs = await self._logs(answers, topic)
         return self._renderer.page(
@@ -121,14 +120,14 @@ class Pages:
             nodes=nodes,
             able=able,
             logs=logs,
-            warning=inquiry.warning,
+            warning=query.warning,
         )
 
     async def _channel(self, request: Request) -> Response:
         topic, channel = request.path_params["topic"], request.path_params["channel"]
-        inquiry = self._cluster.inquire()
-        nodes = await _nodes_of(inquiry, topic)
-        answers = await inquiry.stats(nodes, topic, channel, clients=True)
+        query = self._cluster.new_query()
+        nodes = await _nodes_of(query, topic)
+        answers = await query.stats(nodes, topic, channel, clients=True)
         found = aggregate_channel(topic, channel, answers, time.time_ns())
         if found is None:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
@@ -141,7 +140,7 @@ class Pages:
             found=found,
             able=able,
             places=_places(found["nodes"], logs),
-            warning=inquiry.warning,
+            warning=query.warning,
         )
 
     async def _consumers(self, request: Request) -> Response:
@@ -179,17 +178,17 @@ class Pages:
 
     async def _node(self, request: Request) -> Response:
         address = request.path_params["node"]
-        inquiry = self._cluster.inquire()
-        node = await inquiry.node(address)
+        query = self._cluster.new_query()
+        node = await query.node(address)
         if node is None:
             raise HttpError(404, "NODE_NOT_FOUND")
-        answers = await inquiry.stats_if_any([node])
+        answers = await query.available_stats([node])
         snapshot = Snapshot(0.0, [], [node], answers)
         (row,) = node_rows(snapshot, self._watcher.chronicle)
         topics = [topic for answer in answers for topic in node_topics(answer, time.time_ns())]
-        able = await self._extensions.having([node.address])
+        able = await self._penstock_api.supporting([node.address])
         return self._renderer.page(
-            request, "node.html", row=row, topics=topics, able=able, warning=inquiry.warning
+            request, "node.html", row=row, topics=topics, able=able, warning=query.warning
         )
 
     # The whole.
@@ -212,12 +211,12 @@ class Pages:
         active = {topic for node in snapshot.nodes for topic, _ in node.topics}
         inactive = [topic for topic in snapshot.topics if topic not in active]
         shown = inactive[:ROWS_MAX] if self._cluster.lookupds else []
-        inquiry = self._cluster.inquire()
+        query = self._cluster.new_query()
         one_of_few = asyncio.Semaphore(QUESTIONS_AT_ONCE)
 
         async def channels(topic: str) -> list[str]:
             async with one_of_few:
-                return await inquiry.channels(topic)
+                return await query.channels(topic)
 
         found = await asyncio.gather(*map(channels, shown))
         return self._renderer.page(
@@ -226,7 +225,7 @@ class Pages:
             lookupds=self._cluster.lookupds,
             inactive=list(zip(shown, found, strict=True)),
             inactive_count=len(inactive),
-            warning=snapshot.warning or inquiry.warning,
+            warning=snapshot.warning or query.warning,
         )
 
     async def _find(self, request: Request) -> Response:
@@ -246,17 +245,17 @@ class Pages:
 
     # Within.
 
-    def _row_of(self, topic: str, nodes: list[Node], answers: list[NodeAnswer]) -> TopicRow:
+    def _row_of(self, topic: str, nodes: list[Node], answers: list[NodeStats]) -> TopicRow:
         """The row of one topic, as it was asked for."""
         rows = topic_rows(Snapshot(0.0, [topic], nodes, answers), self._watcher.chronicle)
         return next(row for row in rows if row.name == topic)
 
     async def _logs(
-        self, answers: Sequence[NodeAnswer], topic: str
-    ) -> tuple[list[str], dict[str, LogExtent]]:
-        """The nodes that have our extensions, and how far the topic's log reaches on each."""
-        able = await self._extensions.having(answer.node.address for answer in answers)
-        return able, await self._extensions.logs_of(able, topic)
+        self, answers: Sequence[NodeStats], topic: str
+    ) -> tuple[list[str], dict[str, TopicLogResponse]]:
+        """The nodes that have our penstock_api, and how far the topic's log reaches on each."""
+        able = await self._penstock_api.supporting(answer.node.address for answer in answers)
+        return able, await self._penstock_api.logs_of(able, topic)
 
 
 def _matching(rows: list[TopicRow], text: str) -> list[TopicRow]:
@@ -264,14 +263,14 @@ def _matching(rows: list[TopicRow], text: str) -> list[TopicRow]:
     return [row for row in rows if all(word in row.name.lower() for word in words)]
 
 
-async def _nodes_of(inquiry: Inquiry, topic: str) -> list[Node]:
-    nodes = await inquiry.nodes_of(topic)
+async def _nodes_of(query: ClusterQuery, topic: str) -> list[Node]:
+    nodes = await query.nodes_with_topic(topic)
     if nodes is None:
         raise HttpError(404, "TOPIC_NOT_FOUND")
     return nodes
 
 
-def _of_topic(answers: Sequence[NodeAnswer], topic: str) -> list[tuple[Node, Any]]:
+def _of_topic(answers: Sequence[NodeStats], topic: str) -> list[tuple[Node, Any]]:
     return [
         (answer.node, stats)
         for answer in answers
@@ -280,7 +279,7 @@ def _of_topic(answers: Sequence[NodeAnswer], topic: str) -> list[tuple[Node, Any
     ]
 
 
-def _places(nodes: Sequence[Any], logs: dict[str, LogExtent]) -> dict[str, int]:
+def _places(nodes: Sequence[Any], logs: dict[str, TopicLogResponse]) -> dict[str, int]:
     """How far a channel has got on each node: the number of the first message that is not done, if
     all before it are."""
     return {

@@ -1,7 +1,7 @@
-"""What Penstock's nsqd can do and NSQ's cannot: history, looking into channels, moving them, seeing
-to one message or one client, retention, draining.
+"""Requests that only Penstock's nsqd answers: history, the contents of channels, seeking, single
+messages and clients, retention, draining.
 
-A node is asked once in a while whether it can; where it cannot, the pages do not offer it.
+nsqadmin probes each node for them and hides the controls of nodes without them.
 """
 
 import asyncio
@@ -12,77 +12,60 @@ from itertools import chain
 
 import msgspec
 
-from penstock.admin_api import stats as cluster_stats
-from penstock.admin_api.nsqd_api import LogExtent, NsqdApi, refusal, url_of
+from penstock.admin_api.cluster import Cluster
+from penstock.admin_api.models import StoredMessage, TopicLogResponse
+from penstock.admin_api.nsqd_api import NsqdApi, api_url
 from penstock.admin_api.seeking import Move, move, plan
 from penstock.common.errors import HttpRequestError
 from penstock.common.json_decode import decode_json_by
-from penstock.net.http_client.client import HttpReply
-from penstock.nsqadmin.cluster_client import Cluster
 
-__all__ = ["STATES", "Extensions", "Message", "Search"]
+__all__ = ["STATES", "PenstockApi", "SearchResult"]
 
 STATES = ("queued", "inflight", "deferred")
 
-# For how long it is believed what a node can do; it may be exchanged for another program.
-BELIEF_SECONDS = 60.0
+# A node may be replaced by one of another version, so the probe is repeated after this time.
+SUPPORT_CACHE_SECONDS = 60.0
 
-# What is read of a node for one page. Messages may be large: a page of 50 has room for all of most
-# topics, and says so where it has not.
+# Response limits. A page of 50 messages fits unless they are large; then the page shows an error.
 PAGE_BYTES_MAX = 16 << 20
 SEARCH_BYTES_MAX = 32 << 20
 SEARCH_MESSAGES_MAX = 20_000
 
-
-class Message(msgspec.Struct, kw_only=True):
-    """A message as nsqd shows it."""
-
-    seq: int
-    id: str
-    timestamp_ns: int
-    body: str | None = None
-    body_base64: str | None = None
-    due_ns: int = 0
-    attempts: int = 0
-    deadline_ns: int = 0
-    client_id: str = ""
-    client_address: str = ""
+_decode_lines = msgspec.json.Decoder(StoredMessage).decode_lines
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
-    """What was found in a range of history, and how far it was looked."""
+class SearchResult:
+    """The matching messages, the number of messages searched, and where to continue."""
 
-    found: list[Message]
+    found: list[StoredMessage]
     looked_at: int
     next_seq: int | None
 
 
-_decoder = msgspec.json.Decoder(Message)
-
-
-class Extensions:
-    """The nodes of one cluster, as far as they are Penstock's."""
+class PenstockApi:
+    """Penstock's additions to the HTTP API, on the nodes of one cluster."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._beliefs: dict[str, tuple[bool, float]] = {}
+        self._support_cache: dict[str, tuple[bool, float]] = {}
 
-    async def having(self, addresses: Iterable[str]) -> list[str]:
-        """Those of these nodes that have the extensions."""
+    async def supporting(self, addresses: Iterable[str]) -> list[str]:
+        """The nodes among these that are Penstock's."""
         addresses = list(addresses)
-        answers = await asyncio.gather(*(self._has(address) for address in addresses))
-        return [address for address, has in zip(addresses, answers, strict=True) if has]
+        answers = await asyncio.gather(*(self._is_supported(address) for address in addresses))
+        return [each for each, supported in zip(addresses, answers, strict=True) if supported]
 
-    async def logs_of(self, addresses: Iterable[str], topic: str) -> dict[str, LogExtent]:
-        """How far a topic reaches on each node. A node that does not say is left out."""
+    async def logs_of(self, addresses: Iterable[str], topic: str) -> dict[str, TopicLogResponse]:
+        """The topic's log on each node; nodes that fail are left out."""
         addresses = list(addresses)
         answers = await asyncio.gather(
-            *(self._api(address).log_of(topic) for address in addresses), return_exceptions=True
+            *(self._nsqd(address).topic_log(topic) for address in addresses),
+            return_exceptions=True,
         )
         found = {}
         for address, answer in zip(addresses, answers, strict=True):
-            if isinstance(answer, LogExtent):
+            if isinstance(answer, TopicLogResponse):
                 found[address] = answer
             elif not isinstance(answer, HttpRequestError):
                 raise answer
@@ -90,121 +73,111 @@ class Extensions:
 
     # Messages.
 
-    async def history(self, address: str, topic: str, start: str, limit: int) -> list[Message]:
-        """Messages from a place on. Raises HttpRequestError."""
+    async def history(
+        self, address: str, topic: str, start: str, limit: int
+    ) -> list[StoredMessage]:
+        """Stored messages from a position on. Raises HttpRequestError."""
         args = {"topic": topic, "from": start, "limit": str(limit)}
-        reply = await self._ask("GET", address, "/topic/messages", args, PAGE_BYTES_MAX)
-        return _messages(address, reply.body)
+        reply = await self._nsqd(address).send("GET", "/topic/messages", args)
+        return _decode_messages(address, reply.body)
 
-    async def search(self, address: str, topic: str, start: str, text: str, limit: int) -> Search:
-        """Messages from a place on whose body has `text`, in any case of letters. Raises
+    async def search(
+        self, address: str, topic: str, start: str, text: str, limit: int
+    ) -> SearchResult:
+        """Stored messages from a position on whose body contains `text`, ignoring case. Raises
         HttpRequestError."""
         args = {"topic": topic, "from": start, "limit": str(SEARCH_MESSAGES_MAX)}
-        reply = await self._ask("GET", address, "/topic/messages", args, SEARCH_BYTES_MAX)
-        # In a thread, because tens of thousands of messages take their time.
+        nsqd = self._nsqd(address, bytes_max=SEARCH_BYTES_MAX)
+        reply = await nsqd.send("GET", "/topic/messages", args)
+        # In a thread: tens of thousands of messages would block the event loop.
         return await asyncio.to_thread(_search, address, reply.body, text, limit)
 
     async def peek(
         self, address: str, topic: str, channel: str, state: str, limit: int
-    ) -> list[Message]:
-        """What is in a channel. Raises HttpRequestError."""
+    ) -> list[StoredMessage]:
+        """Messages of a channel that are in one of the `STATES`. Raises HttpRequestError."""
         args = {"topic": topic, "channel": channel, "state": state, "limit": str(limit)}
-        reply = await self._ask("GET", address, "/channel/messages", args, PAGE_BYTES_MAX)
-        return _messages(address, reply.body)
+        reply = await self._nsqd(address).send("GET", "/channel/messages", args)
+        return _decode_messages(address, reply.body)
 
     async def cancel(self, address: str, topic: str, channel: str, id: str) -> None:
-        """Takes back a deferred message. Raises HttpRequestError."""
+        """Removes a deferred message from a channel. Raises HttpRequestError."""
         args = {"topic": topic, "channel": channel, "id": id}
-        await self._ask("POST", address, "/channel/cancel", args)
+        await self._nsqd(address).send("POST", "/channel/cancel", args)
 
     async def requeue(self, address: str, topic: str, channel: str, id: str) -> None:
-        """Has a message delivered again that is in flight or deferred. Raises HttpRequestError."""
+        """Requeues a message that is in flight or deferred. Raises HttpRequestError."""
         args = {"topic": topic, "channel": channel, "id": id}
-        await self._ask("POST", address, "/channel/requeue", args)
+        await self._nsqd(address).send("POST", "/channel/requeue", args)
 
-    # Places.
+    # Seeking.
 
     async def plan_seek(
-        self, addresses: Sequence[str], topic: str, channel: str, place: str
+        self, addresses: Sequence[str], topic: str, channel: str, position: str
     ) -> list[Move]:
-        """What moving a channel would do on each node. Raises HttpRequestError."""
-        cluster = cluster_stats.Cluster(
-            self._cluster.http, nsqds=addresses, headers=self._cluster.headers
-        )
-        snapshot = await cluster.snapshot(topic, channel)
-        apis = [self._api(address) for address in addresses]
-        return await plan(apis, snapshot, topic, channel, place)
+        """Plans moving a channel on each node. Raises HttpRequestError."""
+        nodes = replace(self._cluster, nsqds=addresses, lookupds=())
+        stats = await nodes.snapshot(topic, channel)
+        apis = [self._nsqd(address) for address in addresses]
+        return await plan(apis, stats, topic, channel, position)
 
     async def seek(self, moves: Sequence[Move], topic: str, channel: str) -> None:
-        """Moves it. Raises HttpRequestError."""
+        """Performs planned moves. Raises HttpRequestError."""
         await move(moves, topic, channel)
 
     # Nodes.
 
     async def set_retention(self, address: str, topic: str, args: Mapping[str, str]) -> None:
-        """How long what is finished stays. Raises HttpRequestError."""
-        await self._ask("POST", address, "/topic/retention", {"topic": topic, **args})
+        """Sets the retention of a topic. Raises HttpRequestError."""
+        await self._nsqd(address).send("POST", "/topic/retention", {"topic": topic, **args})
 
     async def kick(self, address: str, client: str, connect_ts: str) -> None:
-        """Ends a client's connection to a node; `connect_ts` may be empty. Raises
+        """Closes a client's connection to a node; `connect_ts` may be empty. Raises
         HttpRequestError."""
         args = {"remote_address": client} | ({"connect_ts": connect_ts} if connect_ts else {})
-        await self._ask("POST", address, "/client/close", args)
+        await self._nsqd(address).send("POST", "/client/close", args)
 
     async def drain(self, address: str) -> None:
-        """Begins to drain a node. Raises HttpRequestError."""
-        await self._api(address).drain()
+        """Makes a node start to drain. Raises HttpRequestError."""
+        await self._nsqd(address).drain()
 
-    # Within.
+    # Internals.
 
-    async def _has(self, address: str) -> bool:
-        believed, until = self._beliefs.get(address, (False, 0.0))
-        if time.monotonic() < until:
-            return believed
-        url = url_of(address, "/topic/log", {})
+    async def _is_supported(self, address: str) -> bool:
+        is_supported, expires_at = self._support_cache.get(address, (False, 0.0))
+        if time.monotonic() < expires_at:
+            return is_supported
+        url = api_url(address, "/topic/log", {})
         try:
             reply = await self._cluster.http.ask("GET", url, headers=self._cluster.headers)
         except HttpRequestError:
-            return False  # It may be back in a moment.
-        has = reply.status == 400  # It misses an argument; NSQ's nsqd knows no such path.
-        self._beliefs[address] = has, time.monotonic() + BELIEF_SECONDS
-        return has
+            return False  # Not cached: the node may be back soon.
+        # Penstock reports the missing argument; NSQ's nsqd does not know the path.
+        is_supported = reply.status == 400
+        self._support_cache[address] = is_supported, time.monotonic() + SUPPORT_CACHE_SECONDS
+        return is_supported
 
-    def _api(self, address: str) -> NsqdApi:
-        return NsqdApi(self._cluster.http, address, self._cluster.headers)
-
-    async def _ask(
-        self,
-        method: str,
-        address: str,
-        path: str,
-        args: Mapping[str, str],
-        bytes_max: int = PAGE_BYTES_MAX,
-    ) -> HttpReply:
+    def _nsqd(self, address: str, bytes_max: int = PAGE_BYTES_MAX) -> NsqdApi:
         http = replace(self._cluster.http, body_bytes_max=bytes_max)
-        url = url_of(address, path, args)
-        reply = await http.ask(method, url, headers=self._cluster.headers)
-        if reply.status != 200:
-            raise refusal(address, reply.status, reply.body, args)
-        return reply
+        return NsqdApi(http, address, self._cluster.headers)
 
 
-def _messages(address: str, lines: bytes) -> list[Message]:
-    """What a node has sent. Raises HttpRequestError."""
+def _decode_messages(address: str, lines: bytes) -> list[StoredMessage]:
     try:
-        return decode_json_by(_decoder.decode_lines, lines)
+        return decode_json_by(_decode_lines, lines)
     except ValueError as error:
         raise HttpRequestError(address, f"unexpected answer: {error}") from None
 
 
-def _search(address: str, lines: bytes, text: str, limit: int) -> Search:
+def _search(address: str, lines: bytes, text: str, limit: int) -> SearchResult:
     wanted = text.casefold()
-    found: list[Message] = []
+    found: list[StoredMessage] = []
     looked_at, next_seq = 0, None
-    for message in chain.from_iterable(_messages(address, line) for line in lines.splitlines()):
+    messages = chain.from_iterable(_decode_messages(address, line) for line in lines.splitlines())
+    for message in messages:
         looked_at, next_seq = looked_at + 1, message.seq + 1
         if wanted in (message.body or "").casefold() or wanted in message.id:
             found.append(message)
             if len(found) == limit:
                 break
-    return Search(found, looked_at, next_seq)
+    return SearchResult(found, looked_at, next_seq)

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from penstock.admin_api.cluster import Node, NodeStats
+from penstock.admin_api.models import ClientSummary, RetentionSummary
 from penstock.common import names
-from penstock.nsqadmin.cluster_client import NodeAnswer
 from penstock.nsqadmin.metrics_store import Chronicle, Figures, channel_key, node_key, topic_key
 from penstock.nsqadmin.rendering import ago
-from penstock.nsqadmin.schemas import ClientStats, Node, Retention
 from penstock.nsqadmin.watcher import Snapshot
 
 __all__ = [
@@ -89,7 +89,7 @@ class TopicRow:
     messages: int = 0
     clients: int = 0
     is_paused: bool = False
-    retention: Retention | None = None
+    retention: RetentionSummary | None = None
     channels: dict[str, ChannelRow] = field(default_factory=dict)
     figures: Figures = field(default_factory=Figures)
     trail: list[float] = field(default_factory=list)
@@ -227,7 +227,7 @@ def totals(rows: Iterable[TopicRow], snapshot: Snapshot) -> Totals:
     )
 
 
-def clients_of(answers: Iterable[NodeAnswer], topic: str, channel: str) -> list[ClientStats]:
+def clients_of(answers: Iterable[NodeStats], topic: str, channel: str) -> list[ClientSummary]:
     """The consumers of a channel, on all nodes that were asked."""
     return [
         client

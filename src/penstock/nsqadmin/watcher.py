@@ -9,11 +9,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from penstock.admin_api.cluster import Cluster, Node, NodeStats, UpstreamError, warning_text
 from penstock.common.errors import HttpRequestError
 from penstock.common.logs import Logger
-from penstock.nsqadmin.cluster_client import Cluster, NodeAnswer, UpstreamFailed, warning_of
 from penstock.nsqadmin.metrics_store import Chronicle
-from penstock.nsqadmin.schemas import Node
 
 __all__ = ["Snapshot", "Watcher"]
 
@@ -33,13 +32,13 @@ class Snapshot:
     topics: list[str] = field(default_factory=list)
     """All names, also of topics that no node has."""
     nodes: list[Node] = field(default_factory=list)
-    answers: list[NodeAnswer] = field(default_factory=list)
+    answers: list[NodeStats] = field(default_factory=list)
     failures: list[HttpRequestError] = field(default_factory=list)
 
     @property
     def warning(self) -> str:
         """What did not answer; empty if all did."""
-        return warning_of(self.failures)
+        return warning_text(self.failures)
 
 
 class Watcher:
@@ -70,14 +69,14 @@ class Watcher:
             await asyncio.sleep(rest)
 
     async def snapshot(self) -> Snapshot:
-        """The cluster as it was a moment ago. Raises UpstreamFailed."""
+        """The cluster as it was a moment ago. Raises UpstreamError."""
         latest = self._latest
         if latest is None or time.monotonic() - latest.taken_at > self._age_seconds_max:
             return await self.refresh()
         return latest
 
     async def refresh(self) -> Snapshot:
-        """The cluster as it is now. Raises UpstreamFailed. Those who ask at the same time share
+        """The cluster as it is now. Raises UpstreamError. Those who ask at the same time share
         the answer."""
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look())
@@ -90,7 +89,7 @@ class Watcher:
             await asyncio.wait([self._looking])
         try:
             await self.refresh()
-        except UpstreamFailed as failure:
+        except UpstreamError as failure:
             self._tell(str(failure))
 
     @property
@@ -101,7 +100,7 @@ class Watcher:
         """Looks once, for the charts. Returns what did not answer."""
         try:
             snapshot = await self.refresh()
-        except UpstreamFailed as failure:
+        except UpstreamError as failure:
             self._tell(str(failure))
             return failure.failures
         self._tell(snapshot.warning)
@@ -109,10 +108,10 @@ class Watcher:
         return snapshot.failures
 
     async def _look(self) -> Snapshot:
-        inquiry = self._cluster.inquire()
-        topics, nodes = await asyncio.gather(inquiry.topics(), inquiry.nodes())
-        answers = await inquiry.stats_if_any(nodes)
-        self._latest = Snapshot(time.monotonic(), topics, nodes, answers, inquiry.failures)
+        query = self._cluster.new_query()
+        topics, nodes = await asyncio.gather(query.topics(), query.nodes())
+        answers = await query.available_stats(nodes)
+        self._latest = Snapshot(time.monotonic(), topics, nodes, answers, query.failures)
         return self._latest
 
     def _looked(self, task: "asyncio.Task[Snapshot]") -> None:

@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import msgspec
 
+from penstock.admin_api.models import TopicLogResponse
 from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.running import Stop
-from pyspark_nsq.history import TopicLog
 from pyspark_nsq.nodes import Topics
 from pyspark_nsq.offsets import TopicNode
 from pyspark_nsq.reader import arrow_batches
@@ -149,7 +149,7 @@ class ChunkPublisher:
             self._bases[node_id] = found[key].base
         return self._bases[node_id]
 
-    def _log_at(self, base: str) -> TopicLog:
+    def _log_at(self, base: str) -> TopicLogResponse:
         log = self._nodes.history(base, self._topic).log()
         if log is None:
             raise HttpRequestError(base, f"topic {self._topic} is not there any more", status=404)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from penstock.admin_api.nsqd_api import absolute_place
+from penstock.admin_api.seeking import absolute_position
 from penstock.common.errors import ConfigError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.lake import Lake
@@ -164,7 +164,7 @@ def parse_time_range(start: str, end: str) -> tuple[int | None, int | None]:
     """From when to when, in nanoseconds; None for as far as there is something. Raises
     ConfigError."""
     from_ns, to_ns = (
-        parse_time_ns(absolute_place(place)) if place else None for place in (start, end)
+        parse_time_ns(absolute_position(place)) if place else None for place in (start, end)
     )
     if from_ns is not None and to_ns is not None and from_ns >= to_ns:
         raise ConfigError("the time ends before it begins")

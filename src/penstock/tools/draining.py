@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from penstock.admin_api.stats import Cluster
+from penstock.admin_api.cluster import Cluster
 from penstock.common.errors import ClientError, HttpRequestError
 from penstock.tools.figures import counted
 

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.admin_api.nsqd_api import refusal, url_of
+from penstock.admin_api.nsqd_api import api_error, api_url
 from penstock.common.errors import HttpRequestError
 from penstock.common.json_decode import decode_json_by
 from penstock.net.http_client.client import https_instead
@@ -132,7 +132,7 @@ class _Reading:
         self._next_seq: int | None = None
 
     def messages(self) -> Iterator[StoredMessage]:
-        url: str | None = url_of(self._address, "/topic/messages", self._args)
+        url: str | None = api_url(self._address, "/topic/messages", self._args)
         while url is not None:
             connection = self._connection(url)
             try:
@@ -153,7 +153,7 @@ class _Reading:
             said = answer.read()
             if (elsewhere := https_instead(url, answer.status, said)) is not None:
                 return elsewhere
-            raise refusal(self._address, answer.status, said, self._args)
+            raise api_error(self._address, answer.status, said, self._args)
         rest = b""
         while chunk := answer.read1(_READ_BYTES):
             *lines, rest = (rest + chunk).split(b"\n")

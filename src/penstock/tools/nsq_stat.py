@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from penstock.admin_api.stats import Cluster, NodeStats, Snapshot
+from penstock.admin_api.cluster import Cluster, ClusterStats, NodeStats
 from penstock.common.errors import HttpRequestError
 from penstock.tools.figures import counted, grouped, per_second
 from penstock.tools.live_screen import LiveScreen
@@ -74,7 +74,7 @@ class ChannelWatch:
         self._count = count
         self._meter = Meter()
         self._flow = Flow(topic, channel)
-        self._snapshot = Snapshot(0.0, [], [])
+        self._snapshot = ClusterStats(0.0, [], [])
         self._failures: list[HttpRequestError] = []
 
     async def print_rows(self, output: Output, warn: Callable[[str], None]) -> None:

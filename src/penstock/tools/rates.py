@@ -9,7 +9,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.admin_api.stats import ChannelFigures, NodeStats, Snapshot, TopicFigures
+from penstock.admin_api.cluster import ClusterStats, NodeStats
+from penstock.admin_api.models import ChannelSummary, TopicSummary
 
 __all__ = ["SAMPLES_MAX", "Flow", "Meter", "Sample"]
 
@@ -80,7 +81,7 @@ class Meter:
         self._before_at = 0.0
         self._trails: dict[_Key, deque[Sample]] = {}
 
-    def observe(self, snapshot: Snapshot) -> list[Flow]:
+    def observe(self, snapshot: ClusterStats) -> list[Flow]:
         """Every topic, each followed by its channels, by name."""
         flows = _summed(snapshot)
         counts = {(node.address, node.started_at): _counts(node) for node in snapshot.nodes}
@@ -134,7 +135,7 @@ def _counts(node: NodeStats) -> _NodeCounts:
     return counts
 
 
-def _summed(snapshot: Snapshot) -> dict[_Key, Flow]:
+def _summed(snapshot: ClusterStats) -> dict[_Key, Flow]:
     flows: dict[_Key, Flow] = {}
     for topic, channel in _figures(snapshot):
         key = topic.topic_name, channel.channel_name if channel else ""
@@ -154,7 +155,7 @@ def _summed(snapshot: Snapshot) -> dict[_Key, Flow]:
     return flows
 
 
-def _figures(snapshot: Snapshot) -> Iterator[tuple[TopicFigures, ChannelFigures | None]]:
+def _figures(snapshot: ClusterStats) -> Iterator[tuple[TopicSummary, ChannelSummary | None]]:
     for node in snapshot.nodes:
         for topic in node.topics:
             yield topic, None

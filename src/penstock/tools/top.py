@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from penstock.admin_api.stats import Cluster, Snapshot
+from penstock.admin_api.cluster import Cluster, ClusterStats
 from penstock.common.errors import HttpRequestError
 from penstock.tools.figures import counted, grouped, per_second
 from penstock.tools.live_screen import LiveScreen
@@ -72,7 +72,7 @@ class TopView:
     failures: list[HttpRequestError] = field(default_factory=list)
     _meter: Meter = field(default_factory=Meter)
 
-    def observe(self, snapshot: Snapshot) -> None:
+    def observe(self, snapshot: ClusterStats) -> None:
         """Takes new figures in."""
         self.flows = self._meter.observe(snapshot)
         self.node_count = len(snapshot.nodes)
