@@ -168,7 +168,7 @@ class TestPeek:
 
         assert 303 == do(cluster.nsqadmin, deed="cancel", **form)[0]
         assert 0 == nsqd.stats(topic, "c")["deferred_count"]
-        assert "that message is not there" in do(cluster.nsqadmin, deed="cancel", **form)[2]
+        assert "the message is no longer there" in do(cluster.nsqadmin, deed="cancel", **form)[2]
 
     @pytest.mark.parametrize("state", ["inflight", "deferred"])
     def test_a_message_can_be_requeued(self, cluster: Cluster, topic: str, state: str) -> None:
