@@ -150,7 +150,7 @@ def _events_of(connection: ServerConnection, data: bytes) -> Iterator[events.Eve
 
 
 class _Passage:
-    """A broker in memory with a publisher and a consumer; also its `Driver` and a `Peer`."""
+    """A broker in memory with a publisher and a consumer; also its `EngineCallbacks` and `Peer`."""
 
     def __init__(self) -> None:
         files = MemoryFiles()
@@ -211,7 +211,7 @@ class _Passage:
 
     # The driver.
 
-    def pump_soon(self) -> None:
+    def end_turn_soon(self) -> None:
         self._pump_wanted = True
 
     def advance_at(self, now_ns: int) -> None:
@@ -220,12 +220,12 @@ class _Passage:
     def save_soon(self) -> None:
         pass
 
-    def topology_changed(self, topic: Topic, *, lasting: bool) -> None:
+    def topology_changed(self, topic: Topic, *, persistent: bool) -> None:
         pass
 
     report_bug = staticmethod(raise_bug)
 
-    def topic_made(self, topic: Topic) -> None:
+    def topic_created(self, topic: Topic) -> None:
         pass
 
 

@@ -1,6 +1,6 @@
 """What stands around a broker in these tests, all of it in memory.
 
-A `Host` is the event loop and the disk: it does what the broker asks its driver for, when it asks
+A `Host` is the event loop and the disk: it does what the broker asks its engine for, when it asks
 for it, on a clock set by hand, and it can crash. A `Consumer` is a connection that records what it
 is sent and names messages by their bodies. That no delivery exceeds RDY is checked in every test,
 with each delivery.
@@ -21,7 +21,7 @@ from penstock.storage import DataPath, LogSettings
 from penstock.testing import FaultyFiles, ManualClock, MemoryFiles
 from penstock.testing.bugs import raise_bug
 
-__all__ = ["MSG_TIMEOUT_NS", "Consumer", "Host", "Recorder", "RecordingDriver", "damage"]
+__all__ = ["MSG_TIMEOUT_NS", "Consumer", "Host", "Recorder", "RecordingEngine", "damage"]
 
 MSG_TIMEOUT_NS = 60 * SECOND_NS
 
@@ -29,8 +29,8 @@ MSG_TIMEOUT_NS = 60 * SECOND_NS
 _ROUNDS_MAX = 100_000
 
 
-class RecordingDriver:
-    """A `Driver` that keeps what it was asked for."""
+class RecordingEngine:
+    """A `EngineCallbacks` that keeps what it was asked for."""
 
     def __init__(self) -> None:
         self.pump_wanted = False
@@ -39,9 +39,9 @@ class RecordingDriver:
         self.advances_asked: list[int] = []
         self.saves_asked = 0
         self.topology_changes = 0
-        self.topics_made: list[Topic] = []
+        self.topics_created: list[Topic] = []
 
-    def pump_soon(self) -> None:
+    def end_turn_soon(self) -> None:
         self.pump_wanted = True
         self.pumps_asked += 1
 
@@ -52,11 +52,11 @@ class RecordingDriver:
     def save_soon(self) -> None:
         self.saves_asked += 1
 
-    def topology_changed(self, topic: Topic, *, lasting: bool) -> None:
-        self.topology_changes += lasting
+    def topology_changed(self, topic: Topic, *, persistent: bool) -> None:
+        self.topology_changes += persistent
 
-    def topic_made(self, topic: Topic) -> None:
-        self.topics_made.append(topic)
+    def topic_created(self, topic: Topic) -> None:
+        self.topics_created.append(topic)
 
     report_bug = staticmethod(raise_bug)
 
@@ -189,9 +189,9 @@ class Host:
         self.start()
 
     def start(self) -> None:
-        self.driver = RecordingDriver()
+        self.engine = RecordingEngine()
         self._data_path = DataPath.open("data", self.log_settings, self.files)
-        self.broker = Broker(self.settings, self._data_path, self.driver, self.clock, self._sample)
+        self.broker = Broker(self.settings, self._data_path, self.engine, self.clock, self._sample)
 
     def restart(self) -> None:
         """A clean stop, and a new process."""
@@ -253,9 +253,9 @@ class Host:
     def pump(self) -> None:
         """Pumps until there is nothing more to deliver."""
         for _ in range(_ROUNDS_MAX):
-            if not self.driver.pump_wanted:
+            if not self.engine.pump_wanted:
                 return
-            self.driver.pump_wanted = False
+            self.engine.pump_wanted = False
             assert [] == self.broker.pump()
         raise AssertionError("the broker does not come to rest")
 
@@ -263,7 +263,7 @@ class Host:
         """Lets time pass, and calls the broker at the times that it asks for."""
         end_ns = self.clock.now_ns() + duration_ns
         for _ in range(_ROUNDS_MAX):
-            at_ns = self.driver.advance_wanted_ns
+            at_ns = self.engine.advance_wanted_ns
             if at_ns is None or at_ns > end_ns:
                 self.clock.advance(end_ns - self.clock.now_ns())
                 return
@@ -274,5 +274,5 @@ class Host:
     def advance(self) -> None:
         """What the timer does when it goes off."""
         assert [] == self.broker.advance()
-        self.driver.advance_wanted_ns = self.broker.next_deadline_ns()
+        self.engine.advance_wanted_ns = self.broker.next_deadline_ns()
         self.events_done()

@@ -22,12 +22,12 @@ def test_only_a_topic_that_nobody_knew_of_is_news(host: Host) -> None:
     topic = host.broker.topic("t")
     host.publish("t", "a")
     host.broker.topic("t")
-    assert [topic] == host.driver.topics_made
+    assert [topic] == host.engine.topics_created
 
     host.crash()
     host.broker.topic("t")
 
-    assert [] == host.driver.topics_made
+    assert [] == host.engine.topics_created
 
 
 @every_topic

@@ -17,7 +17,7 @@ class TestTopics:
 
     def test_the_driver_hears_of_lasting_topics_and_channels(self, host: Host) -> None:
         def changes() -> int:
-            count, host.driver.topology_changes = host.driver.topology_changes, 0
+            count, host.engine.topology_changes = host.engine.topology_changes, 0
             return count
 
         topic = host.broker.topic("t")
@@ -238,8 +238,8 @@ class TestTiming:
         consumer.fin("a")
         host.pass_time(2 * MSG_TIMEOUT_NS)
 
-        assert not host.driver.pump_wanted
-        assert host.driver.advance_wanted_ns is None
+        assert not host.engine.pump_wanted
+        assert host.engine.advance_wanted_ns is None
         assert host.broker.next_deadline_ns() is None
 
     def test_many_channels_with_deadlines_are_called_in_time(self, host: Host) -> None:
@@ -260,14 +260,14 @@ class TestTiming:
     def test_progress_is_to_be_saved_only_when_there_is_some(self, host: Host) -> None:
         consumer = host.consumer(rdy=10)
         host.publish("t", *"abc")
-        assert 0 == host.driver.saves_asked
+        assert 0 == host.engine.saves_asked
 
         consumer.fin("a")
         consumer.fin("b")
-        assert 1 == host.driver.saves_asked
+        assert 1 == host.engine.saves_asked
         host.save_progress()
         consumer.fin("c")
-        assert 2 == host.driver.saves_asked
+        assert 2 == host.engine.saves_asked
 
 
 def test_a_broker_on_an_empty_data_path_has_nothing_to_tell(host: Host) -> None:

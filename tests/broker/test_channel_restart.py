@@ -42,7 +42,7 @@ def test_a_batch_that_was_not_offered_is_read_from_the_log(monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(consumer.channel, "offer", fail)
-        patch.setattr(host.driver, "report_bug", lambda _, bug: bugs.append(bug))
+        patch.setattr(host.engine, "report_bug", lambda _, bug: bugs.append(bug))
         host.publish("t", "a", "b")
     assert 1 == len(bugs)
     host.pass_time(RETRY_NS)
@@ -55,7 +55,7 @@ def test_a_channel_that_fails_does_not_keep_others_from_being_served(
 ) -> None:
     host = Host(pumps_by_itself=False)
     bugs: list[Exception] = []
-    monkeypatch.setattr(host.driver, "report_bug", lambda _, bug: bugs.append(bug))
+    monkeypatch.setattr(host.engine, "report_bug", lambda _, bug: bugs.append(bug))
     faulty, good = (host.consumer(channel=name, rdy=10) for name in ("faulty", "good"))
     for consumer in (faulty, good):
         consumer.channel.pause(True)

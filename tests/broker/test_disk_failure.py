@@ -87,11 +87,11 @@ class TestPublishing:
         fill_disk(host)
         with pytest.raises(StorageError):
             host.publish("t", "b")
-        host.broker.tend_logs()
+        host.broker.probe_logs()
         assert host.broker.health() is not None
 
         host.files.heal()
-        assert [] == host.broker.tend_logs()
+        assert [] == host.broker.probe_logs()
         assert host.broker.health() is None
         host.publish("t", "c")
         assert ["a", "c"] == host.consumer(rdy=10).take()
@@ -123,10 +123,10 @@ class TestConsuming:
         host.publish("t", *"ab")
         fill_disk(host)
         consumer.fin("a")
-        host.driver.saves_asked = 0
+        host.engine.saves_asked = 0
         failures = host.broker.save_progress()
         assert ["disk full (No space left on device)"] == [each.reason for each in failures]
-        assert 1 == host.driver.saves_asked
+        assert 1 == host.engine.saves_asked
 
         host.files.heal()
         host.save_progress()
@@ -185,7 +185,7 @@ class TestReading:
         consumer.channel.ready(consumer.subscriber)
 
         assert ["cannot read"] == [str(failure) for failure in host.broker.pump()]
-        host.driver.pump_wanted = False
+        host.engine.pump_wanted = False
         assert 3 == consumer.channel.depth
         assert host.clock.now_ns() + SECOND_NS == host.broker.next_deadline_ns()
         reads.failing = False
@@ -203,7 +203,7 @@ class TestReading:
         assert ["cannot read"] == [str(failure) for failure in host.broker.advance()]
         assert 2 == consumer.channel.deferred_count
         assert host.clock.now_ns() + SECOND_NS == host.broker.next_deadline_ns()
-        host.driver.advance_wanted_ns = host.broker.next_deadline_ns()
+        host.engine.advance_wanted_ns = host.broker.next_deadline_ns()
         reads.failing = False
         host.pass_time(SECOND_NS)
         assert ["a", "b"] == consumer.take()
@@ -225,7 +225,7 @@ class TestReading:
         host.publish("t", "published meanwhile")
         assert ["a", "published meanwhile"] == consumer.take()
 
-        host.driver.advance_wanted_ns = host.broker.next_deadline_ns()
+        host.engine.advance_wanted_ns = host.broker.next_deadline_ns()
         reads.failing = False
         host.pass_time(SECOND_NS)
         assert ["b", "c"] == consumer.take()
@@ -292,10 +292,10 @@ class TestDamage:
         bodies.remove(gone)
         assert bodies == consumer.take()
         assert 0 == consumer.channel.depth
-        (found,) = host.broker.tend_logs()
+        (found,) = host.broker.probe_logs()
         assert isinstance(found, Finding)
         assert found.is_damage
-        assert [] == host.broker.tend_logs()
+        assert [] == host.broker.probe_logs()
 
     @pytest.mark.parametrize("end", [Host.restart, Host.crash], ids=["stop", "crash"])
     def test_found_at_the_start_it_is_no_depth(

@@ -322,8 +322,8 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
     # What the daemon does.
 
     def pump_once(self, data: st.DataObject) -> None:
-        if self.host.driver.pump_wanted:
-            self.host.driver.pump_wanted = False
+        if self.host.engine.pump_wanted:
+            self.host.engine.pump_wanted = False
             assert [] == self.host.broker.pump()
             self.see_deliveries()
 

@@ -111,7 +111,7 @@ def test_slewed_a_little_it_delays_a_message_a_little_and_keeps_nobody_busy(
     host.pass_time(SECOND_NS - slew_ns + LATE_NS)
 
     assert ["a"] == consumer.take()
-    assert len(host.driver.advances_asked) < 10
+    assert len(host.engine.advances_asked) < 10
 
 
 def test_slewed_for_hours_it_is_followed(host: Host) -> None:

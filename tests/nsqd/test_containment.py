@@ -30,7 +30,7 @@ POINTS = [
     "penstock.storage.cursors:Cursors.flush",
     "penstock.storage.fsync:JournalFsync.run",
     "penstock.storage.fsync:GroupCommit.request_if_unsynced",
-    "penstock.nsqd.replies:Replies.settled",
+    "penstock.broker.replies:Replies.settled",
     "penstock.nsqd.tcp:Client._handle",
     "penstock.nsqd.tcp:Client.__init__",
     "penstock.net.http_server.connection:Connection.__init__",

@@ -93,7 +93,7 @@ def restart(world: World, step: Step) -> str:
             for holder in channel.holders:
                 for entry in list(holder.in_flight.values()):
                     world.put_back(channel, entry)
-    failures = world.node.end()
+    failures = world.node.stop()
     world.count("end: clean with failures" if failures else "end: clean")
     for topic in world.topics.values():
         topic.is_unsure |= bool(failures)

@@ -23,10 +23,10 @@ from penstock.broker.log_queue import LogBacklog
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.memory_queue import Backlog
 from penstock.broker.message_id import seq_of
+from penstock.broker.publishing import PublishBatch
+from penstock.broker.replies import Replies
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.nsqd.publisher import Batch
-from penstock.nsqd.replies import Replies
 from penstock.nsqd.session import Session
 from penstock.protocol import frames as wire
 from penstock.storage.cursors import Cursors
@@ -87,7 +87,7 @@ def _plus(number: int) -> Callable[[Any], Any]:
 
 
 def _ack_before_write(_right: Any) -> Any:
-    def hold(self: Replies, _batch: Batch, _word: str, data: bytes) -> None:
+    def hold(self: Replies, _batch: PublishBatch, _word: str, data: bytes) -> None:
         self.send(data)
 
     return hold

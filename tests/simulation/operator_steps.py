@@ -308,7 +308,7 @@ OPERATOR_STEPS = {
 
 def _operate(world: World, topic: ModelTopic, verb: Callable[[], object]) -> str:
     """Does it. Returns what the operator is told, if it failed."""
-    world.node.settle_publishes()
+    world.node.store_publishes()
     try:
         verb()
     except StorageError as failure:
@@ -334,7 +334,7 @@ def _place(world: World, topic: ModelTopic, number: int) -> int:
     """A message number: of a stored message, or the next one."""
     log = topic.real.log
     assert isinstance(log, TopicLog)
-    world.node.settle_publishes()
+    world.node.store_publishes()
     world.see_trims()
     seqs = [*topic.messages, log.next_seq]
     return seqs[number // 4 % len(seqs)]
@@ -344,7 +344,7 @@ def _waiting(
     world: World, step: Step, *, in_flight: bool = False
 ) -> tuple[ModelChannel, Entry, bytes] | None:
     """A message that waits for its time, or is in flight."""
-    world.node.settle_publishes()
+    world.node.store_publishes()
     wall_ns = world.clock.wall_ns()
     found = [
         (channel, entry)

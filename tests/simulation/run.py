@@ -8,7 +8,7 @@ from tests.simulation.aftermath import End
 from tests.simulation.client_steps import CLIENT_STEPS, finish_all, set_rdy, subscribe_to
 from tests.simulation.disk_steps import DISK_STEPS, end_process
 from tests.simulation.model import ModelChannel
-from tests.simulation.node import surroundings
+from tests.simulation.node import simulated_environment
 from tests.simulation.operator_steps import OPERATOR_STEPS
 from tests.simulation.schedule import VERBS, Schedule, Step
 from tests.simulation.violation import Violation
@@ -42,7 +42,7 @@ def run(schedule: Schedule, trace: Callable[[str], object] | None = None) -> Out
     """Runs all of it, or as far as it goes without a violation."""
     world = World(schedule.setup, schedule.seed, trace)
     outcome = Outcome(coverage=world.coverage)
-    with surroundings(world.loop):
+    with simulated_environment(world.loop, world.clock, world):
         world.start()
         try:
             for at, step in enumerate(schedule.steps):

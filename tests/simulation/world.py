@@ -219,7 +219,7 @@ class World:
     def _see_handed_out(self) -> None:
         """Who keeps up has the messages in flight by now, though they are sent later."""
         connections = {connection.server: connection for connection in self.consumers}
-        outgoing = self.node.broker._agenda.outgoing
+        outgoing = self.node.broker._scheduler.outgoing
         if self._outgoing is not outgoing:
             self._outgoing, self._outgoing_seen = outgoing, 0
         for peer, frames in outgoing[self._outgoing_seen :]:

@@ -1,7 +1,7 @@
-"""The broker: all topics, behind the few verbs that the daemon's TCP and HTTP sides share.
+"""The broker: all topics, and the operations that TCP and HTTP share.
 
-Pure: it is handed the time and a data path, and calls back a `Driver` that owns the event loop. The
-verbs that change what lasts write it before they return.
+Pure: the clock and the data path are injected, and the engine owns the event loop. Operations that
+change persistent state write it before they return.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from penstock.broker.channel import RETRY_NS, Channel
 from penstock.broker.latency import LatencyWindow
 from penstock.broker.memory_log import MemoryLog
-from penstock.broker.scheduler import Agenda, Driver
+from penstock.broker.scheduler import EngineCallbacks, Scheduler
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
@@ -43,7 +43,7 @@ class Broker:
         self,
         settings: BrokerSettings,
         data_path: DataPath,
-        driver: Driver,
+        engine: EngineCallbacks,
         clock: Clock,
         sample: Callable[[], float],
     ) -> None:
@@ -58,7 +58,7 @@ class Broker:
         self._clock = clock
         self._sample = sample
         self._armed_by_offset_ns = clock.wall_ns() - clock.now_ns()
-        self._agenda = Agenda(driver, self._armed_by_offset_ns)
+        self._scheduler = Scheduler(engine, self._armed_by_offset_ns)
         for name in data_path.topics():
             self._open_topic(name)
 
@@ -73,8 +73,8 @@ class Broker:
                     f"too many topics, the limit is {self._settings.max_topics}"
                 )
             topic = self._open_topic(name)
-            self._agenda.topology_changed(topic, lasting=not topic.ephemeral)
-            self._agenda.topic_made(topic)
+            self._scheduler.topology_changed(topic, persistent=not topic.ephemeral)
+            self._scheduler.topic_created(topic)
         return topic
 
     def delete_topic(self, name: str) -> None:
@@ -84,7 +84,7 @@ class Broker:
         topic.discard()
         if not topic.ephemeral:
             self._data_path.remove_topic(name, wall_ns=self._clock.wall_ns())
-        self._agenda.topology_changed(topic, lasting=not topic.ephemeral)
+        self._scheduler.topology_changed(topic, persistent=not topic.ephemeral)
 
     def delete_channel(self, topic: Topic, name: str) -> None:
         """Deletes a channel, and an ephemeral topic with its last channel."""
@@ -123,19 +123,19 @@ class Broker:
             try:
                 self.delete_channel(topic, channel.name)
             except StorageError:
-                self._agenda.unsaved(topic)  # it is gone; that its topic holds, is written later
+                self._scheduler.unsaved(topic)  # it is gone; that its topic holds, is written later
 
-    # What the driver calls when the time has come.
+    # What the engine calls when the time has come.
 
     def pump(self) -> list[StorageError]:
         """Delivers what can be delivered, a turn for each channel. Returns what could not be read;
         that is tried again in a while."""
-        agenda = self._agenda
-        if agenda.outgoing:
+        scheduler = self._scheduler
+        if scheduler.outgoing:
             self.deliver()
-        if not agenda.awake:
+        if not scheduler.awake:
             return []
-        awake = agenda.take_awake()
+        awake = scheduler.take_awake()
         now_ns = self._clock.now_ns()
         failures = []
         for channel in awake:
@@ -143,18 +143,18 @@ class Broker:
                 channel.pump(now_ns)
             except StorageError as failure:
                 failures.append(failure)
-                agenda.arm(channel, now_ns + RETRY_NS)
+                scheduler.arm(channel, now_ns + RETRY_NS)
             except Exception as bug:  # noqa: BLE001 (reported; the other channels go on)
                 self._restart(channel, "delivering", bug)
         return failures
 
     def deliver(self) -> None:
         """Sends what has been handed out."""
-        for peer, frames in self._agenda.take_outgoing():
+        for peer, frames in self._scheduler.take_outgoing():
             try:
                 peer.deliver(frames)
             except Exception as bug:  # noqa: BLE001 (reported; costs this connection and no other)
-                self._agenda.report_bug("sending messages", bug)
+                self._scheduler.report_bug("sending messages", bug)
                 peer.channel_gone()
 
     def advance(self) -> list[StorageError]:
@@ -163,23 +163,23 @@ class Broker:
         now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
         self._follow_wall_clock(wall_ns - now_ns)
         failures = []
-        for channel in self._agenda.take_due(now_ns):
+        for channel in self._scheduler.take_due(now_ns):
             try:
                 channel.advance(now_ns, wall_ns)
             except StorageError as failure:
                 failures.append(failure)
-                self._agenda.arm(channel, now_ns + RETRY_NS)
+                self._scheduler.arm(channel, now_ns + RETRY_NS)
             except Exception as bug:  # noqa: BLE001 (reported; the other channels go on)
                 self._restart(channel, "timing out messages", bug)
         return failures
 
     def next_deadline_ns(self) -> int | None:
         """The steady time at which `advance` will next have something to do."""
-        return self._agenda.next_deadline_ns()
+        return self._scheduler.next_deadline_ns()
 
     def save_progress(self) -> list[StorageError]:
         """Journals what has been finished. Returns what went wrong; that is tried again."""
-        topics, wall_ns = self._agenda.take_unsaved(), self._clock.wall_ns()
+        topics, wall_ns = self._scheduler.take_unsaved(), self._clock.wall_ns()
         # Deleting files can take its time, so all progress is written before.
         return [
             *self.try_on_each(topics, Topic.save_progress),
@@ -204,7 +204,7 @@ class Broker:
         stores = [topic.store for topic in topics if topic.store is not None]
         return failures + close_stores(stores)
 
-    def tend_logs(self) -> list[Finding | StorageError]:
+    def probe_logs(self) -> list[Finding | StorageError]:
         """To be called every few seconds: tries whether a log that failed can be written again.
         Returns the damage that reading has found and skipped, and failures."""
         findings: list[Finding] = []
@@ -244,11 +244,11 @@ class Broker:
             try:
                 step(topic)
             except StorageError as failure:
-                self._agenda.unsaved(topic)
+                self._scheduler.unsaved(topic)
                 yield failure
             except Exception as bug:  # noqa: BLE001 (reported; the other topics go on)
-                self._agenda.unsaved(topic)
-                self._agenda.report_bug(f"storing topic {topic.name}", bug)
+                self._scheduler.unsaved(topic)
+                self._scheduler.report_bug(f"storing topic {topic.name}", bug)
                 yield InternalError(f"storing topic {topic.name}", bug)
 
     def health(self) -> str | None:
@@ -275,7 +275,7 @@ class Broker:
             name,
             store,
             self._settings,
-            self._agenda,
+            self._scheduler,
             self._clock,
             self._sample,
             self._new_latency,
@@ -289,15 +289,15 @@ class Broker:
 
     def _restart(self, channel: Channel, doing: str, bug: Exception) -> None:
         """Restarts a channel from the log after an unexpected exception; others are unaffected."""
-        self._agenda.report_bug(f"{doing} of channel {channel.name}", bug)
+        self._scheduler.report_bug(f"{doing} of channel {channel.name}", bug)
         try:
             channel.restart(self._clock.now_ns())
         except Exception as another:  # noqa: BLE001 (reported; the next retry restarts it again)
-            self._agenda.report_bug(f"restarting channel {channel.name}", another)
+            self._scheduler.report_bug(f"restarting channel {channel.name}", another)
 
     def _follow_wall_clock(self, offset_ns: int) -> None:
         """Finds the deferred messages a new steady deadline when somebody has set the clock."""
-        self._agenda.wall_offset_ns = offset_ns
+        self._scheduler.wall_offset_ns = offset_ns
         if abs(offset_ns - self._armed_by_offset_ns) <= _CLOCK_STEP_NS:
             return
         self._armed_by_offset_ns = offset_ns

@@ -14,7 +14,7 @@ from penstock.broker.latency import LatencyWindow
 from penstock.broker.log_queue import LogBacklog
 from penstock.broker.memory_queue import Backlog, Waiting
 from penstock.broker.message_id import seq_of
-from penstock.broker.scheduler import NEVER_NS, Agenda
+from penstock.broker.scheduler import NEVER_NS, Scheduler
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topology import Locality, locality
@@ -52,7 +52,7 @@ class Channel:
         name: str,
         make_backlog: Callable[["Channel"], Backlog],
         settings: BrokerSettings,
-        agenda: Agenda,
+        scheduler: Scheduler,
         sample: Callable[[], float],
         latency: LatencyWindow | None = None,
     ) -> None:
@@ -65,17 +65,17 @@ class Channel:
         self.committed_at_ns = (
             0  # wall time of the last commit; 0 if there was none since the start
         )
-        self.gone = False  # deleted or closed: it may be on the agenda still
+        self.gone = False  # deleted or closed: it may be on the scheduler still
         self.subscribers: list[Subscriber] = []
         self.message_count = 0
         self._delivered_to_others = [0 for _ in Locality]  # who have left since
         self.requeue_count = 0
         self.timeout_count = 0
         self.latency = latency
-        self.awake = False  # the agenda's: to be pumped
-        self.armed_ns = NEVER_NS  # the agenda's: the deadline it will be called for
+        self.awake = False  # the scheduler's: to be pumped
+        self.armed_ns = NEVER_NS  # the scheduler's: the deadline it will be called for
         self._settings = settings
-        self._agenda = agenda
+        self._scheduler = scheduler
         self._sample = sample
         self._ready = _rounds(prefers_near=settings.place is not None)
         self._departed: list[Subscriber] = []  # gone, with messages that wait for their timeout
@@ -96,18 +96,18 @@ class Channel:
             if TURN_FRAMES >= count <= capacity and self._backlog.pass_by(first_seq, count):
                 ready.popleft()
                 if frames := self._hand_out(subscriber, frames, first_seq + count - 1, now_ns):
-                    self._agenda.deliver(subscriber.peer, frames)
+                    self._scheduler.deliver(subscriber.peer, frames)
                 self._go_on(subscriber, ready, capacity - len(frames))
                 return
         self._backlog.offer(first_seq, frames, due_ns, TURN_FRAMES if ready else 0)
         if ready and not due_ns:
-            self._agenda.wake(self)
+            self._scheduler.wake(self)
 
     def release(self, runs: list[Run], count: int, next_seq: int) -> None:
         """The topic lets go of `count` messages that it had held back, all below `next_seq`."""
         self.message_count += count
         self._backlog.release(runs, next_seq)
-        self._agenda.wake(self)
+        self._scheduler.wake(self)
 
     def skip(self, first_seq: int, next_seq: int) -> None:
         """The topic has dropped what it held: the channel will never get it."""
@@ -142,7 +142,7 @@ class Channel:
         if not subscriber.waiting and subscriber.capacity() > 0:
             subscriber.waiting = True
             self._ready[subscriber.locality].append(subscriber)
-            self._agenda.wake(self)
+            self._scheduler.wake(self)
 
     def finish(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlight]:
         """Closes messages for good. Returns a refusal for each that the subscriber does not have
@@ -179,9 +179,9 @@ class Channel:
         )
         if deadline_ns is None:
             raise self._refusal("TOUCH", message_id, subscriber)
-        self._agenda.arm(self, deadline_ns)
+        self._scheduler.arm(self, deadline_ns)
 
-    # What the driver does, through the broker.
+    # What the engine does, through the broker.
 
     def pump(self, now_ns: int) -> None:
         """One round: each of the nearest that are ready is given what it may have, up to a turn's
@@ -190,7 +190,7 @@ class Channel:
             return
         ready, backlog = self._nearest_ready(), self._backlog
         if backlog.find_deferred():
-            self._agenda.wake(self)
+            self._scheduler.wake(self)
         if self.paused or not ready:
             return
         for _ in range(len(ready)):
@@ -206,7 +206,7 @@ class Channel:
                     capacity -= len(frames)
             self._go_on(subscriber, ready, capacity)
         if backlog.has_more and self._nearest_ready():
-            self._agenda.wake(self)
+            self._scheduler.wake(self)
 
     def advance(self, now_ns: int, wall_ns: int) -> None:
         """Brings back what has timed out and what has come due."""
@@ -218,7 +218,7 @@ class Channel:
         for subscriber in self.subscribers:
             self.ready(subscriber)
         self._departed = [gone for gone in self._departed if gone.in_flight]
-        self._agenda.wake(self)
+        self._scheduler.wake(self)
         self._backlog.recall_due(wall_ns)
         self.arm()
 
@@ -226,9 +226,9 @@ class Channel:
         """Asks to be called at the next deadline."""
         for subscriber in chain(self.subscribers, self._departed):
             if (deadline_ns := subscriber.in_flight.next_deadline_ns()) is not None:
-                self._agenda.arm(self, deadline_ns)
+                self._scheduler.arm(self, deadline_ns)
         if (due_ns := self._backlog.next_due_ns()) is not None:
-            self._agenda.arm_at_wall(self, due_ns)
+            self._scheduler.arm_at_wall(self, due_ns)
 
     def restart(self, now_ns: int, released_seq: int = 0) -> None:
         """Restarts the channel from its cursor after RETRY_NS, as after a crash. For use after an
@@ -238,7 +238,7 @@ class Channel:
         `released_seq` is the end of the messages that the topic has released, if that is beyond
         those offered to the channel. A channel without a cursor keeps its messages in memory.
         """
-        self._agenda.arm(self, now_ns + RETRY_NS)
+        self._scheduler.arm(self, now_ns + RETRY_NS)
         for ready in self._ready:
             ready.clear()
         for subscriber in self.subscribers:
@@ -260,7 +260,7 @@ class Channel:
     def pause(self, paused: bool) -> None:
         """A paused channel delivers nothing new; answers and timers go on."""
         self.paused = paused
-        self._agenda.wake(self)
+        self._scheduler.wake(self)
 
     def empty(self, next_seq: int) -> None:
         """Drops everything below `next_seq`: queued, in flight, deferred."""
@@ -273,7 +273,7 @@ class Channel:
         self._log_backlog().seek(seq)
         self._last_seq = -1
         self._forget_handed_out()
-        self._agenda.wake(self)
+        self._scheduler.wake(self)
 
     def set_committing(self, committing: bool) -> None:
         """Whether the channel is moved by commits. It then has no use for messages in memory."""
@@ -285,7 +285,7 @@ class Channel:
         if isinstance(self._backlog, LogBacklog):
             self._departed.clear()  # Their messages are read from the log again.
             self._backlog.track_deferred(not committing)
-            self._agenda.wake(self)
+            self._scheduler.wake(self)
 
     def commit(self, seq: int) -> int:
         """Finishes everything below `seq`; what was finished before stays so. Returns the first
@@ -312,7 +312,7 @@ class Channel:
                 if subscriber in self.subscribers:
                     self.ready(subscriber)
                 return True
-        self._agenda.wake(self)
+        self._scheduler.wake(self)
         return self._backlog.hasten(message_id, wall_ns)
 
     def delete(self) -> None:
@@ -437,7 +437,7 @@ class Channel:
             self._backlog.settle_sequence()
         subscriber.message_count += len(frames)
         if deadline_ns < self.armed_ns:
-            self._agenda.arm(self, deadline_ns)
+            self._scheduler.arm(self, deadline_ns)
         return frames
 
     def _add_by_sequence(
@@ -477,7 +477,7 @@ class Channel:
 
     def _put_back(self, frames: list[bytes], due_ns: int = 0) -> None:
         self._backlog.put_back(frames, due_ns)
-        self._agenda.wake(self)
+        self._scheduler.wake(self)
 
     def _refusal(
         self, word: Literal["FIN", "REQ", "TOUCH"], message_id: bytes, subscriber: Subscriber

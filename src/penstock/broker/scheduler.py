@@ -3,7 +3,7 @@
 Three things, each asked for as often as anybody likes and done once: channels to be pumped,
 channels whose next deadline comes up, topics with progress to be journalled. And what was handed
 out waits here to be sent, so that a client's commands are answered before it is sent messages. The
-driver, which owns the event loop, is told when there is something to do; it is never told twice for
+engine, which owns the event loop, is told when there is something to do; it is never told twice for
 the same work.
 
 A channel has at most one live deadline on the heap, its earliest: later ones are found when that
@@ -18,39 +18,40 @@ if TYPE_CHECKING:
     from penstock.broker.subscriber import Peer
     from penstock.broker.topic import Topic
 
-__all__ = ["NEVER_NS", "Agenda", "Driver"]
+__all__ = ["NEVER_NS", "EngineCallbacks", "Scheduler"]
 
 NEVER_NS = 1 << 63
 
 
-class Driver(Protocol):
-    """The event loop's side: it calls the broker back when the time has come."""
+class EngineCallbacks(Protocol):
+    """Functions of the engine that topics, channels and the broker call."""
 
-    def pump_soon(self) -> None:
-        """`Broker.pump` is wanted as soon as the events at hand have been handled."""
+    def end_turn_soon(self) -> None:
+        """Calls `Broker.pump` after the events at hand have been handled."""
 
     def advance_at(self, now_ns: int) -> None:
-        """`Broker.advance` is wanted at this steady time; earlier calls for later times lapse."""
+        """Calls `Broker.advance` at this steady time, and cancels an earlier request."""
 
     def save_soon(self) -> None:
-        """`Broker.save_progress` is wanted within the journalling interval."""
+        """Calls `Broker.save_progress` within the journalling interval."""
 
-    def topology_changed(self, topic: "Topic", *, lasting: bool) -> None:
-        """This topic, or a channel of it, was made or deleted: a lasting one, or one in memory."""
+    def topology_changed(self, topic: "Topic", *, persistent: bool) -> None:
+        """This topic, or one of its channels, was created or deleted. `persistent` is False if it
+        is ephemeral."""
 
-    def topic_made(self, topic: "Topic") -> None:
-        """A topic was made that nobody knew of; nothing has been published to it yet."""
+    def topic_created(self, topic: "Topic") -> None:
+        """A topic was created; nothing has been published to it yet."""
 
     def report_bug(self, where: str, error: Exception) -> None:
         """Logs an unexpected exception that was caught, with its traceback."""
 
 
-class Agenda:
+class Scheduler:
     """See the module's docstring."""
 
     __slots__ = (
         "_deadlines",
-        "_driver",
+        "_engine",
         "_sequence",
         "_unsaved",
         "awake",
@@ -58,8 +59,8 @@ class Agenda:
         "wall_offset_ns",
     )
 
-    def __init__(self, driver: Driver, wall_offset_ns: int) -> None:
-        self._driver = driver
+    def __init__(self, engine: EngineCallbacks, wall_offset_ns: int) -> None:
+        self._engine = engine
         self.awake: list[Channel] = []
         self.outgoing: list[tuple[Peer, list[bytes]]] = []
         self._deadlines: list[tuple[int, int, Channel]] = []
@@ -73,7 +74,7 @@ class Agenda:
             return
         channel.awake = True
         if not self.awake and not self.outgoing:
-            self._driver.pump_soon()
+            self._engine.end_turn_soon()
         self.awake.append(channel)
 
     def take_awake(self) -> list["Channel"]:
@@ -86,7 +87,7 @@ class Agenda:
     def deliver(self, peer: "Peer", frames: list[bytes]) -> None:
         """These frames are to be sent."""
         if not self.awake and not self.outgoing:
-            self._driver.pump_soon()
+            self._engine.end_turn_soon()
         self.outgoing.append((peer, frames))
 
     def take_outgoing(self) -> list[tuple["Peer", list[bytes]]]:
@@ -102,7 +103,7 @@ class Agenda:
         self._sequence += 1
         heapq.heappush(self._deadlines, (deadline_ns, self._sequence, channel))
         if self._deadlines[0][2] is channel:
-            self._driver.advance_at(deadline_ns)
+            self._engine.advance_at(deadline_ns)
 
     def arm_at_wall(self, channel: "Channel", due_ns: int) -> None:
         """The same for a wall time."""
@@ -129,7 +130,7 @@ class Agenda:
     def unsaved(self, topic: "Topic") -> None:
         """A channel of the topic has progress that is not yet journalled."""
         if not self._unsaved:
-            self._driver.save_soon()
+            self._engine.save_soon()
         self._unsaved[topic] = None
 
     def take_unsaved(self) -> list["Topic"]:
@@ -137,14 +138,14 @@ class Agenda:
         unsaved, self._unsaved = self._unsaved, {}
         return list(unsaved)
 
-    def topology_changed(self, topic: "Topic", *, lasting: bool) -> None:
+    def topology_changed(self, topic: "Topic", *, persistent: bool) -> None:
         """A topic, or a channel of it, was made or deleted."""
-        self._driver.topology_changed(topic, lasting=lasting)
+        self._engine.topology_changed(topic, persistent=persistent)
 
-    def topic_made(self, topic: "Topic") -> None:
+    def topic_created(self, topic: "Topic") -> None:
         """A topic was made."""
-        self._driver.topic_made(topic)
+        self._engine.topic_created(topic)
 
     def report_bug(self, where: str, error: Exception) -> None:
         """Reports an unexpected exception that was caught."""
-        self._driver.report_bug(where, error)
+        self._engine.report_bug(where, error)

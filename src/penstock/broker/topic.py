@@ -14,7 +14,7 @@ from penstock.broker.log_queue import LogBacklog
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.memory_queue import Backlog
 from penstock.broker.message_id import id_number
-from penstock.broker.scheduler import Agenda
+from penstock.broker.scheduler import Scheduler
 from penstock.broker.settings import BrokerSettings
 from penstock.common import names
 from penstock.common.clock import Clock
@@ -33,7 +33,7 @@ class Topic:
         name: str,
         store: TopicStore | MemoryLog,
         settings: BrokerSettings,
-        agenda: Agenda,
+        scheduler: Scheduler,
         clock: Clock,
         sample: Callable[[], float],
         new_latency: Callable[[], LatencyWindow | None] = lambda: None,
@@ -54,7 +54,7 @@ class Topic:
         self._receivers: tuple[Channel, ...] = ()
         """Who is given what is published: nobody while the topic holds it back."""
         self._settings = settings
-        self._agenda = agenda
+        self._scheduler = scheduler
         self._now_ns, self._wall_ns = clock.now_ns, clock.wall_ns
         self._sample = sample
         self._new_latency = new_latency
@@ -81,7 +81,7 @@ class Topic:
                 try:
                     channel.offer(first_seq, frames, due_ns, now_ns)
                 except Exception as bug:  # noqa: BLE001 (reported; the batch is stored by now)
-                    self._agenda.report_bug(f"publishing to {self.name}/{channel.name}", bug)
+                    self._scheduler.report_bug(f"publishing to {self.name}/{channel.name}", bug)
                     channel.restart(now_ns, self.released_seq)
         elif self.ephemeral:
             assert isinstance(log, MemoryLog)
@@ -101,7 +101,7 @@ class Topic:
             if 0 < limit <= len(self.channels):
                 raise LimitReachedError(f"too many channels of {self.name}, the limit is {limit}")
             channel = self._add_channel(name, first_seq)
-            self._agenda.wake(channel)  # it may have deferred messages to find
+            self._scheduler.wake(channel)  # it may have deferred messages to find
             self._release()
             self._note_hold()
             self._topology_changed(channel)
@@ -162,7 +162,7 @@ class Topic:
         assert self.store is not None
         self.retention = retention
         self.store.log.retention = retention
-        self._agenda.unsaved(self)  # there may be something to trim
+        self._scheduler.unsaved(self)  # there may be something to trim
 
     def trim(self, wall_ns: int) -> None:
         """Deletes from the log what no channel needs any more and no retention keeps."""
@@ -241,7 +241,7 @@ class Topic:
             name,
             partial(self._backlog_for, first_seq),
             self._settings,
-            self._agenda,
+            self._scheduler,
             self._sample,
             self._new_latency(),
         )
@@ -250,10 +250,10 @@ class Topic:
 
     def _backlog_for(self, first_seq: int | None, channel: Channel) -> Backlog:
         def on_due(due_ns: int) -> None:
-            self._agenda.arm_at_wall(channel, due_ns)
+            self._scheduler.arm_at_wall(channel, due_ns)
 
         def on_progress() -> None:
-            self._agenda.unsaved(self)
+            self._scheduler.unsaved(self)
 
         window_max = self._settings.mem_queue_size
         if self.store is None or channel.ephemeral:
@@ -271,8 +271,8 @@ class Topic:
         )
 
     def _topology_changed(self, channel: Channel) -> None:
-        lasting = not channel.ephemeral and not self.ephemeral
-        self._agenda.topology_changed(self, lasting=lasting)
+        persistent = not channel.ephemeral and not self.ephemeral
+        self._scheduler.topology_changed(self, persistent=persistent)
 
     def _is_holding(self) -> bool:
         return self.paused or not self.channels or self.awaits_channels

@@ -1,14 +1,11 @@
-"""The nsqd process: load, listen, serve, stop.
-
-`Nsqd` owns the event loop's side of the broker: it calls the broker back when there is something to
-deliver, when a deadline has come, when progress is to be journalled and when a log is to be synced.
-"""
+"""The nsqd process: opens the data path, starts the engine and the listeners, and stops them."""
 
 import asyncio
 import os
 import random
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +13,7 @@ from pathlib import Path
 import uvloop
 
 from penstock import NSQ_VERSION
-from penstock.broker.broker import Broker
+from penstock.broker.engine import Engine
 from penstock.broker.topic import Topic
 from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS, Clock, SystemClock
@@ -47,10 +44,9 @@ from penstock.nsqd.http_tokens import HttpTokens
 from penstock.nsqd.lookup_peers import LookupPeers
 from penstock.nsqd.loop_lag import LoopLag
 from penstock.nsqd.memory import GcPauses, memory_stats
-from penstock.nsqd.metadata_writer import MetadataWriter
+from penstock.nsqd.metadata import MetadataWriter
 from penstock.nsqd.metrics import SYNC_BOUNDS_SECONDS, MetricsSource
 from penstock.nsqd.options import NsqdOptions, TlsRequired, in_effect
-from penstock.nsqd.publisher import Publisher
 from penstock.nsqd.session import SessionServices
 from penstock.nsqd.statsd import Statsd, statsd_prefix
 from penstock.nsqd.tcp import Client, Clients, TcpServices
@@ -59,13 +55,6 @@ from penstock.storage import BackgroundRemover, DataPath, GroupCommit, RealFiles
 from penstock.storage.layout import IMPORTING_NAME
 
 __all__ = ["Nsqd", "run"]
-
-# Finished messages are journalled this soon: well within the 100 ms whose work a crash may bring
-# back, and so seldom that hardly a message meets it on its way.
-SAVE_SECONDS = 0.05
-
-# How soon journalling is tried again when the disk has refused it.
-SAVE_RETRY_SECONDS = 1.0
 
 # How long a clean stop waits for clients to take what was written to them.
 STOP_SECONDS = 1.0
@@ -105,7 +94,7 @@ async def _serve(options: NsqdOptions, log: Logger, when_serving: Callable[["Nsq
 
 
 class Nsqd:
-    """One nsqd; also the broker's `Driver`."""
+    """One nsqd."""
 
     def __init__(
         self,
@@ -147,10 +136,6 @@ class Nsqd:
         self._loop = asyncio.get_running_loop()
         self._bugs.handle_loop_exceptions(self._loop)
         self._path = Path(options.data_path or os.getcwd())
-        self._advance_timer: asyncio.TimerHandle | None = None
-        self._turn_is_ending = False
-        self._save_seconds = SAVE_SECONDS
-        self._housekeeping: asyncio.TimerHandle | None = None
         log.info("%s", version_line("nsqd"))
         log.info("ID: %d", options.node_id)
         remover = BackgroundRemover(RealFiles(), lambda failure: log.error("%s", failure))
@@ -165,9 +150,12 @@ class Nsqd:
             observe_seconds=self._sync_seconds.observe,
             report_bug=self.report_bug,
         )
-        self._publisher = Publisher(self._commit, self._end_turn_soon, self.report_bug)
         self._metadata = MetadataWriter(
-            self._path, lambda: metadata.render(self.broker.topics.values()), log
+            self._path,
+            lambda: metadata.render(self.broker.topics.values()),
+            log,
+            self._loop,
+            ThreadPoolExecutor(1, thread_name_prefix="metadata"),
         )
         lookupd_tls = settings.lookupd_tls(options)
         self._lookups = LookupPeers(
@@ -177,9 +165,19 @@ class Nsqd:
             log,
             tls=lookupd_tls,
         )
-        self.broker = Broker(
-            settings.broker_settings(options), self._data_path, self, self.clock, random.random
+        self._engine = Engine(
+            settings.broker_settings(options),
+            self._data_path,
+            self._loop,
+            self.clock,
+            sample=random.random,
+            commit=self._commit,
+            listener=self,
+            log=log,
+            report_bug=self.report_bug,
+            housekeeping_seconds=options.sync_timeout_ns / SECOND_NS,
         )
+        self.broker = self._engine.broker
         for finding in self.broker.findings:
             log.warning("%s", finding)
         if (self._path / IMPORTING_NAME).exists():
@@ -204,7 +202,7 @@ class Nsqd:
         if self.options.statsd_address and self.options.statsd_interval_ns:
             self._report_to_statsd()
         self._loop_lag.start()
-        self._keep_house()
+        self._engine.start()
 
     async def stop(self) -> None:
         """Stops accepting, closes connections, stores everything. If a step fails, the failure is
@@ -215,9 +213,7 @@ class Nsqd:
             self._lookups.close,
             self._stop_reporting,
             self._stop_http,
-            self._stop_timers,
-            self._publisher.store,
-            self._publisher.answer,
+            self._engine.stop,
             self._metadata.close,
             self._commit.close,
             self._close_topics,
@@ -252,11 +248,6 @@ class Nsqd:
             await self._http_server.stop(STOP_SECONDS)
         self._history.close()
 
-    def _stop_timers(self) -> None:
-        for timer in (self._advance_timer, self._housekeeping):
-            if timer is not None:
-                timer.cancel()
-
     def _close_topics(self) -> None:
         self.log.info("NSQ: closing topics")
         for failure in self.broker.close():
@@ -268,7 +259,7 @@ class Nsqd:
     async def _serve_tcp(self) -> None:
         session = SessionServices(
             broker=self.broker,
-            publisher=self._publisher,
+            publisher=self._engine.publisher,
             clock=self.clock,
             log=self.log,
             offer=settings.offer(self.options),
@@ -297,7 +288,7 @@ class Nsqd:
             log=self.log,
             limits=settings.limits(self.options),
             options=self.options,
-            publisher=self._publisher,
+            publisher=self._engine.publisher,
             clients=self.clients,
             gc_pauses=self._gc_pauses,
             metrics=self._metrics_source(),
@@ -401,30 +392,17 @@ class Nsqd:
             started_at_ns=self.started_at_ns,
         )
 
-    # The broker's driver.
+    # The engine's topology listener.
 
-    def pump_soon(self) -> None:
-        self._end_turn_soon()
-
-    def advance_at(self, now_ns: int) -> None:
-        if self._advance_timer is not None:
-            self._advance_timer.cancel()
-        delay_ns = max(now_ns - self.clock.now_ns(), 0)
-        self._advance_timer = self._loop.call_later(delay_ns / SECOND_NS, self._advance_soon)
-
-    def save_soon(self) -> None:
-        # Timers come before what the last turn left to be done. The journal can wait for that.
-        self._loop.call_later(self._save_seconds, self._loop.call_soon, self._save_progress)
-
-    def topology_changed(self, topic: Topic, *, lasting: bool) -> None:
-        if lasting:
+    def topology_changed(self, topic: Topic, *, persistent: bool) -> None:
+        if persistent:
             self._metadata.write_soon()
         self._lookups.topology_changed(topic)
         if topic.closed and topic.on_grown is not None:
             topic.on_grown()  # Its followers find that it is gone.
 
-    def topic_made(self, topic: Topic) -> None:
-        self._lookups.topic_made(topic)
+    def topic_created(self, topic: Topic) -> None:
+        self._lookups.topic_created(topic)
 
     def _identity(self) -> dict[str, object]:
         """What nsqlookupd is told of us, in the order in which Go writes a map."""
@@ -439,74 +417,3 @@ class Nsqd:
             "topology_zone": options.topology_zone,
             "version": NSQ_VERSION,
         }
-
-    # What happens in time.
-
-    def _end_turn_soon(self) -> None:
-        if not self._turn_is_ending:
-            self._turn_is_ending = True
-            self._loop.call_soon(self._end_turn)
-
-    def _end_turn(self) -> None:
-        """Stores all publishes received in one turn of the loop, then delivers."""
-        try:
-            self._publisher.store()
-        finally:
-            self._turn_is_ending = False
-        self._publisher.answer()
-        for failure in self.broker.pump():
-            self.log.error("failed to read a log - %s", failure)
-
-    def _advance_soon(self) -> None:
-        """Once the loop has read what there is: where we were held up, an answer that came in time
-        may still be in its socket."""
-        self._loop.call_soon(self._loop.call_soon, self._advance)
-
-    def _advance(self) -> None:
-        if self.broker.exiting:
-            return
-        if self._advance_timer is not None:
-            self._advance_timer.cancel()  # The next is set below: there is one at a time.
-            self._advance_timer = None
-        for failure in self.broker.advance():
-            self.log.error("failed to read a log - %s", failure)
-        next_ns = self.broker.next_deadline_ns()
-        if next_ns is not None:
-            self.advance_at(next_ns)
-
-    def _save_progress(self) -> None:
-        failures = self.broker.save_progress()
-        for failure in failures:
-            self.log.error("failed to journal progress - %s", failure)
-        self._save_seconds = SAVE_RETRY_SECONDS if failures else SAVE_SECONDS
-
-    def _keep_house(self) -> None:
-        """Runs every sync timeout: fsyncs unsynced logs, probes failed logs, trims logs, writes
-        suppressed log lines, and reacts to a changed wall clock."""
-        for step in (
-            self._sync_rest,
-            self._tend_logs,
-            self._trim_logs,
-            self.log.flush_repeating,
-            self._advance_soon,
-        ):
-            self._bugs.contain("housekeeping", step)
-        self._housekeeping = self._loop.call_later(
-            self.options.sync_timeout_ns / SECOND_NS, self._keep_house
-        )
-
-    def _sync_rest(self) -> None:
-        def request(topic: Topic) -> None:
-            if topic.store is not None:
-                self._commit.request_if_unsynced(topic.store.log, topic.store.cursors)
-
-        for failure in self.broker.try_on_each(self.broker.topics.values(), request):
-            self.log.error("failed to sync - %s", failure)
-
-    def _tend_logs(self) -> None:
-        for problem in self.broker.tend_logs():
-            self.log.error("%s", problem)
-
-    def _trim_logs(self) -> None:
-        for failure in self.broker.trim_logs():
-            self.log.error("failed to trim a log - %s", failure)

@@ -14,6 +14,7 @@ from functools import partial
 
 from penstock import NSQ_VERSION
 from penstock.broker.broker import Broker
+from penstock.broker.publishing import PublishBatch, Publisher
 from penstock.broker.topic import Topic
 from penstock.common.addresses import is_address
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS, Clock
@@ -50,7 +51,6 @@ from penstock.nsqd.http_clients import ClientEndpoints
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.metrics import MetricsSource, metrics
 from penstock.nsqd.options import NsqdOptions
-from penstock.nsqd.publisher import Batch, Publisher
 from penstock.nsqd.stats import Steps, collect, json_steps, result_of
 from penstock.nsqd.stats_text import text_steps
 from penstock.nsqd.tcp import Clients
@@ -450,7 +450,7 @@ class _PublishAnswer(Promise):
     topic: Topic
     log: Logger
 
-    def settled(self, batch: Batch) -> None:
+    def settled(self, batch: PublishBatch) -> None:
         """It is, or cannot be."""
         if batch.failure is None:
             self.keep(OK)

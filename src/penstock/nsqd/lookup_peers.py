@@ -76,7 +76,7 @@ class LookupPeers:
         for peer in self._peers.values():
             peer.changed(topic.name)
 
-    def topic_made(self, topic: Topic) -> None:
+    def topic_created(self, topic: Topic) -> None:
         """A topic was made; it waits for the channels that others have of it."""
         if any(peer.may_answer for peer in self._peers.values()):
             topic.await_channels()

@@ -1,38 +1,44 @@
-"""`nsqd.dat`: which topics and channels there are and which are paused, as JSON in NSQ's own shape.
+"""`nsqd.dat`: topics and channels and their settings (paused, retention, mode), as JSON in the
+format of NSQ.
 
     {"topics":[{"name":"t","paused":false,"channels":[{"name":"c","paused":false}]}],"version":"1.3.0"}
 
-What NSQ knows nothing of has keys of its own, which are left out unless they are needed and which
-NSQ's nsqd skips: `"retention":{"time_ns":...,"bytes":...}` of a topic that has its own, null for a
-limit that is not set, and `"mode":"commit"` of a channel that is moved by commits.
+Penstock adds two keys, which NSQ's nsqd ignores and which are omitted unless they are set: a
+topic's `"retention":{"time_ns":...,"bytes":...}` (null for a limit that is not set), and a
+channel's `"mode":"commit"`.
 
-A lasting topic or channel is on disk already, in its folder or its topic's journal, before this
-file names it, so after a crash the file may lag behind what was made; it is never behind on what
-was deleted or paused, because those are written at once.
+The topic folders and their cursors define which topics and channels exist: they are on disk before
+this file names them, and it may lag behind after a crash. The file defines their settings, and is
+written before a pause, an unpause or a deletion is answered. A channel that only this file names
+has lost its cursor in a power loss; `restore` creates it again.
 """
 
-import os
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
 from pathlib import Path
-from tempfile import NamedTemporaryFile
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock import NSQ_VERSION
 from penstock.broker.broker import Broker
+from penstock.broker.engine import EventLoop, TimerHandle
 from penstock.broker.topic import Topic
 from penstock.common import names
 from penstock.common.errors import DataPathError, StorageError
 from penstock.common.json_decode import decode_json
 from penstock.common.logs import Logger
 from penstock.storage import RealFiles, Retention
+from penstock.storage.files import Files, write_all
 
 __all__ = [
     "FILE_NAME",
     "ChannelEntry",
     "Metadata",
+    "MetadataWriter",
+    "ThreadsafeLoop",
     "TopicEntry",
     "encode",
     "read",
@@ -43,9 +49,17 @@ __all__ = [
 
 FILE_NAME = "nsqd.dat"
 
+# Delay before new topics and channels are written, so that a thousand creations share one write.
+DELAY_SECONDS = 0.05
+
+# Delay before a failed write is retried.
+RETRY_SECONDS = 1.0
+
+_REAL_FILES = RealFiles()
+
 
 class ChannelEntry(msgspec.Struct):
-    """What the file says of a channel."""
+    """A channel's entry."""
 
     name: str
     paused: bool = False
@@ -58,7 +72,7 @@ class _Retention(msgspec.Struct):
 
 
 class TopicEntry(msgspec.Struct):
-    """What the file says of a topic."""
+    """A topic's entry."""
 
     name: str
     paused: bool = False
@@ -70,89 +84,162 @@ _Named = TypeVar("_Named", TopicEntry, ChannelEntry)
 
 
 class Metadata(msgspec.Struct):
-    """What the file says."""
+    """Content of the file."""
 
     topics: list[TopicEntry] | None = None
     version: str = ""
 
 
-def restore(data_path: Path, broker: Broker, log: Logger) -> None:
-    """Makes the topics and channels that the file names, and has them as it says they were."""
-    metadata = read(data_path)
+def restore(folder: str | Path, broker: Broker, log: Logger, files: Files = _REAL_FILES) -> None:
+    """Applies the file to a broker that has just opened its topics. Raises DataPathError and
+    StorageError."""
+    metadata = read(folder, files)
     unnamed = dict(broker.topics)
-    for stored_topic in _with_valid_names(metadata.topics, "topic", log):
-        unnamed.pop(stored_topic.name, None)
-        topic = broker.topic(stored_topic.name)
-        for stored_channel in _with_valid_names(stored_topic.channels, "channel", log):
-            # One whose cursor a power loss has taken begins where the log does: what it had
-            # finished comes again, but what it had not is not passed by.
-            channel = topic.channel(stored_channel.name, topic.log.first_seq)
-            if stored_channel.paused:
+    for topic_entry in _with_valid_names(metadata.topics, "topic", log):
+        unnamed.pop(topic_entry.name, None)
+        topic = broker.topic(topic_entry.name)
+        for channel_entry in _with_valid_names(topic_entry.channels, "channel", log):
+            # A channel without a cursor starts at the beginning of the log: finished messages are
+            # delivered again, but no unfinished message is lost.
+            channel = topic.channel(channel_entry.name, topic.log.first_seq)
+            if channel_entry.paused:
                 channel.pause(True)
-            channel.set_committing(stored_channel.mode == "commit")
-        topic.pause(stored_topic.paused)
-        if stored_topic.retention is not UNSET and topic.store is not None:
-            kept = stored_topic.retention
-            topic.retain(Retention(kept.time_ns, kept.bytes))
+            channel.set_committing(channel_entry.mode == "commit")
+        topic.pause(topic_entry.paused)
+        if topic_entry.retention is not UNSET and topic.store is not None:
+            limits = topic_entry.retention
+            topic.retain(Retention(limits.time_ns, limits.bytes))
     for topic in unnamed.values():
-        topic.pause(False)  # made just before a crash; had it been paused, the file would say so
+        topic.pause(False)  # Created just before a crash. A paused topic would be in the file.
 
 
 def render(topics: Iterable[Topic]) -> bytes:
-    """The file's content."""
-    lasting = [_describe(topic) for topic in topics if not topic.ephemeral]
-    return encode(lasting)
+    """The file's content for these topics."""
+    return encode([_entry_of(topic) for topic in topics if not topic.ephemeral])
 
 
 def encode(topics: list[TopicEntry]) -> bytes:
-    """The file's content, of what it shall say."""
+    """The file's content for these entries."""
     return msgspec.json.encode(Metadata(topics=topics or None, version=NSQ_VERSION))
 
 
-def read(data_path: Path) -> Metadata:
-    """What the file of a data path says; nothing, if there is none. Raises DataPathError."""
-    file = data_path / FILE_NAME
+def read(folder: str | Path, files: Files = _REAL_FILES) -> Metadata:
+    """Reads the file of a data path; empty if there is none. Raises DataPathError."""
+    path = f"{folder}/{FILE_NAME}"
     try:
-        content = file.read_bytes()
+        with contextlib.closing(files.open(path, "read")) as file:
+            content = file.read(0, file.size())
     except FileNotFoundError:
         return Metadata()
     except OSError as failure:
-        raise DataPathError(f"cannot read {file}: {failure.strerror}") from failure
+        raise DataPathError(f"cannot read {path}: {failure.strerror}") from failure
     try:
         return decode_json(content, Metadata) if content else Metadata()
     except ValueError as failure:
-        raise DataPathError(f"failed to parse metadata in {file} - {failure}") from failure
+        raise DataPathError(f"failed to parse metadata in {path} - {failure}") from failure
 
 
-def write(data_path: Path, content: bytes) -> None:
-    """Writes the file anew: a crash leaves the old one or the new one, whole."""
+def write(folder: str | Path, content: bytes, files: Files = _REAL_FILES) -> None:
+    """Replaces the file: a crash leaves the old content or the new. Raises StorageError."""
+    path, new_path = f"{folder}/{FILE_NAME}", f"{folder}/{FILE_NAME}.tmp"
     try:
-        with NamedTemporaryFile(
-            dir=data_path, prefix=f"{FILE_NAME}.", suffix=".tmp", delete=False
-        ) as file:
-            try:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(file.name, data_path / FILE_NAME)
-            except OSError:
-                os.unlink(file.name)
-                raise
-        RealFiles().sync_folder(str(data_path))
+        _remove_if_exists(new_path, files)
+        with contextlib.closing(files.open(new_path, "create")) as file:
+            write_all(file, [content], 0)
+            file.sync()
+        files.rename(new_path, path)
+        files.sync_folder(str(folder))
     except OSError as failure:
         raise StorageError(f"cannot write {FILE_NAME}: {failure.strerror}") from failure
 
 
-def _describe(topic: Topic) -> TopicEntry:
+class ThreadsafeLoop(EventLoop, Protocol):
+    """An event loop that other threads can call."""
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: object) -> object:
+        """`call_soon` for another thread."""
+
+
+class MetadataWriter:
+    """Keeps the file up to date. Writes run in an executor, one after the other."""
+
+    def __init__(
+        self,
+        folder: str | Path,
+        render: Callable[[], bytes],
+        log: Logger,
+        loop: ThreadsafeLoop,
+        executor: Executor,
+        files: Files = _REAL_FILES,
+    ) -> None:
+        """`executor` has one thread, so that the last write is the newest; `close` shuts it
+        down."""
+        self._folder = folder
+        self._render = render
+        self._log = log
+        self._loop = loop
+        self._executor = executor
+        self._files = files
+        self._timer: TimerHandle | None = None
+        self._is_closed = False
+
+    def write_soon(self) -> None:
+        """Writes within DELAY_SECONDS."""
+        self._write_in(DELAY_SECONDS)
+
+    def write(self, done: Callable[[StorageError | None], None]) -> None:
+        """Writes now. Calls `done` in the loop once the file is fsynced, or with the failure; a
+        failed write is retried."""
+        self._submit().add_done_callback(
+            lambda written: self._loop.call_soon_threadsafe(done, written.result())
+        )
+
+    def write_and_wait(self) -> StorageError | None:
+        """Writes now and blocks until the file is fsynced. Returns the failure, which is logged
+        and retried."""
+        return self._submit().result()
+
+    def close(self) -> None:
+        """Writes for the last time, and ends the executor. A failure is logged."""
+        self._is_closed = True
+        self.write_and_wait()
+        self._executor.shutdown()
+
+    def _write_in(self, seconds: float) -> None:
+        if self._timer is None and not self._is_closed:
+            self._timer = self._loop.call_later(seconds, self._submit)
+
+    def _submit(self) -> Future[StorageError | None]:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        return self._executor.submit(self._try, self._render())
+
+    def _try(self, content: bytes) -> StorageError | None:
+        try:
+            write(self._folder, content, self._files)
+        except StorageError as failure:
+            self._log.error("failed to persist metadata - %s", failure)
+            self._loop.call_soon_threadsafe(self._write_in, RETRY_SECONDS)
+            return failure
+        return None
+
+
+def _remove_if_exists(path: str, files: Files) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        files.remove(path)
+
+
+def _entry_of(topic: Topic) -> TopicEntry:
     channels = [
         ChannelEntry(channel.name, channel.paused, "commit" if channel.committing else UNSET)
         for channel in topic.channels.values()
         if not channel.ephemeral
     ]
-    described = TopicEntry(topic.name, topic.paused, channels or None)
+    entry = TopicEntry(topic.name, topic.paused, channels or None)
     if topic.retention is not None:
-        described.retention = _Retention(topic.retention.time_ns, topic.retention.size_bytes)
-    return described
+        entry.retention = _Retention(topic.retention.time_ns, topic.retention.size_bytes)
+    return entry
 
 
 def _with_valid_names(entries: list[_Named] | None, kind: str, log: Logger) -> Iterable[_Named]:

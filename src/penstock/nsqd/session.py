@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
+from penstock.broker.publishing import Publisher
+from penstock.broker.replies import Replies
 from penstock.broker.subscriber import Peer, Subscriber
 from penstock.broker.topology import Place
 from penstock.common.clock import MILLISECOND_NS, Clock
@@ -21,8 +23,6 @@ from penstock.common.logs import Logger
 from penstock.net.tls import TlsInfo
 from penstock.nsqd import auth
 from penstock.nsqd.auth import Authenticator, Authorizations
-from penstock.nsqd.publisher import Publisher
-from penstock.nsqd.replies import Replies
 from penstock.protocol import events, frames
 from penstock.protocol.frames import OK
 from penstock.protocol.identify import Negotiated, ServerOffer, negotiate, parse_identify

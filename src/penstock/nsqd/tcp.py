@@ -11,6 +11,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, cast
 
+from penstock.broker.replies import Replies
 from penstock.broker.subscriber import Subscriber
 from penstock.common.addresses import host_of
 from penstock.common.errors import (
@@ -27,7 +28,6 @@ from penstock.net.tls import ReloadableContext, TlsInfo
 from penstock.nsqd.auth import Authorizations
 from penstock.nsqd.error_counters import Refusals
 from penstock.nsqd.heartbeat import Patience, Pulse
-from penstock.nsqd.replies import Replies
 from penstock.nsqd.session import Session, SessionServices, failed
 from penstock.nsqd.upgraded_transport import LayeredTransport
 from penstock.protocol import frames

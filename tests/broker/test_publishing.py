@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 import pytest
 
 from penstock.broker.broker import Broker
+from penstock.broker.publishing import TURN_BYTES, PublishBatch, Publisher
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.common.clock import SECOND_NS
 from penstock.common.errors import StorageError
-from penstock.nsqd.publisher import TURN_BYTES, Batch, Publisher
 from penstock.protocol import frames
 from penstock.storage import DataPath, GroupCommit, LogSettings
 from penstock.testing import ManualClock
@@ -24,22 +24,22 @@ Answer: TypeAlias = "asyncio.Future[str]"
 
 
 class Appends:
-    """A broker's driver that counts appends; nobody consumes here."""
+    """A broker's engine that counts appends; nobody consumes here."""
 
     def __init__(self) -> None:
         self.topics: list[str] = []
 
-    def pump_soon(self) -> None: ...
+    def end_turn_soon(self) -> None: ...
 
     def advance_at(self, now_ns: int) -> None: ...
 
     def save_soon(self) -> None: ...
 
-    def topology_changed(self, topic: Topic, *, lasting: bool) -> None: ...
+    def topology_changed(self, topic: Topic, *, persistent: bool) -> None: ...
 
     report_bug = staticmethod(raise_bug)
 
-    def topic_made(self, topic: Topic) -> None:
+    def topic_created(self, topic: Topic) -> None:
         topic.on_grown = lambda: self.topics.append(topic.name)
 
 
@@ -49,7 +49,7 @@ class FutureAnswer:
     def __init__(self) -> None:
         self.future: Answer = asyncio.get_running_loop().create_future()
 
-    def settled(self, batch: Batch) -> None:
+    def settled(self, batch: PublishBatch) -> None:
         assert batch.is_safe == (batch.failure is None)
         self.future.set_result(STORED if batch.is_safe else str(batch.failure))
 
@@ -136,10 +136,10 @@ def test_one_turn_is_one_batch_per_topic() -> None:
 def test_all_is_settled_before_anybody_is_told() -> None:
     class Onlooker:
         def __init__(self) -> None:
-            self.batches: list[Batch] = []
+            self.batches: list[PublishBatch] = []
             self.seen: list[list[bool]] = []
 
-        def settled(self, batch: Batch) -> None:
+        def settled(self, batch: PublishBatch) -> None:
             self.seen.append([each.is_safe for each in self.batches])
 
     async def test(bench: Bench) -> None:

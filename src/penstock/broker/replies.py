@@ -4,12 +4,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
+from penstock.broker.publishing import PublishBatch
 from penstock.common.errors import StorageError
-from penstock.nsqd.publisher import Batch
 
 __all__ = ["Replies"]
 
-Held: TypeAlias = tuple[Batch | None, str, bytes, Callable[[], object] | None]
+Held: TypeAlias = tuple[PublishBatch | None, str, bytes, Callable[[], object] | None]
 """What has to be safe first; the command to blame if it fails; what is to be written, and done."""
 
 
@@ -50,7 +50,7 @@ class Replies:
         self._choose()
         self._write_corked()
 
-    def hold(self, batch: Batch, word: str, data: bytes) -> None:
+    def hold(self, batch: PublishBatch, word: str, data: bytes) -> None:
         """A reply that has to wait for a batch, and that all later ones wait for. `word` is the
         command that is to blame if it fails."""
         self.held.append((batch, word, data, None))
@@ -65,7 +65,7 @@ class Replies:
             self._write_corked()
             action()
 
-    def settled(self, batch: Batch) -> None:
+    def settled(self, batch: PublishBatch) -> None:
         """A batch that a reply waits for is safe, or has failed."""
         held = self.held
         if len(held) == 1 and batch.is_safe and held[0][0] is batch:  # nearly always

@@ -19,7 +19,7 @@ from penstock.broker.topic import Topic
 from penstock.common.errors import InternalError, LogClosedError, StorageError
 from penstock.storage import GroupCommit, TopicLog
 
-__all__ = ["Batch", "Publisher", "Waiter"]
+__all__ = ["PublishBatch", "Publisher", "Waiter"]
 
 # So much is stored before the turn ends: waiting for more would save nothing.
 TURN_BYTES = 256 * 1024
@@ -34,11 +34,11 @@ _AT_ONCE = 2016
 class Waiter(Protocol):
     """Who is to be told what became of a batch."""
 
-    def settled(self, batch: "Batch") -> None:
+    def settled(self, batch: "PublishBatch") -> None:
         """The batch is safe, or has failed."""
 
 
-class Batch(Struct, eq=False):
+class PublishBatch(Struct, eq=False):
     """Messages for one topic that are stored together. Whoever waits for that enters `waiting`, as
     long as it is neither safe nor has failed."""
 
@@ -80,14 +80,14 @@ class Publisher:
         self._report_bug = report_bug
         self._sync_every = commit.sync_every
         self._end_turn_soon = end_turn_soon
-        self._batches: dict[Topic, Batch] = {}
+        self._batches: dict[Topic, PublishBatch] = {}
         self._byte_size = 0  # of all that is in them
-        self._settled: list[Batch] = []
+        self._settled: list[PublishBatch] = []
         self._at_once_left = 0  # while there are some, no batch is being put together
         self._waited = 0
         self._joined = 0
 
-    def publish(self, topic: Topic, bodies: list[bytes]) -> Batch | None:
+    def publish(self, topic: Topic, bodies: list[bytes]) -> PublishBatch | None:
         """Takes messages, and the list that they are in. Returns the batch to wait for, or None
         where they are safe already. Raises StorageError if they are not, and will not be."""
         if self._at_once_left:
@@ -101,14 +101,16 @@ class Publisher:
         if batch is None:
             if not batches:
                 self._end_turn_soon()
-            batch = batches[topic] = Batch(bodies)
+            batch = batches[topic] = PublishBatch(bodies)
         else:
             batch.bodies.extend(bodies)
         if self._byte_size >= TURN_BYTES:
             self.store()
         return batch
 
-    def publish_deferred(self, topic: Topic, bodies: list[bytes], defer_ns: int) -> Batch | None:
+    def publish_deferred(
+        self, topic: Topic, bodies: list[bytes], defer_ns: int
+    ) -> PublishBatch | None:
         """The same for messages that are not to be delivered before `defer_ns` have passed. They
         are stored at once."""
         self.store()  # what came before it
@@ -125,8 +127,13 @@ class Publisher:
                 self._waited += len(batch.waiting)
                 self._joined += len(batch.waiting) - 1
             if self._waited >= _TRIED:
-                self._at_once_left = _AT_ONCE if 5 * self._joined < 3 * self._waited else 0
+                if 5 * self._joined < 3 * self._waited:
+                    self.skip_batching(_AT_ONCE)
                 self._waited = self._joined = 0
+
+    def skip_batching(self, count: int) -> None:
+        """Stores each of the next `count` publishes at once, instead of at the end of the turn."""
+        self._at_once_left = count
 
     def answer(self) -> None:
         """Tells those who wait for what has been stored. They may publish more then, and one that
@@ -136,7 +143,7 @@ class Publisher:
             for batch in settled:
                 batch.tell_waiting(self._report_bug)
 
-    def _store_batch(self, topic: Topic, batch: Batch) -> None:
+    def _store_batch(self, topic: Topic, batch: PublishBatch) -> None:
         """Stores a batch, which is answered by the end of the turn or after an fsync."""
         try:
             unsynced_count = topic.publish(batch.bodies)
@@ -152,15 +159,15 @@ class Publisher:
             self._settled.append(batch)
         batch.bodies.clear()  # Free the memory before the batch is answered.
 
-    def _maybe_syncing(self, topic: Topic) -> Batch | None:
+    def _maybe_syncing(self, topic: Topic) -> PublishBatch | None:
         """The batch that is answered once it has been synced; None if nobody need wait for that."""
         if self._request_in_background(topic):
             return None
-        batch = Batch([])  # The bodies are stored; do not keep them until the batch is answered.
+        batch = PublishBatch([])  # Without the bodies, to free their memory now.
         self._sync(topic, batch)
         return batch
 
-    def _sync(self, topic: Topic, batch: Batch) -> None:
+    def _sync(self, topic: Topic, batch: PublishBatch) -> None:
         """Requests an fsync; the batch is answered after it."""
 
         def synced(failure: StorageError | None) -> None:

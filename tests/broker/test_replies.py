@@ -1,8 +1,8 @@
 """Replies that wait for a message to be safe, and what must not overtake them."""
 
+from penstock.broker.publishing import PublishBatch
+from penstock.broker.replies import Replies
 from penstock.common.errors import StorageError
-from penstock.nsqd.publisher import Batch
-from penstock.nsqd.replies import Replies
 from penstock.testing.bugs import raise_bug
 
 
@@ -16,9 +16,9 @@ class Recorder:
     def failed(self, word: str, failure: StorageError) -> None:
         self.happened.append((word, str(failure)))
 
-    def held(self, word: str, data: bytes) -> Batch:
+    def held(self, word: str, data: bytes) -> PublishBatch:
         """The batch that a reply waits for."""
-        batch = Batch([])
+        batch = PublishBatch([])
         self.replies.hold(batch, word, data)
         return batch
 
