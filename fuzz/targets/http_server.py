@@ -11,13 +11,13 @@ from urllib.parse import quote
 
 from fuzz.cutting import Pieces, cuttings
 from penstock.common.logs import Logger, LogLevel
-from penstock.net.http_server import HttpError, HttpServer, Limits, Request, Route, Router
+from penstock.net.http_server import HttpError, HttpLimits, HttpServer, Request, Route, Router
 
 __all__ = ["SEEDS", "TOKENS", "check"]
 
 BODY_BYTES_MAX = 40
 UNHURRIED_PIECES_MAX = 12
-LIMITS = Limits(head_bytes_max=400, pipelined_max=4)
+LIMITS = HttpLimits(head_bytes_max=400, pipelined_max=4)
 
 SEEDS = [
     b"GET /echo?a=1&a=2&b=%41+c HTTP/1.1\r\nHost: a\r\n\r\n" * 2,

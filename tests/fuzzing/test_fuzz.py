@@ -14,7 +14,7 @@ from fuzz.minimising import minimised
 from fuzz.replay import failure_of, replay
 from fuzz.targets import TARGETS, Target, load_target
 
-from penstock.net.http_server.bodies import SizedBody
+from penstock.net.http_server.parsing import SizedBody
 from penstock.protocol.buffer import ReceiveBuffer
 from penstock.protocol.snappy import Snappy
 from penstock.storage import batch
@@ -60,7 +60,7 @@ def skips_too_much(layer: Any) -> bytes:
 
 def reads_too_little(body: Any, data: bytes, start: int = 0) -> int:
     body._body += data[start : start + body._left]
-    body.done = True
+    body.is_complete = True
     return int(min(start + body._left, len(data)))
 
 

@@ -33,7 +33,7 @@ POINTS = [
     "penstock.broker.replies:Replies.settled",
     "penstock.nsqd.tcp:Client._handle",
     "penstock.nsqd.tcp:Client.__init__",
-    "penstock.net.http_server.connection:Connection.__init__",
+    "penstock.net.http_server.connection:HttpServerConnection.__init__",
 ]
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.broker.fakes import Host
 
 from penstock.broker.topic import Topic
-from penstock.net.http_server import CutShort
+from penstock.net.http_server import StreamAbortedError
 from penstock.nsqd import history_streams
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.protocol import frames as wire
@@ -89,7 +89,7 @@ def test_a_topic_that_is_deleted_cuts_its_followers_off(monkeypatch: pytest.Monk
         pieces = frames(streams, topic, reader)
         await anext(pieces)
         host.broker.delete_topic("t")
-        with pytest.raises(CutShort, match="the topic has been closed"):
+        with pytest.raises(StreamAbortedError, match="the topic has been closed"):
             [piece async for piece in pieces]
         streams.close()
 

@@ -17,7 +17,7 @@ from penstock.broker.settings import BrokerSettings
 from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS
 from penstock.common.logs import Logger
-from penstock.net.http_server.prometheus import Histogram
+from penstock.net.prometheus import Histogram
 from penstock.nsqd.error_counters import Refusals
 from penstock.nsqd.memory import GcPauses
 from penstock.nsqd.metrics import FAMILIES, MetricsSource, metrics

@@ -19,7 +19,8 @@ from contextlib import suppress
 
 from starlette.requests import Request
 
-from penstock.net.http_server import HttpError, origins
+from penstock.net import origins
+from penstock.net.http_server import HttpError
 
 __all__ = ["Admins", "AllowedHosts", "is_cross_site"]
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.common.logs import Logger
 from penstock.net.http_server import HttpError
-from penstock.net.http_server.origins import SAFE_METHODS
+from penstock.net.origins import SAFE_METHODS
 from penstock.nsqadmin.access import AllowedHosts, is_cross_site
 from penstock.nsqadmin.json_responses import json_error
 from penstock.nsqadmin.login import Login, to_login

@@ -31,8 +31,8 @@ from penstock.common.process import (
 )
 from penstock.net.connection_limits import Admission
 from penstock.net.http_server import HttpServer
-from penstock.net.http_server.prometheus import Histogram
 from penstock.net.listener import Listener, listen
+from penstock.net.prometheus import Histogram
 from penstock.net.tls import over_tls
 from penstock.nsqd import metadata, settings
 from penstock.nsqd.auth import Authenticator
@@ -300,11 +300,11 @@ class Nsqd:
             started_at_ns=self.started_at_ns,
         )
         gate = ClearTextGate() if self.options.tls_required is TlsRequired.EVERYBODY else None
-        gates = [each for each in (gate, self._tokens) if each is not None]
+        middleware = [each for each in (gate, self._tokens) if each is not None]
         server = HttpServer(
             HttpApi(services).router(),
             log=self.log,
-            gates=gates,
+            middleware=middleware,
             admission=self._admission,
             allowed_origins=self.options.http_allowed_origins,
         )

@@ -12,7 +12,7 @@ from penstock.broker.broker import Broker
 from penstock.common.clock import Clock
 from penstock.common.durations import parse_duration
 from penstock.common.logs import Logger
-from penstock.net.http_server import HttpError, Request, Route, Streaming
+from penstock.net.http_server import HttpError, Request, Route, StreamingResponse
 from penstock.net.http_server.responses import error_response
 from penstock.nsqd.history_args import (
     answering_refusals,
@@ -112,7 +112,7 @@ class TopicHistory:
         ]
         if end is not None:
             headers.append(("X-Penstock-Next-Seq", str(end)))
-        return Streaming(pieces, headers=tuple(headers))
+        return StreamingResponse(pieces, headers=tuple(headers))
 
     def _retention(self, request: Request) -> None:
         topic, _ = lasting_topic(self._broker, request.args)

@@ -10,7 +10,7 @@ from penstock.broker.channel import Channel
 from penstock.broker.memory_queue import Waiting
 from penstock.broker.message_id import seq_of
 from penstock.broker.subscriber import Subscriber
-from penstock.net.http_server import HttpError, Request, Route, Streaming
+from penstock.net.http_server import HttpError, Request, Route, StreamingResponse
 from penstock.nsqd.history import LINES_TYPE, HistoryServices
 from penstock.nsqd.history_args import answering_refusals, count_arg, word_arg
 from penstock.nsqd.http_args import required, topic_and_channel
@@ -45,7 +45,7 @@ class ChannelPeek:
             Route("POST", "/channel/requeue", answering_refusals(log, self._requeue)),
         ]
 
-    def _messages(self, request: Request) -> Streaming:
+    def _messages(self, request: Request) -> StreamingResponse:
         _, channel = topic_and_channel(self._broker, request.args)
         state = word_arg(request.args, "state", _STATES)
         limit = count_arg(request.args, "limit", at_most=LIMIT_MAX) or LIMIT_DEFAULT
@@ -57,7 +57,7 @@ class ChannelPeek:
                 lines = map(_waiting_line, channel.peek_deferred(limit))
             case _:
                 lines = self._in_flight_lines(channel.peek_in_flight(limit))
-        return Streaming(_in_pieces(lines), headers=(("Content-Type", LINES_TYPE),))
+        return StreamingResponse(_in_pieces(lines), headers=(("Content-Type", LINES_TYPE),))
 
     def _cancel(self, request: Request) -> None:
         channel, message_id = self._channel_and_id(request.args)

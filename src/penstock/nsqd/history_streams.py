@@ -14,7 +14,7 @@ from functools import partial
 
 from penstock.broker.topic import Topic
 from penstock.common.errors import StorageError
-from penstock.net.http_server import CutShort
+from penstock.net.http_server import StreamAbortedError
 from penstock.nsqd.message_json import MessageLine, encode_lines, message_line
 from penstock.protocol import frames as wire
 from penstock.storage import FoundBatch, LogReader, split_frames
@@ -100,11 +100,11 @@ class HistoryStreams:
                 elif reader.is_done or not follow or (self._is_closing and reader.is_endless):
                     return
                 elif self._is_closing:
-                    raise CutShort("nsqd stops before all that was asked for has come")
+                    raise StreamAbortedError("nsqd stops before all that was asked for has come")
                 elif not await self._is_there_more(topic):
                     yield None
         except StorageError as failure:
-            raise CutShort(str(failure)) from failure
+            raise StreamAbortedError(str(failure)) from failure
         finally:
             self._open -= 1
             if topic.closed:

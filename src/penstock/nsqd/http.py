@@ -25,17 +25,17 @@ from penstock.common.options import option_value
 from penstock.net.http_server import (
     OK,
     PLAIN_TEXT,
+    DeferredResponse,
     Handler,
     HttpError,
-    Promise,
     Request,
     Response,
     Route,
     Router,
-    Streaming,
+    StreamingResponse,
     json_response,
 )
-from penstock.net.http_server.prometheus import exposition
+from penstock.net.prometheus import exposition
 from penstock.nsqd.history import HistoryServices, TopicHistory
 from penstock.nsqd.history_channels import ChannelHistory
 from penstock.nsqd.history_peek import ChannelPeek
@@ -121,26 +121,26 @@ class HttpApi:
                 "/pub",
                 self._pub,
                 body_bytes_max=limits.max_msg_size,
-                too_big="MSG_TOO_BIG",
-                logged=False,
+                too_large_code="MSG_TOO_BIG",
+                is_logged=False,
             ),
             Route(
                 "POST",
                 "/mpub",
                 self._mpub,
                 body_bytes_max=limits.max_body_size,
-                too_big="BODY_TOO_BIG",
-                logged=False,
+                too_large_code="BODY_TOO_BIG",
+                is_logged=False,
             ),
         ]
 
     def _operator_routes(self) -> list[Route]:
         settled, lasting = self._when_publishes_are_stored, self._when_persisted
         return [
-            Route("GET", "/ping", settled(self._ping), envelope=PLAIN_TEXT),
+            Route("GET", "/ping", settled(self._ping), response_format=PLAIN_TEXT),
             Route("GET", "/info", self._info),
             Route("GET", "/stats", settled(self._stats)),
-            Route("GET", "/metrics", settled(self._metrics), logged=False),
+            Route("GET", "/metrics", settled(self._metrics), is_logged=False),
             Route("POST", "/topic/create", lasting(self._create_topic)),
             Route("POST", "/topic/delete", lasting(self._delete_topic)),
             Route("POST", "/topic/empty", lasting(self._empty_topic)),
@@ -158,7 +158,7 @@ class HttpApi:
                 "/config/:opt",
                 self._set_config,
                 body_bytes_max=self._services.limits.max_msg_size,
-                too_big="INVALID_VALUE",
+                too_large_code="INVALID_VALUE",
             ),
         ]
 
@@ -207,14 +207,14 @@ class HttpApi:
             answer = handler(request)
             if isinstance(answer, Response):
                 return answer  # a refusal
-            persisted = Promise()
+            persisted = DeferredResponse()
 
             def done(failure: StorageError | None) -> None:
                 if failure is not None:
                     self._services.log.error("failure in %s - %s", request.path, failure)
-                    persisted.keep(HttpError(500, "INTERNAL_ERROR"))
+                    persisted.resolve(HttpError(500, "INTERNAL_ERROR"))
                 else:
-                    persisted.keep(answer)
+                    persisted.resolve(answer)
 
             self._services.persist(self._broker.topics.get(request.args.get("topic", "")), done)
             return persisted
@@ -274,7 +274,7 @@ class HttpApi:
         wall_ns = services.clock.wall_ns()
         return (yield from text_steps(stats, started_at_ns=services.started_at_ns, wall_ns=wall_ns))
 
-    def _metrics(self, _: Request) -> Streaming:
+    def _metrics(self, _: Request) -> StreamingResponse:
         return exposition(metrics(self._services.metrics))
 
     # Publishing.
@@ -443,7 +443,7 @@ class HttpApi:
         services.options = replace(services.options, lookupd_tcp_addresses=addresses)
 
 
-class _PublishAnswer(Promise):
+class _PublishAnswer(DeferredResponse):
     """What a publish is told once its batch is stored. There is one for each: a constructor would
     double what they cost."""
 
@@ -453,9 +453,9 @@ class _PublishAnswer(Promise):
     def settled(self, batch: PublishBatch) -> None:
         """It is, or cannot be."""
         if batch.failure is None:
-            self.keep(OK)
+            self.resolve(OK)
         else:
-            self.keep(_not_stored(self.topic, batch.failure, self.log))
+            self.resolve(_not_stored(self.topic, batch.failure, self.log))
 
 
 def _not_stored(topic: Topic, failure: StorageError, log: Logger) -> HttpError:

@@ -7,7 +7,7 @@ does not see everything: a pause of 50 ms is noticed every other time, one of 10
 import asyncio
 
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS, Clock
-from penstock.net.http_server.prometheus import Histogram
+from penstock.net.prometheus import Histogram
 
 __all__ = ["LoopLag"]
 

@@ -20,7 +20,7 @@ from penstock.broker.topology import Locality
 from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS
 from penstock.net.http_server import HttpServer
-from penstock.net.http_server.prometheus import Family, Histogram, Kind, Sample, labels, with_label
+from penstock.net.prometheus import Family, Histogram, Kind, Sample, labels, with_label
 from penstock.nsqd.error_counters import Refusals
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.stats import ClientView
@@ -106,18 +106,18 @@ def _gc_pauses(source: MetricsSource) -> Iterator[Sample]:
 
 
 def _http_connections(source: MetricsSource) -> int:
-    return 0 if source.http_server is None else source.http_server.connections
+    return 0 if source.http_server is None else source.http_server.connection_count
 
 
 def _http_answers(source: MetricsSource) -> Iterator[Sample]:
     if source.http_server is not None:
-        for status, count in sorted(source.http_server.answers.items()):
+        for status, count in sorted(source.http_server.responses_by_status.items()):
             yield labels(code=str(status)), count
 
 
 def _http_refusals(source: MetricsSource) -> Iterator[Sample]:
     if source.http_server is not None:
-        for status, count in sorted(source.http_server.refusals.items()):
+        for status, count in sorted(source.http_server.rejections_by_status.items()):
             yield labels(code=str(status)), count
 
 

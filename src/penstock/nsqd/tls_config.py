@@ -35,7 +35,7 @@ class ClearTextGate:
         self.https_port = 0  # to be set when it is known; stays if there is none
 
     def __call__(self, request: Request) -> Response | None:
-        if request.peer.is_secure:
+        if request.client.is_secure:
             return None
         # nsq compat: the spaces are the reference's.
         return json_response(

@@ -71,7 +71,7 @@ class HttpApi:
     def routes(self) -> list[Route]:
         """The table."""
         return [
-            Route("GET", "/ping", lambda _: "OK", envelope=PLAIN_TEXT),
+            Route("GET", "/ping", lambda _: "OK", response_format=PLAIN_TEXT),
             Route("GET", "/info", lambda _: {"version": NSQ_VERSION}),
             Route("GET", "/topics", self._topics),
             Route("GET", "/channels", self._channels),

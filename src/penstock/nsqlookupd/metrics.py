@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock import __version__
-from penstock.net.http_server import HttpServer, Request, Route, Streaming
-from penstock.net.http_server.prometheus import Family, Sample, exposition, labels
+from penstock.net.http_server import HttpServer, Request, Route, StreamingResponse
+from penstock.net.prometheus import Family, Sample, exposition, labels
 from penstock.nsqlookupd.long_poll import WaitingLookups
 from penstock.nsqlookupd.registration import Producer
 from penstock.nsqlookupd.registry import Registry
@@ -47,7 +47,7 @@ class Metrics:
         """The row of the API's table."""
         return Route("GET", "/metrics", self._answer)
 
-    def _answer(self, _: Request) -> Streaming:
+    def _answer(self, _: Request) -> StreamingResponse:
         samples = {
             INFO: [(labels(version=__version__), 1)],
             TOPICS: [("", len(self.registry.topics()))],
@@ -68,11 +68,11 @@ class Metrics:
         ]
 
     def _connections(self) -> Iterable[Sample]:
-        http = self.http.connections if self.http is not None else 0
+        http = self.http.connection_count if self.http is not None else 0
         return [(labels(protocol="tcp"), len(self.peers)), (labels(protocol="http"), http)]
 
     def _refusals(self) -> Iterable[Sample]:
-        by_status = self.http.refusals if self.http is not None else {}
+        by_status = self.http.rejections_by_status if self.http is not None else {}
         return [
             *((labels(reason=reason), self.tcp_refusals.get(reason, 0)) for reason in _REASONS),
             *((labels(reason=f"http_{code}"), by_status[code]) for code in sorted(by_status)),

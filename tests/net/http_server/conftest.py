@@ -1,18 +1,18 @@
-"""A server whose endpoints answer when they are told to."""
+"""A server whose endpoints respond when a test tells them to."""
 
 from collections.abc import Iterator
 
 import pytest
-from tests.net.http_server.endpoints import Waiter
+from tests.net.http_server.endpoints import ControlledEndpoints
 from tests.net.http_server.live_server import LiveServer, live_server
 
 
 @pytest.fixture
-def waiter() -> Waiter:
-    return Waiter()
+def endpoints() -> ControlledEndpoints:
+    return ControlledEndpoints()
 
 
 @pytest.fixture
-def server(waiter: Waiter) -> Iterator[LiveServer]:
-    with live_server(waiter.routes) as live:
+def server(endpoints: ControlledEndpoints) -> Iterator[LiveServer]:
+    with live_server(endpoints.routes) as live:
         yield live

@@ -1,4 +1,4 @@
-"""Requests, answers and endpoints that several tests use."""
+"""Requests, responses and endpoints that several tests use."""
 
 import asyncio
 
@@ -16,13 +16,13 @@ def get(path: str, *headers: str) -> bytes:
 
 
 def text(body: bytes, connection: bytes = b"") -> bytes:
-    """The answer of an endpoint that returned a str."""
+    """The response of an endpoint that returned a str."""
     length = b"Content-Length: %d\r\n" % len(body)
     return b"HTTP/1.1 200 OK\r\n" + HEADERS + length + TEXT + connection + b"\r\n" + body
 
 
 def error(status: str, code: str) -> bytes:
-    """The answer of an endpoint that raised an HttpError."""
+    """The response of an endpoint that raised an HttpError."""
     body = f'{{"message":"{code}"}}'
     json_type = "Content-Type: application/json; charset=utf-8"
     head = f"HTTP/1.1 {status}\r\n{json_type}\r\n{HEADERS.decode()}"
@@ -32,12 +32,12 @@ def error(status: str, code: str) -> bytes:
 INTERNAL_ERROR = error("500 Internal Server Error", "INTERNAL_ERROR")
 
 
-class Waiter:
-    """Endpoints that answer when a test tells them to."""
+class ControlledEndpoints:
+    """Endpoints that respond when a test tells them to."""
 
     def __init__(self) -> None:
         self.futures: dict[str, asyncio.Future[object]] = {}
-        self.served: list[str] = []
+        self.called: list[str] = []
         self.routes = [
             Route("GET", "/future/:name", self.future),
             Route("GET", "/coroutine/:name", self.coroutine),
@@ -46,21 +46,21 @@ class Waiter:
 
     def future(self, request: Request) -> object:
         name = request.params["name"]
-        self.served.append(name)
+        self.called.append(name)
         self.futures[name] = asyncio.get_running_loop().create_future()
         return self.futures[name]
 
     def now(self, request: Request) -> object:
-        self.served.append(request.params["name"])
+        self.called.append(request.params["name"])
         return request.params["name"]
 
     async def coroutine(self, request: Request) -> object:
         return await asyncio.wait_for(self.future(request), 60)  # type: ignore[arg-type]
 
-    def await_served(self, *names: str) -> None:
-        wait_until(lambda: list(names) == self.served, f"{names}")
+    def await_called(self, *names: str) -> None:
+        wait_until(lambda: list(names) == self.called, f"{names}")
 
-    def answer(self, server: LiveServer, name: str, result: object) -> None:
+    def respond(self, server: LiveServer, name: str, result: object) -> None:
         server.loop.call_soon_threadsafe(self._set, name, result)
 
     def _set(self, name: str, result: object) -> None:

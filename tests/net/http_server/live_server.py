@@ -1,4 +1,4 @@
-"""An HttpServer for the length of a test: on uvloop, in its own thread, behind a real socket."""
+"""An HttpServer for a test: on uvloop, in its own thread, with a real socket."""
 
 import asyncio
 import re
@@ -13,14 +13,14 @@ from typing import Any, Self, TypeVar
 import uvloop
 
 from penstock.common.logs import Logger, LogLevel
-from penstock.net.http_server import Gate, HttpServer, Limits, Route, Router
+from penstock.net.http_server import HttpLimits, HttpServer, Middleware, Route, Router
 
 DATE = b"Date: Tue, 15 Nov 1994 08:12:31 GMT"
 
 _DATE = re.compile(rb"Date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT")
 
-# Longer than anything here takes, shorter than a test may.
-PATIENCE_SECONDS = 60
+# Longer than anything here takes, shorter than the timeout of a test.
+TIMEOUT_SECONDS = 60
 
 T = TypeVar("T")
 
@@ -29,35 +29,35 @@ T = TypeVar("T")
 def live_server(
     routes: Iterable[Route],
     *,
-    limits: Limits | None = None,
-    gates: tuple[Gate, ...] = (),
+    limits: HttpLimits | None = None,
+    middleware: tuple[Middleware, ...] = (),
     unix_path: Path | None = None,
 ) -> Iterator["LiveServer"]:
     """Serves `routes` until the block is left, then stops."""
-    live = LiveServer(routes, limits, gates, unix_path)
+    live = LiveServer(routes, limits, middleware, unix_path)
     live.thread.start()
     try:
-        assert live.ready.wait(PATIENCE_SECONDS)
+        assert live.ready.wait(TIMEOUT_SECONDS)
         yield live
     finally:
         live.loop.call_soon_threadsafe(live.over.set)
-        live.thread.join(PATIENCE_SECONDS)
+        live.thread.join(TIMEOUT_SECONDS)
         assert not live.thread.is_alive()
         assert [] == live.loop_errors
 
 
 class LiveServer:
-    """What a test can do with the server."""
+    """A running server, as tests use it."""
 
     def __init__(
         self,
         routes: Iterable[Route],
-        limits: Limits | None,
-        gates: tuple[Gate, ...],
+        limits: HttpLimits | None,
+        middleware: tuple[Middleware, ...],
         unix_path: Path | None,
     ) -> None:
         self.log_lines: list[str] = []
-        self.loop_errors: list[dict[str, Any]] = []  # what no code of ours has caught
+        self.loop_errors: list[dict[str, Any]] = []  # uncaught exceptions
         self.address: tuple[str, int] | str = ""
         self.server: HttpServer
         self.loop: asyncio.AbstractEventLoop
@@ -66,7 +66,7 @@ class LiveServer:
         self.thread = threading.Thread(target=lambda: uvloop.run(self._run()), daemon=True)
         self._routes = routes
         self._limits = limits
-        self._gates = gates
+        self._middleware = middleware
         self._unix_path = unix_path
 
     async def _run(self) -> None:
@@ -74,7 +74,7 @@ class LiveServer:
         self.loop.set_exception_handler(lambda _, context: self.loop_errors.append(context))
         log = Logger("", LogLevel.DEBUG, write=self.log_lines.append)
         self.server = HttpServer(
-            Router(self._routes), log=log, limits=self._limits, gates=self._gates
+            Router(self._routes), log=log, limits=self._limits, middleware=self._middleware
         )
         factory = self.server.new_connection
         if self._unix_path is None:
@@ -90,30 +90,30 @@ class LiveServer:
 
     def run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Runs `call` on the server's loop, and waits for it."""
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(PATIENCE_SECONDS)
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(TIMEOUT_SECONDS)
 
     def connect(self) -> "RawHttp":
         """A new connection."""
         return RawHttp(self.address)
 
     @contextmanager
-    def asleep(self) -> Iterator[None]:
-        """The server does nothing meanwhile: what is sent has come when it goes on."""
-        awake = threading.Event()
-        self.loop.call_soon_threadsafe(awake.wait, PATIENCE_SECONDS)
+    def blocked(self) -> Iterator[None]:
+        """Blocks the server's loop, so that everything sent in the block arrives in one read."""
+        unblocked = threading.Event()
+        self.loop.call_soon_threadsafe(unblocked.wait, TIMEOUT_SECONDS)
         try:
             yield
         finally:
-            awake.set()
+            unblocked.set()
 
 
 class RawHttp:
-    """A client that sends and receives bytes, and knows of HTTP only what a date looks like."""
+    """A client that sends and receives raw bytes, and only normalises dates."""
 
     def __init__(self, address: tuple[str, int] | str) -> None:
         family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         self.socket = socket.socket(family)
-        self.socket.settimeout(PATIENCE_SECONDS)
+        self.socket.settimeout(TIMEOUT_SECONDS)
         self.socket.connect(address)
         if family == socket.AF_INET:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -139,11 +139,11 @@ class RawHttp:
             self.socket.sendall(data[index : index + 1])
 
     def end(self) -> None:
-        """Says that nothing more will be sent."""
+        """Closes the sending side."""
         self.socket.shutdown(socket.SHUT_WR)
 
     def read(self, size: int) -> bytes:
-        """The next `size` bytes, fewer only if the server closes; every date in them is `DATE`."""
+        """The next `size` bytes, fewer only if the server closes; dates are replaced by `DATE`."""
         data = b""
         while len(data) < size and (piece := self.socket.recv(size - len(data))):
             data += piece
@@ -161,14 +161,11 @@ class RawHttp:
         assert expected == self.read(len(expected))
 
     def expect_close(self) -> None:
-        """Fails unless the server has nothing more to say."""
+        """Fails unless the server closes without sending more."""
         assert b"" == self.socket.recv(1)
 
 
 def crlf(text: str) -> bytes:
-    """A head as it is written in a test: its lines, indented or not, without the line ends.
-
-    Adds the empty line.
-    """
+    """The bytes of a head: strips indentation, and adds CRLF to each line and an empty line."""
     lines = [line.strip(" ") for line in text.strip("\n ").splitlines()]
     return "\r\n".join([*lines, "", ""]).encode("latin-1")

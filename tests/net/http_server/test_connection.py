@@ -1,4 +1,4 @@
-"""Raw requests and the raw answers to them; every one sent whole, and byte by byte."""
+"""Raw requests and their raw responses; each request is sent whole, and byte by byte."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.net.http_server.live_server import DATE, LiveServer, RawHttp, crlf, live_server
 
-from penstock.net.http_server import OK, PLAIN_TEXT, HttpError, Limits, Request, Route
+from penstock.net.http_server import OK, PLAIN_TEXT, HttpError, HttpLimits, Request, Route
 
 BODY_BYTES_MAX = 20
 HEAD_BYTES_MAX = 4096
@@ -20,7 +20,7 @@ def ping(_: Request) -> str:
 
 
 def echo(request: Request) -> object:
-    """All that an endpoint can see of a request."""
+    """Everything that an endpoint sees of a request."""
     return {
         "method": request.method,
         "path": request.path,
@@ -46,11 +46,11 @@ def refuse_plainly(_: Request) -> object:
 
 
 ROUTES = [
-    Route("GET", "/ping", ping, envelope=PLAIN_TEXT),
-    Route("GET", "/sick", refuse_plainly, envelope=PLAIN_TEXT),
+    Route("GET", "/ping", ping, response_format=PLAIN_TEXT),
+    Route("GET", "/sick", refuse_plainly, response_format=PLAIN_TEXT),
     Route("GET", "/echo", echo),
     Route("POST", "/echo", echo, body_bytes_max=BODY_BYTES_MAX),
-    Route("POST", "/pub", publish, body_bytes_max=BODY_BYTES_MAX, too_big="MSG_TOO_BIG"),
+    Route("POST", "/pub", publish, body_bytes_max=BODY_BYTES_MAX, too_large_code="MSG_TOO_BIG"),
     Route("POST", "/topic/create", lambda _: None),
     Route("GET", "/config/:opt", lambda request: request.params["opt"]),
     Route("PUT", "/config/:opt", echo, body_bytes_max=BODY_BYTES_MAX),
@@ -61,8 +61,8 @@ ROUTES = [
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveServer]:
-    # Who sends byte by byte may need long to come to the end of what has been refused by then.
-    limits = Limits(head_bytes_max=HEAD_BYTES_MAX, linger_seconds=60)
+    # A test that sends byte by byte may take long to finish sending after it was refused.
+    limits = HttpLimits(head_bytes_max=HEAD_BYTES_MAX, linger_seconds=60)
     with live_server(ROUTES, limits=limits) as live:
         yield live
 
@@ -72,32 +72,32 @@ JSON = "Content-Type: application/json; charset=utf-8"
 TEXT = "Content-Type: text/plain; charset=utf-8"
 
 
-def answer(status: str, *headers: str, body: str = "", after: tuple[str, ...] = ()) -> bytes:
-    """An answer as Go's server orders it: set headers, date, length, and the rest."""
+def response(status: str, *headers: str, body: str = "", after: tuple[str, ...] = ()) -> bytes:
+    """A response as Go's server orders it: set headers, date, length, and the rest."""
     lines = [f"HTTP/1.1 {status}", *headers, DATE.decode(), f"Content-Length: {len(body)}", *after]
     return "\r\n".join([*lines, "", body]).encode()
 
 
 def v1_text(text: str, *after: str) -> bytes:
-    return answer("200 OK", V1, body=text, after=(TEXT, *after))
+    return response("200 OK", V1, body=text, after=(TEXT, *after))
 
 
 def v1_json(text: str) -> bytes:
-    return answer("200 OK", JSON, V1, body=text)
+    return response("200 OK", JSON, V1, body=text)
 
 
 def v1_error(status: str, code: str, *after: str) -> bytes:
-    return answer(status, JSON, V1, body=f'{{"message":"{code}"}}', after=after)
+    return response(status, JSON, V1, body=f'{{"message":"{code}"}}', after=after)
 
 
 def refused(status: str) -> bytes:
-    """What is said to a peer that does not speak HTTP as we do."""
+    """The response to a malformed request."""
     return f"HTTP/1.1 {status}\r\n{TEXT}\r\nConnection: close\r\n\r\n{status}".encode()
 
 
 BAD = refused("400 Bad Request")
 NOT_FOUND = v1_error("404 Not Found", "NOT_FOUND")
-PONG = answer("200 OK", body="OK", after=(TEXT,))
+PONG = response("200 OK", body="OK", after=(TEXT,))
 PING = crlf("""
     GET /ping HTTP/1.1
     Host: a
@@ -106,17 +106,17 @@ PING = crlf("""
 
 def not_allowed(allow: str) -> bytes:
     body = '{"message":"METHOD_NOT_ALLOWED"}'
-    return answer("405 Method Not Allowed", f"Allow: {allow}", JSON, V1, body=body)
+    return response("405 Method Not Allowed", f"Allow: {allow}", JSON, V1, body=body)
 
 
 def moved(location: str) -> bytes:
     body = f'<a href="{location.replace("&", "&amp;")}">Moved Permanently</a>.\n\n'
     html = "Content-Type: text/html; charset=utf-8"
-    return answer("301 Moved Permanently", html, f"Location: {location}", body=body)
+    return response("301 Moved Permanently", html, f"Location: {location}", body=body)
 
 
 def elsewhere(location: str) -> bytes:
-    return answer("307 Temporary Redirect", f"Location: {location}")
+    return response("307 Temporary Redirect", f"Location: {location}")
 
 
 def request(line: str, *headers: str, body: str = "") -> bytes:
@@ -151,7 +151,7 @@ def echoed(
 
 
 class Exchange(NamedTuple):
-    """What is sent, and what comes back; then the connection `stays` or is closed."""
+    """A request and its response; then the connection stays open if `stays`."""
 
     name: str
     sent: bytes
@@ -164,10 +164,10 @@ ENVELOPES = [
     Exchange(
         "a plain text error",
         request("GET /sick"),
-        answer("500 Internal Server Error", body="NOK - disk full", after=(TEXT,)),
+        response("500 Internal Server Error", body="NOK - disk full", after=(TEXT,)),
     ),
     Exchange("V1 text", post("/pub", "x"), v1_text("OK")),
-    Exchange("V1 nothing", request("POST /topic/create"), answer("200 OK", V1)),
+    Exchange("V1 nothing", request("POST /topic/create"), response("200 OK", V1)),
     Exchange(
         "V1 JSON",
         request("GET /json"),
@@ -199,8 +199,8 @@ ROUTING = [
     Exchange("a path is decoded", request("GET /p%69ng"), PONG),
     Exchange("an absolute form", request("GET http://a:4151/ping?x=1"), PONG),
     Exchange("an absolute form without a path", request("GET http://a:4151"), NOT_FOUND),
-    Exchange("OPTIONS", request("OPTIONS /echo"), answer("200 OK", "Allow: GET, OPTIONS, POST")),
-    Exchange("OPTIONS of the server", request("OPTIONS *"), answer("200 OK")),
+    Exchange("OPTIONS", request("OPTIONS /echo"), response("200 OK", "Allow: GET, OPTIONS, POST")),
+    Exchange("OPTIONS of the server", request("OPTIONS *"), response("200 OK")),
     Exchange("OPTIONS of nothing", request("OPTIONS /nope"), NOT_FOUND),
     Exchange("the server as a path", request("GET *"), not_allowed("GET, OPTIONS, POST, PUT")),
     Exchange("a slash too many", request("GET /ping/"), moved("/ping")),
@@ -271,7 +271,7 @@ BODIES = [
         v1_error("404 Not Found", "NOT_FOUND", "Connection: close"),
         stays=False,
     ),
-    Exchange("a body nobody reads", post("/topic/create", "x" * 100), answer("200 OK", V1)),
+    Exchange("a body nobody reads", post("/topic/create", "x" * 100), response("200 OK", V1)),
     Exchange("a body for an unknown path", post("/nope", "x" * 100), NOT_FOUND),
     Exchange("a body in a GET", request("GET /ping", "Content-Length: 2", body="{}"), PONG),
     Exchange(
@@ -337,7 +337,7 @@ EXPECTATIONS = [
     Exchange(
         "something else",
         request("POST /pub", "Expect: 200-ok"),
-        answer("417 Expectation Failed", after=("Connection: close",)),
+        response("417 Expectation Failed", after=("Connection: close",)),
         stays=False,
     ),
     Exchange(
@@ -389,7 +389,7 @@ HEAD_ONLY = [
     Exchange(
         "has the headers of a GET that is not there",
         request("HEAD /ping"),
-        answer("405 Method Not Allowed", "Allow: GET, OPTIONS", JSON, V1, body="x" * 32)[:-32],
+        response("405 Method Not Allowed", "Allow: GET, OPTIONS", JSON, V1, body="x" * 32)[:-32],
     ),
     Exchange(
         "of nothing", request("HEAD /nope"), NOT_FOUND.removesuffix(b'{"message":"NOT_FOUND"}')
@@ -423,7 +423,7 @@ GET = b"GET /ping HTTP/1.1\r\nHost: a\r\n"
 POST = b"POST /echo HTTP/1.1\r\nHost: a\r\n"
 CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
 
-# Each followed by a request that must never be served.
+# Each is followed by a request that must not be handled.
 MALFORMED = {
     "two lengths": POST + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nx",
     "two equal lengths": POST + b"Content-Length: 1\r\nContent-Length: 1\r\n\r\nx",
@@ -563,7 +563,7 @@ def check(client: RawHttp, exchange: Exchange) -> None:
 
 
 @named(ALL)
-def test_a_request_sent_whole_is_answered(server: LiveServer, exchange: Exchange) -> None:
+def test_the_response_to_a_request_sent_whole(server: LiveServer, exchange: Exchange) -> None:
     with server.connect() as client:
         client.send(exchange.sent)
 
@@ -571,7 +571,9 @@ def test_a_request_sent_whole_is_answered(server: LiveServer, exchange: Exchange
 
 
 @named(ALL)
-def test_a_request_sent_byte_by_byte_is_answered(server: LiveServer, exchange: Exchange) -> None:
+def test_the_response_to_a_request_sent_byte_by_byte(
+    server: LiveServer, exchange: Exchange
+) -> None:
     with server.connect() as client:
         client.send_bytewise(exchange.sent)
 
@@ -579,8 +581,8 @@ def test_a_request_sent_byte_by_byte_is_answered(server: LiveServer, exchange: E
 
 
 @named([each for each in ALL if each.stays])
-def test_a_request_is_answered_the_same_every_time(server: LiveServer, exchange: Exchange) -> None:
-    """The second and third time it is answered by a remembered plan."""
+def test_a_repeated_request_gets_the_same_response(server: LiveServer, exchange: Exchange) -> None:
+    """From the third time on, the head is in the route cache."""
     with server.connect() as client:
         client.send(exchange.sent * 3)
 
@@ -588,7 +590,7 @@ def test_a_request_is_answered_the_same_every_time(server: LiveServer, exchange:
 
 
 @named([each for each in ALL if each.stays])
-def test_a_request_is_answered_to_a_peer_that_has_stopped_sending(
+def test_a_client_that_has_closed_its_sending_side_gets_its_response(
     server: LiveServer, exchange: Exchange
 ) -> None:
     with server.connect() as client:
@@ -599,7 +601,7 @@ def test_a_request_is_answered_to_a_peer_that_has_stopped_sending(
 
 
 @pytest.mark.parametrize("size", range(1, len(PING)))
-def test_a_request_that_is_cut_short_is_refused(server: LiveServer, size: int) -> None:
+def test_an_incomplete_head_is_refused(server: LiveServer, size: int) -> None:
     with server.connect() as client:
         client.send(PING[:size])
         client.end()
@@ -608,7 +610,7 @@ def test_a_request_that_is_cut_short_is_refused(server: LiveServer, size: int) -
 
 
 @pytest.mark.parametrize("cut", [1, 4, 5])
-def test_a_body_that_is_cut_short_is_refused(server: LiveServer, cut: int) -> None:
+def test_an_incomplete_body_is_refused(server: LiveServer, cut: int) -> None:
     with server.connect() as client:
         client.send(post("/pub", "hello")[:-cut])
         client.end()
@@ -616,14 +618,14 @@ def test_a_body_that_is_cut_short_is_refused(server: LiveServer, cut: int) -> No
         assert BAD == client.read_all()
 
 
-def test_a_peer_that_says_nothing_is_told_nothing(server: LiveServer) -> None:
+def test_a_client_that_sends_nothing_gets_no_response(server: LiveServer) -> None:
     with server.connect() as client:
         client.end()
 
         assert b"" == client.read_all()
 
 
-def test_a_peer_that_is_still_sending_can_read_why_it_was_refused(server: LiveServer) -> None:
+def test_a_client_that_is_still_sending_can_read_the_error(server: LiveServer) -> None:
     with server.connect() as client:
         client.send(request("POST /pub", "Content-Length: 100000000"))
         for _ in range(50):
@@ -650,8 +652,8 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES | st.binary(max_size=8), max_size=20))
-def test_anything_is_answered_or_left(server: LiveServer, pieces: list[bytes]) -> None:
-    """In pieces that are nearly requests: what is said to them is HTTP, and the end comes."""
+def test_any_bytes_get_http_responses_and_a_close(server: LiveServer, pieces: list[bytes]) -> None:
+    """The pieces are nearly requests: all that comes back is HTTP, and the connection ends."""
     with server.connect() as client:
         for piece in pieces:
             client.send(piece)

@@ -1,198 +1,214 @@
-"""Answers that take their time: promises and streams, in the order of their requests."""
+"""Deferred and streamed responses are sent in the order of their requests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.net.http_server.endpoints import INTERNAL_ERROR, Waiter, error, get, text
+from tests.net.http_server.endpoints import INTERNAL_ERROR, ControlledEndpoints, error, get, text
 from tests.net.http_server.live_server import DATE, LiveServer, live_server
 
-from penstock.net.http_server import OK, CutShort, HttpError, Limits, Request, Route, Streaming
+from penstock.net.http_server import (
+    OK,
+    HttpError,
+    HttpLimits,
+    Request,
+    Route,
+    StreamAbortedError,
+    StreamingResponse,
+)
 from penstock.testing.waiting import wait_until
 
 
-class TestPromises:
-    def test_answers_keep_the_order_of_the_requests(
-        self, server: LiveServer, waiter: Waiter
+class TestDeferredResponses:
+    def test_responses_keep_the_order_of_the_requests(
+        self, server: LiveServer, endpoints: ControlledEndpoints
     ) -> None:
         with server.connect() as client:
             client.send(get("/future/a") + get("/now/b") + get("/future/c") + get("/now/d"))
-            waiter.await_served("a", "b", "c", "d")
-            waiter.answer(server, "c", "C")
-            waiter.answer(server, "a", "A")
+            endpoints.await_called("a", "b", "c", "d")
+            endpoints.respond(server, "c", "C")
+            endpoints.respond(server, "a", "A")
 
             client.expect(text(b"A") + text(b"b") + text(b"C") + text(b"d"))
 
-    def test_answers_in_front_of_a_promise_do_not_wait_for_it(
-        self, server: LiveServer, waiter: Waiter
+    def test_earlier_responses_do_not_wait(
+        self, server: LiveServer, endpoints: ControlledEndpoints
     ) -> None:
         with server.connect() as client:
             client.send(get("/now/a") + get("/future/b"))
 
             client.expect(text(b"a"))
-            waiter.answer(server, "b", "B")
+            endpoints.respond(server, "b", "B")
             client.expect(text(b"B"))
 
     def test_requests_after_a_coroutine_wait_for_it(
-        self, server: LiveServer, waiter: Waiter
+        self, server: LiveServer, endpoints: ControlledEndpoints
     ) -> None:
         with server.connect() as client, server.connect() as other:
             client.send(get("/coroutine/a") + get("/now/b"))
-            waiter.await_served("a")
+            endpoints.await_called("a")
             other.send(get("/now/c"))
             other.expect(text(b"c"))
-            waiter.answer(server, "a", "A")
+            endpoints.respond(server, "a", "A")
 
             client.expect(text(b"A") + text(b"b"))
-            assert ["a", "c", "b"] == waiter.served
+            assert ["a", "c", "b"] == endpoints.called
 
-    def test_requests_that_come_later_wait_for_a_coroutine_too(
-        self, server: LiveServer, waiter: Waiter
+    def test_requests_of_later_reads_wait_for_a_coroutine(
+        self, server: LiveServer, endpoints: ControlledEndpoints
     ) -> None:
         with server.connect() as client, server.connect() as other:
             client.send(get("/coroutine/a"))
-            waiter.await_served("a")
+            endpoints.await_called("a")
             client.send(get("/now/b"))
             other.send(get("/now/c"))
             other.expect(text(b"c"))
-            waiter.answer(server, "a", "A")
+            endpoints.respond(server, "a", "A")
 
             client.expect(text(b"A") + text(b"b"))
-            assert ["a", "c", "b"] == waiter.served
+            assert ["a", "c", "b"] == endpoints.called
 
     @pytest.mark.parametrize("kind", ["future", "coroutine"])
-    def test_a_promise_may_be_of_an_error(
-        self, server: LiveServer, waiter: Waiter, kind: str
+    def test_a_future_can_have_an_http_error(
+        self, server: LiveServer, endpoints: ControlledEndpoints, kind: str
     ) -> None:
         with server.connect() as client:
             client.send(get(f"/{kind}/a"))
-            waiter.await_served("a")
-            waiter.answer(server, "a", HttpError(503, "EXITING"))
+            endpoints.await_called("a")
+            endpoints.respond(server, "a", HttpError(503, "EXITING"))
 
             client.expect(error("503 Service Unavailable", "EXITING"))
 
     @pytest.mark.parametrize("kind", ["future", "coroutine"])
-    def test_a_promise_that_fails_is_answered_and_logged(
-        self, server: LiveServer, waiter: Waiter, kind: str
+    def test_the_exception_of_a_future_is_a_500_and_is_logged(
+        self, server: LiveServer, endpoints: ControlledEndpoints, kind: str
     ) -> None:
         with server.connect() as client:
             client.send(get(f"/{kind}/a"))
-            waiter.await_served("a")
-            waiter.answer(server, "a", ZeroDivisionError("ours"))
+            endpoints.await_called("a")
+            endpoints.respond(server, "a", ZeroDivisionError("ours"))
 
             client.expect(INTERNAL_ERROR)
             assert any("ZeroDivisionError: ours" in line for line in server.log_lines)
 
-    def test_a_promise_may_be_of_a_response(self, server: LiveServer, waiter: Waiter) -> None:
+    def test_a_future_can_have_a_response(
+        self, server: LiveServer, endpoints: ControlledEndpoints
+    ) -> None:
         with server.connect() as client:
             client.send(get("/future/a"))
-            waiter.await_served("a")
-            waiter.answer(server, "a", OK)
+            endpoints.await_called("a")
+            endpoints.respond(server, "a", OK)
 
             client.expect(text(b"OK"))
 
-    def test_answers_are_counted_by_status(self, server: LiveServer, waiter: Waiter) -> None:
+    def test_responses_are_counted_by_status(
+        self, server: LiveServer, endpoints: ControlledEndpoints
+    ) -> None:
         with server.connect() as client:
             client.send(get("/future/a") + get("/now/b") + get("/nowhere", "Connection: close"))
-            waiter.await_served("a", "b")
-            waiter.answer(server, "a", HttpError(503, "EXITING"))
+            endpoints.await_called("a", "b")
+            endpoints.respond(server, "a", HttpError(503, "EXITING"))
             client.read_all()
 
-        assert {200: 1, 404: 1, 503: 1} == server.server.answers
+        assert {200: 1, 404: 1, 503: 1} == server.server.responses_by_status
 
-    def test_the_last_answer_closes_the_connection(
-        self, server: LiveServer, waiter: Waiter
+    def test_the_last_response_closes_the_connection(
+        self, server: LiveServer, endpoints: ControlledEndpoints
     ) -> None:
         with server.connect() as client:
             client.send(get("/future/a") + get("/future/b", "Connection: close") + get("/now/c"))
-            waiter.await_served("a", "b")
-            waiter.answer(server, "b", "B")
-            waiter.answer(server, "a", "A")
+            endpoints.await_called("a", "b")
+            endpoints.respond(server, "b", "B")
+            endpoints.respond(server, "a", "A")
 
             assert text(b"A") + text(b"B", b"Connection: close\r\n") == client.read_all()
-            assert ["a", "b"] == waiter.served
+            assert ["a", "b"] == endpoints.called
 
-    def test_a_peer_that_has_stopped_sending_gets_its_answer(
-        self, server: LiveServer, waiter: Waiter
+    def test_a_client_that_has_closed_its_sending_side_gets_its_response(
+        self, server: LiveServer, endpoints: ControlledEndpoints
     ) -> None:
         with server.connect() as client:
             client.send(get("/future/a"))
             client.end()
-            waiter.await_served("a")
-            waiter.answer(server, "a", "A")
+            endpoints.await_called("a")
+            endpoints.respond(server, "a", "A")
 
             assert client.read_all().endswith(b"\r\n\r\nA")
 
-    def test_garbage_after_a_promise_is_refused_after_it(
-        self, server: LiveServer, waiter: Waiter
+    def test_garbage_after_a_pending_request_is_refused_after_it(
+        self, server: LiveServer, endpoints: ControlledEndpoints
     ) -> None:
         with server.connect() as client:
             client.send(get("/future/a") + b"garbage\r\n\r\n")
-            waiter.await_served("a")
-            waiter.answer(server, "a", "A")
+            endpoints.await_called("a")
+            endpoints.respond(server, "a", "A")
 
             answers = client.read_all()
             assert answers.startswith(text(b"A"))
             assert answers.endswith(b"400 Bad Request")
 
-    def test_a_promise_to_a_peer_that_has_gone_is_dropped(
-        self, server: LiveServer, waiter: Waiter
+    def test_the_response_to_a_disconnected_client_is_dropped(
+        self, server: LiveServer, endpoints: ControlledEndpoints
     ) -> None:
         with server.connect() as client:
             client.send(get("/coroutine/a"))
-            waiter.await_served("a")
-        waiter.answer(server, "a", ZeroDivisionError("unheard"))
+            endpoints.await_called("a")
+        endpoints.respond(server, "a", ZeroDivisionError("unheard"))
 
         wait_until(lambda: any("unheard" in line for line in server.log_lines), "the log line")
         with server.connect() as client:
             client.send(get("/now/b"))
             client.expect(text(b"b"))
 
-    def test_only_so_many_requests_wait_for_promises(self, waiter: Waiter) -> None:
+    def test_the_number_of_pending_requests_is_limited(
+        self, endpoints: ControlledEndpoints
+    ) -> None:
         with (
-            live_server(waiter.routes, limits=Limits(pipelined_max=3)) as server,
+            live_server(endpoints.routes, limits=HttpLimits(pipelined_max=3)) as server,
             server.connect() as client,
             server.connect() as other,
         ):
             client.send(b"".join(get(f"/future/{name}") for name in "abcde"))
-            waiter.await_served("a", "b", "c")
+            endpoints.await_called("a", "b", "c")
             other.send(get("/now/x"))
             other.expect(text(b"x"))
-            waiter.answer(server, "a", "A")
-            waiter.await_served("a", "b", "c", "x", "d")
+            endpoints.respond(server, "a", "A")
+            endpoints.await_called("a", "b", "c", "x", "d")
             for name in "bcd":
-                waiter.answer(server, name, name)
-            waiter.await_served("a", "b", "c", "x", "d", "e")
-            waiter.answer(server, "e", "e")
+                endpoints.respond(server, name, name)
+            endpoints.await_called("a", "b", "c", "x", "d", "e")
+            endpoints.respond(server, "e", "e")
 
             client.expect(b"".join(text(name) for name in (b"A", b"b", b"c", b"d", b"e")))
 
 
 class Source:
-    """Bodies that come in pieces."""
+    """Endpoints with streamed bodies."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.closed = False
         self.more: asyncio.Event | None = None
         self.routes = [
-            Route("GET", "/three", lambda _: Streaming(self.pieces())),
-            Route("GET", "/sized", lambda _: Streaming(self.pieces(), length=9)),
-            Route("GET", "/typed", lambda _: Streaming(self.pieces(), headers=(("A", "b"),))),
-            Route("GET", "/short", lambda _: Streaming(self.pieces(), length=10)),
-            Route("GET", "/long", lambda _: Streaming(self.pieces(), length=8)),
+            Route("GET", "/three", lambda _: StreamingResponse(self.pieces())),
+            Route("GET", "/sized", lambda _: StreamingResponse(self.pieces(), length=9)),
+            Route(
+                "GET", "/typed", lambda _: StreamingResponse(self.pieces(), headers=(("A", "b"),))
+            ),
+            Route("GET", "/short", lambda _: StreamingResponse(self.pieces(), length=10)),
+            Route("GET", "/long", lambda _: StreamingResponse(self.pieces(), length=8)),
             Route("GET", "/promised", self.promised),
-            Route("GET", "/broken", lambda _: Streaming(self.broken())),
-            Route("GET", "/cut", lambda _: Streaming(self.cut())),
-            Route("GET", "/endless", lambda _: Streaming(self.endless())),
-            Route("GET", "/follow", lambda _: Streaming(self.follow())),
-            Route("HEAD", "/three", lambda _: Streaming(self.pieces())),
+            Route("GET", "/broken", lambda _: StreamingResponse(self.broken())),
+            Route("GET", "/cut", lambda _: StreamingResponse(self.cut())),
+            Route("GET", "/endless", lambda _: StreamingResponse(self.endless())),
+            Route("GET", "/follow", lambda _: StreamingResponse(self.follow())),
+            Route("HEAD", "/three", lambda _: StreamingResponse(self.pieces())),
             Route("GET", "/now", lambda _: "now"),
         ]
 
     async def promised(self, _: Request) -> object:
         await asyncio.sleep(0)
-        return Streaming(self.pieces())
+        return StreamingResponse(self.pieces())
 
     async def pieces(self) -> AsyncIterator[bytes]:
         for piece in (b"one", b"", b"two", b"six"):
@@ -205,7 +221,7 @@ class Source:
 
     async def cut(self) -> AsyncIterator[bytes]:
         yield b"one"
-        raise CutShort("two is gone")
+        raise StreamAbortedError("two is gone")
 
     async def endless(self) -> AsyncIterator[bytes]:
         try:
@@ -239,20 +255,20 @@ class TestStreams:
         with live_server(source.routes) as live:
             yield live
 
-    def test_a_body_of_unknown_length_comes_in_chunks(self, server: LiveServer) -> None:
+    def test_a_body_of_unknown_length_is_chunked(self, server: LiveServer) -> None:
         with server.connect() as client:
             client.send(get("/three"))
 
             client.expect(STREAM + CHUNKS)
 
-    def test_a_body_of_known_length_comes_bare(self, server: LiveServer) -> None:
+    def test_a_body_of_known_length_has_a_content_length(self, server: LiveServer) -> None:
         with server.connect() as client:
             client.send(get("/sized") + get("/now"))
 
             head = b"HTTP/1.1 200 OK\r\n" + DATE + b"\r\nContent-Length: 9\r\n\r\n"
             client.expect(head + b"onetwosix" + text(b"now"))
 
-    def test_a_stream_has_the_headers_it_is_given(self, server: LiveServer) -> None:
+    def test_a_stream_has_its_headers(self, server: LiveServer) -> None:
         with server.connect() as client:
             client.send(get("/typed"))
 
@@ -276,7 +292,7 @@ class TestStreams:
 
             client.expect((STREAM + CHUNKS + text(b"now")) * 2)
 
-    def test_the_connection_may_end_with_a_stream(self, server: LiveServer) -> None:
+    def test_a_stream_can_be_the_last_response(self, server: LiveServer) -> None:
         with server.connect() as client:
             client.send(get("/three", "Connection: close"))
 
@@ -292,7 +308,7 @@ class TestStreams:
             ("/long", "longer than announced"),
         ],
     )
-    def test_a_stream_that_fails_is_cut_short_and_logged(
+    def test_a_stream_that_fails_is_aborted_and_logged(
         self, server: LiveServer, path: str, complaint: str
     ) -> None:
         with server.connect() as client:
@@ -305,13 +321,11 @@ class TestStreams:
             assert not received.endswith((b"\r\n0\r\n\r\n", b"six" if path == "/long" else b"0"))
             wait_until(lambda: any(complaint in line for line in server.log_lines), complaint)
 
-    def test_a_stream_goes_at_the_pace_of_its_reader(
-        self, server: LiveServer, source: Source
-    ) -> None:
+    def test_a_stream_waits_for_a_slow_reader(self, server: LiveServer, source: Source) -> None:
         with server.connect() as client, server.connect() as other:
             client.send(get("/endless"))
             client.read(1 << 20)
-            # While others are served, nothing of the stream piles up: only what sockets hold.
+            # The stream stops when the buffers of the sockets are full.
             for _ in range(100):
                 other.send(get("/now"))
                 other.expect(text(b"now"))
@@ -319,7 +333,7 @@ class TestStreams:
             assert source.sent < 1 << 26
         wait_until(lambda: source.closed, "the source to be closed")
 
-    def test_a_stream_may_wait_for_more(self, server: LiveServer, source: Source) -> None:
+    def test_a_stream_can_wait_between_pieces(self, server: LiveServer, source: Source) -> None:
         with server.connect() as client:
             client.send(get("/follow"))
             client.expect(STREAM + b"3\r\none\r\n")
@@ -328,15 +342,17 @@ class TestStreams:
 
             client.expect(b"3\r\ntwo\r\n0\r\n\r\n")
 
-    def test_a_source_is_closed_when_its_reader_goes(self, source: Source) -> None:
-        with live_server(source.routes, limits=Limits(write_seconds=0.1)) as server:
+    def test_the_source_is_closed_when_the_client_disconnects(self, source: Source) -> None:
+        with live_server(source.routes, limits=HttpLimits(write_seconds=0.1)) as server:
             with server.connect() as client:
                 client.send(get("/follow"))
                 client.expect(STREAM + b"3\r\none\r\n")
 
             wait_until(lambda: source.closed, "the source to be closed")
 
-    def test_a_reader_that_only_stopped_sending_gets_all_of_it(self, server: LiveServer) -> None:
+    def test_a_client_that_has_closed_its_sending_side_gets_the_whole_stream(
+        self, server: LiveServer
+    ) -> None:
         with server.connect() as client:
             client.send(get("/three") + get("/three"))
             client.end()

@@ -1,4 +1,4 @@
-"""The life of a server and of its connections: slow peers, the gate, the log, and the end."""
+"""Timeouts of slow clients, middleware, shutdown, and the request log."""
 
 import asyncio
 import time
@@ -9,36 +9,43 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pytest
-from tests.net.http_server.endpoints import HEADERS, INTERNAL_ERROR, TEXT, Waiter, get, text
+from tests.net.http_server.endpoints import (
+    HEADERS,
+    INTERNAL_ERROR,
+    TEXT,
+    ControlledEndpoints,
+    get,
+    text,
+)
 from tests.net.http_server.live_server import LiveServer, RawHttp, live_server
 
-from penstock.net.http_server import Limits, Request, Response, Route, json_response
+from penstock.net.http_server import HttpLimits, Request, Response, Route, json_response
 from penstock.testing.waiting import wait_until
 
-TOO_LATE = (
+REQUEST_TIMEOUT = (
     b"HTTP/1.1 408 Request Timeout\r\n" + TEXT + b"Connection: close\r\n\r\n408 Request Timeout"
 )
 
 
-HASTE = 0.1
-HURRY = Limits(
-    head_seconds=HASTE,
-    body_seconds=HASTE,
-    idle_seconds=HASTE,
-    write_seconds=HASTE,
-    linger_seconds=HASTE,
+SHORT_SECONDS = 0.1
+SHORT_TIMEOUTS = HttpLimits(
+    head_seconds=SHORT_SECONDS,
+    body_seconds=SHORT_SECONDS,
+    idle_seconds=SHORT_SECONDS,
+    write_seconds=SHORT_SECONDS,
+    linger_seconds=SHORT_SECONDS,
 )
 
 
 def connected(server: LiveServer, sent: bytes) -> RawHttp:
-    """One whose first bytes come with its connection, however busy the machine is."""
-    with server.asleep():
+    """A client whose first bytes arrive together with its connection, also on a busy machine."""
+    with server.blocked():
         client = server.connect()
         client.send(sent)
     return client
 
 
-class TestSlowPeers:
+class TestSlowClients:
     @pytest.fixture
     def routes(self) -> list[Route]:
         return [
@@ -47,12 +54,12 @@ class TestSlowPeers:
             Route("GET", "/big", lambda _: "x" * (1 << 20)),
         ]
 
-    def test_one_that_says_nothing_is_left(self, routes: list[Route]) -> None:
-        with live_server(routes, limits=HURRY) as server, server.connect() as client:
+    def test_a_silent_client_is_disconnected(self, routes: list[Route]) -> None:
+        with live_server(routes, limits=SHORT_TIMEOUTS) as server, server.connect() as client:
             assert b"" == client.read_all()
 
-    def test_one_that_asks_no_more_is_left(self, routes: list[Route]) -> None:
-        limits = Limits(idle_seconds=HASTE)
+    def test_an_idle_client_is_disconnected(self, routes: list[Route]) -> None:
+        limits = HttpLimits(idle_seconds=SHORT_SECONDS)
         with live_server(routes, limits=limits) as server, connected(server, get("/now")) as client:
             assert text(b"now") == client.read_all()
 
@@ -65,22 +72,25 @@ class TestSlowPeers:
             b"POST /pub HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhell",
         ],
     )
-    def test_one_that_does_not_finish_its_request_is_told_and_left(
-        self, routes: list[Route], sent: bytes
-    ) -> None:
-        with live_server(routes, limits=HURRY) as server, connected(server, sent) as client:
-            assert TOO_LATE == client.read_all()
-            assert {408: 1} == server.server.refusals
+    def test_an_unfinished_request_gets_a_408(self, routes: list[Route], sent: bytes) -> None:
+        with (
+            live_server(routes, limits=SHORT_TIMEOUTS) as server,
+            connected(server, sent) as client,
+        ):
+            assert REQUEST_TIMEOUT == client.read_all()
+            assert {408: 1} == server.server.rejections_by_status
 
     @pytest.mark.parametrize(
         "start", [b"x", b"POST /pub HTTP/1.1\r\nHost: a\r\nContent-Length: 9999\r\n\r\n"]
     )
-    def test_one_that_sends_a_byte_now_and_then_gains_no_time(
+    def test_single_bytes_do_not_extend_the_timeout(
         self, routes: list[Route], start: bytes
     ) -> None:
-        limits = replace(HURRY, linger_seconds=60)  # Who is told need not have gone by then.
+        limits = replace(
+            SHORT_TIMEOUTS, linger_seconds=60
+        )  # Keep the connection open for the client to read.
         with live_server(routes, limits=limits) as server, connected(server, start) as client:
-            client.socket.settimeout(HASTE / 10)
+            client.socket.settimeout(SHORT_SECONDS / 10)
             for _ in range(6000):
                 try:
                     client.send(b"x")
@@ -90,9 +100,9 @@ class TestSlowPeers:
                 except TimeoutError:
                     continue
             else:
-                pytest.fail("it was never told")
+                pytest.fail("the server did not respond")
 
-    def test_one_that_does_not_read_is_not_served(self) -> None:
+    def test_requests_of_a_client_that_does_not_read_are_not_handled(self) -> None:
         served = 0
 
         def big(_: Request) -> str:
@@ -110,33 +120,39 @@ class TestSlowPeers:
             for _ in range(200):
                 client.expect(text(b"x" * (1 << 20)))
 
-    def test_one_that_does_not_read_is_left(self, routes: list[Route]) -> None:
-        with live_server(routes, limits=HURRY) as server, connected(server, get("/big") * 20):
-            wait_until(lambda: not server.server.connections, "the connection to be closed")
+    def test_a_client_that_does_not_read_is_disconnected(self, routes: list[Route]) -> None:
+        with (
+            live_server(routes, limits=SHORT_TIMEOUTS) as server,
+            connected(server, get("/big") * 20),
+        ):
+            wait_until(lambda: not server.server.connection_count, "the connection to be closed")
 
-    def test_one_that_reads_slowly_gets_all_of_its_last_answer(self) -> None:
-        limits = Limits(linger_seconds=HASTE)
+    def test_a_slow_reader_gets_all_of_its_last_response(self) -> None:
+        limits = HttpLimits(linger_seconds=SHORT_SECONDS)
         size = 1 << 24  # more than sockets hold
         routes = [Route("GET", "/big", lambda _: "x" * size)]
         with live_server(routes, limits=limits) as server, server.connect() as client:
             client.send(get("/big", "Connection: close"))
             client.read(1000)
-            long_after = time.monotonic() + 5 * HASTE
+            long_after = time.monotonic() + 5 * SHORT_SECONDS
             wait_until(lambda: time.monotonic() > long_after, "the time to linger to pass")
 
             assert size - 1000 < len(client.read_all()) < size
 
-    def test_one_that_goes_on_sending_after_it_was_refused_is_left(
+    def test_a_client_that_keeps_sending_after_a_rejection_is_disconnected(
         self, routes: list[Route]
     ) -> None:
-        with live_server(routes, limits=HURRY) as server, connected(server, b"garbage\r\n"):
-            wait_until(lambda: not server.server.connections, "the connection to be closed")
+        with (
+            live_server(routes, limits=SHORT_TIMEOUTS) as server,
+            connected(server, b"garbage\r\n"),
+        ):
+            wait_until(lambda: not server.server.connection_count, "the connection to be closed")
 
 
-class TestTheGate:
+class TestMiddleware:
     @pytest.fixture
     def server(self) -> Iterator[LiveServer]:
-        def gate(request: Request) -> Response | None:
+        def check_token(request: Request) -> Response | None:
             match request.header("authorization"):
                 case "Bearer good":
                     return None
@@ -149,7 +165,7 @@ class TestTheGate:
             Route("GET", "/now", lambda _: "now"),
             Route("POST", "/pub", lambda request: request.body.decode()),
         ]
-        with live_server(routes, gates=(gate,)) as live:
+        with live_server(routes, middleware=(check_token,)) as live:
             yield live
 
     FORBIDDEN = (
@@ -159,13 +175,13 @@ class TestTheGate:
         + b'{"message": "FORBIDDEN"}'
     )
 
-    def test_it_may_answer_in_place_of_a_route(self, server: LiveServer) -> None:
+    def test_it_can_respond_in_place_of_a_route(self, server: LiveServer) -> None:
         with server.connect() as client:
             client.send(get("/now") + get("/nope") + get("/now", "Authorization: Bearer good"))
 
             client.expect(self.FORBIDDEN * 2 + text(b"now"))
 
-    def test_of_several_the_first_to_answer_does(self) -> None:
+    def test_the_first_response_wins(self) -> None:
         def second(request: Request) -> Response | None:
             return json_response(403, b"2") if request.path == "/second" else None
 
@@ -173,8 +189,8 @@ class TestTheGate:
             return json_response(403, b"3") if request.path != "/now" else None
 
         routes = [Route("GET", "/now", lambda _: "now")]
-        gates = (lambda _: None, second, third)
-        with live_server(routes, gates=gates) as live, live.connect() as client:
+        middleware = (lambda _: None, second, third)
+        with live_server(routes, middleware=middleware) as live, live.connect() as client:
             client.send(get("/second") + get("/third") + get("/now"))
 
             forbidden = self.FORBIDDEN.replace(b"24", b"1").replace(
@@ -182,14 +198,14 @@ class TestTheGate:
             )
             client.expect(forbidden % b"2" + forbidden % b"3" + text(b"now"))
 
-    def test_it_lets_bodies_through(self, server: LiveServer) -> None:
+    def test_bodies_are_read_after_it(self, server: LiveServer) -> None:
         with server.connect() as client:
             head = b"POST /pub HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n"
             client.send(head + b"\r\nhello" + head + b"Authorization: Bearer good\r\n\r\nhello")
 
             client.expect(self.FORBIDDEN + text(b"hello"))
 
-    def test_it_answers_before_a_body_is_asked_for(self, server: LiveServer) -> None:
+    def test_it_runs_before_100_continue(self, server: LiveServer) -> None:
         with server.connect() as client:
             client.send(
                 b"POST /pub HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n"
@@ -199,39 +215,41 @@ class TestTheGate:
             expected = self.FORBIDDEN.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
             assert expected == client.read_all()
 
-    def test_its_failure_opens_nothing(self, server: LiveServer) -> None:
+    def test_an_exception_in_it_is_a_500(self, server: LiveServer) -> None:
         with server.connect() as client:
             client.send(get("/now", "Authorization: Bearer bug"))
 
             client.expect(INTERNAL_ERROR)
 
 
-class TestTheEnd:
+class TestStop:
     def test_idle_connections_are_closed(self, server: LiveServer) -> None:
         with server.connect() as client, server.connect() as silent:
             client.send(get("/now/a"))
             client.expect(text(b"a"))
-            wait_until(lambda: server.server.connections == 2, "both")
+            wait_until(lambda: server.server.connection_count == 2, "both")
             server.run(lambda: server.server.stop(60))
 
             client.expect_close()
             silent.expect_close()
 
-    def test_what_was_asked_for_is_answered(self, server: LiveServer, waiter: Waiter) -> None:
+    def test_pending_requests_get_their_responses(
+        self, server: LiveServer, endpoints: ControlledEndpoints
+    ) -> None:
         with server.connect() as client:
             client.send(get("/future/a") + get("/future/b"))
-            waiter.await_served("a", "b")
+            endpoints.await_called("a", "b")
             stopped = asyncio.run_coroutine_threadsafe(server.server.stop(60), server.loop)
             server.run(lambda: asyncio.sleep(0))
             client.send(get("/now/c"))
-            waiter.answer(server, "a", "A")
-            waiter.answer(server, "b", "B")
+            endpoints.respond(server, "a", "A")
+            endpoints.respond(server, "b", "B")
 
             assert text(b"A") + text(b"B", b"Connection: close\r\n") == client.read_all()
             stopped.result(60)
-            assert ["a", "b"] == waiter.served
+            assert ["a", "b"] == endpoints.called
 
-    def test_a_request_under_way_is_answered(self, server: LiveServer) -> None:
+    def test_a_partly_received_request_gets_its_response(self, server: LiveServer) -> None:
         with server.connect() as client:
             client.send(get("/now/a") + get("/now/b")[:20])
             client.expect(text(b"a"))
@@ -242,19 +260,21 @@ class TestTheEnd:
             assert text(b"b", b"Connection: close\r\n") == client.read_all()
             stopped.result(60)
 
-    def test_it_does_not_wait_for_ever(self, server: LiveServer, waiter: Waiter) -> None:
+    def test_connections_are_aborted_after_the_timeout(
+        self, server: LiveServer, endpoints: ControlledEndpoints
+    ) -> None:
         with server.connect() as client:
             client.send(get("/coroutine/a"))
-            waiter.await_served("a")
+            endpoints.await_called("a")
             server.run(lambda: server.server.stop(0.05))
 
-            assert 0 == server.server.connections
-            assert waiter.futures["a"].cancelled()
+            assert 0 == server.server.connection_count
+            assert endpoints.futures["a"].cancelled()
 
-    def test_who_was_accepted_and_comes_too_late_is_not_served(
-        self, server: LiveServer, waiter: Waiter
+    def test_a_connection_accepted_during_the_stop_is_closed(
+        self, server: LiveServer, endpoints: ControlledEndpoints
     ) -> None:
-        """The loop accepts a connection a moment before it says that there is one."""
+        """The loop accepts a connection some time before it calls connection_made."""
 
         async def stop_in_between() -> asyncio.Server:
             accepted = server.server.new_connection()
@@ -270,12 +290,12 @@ class TestTheEnd:
             client.send(get("/now/a"))
             client.expect_close()
         server.run(lambda: close(listener))
-        assert [] == waiter.served
+        assert [] == endpoints.called
 
-    def test_nobody_there_is_no_wait(self, server: LiveServer) -> None:
+    def test_a_server_without_connections_stops_at_once(self, server: LiveServer) -> None:
         server.run(lambda: server.server.stop(60))
 
-        assert 0 == server.server.connections
+        assert 0 == server.server.connection_count
 
 
 def test_requests_are_logged_as_the_reference_logs_them(server: LiveServer) -> None:
@@ -288,8 +308,8 @@ def test_requests_are_logged_as_the_reference_logs_them(server: LiveServer) -> N
         assert f" INFO: 200 GET /now/a?b=c ({host}:{port}) " in line
 
 
-def test_endpoints_may_keep_out_of_the_log() -> None:
-    with live_server([Route("GET", "/now", lambda _: "now", logged=False)]) as server:
+def test_endpoints_can_be_excluded_from_the_log() -> None:
+    with live_server([Route("GET", "/now", lambda _: "now", is_logged=False)]) as server:
         with server.connect() as client:
             client.send(get("/now"))
             client.expect(text(b"now"))
@@ -297,16 +317,16 @@ def test_endpoints_may_keep_out_of_the_log() -> None:
         assert [] == server.log_lines
 
 
-def test_a_unix_socket_serves_too(tmp_path: Path) -> None:
-    routes = [Route("GET", "/who", lambda request: request.peer.address)]
+def test_a_unix_socket_is_served(tmp_path: Path) -> None:
+    routes = [Route("GET", "/address", lambda request: request.client.address)]
     path = tmp_path / "http.sock"
     with live_server(routes, unix_path=path) as server, server.connect() as client:
-        client.send(get("/who"))
+        client.send(get("/address"))
 
         client.expect(text(b"@"))
 
 
-def test_the_date_is_now(server: LiveServer) -> None:
+def test_the_date_header_is_the_current_time(server: LiveServer) -> None:
     with server.connect() as client:
         client.send(get("/now/a"))
         answer = client.socket.recv(1000).decode()

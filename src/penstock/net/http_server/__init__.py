@@ -1,37 +1,39 @@
-"""What the HTTP APIs of the daemons share: a small HTTP/1.1 server, its routes and envelopes."""
+"""A small HTTP/1.1 server, which nsqd and nsqlookupd share."""
 
 from penstock.common.go_json import to_json
-from penstock.net.http_server.deferred_response import Promise
-from penstock.net.http_server.errors import CutShort, HttpError
-from penstock.net.http_server.requests import Request
+from penstock.net.http_server.connection import HttpLimits, Middleware
 from penstock.net.http_server.responses import (
     OK,
     PLAIN_TEXT,
     V1,
+    DeferredResponse,
+    HttpError,
     Response,
-    Streaming,
+    StreamAbortedError,
+    StreamingResponse,
+    error_response,
     json_response,
 )
-from penstock.net.http_server.routing import Handler, Route, Router
+from penstock.net.http_server.routing import Handler, Request, Route, Router
 from penstock.net.http_server.server import HttpServer
-from penstock.net.http_server.state import Gate, Limits
 
 __all__ = [
     "OK",
     "PLAIN_TEXT",
     "V1",
-    "CutShort",
-    "Gate",
+    "DeferredResponse",
     "Handler",
     "HttpError",
+    "HttpLimits",
     "HttpServer",
-    "Limits",
-    "Promise",
+    "Middleware",
     "Request",
     "Response",
     "Route",
     "Router",
-    "Streaming",
+    "StreamAbortedError",
+    "StreamingResponse",
+    "error_response",
     "json_response",
     "to_json",
 ]

@@ -1,8 +1,8 @@
-"""Requests of web pages: which are refused, and that programs are not."""
+"""Requests of other sites' pages are refused; those of programs are not."""
 
 import pytest
 
-from penstock.net.http_server.origins import OriginPolicy, is_public_name
+from penstock.net.origins import OriginPolicy, is_public_name
 
 Headers = dict[bytes, bytes]
 
@@ -87,5 +87,5 @@ def test_allowed_origins_are_not_refused() -> None:
         ("", False),
     ],
 )
-def test_only_names_that_strangers_can_register_are_public(host: str, expected: bool) -> None:
+def test_only_names_that_anyone_can_register_are_public(host: str, expected: bool) -> None:
     assert expected == is_public_name(host)

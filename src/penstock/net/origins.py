@@ -6,17 +6,15 @@ network. The browser identifies such requests by headers that a page cannot forg
 - `Sec-Fetch-Site`, sent over HTTPS and to localhost, says whether page and host are the same site;
 - `Origin`, sent with everything but GET and HEAD, names the page's own scheme, host and port.
 
-Programs other than browsers send neither, and are never refused here.
+Programs other than browsers send neither header, and are never refused here.
 
 A page can also come from a host name whose owner lets it resolve to our address (DNS rebinding).
 The names of page and host are then equal, so only the kind of name can reveal the request: see
 `is_public_name`.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from ipaddress import ip_address
-
-from penstock.net.http_server.head import Headers
 
 __all__ = ["SAFE_METHODS", "OriginPolicy", "is_cross_site", "is_public_name"]
 
@@ -39,7 +37,7 @@ class OriginPolicy:
         """`allowed` origins are never refused; `*` stands for all."""
         self._allowed = frozenset(allowed)
 
-    def refuses(self, method: str, headers: Headers) -> bool:
+    def refuses(self, method: str, headers: Mapping[bytes, bytes]) -> bool:
         """Whether a request would change something on behalf of another site."""
         if method in SAFE_METHODS or ANY in self._allowed:
             return False
@@ -85,6 +83,6 @@ def _may_be_rebound(origin: str) -> bool:
     return bool(colon) and is_public_name(host)
 
 
-def _text(headers: Headers, name: bytes) -> str | None:
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str | None:
     value = headers.get(name)
     return None if value is None else value.decode("latin-1")

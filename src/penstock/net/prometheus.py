@@ -1,15 +1,14 @@
-r"""Metrics, as Prometheus reads them: its text format, version 0.0.4.
+r"""Metrics in the text format of Prometheus, version 0.0.4.
 
     QUEUED = Family("nsqd_channel_depth", "gauge", "Messages queued.", ("topic", "channel"))
 
-    def metrics(request: Request) -> Streaming:
+    def metrics(request: Request) -> StreamingResponse:
         return exposition([(QUEUED, ((labels(topic="t", channel="c"), 7),))])
 
-A family is declared once, as data, from which its page of the documentation is checked as well. A
-sample is its number and what stands between the family's name and that number: its labels, which
-are rendered once and serve every family that has the same ones. Samples are drawn while the answer
-is sent, a piece at a time, so that a page of a hundred thousand lines holds nobody up; whoever
-provides them must bear that the world moves on in between.
+A family is declared once, as data; a test compares the declarations with the documentation. A
+sample is a number and its rendered labels, which families with the same labels share. Samples are
+taken piece by piece while the response is sent, so that a page of a hundred thousand lines does not
+block the event loop. Iterables of samples must therefore tolerate changes between two samples.
 """
 
 import math
@@ -19,7 +18,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from penstock.net.http_server.responses import Streaming
+from penstock.net.http_server import StreamingResponse
 
 __all__ = [
     "CONTENT_TYPE",
@@ -34,12 +33,12 @@ __all__ = [
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
-# As many lines are rendered without letting others run: about a millisecond's worth.
+# Lines that are rendered in one turn of the event loop: about a millisecond.
 PIECE_LINES = 512
 
 Kind = Literal["counter", "gauge", "histogram", "summary"]
 
-# What follows the name, and the value.
+# Labels, as they follow the name, and the value.
 Sample = tuple[str, float]
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
@@ -49,8 +48,8 @@ _ESCAPED_IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """All samples of one name. As Prometheus wants it, a counter's name ends in `_total`, and only
-    a summary has a label `quantile`."""
+    """All samples of one name. Prometheus requires that only a counter's name ends in `_total`, and
+    that only a summary has a label `quantile`."""
 
     name: str
     kind: Kind
@@ -65,18 +64,18 @@ class Family:
 
     @property
     def head(self) -> str:
-        """The lines before the samples."""
-        about = self.help.translate(_ESCAPED_IN_HELP)
-        return f"# HELP {self.name} {about}\n# TYPE {self.name} {self.kind}\n"
+        """The HELP and TYPE lines."""
+        help_text = self.help.translate(_ESCAPED_IN_HELP)
+        return f"# HELP {self.name} {help_text}\n# TYPE {self.name} {self.kind}\n"
 
 
 class Histogram:
-    """Counts observations by size; what it observes is not below zero."""
+    """Counts non-negative observations in buckets."""
 
     __slots__ = ("_bounds", "_counts", "_labels", "_sum")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        """`bounds` are the largest values of the buckets, in order; one more takes all others."""
+        """`bounds` are the upper bounds of the buckets, in ascending order; `+Inf` is added."""
         assert list(bounds) == sorted(bounds)
         self._bounds: Final = tuple(bounds)
         self._labels: Final = [f'_bucket{{le="{_number(bound)}"}}' for bound in (*bounds, math.inf)]
@@ -89,41 +88,41 @@ class Histogram:
         self._sum += value
 
     def samples(self) -> Iterator[Sample]:
-        """The buckets, each with all that is in those before it, and the sum and the count."""
-        so_far = 0
+        """The cumulative buckets, the sum and the count."""
+        cumulated = 0
         for label, count in zip(self._labels, self._counts, strict=True):
-            so_far += count
-            yield label, so_far
+            cumulated += count
+            yield label, cumulated
         yield "_sum", self._sum
-        yield "_count", so_far
+        yield "_count", cumulated
 
 
 def labels(**values: str) -> str:
-    """Labels as they follow a family's name."""
+    """Renders labels as they follow a family's name."""
     pairs = [f'{name}="{value.translate(_ESCAPED_IN_LABELS)}"' for name, value in values.items()]
     return "{" + ",".join(pairs) + "}"
 
 
-def with_label(labelled: str, name: str, value: str) -> str:
-    """The same labels and one more: faster, where many share theirs, than rendering all anew."""
-    return f'{labelled[:-1]},{name}="{value.translate(_ESCAPED_IN_LABELS)}"}}'
+def with_label(rendered_labels: str, name: str, value: str) -> str:
+    """Adds one label to rendered labels: faster than rendering all of them again."""
+    return f'{rendered_labels[:-1]},{name}="{value.translate(_ESCAPED_IN_LABELS)}"}}'
 
 
-def exposition(families: Iterable[tuple[Family, Iterable[Sample]]]) -> Streaming:
-    """The answer to a scrape."""
-    return Streaming(_pieces(_lines(families)), headers=(("Content-Type", CONTENT_TYPE),))
+def exposition(families: Iterable[tuple[Family, Iterable[Sample]]]) -> StreamingResponse:
+    """The response to a scrape."""
+    return StreamingResponse(_pieces(_lines(families)), headers=(("Content-Type", CONTENT_TYPE),))
 
 
 def _lines(families: Iterable[tuple[Family, Iterable[Sample]]]) -> Iterator[str]:
     for family, samples in families:
         yield family.head
         name = family.name
-        for labelled, value in samples:
-            yield f"{name}{labelled} {value if type(value) is int else _number(value)}\n"
+        for rendered_labels, value in samples:
+            yield f"{name}{rendered_labels} {value if type(value) is int else _number(value)}\n"
 
 
 async def _pieces(lines: Iterator[str]) -> AsyncIterator[bytes]:
-    """The outbox lets others run after each."""
+    """The server lets other tasks run after each piece."""
     piece: list[str] = []
     for line in lines:
         piece.append(line)
@@ -134,7 +133,7 @@ async def _pieces(lines: Iterator[str]) -> AsyncIterator[bytes]:
 
 
 def _number(value: float) -> str:
-    """A number as Go would parse it back."""
+    """A number in the syntax of Go's ParseFloat."""
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return "NaN" if math.isnan(value) else str(int(value) if value == int(value) else value)

@@ -1,4 +1,4 @@
-"""The text that Prometheus scrapes: read back by Prometheus' own parser."""
+"""The text format, parsed by Prometheus' own parser."""
 
 import asyncio
 import math
@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.net.http_server.endpoints import get
 from tests.net.http_server.live_server import live_server
 
-from penstock.net.http_server import Request, Route, Streaming
-from penstock.net.http_server.prometheus import (
+from penstock.net.http_server import Request, Route, StreamingResponse
+from penstock.net.prometheus import (
     PIECE_LINES,
     Family,
     Histogram,
@@ -51,7 +51,7 @@ def test_a_page_is_written_family_by_family() -> None:
     assert expected == page
 
 
-def test_any_text_may_be_a_label_or_a_help() -> None:
+def test_any_text_can_be_a_label_or_a_help() -> None:
     text = 'a "quoted" \\ back\nslash, {brace} é'
     (family,) = text_string_to_metric_families(
         rendered(
@@ -113,13 +113,15 @@ def test_a_histogram_counts_each_observation_in_its_bucket_and_all_above() -> No
         ("latency_seconds", "summary", "topic"),
     ],
 )
-def test_what_prometheus_would_not_like_is_a_bug(name: str, kind: Kind, label: str) -> None:
+def test_declarations_that_prometheus_forbids_are_assertion_errors(
+    name: str, kind: Kind, label: str
+) -> None:
     with pytest.raises(AssertionError):
         Family(name, kind, "", (label,))
 
 
 def test_a_large_page_is_rendered_in_pieces_as_it_is_sent() -> None:
-    """The server lets others run after each."""
+    """The server lets other tasks run after each piece."""
     drawn = 0
 
     def depths() -> Iterator[Sample]:
@@ -136,7 +138,7 @@ def test_a_large_page_is_rendered_in_pieces_as_it_is_sent() -> None:
 
 
 def test_a_page_is_served() -> None:
-    def metrics(_: Request) -> Streaming:
+    def metrics(_: Request) -> StreamingResponse:
         return exposition([(DEPTH, [(labels(topic="a"), 1)])])
 
     with live_server([Route("GET", "/metrics", metrics)]) as server, server.connect() as client:
