@@ -1,7 +1,4 @@
-"""Where the nsqds and lookupds are, and what they want to see before they answer.
-
-A value that can be pickled: what the driver was told is what its executors go by.
-"""
+"""Addresses and credentials of nsqd and nsqlookupd. Can be pickled, for the executors."""
 
 import ssl
 from dataclasses import dataclass, field
@@ -14,13 +11,13 @@ from penstock.net.tls import client_context
 
 __all__ = ["Access", "base_url"]
 
-# Between two questions to a lookupd. A stream of batches should not wait a minute for a node.
+# Interval between two queries to a lookupd. The client's default, a minute, is too long here.
 LOOKUPD_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """`nsqds` and `lookupds` are base URLs of their HTTP APIs."""
+    """`nsqds` and `lookupds` are base URLs of HTTP APIs."""
 
     nsqds: tuple[str, ...] = ()
     lookupds: tuple[str, ...] = ()
@@ -35,7 +32,7 @@ class Access:
     request_seconds: float = 30.0
 
     def ssl_context(self) -> ssl.SSLContext:
-        """For HTTPS. Raises ConfigError if there is something wrong with the files."""
+        """Context for HTTPS. Raises ConfigError if a certificate or key file is invalid."""
         return client_context(
             root_ca=self.tls_root_ca_file,
             cert=self.tls_cert,
@@ -44,7 +41,7 @@ class Access:
         )
 
     def client_config(self) -> ClientConfig:
-        """For TCP."""
+        """Configuration of the TCP client."""
         return ClientConfig(
             dial_timeout=self.connect_seconds,
             lookupd_poll_interval=LOOKUPD_SECONDS,
@@ -58,9 +55,9 @@ class Access:
 
 
 def base_url(address: str) -> str:
-    """Of `host:port`, or of a URL as it is. Raises ConfigError if it is neither."""
+    """Convert `host:port` or a URL to a base URL. Raises ConfigError for anything else."""
     url = address if "://" in address else f"http://{address}"
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not is_address(parts.netloc):
-        raise ConfigError(f"not the address of an HTTP API (host:port): {address!r}")
+        raise ConfigError(f"invalid HTTP address (host:port): {address!r}")
     return f"{parts.scheme}://{parts.netloc}"

@@ -26,10 +26,10 @@ from pyspark_nsq.reader import ARROW_SCHEMA
 
 __all__ = ["BackgroundConsumer", "ChannelReader"]
 
-# nsqd's own limit for one connection, unless it was started with another one.
+# Default limit of nsqd for one connection (--max-rdy-count).
 IN_FLIGHT = 2500
 
-# A channel that gave nothing for so long has nothing that is available now.
+# With Trigger.AvailableNow, a channel without messages for this long is considered empty.
 IDLE_SECONDS = 1.0
 
 _BATCH = "batch"
@@ -37,13 +37,17 @@ _BATCH = "batch"
 
 @dataclass
 class MessagesPartition(InputPartition):
-    """Rows, as an Arrow stream."""
+    """Rows as an Arrow IPC stream."""
 
     rows: bytes
 
 
 class BackgroundConsumer:
-    """Started when it is made; `make` connects. Raises what `make` raises."""
+    """Consumes a channel in a background thread, while Spark fetches messages at intervals.
+
+    The thread owns the connections: it answers heartbeats, receives messages, and touches the ones
+    that Spark is processing. The constructor connects with `make` and raises what `make` raises.
+    """
 
     def __init__(self, make: Callable[[], Consumer]) -> None:
         self._changed = threading.Condition()
@@ -61,8 +65,10 @@ class BackgroundConsumer:
     def take(
         self, count_max: int, *, seconds: float = 0.0, published_before_ns: int | None = None
     ) -> list[Message]:
-        """The oldest messages that are here, so many at most, and none that are younger; waits for
-        the first as long as it is told. Raises what ended the connections."""
+        """Take the oldest messages, at most `count_max`, published by `published_before_ns`.
+
+        Waits up to `seconds` for the first one. Raises the error that ended the connections.
+        """
         with self._changed:
             self._changed.wait_for(lambda: self._inbox or self._failure, seconds)
             if self._failure is not None and not self._inbox:
@@ -76,16 +82,16 @@ class BackgroundConsumer:
             return taken
 
     def finish(self, messages: Iterable[Message]) -> None:
-        """They are done with."""
+        """Let the thread send FIN for these messages."""
         with self._changed:
             self._done.extend(messages)
 
     def close(self) -> None:
-        """Sends the last answers; what has not been finished is given back."""
+        """Send the pending FINs and disconnect; nsqd requeues unfinished messages."""
         self._stopping = True
         self._thread.join()
 
-    # The thread.
+    # Methods of the thread.
 
     def _run(self) -> None:
         try:
@@ -121,7 +127,7 @@ def _touch(message: Message) -> None:
     try:
         message.touch()
     except ClientError:
-        return  # its connection is lost: nsqd will deliver it again, and that is all there is to do
+        return  # its connection is lost, so nsqd delivers the message again
 
 
 def _is_before(message: Message, time_ns: int | None) -> bool:
@@ -129,7 +135,7 @@ def _is_before(message: Message, time_ns: int | None) -> bool:
 
 
 class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives on the driver as long as the query does. Connects when Spark first asks for offsets."""
+    """Exists on the driver for the lifetime of the query; connects at the first `latestOffset`."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -179,7 +185,7 @@ class ChannelReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._consumer_thread.close()
 
     def _finish(self, number: int) -> None:
-        """A batch is done, and with it all before it."""
+        """Finish the messages of this batch and all earlier ones."""
         for each in [each for each in self._batches if each <= number]:
             self._started_consumer().finish(self._batches.pop(each))
 
@@ -228,9 +234,9 @@ def _to_arrow(topic: str, messages: list[Message]) -> bytes:
     return rows
 
 
-# How long the thread waits for messages at a time, and so how long a wish waits for it.
+# Maximum time that the thread waits for messages before it handles finished ones.
 STEP_SECONDS = 0.05
 
-# nsqd is asked for a minute of patience with each message, and reminded well before it is over.
+# Message timeout requested from nsqd, and the interval of the TOUCHes that extend it.
 MSG_TIMEOUT_SECONDS = 60.0
 TOUCH_SECONDS = 20.0

@@ -20,7 +20,7 @@ log = logging.getLogger("pyspark_nsq")
 
 
 class CommitTracker:
-    """The channels of that name; none at all if it has no name."""
+    """Creates and moves the channel `channel` on all nodes. Does nothing if the name is empty."""
 
     def __init__(self, nodes: Nodes, channel: str) -> None:
         self._nodes = nodes
@@ -31,22 +31,22 @@ class CommitTracker:
     def create_channels(
         self, logs: Mapping[TopicNode, Found], offsets: Mapping[TopicNode, int]
     ) -> None:
-        """Makes the channels that are not there yet. Raises HttpRequestError if a node refuses."""
+        """Create missing channels. Raises HttpRequestError if a node refuses."""
         for key, found in logs.items():
             if self._channel and key in offsets and key not in self._created:
                 seq = max(found.log.first_seq, min(offsets[key], found.log.next_seq))
-                with _retry_with_next_batch("channel %s is not made yet: %s", self._channel):
+                with _retry_next_batch("cannot create channel %s yet: %s", self._channel):
                     self._history(key, found).create_channel(self._channel, seq)
                     self._created.add(key)
 
     def commit(self, logs: Mapping[TopicNode, Found], offsets: Mapping[TopicNode, int]) -> None:
-        """Moves the channels. A node that is away is told with a later commit.
+        """Move the channels to these offsets. Unreachable nodes are updated by a later commit.
 
-        Raises HttpRequestError if a node refuses: somebody consumes from the channel.
+        Raises HttpRequestError if a node refuses, because the channel has a consumer.
         """
         for key in logs.keys() & offsets.keys() & self._created:
             if self._committed.get(key) != offsets[key]:
-                with _retry_with_next_batch("channel %s is not committed yet: %s", self._channel):
+                with _retry_next_batch("cannot commit channel %s yet: %s", self._channel):
                     self._commit(self._history(key, logs[key]), offsets[key])
                     self._committed[key] = offsets[key]
 
@@ -56,7 +56,7 @@ class CommitTracker:
         except HttpRequestError as failure:
             if failure.status != 404:
                 raise
-            log.warning("channel %s was deleted, and is made again", self._channel)
+            log.warning("channel %s was deleted; creating it again", self._channel)
             history.create_channel(self._channel, seq)
 
     def _history(self, key: TopicNode, found: Found) -> History:
@@ -64,9 +64,8 @@ class CommitTracker:
 
 
 @contextmanager
-def _retry_with_next_batch(text: str, channel: str) -> Iterator[None]:
-    """What a node cannot do now, because it is away or has just trimmed its log, it is asked again
-    with the next batch."""
+def _retry_next_batch(text: str, channel: str) -> Iterator[None]:
+    """Log a warning if the node is unreachable or has trimmed its log; the next batch retries."""
     try:
         yield
     except NotStoredError as failure:

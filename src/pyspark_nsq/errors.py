@@ -1,4 +1,4 @@
-"""What this package raises beside Penstock's own errors, of which these are."""
+"""Errors of the Spark source, in addition to those of `penstock.common.errors`."""
 
 from penstock.common.errors import Error
 
@@ -6,18 +6,18 @@ __all__ = ["DataLossError", "NodeUnavailableError", "NotStoredError"]
 
 
 class DataLossError(Error):
-    """Messages that were to be read are no more. `failOnDataLoss=false` goes on without them."""
+    """Messages to be read no longer exist. `failOnDataLoss=false` skips them."""
 
 
 class NodeUnavailableError(Error):
-    """An nsqd that is needed cannot be reached, and has been waited for."""
+    """A required nsqd was unreachable for longer than `nodeTimeout`."""
 
 
 class NotStoredError(Error):
-    """A place in a log that cannot be read from.
+    """The requested message is not in the log.
 
-    `first_seq` is the next message that is there, `next_seq` the number of the next one to come;
-    whichever of them nsqd has told.
+    `first_seq` is the next available message, `next_seq` the sequence number of the next message
+    to be published. At most one of them is set.
     """
 
     def __init__(

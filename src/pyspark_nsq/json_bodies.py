@@ -1,4 +1,4 @@
-"""Bodies that are JSON, as columns.
+"""JSON bodies as columns.
 
 clicks = spark.readStream.format("nsq").options(nsqd="127.0.0.1:4151", topic="clicks").load()
 from_json_body(clicks, "user string, at timestamp").select("timestamp", "value.*")
@@ -14,19 +14,19 @@ SAMPLE_ROWS = 1000
 
 
 def from_json_body(frame: DataFrame, schema: StructType | str) -> DataFrame:
-    """The same rows with a column `value`, of this schema, in the place of `body`.
+    """Replace the column `body` by a column `value` of this schema.
 
-    A field that is missing in a body is null there; where a body is no JSON, all of them are.
+    Fields missing in a body are null; if a body is not JSON, all fields are null.
     """
-    # Without asking for the columns that there are: a declarative pipeline may not be asked yet.
+    # Does not access `frame.columns`: a declarative pipeline cannot resolve them at this point.
     value = sql.from_json(sql.col("body").cast("string"), schema)
     return frame.withColumn("value", value).drop("body")
 
 
 def infer_json_schema(table: DataFrame, rows: int = SAMPLE_ROWS) -> StructType:
-    """The schema that Spark finds in so many bodies of a table (`spark.read`, not `readStream`).
+    """Infer the schema from the first `rows` bodies of a table (`spark.read`, not `readStream`).
 
-    Read the part of the history that is typical: `startingTimestamp`, `endingOffsets`.
+    Use `startingTimestamp` and `endingOffsets` to select typical messages.
     """
     sample = table.limit(rows).select(sql.col("body").cast("string"))
     return table.sparkSession.read.json(sample).schema

@@ -1,7 +1,7 @@
-"""How far a query has read: for each topic and node, the number of the next message.
+"""Offsets of a query: the sequence number of the next message to read, by topic and node.
 
-Numbers are those of the next message to read, everywhere. As JSON, in checkpoints and in the
-options, `{"orders": {"617": 1794784543198232}}`: topic, node id, sequence number. Knows no Spark.
+The JSON form, in checkpoints and in options, is `{"orders": {"617": 1794784543198232}}`: topic,
+node id, sequence number. No Spark here.
 """
 
 from collections.abc import Mapping
@@ -23,14 +23,14 @@ __all__ = [
 ]
 
 EARLIEST, LATEST = -2, -1
-"""Instead of a number, in the options only: as in Spark's Kafka source."""
+"""Special values in options, as in Spark's Kafka source."""
 
 NODE_ID_MAX = 1023
 SEQ_MAX = (1 << 54) - 1
 
 
 class TopicNode(NamedTuple):
-    """What one node has of a topic: a log."""
+    """Identifies a log: each node has one for each topic."""
 
     topic: str
     node: int
@@ -42,17 +42,17 @@ JsonOffsets: TypeAlias = dict[str, dict[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first message that was published at this time or later."""
+    """The first message published at this time or later."""
 
     time_ns: int
 
 
 Position: TypeAlias = int | AtTime | Offsets
-"""EARLIEST, LATEST, a time, or a number for each node; nodes without one are at the earliest."""
+"""EARLIEST, LATEST, a time, or offsets; EARLIEST for logs that the offsets do not contain."""
 
 
 def to_json(offsets: Mapping[TopicNode, int]) -> JsonOffsets:
-    """In one order for equal offsets: Spark compares their text."""
+    """Sorted, because Spark compares offsets as text."""
     nested: JsonOffsets = {}
     for (topic, node), seq in sorted(offsets.items()):
         nested.setdefault(topic, {})[str(node)] = seq
@@ -60,9 +60,9 @@ def to_json(offsets: Mapping[TopicNode, int]) -> JsonOffsets:
 
 
 def from_json(nested: Any, *, lowest: int = 0) -> Offsets:
-    """Raises ConfigError if these are no offsets."""
+    """Raises ConfigError if `nested` is not a valid JSON form of offsets."""
     if not isinstance(nested, dict) or not all(isinstance(each, dict) for each in nested.values()):
-        raise ConfigError(f'offsets are {{"topic": {{"node id": number}}}}, not {nested!r}')
+        raise ConfigError(f'offsets must be {{"topic": {{"node id": number}}}}, not {nested!r}')
     offsets = {
         TopicNode(topic, _node_id(node)): seq
         for topic, nodes in nested.items()
@@ -70,11 +70,11 @@ def from_json(nested: Any, *, lowest: int = 0) -> Offsets:
     }
     for (topic, node), seq in offsets.items():
         if not isinstance(seq, int) or not lowest <= seq <= SEQ_MAX:
-            raise ConfigError(f"{seq!r} is no offset of topic {topic} at node {node}")
+            raise ConfigError(f"{seq!r} is not a valid offset of topic {topic} at node {node}")
     return offsets
 
 
 def _node_id(text: str) -> int:
     if not (text.isascii() and text.isdecimal()) or int(text) > NODE_ID_MAX:
-        raise ConfigError(f"{text!r} is no node id (0 to {NODE_ID_MAX})")
+        raise ConfigError(f"{text!r} is not a node id (0 to {NODE_ID_MAX})")
     return int(text)

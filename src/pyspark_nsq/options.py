@@ -1,7 +1,7 @@
-"""What a user tells the source and the sink by `.option(...)`, checked before anything is asked.
+"""Options of the source and the sink, validated before the first request.
 
-The parser are those of Spark's Kafka source where it has one. Spark does not care about their case.
-An option that is not known is refused: a misspelt `failOnDataLoss` would be found out too late.
+Names follow Spark's Kafka source where it has the same option, and are not case-sensitive. Unknown
+options are errors: a misspelt `failOnDataLoss` would otherwise go unnoticed until data is lost.
 """
 
 import json
@@ -19,7 +19,7 @@ from pyspark_nsq.offsets import EARLIEST, LATEST, AtTime, Position, from_json
 
 __all__ = ["SinkOptions", "SourceOptions"]
 
-# What a task reads at most unless it is told otherwise: some tenths of a second's work.
+# Default maximum messages per task: a few tenths of a second of work.
 ROWS_PER_PARTITION = 200_000
 
 _ACCESS = (
@@ -37,7 +37,7 @@ _SPARKS_OWN = ("checkpointLocation", "queryName")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Of `spark.read` and `spark.readStream`."""
+    """Options of `spark.read` and `spark.readStream`."""
 
     access: Access
     topics: Topics
@@ -54,8 +54,8 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, given: Mapping[str, str], *, streaming: bool) -> "SourceOptions":
-        """A stream begins at the latest messages unless it is told otherwise, a batch at the
-        earliest. Raises ConfigError."""
+        """By default a stream starts at the latest messages, a batch at the earliest. Raises
+        ConfigError."""
         parser = OptionParser(given, (*_ACCESS, *_SOURCE))
         options = cls(
             access=parser.access(),
@@ -72,18 +72,18 @@ class SourceOptions:
             node_timeout_seconds=parser.seconds("nodeTimeout", 60.0),
         )
         if options.mode == "channel" and (not options.channel or len(options.topics.names) != 1):
-            raise ConfigError("mode=channel needs one topic and a channel")
+            raise ConfigError("mode=channel requires exactly one topic, and a channel")
         if options.mode == "history":
             for name in filter(names.is_ephemeral, (*options.topics.names, options.channel)):
-                raise ConfigError(f"{name} is in memory only: it has no history")
+                raise ConfigError(f"{name} is ephemeral and has no history")
         if options.ending == EARLIEST:
-            raise ConfigError("endingOffsets cannot be earliest")
+            raise ConfigError("endingOffsets must not be earliest")
         return options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Of `df.write` and `df.writeStream`."""
+    """Options of `df.write` and `df.writeStream`."""
 
     access: Access
     topic: str = ""
@@ -103,14 +103,14 @@ class SinkOptions:
 
 
 class OptionParser:
-    """The options as they were given: text, by names whose case does not count."""
+    """Parses options, which Spark passes as text. Names are not case-sensitive."""
 
     def __init__(self, given: Mapping[str, str], known: tuple[str, ...]) -> None:
         self._given = {name.lower(): text.strip() for name, text in given.items()}
         allowed = {name.lower() for name in (*known, *_SPARKS_OWN)}
         unknown = sorted(self._given.keys() - allowed)
         if unknown:
-            raise ConfigError(f"unknown option {unknown[0]!r}; known are {', '.join(known)}")
+            raise ConfigError(f"unknown option {unknown[0]!r}; known options: {', '.join(known)}")
 
     def text(self, name: str) -> str:
         return self._given.get(name.lower(), "")
@@ -122,7 +122,7 @@ class OptionParser:
     def flag(self, name: str, *, default: bool = False) -> bool:
         word = self.text(name).lower()
         if word not in ("", "true", "false"):
-            raise ConfigError(f"{name} is true or false, not {word!r}")
+            raise ConfigError(f"{name} must be true or false, not {word!r}")
         return word == "true" if word else default
 
     def count(self, name: str) -> int | None:
@@ -130,33 +130,33 @@ class OptionParser:
         if not text:
             return None
         if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 63):
-            raise ConfigError(f"{name} is a positive number, not {text!r}")
+            raise ConfigError(f"{name} must be a positive integer, not {text!r}")
         return int(text)
 
     def seconds(self, name: str, default: float) -> float:
-        """Written as a duration: 500ms, 10s, 5m."""
+        """Parse a duration such as 500ms, 10s or 5m."""
         text = self.text(name)
         if not text:
             return default
         try:
             return parse_duration(text) / 1e9
         except ValueError:
-            raise ConfigError(f"{name} is a duration like 10s, not {text!r}") from None
+            raise ConfigError(f"{name} must be a duration such as 10s, not {text!r}") from None
 
-    def one_of(self, name: str, parser: tuple[str, ...]) -> str:
-        word = self.text(name).lower() or parser[0]
-        if word not in parser:
-            raise ConfigError(f"{name} is {' or '.join(parser)}, not {word!r}")
+    def one_of(self, name: str, choices: tuple[str, ...]) -> str:
+        word = self.text(name).lower() or choices[0]
+        if word not in choices:
+            raise ConfigError(f"{name} must be {' or '.join(choices)}, not {word!r}")
         return word
 
     def name(self, option: str) -> str:
-        """Of a topic or a channel; empty if it is not given."""
+        """Name of a topic or a channel; empty if the option is missing."""
         return _checked(option, self.text(option)) if self.text(option) else ""
 
     def topics(self) -> Topics:
         listed, pattern = self.listed("topic"), self.text("topicPattern")
         if bool(listed) == bool(pattern):
-            raise ConfigError("one of topic and topicPattern has to be given")
+            raise ConfigError("exactly one of topic and topicPattern is required")
         try:
             re.compile(pattern)
         except re.error as failure:
@@ -166,9 +166,9 @@ class OptionParser:
     def access(self) -> Access:
         nsqds, lookupds = self.listed("nsqd"), self.listed("lookupd")
         if not nsqds and not lookupds:
-            raise ConfigError("nsqd or lookupd has to be given: addresses of their HTTP APIs")
+            raise ConfigError("nsqd or lookupd is required: HTTP addresses, host:port")
         if bool(self.text("tlsCert")) != bool(self.text("tlsKey")):
-            raise ConfigError("tlsCert and tlsKey go together")
+            raise ConfigError("tlsCert and tlsKey must be given together")
         return Access(
             nsqds=tuple(map(base_url, nsqds)),
             lookupds=tuple(map(base_url, lookupds)),
@@ -184,10 +184,10 @@ class OptionParser:
         )
 
     def position(self, side: str, default: Position) -> Position:
-        """`startingOffsets` or `startingTimestamp`, or the same of the end."""
+        """Parse `startingOffsets` and `startingTimestamp`, or those of the end."""
         offsets, timestamp = self.text(f"{side}Offsets"), self.text(f"{side}Timestamp")
         if offsets and timestamp:
-            raise ConfigError(f"only one of {side}Offsets and {side}Timestamp can be given")
+            raise ConfigError(f"{side}Offsets and {side}Timestamp exclude each other")
         if timestamp:
             return AtTime(_time_ns(f"{side}Timestamp", timestamp))
         if offsets.lower() in ("earliest", "latest"):
@@ -198,7 +198,7 @@ class OptionParser:
             return from_json(json.loads(offsets), lowest=EARLIEST)
         except ValueError:
             raise ConfigError(
-                f"{side}Offsets are earliest, latest or JSON, not {offsets!r}"
+                f"{side}Offsets must be earliest, latest or JSON, not {offsets!r}"
             ) from None
 
 
@@ -209,13 +209,13 @@ def _checked(option: str, name: str) -> str:
 
 
 def _time_ns(option: str, text: str) -> int:
-    """Milliseconds since 1970, as Spark has it, or ISO 8601 (UTC unless it says otherwise)."""
+    """Parse milliseconds since 1970, as in Spark, or ISO 8601; UTC if there is no time zone."""
     if text.isascii() and text.isdecimal():
         return int(text) * 1_000_000
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{option} is milliseconds or ISO 8601, not {text!r}") from None
+        raise ConfigError(f"{option} must be milliseconds or ISO 8601, not {text!r}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)

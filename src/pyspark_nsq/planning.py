@@ -50,7 +50,7 @@ RANGES_MAX = 500
 
 
 class Range(NamedTuple):
-    """Messages of a topic at a node, from number `start` to before `end`."""
+    """Messages of one log, with sequence numbers from `start` to before `end`."""
 
     topic: str
     node: int
@@ -59,26 +59,25 @@ class Range(NamedTuple):
 
     @property
     def key(self) -> TopicNode:
-        """Whose messages they are."""
+        """The log that the range belongs to."""
         return TopicNode(self.topic, self.node)
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Number of sequence numbers in the range."""
         return self.end - self.start
 
 
 def ranges_between(start: Mapping[TopicNode, int], end: Mapping[TopicNode, int]) -> list[Range]:
-    """What lies between two offsets, in a fixed order. A log that is not in the first has just
-    joined, at its place in the second."""
+    """The sorted ranges between two offsets. A log that only `end` contains has an empty range."""
     ranges = [Range(*key, start.get(key, seq), seq) for key, seq in sorted(end.items())]
     return [each for each in ranges if each.size > 0]
 
 
-def stored_ranges(wanted: Range, log: TopicLogResponse) -> list[Range]:
-    """The parts of a range that are in a log, as long as they come."""
+def stored_ranges(wanted: Range, topic_log: TopicLogResponse) -> list[Range]:
+    """The parts of a range that the log contains; adjacent parts are joined."""
     parts: list[Range] = []
-    for segment in log.segments:
+    for segment in topic_log.segments:
         first = max(segment.first_seq, wanted.start)
         end = min(segment.next_seq, wanted.end)
         if first >= end:
@@ -93,10 +92,10 @@ def stored_ranges(wanted: Range, log: TopicLogResponse) -> list[Range]:
 def split_into_tasks(
     ranges: Iterable[Range], *, parts_min: int, rows_max: int
 ) -> list[list[Range]]:
-    """Splits ranges into tasks of equal size, in the same order; a task may read many ranges.
+    """Split ranges into tasks of equal size, in the same order; a task may read many ranges.
 
-    A task has at most `rows_max` messages. There are at least `parts_min` tasks, but no more than
-    messages; many ranges make more tasks, since each range takes a request to its node.
+    A task has at most `rows_max` messages. There are at least `parts_min` tasks, unless there are
+    fewer messages. Many ranges make more tasks, because each range takes a request to its node.
     """
     whole = list(ranges)
     total = sum(each.size for each in whole)
@@ -127,11 +126,11 @@ def limit_end(
     rows_max: int | None = None,
     bytes_max: int | None = None,
 ) -> Offsets:
-    """An end, between these two, that is within the limits.
+    """Reduce `end` so that a batch from `start` is within the limits.
 
-    The limit is shared equally. A log that has less than its share is read to its end, and the
-    others share the rest. Rows are counted; bytes are estimated from the sizes of the log's files.
-    In a log that is not among `logs`, every number counts as a row.
+    All logs have an equal share of the limit. If a log has fewer messages, the others share the
+    rest. Rows are counted; bytes are estimated from the sizes of the segments. In a log that `logs`
+    does not contain, every sequence number counts as a row.
     """
     ranges = ranges_between(start, end)
     parts = {
@@ -179,7 +178,7 @@ def _rows_in_bytes(
     logs: Mapping[TopicNode, TopicLogResponse],
     bytes_max: int,
 ) -> dict[TopicNode, int]:
-    """How many messages of each log are about `bytes_max` together; one at least of each."""
+    """Number of messages of each log that make about `bytes_max` in total; at least one each."""
     pieces = {
         key: [piece for part in each for piece in _pieces(part, logs.get(key))]
         for key, each in parts.items()
@@ -198,9 +197,9 @@ def _rows_within(pieces: list[tuple[int, float]], size_bytes: float) -> int:
     return max(round(rows), 1) if pieces else 0
 
 
-def _pieces(part: Range, log: TopicLogResponse | None) -> Iterable[tuple[int, float]]:
-    """How many messages of a part are in each file, and how many bytes they are likely to take."""
-    for segment in log.segments if log is not None else ():
+def _pieces(part: Range, topic_log: TopicLogResponse | None) -> Iterable[tuple[int, float]]:
+    """For each segment: messages that the part has in it, and their estimated bytes."""
+    for segment in topic_log.segments if topic_log is not None else ():
         count = min(part.end, segment.next_seq) - max(part.start, segment.first_seq)
         if count > 0:
             yield count, count * _row_bytes(segment)
@@ -222,7 +221,7 @@ class LocatedRange(NamedTuple):
 
 @dataclass
 class RangesPartition(InputPartition):
-    """The ranges that one task reads, in order."""
+    """The ranges that a task reads, in order."""
 
     ranges: list[LocatedRange]
 
@@ -230,7 +229,7 @@ class RangesPartition(InputPartition):
 def plan_partitions(
     options: SourceOptions, ranges: Iterable[Range], logs: Mapping[TopicNode, Found]
 ) -> list[InputPartition]:
-    """Partitions for what is there of these ranges. Raises DataLossError if that is not enough."""
+    """Plan the tasks for these ranges. Raises DataLossError if messages have been trimmed."""
     stored = [part for each in ranges for part in _stored(options, each, logs.get(each.key))]
     tasks = split_into_tasks(
         stored, parts_min=options.partitions_min, rows_max=options.rows_per_partition
@@ -245,7 +244,7 @@ def _located(wanted: Range, logs: Mapping[TopicNode, Found]) -> LocatedRange:
 
 
 def _stored(options: SourceOptions, wanted: Range, found: Found | None) -> list[Range]:
-    """If the node is away, or forgot its newest messages, the task will see."""
+    """If the node is unreachable or has lost its newest messages, the task handles that."""
     if found is None or found.log.next_seq < wanted.end:
         return [wanted]
     first_seq = found.log.first_seq
@@ -255,7 +254,7 @@ def _stored(options: SourceOptions, wanted: Range, found: Found | None) -> list[
             f"{min(first_seq, wanted.end) - 1} are lost: the log begins at {first_seq}"
         )
         if options.fail_on_data_loss:
-            raise DataLossError(f"{lost}; failOnDataLoss=false goes on without them")
+            raise DataLossError(f"{lost}; failOnDataLoss=false skips them")
         log.error("%s", lost)
     return stored_ranges(wanted, found.log)
 
@@ -263,16 +262,16 @@ def _stored(options: SourceOptions, wanted: Range, found: Found | None) -> list[
 # Starting and ending offsets.
 
 
-# A smaller number would be that of a message, not a time. It is in July 1970.
+# nsqd interprets smaller numbers as sequence numbers. This time is in July 1970.
 TIME_NS_MIN = 1 << 54
 
 
 def resolve_offsets(nodes: Nodes, logs: Mapping[TopicNode, Found], position: Position) -> Offsets:
-    """Where a position is in each of these logs. Raises HttpRequestError."""
-    return {key: _place(nodes, key, found, position) for key, found in logs.items()}
+    """The sequence number of a position in each log. Raises HttpRequestError."""
+    return {key: _resolve(nodes, key, found, position) for key, found in logs.items()}
 
 
-def _place(nodes: Nodes, key: TopicNode, found: Found, position: Position) -> int:
+def _resolve(nodes: Nodes, key: TopicNode, found: Found, position: Position) -> int:
     if isinstance(position, AtTime):
         history = nodes.history(found.base, key.topic)
         return history.seq_at_time(max(position.time_ns, TIME_NS_MIN))
@@ -290,7 +289,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class FilterBounds:
-    """What rows must have: no more is said of those that are within."""
+    """Limits on the rows to read, from the filters that Spark pushes down.
+
+    Ranges consist of `topic`, `node` and `seq`, so filters on these columns are applied completely.
+    A filter on the time only skips messages before the first one at or after that time: timestamps
+    may decrease within a log when a clock is set back. Spark checks the rest.
+    """
 
     topics: frozenset[str] | None = None
     nodes: frozenset[int] | None = None
@@ -299,30 +303,30 @@ class FilterBounds:
     time_ns_min: int | None = None
 
     def admits(self, key: TopicNode) -> bool:
-        """Whether a log can have such rows."""
+        """Whether the log may contain matching rows."""
         return _is_among(key.topic, self.topics) and _is_among(key.node, self.nodes)
 
     def clip(self, whole: Range) -> Range:
-        """The part of a range that can have them, which may be empty."""
+        """The part of a range that may contain matching rows; possibly empty."""
         start = min(max(whole.start, self.seq_min), whole.end)
         return whole._replace(start=start, end=max(start, min(whole.end, self.seq_end)))
 
 
 def parse_filters(filters: Iterable[Filter]) -> tuple[FilterBounds, list[Filter]]:
-    """What conditions say, and those that Spark has to check itself."""
+    """Convert filters to bounds; also return the filters that Spark must still check."""
     bounds, left = FilterBounds(), []
     for each in filters:
-        bounds, is_all_said = _apply_filter(bounds, each)
-        if not is_all_said:
+        bounds, is_complete = _apply_filter(bounds, each)
+        if not is_complete:
             left.append(each)
     return bounds, left
 
 
 def _apply_filter(bounds: FilterBounds, condition: Filter) -> tuple[FilterBounds, bool]:
-    """The bounds with one more condition, and whether they say all that it says."""
+    """Narrow the bounds by a filter; also return whether they cover the filter completely."""
     column = getattr(condition, "attribute", ())
     if column in _ADDRESS and isinstance(condition, IsNotNull):
-        return bounds, True  # they never are
+        return bounds, True  # these columns are never null
     if column == ("topic",) and (values := _values(condition)) is not None:
         return replace(bounds, topics=_intersect(bounds.topics, values)), True
     if column == ("node",) and (values := _values(condition)) is not None:
@@ -337,7 +341,7 @@ def _apply_filter(bounds: FilterBounds, condition: Filter) -> tuple[FilterBounds
 
 
 def _values(condition: Filter) -> Collection[Any] | None:
-    """Those that a condition admits, if it names them."""
+    """The values that the filter accepts, if it lists them."""
     match condition:
         case EqualTo(_, value):
             return [value]
@@ -347,7 +351,7 @@ def _values(condition: Filter) -> Collection[Any] | None:
 
 
 def _span(condition: Filter) -> tuple[int, int] | None:
-    """The numbers that a condition admits, from the first to before the end, if they are a span."""
+    """The first accepted number and the end, if the filter accepts one contiguous range."""
     match condition:
         case EqualTo(_, value):
             return value, value + 1
@@ -371,7 +375,7 @@ def _is_among(value: object, known: frozenset[Any] | None) -> bool:
 
 
 def _time_ns(value: object) -> int:
-    """0, which says nothing, if it is no moment."""
+    """Nanoseconds since 1970; 0, which is no limit, if the value is not a time."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         since = value - _EPOCH
         return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000

@@ -44,14 +44,14 @@ RETRY_SECONDS = 0.2
 
 
 def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition; on an executor."""
+    """Read the rows of a partition."""
     assert isinstance(partition, RangesPartition)
     for wanted, base in partition.ranges:
         yield from RangeReader(options, wanted, base).batches()
 
 
 class RangeReader:
-    """Reads one range, starting with the nsqd at `base`, if that is known."""
+    """Reads one range. Tries the nsqd at `base` first, if given."""
 
     def __init__(self, options: SourceOptions, wanted: Range, base: str = "") -> None:
         self._options = options
@@ -68,7 +68,7 @@ class RangeReader:
                 yield from self._read_rest()
             except HttpRequestError as failure:
                 if failure.status is not None and failure.status < 500:
-                    raise  # it will not say anything else the next time
+                    raise  # a client error; retrying cannot help
                 self._wait_for_node(failure)
             except NotConnectedError as failure:
                 self._wait_for_node(failure)
@@ -96,25 +96,25 @@ class RangeReader:
         self._next_seq = last_seq + 1
         self._last_data_at = time.monotonic()
 
-    # What can go wrong.
+    # Failures.
 
     def _skip_missing(self, refusal: NotStoredError) -> None:
-        """Goes on where there are messages again; what is before that is lost, unless the numbers
-        were never given to any."""
+        """Continue at the next available message. The skipped messages are lost, unless their
+        sequence numbers were never assigned."""
         wanted, start = self._range, self._next_seq
-        if refusal.next_seq is not None:  # it has forgotten its newest messages
+        if refusal.next_seq is not None:  # nsqd has lost its newest messages
             self._report_loss(max(start, refusal.next_seq), wanted.end, refusal)
             self._range = wanted._replace(end=max(start, refusal.next_seq))
             return
         there_seq = wanted.end if refusal.first_seq is None else min(refusal.first_seq, wanted.end)
         if self._is_gap():
-            log.warning("%s: there are no messages from %d to %d", wanted, start, there_seq)
+            log.warning("%s: gap in the log from %d to %d", wanted, start, there_seq)
         else:
             self._report_loss(start, there_seq, refusal)
         self._next_seq = there_seq
 
     def _is_gap(self) -> bool:
-        """Whether older messages are there: then the log was not trimmed, but skipped numbers."""
+        """Whether the log has older messages. Then it was not trimmed, but skipped numbers."""
         found = self._nodes.history(self._base, self._range.topic).log()
         return found is not None and found.first_seq <= self._next_seq
 
@@ -122,7 +122,7 @@ class RangeReader:
         topic, node = self._range.topic, self._range.node
         lost = f"topic {topic}, node {node}: messages {start} to {end - 1} are lost ({why})"
         if self._options.fail_on_data_loss:
-            raise DataLossError(f"{lost}; failOnDataLoss=false goes on without them")
+            raise DataLossError(f"{lost}; failOnDataLoss=false skips them")
         log.error("%s", lost)
 
     def _wait_for_node(self, failure: Error) -> None:
@@ -130,7 +130,7 @@ class RangeReader:
         if waited >= self._options.node_timeout_seconds:
             self._give_up(failure)
             return
-        self._base = ""  # it may come back elsewhere
+        self._base = ""  # the node may return at another address
         time.sleep(RETRY_SECONDS)
 
     def _give_up(self, failure: Error) -> None:
@@ -172,8 +172,8 @@ ARROW_SCHEMA = pa.schema(
     ]
 )
 
-# What is read before it is made into a batch. Large enough that a batch's overhead does not count,
-# small enough that raw bytes and columns stay in the processor's cache.
+# Bytes read per Arrow batch: large enough to make the overhead per batch negligible, small enough
+# to keep raw bytes and columns in the processor's cache.
 BUFFER_BYTES = 2 << 20
 
 SEQ_BITS = 54
@@ -186,16 +186,16 @@ Starts = npt.NDArray[np.int64]
 
 
 class ByteSource(Protocol):
-    """Where the frames come from."""
+    """A stream of bytes."""
 
     def readinto(self, room: memoryview, /) -> int:
-        """How many bytes have been put there; 0 at the end."""
+        """Read into `room`. Returns the number of bytes; 0 at the end."""
 
 
 def arrow_batches(
     source: ByteSource, topic: str, *, buffer_bytes: int = BUFFER_BYTES
 ) -> Iterator[pa.RecordBatch]:
-    """The frames of a source as rows. Raises CorruptStreamError if it does not end with a frame."""
+    """Decode a stream of frames. Raises CorruptStreamError if it ends within a frame."""
     buffer, filled, ended = bytearray(buffer_bytes), 0, False
     while not ended:
         while filled < len(buffer) and not ended:
@@ -206,16 +206,16 @@ def arrow_batches(
         if len(starts):
             yield decode_frames(buffer, starts, used, topic)
         elif filled == len(buffer):
-            buffer = buffer + bytes(len(buffer))  # one message is larger than all this
+            buffer = buffer + bytes(len(buffer))  # the message does not fit into the buffer
             continue
         buffer[: filled - used] = buffer[used:filled]
         filled -= used
     if filled:
-        raise CorruptStreamError(f"{filled} bytes are left over after the last whole frame")
+        raise CorruptStreamError(f"{filled} bytes left over after the last whole frame")
 
 
 def find_frame_starts(buffer: bytearray, filled: int) -> tuple[Starts, int]:
-    """Where each whole frame begins, and where the last one ends."""
+    """Starts of all whole frames, and the end of the last one."""
     alike, at = _find_equal_frames(buffer, filled)
     starts: list[int] = []
     last_at = filled - MESSAGE_HEADER_BYTES
@@ -225,17 +225,18 @@ def find_frame_starts(buffer: bytearray, filled: int) -> tuple[Starts, int]:
         if end > filled:
             break
         if end < at + MESSAGE_HEADER_BYTES:
-            raise CorruptStreamError(f"a frame of {end - at} bytes is no message")
+            raise CorruptStreamError(f"a frame of {end - at} bytes is too short for a message")
         found(at)
         at = end
     return np.concatenate([alike, np.array(starts, np.int64)]), at
 
 
 def _find_equal_frames(buffer: bytearray, filled: int) -> tuple[Starts, int]:
-    """The same for frames at the beginning that are all of one size, which many topics have only.
+    """Starts of the leading frames that have the same size, and the end of the last one.
 
-    Where a frame begins is known from the one before it, so there are no bounds to be found all at
-    once. But it can be guessed, and the guess checked: each must have the size of the first.
+    Speed: many topics have messages of one size only. The start of a frame depends on the size of
+    the previous one, which takes a loop in Python. For frames of one size, numpy computes all
+    starts and checks that each frame has the size of the first.
     """
     if filled < MESSAGE_HEADER_BYTES:
         return np.empty(0, np.int64), 0
@@ -249,10 +250,10 @@ def _find_equal_frames(buffer: bytearray, filled: int) -> tuple[Starts, int]:
 
 
 def decode_frames(buffer: bytearray, starts: Starts, used: int, topic: str) -> pa.RecordBatch:
-    """The rows of these frames, the last of which ends at `used`."""
+    """Decode the frames at `starts`; the last one ends at `used`."""
     count = len(starts)
     if not (_field(buffer, used, ">i4")[starts + _TYPE_AT] == FRAME_MESSAGE).all():
-        raise CorruptStreamError("a frame is no message")
+        raise CorruptStreamError("a frame is not a message")
     timestamps_ns = _field(buffer, used, ">i8")[starts + _TIMESTAMP_AT].astype(np.int64)
     parts = _parts(buffer, starts, used)
     every_third = np.arange(0, 3 * count, 3)
@@ -270,7 +271,7 @@ def decode_frames(buffer: bytearray, starts: Starts, used: int, topic: str) -> p
 
 
 def _parts(buffer: bytearray, starts: Starts, used: int) -> pa.Array:
-    """Of each frame: what is before the id, the id, the body."""
+    """For each frame: the bytes before the id, the id, the body."""
     bounds = np.empty(3 * len(starts) + 1, np.int32)
     bounds[0:-1:3] = starts
     bounds[1::3] = starts + _ID_AT
@@ -281,10 +282,10 @@ def _parts(buffer: bytearray, starts: Starts, used: int) -> pa.Array:
 
 
 def _node_and_seqs(buffer: bytearray, starts: Starts, used: int) -> tuple[int, Starts]:
-    """The node, and the numbers of the messages.
+    """The node, and the sequence numbers of the messages.
 
-    Numbers only grow. So if the first and the last are as far apart as they would be without a
-    gap, there is none, and no other id need be looked at.
+    Speed: sequence numbers increase. If the first and the last differ by the number of frames minus
+    one, there is no gap, and the ids between them need not be parsed.
     """
     first, last = (_id_at(buffer, int(at)) for at in (starts[0], starts[-1]))
     node, first_seq = first >> SEQ_BITS, first & ((1 << SEQ_BITS) - 1)
@@ -301,10 +302,10 @@ def _id_at(buffer: bytearray, start: int) -> int:
     try:
         return int(digits, 16)
     except ValueError:
-        raise CorruptStreamError(f"{bytes(digits)!r} is no id") from None
+        raise CorruptStreamError(f"{bytes(digits)!r} is not a message id") from None
 
 
 def _field(buffer: bytearray, used: int, kind: str) -> npt.NDArray[np.void]:
-    """The bytes read as a value of this kind at every place of the buffer, without copying."""
+    """View of the buffer as values of this type at every byte offset, without copying."""
     size = np.dtype(kind).itemsize
     return np.ndarray((used - size + 1,), kind, buffer, strides=(1,))

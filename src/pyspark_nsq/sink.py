@@ -49,13 +49,13 @@ __all__ = [
 
 @dataclass
 class Published(WriterCommitMessage):
-    """How many messages a task has published."""
+    """Number of messages that a task has published."""
 
     count: int
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Of a table."""
+    """Writer for `df.write`."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -65,7 +65,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Of a stream."""
+    """Writer for `df.writeStream`."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -75,7 +75,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _publish(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Published:
-    """On an executor. Returns when nsqd has confirmed everything."""
+    """Publish all batches, and wait until nsqd has confirmed them. Runs on an executor."""
     nodes = Nodes(options.access)
     size_max = options.size_max or nodes.size_max()
     producers = _producers(options, nodes.tcp_addresses())
@@ -92,7 +92,7 @@ def _publish(options: SinkOptions, batches: Iterator[pa.RecordBatch]) -> Publish
 
 
 def _producers(options: SinkOptions, addresses: list[str]) -> list[Producer]:
-    """One for each node, which goes to the others if it must. Tasks begin with different ones."""
+    """A producer for each node, with the others as fallback. Tasks start at different nodes."""
     config = replace(options.access.client_config(), publish_timeout=options.publish_seconds)
     context = TaskContext.get()
     first = context.partitionId() if context is not None else 0
@@ -111,11 +111,11 @@ _COLUMNS: dict[str, tuple[type[DataType], ...]] = {
 
 
 class InvalidRowError(Error):
-    """A row cannot be a message."""
+    """A row cannot be published as a message."""
 
 
 class MessageGroup(NamedTuple):
-    """Messages for one topic, all deferred by the same time."""
+    """Messages with the same topic and deferral."""
 
     topic: str
     defer_ms: int
@@ -126,18 +126,18 @@ def check_columns(schema: StructType, topic: str) -> None:
     """Raises ConfigError if rows of this schema cannot be published."""
     kinds = {field.name: field.dataType for field in schema.fields}
     if "body" not in kinds:
-        raise ConfigError(f"there is no column body among {', '.join(kinds) or 'no columns'}")
+        raise ConfigError(f"column body is missing; columns: {', '.join(kinds) or 'none'}")
     if not topic and "topic" not in kinds:
-        raise ConfigError("there is neither an option topic nor a column of that name")
+        raise ConfigError("the option topic or a column topic is required")
     for name, allowed in _COLUMNS.items():
         if name in kinds and not isinstance(kinds[name], allowed):
             words = " or ".join(kind().simpleString() for kind in allowed)
-            raise ConfigError(f"column {name} is {kinds[name].simpleString()}, not {words}")
+            raise ConfigError(f"column {name} must be {words}, not {kinds[name].simpleString()}")
 
 
 def group_messages(batch: pa.RecordBatch, topic: str, size_max: int | None) -> list[MessageGroup]:
-    """The messages of a batch, in its order within each topic. An option `topic` wins over the
-    column. Raises InvalidRowError, and then none of them has been sent."""
+    """Validate a batch and group its messages; each group keeps their order. The option `topic`
+    overrides the column. Raises InvalidRowError."""
     bodies = batch.column("body").cast(pa.binary())
     _check_bodies(bodies, size_max)
     topics = batch.column("topic") if not topic and "topic" in batch.schema.names else None
@@ -152,9 +152,12 @@ def group_messages(batch: pa.RecordBatch, topic: str, size_max: int | None) -> l
 def _check_bodies(bodies: pa.Array, size_max: int | None) -> None:
     sizes = pc.binary_length(bodies)
     _refuse(pc.is_null(bodies), "has no body")
-    _refuse(pc.equal(sizes, 0), "has an empty body, which NSQ does not take")
+    _refuse(pc.equal(sizes, 0), "has an empty body, which NSQ rejects")
     if size_max is not None:
-        _refuse(pc.greater(sizes, size_max), f"has more than the {size_max} bytes that nsqd takes")
+        _refuse(
+            pc.greater(sizes, size_max),
+            f"exceeds nsqd's maximum of {size_max} bytes",
+        )
 
 
 def _check_topics(topics: pa.Array) -> None:
@@ -165,11 +168,11 @@ def _check_topics(topics: pa.Array) -> None:
 
 
 def _defers_ms(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
-    """None if there is no such column. A row that has none there is not deferred."""
+    """None if there is no column `defer_ms`. Rows with a null there are not deferred."""
     if "defer_ms" not in batch.schema.names:
         return None
     defers = batch.column("defer_ms").cast(pa.int64())
-    _refuse(pc.less(defers, 0), "has a defer_ms below 0")
+    _refuse(pc.less(defers, 0), "has a negative defer_ms")
     filled: npt.NDArray[np.int64] = defers.fill_null(0).to_numpy(zero_copy_only=False)
     return filled
 

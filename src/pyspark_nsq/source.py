@@ -73,8 +73,7 @@ log = logging.getLogger("pyspark_nsq")
 
 
 class BatchReader(DataSourceReader):
-    """Reads from where the logs of all nodes begin to where they end when the query is planned,
-    unless the options say otherwise."""
+    """Reads all messages that the nodes have at planning time, unless options limit the range."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -101,11 +100,11 @@ class BatchReader(DataSourceReader):
         if survey.failures and self._options.fail_on_data_loss:
             raise NotConnectedError("; ".join(map(str, survey.failures)))
         for failure in survey.failures:
-            log.error("what this nsqd has is left out: %s", failure)
+            log.error("skipping the messages of an unreachable nsqd: %s", failure)
 
 
 class FilteringBatchReader(BatchReader):
-    """The same, and reads no more than a query's conditions need."""
+    """Batch reader with filter pushdown."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
         self._bounds, left = parse_filters(filters)
@@ -113,14 +112,14 @@ class FilteringBatchReader(BatchReader):
 
 
 def create_batch_reader(options: SourceOptions) -> BatchReader:
-    """Spark refuses a reader that can push unless `spark.sql.python.filterPushdown.enabled` says
-    that it may; then, and only then, it asks for one in a worker that runs this module."""
-    is_requested = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
-    return FilteringBatchReader(options) if is_requested else BatchReader(options)
+    """Spark rejects a reader with `pushFilters` unless `spark.sql.python.filterPushdown.enabled` is
+    true. Only then does it call this function in a worker that has imported the module below."""
+    is_enabled = "pyspark.sql.worker.data_source_pushdown_filters" in sys.modules
+    return FilteringBatchReader(options) if is_enabled else BatchReader(options)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Lives on the driver as long as the query does; copies of it read on the executors."""
+    """Exists on the driver for the lifetime of the query; the executors read with copies of it."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -133,8 +132,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets.
 
     def initialOffset(self) -> JsonOffsets:  # noqa: N802 (Spark's name, as are those below)
-        """Where a new query begins. All nodes must be there, unless it begins at the earliest
-        messages, which is where those that come later begin anyway."""
+        """Start of a new query. Requires all nodes, unless it starts at the earliest messages:
+        nodes that appear later are read from there anyway."""
         survey = self._nodes.survey(self._options.topics)
         if survey.failures and self._options.starting != EARLIEST:
             raise NotConnectedError("; ".join(map(str, survey.failures)))
@@ -147,8 +146,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._refresh_metadata()
         ends = self._available_ends(begun)
         self._commits.create_channels(self._logs, {**ends, **begun})
-        # What a new batch begins after is done. Spark would say so no sooner than with the next
-        # batch, and a query that has read everything would look as if it were behind.
+        # Messages before the start of a new batch are done. Spark calls commit() only when the next
+        # batch has data; until then an idle query would appear to have a lag.
         self._commits.commit(self._logs, begun)
         rows_max, bytes_max = self._limits(limit)
         logs = {key: found.log for key, found in self._logs.items()}
@@ -163,7 +162,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> JsonOffsets | None:  # noqa: N802
-        """What there is, whatever the limits: Spark shows it as the source's progress."""
+        """End of the logs regardless of limits. Spark reports it as the source's progress."""
         ends = {key: found.log.next_seq for key, found in self._logs.items()}
         return to_json(ends) if ends else None
 
@@ -171,14 +170,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         survey = self._nodes.survey(self._options.topics)
         self._target = {key: found.log.next_seq for key, found in survey.logs.items()}
         for failure in survey.failures:
-            log.warning("what this nsqd has is not available now: %s", failure)
+            log.warning("ending without the messages of an unreachable nsqd: %s", failure)
 
     # Batches.
 
     def partitions(self, start: JsonOffsets, end: JsonOffsets) -> Sequence[InputPartition]:
         ranges = ranges_between(from_json(start), from_json(end))
         if any(self._is_unknown(each.key, each.end) for each in ranges):
-            self._refresh_metadata()  # a batch from before a restart
+            self._refresh_metadata()  # a batch planned before a restart
         return plan_partitions(self._options, ranges, self._logs)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -190,7 +189,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Within.
 
     def _refresh_metadata(self) -> None:
-        """What there is now. Who cannot be asked is left out, and named once."""
+        """Refresh metadata; skip unreachable nodes, warning once per node."""
         try:
             survey = self._nodes.survey(self._options.topics)
         except (HttpRequestError, NotConnectedError) as failure:
@@ -198,18 +197,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._logs = survey.logs
         unreachable = {_node_of(failure): failure for failure in survey.failures}
         for who in unreachable.keys() - self._unreachable:
-            log.warning("goes on without an nsqd until it is back: %s", unreachable[who])
+            log.warning("continuing without an unreachable nsqd: %s", unreachable[who])
         self._unreachable = set(unreachable)
 
     def _available_ends(self, begun: Offsets) -> Offsets:
-        """How far each log could be read now; a new one no further than to where it begins."""
+        """The current end of each log; of a new log, its beginning."""
         ends = dict(begun)
         for key, found in self._logs.items():
             if key in begun:
                 ends[key] = self._next_seq(key, found, begun[key])
             elif self._target is None or key in self._target:
                 ends[key] = found.log.first_seq
-        # A node that was there at the beginning, and has left, is waited for when it is read.
+        # The tasks wait for a node that was reachable at the start and is not now.
         for key in (self._target or {}).keys() & begun.keys() - self._logs.keys():
             ends[key] = max(begun[key], (self._target or {})[key])
         return ends
@@ -219,10 +218,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if next_seq < begun:
             lost = (
                 f"topic {key.topic}, node {key.node}: the log ends at {next_seq}, but has been "
-                f"read to {begun}: was it put back to an older state?"
+                f"read to {begun}: was nsqd restored from a backup?"
             )
             if self._options.fail_on_data_loss:
-                raise DataLossError(f"{lost}; failOnDataLoss=false goes on with what it gets now")
+                raise DataLossError(f"{lost}; failOnDataLoss=false continues with new messages")
             log.error("%s", lost)
             return next_seq
         if self._target is None:
@@ -246,7 +245,7 @@ def _node_of(failure: Error) -> str:
 
 
 class NsqDataSource(DataSource):
-    """NSQ topics as tables, with their history: docs/spark.md has the options."""
+    """NSQ topics, including their history, as tables. Options: docs/spark.md."""
 
     @classmethod
     def name(cls) -> str:
@@ -260,7 +259,7 @@ class NsqDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = SourceOptions.parse(self.options, streaming=False)
         if options.mode == "channel":
-            raise ConfigError("mode=channel is for readStream: a channel is consumed by reading it")
+            raise ConfigError("mode=channel requires readStream: reading consumes the messages")
         return create_batch_reader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -269,7 +268,7 @@ class NsqDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise ConfigError("a topic cannot be overwritten: use mode append")
+            raise ConfigError("topics cannot be overwritten: use mode append")
         return BatchWriter(self._sink_options(schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802

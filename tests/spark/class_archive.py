@@ -18,7 +18,7 @@ __all__ = ["main"]
 
 
 def main(path: str) -> None:
-    """A file that is there is one that is whole."""
+    """Created atomically: an existing file is complete."""
     unfinished = f"{path}.unfinished"
     os.environ["SPARK_SUBMIT_OPTS"] = (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -35,7 +35,7 @@ def main(path: str) -> None:
 
 
 def use(spark: SparkSession, folder: Path) -> None:
-    """SQL and a stream with state, from files to files."""
+    """Run SQL and a stateful stream, from files to files."""
     table, results = str(folder / "table"), str(folder / "results")
     numbers = spark.range(10).selectExpr("id % 3 AS key", "string(id) AS body", "now() AS ts")
     numbers.write.partitionBy("key").parquet(table)

@@ -1,4 +1,4 @@
-"""One Spark for all tests of this folder: starting it takes longer than most of them."""
+"""One Spark session for all tests of this folder, because starting it is slow."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what is in this folder."""
+    """Mark the tests of this folder."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.spark)
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """With all its files in a temporary folder."""
+    """A session with its files in a temporary folder."""
     folder = tmp_path_factory.mktemp("spark")
     folders = {
         "spark.local.dir": str(folder / "local"),
@@ -34,13 +34,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def nsqd() -> Iterator[NsqdProcess]:
-    """An nsqd that keeps what has been finished."""
+    """An nsqd that retains finished messages."""
     with run_nsqd("--node-id=1", "--retention-time=1h") as running:
         yield running
 
 
 @pytest.fixture
 def other_nsqd() -> Iterator[NsqdProcess]:
-    """Another node."""
+    """A second node."""
     with run_nsqd("--node-id=2", "--retention-time=1h") as running:
         yield running

@@ -1,4 +1,4 @@
-"""A query in a process of its own, to be killed: `driver.py LOOKUPD FOLDER MODE`."""
+"""A query in its own process, which the test kills: `driver.py LOOKUPD FOLDER MODE`."""
 
 import sys
 from pathlib import Path
@@ -10,7 +10,7 @@ __all__ = ["main"]
 
 
 def main(lookupd: str, folder: str, mode: str) -> None:
-    """Archives the topic `orders` until it is killed."""
+    """Archive the topic `orders` until killed."""
     spark = local_session("driver", {**INTERPRETED, "spark.local.dir": f"{folder}/local"})
     frame = stream(
         spark, lookupd=lookupd, topic="orders", channel="spark", mode=mode, minPartitions=2

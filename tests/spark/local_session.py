@@ -1,4 +1,4 @@
-"""A Spark for tests: one core of this machine, this Python, no web page, and quiet."""
+"""Spark for tests: one core, this Python, no web UI, no log output."""
 
 import os
 import sys
@@ -22,11 +22,11 @@ INTERPRETED = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Compiling pays for many rows only."""
+"""Code generation takes longer than it saves on small data."""
 
 
 def local_session(name: str, conf: dict[str, str]) -> SparkSession:
-    """Starts it."""
+    """Start a session."""
     # Or Spark's workers take the first python3 of the PATH, which may be another version.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[1]").appName(f"penstock {name}")

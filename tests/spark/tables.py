@@ -1,4 +1,4 @@
-"""Reading topics as tables, and what was published to compare with."""
+"""Helpers that publish to topics and read them as tables."""
 
 import json
 from collections.abc import Iterable
@@ -14,23 +14,23 @@ __all__ = ["Archive", "bodies", "history", "http_addresses", "publish", "stream"
 
 
 def http_addresses(*nsqds: NsqdProcess) -> str:
-    """As the option `nsqd` has them."""
+    """Addresses as in the option `nsqd`."""
     return ",".join(nsqd.http_address for nsqd in nsqds)
 
 
 def publish(nsqd: NsqdProcess, topic: str, bodies: Iterable[str]) -> None:
-    """Publishes bodies without a newline, many at once."""
+    """Publish bodies, which must not contain newlines, in one MPUB."""
     nsqd.post(f"/mpub?topic={topic}", "\n".join(bodies).encode())
 
 
 def table(spark: SparkSession, *nsqds: NsqdProcess, **options: object) -> DataFrame:
-    """What these nsqds have, by `spark.read`."""
+    """The messages of these nsqds, read by `spark.read`."""
     reader = spark.read.format("nsq").option("nsqd", http_addresses(*nsqds))
     return reader.options(**{name: str(value) for name, value in options.items()}).load()
 
 
 def history(nsqd: NsqdProcess, topic: str) -> list[dict[str, Any]]:
-    """What nsqd itself says it has."""
+    """The messages in nsqd's history, from its HTTP API."""
     answer = nsqd.http("GET", f"/topic/messages?topic={topic}")
     if answer.status == 404:
         return []
@@ -43,7 +43,7 @@ def bodies(frame: DataFrame) -> list[str]:
 
 
 def stream(spark: SparkSession, *nsqds: NsqdProcess, **options: object) -> DataFrame:
-    """The same by `spark.readStream`, from the earliest messages on unless it is said otherwise."""
+    """A stream of these nsqds by `spark.readStream`; by default from the earliest messages."""
     reader = spark.readStream.format("nsq").option("startingOffsets", "earliest")
     if nsqds:
         reader = reader.option("nsqd", http_addresses(*nsqds))
@@ -51,7 +51,7 @@ def stream(spark: SparkSession, *nsqds: NsqdProcess, **options: object) -> DataF
 
 
 class Archive:
-    """A table of Parquet files, and the checkpoint of the query that writes it."""
+    """A folder of Parquet files, with the checkpoint of the query that writes them."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self._spark = spark

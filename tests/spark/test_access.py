@@ -1,4 +1,4 @@
-"""An nsqd that is asked over TLS only, and by those who have a token."""
+"""An nsqd that requires TLS and a token."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,7 +34,7 @@ def nsqd(authority: Authority, tmp_path: Path) -> Iterator[NsqdProcess]:
         yield running
 
 
-def test_what_is_written_over_tls_is_read_over_tls(
+def test_read_and_write_over_tls_with_a_token(
     spark: SparkSession, nsqd: NsqdProcess, authority: Authority
 ) -> None:
     access = {"tlsRootCaFile": authority.root_ca, "httpToken": "open-sesame"}

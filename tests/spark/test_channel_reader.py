@@ -1,4 +1,4 @@
-"""`mode=channel`: what NSQ's own protocol delivers, at least once."""
+"""`mode=channel`: at-least-once consumption over the NSQ protocol."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def archive(spark: SparkSession, tmp_path: Path) -> Archive:
     return Archive(spark, tmp_path)
 
 
-def test_a_channel_is_consumed_and_finished(
+def test_messages_of_a_channel_are_consumed_and_finished(
     spark: SparkSession, nsqd: NsqdProcess, archive: Archive
 ) -> None:
     expected = [f"{number:04}" for number in range(60)]
@@ -43,10 +43,10 @@ def test_a_channel_is_consumed_and_finished(
     assert ("orders", None, None) == (row.topic, row.node, row.seq)
 
 
-def test_what_a_query_has_not_finished_comes_again(
+def test_unfinished_messages_are_delivered_again(
     spark: SparkSession, nsqd: NsqdProcess, archive: Archive
 ) -> None:
-    """A batch that was planned, and never finished, is nsqd's to deliver again."""
+    """nsqd redelivers the messages of a batch that was planned but not finished."""
     publish(nsqd, "orders", ["poison"])
     frame = stream(spark, nsqd, topic="orders", channel="spark", mode="channel")
     broken = frame.selectExpr("raise_error('no such thing') as body")

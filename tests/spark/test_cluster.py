@@ -1,4 +1,4 @@
-"""A real cluster of Spark's: a master and two workers, whose executors are other processes."""
+"""A real Spark cluster: a master and two workers, with executors in other processes."""
 
 import os
 import re
@@ -100,8 +100,8 @@ def spark_daemon(
         process.wait(120)
 
 
-def said(log: Path, pattern: str) -> str:
-    """What a log says after a while."""
+def wait_for_line(log: Path, pattern: str) -> str:
+    """Wait until the log contains the pattern."""
     wait_until(lambda: re.search(pattern, log.read_text()), f"{pattern} in the log", seconds=120)
     found: list[str] = re.findall(pattern, log.read_text())
     return found[0]
@@ -109,15 +109,15 @@ def said(log: Path, pattern: str) -> str:
 
 @contextmanager
 def cluster(folder: Path, *private: Sequence[Path]) -> Iterator[str]:
-    """The URL of a master, which has a worker for each list of `private` folders."""
+    """Start a master, and a worker for each list of `private` folders. Yields the master's URL."""
     folder.mkdir()
     with ExitStack() as stack:
         log = stack.enter_context(spark_daemon(folder, "master.Master", *ON_LOOPBACK))
-        master = said(log, r"spark://127\.0\.0\.1:\d+")
+        master = wait_for_line(log, r"spark://127\.0\.0\.1:\d+")
         for each in private:
             worker = ("worker.Worker", *ON_LOOPBACK, "--cores", "1", "--memory", "600m", master)
             log = stack.enter_context(spark_daemon(folder, *worker, private=each))
-            said(log, "Successfully registered with master")
+            wait_for_line(log, "Successfully registered with master")
         yield master
 
 
@@ -132,7 +132,7 @@ def run_driver(program: str, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_executors_of_other_processes_read_the_topic(nsqd: NsqdProcess, tmp_path: Path) -> None:
+def test_executors_in_other_processes_read_the_topic(nsqd: NsqdProcess, tmp_path: Path) -> None:
     publish(nsqd, "orders", map(str, range(1000)))
     with cluster(tmp_path / "logs", (), ()) as master:
         done = run_driver(READ, master, nsqd.http_address, str(tmp_path))
@@ -141,7 +141,7 @@ def test_executors_of_other_processes_read_the_topic(nsqd: NsqdProcess, tmp_path
 
 
 def can_mount() -> bool:
-    """Whether a process may have a mount of its own: as root, and not in every container."""
+    """Whether processes can have private mounts: requires root, and fails in some containers."""
     mount = ["unshare", "-m", "mount", "-t", "tmpfs", "none", "/mnt"]
     return (
         shutil.which("unshare") is not None
@@ -150,7 +150,7 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="needs the right to mount")
-def test_a_lake_that_not_all_workers_share_gets_no_message_and_none_is_committed(
+def test_nothing_is_committed_if_a_worker_does_not_share_the_lake(
     nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
     publish(nsqd, "orders", map(str, range(1000)))

@@ -1,4 +1,4 @@
-"""Spark, its Java and its Python workers run here at all: what every later Spark test stands on."""
+"""Smoke test of Spark, its Java and its Python workers."""
 
 import sys
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ def test_spark_counts(spark: SparkSession) -> None:
     assert 1000 == spark.range(1000).count()
 
 
-def test_workers_run_our_python_and_speak_arrow(spark: SparkSession) -> None:
+def test_workers_use_this_python_and_arrow(spark: SparkSession) -> None:
     def python_versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield pa.RecordBatch.from_pydict({"python": [sys.executable] * batch.num_rows})

@@ -53,7 +53,7 @@ def nodes_known(lookupd: NsqlookupdProcess) -> int:
 
 @contextmanager
 def publishing(lookupd: NsqlookupdProcess) -> Iterator[None]:
-    """Messages all the time, to any node."""
+    """Publishes messages continuously, to random nodes."""
     over = threading.Event()
 
     def publish() -> None:
@@ -72,7 +72,7 @@ def publishing(lookupd: NsqlookupdProcess) -> Iterator[None]:
 
 @contextmanager
 def driver(lookupd: NsqlookupdProcess, folder: Path, mode: str) -> Iterator[None]:
-    """A driver for as long as it takes to commit some batches, and a moment longer."""
+    """Run a driver until it has committed some batches, and a moment longer."""
     commits = folder / "checkpoint" / "commits"
     committed = count(commits)
     with (folder / "log").open("ab") as log:

@@ -1,4 +1,4 @@
-"""What is wrong with options is said before anything is asked."""
+"""Options are validated before the first request."""
 
 import pickle
 
@@ -12,38 +12,38 @@ HERE = {"nsqd": "127.0.0.1:4151", "topic": "orders"}
 
 
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    ("given", "error"),
     [
-        ({"topic": "orders"}, "nsqd or lookupd has to be given"),
-        ({"nsqd": "127.0.0.1", "topic": "orders"}, "not the address of an HTTP API"),
-        ({"nsqd": "tcp://127.0.0.1:4150", "topic": "orders"}, "not the address of an HTTP API"),
+        ({"topic": "orders"}, "nsqd or lookupd is required"),
+        ({"nsqd": "127.0.0.1", "topic": "orders"}, "invalid HTTP address"),
+        ({"nsqd": "tcp://127.0.0.1:4150", "topic": "orders"}, "invalid HTTP address"),
         ({"nsqd": "127.0.0.1:4151"}, "one of topic and topicPattern"),
         ({**HERE, "topicPattern": "o.*"}, "one of topic and topicPattern"),
         ({"nsqd": "127.0.0.1:4151", "topicPattern": "("}, "topicPattern '\\('"),
         ({**HERE, "topic": "a b"}, "topic 'a b' is not a valid name"),
-        ({**HERE, "topic": "a#ephemeral"}, "a#ephemeral is in memory only"),
+        ({**HERE, "topic": "a#ephemeral"}, "a#ephemeral is ephemeral and has no history"),
         ({**HERE, "failOnDatLoss": "true"}, "unknown option 'failondatloss'"),
-        ({**HERE, "failOnDataLoss": "yes"}, "failOnDataLoss is true or false"),
-        ({**HERE, "maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger is a positive number"),
-        ({**HERE, "nodeTimeout": "soon"}, "nodeTimeout is a duration like 10s"),
-        ({**HERE, "startingOffsets": "{"}, "startingOffsets are earliest, latest or JSON"),
-        ({**HERE, "startingOffsets": '{"orders": 5}'}, "offsets are"),
-        ({**HERE, "startingOffsets": '{"orders": {"1024": 5}}'}, "'1024' is no node id"),
-        ({**HERE, "startingOffsets": '{"orders": {"1": -3}}'}, "-3 is no offset"),
-        ({**HERE, "startingOffsets": "latest", "startingTimestamp": "5"}, "only one of"),
+        ({**HERE, "failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
+        ({**HERE, "maxMessagesPerTrigger": "0"}, "maxMessagesPerTrigger must be a positive"),
+        ({**HERE, "nodeTimeout": "soon"}, "nodeTimeout must be a duration such as 10s"),
+        ({**HERE, "startingOffsets": "{"}, "startingOffsets must be earliest, latest"),
+        ({**HERE, "startingOffsets": '{"orders": 5}'}, "offsets must be"),
+        ({**HERE, "startingOffsets": '{"orders": {"1024": 5}}'}, "'1024' is not a node id"),
+        ({**HERE, "startingOffsets": '{"orders": {"1": -3}}'}, "-3 is not a valid offset"),
+        ({**HERE, "startingOffsets": "latest", "startingTimestamp": "5"}, "exclude each other"),
         ({**HERE, "startingTimestamp": "yesterday"}, "milliseconds or ISO 8601"),
-        ({**HERE, "endingOffsets": "earliest"}, "endingOffsets cannot be earliest"),
-        ({**HERE, "mode": "queue"}, "mode is history or channel"),
-        ({**HERE, "mode": "channel"}, "mode=channel needs one topic and a channel"),
-        ({**HERE, "tlsCert": "cert.pem"}, "tlsCert and tlsKey go together"),
+        ({**HERE, "endingOffsets": "earliest"}, "endingOffsets must not be earliest"),
+        ({**HERE, "mode": "queue"}, "mode must be history or channel"),
+        ({**HERE, "mode": "channel"}, "mode=channel requires exactly one topic"),
+        ({**HERE, "tlsCert": "cert.pem"}, "tlsCert and tlsKey must be given together"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: dict[str, str], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
+def test_invalid_options_are_rejected(given: dict[str, str], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
         SourceOptions.parse(given, streaming=True)
 
 
-def test_options_travel_to_the_executors_without_showing_secrets() -> None:
+def test_options_can_be_pickled_and_hide_secrets() -> None:
     given = {
         "NSQD": "127.0.0.1:4151, https://[::1]:4152",
         "Topic": "a,b,a",
@@ -63,12 +63,12 @@ def test_options_travel_to_the_executors_without_showing_secrets() -> None:
     assert AtTime(1_767_222_000_000_000_000) == options.ending
 
 
-def test_a_stream_begins_at_the_end_and_a_table_at_the_beginning() -> None:
+def test_a_stream_starts_at_the_latest_and_a_batch_at_the_earliest_messages() -> None:
     assert LATEST == SourceOptions.parse(HERE, streaming=True).starting
     assert EARLIEST == SourceOptions.parse(HERE, streaming=False).starting
 
 
-def test_offsets_have_one_text() -> None:
+def test_json_of_offsets_is_sorted() -> None:
     nested = {"a": {"2": 7}, "b": {"10": 1, "9": 2}}
 
     assert '{"a": {"2": 7}, "b": {"9": 2, "10": 1}}' == str(to_json(from_json(nested))).replace(
@@ -76,5 +76,5 @@ def test_offsets_have_one_text() -> None:
     )
 
 
-def test_a_sink_may_leave_the_topic_to_the_rows() -> None:
+def test_the_topic_option_of_the_sink_is_optional() -> None:
     assert "" == SinkOptions.parse({"nsqd": "127.0.0.1:4151"}).topic

@@ -35,18 +35,18 @@ A, B = TopicNode("orders", 1), TopicNode("orders", 2)
 
 
 def log_of(*spans: tuple[int, int], row_bytes: int = 10) -> TopicLogResponse:
-    """A log with messages in these spans."""
+    """A log with messages in these ranges."""
     segments = [LogSegment(first, end, (end - first) * row_bytes) for first, end in spans]
     return TopicLogResponse(
         node_id=1, first_seq=spans[0][0], next_seq=spans[-1][1], segments=segments
     )
 
 
-def test_a_log_that_joins_is_read_from_the_batch_after() -> None:
+def test_a_new_log_is_empty_in_its_first_batch() -> None:
     assert [Range("orders", 1, 5, 9)] == ranges_between({A: 5}, {A: 9, B: 700})
 
 
-def test_only_what_is_stored_is_read() -> None:
+def test_only_stored_messages_are_read() -> None:
     log = log_of((10, 20), (20, 30), (50, 60))
 
     assert [Range("orders", 1, 15, 30), Range("orders", 1, 50, 55)] == stored_ranges(
@@ -72,7 +72,7 @@ def rows_between(key: TopicNode, log: TopicLogResponse, start: int, end: int) ->
 
 
 @given(first=logs(), second=logs(), rows_max=st.integers(1, 500))
-def test_batches_of_limited_size_come_to_the_end_and_never_exceed_it(
+def test_limited_batches_reach_the_end_and_never_exceed_it(
     first: TopicLogResponse, second: TopicLogResponse, rows_max: int
 ) -> None:
     known = {A: first, B: second}
@@ -91,7 +91,7 @@ def test_batches_of_limited_size_come_to_the_end_and_never_exceed_it(
     assert end == at
 
 
-def test_a_limit_of_bytes_is_what_the_files_let_expect() -> None:
+def test_a_byte_limit_uses_the_average_message_size_of_each_segment() -> None:
     known = {A: log_of((0, 1000), row_bytes=10), B: log_of((0, 100), row_bytes=100)}
 
     reached = limit_end({A: 0, B: 0}, {A: 1000, B: 100}, known, bytes_max=2000)
@@ -100,7 +100,7 @@ def test_a_limit_of_bytes_is_what_the_files_let_expect() -> None:
 
 
 def spread(sizes: list[int]) -> tuple[dict[TopicNode, TopicLogResponse], Offsets]:
-    """Logs of these sizes, of one topic each, and their ends."""
+    """Logs of these sizes, one for each topic, and their ends."""
     known = {TopicNode(f"t{index:03}", 1): log_of((10, 10 + n)) for index, n in enumerate(sizes)}
     return known, {key: log.next_seq for key, log in known.items()}
 
@@ -121,7 +121,7 @@ def test_a_limit_is_shared_equally_and_logs_below_their_share_are_read_to_the_en
 
 
 @pytest.mark.parametrize("limit", [{"rows_max": 5_000}, {"bytes_max": 50_000}])
-def test_small_logs_beside_a_large_one_are_read_by_one_task_of_one_batch(
+def test_many_small_logs_are_read_by_one_task_of_one_batch(
     limit: dict[str, int],
 ) -> None:
     known, end = spread([20] * 50 + [100_000])
@@ -138,7 +138,7 @@ def test_small_logs_beside_a_large_one_are_read_by_one_task_of_one_batch(
     parts_min=st.integers(1, 20),
     rows_max=st.integers(1, 400),
 )
-def test_tasks_are_the_ranges_in_order_of_equal_size_and_no_more_than_needed(
+def test_tasks_have_equal_size_and_keep_the_order_of_ranges(
     sizes: list[int], parts_min: int, rows_max: int
 ) -> None:
     ranges = [Range("orders", node, 10, 10 + size) for node, size in enumerate(sizes)]
@@ -154,7 +154,7 @@ def test_tasks_are_the_ranges_in_order_of_equal_size_and_no_more_than_needed(
     assert min(needed, sum(sizes)) == len(tasks)
 
 
-def test_very_many_ranges_are_read_by_several_tasks() -> None:
+def test_very_many_ranges_are_split_over_several_tasks() -> None:
     ranges = [Range(f"t{index}", 1, 10, 30) for index in range(4 * RANGES_MAX)]
 
     tasks = split_into_tasks(ranges, parts_min=1, rows_max=200_000)
@@ -190,11 +190,11 @@ NOON_NS = 1_767_268_800_000_000_000
         ),
     ],
 )
-def test_conditions_and_bounds(conditions: list[Filter], bounds: FilterBounds, left: int) -> None:
+def test_filters_become_bounds(conditions: list[Filter], bounds: FilterBounds, left: int) -> None:
     assert (bounds, left) == (parse_filters(conditions)[0], len(parse_filters(conditions)[1]))
 
 
-def test_bounds_cut_ranges() -> None:
+def test_bounds_clip_ranges() -> None:
     bounds = FilterBounds(nodes=frozenset({1}), seq_min=10, seq_end=20)
 
     assert bounds.admits(TopicNode("orders", 1))

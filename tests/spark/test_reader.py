@@ -30,7 +30,7 @@ def options(*nsqds: NsqdProcess, **more: str) -> SourceOptions:
 
 
 def whole(nsqd: NsqdProcess) -> Range:
-    """All that there is of the topic."""
+    """The range of the whole topic."""
     log = nsqd.http("GET", "/topic/log?topic=orders").json()
     return Range("orders", 1, log["first_seq"], log["next_seq"])
 
@@ -40,7 +40,7 @@ def bodies(reader: RangeReader) -> Iterator[bytes]:
         yield from batch.column("body").to_pylist()
 
 
-def test_a_node_that_restarts_elsewhere_is_read_on() -> None:
+def test_reading_continues_after_a_restart_at_another_address() -> None:
     large = [bytes([number]) * MEGABYTE for number in range(1, 40)]
     with run_nsqlookupd() as lookupd:
         flags = (f"--lookupd-tcp-address={lookupd.tcp_address}", "--broadcast-address=127.0.0.1")
@@ -57,7 +57,7 @@ def test_a_node_that_restarts_elsewhere_is_read_on() -> None:
 
 
 @pytest.mark.parametrize("change", ["trimmed", "deleted", "forgotten"])
-def test_what_is_lost_fails_the_task_or_is_left_out(
+def test_lost_messages_fail_the_task_or_are_skipped(
     nsqd: NsqdProcess, change: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     publish(nsqd, "orders", ["a", "b", "c"])
@@ -78,7 +78,7 @@ def test_what_is_lost_fails_the_task_or_is_left_out(
     assert "are lost" in caplog.text
 
 
-def test_a_node_is_waited_for_and_then_given_up(nsqd: NsqdProcess) -> None:
+def test_an_unreachable_node_fails_the_task_after_the_timeout(nsqd: NsqdProcess) -> None:
     publish(nsqd, "orders", ["a"])
     wanted = whole(nsqd)
     chosen, lenient = options(nsqd), options(nsqd, failOnDataLoss="false")
@@ -91,7 +91,7 @@ def test_a_node_is_waited_for_and_then_given_up(nsqd: NsqdProcess) -> None:
     assert [] == list(bodies(RangeReader(lenient, wanted)))
 
 
-def test_another_node_at_the_same_address_is_not_taken_for_it(nsqd: NsqdProcess) -> None:
+def test_another_node_at_the_same_address_is_rejected(nsqd: NsqdProcess) -> None:
     publish(nsqd, "orders", ["a"])
     wanted = whole(nsqd)._replace(node=7)
 
@@ -126,7 +126,7 @@ def rendered(bodies: list[bytes], first_seq: int = FIRST_SEQ) -> bytes:
     return b"".join(frames.render_messages(bodies, NODE << 54 | first_seq, AT_NS))
 
 
-def metrics_table(raw: bytes, buffer_bytes: int) -> pa.Table:
+def decoded_table(raw: bytes, buffer_bytes: int) -> pa.Table:
     batches = list(arrow_batches(io.BytesIO(raw), "orders", buffer_bytes=buffer_bytes))
     for batch in batches:
         batch.validate(full=True)
@@ -138,9 +138,7 @@ def metrics_table(raw: bytes, buffer_bytes: int) -> pa.Table:
     buffer_bytes=st.integers(40, 2000),
     gap_after=st.integers(0, 60),
 )
-def test_every_frame_is_a_row_with_its_address(
-    sizes: list[int], buffer_bytes: int, gap_after: int
-) -> None:
+def test_every_frame_becomes_a_row(sizes: list[int], buffer_bytes: int, gap_after: int) -> None:
     bodies = [bytes([index]) * size for index, size in enumerate(sizes)]
     before, after = bodies[:gap_after], bodies[gap_after:]
     far_seq = FIRST_SEQ + 1000
@@ -148,7 +146,7 @@ def test_every_frame_is_a_row_with_its_address(
         rendered(part, seq) for part, seq in ((before, FIRST_SEQ), (after, far_seq)) if part
     )
 
-    table = metrics_table(raw, buffer_bytes)
+    table = decoded_table(raw, buffer_bytes)
 
     seqs = [FIRST_SEQ + i for i in range(len(before))] + [far_seq + i for i in range(len(after))]
     assert bodies == table["body"].to_pylist()
@@ -163,14 +161,14 @@ def test_every_frame_is_a_row_with_its_address(
 
 
 @pytest.mark.parametrize(
-    ("raw", "complaint"),
+    ("raw", "error"),
     [
-        (rendered([b"one"])[:-1], "36 bytes are left over"),
-        (frames.HEARTBEAT * 3, "is no message"),
-        (b"\0\0\0\x1e\0\0\0\x01" + bytes(26), "a frame is no message"),
-        (rendered([b"one"]).replace(b"f", b"g"), "is no id"),
+        (rendered([b"one"])[:-1], "36 bytes left over"),
+        (frames.HEARTBEAT * 3, "is too short for a message"),
+        (b"\0\0\0\x1e\0\0\0\x01" + bytes(26), "a frame is not a message"),
+        (rendered([b"one"]).replace(b"f", b"g"), "is not a message id"),
     ],
 )
-def test_what_is_no_run_of_messages_is_refused(raw: bytes, complaint: str) -> None:
-    with pytest.raises(CorruptStreamError, match=complaint):
-        metrics_table(raw, 1000)
+def test_invalid_frames_are_rejected(raw: bytes, error: str) -> None:
+    with pytest.raises(CorruptStreamError, match=error):
+        decoded_table(raw, 1000)

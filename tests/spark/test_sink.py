@@ -17,7 +17,7 @@ def write(frame: DataFrame, *nsqds: NsqdProcess, **options: str) -> None:
     writer.mode("append").save()
 
 
-def test_a_table_is_spread_over_the_nodes(
+def test_batches_are_distributed_over_the_nodes(
     spark: SparkSession, nsqd: NsqdProcess, other_nsqd: NsqdProcess
 ) -> None:
     frame = spark.range(2000, numPartitions=2).selectExpr("lpad(id, 6, '0') as body")
@@ -30,7 +30,7 @@ def test_a_table_is_spread_over_the_nodes(
     assert 1000 == len(history(nsqd, "orders")) == len(history(other_nsqd, "orders"))
 
 
-def test_a_row_names_its_topic_and_its_delay(spark: SparkSession, nsqd: NsqdProcess) -> None:
+def test_columns_topic_and_defer_ms(spark: SparkSession, nsqd: NsqdProcess) -> None:
     rows = [("a", b"1", 0), ("b", b"\xff", 60_000), ("a", b"3", None), ("b", b"4", 0)]
 
     write(spark.createDataFrame(rows, "topic string, body binary, defer_ms int"), nsqd)
@@ -43,7 +43,7 @@ def test_a_row_names_its_topic_and_its_delay(spark: SparkSession, nsqd: NsqdProc
     assert "4" == direct["body"]
 
 
-def test_a_node_that_is_away_leaves_its_part_to_the_others(
+def test_batches_for_an_unreachable_node_go_to_the_others(
     spark: SparkSession, nsqd: NsqdProcess, other_nsqd: NsqdProcess
 ) -> None:
     addresses = http_addresses(other_nsqd, nsqd)
@@ -56,55 +56,55 @@ def test_a_node_that_is_away_leaves_its_part_to_the_others(
 
 
 @pytest.mark.parametrize(
-    ("body", "complaint"),
+    ("body", "error"),
     [
         (None, "row 1 of a batch has no body"),
         ("", "row 1 of a batch has an empty body"),
-        ("x" * 1001, "row 1 of a batch has more than the 1000 bytes"),
+        ("x" * 1001, "row 1 of a batch exceeds nsqd's maximum of 1000 bytes"),
     ],
     ids=["no body", "empty", "too large"],
 )
-def test_a_batch_with_a_row_that_is_no_message_is_not_sent(
-    spark: SparkSession, nsqd: NsqdProcess, body: str | None, complaint: str
+def test_a_batch_with_an_invalid_row_is_not_sent(
+    spark: SparkSession, nsqd: NsqdProcess, body: str | None, error: str
 ) -> None:
     frame = spark.createDataFrame([("good",), (body,)], "body string").coalesce(1)
 
-    with pytest.raises(PySparkException, match=complaint):
+    with pytest.raises(PySparkException, match=error):
         write(frame, nsqd, topic="orders", maxMessageSize="1000")
 
     assert 404 == nsqd.http("GET", "/topic/log?topic=orders").status
 
 
-def test_what_nsqd_takes_at_most_is_asked_of_it(spark: SparkSession, nsqd: NsqdProcess) -> None:
+def test_the_maximum_message_size_is_read_from_nsqd(spark: SparkSession, nsqd: NsqdProcess) -> None:
     frame = spark.createDataFrame([("x" * 1_048_577,)], "body string")
 
-    with pytest.raises(PySparkException, match="more than the 1048576 bytes that nsqd takes"):
+    with pytest.raises(PySparkException, match="exceeds nsqd's maximum of 1048576 bytes"):
         write(frame, nsqd, topic="orders")
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "complaint"),
+    ("columns", "options", "error"),
     [
-        ("text string", {"topic": "t"}, "there is no column body among text"),
-        ("body int", {"topic": "t"}, "column body is int, not binary or string"),
-        ("body string", {}, "neither an option topic nor a column"),
+        ("text string", {"topic": "t"}, "column body is missing; columns: text"),
+        ("body int", {"topic": "t"}, "column body must be binary or string, not int"),
+        ("body string", {}, "the option topic or a column topic is required"),
         ("body string", {"topic": "no name"}, "topic 'no name' is not a valid name"),
         ("body string", {"topik": "t"}, "unknown option 'topik'"),
     ],
 )
-def test_a_table_that_cannot_be_published_is_refused_at_once(
-    spark: SparkSession, columns: str, options: dict[str, str], complaint: str
+def test_invalid_columns_and_options_are_rejected_before_writing(
+    spark: SparkSession, columns: str, options: dict[str, str], error: str
 ) -> None:
     frame = spark.createDataFrame([], columns)
 
-    with pytest.raises(PySparkException, match=complaint):
+    with pytest.raises(PySparkException, match=error):
         frame.write.format("nsq").options(nsqd="127.0.0.1:1", **options).mode("append").save()
 
 
-def test_windows_go_from_topic_to_topic(
+def test_a_windowed_aggregation_from_topic_to_topic(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
-    """Counts per ten seconds of the rows' own time; the last row closes the windows before it."""
+    """Counts per ten seconds of event time; the last row closes the earlier windows."""
     moments = [f"2026-01-01T00:00:{second:02}Z" for second in range(60)]
     publish(nsqd, "clicks", [f'{{"at": "{at}"}}' for at in (*moments, "2026-01-01T01:00:00Z")])
     counts = (

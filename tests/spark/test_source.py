@@ -18,7 +18,7 @@ from penstock.testing.waiting import wait_until
 from pyspark_nsq import from_json_body, infer_json_schema
 
 
-def test_a_table_has_every_message_with_its_address(spark: SparkSession, nsqd: NsqdProcess) -> None:
+def test_every_message_is_a_row_with_node_and_seq(spark: SparkSession, nsqd: NsqdProcess) -> None:
     nsqd.publish("orders", b"one", b"\xff\x00", b"x" * 900_000)
 
     rows = table(spark, nsqd, topic="orders").orderBy("seq").collect()
@@ -48,7 +48,7 @@ def test_topics_of_several_nodes_are_one_table(
         assert expected == sorted((row.topic, row.node, row["count"]) for row in counts)
 
 
-def test_offsets_and_times_bound_a_table(spark: SparkSession, nsqd: NsqdProcess) -> None:
+def test_offsets_and_timestamps_limit_a_table(spark: SparkSession, nsqd: NsqdProcess) -> None:
     for body in ("a", "b", "c", "d"):
         publish(nsqd, "orders", [body])
     messages = history(nsqd, "orders")
@@ -72,9 +72,7 @@ def test_offsets_and_times_bound_a_table(spark: SparkSession, nsqd: NsqdProcess)
         assert expected == bodies(table(spark, nsqd, topic="orders", **options)), options
 
 
-def test_conditions_that_are_pushed_down_change_nothing_but_what_is_read(
-    spark: SparkSession, nsqd: NsqdProcess
-) -> None:
+def test_pushed_filters_do_not_change_the_result(spark: SparkSession, nsqd: NsqdProcess) -> None:
     for body in ("a", "b", "c", "d"):
         publish(nsqd, "orders", [body])
     second, third = history(nsqd, "orders")[1:3]
@@ -92,7 +90,7 @@ def test_conditions_that_are_pushed_down_change_nothing_but_what_is_read(
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
 
-def test_a_table_without_a_node_that_is_away_is_no_table(
+def test_a_batch_fails_if_a_node_is_unreachable(
     spark: SparkSession, nsqd: NsqdProcess, other_nsqd: NsqdProcess
 ) -> None:
     publish(nsqd, "orders", ["a"])
@@ -105,7 +103,7 @@ def test_a_table_without_a_node_that_is_away_is_no_table(
     assert ["a"] == bodies(lenient)
 
 
-def test_two_nodes_with_one_id_are_refused(spark: SparkSession, nsqd: NsqdProcess) -> None:
+def test_two_nodes_with_the_same_id_are_rejected(spark: SparkSession, nsqd: NsqdProcess) -> None:
     with run_nsqd("--node-id=1") as twin:
         publish(nsqd, "orders", ["a"])
         publish(twin, "orders", ["b"])
@@ -114,7 +112,7 @@ def test_two_nodes_with_one_id_are_refused(spark: SparkSession, nsqd: NsqdProces
             table(spark, nsqd, twin, topic="orders").count()
 
 
-def test_what_infer_json_schema_finds_from_json_body_reads(
+def test_from_json_body_reads_with_an_inferred_schema(
     spark: SparkSession, nsqd: NsqdProcess
 ) -> None:
     publish(nsqd, "clicks", ['{"user": "ann", "n": 1}', '{"user": "bob"}', "no JSON"])
@@ -148,7 +146,7 @@ def running(archive: Archive, frame: DataFrame) -> Iterator[StreamingQuery]:
         query.stop()
 
 
-def test_a_query_goes_on_where_its_checkpoint_says(
+def test_a_query_continues_from_its_checkpoint(
     spark: SparkSession, nsqd: NsqdProcess, other_nsqd: NsqdProcess, archive: Archive
 ) -> None:
     publish(nsqd, "orders", numbered(0, 300))
@@ -161,7 +159,7 @@ def test_a_query_goes_on_where_its_checkpoint_says(
     assert numbered(0, 900) == archive.bodies()
 
 
-def test_a_channel_shows_how_far_the_query_is_behind(
+def test_the_depth_of_the_channel_is_the_lag_of_the_query(
     spark: SparkSession, nsqd: NsqdProcess, archive: Archive
 ) -> None:
     publish(nsqd, "orders", numbered(0, 10))
@@ -175,7 +173,7 @@ def test_a_channel_shows_how_far_the_query_is_behind(
     assert 5 == nsqd.stats("orders", "spark")["depth"]
 
 
-def test_a_channel_that_has_consumers_is_not_taken_from_them(
+def test_a_channel_with_consumers_is_rejected(
     spark: SparkSession, nsqd: NsqdProcess, archive: Archive
 ) -> None:
     publish(nsqd, "orders", numbered(0, 1))
@@ -189,7 +187,7 @@ def test_a_channel_that_has_consumers_is_not_taken_from_them(
     ("option", "limit"),
     [("maxMessagesPerTrigger", 40), ("maxBytesPerTrigger", 40 * 45)],
 )
-def test_a_batch_is_no_larger_than_the_limit(
+def test_a_batch_does_not_exceed_the_limit(
     spark: SparkSession,
     nsqd: NsqdProcess,
     other_nsqd: NsqdProcess,
@@ -211,7 +209,7 @@ def test_a_batch_is_no_larger_than_the_limit(
     assert json.loads(last.sources[0].latestOffset) == json.loads(last.sources[0].endOffset)
 
 
-def test_a_node_that_restarts_and_one_that_joins_are_read_to_the_last_message(
+def test_restarted_and_new_nodes_are_read_to_the_last_message(
     spark: SparkSession, archive: Archive
 ) -> None:
     with run_nsqlookupd() as lookupd:
@@ -241,7 +239,7 @@ def has_read(nsqd: NsqdProcess) -> bool:
     return bool(channels) and channels[0]["depth"] == 0
 
 
-def test_what_was_trimmed_fails_the_query_or_is_left_out(
+def test_trimmed_messages_fail_the_query_or_are_skipped(
     spark: SparkSession, archive: Archive
 ) -> None:
     with run_nsqd("--node-id=1", "--max-bytes-per-file=400") as nsqd:
