@@ -194,7 +194,7 @@ def fill(folder: Path, batch: int) -> float:
     frames = batch_of(batch)
     while log.next_seq - log.first_seq < MESSAGES:
         log.append(frames, WALL_NS)
-        if log.next_seq - log.sync_asked_seq >= NsqdOptions().sync_every:
+        if log.next_seq - log.sync_requested_seq >= NsqdOptions().sync_every:
             log.sync()
     return 0.0
 

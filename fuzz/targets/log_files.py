@@ -9,19 +9,19 @@ from google_crc32c import value as crc32c
 
 from fuzz.targets.log_recovery import FIRST_SEQ, FOLDER, WALL_NS, open_topic
 from penstock.common.errors import Error
-from penstock.storage import Note, check_data_path
+from penstock.storage import RetryState, check_data_path
 from penstock.storage.cursor_journal import (
-    Change,
-    Finish,
-    Hold,
-    Notes,
-    Place,
-    Record,
-    Release,
-    Remove,
-    Reserve,
+    ClearPausePoint,
+    FinishRanges,
+    JournalChange,
+    JournalRecord,
+    RemoveCursor,
+    ReserveSeqs,
+    SetCursor,
+    SetPausePoint,
+    SetRetryStates,
     encode_record,
-    walk_journal,
+    scan_journal,
 )
 from penstock.storage.layout import cursors_name, index_name, segment_name
 from penstock.testing.files import MemoryFiles
@@ -43,14 +43,14 @@ BODIES = [b"one", b"two", b"three"]
 CHECKSUM_AT, CHECKED_AT = 4, 8
 CHANGES_AT = len(encode_record([]))
 
-CHANGES: list[Change] = [
-    Reserve(FIRST_SEQ),
-    Place("c", FIRST_SEQ),
-    Finish("c", [(FIRST_SEQ + 1, FIRST_SEQ + 2)]),
-    Notes("c", [(FIRST_SEQ + 2, Note(2, WALL_NS))]),
-    Hold(FIRST_SEQ),
-    Release(),
-    Remove("c"),
+CHANGES: list[JournalChange] = [
+    ReserveSeqs(FIRST_SEQ),
+    SetCursor("c", FIRST_SEQ),
+    FinishRanges("c", [(FIRST_SEQ + 1, FIRST_SEQ + 2)]),
+    SetRetryStates("c", [(FIRST_SEQ + 2, RetryState(2, WALL_NS))]),
+    SetPausePoint(FIRST_SEQ),
+    ClearPausePoint(),
+    RemoveCursor("c"),
 ]
 
 
@@ -113,15 +113,15 @@ def read_back(files: MemoryFiles) -> set[bytes]:
 
 def vouched_for(changes: bytes) -> bytes:
     """A record whose checksum is right, whatever it holds."""
-    shell = encode_record([Reserve(0)])  # only for the layout of what stands before the changes
+    shell = encode_record([ReserveSeqs(0)])  # only for the layout of what stands before the changes
     checked = shell[CHECKED_AT : CHECKED_AT + 4] + len(changes).to_bytes(4) + changes
     checksum: int = crc32c(checked)
     return shell[:CHECKSUM_AT] + checksum.to_bytes(4) + checked
 
 
 def check_record(record: bytes) -> None:
-    for found in walk_journal(record):
-        if isinstance(found, Record):
-            (again,) = walk_journal(encode_record(found.changes))
-            assert isinstance(again, Record)
+    for found in scan_journal(record):
+        if isinstance(found, JournalRecord):
+            (again,) = scan_journal(encode_record(found.changes))
+            assert isinstance(again, JournalRecord)
             assert found.changes == again.changes

@@ -9,8 +9,8 @@ to.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from penstock.storage import DataPath, Finding, LogSettings, TopicStore, check_data_path
-from penstock.storage.batch import batch_parts
+from penstock.storage import DataPath, Issue, LogSettings, TopicStore, check_data_path
+from penstock.storage.batch import encode_batch
 from penstock.storage.layout import segment_name
 from penstock.testing.files import MemoryFiles
 
@@ -110,7 +110,7 @@ def extend(
         bodies = [b"%d" % (story.next_seq + at) for at in range(count)]
         frames = b"".join(len(body).to_bytes(4) + body for body in bodies)
         position = len(segment)
-        raw = b"".join(batch_parts(frames, count, story.next_seq, position, WALL_NS, 0))
+        raw = b"".join(encode_batch(frames, count, story.next_seq, position, WALL_NS, 0))
         written.append(Written(position, raw, bodies))
         segment += raw
         story.next_seq += count
@@ -164,13 +164,13 @@ def laid_out(story: Story) -> MemoryFiles:
     return files
 
 
-def open_topic(files: MemoryFiles) -> tuple[DataPath, TopicStore, list[Finding]]:
+def open_topic(files: MemoryFiles) -> tuple[DataPath, TopicStore, list[Issue]]:
     data_path = DataPath.open("data", LogSettings(), files)
     store, findings = data_path.open_topic("t", wall_ns=WALL_NS)
     return data_path, store, findings
 
 
-def delivered(files: MemoryFiles) -> tuple[list[bytes], list[Finding]]:
+def delivered(files: MemoryFiles) -> tuple[list[bytes], list[Issue]]:
     """What the next process delivers, and the damage that it tells of, before it crashes too."""
     files.crash()
     _, store, findings = open_topic(files)

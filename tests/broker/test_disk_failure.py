@@ -11,7 +11,7 @@ from penstock.broker.settings import BrokerSettings
 from penstock.common.clock import SECOND_NS
 from penstock.common.errors import StorageError
 from penstock.protocol import frames as wire
-from penstock.storage import READ_BYTES, Finding, Run, TopicLog
+from penstock.storage import READ_BYTES, Issue, Run, TopicLog
 
 
 def fill_disk(host: Host) -> None:
@@ -293,7 +293,7 @@ class TestDamage:
         assert bodies == consumer.take()
         assert 0 == consumer.channel.depth
         (found,) = host.broker.probe_logs()
-        assert isinstance(found, Finding)
+        assert isinstance(found, Issue)
         assert found.is_damage
         assert [] == host.broker.probe_logs()
 

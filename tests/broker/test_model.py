@@ -417,7 +417,7 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
                 continue
             assert body not in channel.finished_saved
             channel.finished.discard(body)
-            note = progress.notes.get(seq)
+            note = progress.retry_states.get(seq)
             attempts = note.attempts if note else 0
             assert channel.noted_saved.get(body, 0) <= attempts <= channel.attempts[body]
             channel.attempts[body] = channel.noted[body] = attempts

@@ -9,7 +9,7 @@ from tests.storage.frames import frames
 
 from penstock.cli.penstock import main
 from penstock.protocol.frames import render_messages
-from penstock.storage import DataPath, LogSettings, Note
+from penstock.storage import DataPath, LogSettings, RetryState
 from penstock.storage.index import Checkpoint
 
 SEQ = 1_700_000_000_000_000
@@ -25,7 +25,7 @@ def topic(tmp_path: Path) -> Path:
     store.log.append(render_messages([b"three"], 0xABE, WALL_NS + 5), WALL_NS + 5, WALL_NS + 10**9)
     store.cursors.create("c", SEQ)
     store.cursors.finish("c", SEQ, SEQ + 1)
-    store.cursors.note("c", SEQ + 2, Note(2, 0))
+    store.cursors.set_retry_state("c", SEQ + 2, RetryState(2, 0))
     data_path.close()
     return tmp_path / "topics" / "t"
 
@@ -86,11 +86,11 @@ def test_the_changes_in_a_journal(topic: Path, capsys: pytest.CaptureFixture[str
     lines = [line.split(maxsplit=1)[1] for line in dumped(capsys, topic / "cursors.1")]
 
     assert [
-        f"Reserve(seq={SEQ})",
-        f"Hold(seq={SEQ})",
-        f"Place(channel='c', floor={SEQ})",
-        f"Finish(channel='c', ranges=[({SEQ}, {SEQ + 1})])",
-        f"Notes(channel='c', notes=[({SEQ + 2}, Note(attempts=2, due_ns=0))])",
+        f"ReserveSeqs(seq={SEQ})",
+        f"SetPausePoint(seq={SEQ})",
+        f"SetCursor(channel='c', floor={SEQ})",
+        f"FinishRanges(channel='c', ranges=[({SEQ}, {SEQ + 1})])",
+        f"SetRetryStates(channel='c', states=[({SEQ + 2}, RetryState(attempts=2, due_ns=0))])",
     ] == lines
 
 
@@ -102,7 +102,7 @@ def test_damage_in_a_journal(topic: Path, capsys: pytest.CaptureFixture[str]) ->
     path.write_bytes(data)
 
     assert "BAD" in dumped(capsys, path)[0]
-    assert "Place" in dumped(capsys, path)[1]
+    assert "SetCursor" in dumped(capsys, path)[1]
 
 
 def test_the_entries_of_an_index(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from tests.seeds import fresh_random
 
-from penstock.storage import DataPath, LogSettings, Note, TopicStore, check_data_path
+from penstock.storage import DataPath, LogSettings, RetryState, TopicStore, check_data_path
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 
 pytestmark = pytest.mark.crash
@@ -47,7 +47,7 @@ class Life:
         self.sync(store)
         self.publish(store, 4)
         self.finish(store, 4)
-        store.cursors.note("c", self.first_seq + 5, Note(2, WALL_NS))
+        store.cursors.set_retry_state("c", self.first_seq + 5, RetryState(2, WALL_NS))
         self.flush(store)
         self.sync(store)
         self.publish(store, 2)

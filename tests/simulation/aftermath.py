@@ -261,9 +261,9 @@ class _Adoption:
             if progress.is_finished(message.seq, message.seq + 1)
         }
         channel.noted = {
-            message.seq: progress.notes[message.seq]
+            message.seq: progress.retry_states[message.seq]
             for message in self.model.held
-            if message.seq in progress.notes
+            if message.seq in progress.retry_states
         }
         channel.message_count = real.message_count  # the topic may have released something
         for seq, (attempts, due_ns) in self._open_in(real).items():

@@ -436,7 +436,7 @@ MUTATIONS = (
         lambda _: lambda self: self._finished.clear(),
     ),
     Mutation("FINs that come together finish one more", Cursors, "finish", _finish_reaches_too_far),
-    Mutation("attempts are not journalled", Cursors, "note", _does_nothing),
+    Mutation("attempts are not journalled", Cursors, "set_retry_state", _does_nothing),
     Mutation("a clean stop forgets what is in flight", Channel, "close", _closes_without_notes),
     Mutation("a publish that is refused counts", Topic, "publish", _refused_write_is_not_undone),
     Mutation(

@@ -1,6 +1,6 @@
 """Cursors to write, and what another process finds of them."""
 
-from penstock.storage import Cursors, Finding
+from penstock.storage import Cursors, Issue
 from penstock.storage.files import FilePool, Files
 
 __all__ = ["journal_names", "new_cursors", "reloaded"]
@@ -10,7 +10,7 @@ def new_cursors(files: Files) -> Cursors:
     return Cursors(FilePool(files, 8), "data")
 
 
-def reloaded(files: Files, *, is_synced: bool = True) -> tuple[Cursors, list[Finding]]:
+def reloaded(files: Files, *, is_synced: bool = True) -> tuple[Cursors, list[Issue]]:
     """What another process finds."""
     cursors = new_cursors(files)
     return cursors, cursors.load(is_synced=is_synced)

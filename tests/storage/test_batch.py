@@ -14,13 +14,13 @@ from penstock.storage.batch import (
     SCAN_BYTES,
     BadBytes,
     Batch,
-    FoundBatch,
-    batch_parts,
+    StoredBatch,
+    complete_batches,
     decode_header,
+    encode_batch,
+    scan_batches,
     split_frames,
     verify_frames,
-    walk,
-    whole_batches,
 )
 from penstock.storage.files import File
 from penstock.testing import MemoryFiles
@@ -45,7 +45,7 @@ GOLDEN = bytes.fromhex(
 
 
 def encoded(frames: bytes = FRAMES, count: int = 3, position: int = POSITION) -> bytes:
-    return b"".join(batch_parts(frames, count, 100, position, 7, 9))
+    return b"".join(encode_batch(frames, count, 100, position, 7, 9))
 
 
 def crc32c_by_the_book(data: bytes) -> int:
@@ -60,7 +60,7 @@ def crc32c_by_the_book(data: bytes) -> int:
 
 class TestHeader:
     def test_the_layout_is_the_specified_one(self) -> None:
-        assert GOLDEN == b"".join(batch_parts(b"\0\0\0\3abc", 1, 5, 64, 7, 9))
+        assert GOLDEN == b"".join(encode_batch(b"\0\0\0\3abc", 1, 5, 64, 7, 9))
         assert Batch(64, 5, 1, 7, 0x8F337F99, 7, 9) == decode_header(GOLDEN, 0, 64)
 
     def test_the_checksums_are_crc32c(self) -> None:
@@ -156,7 +156,7 @@ class TestWholeBatches:
         first = encoded(position=0)
         second = encoded(position=len(first))
         for size in range(len(first), len(first) + len(second)):
-            found = list(whole_batches((first + second)[:size], 0))
+            found = list(complete_batches((first + second)[:size], 0))
 
             assert [FRAMES] == [frames for _, frames in found]
 
@@ -164,7 +164,7 @@ class TestWholeBatches:
         first = encoded(position=0)
         second = bytearray(encoded(position=len(first)))
         second[-1] ^= 1
-        found = whole_batches(first + bytes(second), 0)
+        found = complete_batches(first + bytes(second), 0)
 
         assert 0 == next(found)[0].position
         with pytest.raises(CorruptBatchError):
@@ -184,7 +184,7 @@ def test_no_flipped_bit_goes_unnoticed(data: st.DataObject) -> None:
 def segment_of(*bodies: bytes) -> bytes:
     data = b""
     for seq, body in enumerate(bodies):
-        data += b"".join(batch_parts(frame(body), 1, seq, len(data), 0, 0))
+        data += b"".join(encode_batch(frame(body), 1, seq, len(data), 0, 0))
     return data
 
 
@@ -195,11 +195,11 @@ def file_with(data: bytes) -> File:
     return file
 
 
-def found_in(data: bytes) -> list[FoundBatch | BadBytes]:
-    return list(walk(file_with(data), 0, len(data)))
+def found_in(data: bytes) -> list[StoredBatch | BadBytes]:
+    return list(scan_batches(file_with(data), 0, len(data)))
 
 
-def spans(found: list[FoundBatch | BadBytes]) -> list[tuple[str, int, int]]:
+def spans(found: list[StoredBatch | BadBytes]) -> list[tuple[str, int, int]]:
     return [
         ("bad", each.position, each.end)
         if isinstance(each, BadBytes)
@@ -224,7 +224,7 @@ def test_a_sound_segment_is_all_batches() -> None:
 
     assert ALL_SPANS == spans(found)
     assert [frame(body) for body in (ONE, TWO, THREE)] == [
-        each.frames for each in found if isinstance(each, FoundBatch)
+        each.frames for each in found if isinstance(each, StoredBatch)
     ]
 
 
@@ -232,7 +232,7 @@ def test_batches_larger_than_a_piece_are_found() -> None:
     large = segment_of(b"x" * (2 * SCAN_BYTES), ONE, b"y" * (SCAN_BYTES - 100), TWO)
 
     assert 4 == len(found_in(large))
-    assert all(isinstance(each, FoundBatch) for each in found_in(large))
+    assert all(isinstance(each, StoredBatch) for each in found_in(large))
 
 
 @pytest.mark.parametrize("at", range(SECOND_AT, THIRD_AT))
@@ -287,6 +287,6 @@ def test_damage_longer_than_a_piece_is_stepped_over() -> None:
 
 @pytest.mark.timeout(120)
 def test_a_file_that_is_shorter_than_it_should_be_is_walked_to_its_end() -> None:
-    found = list(walk(file_with(WHOLE[: THIRD_AT + 1]), 0, 100_000_000))
+    found = list(scan_batches(file_with(WHOLE[: THIRD_AT + 1]), 0, 100_000_000))
 
     assert [*ALL_SPANS[:2], ("bad", THIRD_AT, 100_000_000)] == spans(found)

@@ -48,7 +48,7 @@ def closed(memory_files: MemoryFiles, monkeypatch: pytest.MonkeyPatch) -> Memory
 
 
 def problems(files: MemoryFiles) -> list[tuple[bool, str]]:
-    return [(finding.is_damage, str(finding)) for finding in check_data_path("data", files)]
+    return [(issue.is_damage, str(issue)) for issue in check_data_path("data", files)]
 
 
 def content(files: MemoryFiles, path: str) -> bytes:

@@ -9,7 +9,7 @@ from tests.storage.frames import WALL_NS, open_topic
 from tests.storage.journals import journal_names, new_cursors, reloaded
 
 from penstock.common.errors import LogClosedError, StorageError
-from penstock.storage import Cursors, Note
+from penstock.storage import Cursors, RetryState
 from penstock.testing import FaultyFiles, MemoryFiles
 
 NEXT_SEQ = WALL_NS // 1000
@@ -32,8 +32,8 @@ class TestWrittenAtOnce:
     def test_a_new_topic_holds_what_comes_for_the_first_channel(
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
-        assert NEXT_SEQ == cursors.held_from == reloaded(files)[0].held_from
-        assert NEXT_SEQ == reloaded(files)[0].known_end
+        assert NEXT_SEQ == cursors.pause_point == reloaded(files)[0].pause_point
+        assert NEXT_SEQ == reloaded(files)[0].next_unused_seq
 
     def test_channels_come_and_go(self, cursors: Cursors, files: FaultyFiles) -> None:
         progress = cursors.create("a", FLOOR)
@@ -47,7 +47,7 @@ class TestWrittenAtOnce:
     def test_a_channel_is_moved(self, cursors: Cursors, files: FaultyFiles) -> None:
         progress = cursors.create("a", FLOOR)
         cursors.finish("a", FLOOR + 10, FLOOR + 20)
-        cursors.note("a", FLOOR + 3, Note(2, 0))
+        cursors.set_retry_state("a", FLOOR + 3, RetryState(2, 0))
         cursors.flush()
         cursors.finish("a", FLOOR + 30, FLOOR + 40)
         cursors.reset("a", FLOOR + 2)
@@ -56,28 +56,28 @@ class TestWrittenAtOnce:
 
         assert progress is cursors.progress["a"]
         for each in (progress, found):
-            assert (FLOOR + 2, {}) == (each.floor, each.notes)
+            assert (FLOOR + 2, {}) == (each.floor, each.retry_states)
             assert [(FLOOR + 2, FLOOR + 50)] == each.open_ranges(FLOOR, FLOOR + 50)
 
     def test_what_is_held_is_remembered(self, cursors: Cursors, files: FaultyFiles) -> None:
-        cursors.hold(None)
-        assert None is reloaded(files)[0].held_from
+        cursors.set_pause_point(None)
+        assert None is reloaded(files)[0].pause_point
 
-        cursors.hold(FLOOR + 7)
-        assert FLOOR + 7 == reloaded(files)[0].held_from
+        cursors.set_pause_point(FLOOR + 7)
+        assert FLOOR + 7 == reloaded(files)[0].pause_point
 
     def test_holding_what_is_held_writes_nothing(
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         changes = files.changes
-        cursors.hold(NEXT_SEQ)
+        cursors.set_pause_point(NEXT_SEQ)
 
         assert changes == files.changes
 
     def test_a_reserved_number_is_known(self, cursors: Cursors, files: FaultyFiles) -> None:
-        cursors.reserve(NEXT_SEQ + 1000)
+        cursors.reserve_below(NEXT_SEQ + 1000)
 
-        assert NEXT_SEQ + 1000 == cursors.known_end == reloaded(files)[0].known_end
+        assert NEXT_SEQ + 1000 == cursors.next_unused_seq == reloaded(files)[0].next_unused_seq
 
     def test_what_cannot_be_written_does_not_happen(
         self, cursors: Cursors, files: FaultyFiles
@@ -88,7 +88,7 @@ class TestWrittenAtOnce:
             lambda: cursors.create("b", FLOOR),
             lambda: cursors.remove("a"),
             lambda: cursors.reset("a", FLOOR + 9),
-            lambda: cursors.hold(None),
+            lambda: cursors.set_pause_point(None),
         ):
             with pytest.raises(StorageError, match="cannot write to data: disk full"):
                 change()
@@ -97,7 +97,7 @@ class TestWrittenAtOnce:
         for each in (cursors, found):
             assert ["a"] == list(each.progress)
             assert FLOOR == each.progress["a"].floor
-            assert NEXT_SEQ == each.held_from
+            assert NEXT_SEQ == each.pause_point
 
     def test_nothing_can_be_written_once_they_are_closed(self, cursors: Cursors) -> None:
         cursors.close()
@@ -112,7 +112,7 @@ class TestFlushing:
         for channel in "abc":
             cursors.create(channel, FLOOR)
             cursors.finish_many(channel, [FLOOR + 3, FLOOR + 1, FLOOR + 2])
-            cursors.note(channel, FLOOR + 5, Note(2, 77))
+            cursors.set_retry_state(channel, FLOOR + 5, RetryState(2, 77))
         changes = files.changes
         assert cursors.dirty
         cursors.flush()
@@ -122,7 +122,7 @@ class TestFlushing:
         found = reloaded(files)[0]
         for channel in "abc":
             assert [(FLOOR + 1, FLOOR + 4)] == list(found.progress[channel].finished_ranges())
-            assert {FLOOR + 5: Note(2, 77)} == found.progress[channel].notes
+            assert {FLOOR + 5: RetryState(2, 77)} == found.progress[channel].retry_states
 
     def test_nothing_new_is_not_written(self, cursors: Cursors, files: FaultyFiles) -> None:
         changes = files.changes
@@ -143,11 +143,11 @@ class TestFlushing:
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
-        cursors.note("a", FLOOR + 5, Note(2, 77))
+        cursors.set_retry_state("a", FLOOR + 5, RetryState(2, 77))
         cursors.finish("a", FLOOR + 5, FLOOR + 6)
         cursors.flush()
 
-        assert {} == reloaded(files)[0].progress["a"].notes
+        assert {} == reloaded(files)[0].progress["a"].retry_states
 
     def test_what_cannot_be_written_is_kept_for_the_next_time(
         self, cursors: Cursors, files: FaultyFiles
@@ -162,7 +162,7 @@ class TestFlushing:
         cursors.flush()
 
         assert FLOOR + 6 == reloaded(files)[0].progress["a"].floor
-        assert ([], []) == (reloaded(files)[1], [*reloaded(files)[0].progress["a"].notes])
+        assert ([], []) == (reloaded(files)[1], [*reloaded(files)[0].progress["a"].retry_states])
 
     def test_a_rest_that_cannot_be_cut_off_begins_a_generation(
         self, cursors: Cursors, files: FaultyFiles
@@ -218,7 +218,7 @@ class TestSyncing:
     ) -> None:
         data_path, store = open_topic(memory_files)
         store.cursors._files.leave_current()
-        store.cursors.hold(None)
+        store.cursors.set_pause_point(None)
         job = store.cursors.begin_sync()
         job.run()
         data_path.remove_topic("t", wall_ns=WALL_NS)
@@ -268,7 +268,7 @@ class TestGenerations:
         cursors.create("a", FLOOR)
         for attempt in range(1, 20):
             for seq in range(FLOOR, FLOOR + 2000, 2):
-                cursors.note("a", seq, Note(attempt, WALL_NS))
+                cursors.set_retry_state("a", seq, RetryState(attempt, WALL_NS))
                 cursors.finish("a", seq + 1, seq + 2)
             cursors.flush()
             cursors.sync()
@@ -276,11 +276,11 @@ class TestGenerations:
         snapshot_bytes = 1000 * (16 + 20)
 
         assert files.open(f"data/{name}", "read").size() < 5 * snapshot_bytes
-        assert 1000 == len(reloaded(files)[0].progress["a"].notes)
+        assert 1000 == len(reloaded(files)[0].progress["a"].retry_states)
 
     def begin_another(self, cursors: Cursors) -> None:
         cursors._files.leave_current()
-        cursors.hold(None)
+        cursors.set_pause_point(None)
 
     def test_the_old_one_goes_when_the_new_one_is_synced(
         self, cursors: Cursors, files: FaultyFiles
@@ -316,12 +316,12 @@ class TestGenerations:
     ) -> None:
         cursors.create("a", FLOOR)
         memory_files.open("data/cursors.2", "create").write(b"\x9ePSJ....", 0)
-        found, findings = reloaded(memory_files)
+        found, issues = reloaded(memory_files)
 
         assert ["a"] == list(found.progress)
         assert [
             "data/cursors.2: its snapshot was not written to its end; cursors.1 is used"
-        ] == list(map(str, findings))
+        ] == list(map(str, issues))
         found.sync()
         assert ["cursors.3"] == memory_files.names("data")
 
@@ -332,12 +332,12 @@ class TestGenerations:
         cursors._files._compact_at = 0
         files.fail("write", written=20)
         with pytest.raises(StorageError):
-            cursors.hold(None)
+            cursors.set_pause_point(None)
         cursors._files._compact_at = 10_000
-        cursors.hold(None)
+        cursors.set_pause_point(None)
 
         assert ["cursors.1"] == journal_names(files)
-        assert None is reloaded(files)[0].held_from
+        assert None is reloaded(files)[0].pause_point
 
     def test_if_it_cannot_even_be_removed_a_newer_one_is_begun(
         self, cursors: Cursors, files: FaultyFiles
@@ -349,11 +349,11 @@ class TestGenerations:
         with pytest.raises(StorageError):
             cursors.create("b", FLOOR)
         cursors._files._compact_at = 10_000
-        cursors.hold(None)
+        cursors.set_pause_point(None)
         found = reloaded(files)[0]
 
         assert ["a"] == list(found.progress)
-        assert None is found.held_from
+        assert None is found.pause_point
         cursors.sync()
         assert ["cursors.3"] == journal_names(files)
 
@@ -361,9 +361,9 @@ class TestGenerations:
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
-        found, findings = reloaded(files, is_synced=False)
+        found, issues = reloaded(files, is_synced=False)
 
-        assert [] == findings
+        assert [] == issues
         assert ["cursors.1", "cursors.2"] == journal_names(files)
         found.sync()
         assert ["cursors.2"] == journal_names(files)
@@ -379,11 +379,11 @@ class TestDamage:
         cursors.flush()
         cursors.create("b", FLOOR)
         memory_files.open("data/cursors.1", "write").write(b"?", at + 20)
-        found, findings = reloaded(memory_files)
+        found, issues = reloaded(memory_files)
 
         assert ["a", "b"] == list(found.progress)
         assert FLOOR == found.progress["a"].floor
-        assert [True] == [finding.is_damage for finding in findings]
+        assert [True] == [issue.is_damage for issue in issues]
         assert "cursors.bad" in memory_files.names("data")
         found.close()
         assert [] == reloaded(memory_files)[1]
@@ -393,10 +393,10 @@ class TestDamage:
         size = memory_files.open("data/cursors.1", "read").size()
         cursors.create("b", FLOOR)
         memory_files.open("data/cursors.1", "write").truncate(size + 5)
-        found, findings = reloaded(memory_files)
+        found, issues = reloaded(memory_files)
 
         assert ["a"] == list(found.progress)
-        assert [False] == [finding.is_damage for finding in findings]
+        assert [False] == [issue.is_damage for issue in issues]
         assert "cursors.bad" not in memory_files.names("data")
 
     @pytest.mark.parametrize("content", [b"", b"\x9ePS", b"?" * 100])
@@ -404,10 +404,10 @@ class TestDamage:
         self, memory_files: MemoryFiles, content: bytes
     ) -> None:
         memory_files.open("data/cursors.1", "create").write(content, 0)
-        found, findings = reloaded(memory_files)
+        found, issues = reloaded(memory_files)
 
         assert not found.has_journal
-        assert [content[:1] == b"?"] * bool(content) == [finding.is_damage for finding in findings]
+        assert [content[:1] == b"?"] * bool(content) == [issue.is_damage for issue in issues]
         found.begin(NEXT_SEQ)
         found.sync()
         assert "cursors.2" in memory_files.names("data")

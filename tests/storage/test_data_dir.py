@@ -11,8 +11,8 @@ from tests.storage.frames import WALL_NS, frames, open_topic, read_all
 
 from penstock.common.errors import DataPathError, StorageError
 from penstock.storage import DataPath, LogSettings, RealFiles
-from penstock.storage.data_dir import Marker, read_marker, write_marker
-from penstock.storage.topic_storage import LastEnd
+from penstock.storage.data_dir import FormatFile, read_format_file, write_format_file
+from penstock.storage.topic_storage import LastShutdown
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 from penstock.testing.files import Operation
 
@@ -135,8 +135,8 @@ class TestTopics:
         opened = DataPath.open(data_path, SETTINGS)
         assert sorted(NAMES) == opened.topics()
         for name in NAMES:
-            store, findings = opened.open_topic(name, wall_ns=WALL_NS)
-            assert ([name], []) == (read_all(store.log), findings)
+            store, issues = opened.open_topic(name, wall_ns=WALL_NS)
+            assert ([name], []) == (read_all(store.log), issues)
         opened.close()
         assert {"penstock.format", "topics"} == set(os.listdir(data_path))
 
@@ -161,10 +161,10 @@ class TestTopics:
             files.fail(operation, error=errno.ENOSPC)
             with pytest.raises(StorageError, match="No space left on device"):
                 opened.open_topic("t", wall_ns=WALL_NS)
-        store, findings = opened.open_topic("t", wall_ns=WALL_NS)
+        store, issues = opened.open_topic("t", wall_ns=WALL_NS)
         store.log.append(frames("a"), WALL_NS)
 
-        assert [] == findings
+        assert [] == issues
         assert ["a"] == read_all(store.log)
 
     def test_a_closed_topic_can_be_opened_again(self, memory_files: MemoryFiles) -> None:
@@ -282,7 +282,7 @@ class TestClosing:
             store.log.append(frames(name), WALL_NS)
         opened.close()
 
-        marker = read_marker(RealFiles(), data_path)
+        marker = read_format_file(RealFiles(), data_path)
         assert marker is not None
         assert not marker.is_open
         RealFiles().lock(data_path).close()
@@ -302,7 +302,7 @@ class TestClosing:
             opened.close()
 
         assert all(store.is_closed for store in stores)
-        marker = read_marker(memory_files, "data")
+        marker = read_format_file(memory_files, "data")
         assert marker is not None
         assert marker.is_open
         memory_files.lock("data")
@@ -315,12 +315,12 @@ class TestAfterAPowerLoss:
         for name in "ab":
             opened.open_topic(name, wall_ns=WALL_NS)
         opened.close()
-        write_marker(memory_files, "data", Marker("another boot", is_open=True))
+        write_format_file(memory_files, "data", FormatFile("another boot", is_open=True))
         return memory_files
 
     def skips_numbers(self, opened: DataPath, name: str) -> bool:
-        _, findings = opened.open_topic(name, wall_ns=WALL_NS + 1_000_000)
-        return bool(findings)
+        _, issues = opened.open_topic(name, wall_ns=WALL_NS + 1_000_000)
+        return bool(issues)
 
     def test_every_topic_is_treated_with_care(self, power_lost: MemoryFiles) -> None:
         opened = DataPath.open("data", SETTINGS, power_lost)
@@ -349,9 +349,9 @@ class TestAfterAPowerLoss:
             self.skips_numbers(opened, name)
         power_lost.crash()
         opened = DataPath.open("data", SETTINGS, power_lost)
-        _, findings = opened.open_topic("a", wall_ns=WALL_NS + 2_000_000)
+        _, issues = opened.open_topic("a", wall_ns=WALL_NS + 2_000_000)
 
-        assert [] == findings
+        assert [] == issues
 
 
 def test_five_hundred_topics_do_with_few_open_files(data_path: str) -> None:
@@ -372,16 +372,18 @@ def test_five_hundred_topics_do_with_few_open_files(data_path: str) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.parametrize("marker", [Marker("boot-1", is_open=True), Marker("b", is_open=False)])
-def test_what_is_written_is_read_back(memory_files: MemoryFiles, marker: Marker) -> None:
-    write_marker(memory_files, "data", marker)
+@pytest.mark.parametrize(
+    "marker", [FormatFile("boot-1", is_open=True), FormatFile("b", is_open=False)]
+)
+def test_what_is_written_is_read_back(memory_files: MemoryFiles, marker: FormatFile) -> None:
+    write_format_file(memory_files, "data", marker)
 
-    assert marker == read_marker(memory_files, "data")
+    assert marker == read_format_file(memory_files, "data")
     assert ["penstock.format"] == memory_files.names("data")
 
 
 def test_without_a_file_there_is_none(memory_files: MemoryFiles) -> None:
-    assert None is read_marker(memory_files, "data")
+    assert None is read_format_file(memory_files, "data")
 
 
 @pytest.mark.parametrize(
@@ -401,32 +403,32 @@ def test_another_file_or_format_is_refused(
     memory_files.open("data/penstock.format", "create").write(text.encode(), 0)
 
     with pytest.raises(DataPathError) as raised:
-        read_marker(memory_files, "data")
+        read_format_file(memory_files, "data")
     assert message == str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("marker", "expected"),
     [
-        (Marker("today", is_open=False), LastEnd.CLEAN),
-        (Marker("yesterday", is_open=False), LastEnd.CLEAN),
-        (Marker("today", is_open=True), LastEnd.CRASH),
-        (Marker("yesterday", is_open=True), LastEnd.POWER_LOSS),
+        (FormatFile("today", is_open=False), LastShutdown.CLEAN),
+        (FormatFile("yesterday", is_open=False), LastShutdown.CLEAN),
+        (FormatFile("today", is_open=True), LastShutdown.CRASH),
+        (FormatFile("yesterday", is_open=True), LastShutdown.POWER_LOSS),
     ],
 )
-def test_it_tells_how_the_last_run_ended(marker: Marker, expected: LastEnd) -> None:
-    assert expected is marker.last_end("today")
+def test_it_tells_how_the_last_run_ended(marker: FormatFile, expected: LastShutdown) -> None:
+    assert expected is marker.last_shutdown("today")
 
 
 def test_replacing_it_leaves_a_whole_one_at_every_moment(memory_files: MemoryFiles) -> None:
-    old, new = Marker("old", is_open=False), Marker("new", is_open=True)
+    old, new = FormatFile("old", is_open=False), FormatFile("new", is_open=True)
     files = FaultyFiles(memory_files)
-    write_marker(files, "data", old)
+    write_format_file(files, "data", old)
     for changes in range(6):
         files.crash_after(changes, written=7)
         try:
-            write_marker(files, "data", new)
+            write_format_file(files, "data", new)
         except SimulatedCrash:
             files.heal()
-        assert read_marker(files, "data") in (old, new)
-    assert new == read_marker(files, "data")
+        assert read_format_file(files, "data") in (old, new)
+    assert new == read_format_file(files, "data")

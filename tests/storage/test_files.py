@@ -11,7 +11,14 @@ from tests.storage.frames import WALL_NS, frames
 from penstock.common.errors import StorageError
 from penstock.storage import BackgroundRemover, DataPath, LogSettings
 from penstock.storage import files as files_module
-from penstock.storage.files import FilePool, Handle, RealFiles, append_to, storage_error, write_all
+from penstock.storage.files import (
+    FilePool,
+    Handle,
+    RealFiles,
+    append_and_sync,
+    storage_error,
+    write_all,
+)
 from penstock.testing import FaultyFiles, MemoryFiles
 from penstock.testing.waiting import wait_until
 
@@ -73,8 +80,8 @@ class TestWriteAll:
 
 
 def test_appending_makes_the_file_if_need_be(memory_files: MemoryFiles) -> None:
-    append_to(memory_files, "data/file", [b"a", b"b"])
-    append_to(memory_files, "data/file", [b"c"])
+    append_and_sync(memory_files, "data/file", [b"a", b"b"])
+    append_and_sync(memory_files, "data/file", [b"c"])
 
     assert b"abc" == memory_files.open("data/file", "read").read(0, 10)
 

@@ -186,7 +186,7 @@ def test_logs_that_wait_are_synced_in_the_order_of_their_requests(
         for log in logs:
             log.append(frames("a"), WALL_NS)
             owner.commit.request(log, done.append)
-        begun = [log for log in logs if log.sync_asked_seq == log.next_seq]
+        begun = [log for log in logs if log.sync_requested_seq == log.next_seq]
 
         assert logs[:RUNNING_MAX] == begun
     owner.run_until(lambda: len(done) == count)

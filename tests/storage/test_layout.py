@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.storage import layout
-from penstock.storage.layout import Finding
+from penstock.storage.layout import Issue
 
 
 def test_names_of_segments_sort_as_their_numbers_do() -> None:
@@ -34,12 +34,12 @@ def test_a_name_is_told_from_its_like() -> None:
     ],
 )
 def test_what_a_log_makes_is_known(name: str) -> None:
-    assert layout.is_known_in_topic(name)
+    assert layout.is_topic_file(name)
 
 
 @pytest.mark.parametrize("name", ["1.log", "notes.txt", "cursors", "cursors.x", "x" * 20 + ".log"])
 def test_what_it_does_not_make_is_not(name: str) -> None:
-    assert not layout.is_known_in_topic(name)
+    assert not layout.is_topic_file(name)
 
 
 @pytest.mark.parametrize(
@@ -51,38 +51,38 @@ def test_what_it_does_not_make_is_not(name: str) -> None:
     ],
 )
 def test_queues_of_another_nsqd_are_recognised(name: str) -> None:
-    assert layout.is_another_nsqds(name)
+    assert layout.is_nsq_queue_file(name)
 
 
 @pytest.mark.parametrize("name", ["nsqd.dat", "nsqd.123.dat", "topics", "penstock.format"])
 def test_other_files_are_not_taken_for_them(name: str) -> None:
-    assert not layout.is_another_nsqds(name)
+    assert not layout.is_nsq_queue_file(name)
 
 
 def test_a_topic_that_is_being_removed_is_recognised() -> None:
-    assert 7 == layout.maybe_removed(layout.removed_name("orders", 7))
-    assert layout.maybe_removed("orders") is None
-    assert layout.maybe_removed(layout.removed_name("no topic", 1)) is None
-    assert layout.maybe_removed("orders~removed-x") is None
+    assert 7 == layout.maybe_removal_number(layout.removed_name("orders", 7))
+    assert layout.maybe_removal_number("orders") is None
+    assert layout.maybe_removal_number(layout.removed_name("no topic", 1)) is None
+    assert layout.maybe_removal_number("orders~removed-x") is None
 
 
 @pytest.mark.parametrize(
-    ("finding", "line"),
+    ("issue", "line"),
     [
-        (Finding("f", "is odd", is_damage=True), "f: is odd"),
+        (Issue("f", "is odd", is_damage=True), "f: is odd"),
         (
-            Finding("f", "is odd", is_damage=True, first_byte=10, end_byte=20),
+            Issue("f", "is odd", is_damage=True, first_byte=10, end_byte=20),
             "f: is odd (bytes 10 to 19)",
         ),
         (
-            Finding("f", "is odd", True, 10, 20, 5, 8),
+            Issue("f", "is odd", True, 10, 20, 5, 8),
             "f: is odd (bytes 10 to 19, messages 5 to 7)",
         ),
         (
-            Finding("f", "is odd", is_damage=True, first_seq=5),
+            Issue("f", "is odd", is_damage=True, first_seq=5),
             "f: is odd (messages 5 and on)",
         ),
     ],
 )
-def test_it_says_what_it_knows(finding: Finding, line: str) -> None:
-    assert line == str(finding)
+def test_it_says_what_it_knows(issue: Issue, line: str) -> None:
+    assert line == str(issue)

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from tests.seeds import fresh_random
 
 from penstock.common.errors import StorageError
-from penstock.storage import DataPath, LogSettings, Note, Progress, check_data_path
+from penstock.storage import DataPath, LogSettings, Progress, RetryState, check_data_path
 from penstock.storage import index as index_module
 from penstock.storage import topic_log as topic_log_module
 from penstock.storage.fsync import FsyncJob, run_job
@@ -66,7 +66,7 @@ class ChannelModel:
         self.finished: set[int] = set()
         self.flushed: set[int] = set()
         self.synced: set[int] = set()
-        self.notes: dict[int, set[Note]] = {}
+        self.retry_states: dict[int, set[RetryState]] = {}
         self.flushed_notes: set[int] = set()
         self.is_synced = False
         """Whether its creation, and every move since, is synced."""
@@ -77,8 +77,8 @@ class ChannelModel:
         model = cls(progress.floor)
         model.finished = {seq for seq in seqs if progress.is_finished(seq, seq + 1)}
         model.flushed = set(model.finished)
-        model.notes = {seq: {note} for seq, note in progress.notes.items()}
-        model.flushed_notes = set(model.notes)
+        model.retry_states = {seq: {note} for seq, note in progress.retry_states.items()}
+        model.flushed_notes = set(model.retry_states)
         return model
 
 
@@ -237,9 +237,9 @@ class LogMachine(RuleBasedStateMachine):
     def note(self, channel: str, pick: int, attempts: int) -> None:
         for seq in self.picked({pick}):
             if channel in self.channels and seq not in self.channels[channel].finished:
-                note = Note(attempts, self.wall_ns)
-                self.store.cursors.note(channel, seq, note)
-                self.channels[channel].notes.setdefault(seq, set()).add(note)
+                note = RetryState(attempts, self.wall_ns)
+                self.store.cursors.set_retry_state(channel, seq, note)
+                self.channels[channel].retry_states.setdefault(seq, set()).add(note)
 
     @rule()
     def flush(self) -> None:
@@ -248,7 +248,7 @@ class LogMachine(RuleBasedStateMachine):
             assert not self.store.cursors.dirty
             for channel in self.channels.values():
                 channel.flushed = set(channel.finished)
-                channel.flushed_notes = set(channel.notes)
+                channel.flushed_notes = set(channel.retry_states)
 
     @precondition(lambda self: self.cursors_sync is None)
     @rule()
@@ -310,7 +310,7 @@ class LogMachine(RuleBasedStateMachine):
             self.data_path.close()
             for channel in self.channels.values():
                 channel.flushed = set(channel.finished)
-                channel.flushed_notes = set(channel.notes)
+                channel.flushed_notes = set(channel.retry_states)
             self.synced_seq = self.used_seq
         self.end_process(power=False)
 
@@ -320,7 +320,7 @@ class LogMachine(RuleBasedStateMachine):
 
         assert [] == self.damage()
         self.open()
-        assert [] == self.findings
+        assert [] == self.issues
         self.compare(power=False)
 
     # Crashes, and what must hold after them
@@ -358,11 +358,11 @@ class LogMachine(RuleBasedStateMachine):
         self.log_sync = self.cursors_sync = None
         self.wall_ns += STEP_NS
         self.data_path = DataPath.open("data", LOG_SETTINGS, self.files)
-        self.store, self.findings = self.data_path.open_topic(TOPIC, wall_ns=self.wall_ns)
+        self.store, self.issues = self.data_path.open_topic(TOPIC, wall_ns=self.wall_ns)
 
     def damage(self) -> list[str]:
-        findings = check_data_path("data", self.memory)
-        return [str(finding) for finding in findings if finding.is_damage]
+        issues = check_data_path("data", self.memory)
+        return [str(issue) for issue in issues if issue.is_damage]
 
     def compare(self, *, power: bool) -> None:
         log = self.store.log
@@ -401,9 +401,9 @@ class LogMachine(RuleBasedStateMachine):
         finished = {seq for seq in stored if progress.is_finished(seq, seq + 1)}
         assert (model.synced if power else model.flushed) & stored <= finished
         assert all(seq in model.finished or seq < model.floor for seq in finished)
-        assert all(note in model.notes[seq] for seq, note in progress.notes.items())
+        assert all(note in model.retry_states[seq] for seq, note in progress.retry_states.items())
         if not power:
-            assert (model.flushed_notes & stored) - finished <= progress.notes.keys()
+            assert (model.flushed_notes & stored) - finished <= progress.retry_states.keys()
 
     def believe_what_is_there(self) -> None:
         log, cursors = self.store.log, self.store.cursors
@@ -460,7 +460,7 @@ def test_the_log_and_the_model_agree(shard: int, monkeypatch: pytest.MonkeyPatch
         settings=settings(
             max_examples=EXAMPLES // SHARDS,
             stateful_step_count=STEPS,
-            # Explaining a failure traces every line, which takes longer than finding it.
+            # Explaining a failure traces every line, which takes longer than issue it.
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
             database=None,

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.storage.progress import Note, Progress, RangeSet, runs_of
+from penstock.storage.progress import Progress, RangeSet, RetryState, to_ranges
 
 numbers = st.integers(0, 60)
 ranges = st.tuples(numbers, numbers)
@@ -43,7 +43,7 @@ class TestRangeSet:
         assert max(plain, default=-1) + 1 == ranges.end
         assert len(inside & plain) == ranges.count(first, end)
         assert (inside <= plain) == ranges.covers(first, end)
-        assert runs_of(list(inside - plain)) == ranges.gaps(first, end)
+        assert to_ranges(list(inside - plain)) == ranges.gaps(first, end)
 
         ranges.drop_below(floor)
 
@@ -62,14 +62,14 @@ class TestRangeSet:
 
 class TestRunsOf:
     def test_no_numbers_make_no_run(self) -> None:
-        assert [] == runs_of([])
+        assert [] == to_ranges([])
 
     def test_a_number_that_comes_twice_does_not_hide_one_that_is_missing(self) -> None:
-        assert [(1, 2), (3, 4)] == runs_of([1, 1, 3])
+        assert [(1, 2), (3, 4)] == to_ranges([1, 1, 3])
 
     @given(st.lists(numbers))
     def test_runs_hold_the_numbers_and_no_others(self, seqs: list[int]) -> None:
-        runs = runs_of(seqs)
+        runs = to_ranges(seqs)
 
         assert sorted(set(seqs)) == [number for first, end in runs for number in range(first, end)]
         assert all(before[1] < after[0] for before, after in pairwise(runs))
@@ -90,8 +90,8 @@ def test_many_ranges_at_once_are_the_same_as_one_by_one(
     assert list(one_by_one) == list(at_once)
     for number in range(25):
         is_in = at_once.covers(number, number + 1)
-        assert is_in == (at_once.first_outside(number) > number)
-        assert not at_once.covers(at_once.first_outside(number), at_once.first_outside(number) + 1)
+        assert is_in == (at_once.next_missing(number) > number)
+        assert not at_once.covers(at_once.next_missing(number), at_once.next_missing(number) + 1)
     assert one_by_one.total == at_once.total
 
 
@@ -132,12 +132,12 @@ class TestFinishing:
             number for part in progress.open_ranges(first, end) for number in range(*part)
         ]
         assert sorted(asked - plain) == open_numbers
-        assert max(plain, default=-1) + 1 <= progress.known_end
+        assert max(plain, default=-1) + 1 <= progress.next_unused_seq
 
     @given(st.lists(numbers))
     def test_one_by_one_or_in_runs_is_the_same(self, seqs: list[int]) -> None:
         in_runs, one_by_one = Progress(5), Progress(5)
-        for first, end in runs_of(seqs):
+        for first, end in to_ranges(seqs):
             in_runs.finish(first, end)
         for seq in seqs:
             one_by_one.finish(seq, seq + 1)
@@ -150,34 +150,34 @@ class TestNotes:
     def test_a_note_goes_with_its_message(self) -> None:
         progress = Progress(0)
         for seq in (1, 2, 3):
-            progress.note(seq, Note(seq, 0))
+            progress.set_retry_state(seq, RetryState(seq, 0))
 
         progress.finish(2, 3)
-        assert {1: Note(1, 0), 3: Note(3, 0)} == progress.notes
+        assert {1: RetryState(1, 0), 3: RetryState(3, 0)} == progress.retry_states
 
         progress.finish(0, 100)
-        assert {} == progress.notes
+        assert {} == progress.retry_states
 
     def test_a_finished_message_takes_no_note(self) -> None:
         progress = Progress(5)
         progress.finish(7, 8)
-        progress.note(7, Note(1, 0))
-        progress.note(2, Note(1, 0))
+        progress.set_retry_state(7, RetryState(1, 0))
+        progress.set_retry_state(2, RetryState(1, 0))
 
-        assert {} == progress.notes
+        assert {} == progress.retry_states
 
     def test_a_noted_number_is_known(self) -> None:
         progress = Progress(5)
-        progress.note(8, Note(1, 0))
+        progress.set_retry_state(8, RetryState(1, 0))
 
-        assert 9 == progress.known_end
+        assert 9 == progress.next_unused_seq
 
 
 def test_a_reset_begins_again() -> None:
     progress = Progress(5)
     progress.finish(7, 9)
-    progress.note(6, Note(2, 0))
+    progress.set_retry_state(6, RetryState(2, 0))
     progress.reset(3)
 
-    assert (3, {}, []) == (progress.floor, progress.notes, list(progress.finished_ranges()))
+    assert (3, {}, []) == (progress.floor, progress.retry_states, list(progress.finished_ranges()))
     assert [(3, 10)] == progress.open_ranges(0, 10)

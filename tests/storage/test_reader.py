@@ -9,10 +9,10 @@ from tests.storage.frames import WALL_NS, frames, open_topic, read_all
 
 from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage import (
-    FoundBatch,
     LogReader,
     LogSettings,
     Read,
+    StoredBatch,
     TopicLog,
     Trimmed,
     split_frames,
@@ -36,7 +36,7 @@ def files(memory_files: MemoryFiles) -> FaultyFiles:
     return FaultyFiles(memory_files)
 
 
-def read_some(reader: LogReader, max_bytes: int = PIECE) -> list[FoundBatch] | None:
+def read_some(reader: LogReader, max_bytes: int = PIECE) -> list[StoredBatch] | None:
     """One piece; None if there is none."""
     read = reader.next_read(max_bytes)
     return None if read is None else reader.take(read, read.run())

@@ -7,7 +7,7 @@ from tests.storage.frames import bodies_in, frames
 
 from penstock.storage.batch import HEADER_BYTES
 from penstock.storage.files import FilePool
-from penstock.storage.layout import Finding
+from penstock.storage.layout import Issue
 from penstock.storage.segment import Segment
 from penstock.storage.topic_storage import Loaded, load_segments
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
@@ -62,7 +62,7 @@ class TestCleanSegments:
         change(memory_files, 0, bytes(positions[-1]))
         loaded = load(memory_files)
 
-        assert [] == loaded.findings
+        assert [] == loaded.issues
         assert 103 == loaded.next_seq
         assert [True] == [segment.is_synced for segment in loaded.segments]
 
@@ -81,7 +81,7 @@ class TestAfterACrash:
         write_segment(memory_files, "ab", "c")
         loaded = load(memory_files)
 
-        assert [] == loaded.findings
+        assert [] == loaded.issues
         assert {100: "a", 101: "b", 102: "c"} == stored(loaded)
         assert not loaded.segments[0].is_synced
 
@@ -111,9 +111,9 @@ class TestAfterACrash:
         assert 102 == loaded.next_seq
         assert last_at == memory_files.open(PATH, "read").size()
         assert [(last_at, last_at + kept, False)] * bool(kept) == [
-            (finding.first_byte, finding.end_byte, finding.is_damage) for finding in loaded.findings
+            (issue.first_byte, issue.end_byte, issue.is_damage) for issue in loaded.issues
         ]
-        assert [] == load(memory_files).findings
+        assert [] == load(memory_files).issues
 
     def test_unfinished_files_are_removed(self, memory_files: MemoryFiles) -> None:
         write_segment(memory_files, "a", settle=True)
@@ -142,7 +142,7 @@ class TestAfterACrash:
         loaded = load(memory_files)
 
         assert {100: "a", 101: "b"} == stored(loaded)
-        assert [False] == [finding.is_damage for finding in loaded.findings]
+        assert [False] == [issue.is_damage for issue in loaded.issues]
         assert positions[1] == memory_files.open(PATH, "read").size()
 
 
@@ -156,7 +156,7 @@ class TestDamage:
         assert {100: "a", 103: "d", 104: "e"} == stored(loaded)
         assert damaged == content(memory_files, PATH + ".bad")
         assert [
-            Finding(
+            Issue(
                 PATH,
                 "the frames do not match their checksum; moved to 00000000000000000100.log.bad",
                 is_damage=True,
@@ -165,7 +165,7 @@ class TestDamage:
                 first_seq=101,
                 end_seq=103,
             )
-        ] == loaded.findings
+        ] == loaded.issues
         assert [(100, 101), (103, 105)] == [
             (segment.first_seq, segment.next_seq) for segment in loaded.segments
         ]
@@ -183,9 +183,9 @@ class TestDamage:
 
         assert expected == stored(loaded)
         assert [(True, 100 + which)] == [
-            (finding.is_damage, finding.first_seq) for finding in loaded.findings
+            (issue.is_damage, issue.first_seq) for issue in loaded.issues
         ]
-        assert [] == load(memory_files).findings
+        assert [] == load(memory_files).issues
         assert expected == stored(load(memory_files))
 
     def test_two_damages_leave_three_segments(self, memory_files: MemoryFiles) -> None:
@@ -196,7 +196,7 @@ class TestDamage:
 
         assert {100: "a", 102: "c", 104: "e"} == stored(loaded)
         assert [(101, 102), (103, 104)] == [
-            (finding.first_seq, finding.end_seq) for finding in loaded.findings
+            (issue.first_seq, issue.end_seq) for issue in loaded.issues
         ]
 
     def test_numbers_in_a_damaged_batch_at_the_end_are_not_used_again(
@@ -214,9 +214,7 @@ class TestDamage:
         loaded = load(memory_files)
 
         assert (101, True) == (loaded.next_seq, loaded.is_tail_lost)
-        assert [(101, None)] == [
-            (finding.first_seq, finding.end_seq) for finding in loaded.findings
-        ]
+        assert [(101, None)] == [(issue.first_seq, issue.end_seq) for issue in loaded.issues]
 
     def test_a_segment_that_is_all_damage_goes(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "a")
@@ -237,7 +235,7 @@ class TestDamage:
         assert {100: "a"} == stored(loaded)
         assert 103 == loaded.next_seq
         assert [(True, 101, 103)] == [
-            (finding.is_damage, finding.first_seq, finding.end_seq) for finding in loaded.findings
+            (issue.is_damage, issue.first_seq, issue.end_seq) for issue in loaded.issues
         ]
 
     def test_before_the_first_batch_it_costs_none(self, memory_files: MemoryFiles) -> None:
@@ -245,11 +243,11 @@ class TestDamage:
         segment.handle.create().write(b"what is this", 0)
         segment.end = len(b"what is this")
         segment.append(b"".join(frames("a", "b")), 2, 1, 0)
-        (damage,) = load(memory_files).findings
+        (damage,) = load(memory_files).issues
 
         assert str(damage).endswith(f"moved to {FIRST_SEQ:020}.log.bad (bytes 0 to 11)")
         assert {100: "a", 101: "b"} == stored(load(memory_files))
-        assert [] == load(memory_files).findings
+        assert [] == load(memory_files).issues
 
     def test_numbers_that_repeat_are_damage(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "abc")
@@ -260,7 +258,7 @@ class TestDamage:
 
         assert {100: "a", 101: "b", 102: "c"} == stored(loaded)
         assert ["a batch repeats message numbers; moved to 00000000000000000100.log.bad"] == [
-            finding.problem for finding in loaded.findings
+            issue.problem for issue in loaded.issues
         ]
 
 

@@ -145,7 +145,7 @@ class TestDamage:
         assert ["a", "c"] == bench.read(100)
         assert ["c"] == bench.read(101)
         assert [(second_at, 2 * second_at)] == [
-            (finding.first_byte, finding.end_byte) for finding in bench.segment.damage
+            (issue.first_byte, issue.end_byte) for issue in bench.segment.damage
         ]
 
     def test_at_the_end_there_is_nothing_after_it(self, bench: Bench) -> None:
@@ -158,7 +158,7 @@ class TestDamage:
         bench.memory.open(bench.segment.handle.path, "write").truncate(bench.segment.end - 1)
 
         assert ["a", "b"] == bench.read(100)
-        assert [True] == [finding.is_damage for finding in bench.segment.damage]
+        assert [True] == [issue.is_damage for issue in bench.segment.damage]
 
 
 class TestFailingWrites:

@@ -238,22 +238,22 @@ def test_damage_is_stepped_over_and_told(log: TopicLog, memory_files: MemoryFile
     assert ["a", "c"] == read_all(log)
     assert ["c"] == read_all(log, FIRST_SEQ + 1)
     assert [(path, FIRST_SEQ + 1, FIRST_SEQ + 2)] == [
-        (finding.path, finding.first_seq, finding.end_seq) for finding in log.damage
+        (issue.path, issue.first_seq, issue.end_seq) for issue in log.damage
     ]
 
 
 class TestSyncing:
     def test_synced_is_what_was_appended_before(self, log: TopicLog) -> None:
         log.append(frames("a", "b"), 1)
-        assert (FIRST_SEQ, FIRST_SEQ) == (log.sync_asked_seq, log.synced_seq)
+        assert (FIRST_SEQ, FIRST_SEQ) == (log.sync_requested_seq, log.synced_seq)
 
         job = log.begin_sync()
-        assert FIRST_SEQ + 2 == log.sync_asked_seq
+        assert FIRST_SEQ + 2 == log.sync_requested_seq
         log.append(frames("c"), 1)
         job.run()
         log.end_sync(job, None)
 
-        assert (FIRST_SEQ + 2, FIRST_SEQ + 2) == (log.sync_asked_seq, log.synced_seq)
+        assert (FIRST_SEQ + 2, FIRST_SEQ + 2) == (log.sync_requested_seq, log.synced_seq)
 
     def test_every_segment_that_needs_it_is_synced(
         self, small_log: TopicLog, memory_files: MemoryFiles
@@ -314,7 +314,7 @@ class TestSyncing:
             with pytest.raises(StorageError, match="cannot sync data/topics/t: Input/output error"):
                 log.sync()
             assert FIRST_SEQ + 1 == log.synced_seq
-            assert FIRST_SEQ + 1 == log.sync_asked_seq
+            assert FIRST_SEQ + 1 == log.sync_requested_seq
             assert log.needs_retry
             with pytest.raises(StorageError, match="cannot sync"):
                 log.append(frames("refused"), 1)

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 from tests.storage.frames import WALL_NS, frames, open_topic, read_all
 
-from penstock.storage import DataPath, Files, Finding, LogSettings, TopicStore, close_stores
-from penstock.storage.topic_storage import SKIPPED_NUMBERS
+from penstock.storage import DataPath, Files, Issue, LogSettings, TopicStore, close_stores
+from penstock.storage.topic_storage import SKIPPED_SEQS
 from penstock.testing import FaultyFiles, MemoryFiles
 
 FIRST_SEQ = WALL_NS // 1000
@@ -19,7 +19,7 @@ SMALL = LogSettings(max_bytes_per_file=70)
 
 def reopened(
     files: MemoryFiles, *, wall_ns: int = WALL_NS + SECOND_NS
-) -> tuple[TopicStore, list[Finding]]:
+) -> tuple[TopicStore, list[Issue]]:
     data_path = DataPath.open("data", SMALL, files)
     return data_path.open_topic("t", wall_ns=wall_ns)
 
@@ -41,9 +41,9 @@ def flip_byte(files: MemoryFiles, path: str, position: int) -> None:
 
 def test_after_a_crash_numbers_go_on(store: TopicStore, memory_files: MemoryFiles) -> None:
     memory_files.crash()
-    found, findings = reopened(memory_files)
+    found, issues = reopened(memory_files)
 
-    assert [] == findings
+    assert [] == issues
     assert FIRST_SEQ + 4 == found.log.next_seq == store.log.next_seq
 
 
@@ -69,11 +69,11 @@ def test_after_a_power_loss_numbers_that_may_have_been_used_are_skipped(
     store.cursors.sync()
     memory_files._boots += 1
     memory_files.crash()
-    found, findings = reopened(memory_files, wall_ns=wall_ns)
-    skipped = (FIRST_SEQ + 4, FIRST_SEQ + 4 + SKIPPED_NUMBERS)
+    found, issues = reopened(memory_files, wall_ns=wall_ns)
+    skipped = (FIRST_SEQ + 4, FIRST_SEQ + 4 + SKIPPED_SEQS)
 
     assert skipped[1] == found.log.next_seq
-    assert [skipped] == [(finding.first_seq, finding.end_seq) for finding in findings]
+    assert [skipped] == [(issue.first_seq, issue.end_seq) for issue in issues]
     assert [skipped] == found.log.gaps(FIRST_SEQ, 2 * skipped[1])
     still_open = found.cursors.progress["c"].open_ranges(FIRST_SEQ, skipped[1])
     assert [(FIRST_SEQ, FIRST_SEQ + 4)] == still_open
@@ -100,10 +100,10 @@ def test_skipped_numbers_stay_skipped(store: TopicStore, memory_files: MemoryFil
     memory_files.crash()
     reopened(memory_files)
     memory_files.crash()
-    found, findings = reopened(memory_files, wall_ns=WALL_NS)
+    found, issues = reopened(memory_files, wall_ns=WALL_NS)
 
-    assert FIRST_SEQ + 4 + SKIPPED_NUMBERS == found.log.next_seq
-    assert [] == findings
+    assert FIRST_SEQ + 4 + SKIPPED_SEQS == found.log.next_seq
+    assert [] == issues
 
 
 def test_numbers_that_a_channel_speaks_of_are_not_used_again(
@@ -141,7 +141,7 @@ def test_a_damaged_end_of_unknown_length_is_skipped(
     found, _ = reopened(memory_files)
 
     assert list("abc") == read_all(found.log)
-    assert FIRST_SEQ + 3 + SKIPPED_NUMBERS == found.log.next_seq
+    assert FIRST_SEQ + 3 + SKIPPED_SEQS == found.log.next_seq
     assert store.log.next_seq < found.log.next_seq
 
 
@@ -152,14 +152,14 @@ class TestWithoutAJournal:
         store.close()
         memory_files.crash()
         memory_files.remove(f"{FOLDER}/cursors.1")
-        found, findings = reopened(memory_files)
+        found, issues = reopened(memory_files)
 
-        assert FIRST_SEQ == found.cursors.held_from
+        assert FIRST_SEQ == found.cursors.pause_point
         assert {} == found.cursors.progress
         assert FIRST_SEQ + 4 == found.log.next_seq
         assert [
             "the journal of the channels is missing; all messages are kept for new channels"
-        ] == [finding.problem for finding in findings]
+        ] == [issue.problem for issue in issues]
 
     def test_a_damaged_one_does_the_same(
         self, store: TopicStore, memory_files: MemoryFiles
@@ -168,32 +168,32 @@ class TestWithoutAJournal:
         memory_files.crash()
         journal = memory_files.open(f"{FOLDER}/cursors.1", "write")
         journal.write(b"?" * journal.size(), 0)
-        found, findings = reopened(memory_files)
+        found, issues = reopened(memory_files)
 
-        assert FIRST_SEQ == found.cursors.held_from
-        assert all(finding.is_damage for finding in findings)
-        assert 2 == len(findings)
+        assert FIRST_SEQ == found.cursors.pause_point
+        assert all(issue.is_damage for issue in issues)
+        assert 2 == len(issues)
 
     def test_without_messages_the_topic_was_being_created(self, memory_files: MemoryFiles) -> None:
         DataPath.open("data", SMALL, memory_files).close()
         memory_files.make_folder(FOLDER)
-        found, findings = reopened(memory_files)
+        found, issues = reopened(memory_files)
 
-        assert [] == findings
-        assert FIRST_SEQ + 1_000_000 == found.log.next_seq == found.cursors.held_from
+        assert [] == issues
+        assert FIRST_SEQ + 1_000_000 == found.log.next_seq == found.cursors.pause_point
 
 
 def test_damaged_messages_do_not_move_what_a_topic_without_channels_holds(
     store: TopicStore, memory_files: MemoryFiles
 ) -> None:
     store.cursors.remove("c")
-    store.cursors.hold(FIRST_SEQ + 3)
+    store.cursors.set_pause_point(FIRST_SEQ + 3)
     memory_files.crash()
     flip_byte(memory_files, SEGMENT, 60)
-    found, findings = reopened(memory_files)
+    found, issues = reopened(memory_files)
 
-    assert [True] == [finding.is_damage for finding in findings]
-    assert FIRST_SEQ + 3 == found.cursors.held_from
+    assert [True] == [issue.is_damage for issue in issues]
+    assert FIRST_SEQ + 3 == found.cursors.pause_point
 
 
 def test_closing_closes_both(store: TopicStore) -> None:
@@ -223,7 +223,7 @@ class TestClosingMany:
         _, stores = self.opened(memory_files)
 
         assert [["a"]] * 200 == [read_all(store.log) for store in stores]
-        assert {FIRST_SEQ + 1 + SKIPPED_NUMBERS} == {
+        assert {FIRST_SEQ + 1 + SKIPPED_SEQS} == {
             store.cursors.progress["c"].floor for store in stores
         }
 

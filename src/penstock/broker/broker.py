@@ -16,7 +16,7 @@ from penstock.broker.topic import Topic
 from penstock.common import names
 from penstock.common.clock import MILLISECOND_NS, Clock
 from penstock.common.errors import InternalError, LimitReachedError, ProtocolError, StorageError
-from penstock.storage import DataPath, Finding, TopicStore, close_stores
+from penstock.storage import DataPath, Issue, TopicStore, close_stores
 
 __all__ = ["Broker"]
 
@@ -50,7 +50,7 @@ class Broker:
         """`sample` draws uniformly from [0, 1) for subscribers that want only a share."""
         self.topics: dict[str, Topic] = {}
         self.destinations = _Destinations(self._destination)
-        self.findings: list[Finding] = []  # what recovery had to mend
+        self.findings: list[Issue] = []  # what recovery had to mend
         self.exiting = False
         self.draining = False
         self._settings = settings
@@ -204,10 +204,10 @@ class Broker:
         stores = [topic.store for topic in topics if topic.store is not None]
         return failures + close_stores(stores)
 
-    def probe_logs(self) -> list[Finding | StorageError]:
+    def probe_logs(self) -> list[Issue | StorageError]:
         """To be called every few seconds: tries whether a log that failed can be written again.
         Returns the damage that reading has found and skipped, and failures."""
-        findings: list[Finding] = []
+        findings: list[Issue] = []
 
         def probe(topic: Topic) -> None:
             if topic.store is not None:

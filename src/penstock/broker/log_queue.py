@@ -31,11 +31,11 @@ from penstock.storage import (
     READ_BYTES,
     Cursors,
     DeferredBatch,
-    Note,
     RangeSet,
+    RetryState,
     Run,
     TopicLog,
-    runs_of,
+    to_ranges,
 )
 
 __all__ = ["LogBacklog"]
@@ -183,7 +183,9 @@ class LogBacklog(Backlog):
         """Tells the cursor how often these have been delivered, and when they are due again."""
         for frame in frames:
             seq = seq_of(wire.message_id(frame))
-            self._cursors.note(self._channel, seq, Note(wire.attempts(frame), due_ns))
+            self._cursors.set_retry_state(
+                self._channel, seq, RetryState(wire.attempts(frame), due_ns)
+            )
         self._on_progress()
 
     def report_finished(self) -> None:
@@ -237,8 +239,10 @@ class LogBacklog(Backlog):
             return False
         if not self._deferred.hasten(seq) and not self._is_unread_and_deferred(run, wall_ns):
             return False
-        noted = self._progress.notes.get(seq)
-        self._cursors.note(self._channel, seq, Note(noted.attempts if noted else 0, due_ns=0))
+        noted = self._progress.retry_states.get(seq)
+        self._cursors.set_retry_state(
+            self._channel, seq, RetryState(noted.attempts if noted else 0, due_ns=0)
+        )
         self._noted_below = max(self._noted_below, seq + 1)
         self._on_progress()
         self._cursors.flush()
@@ -336,7 +340,7 @@ class LogBacklog(Backlog):
         """Reads the next piece of the log into the window, and another one if the first had no
         message to deliver."""
         for _ in range(_READS_AT_ONCE_MAX):
-            self._read_seq = self._skipped.first_outside(self._read_seq)
+            self._read_seq = self._skipped.next_missing(self._read_seq)
             if self._read_seq >= self._released_seq or not self._is_to_be_filled():
                 return
             length = len(self._window)
@@ -379,7 +383,7 @@ class LogBacklog(Backlog):
     ) -> Iterator[tuple[int, Waiting]]:
         """The messages of a run that are not in `_skipped`, with their sequence numbers and retry
         state."""
-        notes = self._progress.notes
+        notes = self._progress.retry_states
         for first, end in self._skipped.gaps(first_seq, first_seq + len(frames)):
             for seq in range(first, end):
                 frame, note = frames[seq - first_seq], notes.get(seq)
@@ -402,7 +406,7 @@ class LogBacklog(Backlog):
 
     def _read_back(self, run: DeferredRun) -> list[bytes]:
         """The frames of a deferred run that waits in the log, as they are to be delivered next."""
-        notes = self._progress.notes
+        notes = self._progress.retry_states
         frames: list[bytes] = []
         seq, end = run.first_seq, run.first_seq + run.length
         if run.length > 1:
@@ -435,7 +439,7 @@ class LogBacklog(Backlog):
         self._progress = self._cursors.progress[self._channel]
         self._read_seq = self._progress.floor
         # Unread messages from here on have not been delivered before.
-        self._noted_below = max(self._progress.notes, default=-1) + 1
+        self._noted_below = max(self._progress.retry_states, default=-1) + 1
         self._skipped = RangeSet()
         self._skipped.update(self._progress.finished_ranges())
         self._search = None
@@ -456,7 +460,7 @@ class LogBacklog(Backlog):
         self._set_apart(
             [
                 (note.due_ns, seq, 1)
-                for seq, note in self._progress.notes.items()
+                for seq, note in self._progress.retry_states.items()
                 if note.due_ns > wall_ns
                 and first_seq <= seq < end
                 and not skipped.covers(seq, seq + 1)
@@ -466,7 +470,11 @@ class LogBacklog(Backlog):
     def _claim(self, batches: Iterable[DeferredBatch]) -> None:
         """Moves deferred messages that are not due yet from the reader to the deferred set, except
         those that were recalled or delivered before: their due times are in the journal."""
-        wall_ns, released_seq, notes = self._wall_ns(), self._released_seq, self._progress.notes
+        wall_ns, released_seq, notes = (
+            self._wall_ns(),
+            self._released_seq,
+            self._progress.retry_states,
+        )
         self._set_apart(
             [
                 (due_ns, first, end - first)
@@ -508,4 +516,4 @@ def _without(numbers: tuple[int, int], excluded: Collection[int]) -> list[tuple[
     first, end = numbers
     if not excluded:
         return [numbers]
-    return runs_of([number for number in range(first, end) if number not in excluded])
+    return to_ranges([number for number in range(first, end) if number not in excluded])

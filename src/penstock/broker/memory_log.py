@@ -27,7 +27,7 @@ class MemoryLog:
         return self._held[0].first_seq if self._held else self.next_seq
 
     @property
-    def sync_asked_seq(self) -> int:
+    def sync_requested_seq(self) -> int:
         """Nothing is ever to be synced."""
         return self.next_seq
 

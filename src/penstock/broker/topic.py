@@ -88,7 +88,7 @@ class Topic:
             log.hold(frames, due_ns)
         if self.on_grown is not None:
             self.on_grown()
-        return log.next_seq - log.sync_asked_seq
+        return log.next_seq - log.sync_requested_seq
 
     def channel(self, name: str, first_seq: int | None = None) -> Channel:
         """The channel of that name, made if there is none.
@@ -226,8 +226,8 @@ class Topic:
     def _resume(self, store: TopicStore) -> None:
         """Takes up where the cursors say that an earlier process left off."""
         cursors, log = store.cursors, store.log
-        if cursors.held_from is not None:
-            self.released_seq = max(cursors.held_from, log.first_seq)
+        if cursors.pause_point is not None:
+            self.released_seq = max(cursors.pause_point, log.first_seq)
             self.paused = bool(cursors.progress)  # nothing else holds messages back from a channel
         elif not cursors.progress:
             self.released_seq = log.first_seq
@@ -323,5 +323,5 @@ class Topic:
         # channels without a cursor leave nothing behind that would say what they were given.
         cursors = self.store.cursors
         held_from = self.released_seq if self.paused or not cursors.progress else None
-        if cursors.held_from != held_from:
-            cursors.hold(held_from)
+        if cursors.pause_point != held_from:
+            cursors.set_pause_point(held_from)

@@ -14,8 +14,8 @@ import click
 
 from penstock.common.errors import CorruptBatchError, StorageError
 from penstock.protocol import frames as wire
-from penstock.storage.batch import BadBytes, Batch, split_frames, walk
-from penstock.storage.cursor_journal import BadRecord, walk_journal
+from penstock.storage.batch import BadBytes, Batch, scan_batches, split_frames
+from penstock.storage.cursor_journal import BadJournalRecord, scan_journal
 from penstock.storage.files import File, RealFiles, storage_error
 from penstock.storage.index import DeferredIndex, maybe_checkpoint, maybe_deferred, maybe_index
 from penstock.storage.layout import maybe_generation, maybe_index_seq
@@ -50,7 +50,7 @@ def _lines(name: str, file: File, *, messages: bool) -> Iterator[str]:
 
 
 def _segment_lines(file: File, *, messages: bool) -> Iterator[str]:
-    for found in walk(file, 0, file.size()):
+    for found in scan_batches(file, 0, file.size()):
         if isinstance(found, BadBytes):
             yield f"{found.position:>12}  BAD  {found.end - found.position} bytes: {found.reason}"
             continue
@@ -85,8 +85,8 @@ def _message(frame: bytes) -> str:
 
 
 def _journal_lines(data: bytes) -> Iterator[str]:
-    for record in walk_journal(data):
-        if isinstance(record, BadRecord):
+    for record in scan_journal(data):
+        if isinstance(record, BadJournalRecord):
             size = record.end - record.position
             yield f"{record.position:>12}  BAD  {size} bytes: {record.reason}"
             continue

@@ -22,7 +22,7 @@ from penstock.migration.old_queue import Damage, QueueReport
 from penstock.migration.topic_import import TopicImport
 from penstock.nsqd import metadata
 from penstock.storage import DataPath, Files, LogSettings, RealFiles
-from penstock.storage.files import append_to, storage_error
+from penstock.storage.files import append_and_sync, storage_error
 from penstock.storage.layout import IMPORTING_NAME, TOPICS_NAME
 
 __all__ = [
@@ -177,7 +177,7 @@ def _keep(folder: str, damage: Damage) -> None:
         Path(folder).mkdir(exist_ok=True)
         Path(path).unlink(missing_ok=True)  # of an import that was interrupted
         for piece in damage.pieces:
-            append_to(RealFiles(), path, [piece])
+            append_and_sync(RealFiles(), path, [piece])
     except OSError as error:
         raise storage_error("write", path, error) from error
 

@@ -71,7 +71,7 @@ class TopicImport:
             everyone = tuple(self._topic.channels)
             self._append(store, (Owned(everyone, each) for each in self._read(self._topic.queue)))
             if everyone:
-                store.cursors.hold(held_from if self._topic.entry.paused else None)
+                store.cursors.set_pause_point(held_from if self._topic.entry.paused else None)
 
     def verify(self, data_path: DataPath, wall_ns: int) -> None:
         """Reads everything back, channel by channel. Raises StorageError if it is not what was

@@ -21,7 +21,7 @@ from penstock.nsqd.history_args import (
     lasting_topic,
     position_arg,
 )
-from penstock.nsqd.history_position import EARLIEST, NotYet, find_seq
+from penstock.nsqd.history_position import EARLIEST, OffsetAheadError, find_seq
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.stats import ClientView
 from penstock.storage import LogReader, Retention, TopicLog
@@ -134,7 +134,7 @@ def _end_of_range(
         # A message that is no more may well be the end of a range.
         end = position.value
         if end > log.next_seq:
-            raise NotYet(log.next_seq)
+            raise OffsetAheadError(log.next_seq)
     elif position is not None:
         end = find_seq(log, position)
     if end is not None and end < first_seq:

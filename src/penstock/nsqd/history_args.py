@@ -13,7 +13,12 @@ from penstock.broker.channel import Channel
 from penstock.broker.topic import Topic
 from penstock.common.logs import Logger
 from penstock.net.http_server import Handler, HttpError, Request, json_response, to_json
-from penstock.nsqd.history_position import Gone, NotYet, Position, parse_position
+from penstock.nsqd.history_position import (
+    OffsetAheadError,
+    OffsetTrimmedError,
+    Position,
+    parse_position,
+)
 from penstock.nsqd.http_args import failing_with_500, topic_and_channel, topic_name, topic_of
 from penstock.storage import TopicLog
 
@@ -39,10 +44,10 @@ def answering_refusals(log: Logger, handler: Handler) -> Handler:
         try:
             with failing_with_500(log, request):
                 return handler(request)
-        except Gone as gone:
+        except OffsetTrimmedError as gone:
             body = {"message": "SEQ_GONE", "first_seq": gone.first_seq}
             return json_response(410, to_json(body))
-        except NotYet as not_yet:
+        except OffsetAheadError as not_yet:
             body = {"message": "SEQ_TOO_HIGH", "next_seq": not_yet.next_seq}
             return json_response(400, to_json(body))
 

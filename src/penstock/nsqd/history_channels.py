@@ -17,7 +17,7 @@ from penstock.nsqd.history_args import (
     position_arg,
     word_arg,
 )
-from penstock.nsqd.history_position import NotYet, find_seq
+from penstock.nsqd.history_position import OffsetAheadError, find_seq
 from penstock.nsqd.http_args import required, topic_and_channel_name
 
 __all__ = ["ChannelHistory"]
@@ -69,7 +69,7 @@ class ChannelHistory:
         _, log, channel = lasting_channel(self._broker, request.args)
         seq = _seq_arg(request.args)
         if seq > log.next_seq:
-            raise NotYet(log.next_seq)
+            raise OffsetAheadError(log.next_seq)
         self._change_mode(channel, _COMMIT)
         floor = channel.commit(seq)
         channel.committed_at_ns = self._services.clock.wall_ns()

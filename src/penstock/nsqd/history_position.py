@@ -18,7 +18,15 @@ from typing import Literal, NamedTuple
 from penstock.common.clock import SECOND_NS
 from penstock.storage import TopicLog
 
-__all__ = ["EARLIEST", "LATEST", "Gone", "NotYet", "Position", "find_seq", "parse_position"]
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "OffsetAheadError",
+    "OffsetTrimmedError",
+    "Position",
+    "find_seq",
+    "parse_position",
+]
 
 _SEQ_LIMIT = 1 << 54
 _TIME_LIMIT_NS = 1 << 63
@@ -43,7 +51,7 @@ EARLIEST = Position("earliest")
 LATEST = Position("latest")
 
 
-class Gone(Exception):
+class OffsetTrimmedError(Exception):
     """There is no such message any more; `first_seq` is the next one that there is."""
 
     def __init__(self, first_seq: int) -> None:
@@ -51,7 +59,7 @@ class Gone(Exception):
         self.first_seq = first_seq
 
 
-class NotYet(Exception):
+class OffsetAheadError(Exception):
     """There is no such message yet; `next_seq` is the number that the next one will get."""
 
     def __init__(self, next_seq: int) -> None:
@@ -76,7 +84,9 @@ def parse_position(text: str) -> Position:
 
 
 def find_seq(log: TopicLog, position: Position) -> int:
-    """The message at a place, or `next_seq`. Raises Gone, NotYet, or StorageError.
+    """The message at a place, or `next_seq`.
+
+    Raises OffsetTrimmedError, OffsetAheadError, or StorageError.
 
     A number must be that of a message that is stored, or the next one. A time may be any.
     """
@@ -89,12 +99,12 @@ def find_seq(log: TopicLog, position: Position) -> int:
             return log.seq_at_time(position.value)
     seq = position.value
     if seq > log.next_seq:
-        raise NotYet(log.next_seq)
+        raise OffsetAheadError(log.next_seq)
     segment = log.maybe_segment_from(seq)
     if segment is not None and segment.first_seq > seq:
-        raise Gone(segment.first_seq)
+        raise OffsetTrimmedError(segment.first_seq)
     if segment is None and seq < log.next_seq:
-        raise Gone(log.next_seq)
+        raise OffsetTrimmedError(log.next_seq)
     return seq
 
 

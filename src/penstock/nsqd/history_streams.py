@@ -17,7 +17,7 @@ from penstock.common.errors import StorageError
 from penstock.net.http_server import StreamAbortedError
 from penstock.nsqd.message_json import MessageLine, encode_lines, message_line
 from penstock.protocol import frames as wire
-from penstock.storage import FoundBatch, LogReader, split_frames
+from penstock.storage import LogReader, StoredBatch, split_frames
 
 __all__ = ["READERS_MAX", "HistoryStreams"]
 
@@ -84,10 +84,10 @@ class HistoryStreams:
 
     async def _batches(
         self, topic: Topic, reader: LogReader, *, follow: bool
-    ) -> AsyncGenerator[list[FoundBatch] | None, None]:
+    ) -> AsyncGenerator[list[StoredBatch] | None, None]:
         """What is read, piece by piece; None when nothing has come for a while."""
         loop = asyncio.get_running_loop()
-        running: asyncio.Future[list[FoundBatch]] | None = None
+        running: asyncio.Future[list[StoredBatch]] | None = None
         self._open += 1
         try:
             while True:
@@ -133,7 +133,7 @@ class HistoryStreams:
         self._grown.pop(topic).set()
 
 
-def _lines_of(batches: Iterable[FoundBatch]) -> Iterator[bytes]:
+def _lines_of(batches: Iterable[StoredBatch]) -> Iterator[bytes]:
     """The lines of all messages, some at a time."""
     lines: list[MessageLine] = []
     size = 0

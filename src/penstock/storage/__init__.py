@@ -1,14 +1,14 @@
 """The append-only log under every topic, and the cursors of its channels."""
 
-from penstock.storage.batch import FoundBatch, split_frames
+from penstock.storage.batch import StoredBatch, split_frames
 from penstock.storage.check import check_data_path
 from penstock.storage.cursors import Cursors
 from penstock.storage.data_dir import DataPath
 from penstock.storage.files import BackgroundRemover, Files, RealFiles
 from penstock.storage.fsync import GroupCommit
 from penstock.storage.index import DeferredBatch
-from penstock.storage.layout import Finding
-from penstock.storage.progress import Note, Progress, RangeSet, runs_of
+from penstock.storage.layout import Issue
+from penstock.storage.progress import Progress, RangeSet, RetryState, to_ranges
 from penstock.storage.reader import LogReader, Read, Trimmed
 from penstock.storage.retention import LogSettings, Retention
 from penstock.storage.segment import Run, SegmentInfo
@@ -22,24 +22,24 @@ __all__ = [
     "DataPath",
     "DeferredBatch",
     "Files",
-    "Finding",
-    "FoundBatch",
     "GroupCommit",
+    "Issue",
     "LogReader",
     "LogSettings",
-    "Note",
     "Progress",
     "RangeSet",
     "Read",
     "RealFiles",
     "Retention",
+    "RetryState",
     "Run",
     "SegmentInfo",
+    "StoredBatch",
     "TopicLog",
     "TopicStore",
     "Trimmed",
     "check_data_path",
     "close_stores",
-    "runs_of",
     "split_frames",
+    "to_ranges",
 ]

@@ -37,7 +37,7 @@ from google_crc32c import value as crc32c
 
 from penstock.common.errors import CorruptBatchError
 from penstock.storage.files import File
-from penstock.storage.layout import Finding
+from penstock.storage.layout import Issue
 
 __all__ = [
     "HEADER_BYTES",
@@ -46,14 +46,14 @@ __all__ = [
     "VERSION",
     "BadBytes",
     "Batch",
-    "FoundBatch",
-    "Window",
-    "batch_parts",
+    "ScanBuffer",
+    "StoredBatch",
+    "complete_batches",
     "decode_header",
+    "encode_batch",
+    "scan_batches",
     "split_frames",
     "verify_frames",
-    "walk",
-    "whole_batches",
 ]
 
 # Its first byte is no ASCII and starts no UTF-8 character, so that text does not contain it.
@@ -111,14 +111,14 @@ class Batch(NamedTuple):
         return self.position + HEADER_BYTES + self.frames_size
 
 
-class FoundBatch(NamedTuple):
+class StoredBatch(NamedTuple):
     """A batch, verified."""
 
     batch: Batch
     frames: bytes
 
 
-def batch_parts(
+def encode_batch(
     frames: bytes, count: int, first_seq: int, position: int, timestamp_ns: int, due_ns: int
 ) -> tuple[bytes, bytes, bytes]:
     """What is to be written one after the other: a header in two parts, and `frames`."""
@@ -158,7 +158,7 @@ def verify_frames(batch: Batch, frames: bytes) -> None:
         raise CorruptBatchError("the frames do not match their checksum")
 
 
-def whole_batches(data: bytes, position: int) -> Iterator[FoundBatch]:
+def complete_batches(data: bytes, position: int) -> Iterator[StoredBatch]:
     """The batches that `data`, from `position` of a segment, holds whole.
 
     Raises CorruptBatchError where one is damaged.
@@ -171,7 +171,7 @@ def whole_batches(data: bytes, position: int) -> Iterator[FoundBatch]:
             return
         frames = data[at + HEADER_BYTES : end]
         verify_frames(batch, frames)
-        yield FoundBatch(batch, frames)
+        yield StoredBatch(batch, frames)
         at = end
 
 
@@ -235,9 +235,9 @@ class BadBytes(NamedTuple):
         """A batch that is sound in itself but cannot stay."""
         return cls(batch.position, batch.end, reason, is_leftover, batch)
 
-    def finding(self, path: str) -> Finding:
-        """These bytes as a finding about the segment at `path`."""
-        return Finding(
+    def to_issue(self, path: str) -> Issue:
+        """These bytes as a issue about the segment at `path`."""
+        return Issue(
             path,
             self.reason,
             is_damage=not self.is_leftover,
@@ -248,7 +248,7 @@ class BadBytes(NamedTuple):
         )
 
 
-class Window:
+class ScanBuffer:
     """The bytes of a file from a position up to `end`, read in large pieces."""
 
     def __init__(self, file: File, end: int) -> None:
@@ -277,70 +277,70 @@ class Window:
         return frames
 
 
-def walk(file: File, position: int, end: int) -> Iterator[FoundBatch | BadBytes]:
+def scan_batches(file: File, position: int, end: int) -> Iterator[StoredBatch | BadBytes]:
     """Every batch between two positions and every stretch that is none, in order."""
-    window = Window(file, end)
+    buffer = ScanBuffer(file, end)
     while position < end:
         # The common case by the piece; what is damaged, cut short or larger than that, with care.
         with contextlib.suppress(CorruptBatchError):
-            for found in whole_batches(window.bytes_at(position, SCAN_BYTES), position):
+            for found in complete_batches(buffer.bytes_at(position, SCAN_BYTES), position):
                 yield found
                 position = found.batch.end
         if position < end:
-            looked = _look(window, position)
+            looked = _look(buffer, position)
             yield looked
             position = looked.end if isinstance(looked, BadBytes) else looked.batch.end
 
 
-def _look(window: Window, position: int) -> FoundBatch | BadBytes:
+def _look(buffer: ScanBuffer, position: int) -> StoredBatch | BadBytes:
     batch = None
     try:
-        batch = window.batch_at(position)
-        return FoundBatch(batch, window.frames_of(batch))
+        batch = buffer.batch_at(position)
+        return StoredBatch(batch, buffer.frames_of(batch))
     except CorruptBatchError as error:
         reason = str(error)
     if batch is None:
-        end = _next_header(window, position)
-        is_leftover = end == window.end and _is_unwritten(window, position)
+        end = _next_header(buffer, position)
+        is_leftover = end == buffer.end and _is_unwritten(buffer, position)
     else:
         # The header is sound, so it can be relied on for where the batch ends.
-        end = min(batch.end, window.end)
-        is_leftover = batch.end > window.end
+        end = min(batch.end, buffer.end)
+        is_leftover = batch.end > buffer.end
     return BadBytes(position, end, _TORN if is_leftover else reason, is_leftover, batch)
 
 
-def _is_unwritten(window: Window, position: int) -> bool:
+def _is_unwritten(buffer: ScanBuffer, position: int) -> bool:
     """Whether all that follows is the start of a header, or space that was never written to."""
-    rest = window.bytes_at(position, HEADER_BYTES)
+    rest = buffer.bytes_at(position, HEADER_BYTES)
     if len(rest) < HEADER_BYTES and rest[:4] == MAGIC[: len(rest)]:
         return True
-    while piece := window.bytes_at(position, SCAN_BYTES):
+    while piece := buffer.bytes_at(position, SCAN_BYTES):
         if piece.strip(b"\0"):
             return False
         position += len(piece)
     return True
 
 
-def _next_header(window: Window, position: int) -> int:
+def _next_header(buffer: ScanBuffer, position: int) -> int:
     """Where the next sound header after `position` is, or the end."""
     position += 1
-    while position < window.end:
-        piece = window.bytes_at(position, SCAN_BYTES)
+    while position < buffer.end:
+        piece = buffer.bytes_at(position, SCAN_BYTES)
         if not piece:
             break
         at = piece.find(MAGIC)
         while at >= 0:
-            if _is_header(window, position + at):
+            if _is_header(buffer, position + at):
                 return position + at
             at = piece.find(MAGIC, at + 1)
         # A magic may straddle this piece and the next.
         position += max(1, len(piece) - len(MAGIC) + 1)
-    return window.end
+    return buffer.end
 
 
-def _is_header(window: Window, position: int) -> bool:
+def _is_header(buffer: ScanBuffer, position: int) -> bool:
     try:
-        window.batch_at(position)
+        buffer.batch_at(position)
     except CorruptBatchError:
         return False
     return True

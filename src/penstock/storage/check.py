@@ -11,8 +11,8 @@ import os
 from itertools import zip_longest
 
 from penstock.common.errors import CorruptBatchError, DataPathError
-from penstock.storage.batch import BadBytes, Batch, split_frames, walk
-from penstock.storage.cursor_journal import BadRecord
+from penstock.storage.batch import BadBytes, Batch, scan_batches, split_frames
+from penstock.storage.cursor_journal import BadJournalRecord
 from penstock.storage.cursors import current_generation, read_journals
 from penstock.storage.data_dir import REAL_FILES, lock_data_path, verify_data_path
 from penstock.storage.files import FilePool, Files, storage_error
@@ -29,10 +29,10 @@ from penstock.storage.layout import (
     FORMAT_NAME,
     NEW_SUFFIX,
     TOPICS_NAME,
-    Finding,
+    Issue,
     cursors_name,
     index_name,
-    maybe_removed,
+    maybe_removal_number,
     maybe_segment_seq,
     segment_name,
 )
@@ -41,7 +41,7 @@ from penstock.storage.segment import Segment
 __all__ = ["check_data_path"]
 
 
-def check_data_path(path: str | os.PathLike[str], files: Files = REAL_FILES) -> list[Finding]:
+def check_data_path(path: str | os.PathLike[str], files: Files = REAL_FILES) -> list[Issue]:
     """What is not as it should be. Raises StorageError if that cannot be told, because the folder
     is no data path, is in use, or cannot be read."""
     path = os.fspath(path)
@@ -49,43 +49,47 @@ def check_data_path(path: str | os.PathLike[str], files: Files = REAL_FILES) -> 
         if verify_data_path(path, files) is None:
             raise DataPathError(f"{path} is not a data path: it has no {FORMAT_NAME}")
         topics_path = f"{path}/{TOPICS_NAME}"
-        findings = []
+        issues = []
         try:
             for folder in files.names(topics_path) if TOPICS_NAME in files.names(path) else []:
-                findings += _check_topic(files, f"{topics_path}/{folder}")
+                issues += _check_topic(files, f"{topics_path}/{folder}")
         except OSError as error:
             raise storage_error("read", path, error) from error
-        return findings
+        return issues
 
 
-def _check_topic(files: Files, folder: str) -> list[Finding]:
-    if maybe_removed(folder.rpartition("/")[2]) is not None:
+def _check_topic(files: Files, folder: str) -> list[Issue]:
+    if maybe_removal_number(folder.rpartition("/")[2]) is not None:
         return [_leftover(folder, "the removal of this topic was interrupted")]
     found = files.names(folder)
-    findings = [
+    issues = [
         _leftover(f"{folder}/{name}", "the file was not finished")
         for name in found
         if name.endswith(NEW_SUFFIX)
     ]
-    findings += [
+    issues += [
         _leftover(f"{folder}/{name}", "damaged bytes were moved here")
         for name in found
         if name.endswith(BAD_SUFFIX)
     ]
     seqs = [seq for name in found if (seq := maybe_segment_seq(name)) is not None]
     for first_seq, limit_seq in zip_longest(seqs, seqs[1:]):
-        findings += _SegmentCheck(files, folder, first_seq, limit_seq).run()
-    return findings + _check_journal(files, folder, has_segments=bool(seqs))
+        issues += _SegmentCheck(files, folder, first_seq, limit_seq).run()
+    return issues + _check_journal(files, folder, has_segments=bool(seqs))
 
 
-def _check_journal(files: Files, folder: str, *, has_segments: bool) -> list[Finding]:
+def _check_journal(files: Files, folder: str, *, has_segments: bool) -> list[Issue]:
     journals = read_journals(files, folder)
     if not journals:
         problem = "there is no journal of the channels"
-        return [Finding(folder, problem, is_damage=has_segments)]
+        return [Issue(folder, problem, is_damage=has_segments)]
     current = current_generation(journals)
     path = f"{folder}/{cursors_name(current)}"
-    return [record.finding(path) for record in journals[current] if isinstance(record, BadRecord)]
+    return [
+        record.to_issue(path)
+        for record in journals[current]
+        if isinstance(record, BadJournalRecord)
+    ]
 
 
 class _SegmentCheck:
@@ -96,18 +100,18 @@ class _SegmentCheck:
         self._path = f"{folder}/{segment_name(first_seq)}"
         self._index_path = f"{folder}/{index_name(first_seq)}"
         self._limit_seq = limit_seq
-        self._findings: list[Finding] = []
+        self._issues: list[Issue] = []
         # Learns what the index file should say.
         self._segment = Segment(FilePool(files, 1), folder, first_seq)
         self._may_skip = False
 
-    def run(self) -> list[Finding]:
+    def run(self) -> list[Issue]:
         stored = self._stored_index()
         with contextlib.closing(self._files.open(self._path, "read")) as file:
             size = file.size()
-            for found in walk(file, 0, size):
+            for found in scan_batches(file, 0, size):
                 if isinstance(found, BadBytes):
-                    self._findings.append(found.finding(self._path))
+                    self._issues.append(found.to_issue(self._path))
                     self._may_skip = True
                 else:
                     self._check_batch(found.batch, found.frames)
@@ -116,14 +120,14 @@ class _SegmentCheck:
                     stored = None
         if stored is not None:
             self._report_unmatched(stored[0], size)
-        return self._findings
+        return self._issues
 
     def _check_batch(self, batch: Batch, frames: bytes) -> None:
         problem = self._why_wrong(batch, frames)
         if problem is not None:
             is_leftover = self._limit_seq is not None and batch.first_seq >= self._limit_seq
             bad = BadBytes.of(batch, problem, is_leftover=is_leftover)
-            self._findings.append(bad.finding(self._path))
+            self._issues.append(bad.to_issue(self._path))
         self._segment.take(batch)
         self._may_skip = False
 
@@ -152,7 +156,7 @@ class _SegmentCheck:
         )
         if checkpoint is None or index is None or deferred is None:
             problem = "the index file is not whole; it will be made again"
-            self._findings.append(_leftover(self._index_path, problem))
+            self._issues.append(_leftover(self._index_path, problem))
             return None
         return checkpoint, index, deferred
 
@@ -162,14 +166,14 @@ class _SegmentCheck:
         agrees = known == (stored, index.entries(), deferred.encode())
         if not agrees and not self._has_damage():
             problem = "the index file does not agree with its segment"
-            self._findings.append(Finding(self._index_path, problem, is_damage=True))
+            self._issues.append(Issue(self._index_path, problem, is_damage=True))
 
     def _report_unmatched(self, checkpoint: Checkpoint, size: int) -> None:
         if size >= checkpoint.end and self._has_damage():
             return
         problem = "the segment does not have the end that its index file speaks of"
-        self._findings.append(
-            Finding(
+        self._issues.append(
+            Issue(
                 self._path,
                 problem,
                 is_damage=True,
@@ -182,8 +186,8 @@ class _SegmentCheck:
 
     def _has_damage(self) -> bool:
         """Whether it has been said already why the index file cannot agree."""
-        return any(finding.is_damage for finding in self._findings)
+        return any(issue.is_damage for issue in self._issues)
 
 
-def _leftover(path: str, problem: str) -> Finding:
-    return Finding(path, problem, is_damage=False)
+def _leftover(path: str, problem: str) -> Issue:
+    return Issue(path, problem, is_damage=False)

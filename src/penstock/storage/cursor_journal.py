@@ -13,14 +13,14 @@ A record holds changes that were made together: it counts as a whole or not at a
 A change is a tag and then its fields. `name` is a length in one byte and that many bytes of ASCII;
 `count` is 4 bytes; all other numbers are 8 bytes, but for attempts, which are 4.
 
-    tag  change   fields
-      1  Place    name, floor
-      2  Remove   name
-      3  Finish   name, count, count times: first, end
-      4  Notes    name, count, count times: seq, attempts, due_ns
-      5  Hold     seq
-      6  Release
-      7  Reserve  seq
+    tag  change           fields
+      1  SetCursor        name, floor
+      2  RemoveCursor     name
+      3  FinishRanges     name, count, count times: first, end
+      4  SetRetryStates   name, count, count times: seq, attempts, due_ns
+      5  SetPausePoint    seq
+      6  ClearPausePoint
+      7  ReserveSeqs      seq
 
 The first record of a journal is a snapshot: changes that lead from nothing to a whole state.
 """
@@ -32,23 +32,23 @@ from typing import NamedTuple
 from google_crc32c import value as crc32c
 
 from penstock.common.errors import CorruptBatchError
-from penstock.storage.layout import Finding
-from penstock.storage.progress import Note, Progress
+from penstock.storage.layout import Issue
+from penstock.storage.progress import Progress, RetryState
 
 __all__ = [
-    "BadRecord",
-    "Change",
+    "BadJournalRecord",
+    "ClearPausePoint",
     "CursorState",
-    "Finish",
-    "Hold",
-    "Notes",
-    "Place",
-    "Record",
-    "Release",
-    "Remove",
-    "Reserve",
+    "FinishRanges",
+    "JournalChange",
+    "JournalRecord",
+    "RemoveCursor",
+    "ReserveSeqs",
+    "SetCursor",
+    "SetPausePoint",
+    "SetRetryStates",
     "encode_record",
-    "walk_journal",
+    "scan_journal",
 ]
 
 _MAGIC = b"\x9ePSJ"
@@ -60,53 +60,61 @@ _FIELDS = struct.Struct(">B3xI")
 _TAG = struct.Struct(">B")
 _COUNT = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
-_NOTE = struct.Struct(">QIQ")
+_RETRY_STATE = struct.Struct(">QIQ")
 
 
-class Place(NamedTuple):
+class SetCursor(NamedTuple):
     """The channel begins, or begins again: below the floor all is finished, above it nothing."""
 
     channel: str
     floor: int
 
 
-class Remove(NamedTuple):
+class RemoveCursor(NamedTuple):
     """The channel is no more."""
 
     channel: str
 
 
-class Finish(NamedTuple):
+class FinishRanges(NamedTuple):
     """The channel has finished these ranges."""
 
     channel: str
     ranges: list[tuple[int, int]]
 
 
-class Notes(NamedTuple):
+class SetRetryStates(NamedTuple):
     """What to know of open messages of the channel; what was known of them before is replaced."""
 
     channel: str
-    notes: list[tuple[int, Note]]
+    states: list[tuple[int, RetryState]]
 
 
-class Hold(NamedTuple):
+class SetPausePoint(NamedTuple):
     """Messages from here on are not given to the channels for now."""
 
     seq: int
 
 
-class Release(NamedTuple):
+class ClearPausePoint(NamedTuple):
     """The channels follow the tail."""
 
 
-class Reserve(NamedTuple):
+class ReserveSeqs(NamedTuple):
     """No new message may get a number below this one."""
 
     seq: int
 
 
-Change = Place | Remove | Finish | Notes | Hold | Release | Reserve
+JournalChange = (
+    SetCursor
+    | RemoveCursor
+    | FinishRanges
+    | SetRetryStates
+    | SetPausePoint
+    | ClearPausePoint
+    | ReserveSeqs
+)
 
 
 class CursorState:
@@ -114,61 +122,61 @@ class CursorState:
 
     def __init__(self) -> None:
         self.progress: dict[str, Progress] = {}
-        self.held_from: int | None = None
-        self.reserved_seq = 0
+        self.pause_point: int | None = None
+        self.reserved_below = 0
 
     @property
-    def known_end(self) -> int:
+    def next_unused_seq(self) -> int:
         """No number at or above this one is spoken of."""
-        ends = [progress.known_end for progress in self.progress.values()]
-        return max([self.reserved_seq, self.held_from or 0, *ends])
+        ends = [progress.next_unused_seq for progress in self.progress.values()]
+        return max([self.reserved_below, self.pause_point or 0, *ends])
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: JournalChange) -> None:
         """Makes a change. That a channel is not known can only be the trace of a damaged record; it
         then counts as one that has finished nothing else, since that loses no message."""
         match change:
-            case Place(channel, floor):
+            case SetCursor(channel, floor):
                 self.progress.setdefault(channel, Progress(floor)).reset(floor)
-            case Remove(channel):
+            case RemoveCursor(channel):
                 self.progress.pop(channel, None)
-            case Finish(channel, ranges):
+            case FinishRanges(channel, ranges):
                 progress = self.progress.setdefault(channel, Progress(0))
                 for first, end in ranges:
                     progress.finish(first, end)
-            case Notes(channel, notes):
+            case SetRetryStates(channel, states):
                 progress = self.progress.setdefault(channel, Progress(0))
-                for seq, note in notes:
-                    progress.note(seq, note)
-            case Hold(seq):
-                self.held_from = seq
-            case Release():
-                self.held_from = None
-            case Reserve(seq):
-                self.reserved_seq = max(self.reserved_seq, seq)
+                for seq, state in states:
+                    progress.set_retry_state(seq, state)
+            case SetPausePoint(seq):
+                self.pause_point = seq
+            case ClearPausePoint():
+                self.pause_point = None
+            case ReserveSeqs(seq):
+                self.reserved_below = max(self.reserved_below, seq)
 
-    def snapshot(self) -> list[Change]:
+    def snapshot(self) -> list[JournalChange]:
         """Changes that lead from nothing to this state."""
-        changes: list[Change] = [Reserve(self.reserved_seq)]
-        if self.held_from is not None:
-            changes.append(Hold(self.held_from))
+        changes: list[JournalChange] = [ReserveSeqs(self.reserved_below)]
+        if self.pause_point is not None:
+            changes.append(SetPausePoint(self.pause_point))
         for channel, progress in self.progress.items():
-            changes.append(Place(channel, progress.floor))
+            changes.append(SetCursor(channel, progress.floor))
             if ranges := list(progress.finished_ranges()):
-                changes.append(Finish(channel, ranges))
-            if progress.notes:
-                changes.append(Notes(channel, list(progress.notes.items())))
+                changes.append(FinishRanges(channel, ranges))
+            if progress.retry_states:
+                changes.append(SetRetryStates(channel, list(progress.retry_states.items())))
         return changes
 
 
-class Record(NamedTuple):
+class JournalRecord(NamedTuple):
     """A record that was found, and where the next one begins."""
 
     position: int
     end: int
-    changes: list[Change]
+    changes: list[JournalChange]
 
 
-class BadRecord(NamedTuple):
+class BadJournalRecord(NamedTuple):
     """A stretch of a journal that is no record; `is_leftover` if it may be one cut short."""
 
     position: int
@@ -176,9 +184,9 @@ class BadRecord(NamedTuple):
     reason: str
     is_leftover: bool
 
-    def finding(self, path: str) -> Finding:
-        """This stretch as a finding about the journal at `path`."""
-        return Finding(
+    def to_issue(self, path: str) -> Issue:
+        """This stretch as a issue about the journal at `path`."""
+        return Issue(
             path,
             self.reason,
             is_damage=not self.is_leftover,
@@ -187,14 +195,14 @@ class BadRecord(NamedTuple):
         )
 
 
-def encode_record(changes: Iterable[Change]) -> bytes:
+def encode_record(changes: Iterable[JournalChange]) -> bytes:
     """One record with these changes."""
     body = b"".join(map(_encode_change, changes))
     checked = _FIELDS.pack(_VERSION, len(body)) + body
     return _PREFIX.pack(_MAGIC, crc32c(checked)) + checked
 
 
-def walk_journal(data: bytes) -> Iterator[Record | BadRecord]:
+def scan_journal(data: bytes) -> Iterator[JournalRecord | BadJournalRecord]:
     """Every record of a journal, and every stretch that is none, in order."""
     position = 0
     while position < len(data):
@@ -203,13 +211,13 @@ def walk_journal(data: bytes) -> Iterator[Record | BadRecord]:
         position = found.end
 
 
-def _look(data: bytes, position: int) -> Record | BadRecord:
+def _look(data: bytes, position: int) -> JournalRecord | BadJournalRecord:
     try:
         return _decode_record(data, position)
     except CorruptBatchError as error:
         end = _next_record(data, position)
         is_leftover = end == len(data) and _is_cut_short(data, position)
-        return BadRecord(position, end, str(error), is_leftover)
+        return BadJournalRecord(position, end, str(error), is_leftover)
 
 
 def _is_cut_short(data: bytes, position: int) -> bool:
@@ -234,7 +242,7 @@ def _next_record(data: bytes, position: int) -> int:
     return len(data)
 
 
-def _decode_record(data: bytes, position: int) -> Record:
+def _decode_record(data: bytes, position: int) -> JournalRecord:
     if data[position : position + 4] != _MAGIC:
         raise CorruptBatchError("no record begins here")
     if _is_cut_short(data, position):
@@ -249,27 +257,27 @@ def _decode_record(data: bytes, position: int) -> Record:
         changes = list(_Reader(data, position + _HEADER_BYTES).changes(end))
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptBatchError("a record makes no sense") from error
-    return Record(position, end, changes)
+    return JournalRecord(position, end, changes)
 
 
-def _encode_change(change: Change) -> bytes:
+def _encode_change(change: JournalChange) -> bytes:
     match change:
-        case Place(channel, floor):
+        case SetCursor(channel, floor):
             return _tag(1, channel) + _NUMBER.pack(floor)
-        case Remove(channel):
+        case RemoveCursor(channel):
             return _tag(2, channel)
-        case Finish(channel, ranges):
+        case FinishRanges(channel, ranges):
             numbers = [number for pair in ranges for number in pair]
             packed = struct.pack(f">{len(numbers)}Q", *numbers)
             return _tag(3, channel) + _COUNT.pack(len(ranges)) + packed
-        case Notes(channel, notes):
-            packed = b"".join(_NOTE.pack(seq, *note) for seq, note in notes)
-            return _tag(4, channel) + _COUNT.pack(len(notes)) + packed
-        case Hold(seq):
+        case SetRetryStates(channel, states):
+            packed = b"".join(_RETRY_STATE.pack(seq, *state) for seq, state in states)
+            return _tag(4, channel) + _COUNT.pack(len(states)) + packed
+        case SetPausePoint(seq):
             return _TAG.pack(5) + _NUMBER.pack(seq)
-        case Release():
+        case ClearPausePoint():
             return _TAG.pack(6)
-        case Reserve(seq):
+        case ReserveSeqs(seq):
             return _TAG.pack(7) + _NUMBER.pack(seq)
 
 
@@ -285,27 +293,27 @@ class _Reader:
         self._data = data
         self._at = at
 
-    def changes(self, end: int) -> Iterator[Change]:
+    def changes(self, end: int) -> Iterator[JournalChange]:
         while self._at < end:
             yield self._change()
 
-    def _change(self) -> Change:
+    def _change(self) -> JournalChange:
         (tag,) = self._take(_TAG)
         match tag:
             case 1:
-                return Place(self._name(), self._number())
+                return SetCursor(self._name(), self._number())
             case 2:
-                return Remove(self._name())
+                return RemoveCursor(self._name())
             case 3:
-                return Finish(self._name(), self._ranges())
+                return FinishRanges(self._name(), self._ranges())
             case 4:
-                return Notes(self._name(), self._notes())
+                return SetRetryStates(self._name(), self._states())
             case 5:
-                return Hold(self._number())
+                return SetPausePoint(self._number())
             case 6:
-                return Release()
+                return ClearPausePoint()
             case 7:
-                return Reserve(self._number())
+                return ReserveSeqs(self._number())
         raise CorruptBatchError(f"the record holds an unknown change: {tag}")
 
     def _take(self, form: struct.Struct) -> tuple[int, ...]:
@@ -325,11 +333,11 @@ class _Reader:
         numbers = self._take(struct.Struct(f">{2 * count}Q"))
         return list(zip(numbers[::2], numbers[1::2], strict=True))
 
-    def _notes(self) -> list[tuple[int, Note]]:
+    def _states(self) -> list[tuple[int, RetryState]]:
         (count,) = self._take(_COUNT)
-        start, self._at = self._at, self._at + count * _NOTE.size
-        rows = _NOTE.iter_unpack(memoryview(self._data)[start : self._at])
-        notes = [(seq, Note(attempts, due_ns)) for seq, attempts, due_ns in rows]
-        if len(notes) != count:
+        start, self._at = self._at, self._at + count * _RETRY_STATE.size
+        rows = _RETRY_STATE.iter_unpack(memoryview(self._data)[start : self._at])
+        states = [(seq, RetryState(attempts, due_ns)) for seq, attempts, due_ns in rows]
+        if len(states) != count:
             raise CorruptBatchError("a record makes no sense")
-        return notes
+        return states

@@ -18,24 +18,31 @@ from collections.abc import Sequence
 
 from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage.cursor_journal import (
-    BadRecord,
-    Change,
+    BadJournalRecord,
+    ClearPausePoint,
     CursorState,
-    Finish,
-    Hold,
-    Notes,
-    Place,
-    Record,
-    Release,
-    Remove,
-    Reserve,
+    FinishRanges,
+    JournalChange,
+    JournalRecord,
+    RemoveCursor,
+    ReserveSeqs,
+    SetCursor,
+    SetPausePoint,
+    SetRetryStates,
     encode_record,
-    walk_journal,
+    scan_journal,
 )
-from penstock.storage.files import FilePool, Files, Handle, append_to, storage_error, write_all
+from penstock.storage.files import (
+    FilePool,
+    Files,
+    Handle,
+    append_and_sync,
+    storage_error,
+    write_all,
+)
 from penstock.storage.fsync import FsyncJob, JournalFsync, fsync_now
-from penstock.storage.layout import CURSORS_BAD_NAME, Finding, cursors_name, maybe_generation
-from penstock.storage.progress import Note, Progress, RangeSet, runs_of
+from penstock.storage.layout import CURSORS_BAD_NAME, Issue, cursors_name, maybe_generation
+from penstock.storage.progress import Progress, RangeSet, RetryState, to_ranges
 
 __all__ = ["Cursors", "JournalFiles", "current_generation", "read_journals"]
 
@@ -49,7 +56,7 @@ class Cursors:
         self._files = JournalFiles(pool, folder)
         self._state = CursorState()
         self._unflushed: dict[str, RangeSet] = {}
-        self._unflushed_notes: dict[str, set[int]] = {}
+        self._unflushed_retry_states: dict[str, set[int]] = {}
         self._has_records = False
         self._is_synced = True
         self._is_syncing = False
@@ -63,15 +70,15 @@ class Cursors:
         return self._state.progress
 
     @property
-    def held_from(self) -> int | None:
+    def pause_point(self) -> int | None:
         """Messages from here on are not yet given to any channel, because there is none or the
         topic is paused; None if the channels follow the tail."""
-        return self._state.held_from
+        return self._state.pause_point
 
     @property
-    def known_end(self) -> int:
+    def next_unused_seq(self) -> int:
         """No message at or above this number has been spoken of, so none may be below it."""
-        return self._state.known_end
+        return self._state.next_unused_seq
 
     @property
     def has_journal(self) -> bool:
@@ -81,34 +88,34 @@ class Cursors:
     @property
     def dirty(self) -> bool:
         """Whether there is something to flush."""
-        return bool(self._unflushed or self._unflushed_notes)
+        return bool(self._unflushed or self._unflushed_retry_states)
 
     # Written at once: each raises StorageError if that fails, and has changed nothing then
 
     def create(self, channel: str, floor: int) -> Progress:
         """Adds a channel for which everything below `floor` is finished."""
         assert channel not in self.progress
-        self._change(Place(channel, floor))
+        self._change(SetCursor(channel, floor))
         return self.progress[channel]
 
     def remove(self, channel: str) -> None:
         """Forgets a channel."""
-        self._change(Remove(channel))
+        self._change(RemoveCursor(channel))
         self._forget_unflushed(channel)
 
     def reset(self, channel: str, floor: int) -> None:
         """Moves a channel: below `floor` all is finished, above it nothing, and no note is left."""
-        self._change(Place(channel, floor))
+        self._change(SetCursor(channel, floor))
         self._forget_unflushed(channel)
 
-    def hold(self, seq: int | None) -> None:
-        """Sets `held_from`."""
-        if seq != self.held_from:
-            self._change(Release() if seq is None else Hold(seq))
+    def set_pause_point(self, seq: int | None) -> None:
+        """Sets `pause_point`."""
+        if seq != self.pause_point:
+            self._change(ClearPausePoint() if seq is None else SetPausePoint(seq))
 
-    def reserve(self, seq: int) -> None:
+    def reserve_below(self, seq: int) -> None:
         """Has it remembered that no new message may get a number below `seq`."""
-        self._change(Reserve(seq))
+        self._change(ReserveSeqs(seq))
 
     # Counted now, written by the next flush
 
@@ -122,13 +129,13 @@ class Cursors:
 
     def finish_many(self, channel: str, seqs: Sequence[int]) -> None:
         """Finishes these for a channel, in whatever order they come."""
-        for first, end in runs_of(seqs):
+        for first, end in to_ranges(seqs):
             self.finish(channel, first, end)
 
-    def note(self, channel: str, seq: int, note: Note) -> None:
+    def set_retry_state(self, channel: str, seq: int, state: RetryState) -> None:
         """Keeps what must not be forgotten of an open message."""
-        self.progress[channel].note(seq, note)
-        self._unflushed_notes.setdefault(channel, set()).add(seq)
+        self.progress[channel].set_retry_state(seq, state)
+        self._unflushed_retry_states.setdefault(channel, set()).add(seq)
 
     def flush(self) -> None:
         """Writes what has been counted since the last flush. Raises StorageError if that fails; it
@@ -136,7 +143,7 @@ class Cursors:
         if self.dirty:
             self._write(self._unflushed_changes(), unapplied=[])
             self._unflushed.clear()
-            self._unflushed_notes.clear()
+            self._unflushed_retry_states.clear()
 
     # Syncing
 
@@ -196,18 +203,18 @@ class Cursors:
 
     def begin(self, next_seq: int) -> None:
         """Starts the journal of a new topic, which holds what comes for the first channel."""
-        self._state.apply(Reserve(next_seq))
-        self._state.apply(Hold(next_seq))
+        self._state.apply(ReserveSeqs(next_seq))
+        self._state.apply(SetPausePoint(next_seq))
         self._write([], unapplied=[])
 
-    def load(self, *, is_synced: bool) -> list[Finding]:
+    def load(self, *, is_synced: bool) -> list[Issue]:
         """Reads the journal; returns what is wrong with it. Raises OSError.
 
         What was finished in a record that is lost will be delivered again. If something is wrong,
         or not all of it `is_synced`, it is written anew, if it can be. If not one record is found,
         `begin` is next.
         """
-        records, findings = self._files.load(is_synced=is_synced)
+        records, issues = self._files.load(is_synced=is_synced)
         for record in records:
             for change in record.changes:
                 self._state.apply(change)
@@ -218,15 +225,15 @@ class Cursors:
             self._is_synced = False
             with contextlib.suppress(OSError):
                 self._begin_generation([])
-        return findings
+        return issues
 
     # Inside
 
-    def _change(self, change: Change) -> None:
+    def _change(self, change: JournalChange) -> None:
         self._write([change], unapplied=[change])
         self._state.apply(change)
 
-    def _write(self, changes: list[Change], *, unapplied: list[Change]) -> None:
+    def _write(self, changes: list[JournalChange], *, unapplied: list[JournalChange]) -> None:
         """Writes one record: the changes or, in a new generation, a snapshot and those of them that
         are not in the state yet."""
         self._refuse_if_closed()
@@ -240,7 +247,7 @@ class Cursors:
         except OSError as error:
             raise storage_error("write to", self._folder, error) from error
 
-    def _begin_generation(self, unapplied: list[Change]) -> None:
+    def _begin_generation(self, unapplied: list[JournalChange]) -> None:
         self._files.begin(encode_record([*self._state.snapshot(), *unapplied]))
         self._is_synced = False
 
@@ -248,19 +255,19 @@ class Cursors:
         if self._is_closed:
             raise LogClosedError(f"{self._folder} is closed")
 
-    def _unflushed_changes(self) -> list[Change]:
-        changes: list[Change] = [
-            Finish(channel, list(ranges)) for channel, ranges in self._unflushed.items()
+    def _unflushed_changes(self) -> list[JournalChange]:
+        changes: list[JournalChange] = [
+            FinishRanges(channel, list(ranges)) for channel, ranges in self._unflushed.items()
         ]
-        for channel, seqs in self._unflushed_notes.items():
-            notes = self.progress[channel].notes
-            if still_open := [(seq, notes[seq]) for seq in seqs if seq in notes]:
-                changes.append(Notes(channel, still_open))
+        for channel, seqs in self._unflushed_retry_states.items():
+            states = self.progress[channel].retry_states
+            if still_open := [(seq, states[seq]) for seq in seqs if seq in states]:
+                changes.append(SetRetryStates(channel, still_open))
         return changes
 
     def _forget_unflushed(self, channel: str) -> None:
         self._unflushed.pop(channel, None)
-        self._unflushed_notes.pop(channel, None)
+        self._unflushed_retry_states.pop(channel, None)
 
 
 # A journal below this size is not worth compacting: it is read in about a millisecond.
@@ -288,7 +295,7 @@ class JournalFiles:
         """Whether there is a generation that can be appended to."""
         return self._current is not None
 
-    def load(self, *, is_synced: bool) -> tuple[list[Record], list[Finding]]:
+    def load(self, *, is_synced: bool) -> tuple[list[JournalRecord], list[Issue]]:
         """The records of the newest generation that has a whole snapshot, and what is wrong.
         Raises OSError.
 
@@ -300,19 +307,19 @@ class JournalFiles:
             return [], []
         self._newest = max(journals)
         chosen = current_generation(journals)
-        records = [found for found in journals[chosen] if isinstance(found, Record)]
-        bad = [found for found in journals[chosen] if isinstance(found, BadRecord)]
+        records = [found for found in journals[chosen] if isinstance(found, JournalRecord)]
+        bad = [found for found in journals[chosen] if isinstance(found, BadJournalRecord)]
         self._stale = [self._path(generation) for generation in journals]
         if records and not bad and chosen == self._newest and is_synced:
             self._stale.remove(self._path(chosen))
             self._set_current(self._pool.handle(self._path(chosen)), records[0].end)
             self._end = records[-1].end
         self._keep_aside(chosen, [found for found in bad if not found.is_leftover])
-        findings = [found.finding(self._path(chosen)) for found in bad]
+        issues = [found.to_issue(self._path(chosen)) for found in bad]
         if chosen != self._newest:
             problem = f"its snapshot was not written to its end; {cursors_name(chosen)} is used"
-            findings.append(Finding(self._path(self._newest), problem, is_damage=False))
-        return records, findings
+            issues.append(Issue(self._path(self._newest), problem, is_damage=False))
+        return records, issues
 
     def has_room(self, record: bytes) -> bool:
         """Whether a record should be appended, rather than a snapshot be written."""
@@ -391,29 +398,29 @@ class JournalFiles:
             self._stale.append(handle.path)
             self.leave_current()
 
-    def _keep_aside(self, generation: int, damaged: list[BadRecord]) -> None:
+    def _keep_aside(self, generation: int, damaged: list[BadJournalRecord]) -> None:
         if damaged:
             with contextlib.closing(self._pool.files.open(self._path(generation), "read")) as file:
                 pieces = [file.read(bad.position, bad.end - bad.position) for bad in damaged]
-            append_to(self._pool.files, f"{self._folder}/{CURSORS_BAD_NAME}", pieces)
+            append_and_sync(self._pool.files, f"{self._folder}/{CURSORS_BAD_NAME}", pieces)
 
     def _path(self, generation: int) -> str:
         return f"{self._folder}/{cursors_name(generation)}"
 
 
-def read_journals(files: Files, folder: str) -> dict[int, list[Record | BadRecord]]:
+def read_journals(files: Files, folder: str) -> dict[int, list[JournalRecord | BadJournalRecord]]:
     """What every generation holds, the newest first."""
     found = (maybe_generation(name) for name in files.names(folder))
     journals = {}
     for generation in sorted(filter(None, found), reverse=True):
         with contextlib.closing(files.open(f"{folder}/{cursors_name(generation)}", "read")) as file:
-            journals[generation] = list(walk_journal(file.read(0, file.size())))
+            journals[generation] = list(scan_journal(file.read(0, file.size())))
     return journals
 
 
-def current_generation(journals: dict[int, list[Record | BadRecord]]) -> int:
+def current_generation(journals: dict[int, list[JournalRecord | BadJournalRecord]]) -> int:
     """The newest generation that begins with a snapshot; the newest if none does."""
     for generation, records in journals.items():
-        if records and isinstance(records[0], Record):
+        if records and isinstance(records[0], JournalRecord):
             return generation
     return max(journals)

@@ -40,32 +40,32 @@ from penstock.storage.layout import (
     FORMAT_NAME,
     NEW_SUFFIX,
     TOPICS_NAME,
-    Finding,
-    is_another_nsqds,
-    is_known_in_topic,
-    maybe_removed,
+    Issue,
+    is_nsq_queue_file,
+    is_topic_file,
+    maybe_removal_number,
     removed_name,
 )
 from penstock.storage.retention import LogSettings
 from penstock.storage.topic_log import TopicLog
 from penstock.storage.topic_storage import (
-    LastEnd,
+    LastShutdown,
     TopicStore,
     close_stores,
     create_store,
+    initial_seq,
     load_store,
-    seq_of_time,
 )
 
 __all__ = [
     "FORMAT_VERSION",
     "REAL_FILES",
     "DataPath",
-    "Marker",
+    "FormatFile",
     "lock_data_path",
-    "read_marker",
+    "read_format_file",
     "verify_data_path",
-    "write_marker",
+    "write_format_file",
 ]
 
 FORMAT_VERSION = 1
@@ -78,21 +78,21 @@ _TEXT = re.compile(
 _SIZE_MAX = 4096
 
 
-class Marker(NamedTuple):
+class FormatFile(NamedTuple):
     """What the file says besides the format, which is ours."""
 
     boot_id: str
     is_open: bool
     removed_below: int = 0
 
-    def last_end(self, boot_id: str) -> LastEnd:
+    def last_shutdown(self, boot_id: str) -> LastShutdown:
         """How the last run ended, `boot_id` being today's."""
         if not self.is_open:
-            return LastEnd.CLEAN
-        return LastEnd.CRASH if self.boot_id == boot_id else LastEnd.POWER_LOSS
+            return LastShutdown.CLEAN
+        return LastShutdown.CRASH if self.boot_id == boot_id else LastShutdown.POWER_LOSS
 
 
-def read_marker(files: Files, folder: str) -> Marker | None:
+def read_format_file(files: Files, folder: str) -> FormatFile | None:
     """What the marker of a data path says, or None if there is none.
 
     Raises DataPathError if it is not a marker, or one of a format that we do not know.
@@ -111,10 +111,10 @@ def read_marker(files: Files, folder: str) -> Marker | None:
             f"data path {folder} has format {match[1]}, written by a newer version; "
             f"this one knows up to {FORMAT_VERSION}"
         )
-    return Marker(match[2] or "", match[3] != "closed", int(match[4] or 0))
+    return FormatFile(match[2] or "", match[3] != "closed", int(match[4] or 0))
 
 
-def write_marker(files: Files, folder: str, marker: Marker) -> None:
+def write_format_file(files: Files, folder: str, marker: FormatFile) -> None:
     """Replaces the marker, so that at any moment there is a whole one."""
     path = f"{folder}/{FORMAT_NAME}"
     state = "open" if marker.is_open else "closed"
@@ -147,14 +147,14 @@ class DataPath:
         files: Files,
         remover: Remover,
         lock: Lock,
-        last_end: LastEnd,
+        last_shutdown: LastShutdown,
         removed_below: int,
     ) -> None:
         self.path = path
         self._settings = settings
         self._files = files
         self._lock = lock
-        self._last_end = last_end
+        self._last_shutdown = last_shutdown
         self._topics_path = f"{path}/{TOPICS_NAME}"
         self._remover = remover
         self._removal_number = 0  # of the last topic folder renamed for removal
@@ -184,9 +184,9 @@ class DataPath:
         lock = lock_data_path(path, files)
         try:
             marker = verify_data_path(path, files)
-            last_end = marker.last_end(files.boot_id()) if marker else LastEnd.CLEAN
+            last_shutdown = marker.last_shutdown(files.boot_id()) if marker else LastShutdown.CLEAN
             removed_below = marker.removed_below if marker else 0
-            data_path = cls(path, settings, files, remover, lock, last_end, removed_below)
+            data_path = cls(path, settings, files, remover, lock, last_shutdown, removed_below)
             data_path._prepare()
         except BaseException:
             lock.close()
@@ -197,7 +197,7 @@ class DataPath:
         """The topics that there are, in the order of their names."""
         return sorted(self._topics)
 
-    def open_topic(self, name: str, *, wall_ns: int) -> tuple[TopicStore, list[Finding]]:
+    def open_topic(self, name: str, *, wall_ns: int) -> tuple[TopicStore, list[Issue]]:
         """Opens a topic, which is created if there is none of this name; also returns what had to
         be put right. The first message of a new topic gets the number `wall_ns // 1000`, or a
         higher one if topics that we have removed went beyond that.
@@ -207,12 +207,12 @@ class DataPath:
         assert name not in self._stores or self._stores[name].is_closed
         folder = self._folder(name)
         try:
-            store, findings = self._load_or_create(name, folder, wall_ns)
+            store, issues = self._load_or_create(name, folder, wall_ns)
         except OSError as error:
             raise storage_error("open", folder, error) from error
         self._stores[name] = store
         self._set_recovered(name)
-        return store, findings
+        return store, issues
 
     def remove_topic(self, name: str, *, wall_ns: int) -> None:
         """Removes a topic and all its messages, also while it is open. Raises StorageError."""
@@ -243,7 +243,7 @@ class DataPath:
                 raise failure
             # What could not be synced must not count as if it had been by the next start.
             if not self._unrecovered and all(store.is_safe for store in self._stores.values()):
-                self._write_marker(is_open=False)
+                self._write_format_file(is_open=False)
         except OSError as error:
             raise storage_error("close", self.path, error) from error
         finally:
@@ -252,20 +252,20 @@ class DataPath:
 
     def _prepare(self) -> None:
         try:
-            if self._last_end is LastEnd.CLEAN:
-                self._write_marker(is_open=True)
+            if self._last_shutdown is LastShutdown.CLEAN:
+                self._write_format_file(is_open=True)
             if TOPICS_NAME not in self._files.names(self.path):
                 self._files.make_folder(self._topics_path)
                 self._files.sync_folder(self.path)
             for folder in self._files.names(self._topics_path):
-                if (number := maybe_removed(folder)) is not None:
+                if (number := maybe_removal_number(folder)) is not None:
                     self._removal_number = max(self._removal_number, number)
                     self._remover.remove_folder(f"{self._topics_path}/{folder}")
                 elif (name := names.name_of_file(folder)) is not None:
                     self._topics.add(name)
         except OSError as error:
             raise _refusal("write to", self.path, error) from error
-        if self._last_end is not LastEnd.CLEAN:
+        if self._last_shutdown is not LastShutdown.CLEAN:
             self._unrecovered = set(self._topics)
             self._end_recovery()
 
@@ -279,7 +279,7 @@ class DataPath:
         if not self._unrecovered:
             # A marker that stays as it is only makes the next start more careful than it need be.
             with contextlib.suppress(OSError):
-                self._write_marker(is_open=True)
+                self._write_format_file(is_open=True)
 
     def _keep_numbers_of(self, removed: TopicLog, wall_ns: int) -> None:
         """Records in the marker which sequence numbers a deleted topic has used. Raises OSError."""
@@ -287,31 +287,31 @@ class DataPath:
         if self._unrecovered:
             return
         try:
-            self._write_marker(is_open=True)
+            self._write_format_file(is_open=True)
         except OSError:
             # Removing a topic makes room on a full disk. It is safe without the marker if the clock
             # is beyond the topic's numbers: a topic that is created later starts there.
-            if removed.next_seq > seq_of_time(wall_ns):
+            if removed.next_seq > initial_seq(wall_ns):
                 raise
 
-    def _write_marker(self, *, is_open: bool) -> None:
-        marker = Marker(self._files.boot_id(), is_open, self._removed_below)
-        write_marker(self._files, self.path, marker)
+    def _write_format_file(self, *, is_open: bool) -> None:
+        marker = FormatFile(self._files.boot_id(), is_open, self._removed_below)
+        write_format_file(self._files, self.path, marker)
 
     def _folder(self, name: str) -> str:
         return f"{self._topics_path}/{names.file_name(name)}"
 
     def _load_or_create(
         self, name: str, folder: str, wall_ns: int
-    ) -> tuple[TopicStore, list[Finding]]:
+    ) -> tuple[TopicStore, list[Issue]]:
         # The clock may have been set back, or a deleted topic may have used later numbers.
-        new_seq = max(seq_of_time(wall_ns), self._removed_below)
+        new_seq = max(initial_seq(wall_ns), self._removed_below)
         if name in self._topics:
-            return load_store(self._pool, folder, self._settings, new_seq, self._last_end)
+            return load_store(self._pool, folder, self._settings, new_seq, self._last_shutdown)
         self._files.make_folder(folder)
         self._topics.add(name)
         store = create_store(self._pool, folder, self._settings, new_seq)
-        if new_seq > seq_of_time(wall_ns):
+        if new_seq > initial_seq(wall_ns):
             # If a power loss took the topic without a trace, the next one of this name would start
             # at the same number.
             store.cursors.sync()
@@ -332,13 +332,13 @@ def lock_data_path(path: str, files: Files, *, shared: bool = False) -> Lock:
         raise _refusal("open", path, error) from error
 
 
-def verify_data_path(path: str, files: Files) -> Marker | None:
+def verify_data_path(path: str, files: Files) -> FormatFile | None:
     """Makes sure that everything in a data path is ours, and of a format that we know; returns its
     marker, or None if it is not a data path yet. Raises DataPathError."""
     try:
-        marker = read_marker(files, path)
+        marker = read_format_file(files, path)
         for name in files.names(path):
-            if is_another_nsqds(name):
+            if is_nsq_queue_file(name):
                 raise _foreign(path, name, _HOW_TO_IMPORT.format(path=path))
         if TOPICS_NAME not in files.names(path):
             return marker
@@ -352,7 +352,7 @@ def verify_data_path(path: str, files: Files) -> Marker | None:
 
 
 def _verify_topic(path: str, relative: str, folder: str, files: Files) -> None:
-    if maybe_removed(folder) is not None:
+    if maybe_removal_number(folder) is not None:
         return
     if names.name_of_file(folder) is None:
         raise _foreign(path, relative, "is not a topic")
@@ -361,7 +361,7 @@ def _verify_topic(path: str, relative: str, folder: str, files: Files) -> None:
     except NotADirectoryError as error:
         raise _foreign(path, relative, "is not a topic") from error
     for name in found:
-        if not is_known_in_topic(name):
+        if not is_topic_file(name):
             raise _foreign(path, f"{relative}/{name}", "is not part of a log")
 
 

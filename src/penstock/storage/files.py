@@ -38,7 +38,7 @@ __all__ = [
     "Mode",
     "RealFiles",
     "Remover",
-    "append_to",
+    "append_and_sync",
     "storage_error",
     "write_all",
 ]
@@ -221,7 +221,7 @@ def write_all(file: File, parts: Sequence[bytes], position: int) -> int:
     return size
 
 
-def append_to(files: Files, path: str, pieces: Iterable[bytes]) -> None:
+def append_and_sync(files: Files, path: str, pieces: Iterable[bytes]) -> None:
     """Adds to a file, which is made if it is not there, and syncs it."""
     try:
         file = files.open(path, "write")

@@ -199,13 +199,13 @@ def encode_index(checkpoint: Checkpoint, index: SparseIndex, deferred: DeferredI
 
 def maybe_checkpoint(data: bytes) -> Checkpoint | None:
     """What the first bytes of such a file say, or None if they are not what was written."""
-    head = _maybe_head(data)
+    head = _maybe_header(data)
     return head.checkpoint if head else None
 
 
 def maybe_index(data: bytes) -> SparseIndex | None:
     """The index in the whole of such a file, or None if it is not what was written."""
-    head = _maybe_head(data)
+    head = _maybe_header(data)
     if head is None:
         return None
     entries = data[CHECKPOINT_BYTES : CHECKPOINT_BYTES + head.entries * _ENTRY_BYTES]
@@ -216,7 +216,7 @@ def maybe_index(data: bytes) -> SparseIndex | None:
 
 def maybe_deferred(data: bytes) -> DeferredIndex | None:
     """The deferred batches in an index file, or None if its checksums do not match."""
-    head = _maybe_head(data)
+    head = _maybe_header(data)
     if head is None:
         return None
     deferred = data[CHECKPOINT_BYTES + head.entries * _ENTRY_BYTES :]
@@ -226,7 +226,7 @@ def maybe_deferred(data: bytes) -> DeferredIndex | None:
     return DeferredIndex.decode(deferred)
 
 
-class _Head(NamedTuple):
+class _IndexHeader(NamedTuple):
     """The fields at the start of an index file."""
 
     checkpoint: Checkpoint
@@ -235,7 +235,7 @@ class _Head(NamedTuple):
     deferred_crc: int
 
 
-def _maybe_head(data: bytes) -> _Head | None:
+def _maybe_header(data: bytes) -> _IndexHeader | None:
     checked = data[_CHECKED_AT:CHECKPOINT_BYTES]
     if data[:4] != _MAGIC or len(checked) != _FIELDS.size:
         return None
@@ -245,7 +245,7 @@ def _maybe_head(data: bytes) -> _Head | None:
     if _CRC.unpack_from(data, 4)[0] != crc32c(checked) or version != _VERSION:
         return None
     checkpoint = Checkpoint(end, seq, first_ns, last_ns, deferred)
-    return _Head(checkpoint, entries_crc, entries, deferred_crc)
+    return _IndexHeader(checkpoint, entries_crc, entries, deferred_crc)
 
 
 def _encode_columns(*columns: "array[int]") -> bytes:

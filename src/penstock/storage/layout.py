@@ -28,14 +28,14 @@ __all__ = [
     "IMPORTING_NAME",
     "NEW_SUFFIX",
     "TOPICS_NAME",
-    "Finding",
+    "Issue",
     "cursors_name",
     "index_name",
-    "is_another_nsqds",
-    "is_known_in_topic",
+    "is_nsq_queue_file",
+    "is_topic_file",
     "maybe_generation",
     "maybe_index_seq",
-    "maybe_removed",
+    "maybe_removal_number",
     "maybe_segment_seq",
     "maybe_shard",
     "removed_name",
@@ -94,12 +94,12 @@ def maybe_generation(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def is_known_in_topic(name: str) -> bool:
+def is_topic_file(name: str) -> bool:
     """Whether a file in a topic's folder is one of ours."""
     return _IN_TOPIC.fullmatch(name) is not None
 
 
-def is_another_nsqds(name: str) -> bool:
+def is_nsq_queue_file(name: str) -> bool:
     """Whether a file in the data path is a queue that NSQ's own nsqd wrote."""
     return _NSQD_QUEUE.fullmatch(name) is not None
 
@@ -121,14 +121,14 @@ def removed_name(folder: str, number: int) -> str:
     return f"{folder}~removed-{number}"
 
 
-def maybe_removed(folder: str) -> int | None:
+def maybe_removal_number(folder: str) -> int | None:
     """The number in the name of a folder made by `removed_name`; None for other folders."""
     match = _REMOVED.fullmatch(folder)
     return int(match[2]) if match and names.name_of_file(match[1]) is not None else None
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Issue:
     """What a check found, or what recovery found and did about it; `str` of it is one line.
 
     `is_damage` tells what should never happen, and may have cost messages that were acknowledged,

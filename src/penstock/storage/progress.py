@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import merge
 from typing import NamedTuple
 
-__all__ = ["Note", "Progress", "RangeSet", "runs_of"]
+__all__ = ["Progress", "RangeSet", "RetryState", "to_ranges"]
 
 
 class RangeSet:
@@ -96,7 +96,7 @@ class RangeSet:
             return self.total
         return sum(stop - start for start, stop in self._clipped(first, end))
 
-    def first_outside(self, number: int) -> int:
+    def next_missing(self, number: int) -> int:
         """The first number from `number` on that is not in the set."""
         at = bisect_right(self._firsts, number) - 1
         return max(number, self._ends[at]) if at >= 0 else number
@@ -124,7 +124,7 @@ class RangeSet:
         return sum(self._ends[low:high]) - sum(self._firsts[low:high])
 
 
-def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
+def to_ranges(seqs: Sequence[int]) -> list[tuple[int, int]]:
     """The ranges that these numbers make up, in order; cheapest when they are one run."""
     if not seqs:
         return []
@@ -143,7 +143,7 @@ def runs_of(seqs: Sequence[int]) -> list[tuple[int, int]]:
     return runs
 
 
-class Note(NamedTuple):
+class RetryState(NamedTuple):
     """What must not be forgotten of an open message that has been handed out before."""
 
     attempts: int
@@ -154,34 +154,34 @@ class Note(NamedTuple):
 class Progress:
     """Which messages of a topic a channel is done with."""
 
-    __slots__ = ("_finished", "floor", "notes")
+    __slots__ = ("_finished", "floor", "retry_states")
 
     def __init__(self, floor: int) -> None:
         self.floor = floor
         """Everything below is finished; this is the first number that is open."""
-        self.notes: dict[int, Note] = {}
+        self.retry_states: dict[int, RetryState] = {}
         """Of open messages only."""
         self._finished = RangeSet()
 
     def reset(self, floor: int) -> None:
         """Begins again: below `floor` all is finished, above it nothing, and no note is left."""
         self.floor = floor
-        self.notes.clear()
+        self.retry_states.clear()
         self._finished = RangeSet()
 
     def finish(self, first: int, end: int) -> None:
         """Marks `[first, end)` finished; numbers that already are stay so."""
-        if self.notes:
-            self._forget_notes(first, end)
+        if self.retry_states:
+            self._remove_retry_states(first, end)
         if first > self.floor:
             self._finished.add(first, end)
         elif end > self.floor:
             self._raise_floor(end)
 
-    def note(self, seq: int, note: Note) -> None:
+    def set_retry_state(self, seq: int, state: RetryState) -> None:
         """Keeps `note` for `seq`, unless that is finished."""
         if seq >= self.floor and not (self._finished and self._finished.covers(seq, seq + 1)):
-            self.notes[seq] = note
+            self.retry_states[seq] = state
 
     def is_finished(self, first: int, end: int) -> bool:
         """Whether all of `[first, end)` is finished."""
@@ -201,9 +201,9 @@ class Progress:
         return max(self.floor, self._finished.end)
 
     @property
-    def known_end(self) -> int:
+    def next_unused_seq(self) -> int:
         """Nothing at or above this number has been finished or noted."""
-        return max(self.finished_end, max(self.notes, default=-1) + 1)
+        return max(self.finished_end, max(self.retry_states, default=-1) + 1)
 
     def _raise_floor(self, floor: int) -> None:
         finished = self._finished
@@ -213,11 +213,11 @@ class Progress:
             finished.drop_below(floor)
         self.floor = floor
 
-    def _forget_notes(self, first: int, end: int) -> None:
-        notes = self.notes
-        if len(notes) < end - first:
-            for seq in [seq for seq in notes if first <= seq < end]:
-                del notes[seq]
+    def _remove_retry_states(self, first: int, end: int) -> None:
+        states = self.retry_states
+        if len(states) < end - first:
+            for seq in [seq for seq in states if first <= seq < end]:
+                del states[seq]
         else:
             for seq in range(first, end):
-                notes.pop(seq, None)
+                states.pop(seq, None)

@@ -12,11 +12,11 @@ but those that were in the log when the reading began, or that damage has made.
 from penstock.common.errors import CorruptBatchError, LogClosedError, StorageError
 from penstock.storage.batch import (
     HEADER_BYTES,
-    FoundBatch,
+    StoredBatch,
+    complete_batches,
     decode_header,
     split_frames,
     verify_frames,
-    whole_batches,
 )
 from penstock.storage.files import File, storage_error
 from penstock.storage.segment import Segment
@@ -39,12 +39,12 @@ class Read:
         self._end = end
         self._max_bytes = max_bytes
 
-    def run(self) -> list[FoundBatch]:
+    def run(self) -> list[StoredBatch]:
         """Any thread may call this. [] where the next batch is damaged. Raises StorageError."""
-        found: list[FoundBatch] = []
+        found: list[StoredBatch] = []
         try:
             piece = self._piece()
-            found.extend(whole_batches(piece, self.position))
+            found.extend(complete_batches(piece, self.position))
         except CorruptBatchError:
             return found
         except OSError as error:
@@ -100,7 +100,7 @@ class LogReader:
                 break
         return None
 
-    def take(self, read: Read, found: list[FoundBatch]) -> list[FoundBatch]:
+    def take(self, read: Read, found: list[StoredBatch]) -> list[StoredBatch]:
         """Steps over what was read; returns what of it belongs to the range, each part of a batch
         as a batch of its own."""
         assert self._segment is not None
@@ -142,7 +142,7 @@ class LogReader:
         self.seq = max(self.seq, segment.first_seq)
         return True
 
-    def _after_damage(self) -> list[FoundBatch]:
+    def _after_damage(self) -> list[StoredBatch]:
         """The first batch beyond damaged bytes. The segment keeps the damage to be reported."""
         assert self._segment is not None
         try:
@@ -155,7 +155,7 @@ class LogReader:
             self._log.collect_damage(self._segment)
 
 
-def _clipped(found: FoundBatch, first: int, end: int) -> FoundBatch:
+def _clipped(found: StoredBatch, first: int, end: int) -> StoredBatch:
     """The part of a batch that is in `[first, end)`."""
     batch = found.batch
     skipped = max(first - batch.first_seq, 0)
@@ -166,4 +166,4 @@ def _clipped(found: FoundBatch, first: int, end: int) -> FoundBatch:
     part = batch._replace(
         first_seq=batch.first_seq + skipped, message_count=count, frames_size=len(frames)
     )
-    return FoundBatch(part, frames)
+    return StoredBatch(part, frames)

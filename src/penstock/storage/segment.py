@@ -16,13 +16,13 @@ from penstock.storage.batch import (
     HEADER_BYTES,
     BadBytes,
     Batch,
-    FoundBatch,
-    batch_parts,
+    StoredBatch,
+    complete_batches,
     decode_header,
+    encode_batch,
+    scan_batches,
     split_frames,
     verify_frames,
-    walk,
-    whole_batches,
 )
 from penstock.storage.files import File, FilePool, Files, Mode, write_all
 from penstock.storage.index import (
@@ -37,7 +37,7 @@ from penstock.storage.index import (
     maybe_deferred,
     maybe_index,
 )
-from penstock.storage.layout import Finding, index_name, segment_name
+from penstock.storage.layout import Issue, index_name, segment_name
 
 __all__ = ["Run", "Segment", "SegmentInfo", "read_checkpoint"]
 
@@ -94,7 +94,7 @@ class Segment:
         self.is_removed = False
         self.indexed_end = 0
         """An index file speaks of all there is up to here."""
-        self.damage: list[Finding] = []
+        self.damage: list[Issue] = []
         """What reading came across; whoever reports it empties the list."""
         self.handle = pool.handle(f"{folder}/{segment_name(first_seq)}")
         self._files: Files = pool.files
@@ -137,7 +137,7 @@ class Segment:
         """Adds one batch with one write. If that fails it raises OSError and has added nothing.
         Returns `next_seq`."""
         position, first_seq = self.end, self.next_seq
-        parts = batch_parts(frames, count, first_seq, position, timestamp_ns, due_ns)
+        parts = encode_batch(frames, count, first_seq, position, timestamp_ns, due_ns)
         size = HEADER_BYTES + len(frames)
         end = position + size
         file = self.handle.file or self.handle.open()
@@ -188,7 +188,7 @@ class Segment:
         Raises CorruptBatchError if it cannot be read back as it was.
         """
         file = self.handle.open()
-        for found in walk(file, self.synced_end, end):
+        for found in scan_batches(file, self.synced_end, end):
             if isinstance(found, BadBytes):
                 raise CorruptBatchError(
                     f"{self.handle.path}: what was written is gone at byte {found.position}"
@@ -256,12 +256,12 @@ class Segment:
                 return batch.first_seq
         return self.next_seq
 
-    def batches(self, position: int, read_bytes: int) -> Iterator[FoundBatch]:
+    def batches(self, position: int, read_bytes: int) -> Iterator[StoredBatch]:
         """Every batch from `position` on, read in pieces of about `read_bytes`. Damage is stepped
         over, and kept in `damage`."""
         while position < self.end:
             try:
-                for found in whole_batches(self._piece(position, read_bytes), position):
+                for found in complete_batches(self._piece(position, read_bytes), position):
                     yield found
                     position = found.batch.end
             except CorruptBatchError:
@@ -349,8 +349,8 @@ class Segment:
 
     def _step_over(self, position: int) -> int:
         """Where the next batch after the damage at `position` begins."""
-        for found in walk(self.handle.open(), position, self.end):
-            if isinstance(found, FoundBatch):
+        for found in scan_batches(self.handle.open(), position, self.end):
+            if isinstance(found, StoredBatch):
                 return found.batch.position
             self._keep_damage(found)
         return self.end
@@ -359,7 +359,7 @@ class Segment:
         if bad.position not in self._damaged_at:
             self._damaged_at.add(bad.position)
             # Up to `end` all was whole once: whatever it looks like, it is no leftover.
-            self.damage.append(bad._replace(is_leftover=False).finding(self.handle.path))
+            self.damage.append(bad._replace(is_leftover=False).to_issue(self.handle.path))
 
     def _remember_place(self, seq: int, position: int) -> None:
         if len(self._places) >= _PLACES_MAX:
@@ -398,8 +398,8 @@ class Segment:
     def _rebuilt_index(self) -> SparseIndex:
         index = SparseIndex()
         latest_ns = 0
-        for found in walk(self.handle.open(), 0, self.end):
-            if isinstance(found, FoundBatch):
+        for found in scan_batches(self.handle.open(), 0, self.end):
+            if isinstance(found, StoredBatch):
                 batch = found.batch
                 if batch.position >= index.next_position:
                     index.add(batch.position, batch.first_seq, latest_ns)

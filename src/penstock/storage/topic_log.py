@@ -25,7 +25,7 @@ from penstock.storage.batch import HEADER_BYTES
 from penstock.storage.files import FilePool, storage_error
 from penstock.storage.fsync import FsyncJob, LogFsync, fsync_now
 from penstock.storage.index import DeferredBatch
-from penstock.storage.layout import Finding
+from penstock.storage.layout import Issue
 from penstock.storage.retention import LogSettings, Retention
 from penstock.storage.segment import Run, Segment, SegmentInfo
 
@@ -60,7 +60,7 @@ class TopicLog:
     ) -> None:
         """Takes loaded segments, and the number that the next message shall have."""
         self.next_seq = next_seq
-        self.damage: list[Finding] = []
+        self.damage: list[Issue] = []
         """What reading came across and stepped over; whoever reports it empties the list."""
         self._pool = pool
         self._folder = folder
@@ -75,7 +75,7 @@ class TopicLog:
         """The same, or None while something has to be seen to before the next append."""
         unsynced = self._unsynced_segments()
         self.synced_seq = unsynced[0].first_seq if unsynced else next_seq
-        self.sync_asked_seq = self.synced_seq
+        self.sync_requested_seq = self.synced_seq
         """What comes from here on was appended since a sync was last asked for."""
         # Names are synced before an index file is written, so where all have one no name is new.
         self._new_names = len(unsynced)
@@ -309,7 +309,7 @@ class TopicLog:
             is_rewrite=self._must_rewrite,
         )
         self._is_syncing = True
-        self.sync_asked_seq = self.next_seq
+        self.sync_requested_seq = self.next_seq
         return job
 
     def end_sync(self, job: FsyncJob, error: StorageError | None) -> None:
@@ -323,7 +323,7 @@ class TopicLog:
         if error is not None:
             self._sync_error = str(error)
             self._writable = None
-            self.sync_asked_seq = self.synced_seq
+            self.sync_requested_seq = self.synced_seq
             return
         self._sync_error = None
         self._new_names -= job.new_names

@@ -26,15 +26,15 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from penstock.common.errors import StorageError
-from penstock.storage.batch import BadBytes, Batch, Window, walk
+from penstock.storage.batch import BadBytes, Batch, ScanBuffer, scan_batches
 from penstock.storage.cursors import Cursors
-from penstock.storage.files import FilePool, Files, append_to
+from penstock.storage.files import FilePool, Files, append_and_sync
 from penstock.storage.fsync import FsyncTarget, fsync_in_parallel
 from penstock.storage.index import Checkpoint
 from penstock.storage.layout import (
     BAD_SUFFIX,
     NEW_SUFFIX,
-    Finding,
+    Issue,
     index_name,
     maybe_index_seq,
     maybe_segment_seq,
@@ -44,23 +44,23 @@ from penstock.storage.segment import Segment, read_checkpoint
 from penstock.storage.topic_log import TopicLog
 
 __all__ = [
-    "SKIPPED_NUMBERS",
-    "LastEnd",
+    "SKIPPED_SEQS",
+    "LastShutdown",
     "Loaded",
     "TopicStore",
     "close_stores",
     "create_store",
+    "initial_seq",
     "load_segments",
     "load_store",
-    "seq_of_time",
 ]
 
 # More messages than nsqd can store between two fsyncs: twelve minutes at 1.5 million a second.
 # The 54 bits of a sequence number suffice for 10 million such skips.
-SKIPPED_NUMBERS = 1 << 30
+SKIPPED_SEQS = 1 << 30
 
 
-class LastEnd(Enum):
+class LastShutdown(Enum):
     """How the last run that had the data path open came to its end."""
 
     CLEAN = auto()  # all is synced
@@ -72,7 +72,7 @@ class Loaded(NamedTuple):
     """The segments of a topic, in order and without empty ones."""
 
     segments: list[Segment]
-    findings: list[Finding]
+    issues: list[Issue]
     next_seq: int
     """Every message that is known of has a lower number."""
     is_tail_lost: bool
@@ -146,8 +146,8 @@ def create_store(pool: FilePool, folder: str, settings: LogSettings, next_seq: i
 
 
 def load_store(
-    pool: FilePool, folder: str, settings: LogSettings, new_seq: int, last_end: LastEnd
-) -> tuple[TopicStore, list[Finding]]:
+    pool: FilePool, folder: str, settings: LogSettings, new_seq: int, last_shutdown: LastShutdown
+) -> tuple[TopicStore, list[Issue]]:
     """Loads a topic; also returns what had to be put right. Raises OSError or StorageError.
     `new_seq` is the first sequence number of a new topic.
 
@@ -156,34 +156,34 @@ def load_store(
     above every known one, even if the clock was set back. The new start is fsynced before it is
     used, so that a second power loss skips further.
     """
-    lost_power = last_end is LastEnd.POWER_LOSS
+    lost_power = last_shutdown is LastShutdown.POWER_LOSS
     loaded = load_segments(pool, folder)
     cursors = Cursors(pool, folder)
-    journal_findings = cursors.load(is_synced=last_end is LastEnd.CLEAN)
-    findings = loaded.findings + journal_findings
+    journal_issues = cursors.load(is_synced=last_shutdown is LastShutdown.CLEAN)
+    issues = loaded.issues + journal_issues
     if not cursors.has_journal:
-        findings += _begin_again(folder, cursors, loaded, new_seq, lost_power=lost_power)
-    next_seq = max(loaded.next_seq, cursors.known_end)
+        issues += _begin_again(folder, cursors, loaded, new_seq, lost_power=lost_power)
+    next_seq = max(loaded.next_seq, cursors.next_unused_seq)
     if lost_power or loaded.is_tail_lost:
-        findings += _skip_numbers(folder, cursors, next_seq, new_seq)
-        next_seq = cursors.known_end
+        issues += _skip_numbers(folder, cursors, next_seq, new_seq)
+        next_seq = cursors.next_unused_seq
     stored_end = loaded.segments[-1].next_seq if loaded.segments else 0
-    if next_seq > max(stored_end, cursors.known_end):
+    if next_seq > max(stored_end, cursors.next_unused_seq):
         # Recovery has removed an empty segment, whose name was the only trace of these numbers.
-        cursors.reserve(next_seq)
+        cursors.reserve_below(next_seq)
     log = TopicLog(pool, folder, settings, loaded.segments, next_seq)
-    if not cursors.progress and any(finding.is_damage for finding in journal_findings):
+    if not cursors.progress and any(issue.is_damage for issue in journal_issues):
         # The channels will be made again: let them have everything rather than miss something.
-        cursors.hold(log.first_seq)
+        cursors.set_pause_point(log.first_seq)
     for channel, progress in cursors.progress.items():
         for first, end in log.gaps(progress.floor, next_seq):
             cursors.finish(channel, first, end)
-    return TopicStore(log, cursors), findings
+    return TopicStore(log, cursors), issues
 
 
 def _begin_again(
     folder: str, cursors: Cursors, loaded: Loaded, new_seq: int, *, lost_power: bool
-) -> list[Finding]:
+) -> list[Issue]:
     """Without a journal the topic was being created, or something took the journal away."""
     if not loaded.segments:
         # After a power loss, `_skip_numbers` is next.
@@ -191,18 +191,18 @@ def _begin_again(
         return []
     cursors.begin(loaded.segments[0].first_seq)
     problem = "the journal of the channels is missing; all messages are kept for new channels"
-    return [Finding(folder, problem, is_damage=not lost_power)]
+    return [Issue(folder, problem, is_damage=not lost_power)]
 
 
-def _skip_numbers(folder: str, cursors: Cursors, first: int, new_seq: int) -> list[Finding]:
-    end = max(first + SKIPPED_NUMBERS, new_seq)
-    cursors.reserve(end)
+def _skip_numbers(folder: str, cursors: Cursors, first: int, new_seq: int) -> list[Issue]:
+    end = max(first + SKIPPED_SEQS, new_seq)
+    cursors.reserve_below(end)
     cursors.sync()
     problem = "message numbers are skipped, since their messages may have been lost"
-    return [Finding(folder, problem, is_damage=False, first_seq=first, end_seq=end)]
+    return [Issue(folder, problem, is_damage=False, first_seq=first, end_seq=end)]
 
 
-def seq_of_time(wall_ns: int) -> int:
+def initial_seq(wall_ns: int) -> int:
     """The number that a topic begins with which is made then: microseconds, so that one that is
     made again uses no number that it had before."""
     return wall_ns // 1000
@@ -212,17 +212,17 @@ def load_segments(pool: FilePool, folder: str) -> Loaded:
     """Loads what is in a topic's folder; raises OSError if it cannot be read or put right."""
     seqs = _clear_up(pool.files, folder)
     segments: list[Segment] = []
-    findings: list[Finding] = []
+    issues: list[Issue] = []
     next_seq = 0
     is_tail_lost = False
     for first_seq, limit_seq in zip_longest(seqs, seqs[1:]):
         recovery = _Recovery(pool, folder, first_seq, limit_seq)
         recovery.run()
         segments += _without_empty([recovery.segment, *recovery.split_off])
-        findings += recovery.findings
+        issues += recovery.issues
         next_seq = max(next_seq, first_seq, recovery.next_seq)
         is_tail_lost = recovery.is_tail_lost
-    return Loaded(segments, findings, next_seq, is_tail_lost)
+    return Loaded(segments, issues, next_seq, is_tail_lost)
 
 
 def _clear_up(files: Files, folder: str) -> list[int]:
@@ -250,7 +250,7 @@ class _Recovery:
     def __init__(self, pool: FilePool, folder: str, first_seq: int, limit_seq: int | None) -> None:
         self.segment = Segment(pool, folder, first_seq)
         self.split_off: list[Segment] = []
-        self.findings: list[Finding] = []
+        self.issues: list[Issue] = []
         self.next_seq = first_seq
         self.is_tail_lost = False
         self._pool = pool
@@ -274,7 +274,7 @@ class _Recovery:
 
     def _sort(self, size: int) -> None:
         """Tells what belongs to the segment, what has to leave it, and what is no batch."""
-        for found in walk(self.segment.handle.open(), self.segment.end, size):
+        for found in scan_batches(self.segment.handle.open(), self.segment.end, size):
             if isinstance(found, BadBytes):
                 self._set_aside(found)
             elif found.batch.first_seq < self.next_seq:
@@ -317,12 +317,12 @@ class _Recovery:
             self.segment = self.split_off.pop(0)
         elif self._bad or self._strays:
             self.segment.handle.open().truncate(self.segment.end)
-        self.findings += [self._finding(bad, seq) for bad, seq in self._bad]
+        self.issues += [self._to_issue(bad, seq) for bad, seq in self._bad]
 
     def _keep_aside(self, damaged: list[BadBytes]) -> None:
         file = self.segment.handle.open()
         pieces = [file.read(bad.position, bad.end - bad.position) for bad in damaged]
-        append_to(self._pool.files, self.segment.handle.path + BAD_SUFFIX, pieces)
+        append_and_sync(self._pool.files, self.segment.handle.path + BAD_SUFFIX, pieces)
         self._pool.files.sync_folder(self._folder)
 
     def _split_off(self, stretch: list[Batch]) -> Segment:
@@ -330,9 +330,9 @@ class _Recovery:
         path = segment.handle.path
         segment.handle.path = path + NEW_SUFFIX
         segment.handle.create()
-        window = Window(self.segment.handle.open(), stretch[-1].end)
+        buffer = ScanBuffer(self.segment.handle.open(), stretch[-1].end)
         for batch in stretch:
-            frames = window.frames_of(batch)
+            frames = buffer.frames_of(batch)
             segment.append(frames, batch.message_count, batch.timestamp_ns, batch.due_ns)
         segment.handle.open().sync()
         segment.synced_end = segment.end
@@ -341,17 +341,17 @@ class _Recovery:
         segment.handle.path = path
         return segment
 
-    def _finding(self, bad: BadBytes, first_seq: int) -> Finding:
+    def _to_issue(self, bad: BadBytes, first_seq: int) -> Issue:
         path = self.segment.handle.path
         if bad.is_leftover:
-            return replace(bad.finding(path), problem=f"{bad.reason}; cut off")
+            return replace(bad.to_issue(path), problem=f"{bad.reason}; cut off")
         after = (stretch[0] for stretch in self._strays if stretch[0].position >= bad.end)
         following = next(after, None)
         end_seq = following.first_seq if following else self._limit_seq
         if end_seq is None and bad.batch is not None:
             end_seq = bad.batch.next_seq
         return replace(
-            bad.finding(path),
+            bad.to_issue(path),
             problem=f"{bad.reason}; moved to {PurePath(path).name}{BAD_SUFFIX}",
             first_seq=first_seq,
             end_seq=end_seq,
@@ -359,8 +359,8 @@ class _Recovery:
 
     def _report_missing(self, size: int, checkpoint: Checkpoint) -> None:
         """The index file speaks of bytes that are not there any more."""
-        self.findings.append(
-            Finding(
+        self.issues.append(
+            Issue(
                 self.segment.handle.path,
                 "the end is missing although it was synced",
                 is_damage=True,

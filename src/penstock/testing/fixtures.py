@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.storage import DataPath, Files, Finding, LogSettings, RealFiles, check_data_path
+from penstock.storage import DataPath, Files, Issue, LogSettings, RealFiles, check_data_path
 from penstock.storage.files import Remover
 from penstock.testing.files import FaultyFiles, MemoryFiles
 
@@ -42,7 +42,7 @@ def logs_stay_sound(
         assert not damage
 
 
-def damage_in(path: str, files: Files) -> list[Finding]:
+def damage_in(path: str, files: Files) -> list[Issue]:
     """What is damaged in a data path, if it is still there. One in memory may be open until now."""
     if isinstance(files, FaultyFiles):
         files = files.files
