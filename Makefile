@@ -32,8 +32,10 @@ format: .venv/.up-to-date ## format the code, and mend what can be mended
 	@$(bin)/ruff format .
 	@$(bin)/ruff check --fix .
 
-docs: .venv/.up-to-date ## write the pages of docs/ that are made from the source
+docs: .venv/.up-to-date ## write the generated pages of docs/, and build the site in site/
 	@$(bin)/python scripts/options_page.py
+	@NO_MKDOCS_2_WARNING=1 $(bin)/mkdocs build --strict --quiet
+	@echo "open site/index.html" >&2
 
 pictures: .venv/.up-to-date ## take the pictures in docs/images, in six minutes
 	@scripts/ensure-test-programs
@@ -56,7 +58,7 @@ soak: .venv/.up-to-date ## load and faults for MINUTES=20: nothing may grow, not
 	@$(bin)/python -m soak $(ARGS)
 
 clean: ## remove everything that the other targets made
-	rm -rf .venv build dist tests/interop/node_modules .hypothesis
+	rm -rf .venv build dist site tests/interop/node_modules .hypothesis
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_every_difference_is_shown_by_tests_that_are_there() -> None:
-    page = (ROOT / "docs" / "differences.md").read_text()
+    page = (ROOT / "docs/background/differences.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| ") and "shown by" not in line]
     shown_by = [re.findall(r"`(tests/[^`]+)`", row.rsplit("|", 2)[1]) for row in rows]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from penstock.nsqd.options import NsqdOptions
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/background/guarantees.md").read_text(encoding="utf-8")
 OURS = PAGE.partition("## Beside others")[0]
 
 

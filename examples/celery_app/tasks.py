@@ -1,4 +1,4 @@
-"""A Celery application on NSQ. docs/celery.md shows how it is run."""
+"""A Celery application on NSQ. docs/how_to/celery.md shows how it is run."""
 
 import os
 import time

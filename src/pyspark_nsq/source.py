@@ -245,7 +245,7 @@ def _node_of(failure: Error) -> str:
 
 
 class NsqDataSource(DataSource):
-    """NSQ topics, including their history, as tables. Options: docs/spark.md."""
+    """NSQ topics, including their history, as tables. Options: docs/how_to/spark.md."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""What docs/celery.md shows works."""
+"""What docs/how_to/celery.md shows works."""
 
 import os
 import re
@@ -12,7 +12,7 @@ from penstock.testing.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "celery_app"
-PAGE = (ROOT / "docs" / "celery.md").read_text()
+PAGE = (ROOT / "docs/how_to/celery.md").read_text()
 
 
 def test_the_example_is_the_one_that_is_shown() -> None:

@@ -187,7 +187,7 @@ def test_every_tool_is_a_command_when_penstock_is_installed(tool: str) -> None:
 
 
 def test_the_page_of_options_is_up_to_date() -> None:
-    page = Path(__file__).parents[2] / "docs" / "tools_options.md"
+    page = Path(__file__).parents[2] / "docs/reference/tools_options.md"
     commands = [import_module(f"penstock.cli.{tool}").COMMAND for tool in TOOLS]
     expected = markdown_tables({command.name: command.options for command in commands})
 

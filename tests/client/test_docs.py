@@ -1,4 +1,4 @@
-"""The table of docs/client.md is the options there are. Its examples are run by tests/docs."""
+"""The option table of docs/how_to/python_client.md is complete. tests/docs runs its examples."""
 
 import re
 from dataclasses import fields
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from penstock.client import ClientConfig
 
-PAGE = (Path(__file__).parents[2] / "docs" / "client.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/how_to/python_client.md").read_text()
 
 
 def test_the_table_lists_every_option_with_its_default() -> None:

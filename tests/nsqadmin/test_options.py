@@ -9,7 +9,7 @@ from penstock.nsqadmin.options import NsqadminOptions, normalized
 
 
 def test_the_page_of_options_is_up_to_date() -> None:
-    page = Path(__file__).parents[2] / "docs" / "nsqadmin_options.md"
+    page = Path(__file__).parents[2] / "docs/reference/nsqadmin_options.md"
 
     assert markdown_page(NsqadminOptions, "nsqadmin") == page.read_text()
 

@@ -263,7 +263,7 @@ def test_what_goes_while_it_is_being_shown_does_no_harm() -> None:
 
 
 def test_the_page_of_metrics_lists_every_family() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
     rows = re.findall(r"^\| `(?:nsqd|process)_.*$", page, re.MULTILINE)
 
     assert [

@@ -275,6 +275,6 @@ def test_unknown_experiments_are_ignored() -> None:
 
 
 def test_the_page_of_options_is_up_to_date() -> None:
-    page = Path(__file__).parents[2] / "docs" / "nsqd_options.md"
+    page = Path(__file__).parents[2] / "docs/reference/nsqd_options.md"
 
     assert markdown_page(NsqdOptions, "nsqd") == page.read_text(), "run: make docs"

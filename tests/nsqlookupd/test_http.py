@@ -432,7 +432,7 @@ def test_prometheus_understands_the_figures_and_all_are_there(
 
 
 def test_the_page_in_docs_has_every_figure() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "nsqlookupd.md").read_text()
+    page = (Path(__file__).parents[2] / "docs/reference/nsqlookupd.md").read_text()
     rows = [
         f"| `{family.name}` | {', '.join(f'`{label}`' for label in family.labels)} "
         f"| {family.help} |\n"

@@ -44,6 +44,6 @@ def test_a_config_file_for_nsq_is_understood(tmp_path: Path) -> None:
 
 
 def test_the_page_in_docs_is_up_to_date() -> None:
-    page = Path(__file__).parents[2] / "docs" / "nsqlookupd_options.md"
+    page = Path(__file__).parents[2] / "docs/reference/nsqlookupd_options.md"
 
     assert markdown_page(NsqlookupdOptions, "nsqlookupd") == page.read_text()

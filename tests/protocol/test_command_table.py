@@ -9,7 +9,7 @@ import pytest
 from penstock.protocol.command_table import COMMANDS, Command
 from penstock.protocol.state import State
 
-PAGE = Path(__file__).parents[2] / "docs" / "wire.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/protocol.md"
 
 
 def names(states: tuple[State, ...]) -> str:

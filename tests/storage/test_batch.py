@@ -28,7 +28,7 @@ from penstock.testing import MemoryFiles
 POSITION = 64
 FRAMES = b"".join(map(frame, [b"one", b"", b"three"]))
 
-# By hand from docs/log_format.md: one message of three bytes, at byte 64.
+# By hand from docs/reference/log_format.md: one message of three bytes, at byte 64.
 GOLDEN = bytes.fromhex(
     "9e505342"  # magic
     "c744af21"  # header_crc

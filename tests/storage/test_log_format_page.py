@@ -1,4 +1,4 @@
-"""docs/log_format.md says what the code does."""
+"""docs/reference/log_format.md says what the code does."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 
 from penstock.storage import batch, cursor_journal, data_dir, index, layout
 
-PAGE = (Path(__file__).parents[2] / "docs" / "log_format.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/reference/log_format.md").read_text()
 
 
 def table_in(text: str) -> list[tuple[str, ...]]:

@@ -3,7 +3,7 @@
     app = Celery("shop", broker="nsq://127.0.0.1:4150")
 
 Nothing here has to be imported: installing Penstock registers it (see `registration`). What maps to
-what, and what does not, is in docs/celery.md.
+what, and what does not, is in docs/how_to/celery.md.
 
 A queue is a topic, consumed by one channel. Publishing is done by a blocking producer, and has
 happened once nsqd has stored the message. Consuming is done by a thread of its own (`receiver`), so

@@ -100,8 +100,8 @@ def command(
 ) -> None:
     """Run SQL over topics, as long as messages come.
 
-    FILE is TOML: sources with their schemas, queries, and sinks (docs/pipelines.md). A single query
-    can be given by options instead. What is started again goes on where it was. Ctrl-C stops it.
+    FILE is TOML: sources with their schemas, queries, and sinks (docs/how_to/pipelines.md). Options
+    can give a single query instead. A restarted query continues where it stopped. Ctrl-C stops it.
     """
     settings = spark_settings(master, spark_log, spark_conf)
 
