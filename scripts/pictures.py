@@ -70,7 +70,7 @@ PAGES = (
     *("/", "/topics/orders", "/topics/orders/fulfilment", "/topics/refunds", "/consumers"),
     *("/nodes", "/nodes/{node}", "/counter", "/lookup", "/messages/orders"),
     *("/messages/shipments/carrier-api?state=inflight", "/messages/emails/smtp?state=deferred"),
-    *("/confirm?deed=delete&topic=orders", "/topics/no-such-topic"),
+    *("/actions/delete?topic=orders", "/topics/no-such-topic"),
 )
 
 

@@ -1,4 +1,4 @@
-"""A real browser, and a cluster to look at with it."""
+"""Fixtures: a real browser, and pages of a small cluster."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,22 +13,22 @@ __all__ = ["Cluster", "browser", "cluster", "page", "phone", "topic", "watched"]
 
 BROWSER_PATH = shutil.which("chromium")
 
-# What a page shows by itself may take a while on a busy machine.
+# Refreshes may take long on a busy machine.
 expect.set_options(timeout=60_000)
 
-# What is said when a test takes the network away.
+# Console messages while a test is offline.
 OFFLINE_SIGNS = ("ERR_INTERNET_DISCONNECTED", "htmx:afterRequest", "htmx:sendError")
 
-# What is said when a page is not there, or has nobody to ask.
+# Console messages of pages with an error status.
 FAILURE_SIGNS = ("status of 404", "status of 502", "htmx:responseError", "Response Status Error")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One for all tests of a module."""
+    """Shared by all tests of a module."""
     if BROWSER_PATH is None:
-        # `make test` installs it, unless it may not.
-        pytest.skip("there is no chromium: run scripts/ensure-test-programs")
+        # `make test` installs it if it has the rights to.
+        pytest.skip("chromium is not installed: run scripts/ensure-test-programs")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=BROWSER_PATH, args=["--no-sandbox", "--disable-gpu"]
@@ -39,14 +39,14 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser, cluster: Cluster) -> Iterator[Page]:
-    """A window on the front page."""
+    """A browser window with the topics page."""
     with watched(browser, cluster.nsqadmin.url) as window:
         yield window
 
 
 @pytest.fixture
 def phone(browser: Browser, cluster: Cluster) -> Iterator[Page]:
-    """The same, on a small screen in the dark."""
+    """The same on a small screen with the dark theme."""
     with watched(browser, cluster.nsqadmin.url, width=360, scheme="dark") as window:
         yield window
 
@@ -60,8 +60,11 @@ def watched(
     scheme: Literal["light", "dark"] = "light",
     may_fail: bool = False,
 ) -> Iterator[Page]:
-    """A window on the front page. Whatever the browser finds fault with fails the test: an error
-    of a script, and anything that the Content-Security-Policy forbids."""
+    """A browser window with the topics page.
+
+    The test fails if the browser reports a script error or a violation of the
+    Content-Security-Policy.
+    """
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=scheme, base_url=url
     )

@@ -1,5 +1,4 @@
-// What a page looks like to the eye: how light it is, and which of its texts are too faint to be
-// read by WCAG's measure.
+// Returns the luminance of the page background, and the texts with too little contrast by WCAG.
 () => {
   // Colours come as `rgb(1, 2, 3)`, with or without an alpha, or as `color(srgb 0.1 0.2 0.3)`.
   const parsed = (text) => {
@@ -36,7 +35,7 @@
   const faint = new Set();
   for (const element of document.querySelectorAll("body *")) {
     const text = ownText(element);
-    if (!text || !element.checkVisibility() || element.closest("option, .hidden")) continue;
+    if (!text || !element.checkVisibility() || element.closest("option, .visually-hidden")) continue;
     const style = getComputedStyle(element);
     const found = contrast(style, background(element));
     if (found < needed(style)) faint.add(`${text}: ${found.toFixed(2)}`);

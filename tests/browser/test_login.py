@@ -1,4 +1,4 @@
-"""Logging in, in a real browser."""
+"""Login in a real browser."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from penstock.testing.nsqadmin import run_nsqadmin
 TOKEN = "a-token-of-some-length"
 
 
-def test_who_logs_in_goes_where_he_wanted_to(
+def test_the_login_redirects_to_the_requested_page(
     browser: Browser, cluster: Cluster, tmp_path: Path
 ) -> None:
     (tmp_path / "tokens").write_text(TOKEN)
@@ -26,7 +26,7 @@ def test_who_logs_in_goes_where_he_wanted_to(
         page.goto("/nsq/nodes?x=1")
         page.get_by_label("Token").fill("wrong-token-of-some-length")
         page.get_by_role("button", name="Log in").click()
-        expect(page.get_by_role("alert")).to_have_text("No such token.")
+        expect(page.get_by_role("alert")).to_have_text("Unknown token.")
         page.get_by_label("Token").fill(TOKEN)
         page.get_by_role("button", name="Log in").click()
         page.wait_for_url("**/nsq/nodes?x=1")

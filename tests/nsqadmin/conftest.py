@@ -1,4 +1,4 @@
-"""What the tests of nsqadmin share: a small cluster, and an nsqadmin that looks at it."""
+"""Fixtures: a small cluster with an nsqadmin."""
 
 import re
 import time
@@ -22,26 +22,26 @@ class Cluster:
     nsqadmin: NsqadminProcess
 
     def publish(self, topic: str, *bodies: bytes, node: int = 0) -> None:
-        """Publishes, and waits until nsqlookupd knows who has the topic."""
+        """Publish messages and wait until nsqlookupd lists the node for the topic."""
         self.nsqds[node].publish(topic, *bodies)
         port = int(self.nsqds[node].http_address.rpartition(":")[2])
-        wait_until(lambda: port in self.ports_of(topic), f"nsqlookupd to know of {topic}")
+        wait_until(lambda: port in self.ports_of(topic), f"nsqlookupd to list {topic}")
 
     def create_channel(self, topic: str, channel: str, *, node: int = 0) -> None:
-        """Creates a channel, and waits until it has what was waiting in the topic."""
+        """Create a channel and wait until it has received the messages of the topic."""
         nsqd = self.nsqds[node]
         nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
         wait_until(lambda: nsqd.stats(topic)["depth"] == 0, f"{channel} to have the messages")
 
     def ports_of(self, topic: str) -> list[int]:
-        """The HTTP ports of the nsqds that have a topic, as nsqlookupd knows."""
+        """HTTP ports of the nsqds that nsqlookupd lists for a topic."""
         answer = self.nsqlookupd.http("GET", f"/lookup?topic={topic}").json()
         return [producer["http_port"] for producer in answer.get("producers", [])]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """One for all tests of a module, which use topics of their own."""
+    """Shared by all tests of a module; each test uses its own topics."""
     with run_nsqlookupd() as nsqlookupd:
         flags = ("--broadcast-address=127.0.0.1", "--retention-time=1h")
         lookupd = f"--lookupd-tcp-address={nsqlookupd.tcp_address}"
@@ -59,6 +59,6 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic of its own for each test, so that tests can share a cluster."""
+    """A topic name that is unique to the test, so that tests can share a cluster."""
     words = re.sub(r"[^\w]+", "-", request.node.name.removeprefix("test_"))
     return f"{words[:40]}-{time.monotonic_ns() % 1_000_000}"

@@ -1,4 +1,4 @@
-"""Who may do what, and who is told of it."""
+"""Access control, notifications and limits."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
-from tests.nsqadmin.strangers import nobody, recorder
+from tests.nsqadmin.fake_servers import recording_server, unused_address
 
 from penstock.testing.nsqadmin import NsqadminProcess, NsqadminStartError, run_nsqadmin
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
@@ -57,7 +57,7 @@ class TestAdmins:
             ({}, 403),
         ],
     )
-    def test_only_admins_change_things(
+    def test_only_admins_make_changes(
         self, guarded: NsqadminProcess, headers: dict[str, str], status: int
     ) -> None:
         assert status == guarded.http("POST", "/api/topics", CREATE, headers).status
@@ -73,14 +73,14 @@ class TestAdmins:
             ("DELETE", "/api/nodes/n"),
         ],
     )
-    def test_no_change_is_open_to_all(
+    def test_every_change_requires_an_admin(
         self, guarded: NsqadminProcess, method: str, path: str
     ) -> None:
         answer = guarded.http(method, path)
 
         assert (403, {"message": "FORBIDDEN"}) == (answer.status, answer.json())
 
-    def test_everybody_may_look(self, guarded: NsqadminProcess) -> None:
+    def test_every_user_may_read(self, guarded: NsqadminProcess) -> None:
         assert 200 == guarded.http("GET", "/api/topics").status
 
 
@@ -98,7 +98,7 @@ class TestAdmins:
         ({"Sec-Fetch-Site": "same-site", "Origin": "http://{host}"}, 403),
     ],
 )
-def test_other_sites_change_nothing(
+def test_requests_of_other_sites_change_nothing(
     nsqadmin: NsqadminProcess, headers: dict[str, str], status: int
 ) -> None:
     sent = {name: value.format(host=nsqadmin.http_address) for name, value in headers.items()}
@@ -156,7 +156,7 @@ class TestHosts:
             ("*", "evil.example:{port}", 200),
         ],
     )
-    def test_only_allowed_public_names_are_served_if_there_are_any(
+    def test_with_a_list_only_allowed_public_names_are_served(
         self, nsqd: NsqdProcess, allowed: str, host: str, status: int
     ) -> None:
         flags = (f"--nsqd-http-address={nsqd.http_address}", f"--allowed-host={allowed}")
@@ -185,18 +185,20 @@ def closed(
 
 
 class TestLogin:
-    def test_nobody_comes_in_without_a_token(self, closed: NsqadminProcess) -> None:
+    def test_a_request_without_a_token_is_refused(self, closed: NsqadminProcess) -> None:
         answer = closed.http("GET", "/api/topics")
 
         assert (401, {"message": "UNAUTHORIZED"}) == (answer.status, answer.json())
         assert 200 == closed.http("GET", "/ping").status
 
     @pytest.mark.parametrize("host", ["x/static/y?", "x/ping#", "x/login?"])
-    def test_no_name_of_a_host_opens_the_door(self, closed: NsqadminProcess, host: str) -> None:
+    def test_the_host_header_cannot_bypass_the_login(
+        self, closed: NsqadminProcess, host: str
+    ) -> None:
         assert 401 == closed.http("GET", "/api/topics", headers={"Host": host}).status
 
     @pytest.mark.parametrize(("token", "status"), [(TOKEN, 200), (TOKEN[:-1], 401), ("", 401)])
-    def test_scripts_send_it_as_a_bearers(
+    def test_scripts_send_the_token_as_bearer(
         self, closed: NsqadminProcess, token: str, status: int
     ) -> None:
         headers = {"Authorization": f"Bearer {token}"}
@@ -206,7 +208,7 @@ class TestLogin:
     @pytest.mark.parametrize(
         "cookie", ["", "x", "9999999999.00", "1.0", ".", "٣.x", f"9999999999.{'0' * 64}"]
     )
-    def test_a_made_up_session_is_none(self, closed: NsqadminProcess, cookie: str) -> None:
+    def test_a_forged_session_is_refused(self, closed: NsqadminProcess, cookie: str) -> None:
         headers = {"Cookie": f"nsqadmin_session={cookie}".encode().decode("latin-1")}
 
         assert 401 == closed.http("GET", "/api/topics", headers=headers).status
@@ -214,12 +216,12 @@ class TestLogin:
     @pytest.mark.parametrize(
         ("content", "why"),
         [
-            ("# nothing", "there is no token in it"),
-            ("short", "a token is a word of 16 characters or more"),
-            (f"{TOKEN} {TOKEN}", "a token is a word of 16 characters or more"),
+            ("# nothing", "the file contains no token"),
+            ("short", "a token must have at least 16 characters and no spaces"),
+            (f"{TOKEN} {TOKEN}", "a token must have at least 16 characters and no spaces"),
         ],
     )
-    def test_a_file_that_is_none_is_refused(
+    def test_an_invalid_token_file_is_refused(
         self, nsqd: NsqdProcess, tmp_path: Path, content: str, why: str
     ) -> None:
         (tmp_path / "tokens").write_text(content)
@@ -234,25 +236,25 @@ class TestLogin:
         assert content not in refused.value.log
 
 
-def told_of_changes(nsqd: NsqdProcess, url: str) -> list[str]:
-    """The flags of an nsqadmin that tells this endpoint what it does to that nsqd."""
+def notification_flags(nsqd: NsqdProcess, url: str) -> list[str]:
+    """Flags of an nsqadmin for this nsqd that sends notifications to this URL."""
     return [f"--nsqd-http-address={nsqd.http_address}", f"--notification-http-endpoint={url}"]
 
 
 class TestNotifications:
-    def test_an_endpoint_is_told_who_did_what(self, nsqd: NsqdProcess) -> None:
+    def test_notifications_contain_the_user_and_the_change(self, nsqd: NsqdProcess) -> None:
         with (
-            recorder() as (url, kept),
-            run_nsqadmin(*told_of_changes(nsqd, url)) as nsqadmin,
+            recording_server() as (url, kept),
+            run_nsqadmin(*notification_flags(nsqd, url)) as nsqadmin,
         ):
             basic = b64encode(b"ann:secret").decode()
             headers = {"Authorization": f"Basic {basic}", "User-Agent": "a script"}
             nsqadmin.http("POST", "/api/topics", b'{"topic":"t","channel":"c"}', headers)
             nsqadmin.http("POST", "/api/topics/t/c", b'{"action":"pause"}', headers)
             client = nsqd.consumer("t", "c").local_address
-            form = {"deed": "kick", "topic": "t", "channel": "c", "client": client}
+            form = {"topic": "t", "channel": "c", "client": client}
             body = urlencode({**form, "node": nsqd.http_address}).encode()
-            nsqadmin.http("POST", "/do", body, FORM)
+            nsqadmin.http("POST", "/actions/kick", body, FORM)
             secure = {"X-Scheme": "https"}
             nsqadmin.http("DELETE", "/api/topics/t?really=yes", headers=secure)
             wait_until(lambda: len(kept) == 5, "five notifications")
@@ -277,17 +279,17 @@ class TestNotifications:
         assert f"https://{address}/api/topics/t?really=yes" == kept[4]["url"]
         assert "user" not in kept[4]
 
-    def test_an_endpoint_that_fails_costs_nothing(self, nsqd: NsqdProcess) -> None:
-        with run_nsqadmin(*told_of_changes(nsqd, f"http://{nobody()}/")) as nsqadmin:
+    def test_a_failing_endpoint_does_not_affect_requests(self, nsqd: NsqdProcess) -> None:
+        with run_nsqadmin(*notification_flags(nsqd, f"http://{unused_address()}/")) as nsqadmin:
             assert 200 == nsqadmin.http("POST", "/api/topics", CREATE).status
             wait_until(lambda: "failed to POST notification" in nsqadmin.log, "the failure's line")
             assert 200 == nsqadmin.http("GET", "/ping").status
 
-    def test_what_waits_at_the_end_is_still_sent(self, nsqd: NsqdProcess) -> None:
+    def test_queued_notifications_are_sent_before_the_stop(self, nsqd: NsqdProcess) -> None:
         begin = threading.Event()
         with (
-            recorder(begin) as (url, kept),
-            run_nsqadmin(*told_of_changes(nsqd, url)) as nsqadmin,
+            recording_server(begin) as (url, kept),
+            run_nsqadmin(*notification_flags(nsqd, url)) as nsqadmin,
         ):
             for topic in ("first", "second"):
                 nsqadmin.post("/api/topics", f'{{"topic":"{topic}"}}'.encode())
@@ -298,19 +300,19 @@ class TestNotifications:
 
         assert ["first", "second"] == [each["topic"] for each in kept]
 
-    def test_what_is_not_taken_at_the_end_is_logged(self, nsqd: NsqdProcess) -> None:
+    def test_unsent_notifications_are_logged_at_the_stop(self, nsqd: NsqdProcess) -> None:
         with socket.create_server(("127.0.0.1", 0)) as silent:
             url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
-            with run_nsqadmin(*told_of_changes(nsqd, url)) as nsqadmin:
+            with run_nsqadmin(*notification_flags(nsqd, url)) as nsqadmin:
                 for topic in ("first", "second"):
                     nsqadmin.post("/api/topics", f'{{"topic":"{topic}"}}'.encode())
                 nsqadmin.terminate()
-                given_up = 'notification given up, not taken in time: {"action":"create_topic",'
+                dropped = 'endpoint did not respond in time: {"action":"create_topic",'
 
-                assert 2 == nsqadmin.log.count(given_up), nsqadmin.log
+                assert 2 == nsqadmin.log.count(dropped), nsqadmin.log
 
 
-def test_pages_come_with_a_strict_policy(nsqadmin: NsqadminProcess) -> None:
+def test_responses_have_a_strict_content_security_policy(nsqadmin: NsqadminProcess) -> None:
     connection = HTTPConnection(nsqadmin.http_address, timeout=60)
     connection.request("GET", "/ping")
     response = connection.getresponse()
@@ -346,7 +348,7 @@ def test_pages_come_with_a_strict_policy(nsqadmin: NsqadminProcess) -> None:
         ),
     ],
 )
-def test_options_that_cannot_work_are_refused(flags: list[str], why: str) -> None:
+def test_invalid_options_are_refused(flags: list[str], why: str) -> None:
     with pytest.raises(NsqadminStartError) as refused, run_nsqadmin(*flags):
         pass
 
@@ -355,7 +357,7 @@ def test_options_that_cannot_work_are_refused(flags: list[str], why: str) -> Non
     assert "Traceback" not in refused.value.log
 
 
-def test_a_slow_visitor_does_not_hold_up_a_stop(nsqd: NsqdProcess) -> None:
+def test_a_slow_client_does_not_delay_the_stop(nsqd: NsqdProcess) -> None:
     with run_nsqadmin(f"--nsqd-http-address={nsqd.http_address}") as nsqadmin:
         host, port = nsqadmin.http_address.split(":")
         with socket.create_connection((host, int(port))) as visitor:
@@ -363,7 +365,7 @@ def test_a_slow_visitor_does_not_hold_up_a_stop(nsqd: NsqdProcess) -> None:
             nsqadmin.terminate()
 
 
-def test_a_stop_cuts_off_who_waits_for_an_nsqd_that_hangs() -> None:
+def test_a_stop_aborts_requests_that_wait_for_an_unresponsive_nsqd() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as hanging,
         run_nsqadmin(
@@ -378,14 +380,18 @@ def test_a_stop_cuts_off_who_waits_for_an_nsqd_that_hangs() -> None:
         with pytest.raises((RemoteDisconnected, ConnectionResetError)):
             answer.result()
 
-        assert "WARNING: HTTP: 1 request cut off, not answered in time" in nsqadmin.log
+        assert "WARNING: HTTP: 1 request aborted, not finished in time" in nsqadmin.log
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("POST", "/do", 400), ("POST", "/api/topics", 413), ("PUT", "/config/log_level", 413)],
+    [
+        ("POST", "/actions/pause", 400),
+        ("POST", "/api/topics", 413),
+        ("PUT", "/config/log_level", 413),
+    ],
 )
-def test_a_body_without_an_end_is_refused(
+def test_a_body_that_is_too_large_is_refused(
     nsqadmin: NsqadminProcess, method: str, path: str, status: int
 ) -> None:
     answer = nsqadmin.http(method, path, b"a=" + b"x" * 3_000_000, FORM)
@@ -393,7 +399,7 @@ def test_a_body_without_an_end_is_refused(
     assert status == answer.status
 
 
-def test_what_is_no_http_is_refused_and_logged_in_one_line(nsqadmin: NsqadminProcess) -> None:
+def test_invalid_http_is_refused_and_logged_in_one_line(nsqadmin: NsqadminProcess) -> None:
     host, port = nsqadmin.http_address.split(":")
     with socket.create_connection((host, int(port)), timeout=60) as visitor:
         visitor.sendall(b"what?\r\n\r\n")

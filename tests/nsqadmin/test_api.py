@@ -1,4 +1,4 @@
-"""NSQ's API of nsqadmin, against real daemons."""
+"""The HTTP API of nsqadmin, against real daemons."""
 
 import json
 from http.client import HTTPConnection
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.nsqadmin.conftest import Cluster
-from tests.nsqadmin.strangers import nobody, nonsense, stock
+from tests.nsqadmin.fake_servers import not_http_server, stock_nsqd_proxy, unused_address
 
 from penstock.testing.nsqadmin import NsqadminProcess, run_nsqadmin
 from penstock.testing.nsqd import run_nsqd
@@ -41,7 +41,7 @@ def get(nsqadmin: NsqadminProcess, path: str) -> Any:
     return answer.json()
 
 
-def order(nsqadmin: NsqadminProcess, method: str, path: str, **body: str) -> tuple[int, Any]:
+def change(nsqadmin: NsqadminProcess, method: str, path: str, **body: str) -> tuple[int, Any]:
     answer = nsqadmin.http(method, path, json.dumps(body).encode() if body else b"")
     return answer.status, answer.json()
 
@@ -49,8 +49,8 @@ def order(nsqadmin: NsqadminProcess, method: str, path: str, **body: str) -> tup
 DONE = (200, {"message": ""})
 
 
-class TestLooking:
-    def test_topics_are_listed_by_name(self, cluster: Cluster, topic: str) -> None:
+class TestReading:
+    def test_topics_are_sorted_by_name(self, cluster: Cluster, topic: str) -> None:
         cluster.publish(topic + ".b", b"x")
         cluster.publish(topic + ".a", b"x", node=1)
 
@@ -166,7 +166,7 @@ class TestLooking:
             "message_count": 2,
         } == found["stats"][f"{topic}:c:{nsqd.http_address}"]
 
-    def test_headers_are_those_of_nsqs_envelope(self, cluster: Cluster) -> None:
+    def test_headers_are_nsqs(self, cluster: Cluster) -> None:
         connection = HTTPConnection(cluster.nsqadmin.http_address, timeout=60)
         connection.request("GET", "/api/topics")
         response = connection.getresponse()
@@ -176,11 +176,11 @@ class TestLooking:
         connection.close()
 
 
-class TestChanging:
+class TestChanges:
     def test_create_reaches_nsqlookupd(self, cluster: Cluster, topic: str) -> None:
         body = {"topic": topic, "channel": "c"}
 
-        assert DONE == order(cluster.nsqadmin, "POST", "/api/topics", **body)
+        assert DONE == change(cluster.nsqadmin, "POST", "/api/topics", **body)
         channels = cluster.nsqlookupd.http("GET", f"/channels?topic={topic}").json()
         assert ["c"] == channels["channels"]
 
@@ -194,34 +194,34 @@ class TestChanging:
                 cluster.create_channel(topic, "c", node=number)
         path = f"/api/topics/{topic}" + ("/c" if kind == "channel" else "")
 
-        def figures() -> list[tuple[bool, int]]:
+        def stats_of_nodes() -> list[tuple[bool, int]]:
             stats = [nsqd.stats(topic, "c" if kind == "channel" else "") for nsqd in cluster.nsqds]
             return [(each["paused"], each["depth"]) for each in stats]
 
-        assert DONE == order(cluster.nsqadmin, "POST", path, action="pause")
-        assert [(True, 1)] * 2 == figures()
-        assert DONE == order(cluster.nsqadmin, "POST", path, action="empty")
-        assert [(True, 0)] * 2 == figures()
-        assert DONE == order(cluster.nsqadmin, "POST", path, action="unpause")
-        assert [(False, 0)] * 2 == figures()
+        assert DONE == change(cluster.nsqadmin, "POST", path, action="pause")
+        assert [(True, 1)] * 2 == stats_of_nodes()
+        assert DONE == change(cluster.nsqadmin, "POST", path, action="empty")
+        assert [(True, 0)] * 2 == stats_of_nodes()
+        assert DONE == change(cluster.nsqadmin, "POST", path, action="unpause")
+        assert [(False, 0)] * 2 == stats_of_nodes()
 
-    def test_delete_takes_a_channel_and_a_topic_away(self, cluster: Cluster, topic: str) -> None:
+    def test_delete_removes_a_channel_and_a_topic(self, cluster: Cluster, topic: str) -> None:
         cluster.publish(topic, b"x")
         nsqd = cluster.nsqds[0]
         cluster.create_channel(topic, "c")
 
-        assert DONE == order(cluster.nsqadmin, "DELETE", f"/api/topics/{topic}/c")
+        assert DONE == change(cluster.nsqadmin, "DELETE", f"/api/topics/{topic}/c")
         assert [] == nsqd.stats(topic)["channels"]
-        assert DONE == order(cluster.nsqadmin, "DELETE", f"/api/topics/{topic}")
+        assert DONE == change(cluster.nsqadmin, "DELETE", f"/api/topics/{topic}")
         assert topic not in get(cluster.nsqadmin, "/api/topics")["topics"]
         assert nsqd.http("GET", f"/stats?format=json&topic={topic}").json()["topics"] is None
 
-    def test_tombstone_takes_a_topic_from_a_node(self, cluster: Cluster, topic: str) -> None:
+    def test_tombstone_removes_a_topic_from_a_node(self, cluster: Cluster, topic: str) -> None:
         for number in (0, 1):
             cluster.publish(topic, b"x", node=number)
         first, second = (nsqd.http_address for nsqd in cluster.nsqds)
 
-        assert DONE == order(cluster.nsqadmin, "DELETE", f"/api/nodes/{first}", topic=topic)
+        assert DONE == change(cluster.nsqadmin, "DELETE", f"/api/nodes/{first}", topic=topic)
         assert [int(second.rpartition(":")[2])] == cluster.ports_of(topic)
         stats = cluster.nsqds[0].http("GET", f"/stats?format=json&topic={topic}").json()
         assert stats["topics"] is None
@@ -259,7 +259,7 @@ UNKNOWN = "no-such-thing"
         ("PUT", "/config/nsqlookupd_http_addresses", b'["\xff"]', 400, "INVALID_VALUE"),
     ],
 )
-def test_refusals(
+def test_errors(
     cluster: Cluster, method: str, path: str, body: bytes, status: int, code: str
 ) -> None:
     cluster.publish("known", b"x")
@@ -269,13 +269,13 @@ def test_refusals(
     assert (status, {"message": code}) == (answer.status, answer.json())
 
 
-def test_what_is_no_json_is_refused_in_words(cluster: Cluster) -> None:
+def test_invalid_json_gets_an_error_message(cluster: Cluster) -> None:
     answer = cluster.nsqadmin.http("POST", "/api/topics", b"{")
 
     assert (400, {"message": "Input data was truncated"}) == (answer.status, answer.json())
 
 
-def test_a_topic_that_no_node_has_yet_is_empty(cluster: Cluster, topic: str) -> None:
+def test_a_topic_without_nodes_is_empty(cluster: Cluster, topic: str) -> None:
     cluster.nsqlookupd.post(f"/topic/create?topic={topic}")
 
     found = get(cluster.nsqadmin, f"/api/topics/{topic}")
@@ -284,12 +284,12 @@ def test_a_topic_that_no_node_has_yet_is_empty(cluster: Cluster, topic: str) -> 
 
 
 class TestWithoutNsqlookupd:
-    def test_nsqds_are_asked_directly(self, topic: str) -> None:
+    def test_nsqds_are_queried_directly(self, topic: str) -> None:
         with (
             run_nsqd("--broadcast-address=elsewhere.example") as nsqd,
             run_nsqadmin(f"--nsqd-http-address={nsqd.http_address}") as nsqadmin,
         ):
-            assert DONE == order(nsqadmin, "POST", "/api/topics", topic=topic, channel="c")
+            assert DONE == change(nsqadmin, "POST", "/api/topics", topic=topic, channel="c")
             assert [topic] == get(nsqadmin, "/api/topics")["topics"]
             assert {} == get(nsqadmin, "/api/topics?inactive=true")["topics"]
             assert "c" == get(nsqadmin, f"/api/topics/{topic}/c")["channel_name"]
@@ -298,38 +298,42 @@ class TestWithoutNsqlookupd:
                 node["broadcast_address"],
                 node["remote_addresses"],
             )
-            assert DONE == order(nsqadmin, "DELETE", f"/api/topics/{topic}")
+            assert DONE == change(nsqadmin, "DELETE", f"/api/topics/{topic}")
             assert get(nsqadmin, "/api/topics")["topics"] is None
 
 
 class TestFailingDaemons:
-    def test_what_does_not_answer_is_a_warning_beside_the_rest(self, topic: str) -> None:
-        with run_nsqd() as nsqd, nonsense() as broken:
+    def test_an_unreachable_daemon_is_a_warning_in_the_response(self, topic: str) -> None:
+        with run_nsqd() as nsqd, not_http_server() as broken:
             nsqd.publish(topic, b"x")
-            flags = [f"--nsqd-http-address={at}" for at in (nsqd.http_address, broken, nobody())]
+            flags = [
+                f"--nsqd-http-address={at}" for at in (nsqd.http_address, broken, unused_address())
+            ]
             with run_nsqadmin(*flags, "--sample-interval=0s") as nsqadmin:
                 found = get(nsqadmin, f"/api/topics/{topic}")
 
                 assert 1 == found["message_count"]
                 assert found["message"].startswith("WARNING: ")
                 assert broken in found["message"]
-                assert DONE != order(nsqadmin, "POST", f"/api/topics/{topic}", action="pause")
+                assert DONE != change(nsqadmin, "POST", f"/api/topics/{topic}", action="pause")
 
-    def test_a_change_that_nobody_makes_is_a_bad_gateway(
+    def test_a_change_that_all_nodes_refuse_is_a_bad_gateway(
         self, cluster: Cluster, topic: str
     ) -> None:
         cluster.publish(topic, b"x")
         with (
-            stock(cluster.nsqds[0].http_address) as unable,
+            stock_nsqd_proxy(cluster.nsqds[0].http_address) as unable,
             run_nsqadmin(f"--nsqd-http-address={unable}") as nsqadmin,
         ):
-            status, answer = order(nsqadmin, "POST", f"/api/topics/{topic}", action="pause")
+            status, answer = change(nsqadmin, "POST", f"/api/topics/{topic}", action="pause")
 
             assert 502 == status
             assert answer["message"].startswith("UPSTREAM_ERROR: failed to query any nsqd: ")
 
-    def test_if_nobody_answers_it_is_a_bad_gateway(self) -> None:
-        with run_nsqadmin(f"--lookupd-http-address={nobody()}", "--sample-interval=0s") as nsqadmin:
+    def test_if_no_daemon_is_reachable_it_is_a_bad_gateway(self) -> None:
+        with run_nsqadmin(
+            f"--lookupd-http-address={unused_address()}", "--sample-interval=0s"
+        ) as nsqadmin:
             for path in ("/api/topics", "/api/topics/t", "/api/nodes", "/api/counter"):
                 answer = nsqadmin.http("GET", path)
 
@@ -339,7 +343,7 @@ class TestFailingDaemons:
 
 class TestConfig:
     def test_lookupds_can_be_changed(self, cluster: Cluster) -> None:
-        lookupd, nowhere = cluster.nsqlookupd.http_address, nobody()
+        lookupd, nowhere = cluster.nsqlookupd.http_address, unused_address()
         with run_nsqadmin(f"--lookupd-http-address={nowhere}") as nsqadmin:
             path = "/config/nsqlookupd_http_addresses"
             assert [nowhere] == get(nsqadmin, path)
@@ -354,7 +358,7 @@ class TestConfig:
 
         assert (200, b"1") == (answer.status, answer.body)
 
-    def test_it_is_for_some_addresses_only(self, cluster: Cluster) -> None:
+    def test_config_is_restricted_to_a_network(self, cluster: Cluster) -> None:
         lookupd = f"--lookupd-http-address={cluster.nsqlookupd.http_address}"
         with run_nsqadmin(lookupd, "--allow-config-from-cidr=10.0.0.0/8") as nsqadmin:
             answer = nsqadmin.http("GET", "/config/log_level")

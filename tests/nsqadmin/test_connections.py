@@ -1,3 +1,5 @@
+"""Limits of browser connections."""
+
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -8,13 +10,13 @@ import uvloop
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
-from penstock.nsqadmin.connections import HEAD_BYTES_MAX, Connection
+from penstock.nsqadmin.connections import HEAD_BYTES_MAX, LimitedHttpProtocol
 
-# How long a request may take to arrive: in vain, where it never does; where one has to make it, so
-# long that a busy machine does; and where nothing depends on it.
-IN_VAIN_SECONDS = 0.1
+# Time limits for a request: one that expires in the test, one that a busy machine can keep, and one
+# that does not matter.
+SHORT_SECONDS = 0.1
 ENOUGH_SECONDS = 3.0
-ANY_SECONDS = 60.0
+LONG_SECONDS = 60.0
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -23,11 +25,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @asynccontextmanager
 async def connected(request_seconds_max: float) -> AsyncIterator[Streams]:
-    """To a server that is in such a hurry."""
+    """A connection to a server with this time limit."""
     config = uvicorn.Config(PlainTextResponse("hello"), ws="none", lifespan="off", log_config=None)
     config.load()
     server = await asyncio.get_running_loop().create_server(
-        lambda: Connection(config, ServerState(), request_seconds_max=request_seconds_max),
+        lambda: LimitedHttpProtocol(config, ServerState(), request_seconds_max=request_seconds_max),
         "127.0.0.1",
     )
     host, port = server.sockets[0].getsockname()
@@ -38,7 +40,7 @@ async def connected(request_seconds_max: float) -> AsyncIterator[Streams]:
 
 
 def run(
-    scene: Callable[[Streams], Awaitable[bytes]], request_seconds_max: float = ANY_SECONDS
+    scene: Callable[[Streams], Awaitable[bytes]], request_seconds_max: float = LONG_SECONDS
 ) -> bytes:
     async def whole() -> bytes:
         async with asyncio.timeout(60), connected(request_seconds_max) as streams:
@@ -52,17 +54,17 @@ def run(
     [b"", b"GET / HTTP/1.1\r\nHo", b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nbody"],
     ids=["nothing", "half a head", "half a body"],
 )
-def test_a_request_that_does_not_arrive_is_cut_off(beginning: bytes) -> None:
+def test_an_incomplete_request_is_aborted_after_the_time_limit(beginning: bytes) -> None:
     async def scene(streams: Streams) -> bytes:
         reader, writer = streams
         writer.write(beginning)
         await _until_lost(reader)
         return b"lost"
 
-    assert b"lost" == run(scene, IN_VAIN_SECONDS)
+    assert b"lost" == run(scene, SHORT_SECONDS)
 
 
-def test_who_asks_again_later_is_answered() -> None:
+def test_an_idle_connection_can_be_reused_after_the_time_limit() -> None:
     async def scene(streams: Streams) -> bytes:
         reader, writer = streams
         writer.write(GET)
@@ -74,7 +76,7 @@ def test_who_asks_again_later_is_answered() -> None:
     assert 2 == run(scene, ENOUGH_SECONDS).count(b"HTTP/1.1 200 OK")
 
 
-def test_a_body_may_be_longer_than_a_head() -> None:
+def test_a_body_may_be_larger_than_the_header_limit() -> None:
     async def scene(streams: Streams) -> bytes:
         reader, writer = streams
         length = 2 * HEAD_BYTES_MAX
@@ -85,7 +87,7 @@ def test_a_body_may_be_longer_than_a_head() -> None:
     assert 2 == run(scene).count(b"HTTP/1.1 200 OK")
 
 
-def test_a_head_without_an_end_is_refused() -> None:
+def test_endless_headers_are_refused() -> None:
     async def scene(streams: Streams) -> bytes:
         reader, writer = streams
         writer.write(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * HEAD_BYTES_MAX)

@@ -1,10 +1,10 @@
-"""The last hour, kept in little."""
+"""Rates, ring buffers and limits of the metrics store."""
 
 import pytest
 
 from penstock.admin_api.cluster import Node, NodeStats
 from penstock.admin_api.models import ChannelSummary, StatsResponse, TopicSummary
-from penstock.nsqadmin.metrics_store import CLUSTER, Chronicle, channel_key, node_key, topic_key
+from penstock.nsqadmin.metrics_store import CLUSTER, MetricsStore, channel_key, node_key, topic_key
 
 
 def answer(
@@ -28,23 +28,23 @@ TOPIC, CHANNEL = topic_key("t"), channel_key("t", "c")
 
 
 class TestRates:
-    def test_they_are_what_all_nodes_counted_between_two_samples(self) -> None:
-        chronicle = Chronicle(1.0)
-        chronicle.observe([answer(10, 2), answer(100, port=2)], 50.0)
-        chronicle.observe([answer(30, 12, requeued=4), answer(120, port=2)], 52.0)
+    def test_a_rate_is_the_sum_of_the_increases_of_all_nodes(self) -> None:
+        metrics_store = MetricsStore(1.0)
+        metrics_store.add_sample([answer(10, 2), answer(100, port=2)], 50.0)
+        metrics_store.add_sample([answer(30, 12, requeued=4), answer(120, port=2)], 52.0)
 
-        assert 20.0 == chronicle.latest(TOPIC).published
-        assert 20.0 == chronicle.latest(CLUSTER).published
-        assert 10.0 == chronicle.latest(node_key("h:2")).published
-        assert 15.0 == chronicle.latest(CHANNEL).finished
-        assert 2.0 == chronicle.latest(CHANNEL).requeued
-        assert 12.0 == chronicle.latest(CHANNEL).depth
+        assert 20.0 == metrics_store.latest(TOPIC).published
+        assert 20.0 == metrics_store.latest(CLUSTER).published
+        assert 10.0 == metrics_store.latest(node_key("h:2")).published
+        assert 15.0 == metrics_store.latest(CHANNEL).finished
+        assert 2.0 == metrics_store.latest(CHANNEL).requeued
+        assert 12.0 == metrics_store.latest(CHANNEL).depth
 
-    def test_the_first_sample_has_none(self) -> None:
-        chronicle = Chronicle(1.0)
-        chronicle.observe([answer(1_000_000)], 50.0)
+    def test_the_first_sample_has_no_rates(self) -> None:
+        metrics_store = MetricsStore(1.0)
+        metrics_store.add_sample([answer(1_000_000)], 50.0)
 
-        assert 0.0 == chronicle.latest(TOPIC).published
+        assert 0.0 == metrics_store.latest(TOPIC).published
 
     @pytest.mark.parametrize(
         "later",
@@ -53,36 +53,36 @@ class TestRates:
             pytest.param(answer(5_000, start_time=2), id="a node was restarted"),
         ],
     )
-    def test_a_past_that_was_not_seen_makes_no_peak(self, later: NodeStats) -> None:
-        chronicle = Chronicle(1.0)
-        chronicle.observe([answer(10)], 50.0)
-        chronicle.observe([later], 51.0)
+    def test_a_new_or_restarted_node_causes_no_peak(self, later: NodeStats) -> None:
+        metrics_store = MetricsStore(1.0)
+        metrics_store.add_sample([answer(10)], 50.0)
+        metrics_store.add_sample([later], 51.0)
 
-        assert 0.0 == chronicle.latest(TOPIC).published
+        assert 0.0 == metrics_store.latest(TOPIC).published
 
-    def test_a_topic_that_is_made_anew_counts_from_its_start(self) -> None:
-        chronicle = Chronicle(1.0)
-        chronicle.observe([answer(1000)], 50.0)
-        chronicle.observe([answer(7)], 51.0)
+    def test_a_recreated_topic_counts_from_zero(self) -> None:
+        metrics_store = MetricsStore(1.0)
+        metrics_store.add_sample([answer(1000)], 50.0)
+        metrics_store.add_sample([answer(7)], 51.0)
 
-        assert 7.0 == chronicle.latest(TOPIC).published
+        assert 7.0 == metrics_store.latest(TOPIC).published
 
-    def test_what_is_emptied_or_rewound_has_no_rate_below_zero(self) -> None:
-        chronicle = Chronicle(1.0)
-        chronicle.observe([answer(10, 0)], 50.0)
-        chronicle.observe([answer(10, 500)], 51.0)
+    def test_rewinding_a_channel_causes_no_negative_rate(self) -> None:
+        metrics_store = MetricsStore(1.0)
+        metrics_store.add_sample([answer(10, 0)], 50.0)
+        metrics_store.add_sample([answer(10, 500)], 51.0)
 
-        assert 0.0 == chronicle.latest(CHANNEL).finished
+        assert 0.0 == metrics_store.latest(CHANNEL).finished
 
 
 class TestRings:
-    def test_the_minutes_are_fine_and_the_hour_is_coarse(self) -> None:
-        chronicle = Chronicle(5.0)
+    def test_ten_minutes_are_fine_and_the_hour_is_coarse(self) -> None:
+        metrics_store = MetricsStore(5.0)
         for tick in range(1000):
-            chronicle.observe([answer(10 * tick)], 1000.0 + 5 * tick)
+            metrics_store.add_sample([answer(10 * tick)], 1000.0 + 5 * tick)
 
-        fine = chronicle.series(TOPIC, ["published"], fine=True)
-        coarse = chronicle.series(TOPIC, ["published", "depth"], fine=False)
+        fine = metrics_store.series(TOPIC, ["published"], fine=True)
+        coarse = metrics_store.series(TOPIC, ["published", "depth"], fine=False)
 
         assert [5.0] * 119 == [b - a for a, b in zip(fine["time"], fine["time"][1:], strict=False)]
         assert 1000.0 + 5 * 999 == fine["time"][-1]
@@ -91,31 +91,31 @@ class TestRings:
         assert [2.0] * 120 == coarse["published"]
         assert [0.0] * 120 == coarse["depth"]
 
-    def test_before_they_are_full_they_have_what_there_is(self) -> None:
-        chronicle = Chronicle(5.0)
-        assert {"time": [], "depth": []} == chronicle.series(TOPIC, ["depth"], fine=True)
+    def test_partly_filled_rings_return_only_stored_samples(self) -> None:
+        metrics_store = MetricsStore(5.0)
+        assert {"time": [], "depth": []} == metrics_store.series(TOPIC, ["depth"], fine=True)
 
-        chronicle.observe([answer(1, 3)], 50.0)
-        chronicle.observe([answer(1, 4)], 55.0)
+        metrics_store.add_sample([answer(1, 3)], 50.0)
+        metrics_store.add_sample([answer(1, 4)], 55.0)
 
-        assert [3.0, 4.0] == chronicle.series(CHANNEL, ["depth"], fine=True)["depth"]
-        assert [4.0] == chronicle.trail(CHANNEL, "depth", 1)
+        assert [3.0, 4.0] == metrics_store.series(CHANNEL, ["depth"], fine=True)["depth"]
+        assert [4.0] == metrics_store.recent(CHANNEL, "depth", 1)
 
-    def test_what_is_gone_counts_nothing_and_is_forgotten_in_the_end(self) -> None:
-        chronicle = Chronicle(5.0)
-        chronicle.observe([answer(1, 3)], 50.0)
-        chronicle.observe([answer(1, 3, topic="other")], 55.0)
+    def test_a_missing_key_counts_zero_and_is_deleted_after_an_hour(self) -> None:
+        metrics_store = MetricsStore(5.0)
+        metrics_store.add_sample([answer(1, 3)], 50.0)
+        metrics_store.add_sample([answer(1, 3, topic="other")], 55.0)
 
-        assert 0.0 == chronicle.latest(CHANNEL).depth
-        assert [3.0, 0.0] == chronicle.series(CHANNEL, ["depth"], fine=True)["depth"]
+        assert 0.0 == metrics_store.latest(CHANNEL).depth
+        assert [3.0, 0.0] == metrics_store.series(CHANNEL, ["depth"], fine=True)["depth"]
 
         for tick in range(2, 1000):
-            chronicle.observe([answer(1, topic="other")], 50.0 + 5 * tick)
-        assert CHANNEL not in chronicle._records
+            metrics_store.add_sample([answer(1, topic="other")], 50.0 + 5 * tick)
+        assert CHANNEL not in metrics_store._records
 
-    def test_there_is_a_limit_to_how_many_are_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_number_of_keys_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("penstock.nsqadmin.metrics_store.KEYS_MAX", 4)
-        chronicle = Chronicle(5.0)
-        chronicle.observe([answer(1, topic=f"t{number}") for number in range(10)], 50.0)
+        metrics_store = MetricsStore(5.0)
+        metrics_store.add_sample([answer(1, topic=f"t{number}") for number in range(10)], 50.0)
 
-        assert 4 == len(chronicle._records)
+        assert 4 == len(metrics_store._records)

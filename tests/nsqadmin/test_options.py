@@ -1,4 +1,4 @@
-"""What nsqadmin can be told."""
+"""Options of nsqadmin."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from penstock.common.options import markdown_page
 from penstock.nsqadmin.options import NsqadminOptions, normalized
 
 
-def test_the_page_of_options_is_up_to_date() -> None:
+def test_the_options_page_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs/reference/nsqadmin_options.md"
 
     assert markdown_page(NsqadminOptions, "nsqadmin") == page.read_text()

@@ -1,4 +1,4 @@
-"""nsqds that do not open to everybody: TLS, and tokens."""
+"""nsqds that require TLS or a token."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ HTML = {"Accept": "text/html"}
 TOKEN = "for-the-admin-alone"
 
 
-def test_an_nsqd_that_wants_tls_is_asked_over_https(tmp_path: Path) -> None:
+def test_an_nsqd_that_requires_tls_is_queried_over_https(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server = authority.issue("server")
     with run_nsqd(
@@ -31,7 +31,7 @@ def test_an_nsqd_that_wants_tls_is_asked_over_https(tmp_path: Path) -> None:
             assert ["t"] == trusting.http("GET", "/api/topics").json()["topics"]
             assert b"Retention" in trusting.http("GET", "/topics/t", headers=HTML).body
             history = trusting.http("GET", "/messages/t", headers=HTML)
-            assert b"Nothing is stored" in history.body
+            assert b"stores no messages" in history.body
             assert 502 == strict.http("GET", "/api/topics").status
         with run_nsqadmin(f"--nsqd-http-address=https://{https}", trust) as direct:
             topic = direct.http("GET", "/topics/t", headers=HTML).body.decode()
@@ -40,7 +40,7 @@ def test_an_nsqd_that_wants_tls_is_asked_over_https(tmp_path: Path) -> None:
             assert b"Drain" in direct.http("GET", node, headers=HTML).body
 
 
-def test_an_nsqd_that_wants_a_token_gets_it(tmp_path: Path) -> None:
+def test_an_nsqd_that_requires_a_token_gets_it(tmp_path: Path) -> None:
     (tmp_path / "nsqd").write_text(f"read,admin,consume {TOKEN}\n")
     (tmp_path / "admin").write_text(f"{TOKEN}\n")
     with run_nsqd(f"--http-auth-token-file={tmp_path / 'nsqd'}") as nsqd:

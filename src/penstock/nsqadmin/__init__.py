@@ -1,1 +1,1 @@
-"""The nsqadmin daemon: the cluster in a browser, and NSQ's API for whoever scripts it."""
+"""The nsqadmin daemon: a web console for the cluster, and the HTTP API of NSQ's nsqadmin."""

@@ -1,33 +1,31 @@
-"""What the pages let an operator do, each asked about first if it can do harm.
+"""Changes to the cluster: the commands that nsqds and nsqlookupds get, and the forms of the pages.
 
-`GET /confirm` says what a deed will do, as a dialog within a page or as a page of its own;
-`POST /do` does it, tells whoever is to be notified, and goes back to a page that says so.
-Forms need no script. That they come from our own pages has been checked before they get here.
+`GET /actions/{name}` shows a confirmation with the effects of an action, as a dialog or as a page.
+`POST /actions/{name}` runs it, sends a notification, and redirects to a page that shows the result.
+The forms work without scripts. `access.AuthMiddleware` has already refused requests of other sites.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.admin_api.cluster import Cluster
+from penstock.admin_api.cluster import Cluster, ClusterQuery, Node
 from penstock.common import names
 from penstock.common.durations import parse_duration
 from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins
-from penstock.nsqadmin.cluster_commands import Orders
-from penstock.nsqadmin.confirmation_text import Question
-from penstock.nsqadmin.confirmations import Args, Questions, named
-from penstock.nsqadmin.notifications import Action, Notifier
+from penstock.nsqadmin.confirmations import Args, Confirmation, Confirmations, target_of
+from penstock.nsqadmin.notifications import ChangeEvent, Notifier
 from penstock.nsqadmin.penstock_api import PenstockApi
-from penstock.nsqadmin.rendering import Renderer
+from penstock.nsqadmin.responses import Renderer
 from penstock.nsqadmin.watcher import Watcher
 
-__all__ = ["Deeds"]
+__all__ = ["Actions", "ClusterCommands"]
 
-_PAST = {
+_PAST_TENSE = {
     "create": "created",
     "pause": "paused",
     "unpause": "unpaused",
@@ -35,12 +33,85 @@ _PAST = {
     "delete": "deleted",
 }
 
-# Where to go afterwards, and what to say there.
+# URL to redirect to, and the notice to show there.
 Outcome = tuple[str, str]
+Handler = Callable[[Request, str, Args], Awaitable[Outcome]]
 
 
-class Deeds:
-    """The endpoints, and the table of deeds."""
+class ClusterCommands:
+    """The changes that NSQ's nsqadmin offers, applied to every daemon concerned.
+
+    Each method returns its query, whose `warning` lists the daemons that failed. An unknown name
+    raises HttpError 404. `UpstreamError` is raised if every daemon failed.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def create(self, topic: str, channel: str = "") -> ClusterQuery:
+        """Create a topic and, if `channel` is given, a channel of it.
+
+        With nsqlookupds, they get both names, and the nsqds that have the topic get the channel.
+        Without nsqlookupds, all nsqds get both.
+        """
+        query = self._cluster.new_query()
+        args = _name_args(topic, channel)
+        await self._post_to_lookupds(query, "/topic/create", {"topic": topic})
+        if channel:
+            await self._post_to_lookupds(query, "/channel/create", args)
+        if self._cluster.lookupds:
+            nodes = await query.nodes_with_topic(topic) if channel else []
+        else:
+            nodes = await query.nodes()
+            await query.post(_addresses(nodes), "/topic/create", {"topic": topic})
+        if channel:
+            await query.post(_addresses(nodes or ()), "/channel/create", args)
+        return query
+
+    async def delete(self, topic: str, channel: str = "") -> ClusterQuery:
+        """Delete a channel, or a topic with all its channels."""
+        query = self._cluster.new_query()
+        path, args = f"/{_kind(channel)}/delete", _name_args(topic, channel)
+        nodes = await self._nodes_of(query, topic)  # before nsqlookupds forget the producers
+        lookupd_count = await self._post_to_lookupds(query, path, args)
+        nsqd_count = await query.post(_addresses(nodes), path, args)
+        if channel and not lookupd_count and not nsqd_count:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        return query
+
+    async def apply(self, action: str, topic: str, channel: str = "") -> ClusterQuery:
+        """Pause, unpause or empty a topic or channel."""
+        query = self._cluster.new_query()
+        nodes = await self._nodes_of(query, topic)
+        path = f"/{_kind(channel)}/{action}"
+        await query.post(_addresses(nodes), path, _name_args(topic, channel))
+        if query.was_not_found or not nodes:
+            raise HttpError(404, f"{_kind(channel).upper()}_NOT_FOUND")
+        return query
+
+    async def tombstone(self, topic: str, address: str) -> ClusterQuery:
+        """Hide a node from lookups of a topic, and delete the topic on that node."""
+        query = self._cluster.new_query()
+        node = await query.node(address)
+        if node is None:
+            raise HttpError(404, "NODE_NOT_FOUND")
+        args = {"topic": topic, "node": address}
+        await self._post_to_lookupds(query, "/topic/tombstone", args)
+        await query.post([node.address], "/topic/delete", {"topic": topic})
+        return query
+
+    async def _post_to_lookupds(self, query: ClusterQuery, path: str, args: dict[str, str]) -> int:
+        return await query.post(self._cluster.lookupds, path, args, what="nsqlookupd")
+
+    async def _nodes_of(self, query: ClusterQuery, topic: str) -> list[Node]:
+        nodes = await query.nodes_with_topic(topic)
+        if nodes is None:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        return nodes
+
+
+class Actions:
+    """The endpoints of the action forms."""
 
     def __init__(
         self,
@@ -57,13 +128,13 @@ class Deeds:
         self._renderer = renderer
         self._admins = admins
         self._notifier = notifier
-        self._orders = Orders(cluster)
-        self._questions = Questions(cluster, watcher, penstock_api)
-        self._doing: dict[str, Callable[[Request, Args], Awaitable[Outcome]]] = {
+        self._commands = ClusterCommands(cluster)
+        self._confirmations = Confirmations(cluster, watcher, penstock_api)
+        self._handlers: dict[str, Handler] = {
             "create": self._create,
-            "pause": self._act,
-            "unpause": self._act,
-            "empty": self._act,
+            "pause": self._apply,
+            "unpause": self._apply,
+            "empty": self._apply,
             "delete": self._delete,
             "tombstone": self._tombstone,
             "drain": self._drain,
@@ -75,152 +146,159 @@ class Deeds:
         }
 
     def routes(self) -> list[Route]:
-        """The table."""
         return [
+            Route("/actions/{name}", self._confirm, methods=["GET"]),
+            Route("/actions/{name}", self._run, methods=["POST"]),
+            # URLs of earlier versions, with the name in the argument `deed`.
             Route("/confirm", self._confirm, methods=["GET"]),
-            Route("/do", self._do, methods=["POST"]),
+            Route("/do", self._run, methods=["POST"]),
         ]
-
-    # Asking.
 
     async def _confirm(self, request: Request) -> Response:
         self._admins.check(request)
         args = request.query_params
-        deed, problem = args.get("deed", ""), ""
-        if deed not in self._doing:
-            raise HttpError(404, "NOT_FOUND")
-        question: Question | None = None
+        name, problem = self._action_name(request, args), ""
+        confirmation: Confirmation | None = None
         try:
-            question = await self._questions.about(deed, args)
+            confirmation = await self._confirmations.confirmation_for(name, args)
         except (HttpRequestError, ConfigError) as error:
             problem = str(error)
         return self._renderer.page(
             request,
             "confirm.html",
-            deed=deed,
+            action=name,
             args=dict(args),
-            question=question,
+            confirmation=confirmation,
             problem=problem,
             back=self._page_of(args),
         )
 
-    # Doing.
-
-    async def _do(self, request: Request) -> Response:
+    async def _run(self, request: Request) -> Response:
         self._admins.check(request)
         form = await request.form(max_files=0, max_fields=20)
         args = {name: value for name, value in form.items() if isinstance(value, str)}
-        do = self._doing.get(args.get("deed", ""))
-        if do is None:
-            raise HttpError(404, "NOT_FOUND")
+        name = self._action_name(request, args)
         try:
-            to, notice = await do(request, args)
+            url, notice = await self._handlers[name](request, name, args)
         except (HttpRequestError, ConfigError) as error:
-            return self._renderer.redirect(self._page_of(args), f"Not done. {error}")
+            return self._renderer.redirect(self._page_of(args), f"Action failed. {error}")
         await self._watcher.refresh_after_change()
-        return self._renderer.redirect(to, notice)
+        return self._renderer.redirect(url, notice)
 
-    async def _create(self, request: Request, args: Args) -> Outcome:
-        topic, channel, _ = named(args)
+    # Handlers.
+
+    async def _create(self, request: Request, _: str, args: Args) -> Outcome:
+        topic, channel, _node = target_of(args)
         for kind, name in (("topic", topic), ("channel", channel)):
             if not names.is_valid(name) and (name or kind == "topic"):
                 raise ConfigError(
-                    f"{name!r} is no name for a {kind}: 1 to 64 of letters, digits, . _ and -"
+                    f"{name!r} is not a valid {kind} name: use 1 to 64 letters, digits, '.', '_'"
+                    " and '-'."
                 )
-        query = await self._orders.create(topic, channel)
+        query = await self._commands.create(topic, channel)
         self._notify(request, "create_topic", args)
         if channel:
             self._notify(request, "create_channel", args)
-        # A channel may have no page yet: nsqlookupds know it, and no nsqd.
-        to = self._renderer.link("topics", topic)
-        return to, _said("create", args, query.warning)
+        # The channel may have no page yet: nsqlookupds know it, but no nsqd has it.
+        url = self._renderer.link("topics", topic)
+        return url, _notice("create", args, query.warning)
 
-    async def _act(self, request: Request, args: Args) -> Outcome:
-        topic, channel, _ = named(args)
-        query = await self._orders.act(args["deed"], topic, channel)
-        self._notify(request, f"{args['deed']}_{_kind(channel)}", args)
-        return self._page_of(args), _said(args["deed"], args, query.warning)
+    async def _apply(self, request: Request, name: str, args: Args) -> Outcome:
+        topic, channel, _ = target_of(args)
+        query = await self._commands.apply(name, topic, channel)
+        self._notify(request, f"{name}_{_kind(channel)}", args)
+        return self._page_of(args), _notice(name, args, query.warning)
 
-    async def _delete(self, request: Request, args: Args) -> Outcome:
-        topic, channel, _ = named(args)
-        query = await self._orders.delete(topic, channel)
+    async def _delete(self, request: Request, _: str, args: Args) -> Outcome:
+        topic, channel, _node = target_of(args)
+        query = await self._commands.delete(topic, channel)
         self._notify(request, f"delete_{_kind(channel)}", args)
-        to = self._renderer.link("topics", topic) if channel else self._renderer.link("topics")
-        return to, _said("delete", args, query.warning)
+        url = self._renderer.link("topics", topic) if channel else self._renderer.link("topics")
+        return url, _notice("delete", args, query.warning)
 
-    async def _tombstone(self, request: Request, args: Args) -> Outcome:
-        topic, _, node = named(args)
-        query = await self._orders.tombstone(topic, node)
+    async def _tombstone(self, request: Request, _: str, args: Args) -> Outcome:
+        topic, _channel, node = target_of(args)
+        query = await self._commands.tombstone(topic, node)
         self._notify(request, "tombstone_topic_producer", args)
-        said = f"Topic {topic} was taken from {node}. {query.warning}"
-        return self._renderer.link("nodes", node), said
+        notice = f"Topic {topic} tombstoned on {node}. {query.warning}"
+        return self._renderer.link("nodes", node), notice
 
-    async def _drain(self, request: Request, args: Args) -> Outcome:
+    async def _drain(self, request: Request, _: str, args: Args) -> Outcome:
         node = args.get("node", "")
         await self._check_node(node)
         await self._penstock_api.drain(node)
         self._notify(request, "drain_node", args)
-        return self._renderer.link("nodes"), f"{node} drains, and stops when it is empty."
+        return self._renderer.link("nodes"), f"{node} is draining. It stops when it is empty."
 
-    async def _seek(self, request: Request, args: Args) -> Outcome:
-        topic, channel, _ = named(args)
-        moves = await self._questions.moves(args)
+    async def _seek(self, request: Request, _: str, args: Args) -> Outcome:
+        topic, channel, _node = target_of(args)
+        is_commit_channel = await self._confirmations.is_commit_channel(topic, channel)
+        moves = await self._confirmations.moves(args)
         await self._penstock_api.seek(moves, topic, channel)
         self._notify(request, "seek_channel", args)
-        again = sum(each.again for each in moves)
-        said = f"Channel {channel} was moved; {again:,} messages will come once more."
-        return self._page_of(args), said
+        notice = f"Channel {channel} moved to {args.get('to', '').strip()}."
+        if not is_commit_channel:
+            redelivered = sum(each.again for each in moves)
+            notice += f" Messages to be delivered again: {redelivered:,}."
+        return self._page_of(args), notice
 
-    async def _retention(self, request: Request, args: Args) -> Outcome:
-        topic, _, _ = named(args)
-        for node in await self._questions.able_nodes(topic):
+    async def _retention(self, request: Request, _: str, args: Args) -> Outcome:
+        topic, _channel, _node = target_of(args)
+        for node in await self._confirmations.penstock_nodes(topic):
             await self._penstock_api.set_retention(node, topic, _retention_args(args))
         self._notify(request, "retention_topic", args)
-        return self._page_of(args), f"The retention of {topic} was changed."
+        return self._page_of(args), f"Retention of topic {topic} changed."
 
-    async def _cancel(self, request: Request, args: Args) -> Outcome:
-        topic, channel, node = named(args)
+    async def _cancel(self, request: Request, _: str, args: Args) -> Outcome:
+        topic, channel, node = target_of(args)
         await self._check_node(node)
         await self._penstock_api.cancel(node, topic, channel, args.get("id", ""))
         self._notify(request, "cancel_message", args)
-        to = self._renderer.link("messages", topic, channel, node=node, state="deferred")
-        return to, f"Message {args.get('id', '')} was cancelled."
+        url = self._renderer.link("messages", topic, channel, node=node, state="deferred")
+        return url, f"Message {args.get('id', '')} cancelled."
 
-    async def _requeue(self, request: Request, args: Args) -> Outcome:
-        topic, channel, node = named(args)
+    async def _requeue(self, request: Request, _: str, args: Args) -> Outcome:
+        topic, channel, node = target_of(args)
         await self._check_node(node)
         await self._penstock_api.requeue(node, topic, channel, args.get("id", ""))
         self._notify(request, "requeue_message", args)
         state = args.get("state", "")
-        to = self._renderer.link("messages", topic, channel, node=node, state=state)
-        return to, f"Message {args.get('id', '')} is to be delivered again."
+        url = self._renderer.link("messages", topic, channel, node=node, state=state)
+        return url, f"Message {args.get('id', '')} requeued."
 
-    async def _kick(self, request: Request, args: Args) -> Outcome:
+    async def _kick(self, request: Request, _: str, args: Args) -> Outcome:
         node = args.get("node", "")
         await self._check_node(node)
         await self._penstock_api.kick(node, args.get("client", ""), args.get("since", ""))
         self._notify(request, "kick_client", args)
-        return self._page_of(args), f"{args.get('client', '')} was disconnected from {node}."
+        return self._page_of(args), f"Consumer {args.get('client', '')} disconnected from {node}."
 
-    # Within.
+    # Helpers.
+
+    def _action_name(self, request: Request, args: Args) -> str:
+        name: str = request.path_params.get("name") or args.get("deed", "")
+        if name not in self._handlers:
+            raise HttpError(404, "NOT_FOUND")
+        return name
 
     async def _check_node(self, address: str) -> None:
-        """Nothing is sent to an address that is not one of the cluster's."""
+        """Raises HttpError 404 if the cluster has no such node, so that nsqadmin cannot be made to
+        send requests to arbitrary addresses."""
         if await self._cluster.new_query().node(address) is None:
             raise HttpError(404, "NODE_NOT_FOUND")
 
     def _page_of(self, args: Args) -> str:
-        """The page of what is named."""
-        topic, channel, node = named(args)
+        """URL of the page of the action's target."""
+        topic, channel, node = target_of(args)
         link = self._renderer.link
         if topic and names.is_valid(topic):
             return link("topics", topic, channel) if channel else link("topics", topic)
         return link("nodes", node) if node else link("lookup")
 
     def _notify(self, request: Request, verb: str, args: Args) -> None:
-        topic, channel, node = named(args)
+        topic, channel, node = target_of(args)
         channel = "" if verb == "create_topic" else channel
-        action = Action(
+        event = ChangeEvent(
             verb=verb,
             topic=topic,
             channel=channel,
@@ -228,21 +306,21 @@ class Deeds:
             client=args.get("client", ""),
             message_id=args.get("id", ""),
         )
-        self._notifier.notify(action, request)
+        self._notifier.notify(event, request)
 
 
 def _kind(channel: str) -> str:
     return "channel" if channel else "topic"
 
 
-def _said(deed: str, args: Args, warning: str) -> str:
-    topic, channel, _ = named(args)
-    name = f"Channel {channel} of {topic}" if channel else f"Topic {topic}"
-    return f"{name} was {_PAST[deed]}. {warning}".rstrip()
+def _notice(name: str, args: Args, warning: str) -> str:
+    topic, channel, _ = target_of(args)
+    target = f"Channel {channel} of topic {topic}" if channel else f"Topic {topic}"
+    return f"{target} {_PAST_TENSE[name]}. {warning}".rstrip()
 
 
 def _retention_args(args: Args) -> dict[str, str]:
-    """As nsqd takes it. Raises ConfigError."""
+    """Arguments of nsqd's /topic/retention. Raises ConfigError."""
     if args.get("default"):
         return {"default": "true"}
     time, size = args.get("time", "").strip(), args.get("bytes", "").strip()
@@ -250,5 +328,15 @@ def _retention_args(args: Args) -> dict[str, str]:
         parse_duration(time or "0")
         int(size or "0")
     except ValueError:
-        raise ConfigError("A time is like 72h, a size a number of bytes; 0 keeps nothing") from None
+        raise ConfigError(
+            "Enter a duration such as 72h, and a size as a number of bytes. 0 turns retention off."
+        ) from None
     return {"time": time or "0", "bytes": size or "0"}
+
+
+def _name_args(topic: str, channel: str) -> dict[str, str]:
+    return {"topic": topic} | ({"channel": channel} if channel else {})
+
+
+def _addresses(nodes: Iterable[Node]) -> list[str]:
+    return [node.address for node in nodes]

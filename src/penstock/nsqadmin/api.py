@@ -1,7 +1,7 @@
-"""NSQ's API of nsqadmin: the same paths, bodies, answers and codes.
+"""The HTTP API of NSQ's nsqadmin: same paths, request bodies, responses and error codes.
 
-Partial failure of the daemons behind us is an answer with a warning in it; total failure is 502.
-Names that nobody knows are 404, where NSQ answers 500 or 502.
+If some daemons fail, the response contains a warning; if all fail, the status is 502. Unknown names
+get 404, where NSQ's nsqadmin responds with 500 or 502.
 """
 
 import time
@@ -18,6 +18,7 @@ from penstock.common import names
 from penstock.common.json_decode import decode_json
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins
+from penstock.nsqadmin.actions import ClusterCommands
 from penstock.nsqadmin.aggregate import (
     aggregate_channel,
     aggregate_channels,
@@ -25,49 +26,47 @@ from penstock.nsqadmin.aggregate import (
     node_json,
     node_topics,
 )
-from penstock.nsqadmin.cluster_commands import Orders
-from penstock.nsqadmin.json_responses import json_reply
-from penstock.nsqadmin.notifications import Action, Notifier
+from penstock.nsqadmin.notifications import ChangeEvent, Notifier
+from penstock.nsqadmin.responses import json_reply
 
 __all__ = ["ACTIONS", "BODY_BYTES_MAX", "Api"]
 
 ACTIONS = ("pause", "unpause", "empty")
 
-# What is sent names a topic and a channel.
+# A body contains only names of a topic and a channel, or an action.
 BODY_BYTES_MAX = 64 * 1024
 
 T = TypeVar("T")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class _Names(msgspec.Struct):
+class _TargetBody(msgspec.Struct):
     topic: str = ""
     channel: str = ""
 
 
-class _Order(msgspec.Struct):
+class _ActionBody(msgspec.Struct):
     action: str = ""
 
 
 class Api:
-    """The endpoints, and the table of them."""
+    """The endpoints below /api."""
 
     def __init__(self, cluster: Cluster, admins: Admins, notifier: Notifier) -> None:
         self._cluster = cluster
         self._admins = admins
         self._notifier = notifier
-        self._orders = Orders(cluster)
+        self._commands = ClusterCommands(cluster)
 
     def routes(self) -> list[Route]:
-        """The table."""
         table: list[tuple[str, str, Endpoint]] = [
             ("GET", "/api/topics", self._topics),
             ("POST", "/api/topics", self._for_admins(self._create)),
             ("GET", "/api/topics/{topic}", self._topic),
-            ("POST", "/api/topics/{topic}", self._for_admins(self._act)),
+            ("POST", "/api/topics/{topic}", self._for_admins(self._apply)),
             ("DELETE", "/api/topics/{topic}", self._for_admins(self._delete)),
             ("GET", "/api/topics/{topic}/{channel}", self._channel),
-            ("POST", "/api/topics/{topic}/{channel}", self._for_admins(self._act)),
+            ("POST", "/api/topics/{topic}/{channel}", self._for_admins(self._apply)),
             ("DELETE", "/api/topics/{topic}/{channel}", self._for_admins(self._delete)),
             ("GET", "/api/nodes", self._nodes),
             ("GET", "/api/nodes/{node:path}", self._node),
@@ -76,7 +75,7 @@ class Api:
         ]
         return [Route(path, endpoint, methods=[method]) for method, path, endpoint in table]
 
-    # Looking.
+    # Reading.
 
     async def _topics(self, request: Request) -> Response:
         query = self._cluster.new_query()
@@ -89,7 +88,7 @@ class Api:
     async def _inactive(
         self, query: ClusterQuery, topics: list[str]
     ) -> dict[str, list[str] | None]:
-        """Topics that no nsqd has, with the channels that nsqlookupds remember of them."""
+        """Topics that no nsqd has, with their channels as nsqlookupds know them."""
         if not self._cluster.lookupds:
             return {}
         active = {topic for node in await query.nodes() for topic, _ in node.topics}
@@ -155,7 +154,7 @@ class Api:
         }
         return json_reply({"stats": dict(sorted(counts.items())), "message": query.warning})
 
-    # Changing.
+    # Changes.
 
     def _for_admins(self, endpoint: Endpoint) -> Endpoint:
         async def checked(request: Request) -> Response:
@@ -165,46 +164,46 @@ class Api:
         return checked
 
     async def _create(self, request: Request) -> Response:
-        body = await _decoded(request, _Names)
+        body = await _decode_body(request, _TargetBody)
         if not names.is_valid(body.topic):
             raise HttpError(400, "INVALID_TOPIC")
         if body.channel and not names.is_valid(body.channel):
             raise HttpError(400, "INVALID_CHANNEL")
-        query = await self._orders.create(body.topic, body.channel)
+        query = await self._commands.create(body.topic, body.channel)
         self._notify(request, "create_topic", body.topic)
         if body.channel:
             self._notify(request, "create_channel", body.topic, body.channel)
-        return _done(query)
+        return _reply(query)
 
-    async def _act(self, request: Request) -> Response:
+    async def _apply(self, request: Request) -> Response:
         topic, channel = _named(request)
-        action = (await _decoded(request, _Order)).action
+        action = (await _decode_body(request, _ActionBody)).action
         if action not in ACTIONS:
             raise HttpError(400, "INVALID_ACTION")
-        query = await self._orders.act(action, topic, channel)
+        query = await self._commands.apply(action, topic, channel)
         self._notify(request, f"{action}_{'channel' if channel else 'topic'}", topic, channel)
-        return _done(query)
+        return _reply(query)
 
     async def _delete(self, request: Request) -> Response:
         topic, channel = _named(request)
-        query = await self._orders.delete(topic, channel)
+        query = await self._commands.delete(topic, channel)
         self._notify(request, f"delete_{'channel' if channel else 'topic'}", topic, channel)
-        return _done(query)
+        return _reply(query)
 
     async def _tombstone(self, request: Request) -> Response:
         address = request.path_params["node"]
-        body = await _decoded(request, _Names, refusal="INVALID_BODY")
+        body = await _decode_body(request, _TargetBody, error_code="INVALID_BODY")
         if not names.is_valid(body.topic):
             raise HttpError(400, "INVALID_TOPIC")
-        query = await self._orders.tombstone(body.topic, address)
+        query = await self._commands.tombstone(body.topic, address)
         self._notify(request, "tombstone_topic_producer", body.topic, node=address)
-        return _done(query)
+        return _reply(query)
 
     def _notify(
         self, request: Request, verb: str, topic: str, channel: str = "", *, node: str = ""
     ) -> None:
-        action = Action(verb=verb, topic=topic, channel=channel, node=node)
-        self._notifier.notify(action, request)
+        event = ChangeEvent(verb=verb, topic=topic, channel=channel, node=node)
+        self._notifier.notify(event, request)
 
 
 async def _nodes_of(query: ClusterQuery, topic: str) -> list[Node]:
@@ -218,12 +217,12 @@ def _named(request: Request) -> tuple[str, str]:
     return request.path_params["topic"], request.path_params.get("channel", "")
 
 
-def _done(query: ClusterQuery) -> Response:
+def _reply(query: ClusterQuery) -> Response:
     return json_reply({"message": query.warning})
 
 
-async def _decoded(request: Request, type: type[T], *, refusal: str = "") -> T:
-    """The body, which is JSON whatever its type says: NSQ's clients may not name one."""
+async def _decode_body(request: Request, type: type[T], *, error_code: str = "") -> T:
+    """Decode a JSON body. The Content-Type is ignored, because NSQ's clients may not send one."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -232,4 +231,4 @@ async def _decoded(request: Request, type: type[T], *, refusal: str = "") -> T:
     try:
         return decode_json(bytes(body), type)
     except ValueError as error:
-        raise HttpError(400, refusal or str(error)) from None
+        raise HttpError(400, error_code or str(error)) from None

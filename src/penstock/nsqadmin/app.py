@@ -1,4 +1,4 @@
-"""All of nsqadmin's paths, put together to one application."""
+"""The Starlette application: routes, middleware and exception handlers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,34 +14,32 @@ from starlette.routing import Route
 from penstock.admin_api.cluster import Cluster, UpstreamError
 from penstock.common.logs import Logger
 from penstock.net.http_server import HttpError
-from penstock.nsqadmin.access import Admins, AllowedHosts
-from penstock.nsqadmin.actions import Deeds
+from penstock.nsqadmin.access import Admins, AllowedHosts, AuthMiddleware
+from penstock.nsqadmin.actions import Actions
 from penstock.nsqadmin.api import Api
 from penstock.nsqadmin.assets import Assets
 from penstock.nsqadmin.config_api import ConfigApi
-from penstock.nsqadmin.error_handlers import Refusals
+from penstock.nsqadmin.error_handlers import ErrorHandlers
 from penstock.nsqadmin.graphite import Graphite
-from penstock.nsqadmin.json_responses import text_reply
-from penstock.nsqadmin.login import Login
-from penstock.nsqadmin.login_pages import LoginPages
+from penstock.nsqadmin.login import Login, LoginPages
 from penstock.nsqadmin.message_pages import MessagePages
-from penstock.nsqadmin.middleware import BodyLimit, Doors, RequestLog, SafeHeaders
+from penstock.nsqadmin.middleware import BodyLimit, RequestLog, SafeHeaders
 from penstock.nsqadmin.notifications import Notifier
 from penstock.nsqadmin.options import NsqadminOptions
 from penstock.nsqadmin.pages import Pages
 from penstock.nsqadmin.penstock_api import PenstockApi
-from penstock.nsqadmin.rendering import Renderer
+from penstock.nsqadmin.responses import Renderer, text_reply
 from penstock.nsqadmin.watcher import Watcher
 
 __all__ = ["Services", "make_app"]
 
-# How often a page that is looked at asks for what has changed, at most.
-TICK_SECONDS_MIN = 1.0
+# Open pages refresh themselves no more often than this.
+REFRESH_SECONDS_MIN = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What the endpoints work with."""
+    """Objects that the endpoints share."""
 
     options: NsqadminOptions
     cluster: Cluster
@@ -53,33 +51,33 @@ class Services:
 
     @property
     def base(self) -> str:
-        """What every path begins with, its last slash included."""
+        """Prefix of every path, ending with a slash."""
         return self.options.base_path.rstrip("/") + "/"
 
 
 def make_app(services: Services) -> Starlette:
-    """The application."""
+    """Build the application."""
     options = services.options
     admins = Admins(options.acl_http_header, options.admin_users)
     assets = Assets(options.dev_static_dir)
     renderer = Renderer(
         services.base,
-        assets,
-        admins,
+        asset_path=assets.path_of,
+        is_admin=admins.is_admin,
         can_log_out=services.login is not None,
         graphite_url=options.graphite_url,
-        tick_seconds=max(services.watcher.interval_seconds, TICK_SECONDS_MIN),
+        refresh_seconds=max(services.watcher.interval_seconds, REFRESH_SECONDS_MIN),
     )
     routes = [*_api_routes(services, admins, assets), *_page_routes(services, admins, renderer)]
-    refusals = Refusals(renderer, services.base, services.log)
+    handlers = ErrorHandlers(renderer, services.base, services.log)
     return Starlette(
-        routes=[_below(services.base, route) for route in routes],
+        routes=[_with_base_path(services.base, route) for route in routes],
         middleware=[
             Middleware(RequestLog, log=services.log),
             Middleware(SafeHeaders),
             Middleware(GZipMiddleware, minimum_size=1024, compresslevel=5),
             Middleware(
-                Doors,
+                AuthMiddleware,
                 base=services.base,
                 login=services.login,
                 allowed_hosts=services.allowed_hosts,
@@ -87,9 +85,9 @@ def make_app(services: Services) -> Starlette:
             Middleware(BodyLimit),
         ],
         exception_handlers={
-            HttpError: refusals.on_http_error,
-            UpstreamError: refusals.on_upstream_failed,
-            HTTPException: refusals.on_http_exception,
+            HttpError: handlers.on_http_error,
+            UpstreamError: handlers.on_upstream_failed,
+            HTTPException: handlers.on_http_exception,
         },
     )
 
@@ -120,14 +118,14 @@ def _page_routes(services: Services, admins: Admins, renderer: Renderer) -> Sequ
     routes = [
         *Pages(cluster, watcher, penstock_api, renderer).routes(),
         *MessagePages(cluster, penstock_api, renderer).routes(),
-        *Deeds(cluster, watcher, penstock_api, renderer, admins, services.notifier).routes(),
+        *Actions(cluster, watcher, penstock_api, renderer, admins, services.notifier).routes(),
     ]
     if services.login is not None:
         routes += LoginPages(services.login, services.base, renderer).routes()
     return routes
 
 
-def _below(base: str, route: Route) -> Route:
+def _with_base_path(base: str, route: Route) -> Route:
     return Route(base + route.path[1:], route.endpoint, methods=list(route.methods or ()))
 
 

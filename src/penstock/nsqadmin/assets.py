@@ -1,7 +1,7 @@
-"""The files that pages are made of: styles, scripts, an icon. They are few, and kept in memory.
+"""Static files: styles, scripts and the icon, served from memory.
 
-A page names them with a digest of their contents, so that a browser keeps each for good and still
-sees the next version at once.
+Pages link to a file with a digest of its content. So browsers can cache each file forever and still
+load a new version at once.
 """
 
 import hashlib
@@ -13,48 +13,51 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.common.errors import ConfigError
-from penstock.nsqadmin.json_responses import text_reply
+from penstock.nsqadmin.responses import text_reply
 
 __all__ = ["Assets"]
 
-_OURS = Path(__file__).parent / "static"
-_KEPT = "public, max-age=31536000, immutable"
-_ASKED_AGAIN = "no-cache"
+_STATIC_FOLDER = Path(__file__).parent / "static"
+_CACHE_FOREVER = "public, max-age=31536000, immutable"
+_CACHE_REVALIDATE = "no-cache"
 
 
 @dataclass(frozen=True, slots=True)
 class _Asset:
     content: bytes
-    kind: str
+    content_type: str
     digest: str
 
 
 class Assets:
-    """All files below a folder."""
+    """Serves all files below a folder."""
 
     def __init__(self, folder: str = "") -> None:
-        """With a `folder`, for work on the pages, its files are read at each request."""
-        self._folder = Path(folder) if folder else _OURS
-        self._rereads = bool(folder)
-        self._known = self._read_all()
+        """If a `folder` is given (for development), its files are read again at each request.
+
+        Raises ConfigError if the folder cannot be read.
+        """
+        self._folder = Path(folder) if folder else _STATIC_FOLDER
+        self._reloads = bool(folder)
+        self._assets = self._read_all()
 
     def path_of(self, name: str) -> str:
-        """The path of an asset, after the base path."""
-        return f"static/{name}?v={self._known[name].digest}"
+        """Path of a file below the base path, with its digest."""
+        return f"static/{name}?v={self._assets[name].digest}"
 
     async def get(self, request: Request) -> Response:
         """`GET /static/...`."""
-        if self._rereads:
-            self._known = self._read_all()
-        asset = self._known.get(request.path_params["asset"])
+        if self._reloads:
+            self._assets = self._read_all()
+        asset = self._assets.get(request.path_params["asset"])
         if asset is None:
             return text_reply("NOT_FOUND", 404)
         tag = f'"{asset.digest}"'
         is_named_by_digest = request.query_params.get("v") == asset.digest
         headers = {
-            "Content-Type": asset.kind,
+            "Content-Type": asset.content_type,
             "ETag": tag,
-            "Cache-Control": _KEPT if is_named_by_digest else _ASKED_AGAIN,
+            "Cache-Control": _CACHE_FOREVER if is_named_by_digest else _CACHE_REVALIDATE,
         }
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
@@ -63,7 +66,7 @@ class Assets:
     def _read_all(self) -> dict[str, _Asset]:
         """Raises ConfigError."""
         if not self._folder.is_dir():
-            raise ConfigError(f"--dev-static-dir: {self._folder} is no folder")
+            raise ConfigError(f"--dev-static-dir: {self._folder} is not a folder")
         try:
             return {
                 path.relative_to(self._folder).as_posix(): _read(path)

@@ -1,5 +1,4 @@
-"""/config: what nsqadmin was told, to those who may see it, and the two options that can be changed
-while it runs."""
+"""/config: reads options, and changes the two that can be changed at run time."""
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -13,8 +12,8 @@ from penstock.common.json_decode import decode_json
 from penstock.common.logs import Logger, LogLevel
 from penstock.common.options import option_value
 from penstock.net.http_server import HttpError
-from penstock.nsqadmin.json_responses import json_reply
 from penstock.nsqadmin.options import NsqadminOptions
+from penstock.nsqadmin.responses import json_reply
 
 __all__ = ["ConfigApi"]
 
@@ -22,7 +21,7 @@ VALUE_BYTES_MAX = 1024 * 1024
 
 
 class ConfigApi:
-    """The endpoints."""
+    """The endpoints below /config."""
 
     def __init__(self, options: NsqadminOptions, cluster: Cluster, log: Logger) -> None:
         self._options = options
@@ -31,14 +30,14 @@ class ConfigApi:
 
     async def get(self, request: Request) -> Response:
         """`GET /config/:opt`."""
-        self._check_address(request)
-        return self._shown(request.path_params["opt"])
+        self._check_client_address(request)
+        return self._option_reply(request.path_params["opt"])
 
     async def put(self, request: Request) -> Response:
         """`PUT /config/:opt`."""
-        self._check_address(request)
+        self._check_client_address(request)
         key = request.path_params["opt"]
-        value = await _value(request)
+        value = await _read_value(request)
         match key:
             case "nsqlookupd_http_addresses":
                 self._set_lookupds(value)
@@ -46,9 +45,9 @@ class ConfigApi:
                 self._set_log_level(value)
             case _:
                 raise HttpError(400, "INVALID_OPTION")
-        return self._shown(key)
+        return self._option_reply(key)
 
-    def _shown(self, key: str) -> Response:
+    def _option_reply(self, key: str) -> Response:
         try:
             return json_reply(option_value(self._options, key))
         except KeyError:
@@ -72,7 +71,7 @@ class ConfigApi:
         self._options = replace(self._options, log_level=level)
         self._log.level = level
 
-    def _check_address(self, request: Request) -> None:
+    def _check_client_address(self, request: Request) -> None:
         cidr = self._options.allow_config_from_cidr
         if not cidr:
             return
@@ -84,7 +83,7 @@ class ConfigApi:
             raise HttpError(403, "FORBIDDEN")
 
 
-async def _value(request: Request) -> bytes:
+async def _read_value(request: Request) -> bytes:
     value = bytearray()
     async for piece in request.stream():
         value += piece

@@ -1,87 +1,126 @@
-"""What is at stake when something is to be done: the cluster is asked before the operator is.
+"""Confirmations: what an action will do, with the numbers of the moment. Changes nothing.
 
-Changes nothing. What the answers mean in words is in `consequences`.
+`Confirmations` asks the cluster for the numbers; the pure functions below it write the text.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from penstock.admin_api.cluster import Cluster, ClusterQuery, Node
+from penstock.admin_api.models import ClientSummary
 from penstock.admin_api.seeking import Move, absolute_position
 from penstock.common.errors import HttpRequestError
 from penstock.net.http_server import HttpError
-from penstock.nsqadmin.confirmation_text import (
-    Question,
-    about_cancel,
-    about_channel,
-    about_client,
-    about_drain,
-    about_requeue,
-    about_seek,
-    about_tombstone,
-    about_topic,
-)
+from penstock.nsqadmin.formatting import commas
 from penstock.nsqadmin.penstock_api import PenstockApi
-from penstock.nsqadmin.views import TopicRow, clients_of, node_rows, topic_rows
-from penstock.nsqadmin.watcher import Snapshot, Watcher
+from penstock.nsqadmin.views import (
+    ChannelRow,
+    NodeRow,
+    TopicRow,
+    clients_of,
+    node_rows,
+    topic_rows,
+)
+from penstock.nsqadmin.watcher import ClusterState, Watcher
 
-__all__ = ["Args", "Questions", "named"]
+__all__ = ["Args", "Confirmation", "Confirmations", "target_of"]
 
 Args = Mapping[str, str]
 
+COMMIT_MODE = "commit"
 
-class Questions:
-    """What is asked of the cluster for the sake of a question."""
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """Text of a confirmation dialog."""
+
+    title: str
+    effects: Sequence[str]
+    button: str
+    is_dangerous: bool = True
+
+
+class Confirmations:
+    """Builds the confirmation of an action."""
 
     def __init__(self, cluster: Cluster, watcher: Watcher, penstock_api: PenstockApi) -> None:
         self._cluster = cluster
         self._watcher = watcher
         self._penstock_api = penstock_api
 
-    async def about(self, deed: str, args: Args) -> Question | None:
-        """None if a place is still to be named."""
-        topic, channel, node = named(args)
-        match deed:
+    async def confirmation_for(self, action: str, args: Args) -> Confirmation | None:
+        """None if the operator still has to enter a position. Raises HttpError 404 if the target
+        does not exist."""
+        topic, channel, node = target_of(args)
+        match action:
             case "tombstone":
-                row = await self._row(topic, only=node)
-                return about_tombstone(topic, node, row.depth)
+                row = await self._topic_row(topic, only=node)
+                return confirm_tombstone(topic, node, row.depth)
             case "drain":
-                return await self._of_drain(node)
+                return await self._drain(node)
             case "seek":
                 if not args.get("to"):
                     return None
-                return about_seek(channel, args["to"], await self.moves(args))
+                return await self._seek(args)
             case "cancel":
-                return about_cancel(args.get("id", ""), channel)
+                return confirm_cancel(args.get("id", ""), channel)
             case "requeue":
-                return about_requeue(args.get("id", ""), channel, args.get("state", ""))
+                return confirm_requeue(args.get("id", ""), channel, args.get("state", ""))
             case "kick":
-                return await self._of_kick(args)
+                return await self._kick(args)
+            case _ if channel:
+                return confirm_channel(action, await self._channel_row(topic, channel))
             case _:
-                row = await self._row(topic)
-                if not channel:
-                    return about_topic(deed, row)
-                if channel not in row.channels:
-                    raise HttpError(404, "CHANNEL_NOT_FOUND")
-                return about_channel(deed, row.channels[channel])
+                return confirm_topic(action, await self._topic_row(topic))
 
-    async def _of_drain(self, address: str) -> Question:
+    async def moves(self, args: Args) -> list[Move]:
+        """How far the channel moves on each node. Raises HttpRequestError or ConfigError."""
+        topic, channel, only = target_of(args)
+        position = absolute_position(args.get("to", "").strip())
+        nodes = [node for node in await self.penstock_nodes(topic) if not only or node == only]
+        return await self._penstock_api.plan_seek(nodes, topic, channel, position)
+
+    async def is_commit_channel(self, topic: str, channel: str) -> bool:
+        """Whether the channel stores the committed position of a job and has no consumers."""
+        return (await self._channel_row(topic, channel)).mode == COMMIT_MODE
+
+    async def penstock_nodes(self, topic: str) -> list[str]:
+        """The nodes of a topic that run Penstock's nsqd. Raises HttpError 404 if there are none."""
+        nodes = await self._cluster.new_query().nodes_with_topic(topic)
+        penstock_nodes = await self._penstock_api.supporting(node.address for node in nodes or ())
+        if not penstock_nodes:
+            raise HttpError(404, "TOPIC_NOT_FOUND")
+        return penstock_nodes
+
+    async def _drain(self, address: str) -> Confirmation:
         query = self._cluster.new_query()
         node = await _node(query, address)
-        snapshot = Snapshot(0.0, [], [node], await query.stats([node]))
-        return about_drain(node_rows(snapshot, self._watcher.chronicle)[0])
+        state = ClusterState(0.0, [], [node], await query.stats([node]))
+        return confirm_drain(node_rows(state, self._watcher.metrics_store)[0])
 
-    async def _of_kick(self, args: Args) -> Question:
-        topic, channel, address = named(args)
+    async def _seek(self, args: Args) -> Confirmation:
+        topic, channel, _ = target_of(args)
+        row = await self._channel_row(topic, channel)
+        return confirm_seek(row, args["to"], await self.moves(args))
+
+    async def _kick(self, args: Args) -> Confirmation:
+        topic, channel, address = target_of(args)
         query = self._cluster.new_query()
         node = await _node(query, address)
         answers = await query.stats([node], topic, channel, clients=True)
         wanted = args.get("client"), args.get("since")
         for client in clients_of(answers, topic, channel):
             if wanted == (client.remote_address, str(client.connect_ts)):
-                return about_client(client, channel, address)
+                return confirm_kick(client, channel, address)
         raise HttpRequestError(address, "the client is no longer connected")
 
-    async def _row(self, topic: str, *, only: str = "") -> TopicRow:
+    async def _channel_row(self, topic: str, channel: str) -> ChannelRow:
+        row = await self._topic_row(topic)
+        if channel not in row.channels:
+            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        return row.channels[channel]
+
+    async def _topic_row(self, topic: str, *, only: str = "") -> TopicRow:
         query = self._cluster.new_query()
         nodes = await query.nodes_with_topic(topic)
         if nodes is None:
@@ -89,24 +128,8 @@ class Questions:
         answers = await query.stats(
             [node for node in nodes if not only or node.has_address(only)], topic
         )
-        rows = topic_rows(Snapshot(0.0, [topic], nodes, answers), self._watcher.chronicle)
+        rows = topic_rows(ClusterState(0.0, [topic], nodes, answers), self._watcher.metrics_store)
         return next(row for row in rows if row.name == topic)
-
-    async def moves(self, args: Args) -> list[Move]:
-        """What moving a channel would do on each node."""
-        topic, channel, _ = named(args)
-        place = absolute_position(args.get("to", "").strip())
-        only = args.get("node", "")
-        nodes = [node for node in await self.able_nodes(topic) if not only or node == only]
-        return await self._penstock_api.plan_seek(nodes, topic, channel, place)
-
-    async def able_nodes(self, topic: str) -> list[str]:
-        """The nodes of a topic that have our extensions."""
-        nodes = await self._cluster.new_query().nodes_with_topic(topic)
-        able = await self._penstock_api.supporting(node.address for node in nodes or ())
-        if not able:
-            raise HttpError(404, "TOPIC_NOT_FOUND")
-        return able
 
 
 async def _node(query: ClusterQuery, address: str) -> Node:
@@ -116,7 +139,200 @@ async def _node(query: ClusterQuery, address: str) -> Node:
     return node
 
 
-def named(args: Args) -> tuple[str, str, str]:
-    """The topic, the channel and the node that are named; empty where none is."""
+def target_of(args: Args) -> tuple[str, str, str]:
+    """Topic, channel and node that the arguments name; empty where they name none."""
     topic, channel, node = (args.get(name, "").strip() for name in ("topic", "channel", "node"))
     return topic, channel, node
+
+
+def confirm_topic(action: str, row: TopicRow) -> Confirmation:
+    """Pause, empty or delete a topic."""
+    nodes, channels = _count(row.nodes, "node"), _count(len(row.channels), "channel")
+    held = _count(row.depth + row.in_flight + row.deferred, "message")
+    match action:
+        case "pause":
+            effects = [
+                f"New messages stay in the topic. Its {channels} will not receive them.",
+                "No messages are lost. Messages that are already in a channel are delivered.",
+            ]
+            title = f"Pause topic {row.name}?"
+            return Confirmation(title, effects, "Pause topic", is_dangerous=False)
+        case "empty":
+            held = _count(row.own_depth, "message")
+            effects = [
+                f"{held} in the topic itself, on {nodes}, will be deleted.",
+                "Messages in its channels are kept.",
+            ]
+            return Confirmation(f"Empty topic {row.name}?", effects, "Empty topic")
+        case _:
+            effects = [
+                f"The topic will be deleted on {nodes}, with its {channels} and {held}.",
+                "All of its stored messages will be deleted, too.",
+                f"{_count(row.clients, 'consumer')} will be disconnected.",
+                "The next message published to it creates the topic again.",
+            ]
+            return Confirmation(f"Delete topic {row.name}?", effects, "Delete topic")
+
+
+def confirm_channel(action: str, row: ChannelRow) -> Confirmation:
+    """Pause, empty or delete a channel."""
+    if row.mode == COMMIT_MODE:
+        effects = _effects_on_commit_channel(action, row)
+    else:
+        effects = _effects_on_channel(action, row)
+    match action:
+        case "pause":
+            title = f"Pause channel {row.name}?"
+            return Confirmation(title, effects, "Pause channel", is_dangerous=False)
+        case "empty":
+            return Confirmation(f"Empty channel {row.name}?", effects, "Empty channel")
+        case _:
+            return Confirmation(f"Delete channel {row.name}?", effects, "Delete channel")
+
+
+def _effects_on_channel(action: str, row: ChannelRow) -> list[str]:
+    consumers = _count(row.clients, "consumer")
+    held = (
+        f"{_count(row.depth, 'queued message')}, {commas(row.in_flight)} in flight and"
+        f" {commas(row.deferred)} deferred"
+    )
+    match action:
+        case "pause":
+            return [
+                f"{consumers} will receive no messages until the channel is unpaused.",
+                f"No messages are lost: {commas(row.depth)} are queued now, new ones are added.",
+            ]
+        case "empty":
+            return [
+                f"{held} will be deleted from this channel and never delivered.",
+                "Other channels of the topic are not affected.",
+            ]
+        case _:
+            return [
+                f"{held} will be deleted from this channel.",
+                f"{consumers} will be disconnected.",
+                "Other channels of the topic are not affected.",
+                "If a consumer subscribes again, the channel is created again.",
+                "It then receives only messages published after that.",
+            ]
+
+
+def _effects_on_commit_channel(action: str, row: ChannelRow) -> list[str]:
+    """Effects on a channel that stores the committed position of a job and has no consumers. nsqd
+    keeps the messages that the channel, another channel or the retention needs."""
+    purpose = "This channel stores the position of a job that reads the log, such as a Spark query."
+    uncommitted = f"The job has not committed {_count(row.depth, 'message')} yet."
+    loss = [
+        "nsqd may then delete those that no other channel and no retention setting keeps.",
+        "If they are deleted before the job reads them, the job fails or skips them.",
+    ]
+    match action:
+        case "pause":
+            return [purpose, "Pausing the channel does not stop the job. Stop the job itself."]
+        case "empty":
+            return [purpose, f"{uncommitted} All of them will count as committed.", *loss]
+        case _:
+            return [
+                purpose,
+                uncommitted,
+                *loss,
+                "A running job creates the channel again at its next commit.",
+                "That does not restore deleted messages.",
+                "Delete the channel only if the job is no longer used.",
+            ]
+
+
+def confirm_tombstone(topic: str, node: str, depth: int) -> Confirmation:
+    """Remove a topic from one node."""
+    effects = [
+        f"The topic and its {_count(depth, 'message')} on this node will be deleted.",
+        "Other nodes keep the topic.",
+        "For a while, nsqlookupd does not list this node for the topic.",
+        "If a producer still publishes the topic to this node, it is created again.",
+    ]
+    return Confirmation(f"Tombstone topic {topic} on {node}?", effects, "Tombstone")
+
+
+def confirm_drain(row: NodeRow) -> Confirmation:
+    """Stop a node after its messages are consumed."""
+    held, consumers = _count(row.depth, "queued message"), _count(row.clients, "consumer")
+    effects = [
+        "The node will refuse new messages. nsqlookupd stops sending producers to it.",
+        f"The node has {held} and {consumers}. nsqd stops when all messages are finished.",
+        "To undo this, restart nsqd.",
+    ]
+    return Confirmation(f"Drain {row.node.address}?", effects, "Drain node")
+
+
+def confirm_seek(row: ChannelRow, position: str, moves: Sequence[Move]) -> Confirmation:
+    """Move a channel to another position in the log."""
+    ahead = sum(each.ahead for each in moves)
+    redelivered, skipped = sum(each.again for each in moves), sum(each.skipped for each in moves)
+    if row.mode == COMMIT_MODE:
+        effects = _effects_of_committed_seek(position, ahead, redelivered, skipped)
+    else:
+        effects = [f"The channel will deliver {_count(ahead, 'message')}, starting at {position}."]
+        if redelivered:
+            effects.append(f"{_count(redelivered, 'finished message')} will be delivered again.")
+        if skipped:
+            effects.append(f"{_count(skipped, 'unfinished message')} will be skipped.")
+        if not redelivered and not skipped:
+            effects.append("The channel is already at this position.")
+        effects.append("Messages in flight no longer count. Consumers stay connected.")
+    return Confirmation(f"Rewind channel {row.name}?", effects, "Rewind channel")
+
+
+def _effects_of_committed_seek(
+    position: str, ahead: int, uncommitted: int, committed: int
+) -> list[str]:
+    """Effects on a channel that has no consumers: see `_effects_on_commit_channel`."""
+    effects = [
+        "This channel stores the position of a job that reads the log, such as a Spark query.",
+        f"The committed position moves to {position}.",
+        f"{_count(ahead, 'message')} will count as not committed.",
+    ]
+    if uncommitted:
+        effects.append(f"The job had committed {commas(uncommitted)} of them.")
+    if committed:
+        effects += [
+            f"{_count(committed, 'message')} that the job has not committed will be skipped.",
+            "nsqd may delete those that no other channel and no retention setting keeps.",
+        ]
+    effects.append("The job itself does not move: it continues from its own checkpoint.")
+    return effects
+
+
+def confirm_kick(client: ClientSummary, channel: str, node: str) -> Confirmation:
+    """Close the connection of one consumer."""
+    held = _count(client.in_flight_count, "message")
+    effects = [
+        f"The connection from {client.remote_address} to {node} will be closed.",
+        f"{held} in flight will be requeued at once, for other consumers of {channel}.",
+        "Most client libraries reconnect automatically.",
+    ]
+    name = client.client_id or client.hostname or client.remote_address
+    return Confirmation(f"Disconnect {name}?", effects, "Disconnect")
+
+
+def confirm_requeue(id: str, channel: str, state: str) -> Confirmation:
+    """Deliver one message again."""
+    if state == "deferred":
+        effects = [f"Message {id} will be delivered now instead of at its scheduled time."]
+    else:
+        effects = [
+            f"Message {id} will be taken from the consumer that is processing it.",
+            "If that consumer still finishes it, nsqd refuses the FIN.",
+            "The message may be processed twice.",
+        ]
+    effects.append(f"The next ready consumer of {channel} receives it.")
+    return Confirmation("Requeue this message?", effects, "Requeue message", is_dangerous=False)
+
+
+def confirm_cancel(id: str, channel: str) -> Confirmation:
+    """Delete one deferred message from a channel."""
+    effect = f"Channel {channel} will never deliver message {id}."
+    return Confirmation("Cancel this message?", [effect], "Cancel message")
+
+
+def _count(number: float, noun: str) -> str:
+    return f"{commas(number)} {noun if number == 1 else noun + 's'}"

@@ -1,6 +1,4 @@
-"""A browser's connection: uvicorn's, with limits on how long a request may take to arrive, and on
-how much comes before its body. Who is slower, or sends more, is cut off.
-"""
+"""Browser connections: uvicorn's HTTP protocol, with limits for slow requests and large headers."""
 
 import asyncio
 from typing import cast
@@ -9,21 +7,21 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-__all__ = ["Connection"]
+__all__ = ["LimitedHttpProtocol"]
 
 HEAD_BYTES_MAX = 64 * 1024
 
-TOO_MUCH = (
+HEAD_TOO_LARGE_RESPONSE = (
     b"HTTP/1.1 400 Bad Request\r\n"
     b"content-type: text/plain; charset=utf-8\r\n"
     b"connection: close\r\n"
     b"\r\n"
-    b"Too much comes before the body."
+    b"Request headers too large."
 )
 
 
-class Connection(HttpToolsProtocol):
-    """See the module's docstring."""
+class LimitedHttpProtocol(HttpToolsProtocol):
+    """Closes the connection if a request takes too long to arrive or its headers are too large."""
 
     def __init__(
         self, config: Config, server_state: ServerState, *, request_seconds_max: float
@@ -33,30 +31,30 @@ class Connection(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_in_head = False
         self._head_bytes = 0
-        self._is_refused = False
+        self._is_rejected = False
 
-    # What the loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._start_timer()
 
     def data_received(self, data: bytes) -> None:
-        if self._is_refused:
+        if self._is_rejected:
             return
         was_in_head = self._is_in_head
         super().data_received(data)
-        # The read in which a head begins does not count: what comes before it may be a body.
+        # The first read of the headers does not count: it may also contain a previous body.
         if was_in_head and self._is_in_head and not self.transport.is_closing():
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse()
+                self._reject()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -71,21 +69,24 @@ class Connection(HttpToolsProtocol):
         self._stop_timer()
         super().on_message_complete()
 
-    # What the daemon calls.
+    # Called by the daemon.
 
-    def cut_off(self) -> None:
-        """Ends it now, if there is an answer that it still waits for."""
+    def abort_unanswered(self) -> None:
+        """Close the connection now if its response is not complete."""
         cycle = cast("RequestResponseCycle | None", self.cycle)  # None before the first request
         if cycle is not None and not cycle.response_complete:
             self.transport.abort()
 
-    # Within.
+    # Helpers.
 
-    def _refuse(self) -> None:
-        """Answers, and reads on until the peer ends or its time is up. If we closed at once, what
-        it has still sent would have the kernel reset the connection, and the answer be lost."""
-        self._is_refused = True
-        self.transport.write(TOO_MUCH)
+    def _reject(self) -> None:
+        """Send an error, then discard input until the peer closes or the timer ends.
+
+        Closing at once would lose the response: the kernel resets a connection that is closed
+        while it has unread input.
+        """
+        self._is_rejected = True
+        self.transport.write(HEAD_TOO_LARGE_RESPONSE)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:

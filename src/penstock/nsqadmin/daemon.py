@@ -1,6 +1,7 @@
-"""The nsqadmin process: listen, serve, stop.
+"""The nsqadmin process: start, serve, stop.
 
-It has no state but the last hour's figures: any number of them may look at the same cluster.
+nsqadmin stores nothing except the metrics of the last hour, in memory. So any number of nsqadmins
+can serve the same cluster.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from penstock.net.listener import Listener, listen
 from penstock.net.tls import client_context
 from penstock.nsqadmin.access import AllowedHosts
 from penstock.nsqadmin.app import Services, make_app
-from penstock.nsqadmin.connections import Connection
+from penstock.nsqadmin.connections import LimitedHttpProtocol
 from penstock.nsqadmin.login import Login
 from penstock.nsqadmin.notifications import Notifier
 from penstock.nsqadmin.options import NsqadminOptions, normalized
@@ -38,18 +39,18 @@ from penstock.tools.figures import counted
 
 __all__ = ["Nsqadmin", "run"]
 
-# How long a clean stop waits for requests that are being answered.
+# A clean stop waits this long for running requests.
 STOP_SECONDS = 1.0
 
 CONNECTIONS_MAX = 1000
 
-# How long a browser may take to send a request, and how long until its next one.
+# Time limits for receiving a request, and for the pause until the next one.
 REQUEST_SECONDS_MAX = 30
 IDLE_SECONDS = 60
 
 
 def run(options: NsqadminOptions, log: Logger) -> int:
-    """Runs nsqadmin until it is told to stop; returns the exit code."""
+    """Run nsqadmin until a signal stops it. Returns the exit code."""
     raise_open_files_limit()
     return uvloop.run(_serve(options, log))
 
@@ -71,10 +72,10 @@ async def _serve(options: NsqadminOptions, log: Logger) -> int:
 
 
 class Nsqadmin:
-    """One nsqadmin, in a running loop."""
+    """The nsqadmin server. Needs a running event loop."""
 
     def __init__(self, options: NsqadminOptions, log: Logger) -> None:
-        """Raises ConfigError."""
+        """Raises ConfigError if an option is invalid."""
         self.options = options = normalized(options)
         self.log = log
         self.http: Listener | None = None
@@ -94,7 +95,7 @@ class Nsqadmin:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._state = ServerState()
-        self._words = _ServersWords(log)
+        self._uvicorn_logs = _UvicornLogHandler(log)
         services = Services(
             options=options,
             cluster=self.cluster,
@@ -106,7 +107,7 @@ class Nsqadmin:
         )
         self._server = uvicorn.Config(
             make_app(services),
-            http=Connection,
+            http=LimitedHttpProtocol,
             ws="none",
             lifespan="off",
             log_config=None,
@@ -120,9 +121,9 @@ class Nsqadmin:
         log.info("%s", version_line("nsqadmin"))
 
     async def start(self) -> None:
-        """Opens the socket, and begins to look at the cluster."""
+        """Open the socket and start polling the cluster."""
         self._server.load()
-        logging.getLogger("uvicorn").addHandler(self._words)
+        logging.getLogger("uvicorn").addHandler(self._uvicorn_logs)
         self.http = await listen(self.options.http_address, self._new_connection)
         self.log.info("HTTP: listening on %s", self.http.address)
         loop = asyncio.get_running_loop()
@@ -130,25 +131,27 @@ class Nsqadmin:
         self._tasks += map(loop.create_task, work)
 
     def reload_on_hangup(self) -> None:
-        """Reads the tokens again at each SIGHUP, if there are any."""
+        """Read the token file again at each SIGHUP, if --auth-token-file is set."""
         if self._login is not None:
             reload_on_hangup({"tokens": self._login.reload}, self.log)
 
     async def stop(self) -> None:
-        """Stops accepting, answers what has been asked, closes connections, tells of the last
-        changes."""
+        """Close the socket, finish running requests, send queued notifications."""
         if self.http is not None:
             self.http.close()
-        await self._answer_what_was_asked()
-        await self._notifier.settle()
+        await self._finish_requests()
+        await self._notifier.flush()
         for task in (*self._state.tasks, *self._tasks):
             task.cancel()
         await asyncio.gather(*self._state.tasks, *self._tasks, return_exceptions=True)
-        logging.getLogger("uvicorn").removeHandler(self._words)
+        logging.getLogger("uvicorn").removeHandler(self._uvicorn_logs)
         self.log.info("NSQADMIN: bye")
 
-    async def _answer_what_was_asked(self) -> None:
-        """In time; and by those, too, whom the loop had accepted and shows us only now."""
+    async def _finish_requests(self) -> None:
+        """Wait for running requests, up to STOP_SECONDS, then abort the rest.
+
+        Loops because connections that the kernel had already accepted can still appear.
+        """
         state, loop = self._state, asyncio.get_running_loop()
         until = loop.time() + STOP_SECONDS
         while True:
@@ -159,17 +162,19 @@ class Nsqadmin:
             left = until - loop.time()
             await asyncio.wait(state.tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if state.tasks:
-            unanswered = counted(len(state.tasks), "request")
-            self.log.warning("HTTP: %s cut off, not answered in time", unanswered)
+            aborted = counted(len(state.tasks), "request")
+            self.log.warning("HTTP: %s aborted, not finished in time", aborted)
         for connection in tuple(state.connections):
-            cast("Connection", connection).cut_off()
+            cast("LimitedHttpProtocol", connection).abort_unanswered()
 
-    def _new_connection(self) -> Connection:
-        return Connection(self._server, self._state, request_seconds_max=REQUEST_SECONDS_MAX)
+    def _new_connection(self) -> LimitedHttpProtocol:
+        return LimitedHttpProtocol(
+            self._server, self._state, request_seconds_max=REQUEST_SECONDS_MAX
+        )
 
 
-class _ServersWords(logging.Handler):
-    """What the HTTP server has to say, as lines of our log."""
+class _UvicornLogHandler(logging.Handler):
+    """Forwards uvicorn's log records to nsqadmin's log."""
 
     def __init__(self, log: Logger) -> None:
         super().__init__(logging.WARNING)
@@ -181,7 +186,7 @@ class _ServersWords(logging.Handler):
 
 
 def _http_client(options: NsqadminOptions) -> HttpClient:
-    asks_for_tls = (
+    has_tls_options = (
         options.http_client_tls_insecure_skip_verify
         or options.http_client_tls_root_ca_file
         or options.http_client_tls_cert
@@ -195,12 +200,12 @@ def _http_client(options: NsqadminOptions) -> HttpClient:
     return HttpClient(
         connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
         request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,
-        ssl_context=context if asks_for_tls else None,
+        ssl_context=context if has_tls_options else None,
     )
 
 
 def _token_header(path: str) -> tuple[tuple[str, str], ...]:
-    """What makes nsqds let us in, if a file has a token for them. Raises ConfigError."""
+    """Authorization header for nsqds; empty without a token file. Raises ConfigError."""
     if not path:
         return ()
     try:
@@ -209,5 +214,7 @@ def _token_header(path: str) -> tuple[tuple[str, str], ...]:
     except (OSError, ValueError) as error:
         raise ConfigError(f"--http-client-token-file: {error}") from error
     if not token or any(char.isspace() for char in token):
-        raise ConfigError(f"--http-client-token-file: {path}: it is to hold a token, and no more")
+        raise ConfigError(
+            f"--http-client-token-file: {path}: the file must contain exactly one token"
+        )
     return (("Authorization", f"Bearer {token}"),)

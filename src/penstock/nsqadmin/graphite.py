@@ -1,6 +1,6 @@
-"""What is left to do for those who have a graphite: passing requests on to it, and a rate from it.
+"""NSQ's endpoints for Graphite: a proxy for its /render, and rates of counters.
 
-The charts of our own pages need none of this.
+The charts of nsqadmin's own pages do not use Graphite.
 """
 
 from urllib.parse import urlencode
@@ -14,7 +14,7 @@ from penstock.common.errors import HttpRequestError
 from penstock.common.logs import Logger
 from penstock.net.http_client.client import HttpClient
 from penstock.net.http_server import HttpError
-from penstock.nsqadmin.json_responses import json_reply
+from penstock.nsqadmin.responses import json_reply
 
 __all__ = ["Graphite"]
 
@@ -25,7 +25,7 @@ class _Series(msgspec.Struct):
 
 
 class Graphite:
-    """One graphite, if `url` is not empty."""
+    """The Graphite server at `url`."""
 
     def __init__(self, url: str, statsd_interval_ns: int, http: HttpClient, log: Logger) -> None:
         self._url = url.rstrip("/")
@@ -34,7 +34,7 @@ class Graphite:
         self._log = log
 
     async def render(self, request: Request) -> Response:
-        """`GET /render`: what graphite answers to the same query."""
+        """`GET /render`: forward the query to Graphite."""
         query = f"?{request.url.query}" if request.url.query else ""
         try:
             reply = await self._http.fetch("GET", f"{self._url}/render{query}")
@@ -45,7 +45,7 @@ class Graphite:
         return Response(reply.body, reply.status, headers={"Content-Type": kind})
 
     async def rate(self, request: Request) -> Response:
-        """`GET /api/graphite`: what a counter has grown by a second, in the last interval."""
+        """`GET /api/graphite`: rate of a counter per second, over the last statsd interval."""
         if request.query_params.get("metric") != "rate":
             raise HttpError(400, "INVALID_ARG_METRIC")
         target = request.query_params.get("target")

@@ -1,7 +1,6 @@
-"""Pages that show messages: the history of a topic, and what is in a channel. Nothing is consumed.
+"""Pages that list messages: the history of a topic, and the messages in a channel.
 
-Both are of one node at a time, because each has a log of its own. Bodies are shown as text,
-whatever is in them.
+Both show one node at a time, because each node has its own log. They consume nothing.
 """
 
 from dataclasses import dataclass
@@ -15,9 +14,9 @@ from penstock.admin_api.models import StoredMessage, TopicLogResponse
 from penstock.admin_api.seeking import absolute_position, is_seq
 from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.net.http_server import HttpError
-from penstock.nsqadmin.bodies import Shown, shown
+from penstock.nsqadmin.formatting import FormattedBody, format_body
 from penstock.nsqadmin.penstock_api import STATES, PenstockApi
-from penstock.nsqadmin.rendering import Renderer
+from penstock.nsqadmin.responses import Renderer
 
 __all__ = ["MessagePages"]
 
@@ -26,24 +25,24 @@ PAGE_MESSAGES = 50
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """A message, ready to be shown."""
+    """A message with its formatted body."""
 
     message: StoredMessage
-    body: Shown
+    body: FormattedBody
 
 
 @dataclass(frozen=True, slots=True)
-class _Browsed:
-    """A page of history: newest first, and where there is more."""
+class _HistoryPage:
+    """A page of the history, newest message first, with the positions of adjacent pages."""
 
     rows: list[MessageRow]
     older: int | None = None
     newer: int | None = None
-    looked_at: int = 0
+    searched_count: int = 0
 
 
 class MessagePages:
-    """The endpoints, and the table of them."""
+    """The endpoints of the message pages."""
 
     def __init__(self, cluster: Cluster, penstock_api: PenstockApi, renderer: Renderer) -> None:
         self._cluster = cluster
@@ -51,7 +50,6 @@ class MessagePages:
         self._renderer = renderer
 
     def routes(self) -> list[Route]:
-        """The table."""
         return [
             Route("/messages/{topic}", self._history),
             Route("/messages/{topic}/{channel}", self._peek),
@@ -60,12 +58,12 @@ class MessagePages:
     async def _history(self, request: Request) -> Response:
         topic, args = request.path_params["topic"], request.query_params
         nodes, node = await self._nodes(request, topic)
-        start, text = args.get("from", "").strip(), args.get("q", "").strip()
-        problem, browsed, extent = "", _Browsed([]), None
+        start, query = args.get("from", "").strip(), args.get("q", "").strip()
+        problem, history, extent = "", _HistoryPage([]), None
         try:
             if node:
                 extent = (await self._penstock_api.logs_of([node], topic)).get(node)
-                browsed = await self._browse(node, topic, start, text, extent)
+                history = await self._browse(node, topic, start, query, extent)
         except (HttpRequestError, ConfigError) as error:
             problem = str(error)
         return self._renderer.page(
@@ -75,32 +73,32 @@ class MessagePages:
             nodes=nodes,
             node=node,
             start=start,
-            text=text,
-            browsed=browsed,
+            query=query,
+            history=history,
             extent=extent,
             problem=problem,
             warning="",
         )
 
     async def _browse(
-        self, node: str, topic: str, start: str, text: str, extent: TopicLogResponse | None
-    ) -> _Browsed:
+        self, node: str, topic: str, start: str, query: str, extent: TopicLogResponse | None
+    ) -> _HistoryPage:
         if extent is None or not extent.count_from(0):
-            return _Browsed([])
-        place = _place(start, extent, from_the_end=not text)
-        if text:
-            search = await self._penstock_api.search(node, topic, place, text, PAGE_MESSAGES)
+            return _HistoryPage([])
+        position = _start_position(start, extent, from_end=not query)
+        if query:
+            search = await self._penstock_api.search(node, topic, position, query, PAGE_MESSAGES)
             newer = search.next_seq
             has_more = newer is not None and newer < extent.next_seq
             rows = _rows(search.found)
-            return _Browsed(rows, None, newer if has_more else None, search.looked_at)
-        messages = await self._penstock_api.history(node, topic, place, PAGE_MESSAGES)
+            return _HistoryPage(rows, None, newer if has_more else None, search.looked_at)
+        messages = await self._penstock_api.history(node, topic, position, PAGE_MESSAGES)
         if not messages:
-            return _Browsed([], older=max(extent.next_seq - PAGE_MESSAGES, extent.first_seq))
+            return _HistoryPage([], older=max(extent.next_seq - PAGE_MESSAGES, extent.first_seq))
         first, last = messages[0].seq, messages[-1].seq
         older = max(first - PAGE_MESSAGES, extent.first_seq) if first > extent.first_seq else None
         newer = last + 1 if last + 1 < extent.next_seq else None
-        return _Browsed(_rows(messages), older, newer)
+        return _HistoryPage(_rows(messages), older, newer)
 
     async def _peek(self, request: Request) -> Response:
         topic, channel = request.path_params["topic"], request.path_params["channel"]
@@ -123,35 +121,37 @@ class MessagePages:
             node=node,
             state=state,
             states=STATES,
-            rows=[MessageRow(each, shown(each.body, each.body_base64)) for each in messages],
+            rows=[MessageRow(each, format_body(each.body, each.body_base64)) for each in messages],
             problem=problem,
             warning="",
         )
 
     async def _nodes(self, request: Request, topic: str) -> tuple[list[str], str]:
-        """The nodes that can show messages of a topic, and the one that is chosen; none if there
-        is none."""
+        """The nodes of a topic that run Penstock's nsqd, and the selected one; empty if there are
+        none."""
         nodes = await self._cluster.new_query().nodes_with_topic(topic)
         if nodes is None:
             raise HttpError(404, "TOPIC_NOT_FOUND")
-        able = await self._penstock_api.supporting(node.address for node in nodes)
+        penstock_nodes = await self._penstock_api.supporting(node.address for node in nodes)
         chosen = request.query_params.get("node", "")
-        return able, chosen if chosen in able else next(iter(able), "")
+        return penstock_nodes, chosen if chosen in penstock_nodes else next(
+            iter(penstock_nodes), ""
+        )
 
 
-def _place(start: str, extent: TopicLogResponse, *, from_the_end: bool) -> str:
-    """Where to begin. Raises ConfigError."""
+def _start_position(start: str, extent: TopicLogResponse, *, from_end: bool) -> str:
+    """First message of a page, as an argument for nsqd. Raises ConfigError."""
     last_page = str(max(extent.next_seq - PAGE_MESSAGES, extent.first_seq))
     if start in ("", "latest"):
-        return last_page if from_the_end else "earliest"
-    place = absolute_position(start)
-    if is_seq(place):  # One that is gone, or is yet to come, means the nearest that is there.
-        return str(min(max(int(place), extent.first_seq), extent.next_seq))
-    return place
+        return last_page if from_end else "earliest"
+    position = absolute_position(start)
+    if is_seq(position):  # Outside of the log: use the nearest stored message.
+        return str(min(max(int(position), extent.first_seq), extent.next_seq))
+    return position
 
 
 def _rows(messages: list[StoredMessage]) -> list[MessageRow]:
     return [
-        MessageRow(message, shown(message.body, message.body_base64))
+        MessageRow(message, format_body(message.body, message.body_base64))
         for message in reversed(messages)
     ]

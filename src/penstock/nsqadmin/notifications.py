@@ -1,8 +1,8 @@
-"""Tells an HTTP endpoint what was changed, and by whom.
+"""Notifications: a POST to --notification-http-endpoint for every change, with the user.
 
-It is told after the change, in order, by one task; no request waits for it. An endpoint that does
-not answer, or says no, is logged. One that stays behind loses what exceeds the queue, and what it
-has not taken soon after the end; that is logged too.
+One task sends them in order, after the change; no request waits for them. Failed notifications are
+logged, not repeated. If the endpoint is too slow, notifications beyond the queue limit are dropped
+and logged, and so are those still queued a few seconds after nsqadmin was told to stop.
 """
 
 import asyncio
@@ -19,67 +19,69 @@ from penstock.common.logs import Logger
 from penstock.net.http_client.client import HttpClient
 from penstock.net.http_server import to_json
 
-__all__ = ["Action", "Notifier", "basic_auth_user"]
+__all__ = ["ChangeEvent", "Notifier", "basic_auth_user"]
 
-# A busy day's changes; beyond that the endpoint has been gone for long.
-WAITING_MAX = 1000
+# More changes than operators make in a day.
+QUEUE_MAX = 1000
 
-# How long an endpoint may take at the end for all that waits.
-LEAVING_SECONDS = 3.0
+# Time limit for sending the queued notifications when nsqadmin stops.
+FLUSH_SECONDS = 3.0
 
 
-class Action(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What was done: `verb` is one of NSQ's words for it, such as `pause_channel`."""
+class ChangeEvent(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A change: `verb` is NSQ's name for it, such as `pause_channel`."""
 
     verb: str
     topic: str
     channel: str = ""
     node: str = ""
-    client: str = ""  # ours, as is the next
-    message_id: str = ""
+    client: str = ""  # Penstock only
+    message_id: str = ""  # Penstock only
 
 
 class Notifier:
-    """Tells one endpoint; none if it is empty."""
+    """Sends notifications to one endpoint, or nowhere if it is empty."""
 
     def __init__(self, endpoint: str, http: HttpClient, log: Logger) -> None:
         self._endpoint = endpoint
         self._http = http
         self._log = log
-        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(WAITING_MAX)
-        self._in_hand: bytes | None = None
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue(QUEUE_MAX)
+        self._sending: bytes | None = None
 
-    def notify(self, action: Action, request: Request) -> None:
-        """Never fails, and never waits."""
+    def notify(self, event: ChangeEvent, request: Request) -> None:
+        """Queue a notification. Never waits and never raises."""
         if not self._endpoint:
             return
         try:
-            self._waiting.put_nowait(to_json(_notification(action, request)))
+            self._queue.put_nowait(to_json(_notification(event, request)))
         except asyncio.QueueFull:
-            self._log.error("failed to POST notification of %s - too many wait", action.verb)
+            self._log.error("failed to POST notification of %s - queue is full", event.verb)
 
     async def run(self) -> None:
-        """Sends what there is to send, until it is cancelled."""
+        """Send notifications until cancelled."""
         while True:
-            self._in_hand = await self._waiting.get()
-            await self._post(self._in_hand)
-            self._in_hand = None
-            self._waiting.task_done()
+            self._sending = await self._queue.get()
+            await self._post(self._sending)
+            self._sending = None
+            self._queue.task_done()
 
-    async def settle(self) -> None:
-        """Returns when all has been sent by `run`, or given up."""
+    async def flush(self) -> None:
+        """Wait until `run` has sent everything, or drop what is left after the time limit."""
         try:
-            async with asyncio.timeout(LEAVING_SECONDS):
-                await self._waiting.join()
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._queue.join()
         except TimeoutError:
-            self._give_up()
+            self._drop_unsent()
 
-    def _give_up(self) -> None:
-        left = [] if self._in_hand is None else [self._in_hand]
-        while not self._waiting.empty():
-            left.append(self._waiting.get_nowait())
-        for body in left:
-            self._log.error("notification given up, not taken in time: %s", body.decode())
+    def _drop_unsent(self) -> None:
+        unsent = [] if self._sending is None else [self._sending]
+        while not self._queue.empty():
+            unsent.append(self._queue.get_nowait())
+        for body in unsent:
+            self._log.error(
+                "notification dropped, endpoint did not respond in time: %s", body.decode()
+            )
 
     async def _post(self, body: bytes) -> None:
         self._log.info("POSTing notification to %s", self._endpoint)
@@ -90,20 +92,22 @@ class Notifier:
             self._log.error("failed to POST notification - %s", error)
         else:
             if reply.status >= 400:
-                self._log.error("failed to POST notification - it was answered %d", reply.status)
+                self._log.error(
+                    "failed to POST notification - got response status %d", reply.status
+                )
 
 
-def _notification(action: Action, request: Request) -> dict[str, object]:
-    """NSQ's keys, in NSQ's order; those that are empty are left out where NSQ does so."""
-    notification: dict[str, object] = {"action": action.verb, "topic": action.topic}
-    if action.channel:
-        notification["channel"] = action.channel
-    if action.node:
-        notification["node"] = action.node
-    if action.client:
-        notification["client"] = action.client
-    if action.message_id:
-        notification["message_id"] = action.message_id
+def _notification(event: ChangeEvent, request: Request) -> dict[str, object]:
+    """JSON object with NSQ's keys in NSQ's order. Empty values are omitted where NSQ omits them."""
+    notification: dict[str, object] = {"action": event.verb, "topic": event.topic}
+    if event.channel:
+        notification["channel"] = event.channel
+    if event.node:
+        notification["node"] = event.node
+    if event.client:
+        notification["client"] = event.client
+    if event.message_id:
+        notification["message_id"] = event.message_id
     notification["timestamp"] = int(time.time())
     if user := basic_auth_user(request.headers.get("authorization", "")):
         notification["user"] = user
@@ -128,7 +132,7 @@ def _url(request: Request) -> str:
 
 
 def basic_auth_user(authorization: str) -> str:
-    """The user that `Authorization: Basic ...` names, or none."""
+    """The user of an `Authorization: Basic` header; empty if there is none."""
     scheme, _, credentials = authorization.partition(" ")
     if scheme != "Basic":
         return ""

@@ -1,7 +1,7 @@
-"""Everything nsqadmin can be told.
+"""Command-line flags and config keys of nsqadmin.
 
-Flags, config keys and defaults are NSQ's; the log format, sampling, login and the token for nsqds
-are our own.
+Flags, keys and defaults are NSQ's. Penstock adds the log format, sampling, login, allowed hosts and
+the token for nsqds.
 """
 
 import posixpath
@@ -27,24 +27,26 @@ class NsqadminOptions(DaemonOptions):
     http_address: str = option(
         "0.0.0.0:4171",
         STRING,
-        "address for HTTP: address:port, or the path of a unix socket, which must contain a /",
+        "address to listen on for HTTP: host:port, or the path of a Unix socket (must contain a /)",
     )
-    base_path: str = option("/", STRING, "the path that every page and call begins with")
+    base_path: str = option("/", STRING, "URL path under which nsqadmin is served")
     dev_static_dir: str = option(
-        "", STRING, "a folder to serve /static from instead of our own, for work on the pages"
+        "",
+        STRING,
+        "folder with static files to serve instead of the built-in ones, for development",
     )
 
     lookupd_http_addresses: tuple[str, ...] = option(
         (),
         STRINGS,
-        "HTTP address of an nsqlookupd; may be given more than once",
+        "HTTP address of an nsqlookupd (repeatable)",
         flag="lookupd-http-address",
         key="nsqlookupd_http_addresses",
     )
     nsqd_http_addresses: tuple[str, ...] = option(
         (),
         STRINGS,
-        "HTTP address of an nsqd, where there is no nsqlookupd; may be given more than once",
+        "HTTP address of an nsqd, for clusters without nsqlookupd (repeatable)",
         flag="nsqd-http-address",
         key="nsqd_http_addresses",
     )
@@ -52,84 +54,90 @@ class NsqadminOptions(DaemonOptions):
     http_client_connect_timeout_ns: int = option(
         2 * SECOND_NS,
         DURATION,
-        "how long connecting to an nsqd or nsqlookupd may take",
+        "timeout for connecting to an nsqd or nsqlookupd",
         at_least=MILLISECOND_NS,
     )
     http_client_request_timeout_ns: int = option(
         5 * SECOND_NS,
         DURATION,
-        "how long an nsqd or nsqlookupd may take to answer",
+        "timeout for a request to an nsqd or nsqlookupd",
         at_least=MILLISECOND_NS,
     )
     http_client_tls_insecure_skip_verify: bool = option(
-        False, BOOL, "accept any certificate of an nsqd or nsqlookupd"
+        False, BOOL, "do not verify the certificates of nsqds and nsqlookupds"
     )
     http_client_tls_root_ca_file: str = option(
-        "", STRING, "path of the CA certificates to verify nsqds and nsqlookupds by"
+        "",
+        STRING,
+        "path of a CA bundle for verifying nsqds and nsqlookupds (default: the system's)",
     )
     http_client_tls_cert: str = option(
-        "", STRING, "path of the certificate to show to nsqds and nsqlookupds, PEM"
+        "", STRING, "path of the client certificate for nsqds and nsqlookupds (PEM)"
     )
-    http_client_tls_key: str = option("", STRING, "path of its key, PEM")
+    http_client_tls_key: str = option(
+        "", STRING, "path of the client certificate's private key (PEM)"
+    )
     http_client_token_file: str = option(
-        "", STRING, "path of a file with the token that nsqds ask for: -http-auth-token-file there"
+        "", STRING, "path of a file with the token for nsqds that use -http-auth-token-file"
     )
 
     allow_config_from_cidr: str = option(
-        "127.0.0.1/8", STRING, "who may use /config: a network as a CIDR; empty for everybody"
+        "127.0.0.1/8",
+        STRING,
+        "network that may use /config, in CIDR notation; empty for no restriction",
     )
     allowed_hosts: tuple[str, ...] = option(
         (),
         STRINGS,
-        "public host name of nsqadmin; *.example.com for all subdomains, * for any name; may be"
-        " given more than once",
+        "public host name of nsqadmin (repeatable); *.example.com for all subdomains, * for any"
+        " name",
         flag="allowed-host",
         key="allowed_hosts",
     )
     acl_http_header: str = option(
         "X-Forwarded-User",
         STRING,
-        "the header in which a proxy before us names the user; see -admin-user",
+        "HTTP header in which a reverse proxy passes the user name; see -admin-user",
     )
     admin_users: tuple[str, ...] = option(
         (),
         STRINGS,
-        "a user who may change things; may be given more than once; without any, everybody may",
+        "user that may make changes (repeatable); if none is given, all users may",
         flag="admin-user",
         key="admin_users",
     )
     auth_token_file: str = option(
-        "", STRING, "path of a file of tokens, one a line: whoever comes has to log in with one"
+        "", STRING, "path of a file with login tokens, one per line; if set, a login is required"
     )
     notification_http_endpoint: str = option(
-        "", STRING, "URL that every change is POSTed to, as JSON"
+        "", STRING, "URL to which every change is sent, as a POST request with JSON"
     )
 
     sample_interval_ns: int = option(
         5 * SECOND_NS,
         DURATION,
-        "how often nsqds are asked for the figures that the charts show; 0 for never",
+        "interval for polling nsqds for the charts; 0 turns polling off",
         at_least=0,
     )
 
-    graphite_url: str = option("", STRING, "URL of a graphite, to link to")
-    proxy_graphite: bool = option(False, BOOL, "pass /render on to the graphite")
+    graphite_url: str = option("", STRING, "URL of Graphite, for a link in the menu")
+    proxy_graphite: bool = option(False, BOOL, "forward requests for /render to Graphite")
     statsd_counter_format: str = option(
-        "stats.counters.%s.count", STRING, "what statsd makes of the name of a counter"
+        "stats.counters.%s.count", STRING, "format of counter names in statsd; %s is the name"
     )
     statsd_gauge_format: str = option(
-        "stats.gauges.%s", STRING, "what statsd makes of the name of a gauge"
+        "stats.gauges.%s", STRING, "format of gauge names in statsd; %s is the name"
     )
     statsd_prefix: str = option(
-        "nsq.%s", STRING, "what nsqds put before the names they send to statsd; %s is the host"
+        "nsq.%s", STRING, "prefix of the names that nsqds send to statsd; %s is the host"
     )
     statsd_interval_ns: int = option(
-        60 * SECOND_NS, DURATION, "interval at which nsqds send to statsd", at_least=0
+        60 * SECOND_NS, DURATION, "interval at which nsqds send metrics to statsd", at_least=0
     )
 
 
 def check(options: NsqadminOptions) -> None:
-    """Raises ConfigError if nsqadmin cannot do as these options say."""
+    """Raises ConfigError if an option is invalid."""
     check_values(options)
     if not options.http_address:
         raise ConfigError("--http-address must not be empty")
@@ -144,13 +152,15 @@ def check(options: NsqadminOptions) -> None:
                 raise ConfigError(f"--{flag}-http-address: {address!r} is not host:port")
     _check_tls(options)
     if options.proxy_graphite and not options.graphite_url.startswith(("http://", "https://")):
-        raise ConfigError("--proxy-graphite needs a --graphite-url of http:// or https://")
+        raise ConfigError(
+            "--proxy-graphite needs a --graphite-url that starts with http:// or https://"
+        )
     if options.allow_config_from_cidr:
         _check_cidr(options.allow_config_from_cidr)
 
 
 def normalized(options: NsqadminOptions) -> NsqadminOptions:
-    """The same with the base path as the routes want it: one slash before, none behind."""
+    """A copy in which the base path starts with one slash and does not end with one."""
     path = posixpath.normpath("/" + options.base_path.strip("/"))
     return replace(options, base_path=path)
 

@@ -1,8 +1,7 @@
-"""The pages: topics, a topic, a channel, nodes, a node, the counter, the lookup; and what moves on
-them.
+"""The pages: topics, topic, channel, consumers, nodes, node, counter and lookup; search and charts.
 
-A page that shows one topic or channel asks for it; a page that lists all shows what the watcher saw
-a moment ago. The part of a page that lives asks for itself again every few seconds.
+Pages of one topic, channel or node query the nsqds. Pages with lists show the watcher's latest
+state. The block `live` of a page is requested again every few seconds.
 """
 
 import asyncio
@@ -18,10 +17,9 @@ from penstock.admin_api.cluster import Cluster, ClusterQuery, Node, NodeStats
 from penstock.admin_api.models import TopicLogResponse
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.aggregate import aggregate_channel, node_topics
-from penstock.nsqadmin.json_responses import json_reply
 from penstock.nsqadmin.metrics_store import CLUSTER, Key, channel_key, node_key, topic_key
 from penstock.nsqadmin.penstock_api import PenstockApi
-from penstock.nsqadmin.rendering import Renderer
+from penstock.nsqadmin.responses import Renderer, json_reply
 from penstock.nsqadmin.views import (
     TopicRow,
     channel_rows,
@@ -30,17 +28,17 @@ from penstock.nsqadmin.views import (
     topic_rows,
     totals,
 )
-from penstock.nsqadmin.watcher import Snapshot, Watcher
+from penstock.nsqadmin.watcher import ClusterState, Watcher
 
 __all__ = ["Pages"]
 
-# Beyond that a list is slow to draw, and nobody reads it: one filters it, or asks for all.
+# Longer lists are cut, because they are slow to render.
 ROWS_MAX = 250
 
-# nsqlookupds are asked about one topic after the other, but not all that slowly.
-QUESTIONS_AT_ONCE = 16
+# Concurrent requests for the channels of inactive topics.
+LOOKUPS_AT_ONCE = 16
 
-_CHART_FIGURES = {
+_CHART_METRICS = {
     "rates": ("published", "finished"),
     "waiting": ("depth", "in_flight", "deferred"),
     "trouble": ("requeued", "timed_out"),
@@ -48,14 +46,14 @@ _CHART_FIGURES = {
 }
 _SORTS = {
     "name": lambda row: row.name,
-    "rate": lambda row: (-row.figures.published, row.name),
+    "rate": lambda row: (-row.metrics.published, row.name),
     "depth": lambda row: (-row.depth, row.name),
     "clients": lambda row: (-row.clients, row.name),
 }
 
 
 class Pages:
-    """The endpoints, and the table of them."""
+    """The endpoints of the pages."""
 
     def __init__(
         self, cluster: Cluster, watcher: Watcher, penstock_api: PenstockApi, renderer: Renderer
@@ -66,7 +64,6 @@ class Pages:
         self._renderer = renderer
 
     def routes(self) -> list[Route]:
-        """The table."""
         return [
             Route("/", self._topics),
             Route("/topics", self._topics),
@@ -84,24 +81,24 @@ class Pages:
     # Topics and channels.
 
     async def _topics(self, request: Request) -> Response:
-        snapshot = await self._watcher.snapshot()
-        chronicle = self._watcher.chronicle
-        rows = topic_rows(snapshot, chronicle)
+        state = await self._watcher.state()
+        metrics_store = self._watcher.metrics_store
+        rows = topic_rows(state, metrics_store)
         sort = request.query_params.get("sort", "name")
-        text = request.query_params.get("q", "").strip()
-        found = sorted(_matching(rows, text), key=_SORTS.get(sort, _SORTS["name"]))
+        query = request.query_params.get("q", "").strip()
+        matches = sorted(_matching(rows, query), key=_SORTS.get(sort, _SORTS["name"]))
         shows_all = request.query_params.get("all") == "true"
         return self._renderer.page(
             request,
             "topics.html",
-            rows=found if shows_all else found[:ROWS_MAX],
-            found_count=len(found),
+            rows=matches if shows_all else matches[:ROWS_MAX],
+            match_count=len(matches),
             shows_all=shows_all,
             sort=sort,
-            text=text,
-            totals=totals(rows, snapshot),
-            figures=chronicle.latest(CLUSTER),
-            warning=snapshot.warning,
+            query=query,
+            totals=totals(rows, state),
+            metrics=metrics_store.latest(CLUSTER),
+            warning=state.warning,
         )
 
     async def _topic(self, request: Request) -> Response:
@@ -110,15 +107,15 @@ class Pages:
         nodes = await _nodes_of(query, topic)
         answers = await query.stats(nodes, topic)
         row = self._row_of(topic, nodes, answers)
-        able, logs = await self._logs(answers, topic)
+        penstock_nodes, logs = await self._logs(answers, topic)
         return self._renderer.page(
             request,
             "topic.html",
             row=row,
-            channels=channel_rows(row, self._watcher.chronicle),
-            answers=_of_topic(answers, topic),
+            channels=channel_rows(row, self._watcher.metrics_store),
+            node_stats=_of_topic(answers, topic),
             nodes=nodes,
-            able=able,
+            supports_history=bool(penstock_nodes),
             logs=logs,
             warning=query.warning,
         )
@@ -128,52 +125,53 @@ class Pages:
         query = self._cluster.new_query()
         nodes = await _nodes_of(query, topic)
         answers = await query.stats(nodes, topic, channel, clients=True)
-        found = aggregate_channel(topic, channel, answers, time.time_ns())
-        if found is None:
+        stats = aggregate_channel(topic, channel, answers, time.time_ns())
+        if stats is None:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
         row = self._row_of(topic, nodes, answers).channels[channel]
-        able, logs = await self._logs(answers, topic)
+        penstock_nodes, logs = await self._logs(answers, topic)
         return self._renderer.page(
             request,
             "channel.html",
             row=row,
-            found=found,
-            able=able,
-            places=_places(found["nodes"], logs),
+            stats=stats,
+            supports_history=bool(penstock_nodes),
+            penstock_nodes=penstock_nodes,
+            positions=_positions(stats["nodes"], logs),
             warning=query.warning,
         )
 
     async def _consumers(self, request: Request) -> Response:
-        snapshot = await self._watcher.snapshot()
-        text = request.query_params.get("q", "").strip()
-        rows = topic_rows(snapshot, self._watcher.chronicle)
+        state = await self._watcher.state()
+        query = request.query_params.get("q", "").strip()
+        rows = topic_rows(state, self._watcher.metrics_store)
         channels = [
             channel
             for row in rows
-            for channel in channel_rows(row, self._watcher.chronicle)
-            if all(word in f"{row.name} {channel.name}".lower() for word in text.lower().split())
+            for channel in channel_rows(row, self._watcher.metrics_store)
+            if all(word in f"{row.name} {channel.name}".lower() for word in query.lower().split())
         ]
         channels.sort(key=lambda row: (-row.depth, row.topic, row.name))
         return self._renderer.page(
             request,
             "consumers.html",
             rows=channels[:ROWS_MAX],
-            found_count=len(channels),
-            text=text,
-            warning=snapshot.warning,
+            match_count=len(channels),
+            query=query,
+            warning=state.warning,
         )
 
     # Nodes.
 
     async def _nodes(self, request: Request) -> Response:
-        snapshot = await self._watcher.snapshot()
-        rows = node_rows(snapshot, self._watcher.chronicle)
+        state = await self._watcher.state()
+        rows = node_rows(state, self._watcher.metrics_store)
         return self._renderer.page(
             request,
             "nodes.html",
             rows=rows,
             lookupds=self._cluster.lookupds,
-            warning=snapshot.warning,
+            warning=state.warning,
         )
 
     async def _node(self, request: Request) -> Response:
@@ -183,83 +181,90 @@ class Pages:
         if node is None:
             raise HttpError(404, "NODE_NOT_FOUND")
         answers = await query.available_stats([node])
-        snapshot = Snapshot(0.0, [], [node], answers)
-        (row,) = node_rows(snapshot, self._watcher.chronicle)
+        state = ClusterState(0.0, [], [node], answers)
+        (row,) = node_rows(state, self._watcher.metrics_store)
         topics = [topic for answer in answers for topic in node_topics(answer, time.time_ns())]
-        able = await self._penstock_api.supporting([node.address])
+        penstock_nodes = await self._penstock_api.supporting([node.address])
         return self._renderer.page(
-            request, "node.html", row=row, topics=topics, able=able, warning=query.warning
+            request,
+            "node.html",
+            row=row,
+            topics=topics,
+            supports_history=bool(penstock_nodes),
+            warning=query.warning,
         )
 
-    # The whole.
+    # The whole cluster.
 
     async def _counter(self, request: Request) -> Response:
-        snapshot = await self._watcher.snapshot()
-        rows = topic_rows(snapshot, self._watcher.chronicle)
+        state = await self._watcher.state()
+        rows = topic_rows(state, self._watcher.metrics_store)
         channels = [channel for row in rows for channel in row.channels.values()]
         return self._renderer.page(
             request,
             "counter.html",
             channels=sorted(channels, key=lambda row: (-row.messages, row.topic, row.name)),
             total=sum(channel.messages for channel in channels),
-            figures=self._watcher.chronicle.latest(CLUSTER),
-            warning=snapshot.warning,
+            metrics=self._watcher.metrics_store.latest(CLUSTER),
+            warning=state.warning,
         )
 
     async def _lookup(self, request: Request) -> Response:
-        snapshot = await self._watcher.refresh()
-        active = {topic for node in snapshot.nodes for topic, _ in node.topics}
-        inactive = [topic for topic in snapshot.topics if topic not in active]
+        state = await self._watcher.refresh()
+        active = {topic for node in state.nodes for topic, _ in node.topics}
+        inactive = [topic for topic in state.topics if topic not in active]
         shown = inactive[:ROWS_MAX] if self._cluster.lookupds else []
         query = self._cluster.new_query()
-        one_of_few = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+        semaphore = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
         async def channels(topic: str) -> list[str]:
-            async with one_of_few:
+            async with semaphore:
                 return await query.channels(topic)
 
-        found = await asyncio.gather(*map(channels, shown))
+        channel_names = await asyncio.gather(*map(channels, shown))
         return self._renderer.page(
             request,
             "lookup.html",
             lookupds=self._cluster.lookupds,
-            inactive=list(zip(shown, found, strict=True)),
+            inactive=list(zip(shown, channel_names, strict=True)),
             inactive_count=len(inactive),
-            warning=snapshot.warning or query.warning,
+            warning=state.warning or query.warning,
         )
 
     async def _find(self, request: Request) -> Response:
-        text = request.query_params.get("q", "")
-        found = find(await self._watcher.snapshot(), text)
-        return self._renderer.page(request, "found.html", found=found, text=text)
+        query = request.query_params.get("q", "")
+        results = find(await self._watcher.state(), query)
+        return self._renderer.page(request, "search_results.html", results=results, query=query)
 
     async def _charts(self, request: Request) -> Response:
         args = request.query_params
-        names = _CHART_FIGURES.get(args.get("chart", ""))
+        names = _CHART_METRICS.get(args.get("chart", ""))
         if names is None:
             raise HttpError(400, "INVALID_ARG_CHART")
         fine = args.get("span") != "hour"
         key = _chart_key(args.get("topic", ""), args.get("channel", ""), args.get("node", ""))
-        series = self._watcher.chronicle.series(key, names, fine=fine)
+        series = self._watcher.metrics_store.series(key, names, fine=fine)
         return json_reply({name: [round(each, 3) for each in series[name]] for name in series})
 
-    # Within.
+    # Helpers.
 
     def _row_of(self, topic: str, nodes: list[Node], answers: list[NodeStats]) -> TopicRow:
-        """The row of one topic, as it was asked for."""
-        rows = topic_rows(Snapshot(0.0, [topic], nodes, answers), self._watcher.chronicle)
+        """The row of one topic, from fresh stats."""
+        rows = topic_rows(ClusterState(0.0, [topic], nodes, answers), self._watcher.metrics_store)
         return next(row for row in rows if row.name == topic)
 
     async def _logs(
         self, answers: Sequence[NodeStats], topic: str
     ) -> tuple[list[str], dict[str, TopicLogResponse]]:
-        """The nodes that have our penstock_api, and how far the topic's log reaches on each."""
-        able = await self._penstock_api.supporting(answer.node.address for answer in answers)
-        return able, await self._penstock_api.logs_of(able, topic)
+        """The nodes that run Penstock's nsqd, and the extent of the topic's log on each."""
+        penstock_nodes = await self._penstock_api.supporting(
+            answer.node.address for answer in answers
+        )
+        return penstock_nodes, await self._penstock_api.logs_of(penstock_nodes, topic)
 
 
-def _matching(rows: list[TopicRow], text: str) -> list[TopicRow]:
-    words = text.lower().split()
+def _matching(rows: list[TopicRow], query: str) -> list[TopicRow]:
+    words = query.lower().split()
     return [row for row in rows if all(word in row.name.lower() for word in words)]
 
 
@@ -279,9 +284,9 @@ def _of_topic(answers: Sequence[NodeStats], topic: str) -> list[tuple[Node, Any]
     ]
 
 
-def _places(nodes: Sequence[Any], logs: dict[str, TopicLogResponse]) -> dict[str, int]:
-    """How far a channel has got on each node: the number of the first message that is not done, if
-    all before it are."""
+def _positions(nodes: Sequence[Any], logs: dict[str, TopicLogResponse]) -> dict[str, int]:
+    """Position of a channel on each node: the sequence number of its first unfinished message, if
+    messages finish in order."""
     return {
         node["node"]: logs[node["node"]].next_seq
         - (node["depth"] + node["in_flight_count"] + node["deferred_count"])

@@ -1,4 +1,4 @@
-"""What the lists show, made from a snapshot and the chronicle. Pure."""
+"""Rows of the lists and search results, built from the cluster state and the metrics. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -6,14 +6,20 @@ from dataclasses import dataclass, field
 from penstock.admin_api.cluster import Node, NodeStats
 from penstock.admin_api.models import ClientSummary, RetentionSummary
 from penstock.common import names
-from penstock.nsqadmin.metrics_store import Chronicle, Figures, channel_key, node_key, topic_key
-from penstock.nsqadmin.rendering import ago
-from penstock.nsqadmin.watcher import Snapshot
+from penstock.nsqadmin.formatting import ago
+from penstock.nsqadmin.metrics_store import (
+    MetricsSample,
+    MetricsStore,
+    channel_key,
+    node_key,
+    topic_key,
+)
+from penstock.nsqadmin.watcher import ClusterState
 
 __all__ = [
     "ChannelRow",
-    "Found",
     "NodeRow",
+    "SearchMatch",
     "TopicRow",
     "Totals",
     "channel_rows",
@@ -24,18 +30,18 @@ __all__ = [
     "totals",
 ]
 
-TRAIL_POINTS = 32
+SPARKLINE_POINTS = 32
 
-# What would take longer than a day to catch up does not catch up; what changes by less than a
-# message in ten seconds does not change.
+# A channel that needs more than a day to catch up counts as not catching up. Smaller changes of the
+# depth, in messages per second, are ignored.
 CATCH_UP_SECONDS_MAX = 86_400
 NOTICEABLE_RATE = 0.1
-FOUND_MAX = 12
+RESULTS_MAX = 12
 
 
 @dataclass(slots=True)
 class ChannelRow:
-    """A channel, over all nodes."""
+    """A channel: sums over all nodes."""
 
     topic: str
     name: str
@@ -49,8 +55,8 @@ class ChannelRow:
     clients: int = 0
     is_paused: bool = False
     mode: str = ""
-    figures: Figures = field(default_factory=Figures)
-    trail: list[float] = field(default_factory=list)
+    metrics: MetricsSample = field(default_factory=MetricsSample)
+    recent: list[float] = field(default_factory=list)
 
     @property
     def is_ephemeral(self) -> bool:
@@ -58,31 +64,31 @@ class ChannelRow:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether messages wait and nobody is there to take them."""
+        """Whether the channel has messages but no consumers."""
         return bool(self.depth) and not self.clients and not self.is_paused and not self.mode
 
     @property
-    def outlook(self) -> str:
-        """How it will go on, if it goes on like this."""
+    def lag_status(self) -> str:
+        """Whether the consumers keep up, extrapolated from the current rates."""
         if self.is_paused:
             return "paused"
         if not self.depth:
             return "up to date"
         if self.is_stuck:
-            return "no consumer"
-        gain = self.figures.finished - self.figures.published
+            return "no consumers"
+        gain = self.metrics.finished - self.metrics.published
         if gain > self.depth / CATCH_UP_SECONDS_MAX:
-            return f"caught up in {ago(self.depth / gain)}"
-        return "falling behind" if gain < -NOTICEABLE_RATE else "standing"
+            return f"catching up, {ago(self.depth / gain)} left"
+        return "falling behind" if gain < -NOTICEABLE_RATE else "not catching up"
 
 
 @dataclass(slots=True)
 class TopicRow:
-    """A topic, over all nodes."""
+    """A topic: sums over all nodes."""
 
     name: str
     nodes: int = 0
-    depth: int = 0  # in the topic itself and in its channels
+    depth: int = 0  # of the topic itself and its channels
     own_depth: int = 0
     in_flight: int = 0
     deferred: int = 0
@@ -91,8 +97,8 @@ class TopicRow:
     is_paused: bool = False
     retention: RetentionSummary | None = None
     channels: dict[str, ChannelRow] = field(default_factory=dict)
-    figures: Figures = field(default_factory=Figures)
-    trail: list[float] = field(default_factory=list)
+    metrics: MetricsSample = field(default_factory=MetricsSample)
+    recent: list[float] = field(default_factory=list)
 
     @property
     def is_ephemeral(self) -> bool:
@@ -105,7 +111,7 @@ class TopicRow:
 
 @dataclass(slots=True)
 class NodeRow:
-    """An nsqd."""
+    """A node."""
 
     node: Node
     health: str = ""
@@ -115,14 +121,14 @@ class NodeRow:
     messages: int = 0
     clients: int = 0
     is_draining: bool = False
-    answers: bool = False
-    figures: Figures = field(default_factory=Figures)
-    trail: list[float] = field(default_factory=list)
+    is_reachable: bool = False
+    metrics: MetricsSample = field(default_factory=MetricsSample)
+    recent: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Totals:
-    """The whole cluster."""
+    """Sums over the whole cluster."""
 
     topics: int
     channels: int
@@ -134,8 +140,8 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Something that was searched for."""
+class SearchMatch:
+    """A topic, channel or node that matches a search."""
 
     kind: str
     topic: str
@@ -143,10 +149,10 @@ class Found:
     node: str = ""
 
 
-def topic_rows(snapshot: Snapshot, chronicle: Chronicle) -> list[TopicRow]:
-    """Every topic, by name, with its channels."""
-    rows = {name: TopicRow(name) for name in snapshot.topics}
-    for answer in snapshot.answers:
+def topic_rows(state: ClusterState, metrics_store: MetricsStore) -> list[TopicRow]:
+    """All topics, sorted by name, with their channels."""
+    rows = {name: TopicRow(name) for name in state.topics}
+    for answer in state.answers:
         for topic in answer.stats.topics or ():
             row = rows.setdefault(topic.topic_name, TopicRow(topic.topic_name))
             row.nodes += 1
@@ -170,35 +176,35 @@ def topic_rows(snapshot: Snapshot, chronicle: Chronicle) -> list[TopicRow]:
                 own.is_paused |= channel.paused
                 own.mode = own.mode or channel.mode
     for row in rows.values():
-        _complete(row, chronicle)
+        _add_metrics(row, metrics_store)
     return [rows[name] for name in sorted(rows)]
 
 
-def _complete(row: TopicRow, chronicle: Chronicle) -> None:
+def _add_metrics(row: TopicRow, metrics_store: MetricsStore) -> None:
     for channel in row.channels.values():
         row.depth += channel.depth
         row.in_flight += channel.in_flight
         row.deferred += channel.deferred
         row.clients += channel.clients
-        channel.figures = chronicle.latest(channel_key(row.name, channel.name))
-    row.figures = chronicle.latest(topic_key(row.name))
-    row.trail = chronicle.trail(topic_key(row.name), "published", TRAIL_POINTS)
+        channel.metrics = metrics_store.latest(channel_key(row.name, channel.name))
+    row.metrics = metrics_store.latest(topic_key(row.name))
+    row.recent = metrics_store.recent(topic_key(row.name), "published", SPARKLINE_POINTS)
 
 
-def channel_rows(row: TopicRow, chronicle: Chronicle) -> list[ChannelRow]:
-    """The channels of a topic, by name, with how each was lately."""
+def channel_rows(row: TopicRow, metrics_store: MetricsStore) -> list[ChannelRow]:
+    """The channels of a topic, sorted by name, with their recent depth."""
     for channel in row.channels.values():
         key = channel_key(row.name, channel.name)
-        channel.trail = chronicle.trail(key, "depth", TRAIL_POINTS)
+        channel.recent = metrics_store.recent(key, "depth", SPARKLINE_POINTS)
     return [row.channels[name] for name in sorted(row.channels)]
 
 
-def node_rows(snapshot: Snapshot, chronicle: Chronicle) -> list[NodeRow]:
-    """Every nsqd, by host name; also those that do not answer."""
-    rows = {node.address: NodeRow(node, is_draining=node.is_draining) for node in snapshot.nodes}
-    for answer in snapshot.answers:
+def node_rows(state: ClusterState, metrics_store: MetricsStore) -> list[NodeRow]:
+    """All nodes, sorted by host name, including unreachable ones."""
+    rows = {node.address: NodeRow(node, is_draining=node.is_draining) for node in state.nodes}
+    for answer in state.answers:
         row, stats = rows[answer.node.address], answer.stats
-        row.answers, row.health = True, stats.health
+        row.is_reachable, row.health = True, stats.health
         row.is_draining |= stats.draining
         for topic in stats.topics or ():
             row.topics += 1
@@ -208,18 +214,18 @@ def node_rows(snapshot: Snapshot, chronicle: Chronicle) -> list[NodeRow]:
             row.depth += sum(channel.depth for channel in topic.channels)
             row.clients += sum(channel.client_count for channel in topic.channels)
         key = node_key(row.node.address)
-        row.figures = chronicle.latest(key)
-        row.trail = chronicle.trail(key, "published", TRAIL_POINTS)
+        row.metrics = metrics_store.latest(key)
+        row.recent = metrics_store.recent(key, "published", SPARKLINE_POINTS)
     return list(rows.values())
 
 
-def totals(rows: Iterable[TopicRow], snapshot: Snapshot) -> Totals:
-    """All taken together."""
+def totals(rows: Iterable[TopicRow], state: ClusterState) -> Totals:
+    """Sum up all topics."""
     rows = list(rows)
     return Totals(
         topics=len(rows),
         channels=sum(len(row.channels) for row in rows),
-        nodes=len(snapshot.nodes),
+        nodes=len(state.nodes),
         clients=sum(row.clients for row in rows),
         depth=sum(row.depth for row in rows),
         in_flight=sum(row.in_flight for row in rows),
@@ -228,7 +234,7 @@ def totals(rows: Iterable[TopicRow], snapshot: Snapshot) -> Totals:
 
 
 def clients_of(answers: Iterable[NodeStats], topic: str, channel: str) -> list[ClientSummary]:
-    """The consumers of a channel, on all nodes that were asked."""
+    """The consumers of a channel on these nodes."""
     return [
         client
         for answer in answers
@@ -240,31 +246,31 @@ def clients_of(answers: Iterable[NodeStats], topic: str, channel: str) -> list[C
     ]
 
 
-def find(snapshot: Snapshot, text: str) -> list[Found]:
-    """Topics, channels and nodes whose name has all words of `text`, the best first: names that
-    begin with the first word, then shorter ones."""
-    words = text.lower().split()
+def find(state: ClusterState, query: str) -> list[SearchMatch]:
+    """Topics, channels and nodes whose name contains all words of `query`, best match first: names
+    that start with the first word come first, then shorter names."""
+    words = query.lower().split()
     if not words:
         return []
     ranked = [
         (not name.lower().startswith(words[0]), len(name), name, found)
-        for name, found in _everything(snapshot)
+        for name, found in _searchable(state)
         if all(word in name.lower() for word in words)
     ]
     ranked.sort(key=lambda entry: entry[:3])
-    return [entry[3] for entry in ranked[:FOUND_MAX]]
+    return [entry[3] for entry in ranked[:RESULTS_MAX]]
 
 
-def _everything(snapshot: Snapshot) -> Iterable[tuple[str, Found]]:
+def _searchable(state: ClusterState) -> Iterable[tuple[str, SearchMatch]]:
     channels = {
         (topic.topic_name, channel.channel_name)
-        for answer in snapshot.answers
+        for answer in state.answers
         for topic in answer.stats.topics or ()
         for channel in topic.channels
     }
-    for topic in snapshot.topics:
-        yield topic, Found("topic", topic)
+    for topic in state.topics:
+        yield topic, SearchMatch("topic", topic)
     for topic, channel in channels:
-        yield f"{topic} {channel}", Found("channel", topic, channel)
-    for node in snapshot.nodes:
-        yield f"{node.address} {node.hostname}", Found("node", "", node=node.address)
+        yield f"{topic} {channel}", SearchMatch("channel", topic, channel)
+    for node in state.nodes:
+        yield f"{node.address} {node.hostname}", SearchMatch("node", "", node=node.address)

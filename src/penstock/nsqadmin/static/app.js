@@ -1,39 +1,39 @@
-// What moves on the pages: the tick that keeps them up to date, the search, the dialog, the keys.
+// Periodic refresh, search, confirmation dialog, theme and keyboard shortcuts.
 (() => {
   "use strict";
 
   const body = document.body;
   const base = body.dataset.base;
   const search = document.getElementById("search");
-  const found = document.getElementById("found");
+  const results = document.getElementById("search-results");
   const dialog = document.getElementById("dialog");
-  const keys = document.getElementById("keys");
-  const pulse = document.getElementById("pulse");
+  const shortcuts = document.getElementById("shortcuts");
+  const liveStatus = document.getElementById("live-status");
 
-  // The tick. Nobody looks at a hidden page, and a dialog is not to be disturbed.
-  const tick = () => {
-    if (!document.hidden && !dialog.open) htmx.trigger(body, "tick");
+  // Refresh the page periodically, unless it is hidden or a dialog is open.
+  const refresh = () => {
+    if (!document.hidden && !dialog.open) htmx.trigger(body, "refresh");
   };
-  setInterval(tick, 1000 * Number(body.dataset.tick));
-  document.addEventListener("visibilitychange", tick);
+  setInterval(refresh, 1000 * Number(body.dataset.refreshSeconds));
+  document.addEventListener("visibilitychange", refresh);
 
   const setLive = (isLive) => {
-    pulse.textContent = isLive ? "live" : "not updating";
-    pulse.classList.toggle("off", !isLive);
+    liveStatus.textContent = isLive ? "live" : "not updating";
+    liveStatus.classList.toggle("off", !isLive);
   };
   body.addEventListener("htmx:afterRequest", (event) => {
     setLive(event.detail.successful);
     if (event.detail.successful && event.detail.elt.hasAttribute("data-retry")) location.reload();
   });
 
-  // What a page shows may be gone, or nobody may answer: then it says so where it showed it.
+  // Show error pages (not found, no daemon reachable) in place of the refreshed part.
   body.addEventListener("htmx:beforeSwap", (event) => {
     if (event.detail.target.id === "live" && [404, 502].includes(event.detail.xhr.status)) {
       event.detail.shouldSwap = true;
     }
   });
 
-  // The theme.
+  // Theme.
   const isDark = () => {
     const chosen = document.documentElement.dataset.theme;
     return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -44,7 +44,7 @@
     try {
       localStorage.setItem("theme", theme);
     } catch {
-      // It holds for this page, then.
+      // Without local storage, the theme applies to this page only.
     }
     body.dispatchEvent(new Event("theme"));
   };
@@ -53,10 +53,10 @@
     body.dispatchEvent(new Event("theme"));
   });
 
-  // The dialog shows what has been put into it.
+  // Open the dialog when htmx has put a confirmation into it.
   body.addEventListener("htmx:afterSwap", (event) => {
     if (event.detail.target === dialog && !dialog.open) dialog.showModal();
-    if (event.detail.target === found) showFound();
+    if (event.detail.target === results) showResults();
   });
   dialog.addEventListener("click", (event) => {
     if (event.target === dialog || event.target.closest("[data-close]")) {
@@ -65,22 +65,22 @@
     }
   });
   dialog.addEventListener("close", () => dialog.replaceChildren());
-  document.getElementById("help").addEventListener("click", () => keys.showModal());
+  document.getElementById("help").addEventListener("click", () => shortcuts.showModal());
 
-  // The search: arrows choose, Enter goes.
-  const options = () => [...found.querySelectorAll("[role=option]")];
+  // Search: arrow keys select a result, Enter opens it.
+  const options = () => [...results.querySelectorAll("[role=option]")];
   const choose = (option) => {
     for (const each of options()) each.setAttribute("aria-selected", String(each === option));
     if (option) option.scrollIntoView({ block: "nearest" });
   };
-  const showFound = () => {
-    const isOpen = found.childElementCount > 0 && document.activeElement === search;
-    found.classList.toggle("open", isOpen);
+  const showResults = () => {
+    const isOpen = results.childElementCount > 0 && document.activeElement === search;
+    results.classList.toggle("open", isOpen);
     search.setAttribute("aria-expanded", String(isOpen));
     choose(options()[0]);
   };
-  const hideFound = () => {
-    found.classList.remove("open");
+  const hideResults = () => {
+    results.classList.remove("open");
     search.setAttribute("aria-expanded", "false");
   };
   search.addEventListener("keydown", (event) => {
@@ -90,19 +90,19 @@
       event.preventDefault();
       const step = event.key === "ArrowDown" ? 1 : -1;
       if (all.length) choose(all[(at + step + all.length) % all.length]);
-    } else if (event.key === "Enter" && found.classList.contains("open") && all[at]) {
+    } else if (event.key === "Enter" && results.classList.contains("open") && all[at]) {
       event.preventDefault();
       all[at].click();
     } else if (event.key === "Escape") {
-      hideFound();
+      hideResults();
       search.blur();
     }
   });
   document.addEventListener("click", (event) => {
-    if (!event.target.closest(".search")) hideFound();
+    if (!event.target.closest(".search")) hideResults();
   });
 
-  // What looks like a button is pressed like one.
+  // Space activates links that look like buttons.
   document.addEventListener("keydown", (event) => {
     if (event.key === " " && event.target.matches("a[role=button]")) {
       event.preventDefault();
@@ -110,9 +110,9 @@
     }
   });
 
-  // The keys.
+  // Keyboard shortcuts.
   const pages = { t: "topics", o: "consumers", n: "nodes", c: "counter", l: "lookup" };
-  let before = "";
+  let previousKey = "";
   document.addEventListener("keydown", (event) => {
     const isTyping = event.target.closest("input, select, textarea");
     if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -121,12 +121,12 @@
       search.focus();
       search.select();
     } else if (event.key === "?") {
-      keys.showModal();
-    } else if (before === "g" && pages[event.key]) {
+      shortcuts.showModal();
+    } else if (previousKey === "g" && pages[event.key]) {
       location.assign(base + pages[event.key]);
     } else if (event.key === "d" && !dialog.open) {
       switchTheme();
     }
-    before = event.key;
+    previousKey = event.key;
   });
 })();

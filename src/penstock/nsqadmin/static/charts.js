@@ -1,4 +1,4 @@
-// Draws every figure.chart from what /charts answers, and draws on with every tick.
+// Draws every figure.chart with data from /charts, and updates it at every refresh event.
 (() => {
   "use strict";
 
@@ -7,15 +7,15 @@
     finished: "finished",
     requeued: "requeued",
     timed_out: "timed out",
-    depth: "waiting",
+    depth: "depth",
     in_flight: "in flight",
     deferred: "deferred",
-    latency_ms: "time",
+    latency_ms: "latency",
   };
   const HEIGHT = 148;
-  let span = "minutes";
+  let range = "minutes";
 
-  // A color of the style sheet, as it is in the present theme.
+  // Resolved value of a CSS color variable in the current theme.
   const color = (name) => {
     const probe = document.createElement("span");
     probe.style.color = `var(${name})`;
@@ -34,7 +34,7 @@
     return size >= 10 || Number.isInteger(value) ? Math.round(value).toString() : value.toFixed(1);
   };
 
-  // While nobody points at a chart, its legend shows what is now.
+  // Without a pointer over the chart, its legend shows the latest values.
   const showLatest = (plot) => {
     if (plot.cursor.idx === null || plot.cursor.left < 0) {
       plot.setLegend({ idx: plot.data[0].length - 1 }, false);
@@ -51,13 +51,13 @@
     }
 
     async load() {
-      const url = `${this.figure.dataset.url}&span=${span}`;
+      const url = `${this.figure.dataset.url}&span=${range}`;
       try {
         const response = await fetch(url, { headers: { Accept: "application/json" } });
         if (!response.ok) return;
         this.show(await response.json());
       } catch {
-        // The page says by itself that it is not updating.
+        // app.js shows that the page is not updating.
       }
     }
 
@@ -96,7 +96,7 @@
           { ...axis, size: 26, space: 76, values: (_, splits) => splits.map((at) => clock(at)) },
           { ...axis, size: 46, space: 28, values: (_, splits) => splits.map(short) },
         ],
-        series: [{ label: "at", value: (_, at) => (at ? clock(at, true) : "") }, ...lines],
+        series: [{ label: "time", value: (_, at) => (at ? clock(at, true) : "") }, ...lines],
       };
       this.plot = new uPlot(options, this.data, this.box);
     }
@@ -118,20 +118,20 @@
     new Date(1000 * seconds).toLocaleTimeString([], {
       hour: "2-digit",
       minute: "2-digit",
-      second: withSeconds || span === "minutes" ? "2-digit" : undefined,
+      second: withSeconds || range === "minutes" ? "2-digit" : undefined,
       hour12: false,
     });
 
   const charts = [...document.querySelectorAll("figure.chart")].map((each) => new Chart(each));
   const loadAll = () => charts.forEach((chart) => chart.load());
   loadAll();
-  document.body.addEventListener("tick", loadAll);
+  document.body.addEventListener("refresh", loadAll);
   document.body.addEventListener("theme", () => charts.forEach((chart) => chart.redraw()));
 
-  for (const button of document.querySelectorAll("[data-span]")) {
+  for (const button of document.querySelectorAll("[data-range]")) {
     button.addEventListener("click", () => {
-      span = button.dataset.span;
-      for (const each of document.querySelectorAll("[data-span]")) {
+      range = button.dataset.range;
+      for (const each of document.querySelectorAll("[data-range]")) {
         each.setAttribute("aria-pressed", String(each === button));
       }
       loadAll();

@@ -1,10 +1,10 @@
-// Sets the theme before anything is painted. Without a choice, the system's is followed.
+// Applies the chosen theme before the first paint. Without a choice, the system theme applies.
 (() => {
   "use strict";
   try {
     const chosen = localStorage.getItem("theme");
     if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
   } catch {
-    // A browser that keeps nothing follows the system.
+    // Without local storage, the system theme applies.
   }
 })();

@@ -1,4 +1,4 @@
-"""What may stand where nsqadmin expects an nsqd: nothing, nonsense, or somebody who listens."""
+"""Servers that nsqadmin may find at the address of an nsqd or of a notification endpoint."""
 
 import json
 import socket
@@ -11,8 +11,8 @@ from typing import Any
 
 
 @contextmanager
-def nonsense() -> Iterator[str]:
-    """The address of something that answers everything with what is no HTTP."""
+def not_http_server() -> Iterator[str]:
+    """Address of a server whose responses are not HTTP."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -34,17 +34,19 @@ def nonsense() -> Iterator[str]:
             thread.join()
 
 
-def nobody() -> str:
-    """An address where nobody listens."""
+def unused_address() -> str:
+    """An address at which no server listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return _address(probe)
 
 
 @contextmanager
-def recorder(begin: threading.Event | None = None) -> Iterator[tuple[str, list[Any]]]:
-    """The URL of something that keeps the JSON of every POST, and what it has kept. If it is given
-    an event, it lets everybody wait until that is set."""
+def recording_server(begin: threading.Event | None = None) -> Iterator[tuple[str, list[Any]]]:
+    """URL of a server that records the JSON body of every POST, and the list of these bodies.
+
+    If `begin` is given, the server responds only after it is set.
+    """
     kept: list[Any] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -69,8 +71,8 @@ def recorder(begin: threading.Event | None = None) -> Iterator[tuple[str, list[A
 
 
 @contextmanager
-def stock(address: str) -> Iterator[str]:
-    """A door to an nsqd that opens only to what NSQ's own nsqd has."""
+def stock_nsqd_proxy(address: str) -> Iterator[str]:
+    """Address of a proxy that hides the endpoints of an nsqd that NSQ's nsqd does not have."""
     known = ("/stats", "/info", "/ping", "/topic/pause", "/channel/pause")
 
     class Handler(BaseHTTPRequestHandler):
