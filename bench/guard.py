@@ -29,7 +29,7 @@ from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
 from penstock.common.clock import SECOND_NS
 from penstock.protocol import commands, events
-from penstock.protocol.limits import Limits
+from penstock.protocol.events import Limits
 from penstock.protocol.server import ServerConnection
 from penstock.storage import DataPath, LogSettings
 from penstock.testing import ManualClock, MemoryFiles
@@ -142,7 +142,7 @@ WORKLOADS: Mapping[str, tuple[Callable[[], float], int]] = {
 
 def _events_of(connection: ServerConnection, data: bytes) -> Iterator[events.Event]:
     """What one read brings, taken in as nsqd does."""
-    only = connection.expected.maybe_only(data) or connection.maybe_only(data)
+    only = connection.fast_parser.parse_single(data) or connection.parse_single(data)
     if only is not None:
         return iter([only])
     connection.receive_data(data)

@@ -19,7 +19,7 @@ from rich.table import Table
 from bench import procfs
 from bench.load import allow_sockets
 from penstock.protocol import commands
-from penstock.protocol.snappy import Snappy
+from penstock.protocol.compression import Snappy
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import RawClient
 from penstock.testing.waiting import wait_until

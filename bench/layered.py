@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from bench.load import RECEIVE_BYTES, Address, LoadError, connect, read_until
 from bench.nsq import MAGIC, OK, U32, identify
-from penstock.protocol.snappy import Snappy
+from penstock.protocol.compression import Snappy
 
 __all__ = ["SnappySocket", "dial_snappy", "dial_tls"]
 

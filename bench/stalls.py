@@ -21,7 +21,7 @@ from typing import NamedTuple, Self
 
 from bench import procfs
 from penstock.protocol import commands
-from penstock.protocol.frames import Message
+from penstock.protocol.frames import MessageFrame
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.raw_client import RawClient
 
@@ -144,7 +144,7 @@ def requeued(scale: float) -> Iterator[Row]:
         left = count // 1000 * 1000
         while left:
             frames = consumer.received_frames() or [consumer.next_frame(seconds=60)]
-            ids = [frame.id for frame in frames if isinstance(frame, Message)]
+            ids = [frame.id for frame in frames if isinstance(frame, MessageFrame)]
             consumer.send(*(commands.req(message_id, HOUR_MS) for message_id in ids))
             left -= len(ids)
         consumer.close()

@@ -6,9 +6,7 @@ cut, or cannot be read; and they are plain bytes, which come out as they went in
 
 from fuzz.cutting import Pieces, cuttings
 from penstock.common.errors import CorruptStreamError
-from penstock.protocol.deflate import Deflate
-from penstock.protocol.layer import Layer
-from penstock.protocol.snappy import STREAM_IDENTIFIER, Snappy
+from penstock.protocol.compression import STREAM_IDENTIFIER, Deflate, Layer, Snappy
 
 __all__ = ["SEEDS", "TOKENS", "check"]
 

@@ -13,9 +13,9 @@ from penstock.common.errors import LimitReachedError, ProtocolError
 from penstock.nsqlookupd.registration import Producer
 from penstock.nsqlookupd.registry import Registry
 from penstock.protocol import lookup_v1
-from penstock.protocol.lookup_server import (
+from penstock.protocol.lookup_v1 import (
     Event,
-    Identify,
+    IdentifyPeer,
     LookupServerConnection,
     Ping,
     Register,
@@ -48,7 +48,7 @@ def check(data: bytes) -> None:
     for other in others:
         assert other == whole, f"cut otherwise: {other}, whole: {whole}"
     events = whole[0]
-    spoken = [event for event in events if not isinstance(event, Identify)]
+    spoken = [event for event in events if not isinstance(event, IdentifyPeer)]
     again, _ = read([IDENTIFY + b"".join(map(render, spoken))])
     assert spoken == again[1:], again
     check_registry(events)
@@ -78,7 +78,7 @@ def render(event: Event) -> bytes:
             return lookup_v1.unregister(topic, channel)
         case Ping(draining):
             return lookup_v1.ping(draining=draining)
-        case Identify():
+        case IdentifyPeer():
             raise AssertionError("it is sent once, by us")
 
 
@@ -101,7 +101,7 @@ def check_registry(events: list[Event]) -> None:
     peer = LookupServerConnection()
     peer.receive_data(IDENTIFY)
     first = peer.next_event()
-    assert isinstance(first, Identify)
+    assert isinstance(first, IdentifyPeer)
     producers = [registry.identify(f"{n}:1", first.peer)[0] for n in range(2)]
     # They take turns, so that both hold and take back the same keys.
     for at, event in enumerate(events):

@@ -20,9 +20,8 @@ from penstock.protocol.client import (
     Opening,
     Rejected,
 )
-from penstock.protocol.deflate import Deflate
-from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, Message, Response
-from penstock.protocol.snappy import Snappy
+from penstock.protocol.compression import Deflate, Snappy
+from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, MessageFrame, ResponseFrame
 
 __all__ = ["SEEDS", "TOKENS", "check"]
 
@@ -69,8 +68,8 @@ def check(data: bytes) -> None:
 def maybe_converse(pieces: Pieces) -> list[Any] | None:
     """What the server says, one by one, and what we answered by ourselves. None if a layer cannot
     be read: what came in one piece with the damage may then be lost with it."""
-    connection: ClientConnection[Message, int] = ClientConnection(
-        OPENING, Message, frame_bytes_max=FRAME_BYTES_MAX
+    connection: ClientConnection[MessageFrame, int] = ClientConnection(
+        OPENING, MessageFrame, frame_bytes_max=FRAME_BYTES_MAX
     )
     said: list[Any] = []
     try:
@@ -88,7 +87,7 @@ def maybe_converse(pieces: Pieces) -> list[Any] | None:
     return [*said, connection.unconfirmed, connection.data_to_send()]
 
 
-def said_by(event: Event[Message, int]) -> list[Any]:
+def said_by(event: Event[MessageFrame, int]) -> list[Any]:
     match event:
         case Delivered(messages):
             return list(messages)
@@ -123,10 +122,10 @@ def read_frames(data: bytes) -> list[Frame]:
 
 def render(frame: Frame) -> bytes:
     match frame:
-        case Response(data):
+        case ResponseFrame(data):
             return frames.response(data)
         case ErrorFrame(code, detail):
             return frames.error(ProtocolError(code, detail))
-        case Message(timestamp_ns, attempts, id, body):
+        case MessageFrame(timestamp_ns, attempts, id, body):
             header = struct.pack(">qH16s", timestamp_ns, attempts, id)
             return struct.pack(">ii", len(header + body) + 4, frames.FRAME_MESSAGE) + header + body

@@ -18,6 +18,7 @@ from penstock.protocol.events import (
     Event,
     Fin,
     Identify,
+    Limits,
     Nop,
     Publish,
     Rdy,
@@ -27,7 +28,6 @@ from penstock.protocol.events import (
     Touch,
 )
 from penstock.protocol.identify import ServerOffer, negotiate, parse_identify
-from penstock.protocol.limits import Limits
 from penstock.protocol.server import ServerConnection
 
 __all__ = ["SEEDS", "TOKENS", "check"]
@@ -83,7 +83,7 @@ def read(pieces: Pieces) -> list[Said]:
     try:
         while remaining:
             piece = remaining.pop(0)
-            if (only := connection.maybe_only(piece)) is not None:
+            if (only := connection.parse_single(piece)) is not None:
                 said += commands_of(only)
                 continue
             connection.receive_data(piece)
@@ -99,7 +99,7 @@ def read(pieces: Pieces) -> list[Said]:
         said.append(("too long",))
     connection.receive_data(b"NOP\n")
     assert connection.next_event() is None, "it is dead"
-    assert connection.maybe_only(commands.fin(ID)) is None, "it is dead"
+    assert connection.parse_single(commands.fin(ID)) is None, "it is dead"
     return said
 
 

@@ -6,7 +6,7 @@ from bench.layered import SnappySocket, dial_tls
 from bench.load import LoadError
 from bench.nsq import OK
 
-from penstock.protocol.snappy import Snappy
+from penstock.protocol.compression import Snappy
 
 Serve = Callable[[Callable[[socket.socket], None]], tuple[str, int]]
 

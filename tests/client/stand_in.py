@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from penstock.protocol import frames
-from penstock.protocol.events import Event, Identify, Publish, Rdy, Sub
-from penstock.protocol.limits import Limits
+from penstock.protocol.events import Event, Identify, Limits, Publish, Rdy, Sub
 from penstock.protocol.server import ServerConnection
 
 __all__ = ["StandIn", "stand_in"]

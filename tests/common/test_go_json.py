@@ -1,4 +1,4 @@
-"""Every expectation here is what Go 1.19's encoding/json writes."""
+"""JSON as Go 1.19's encoding/json writes and reads it, and typed decoding."""
 
 import json
 
@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.net.http_server import to_json
+from penstock.common.go_json import (
+    as_bool,
+    as_int32,
+    as_int64,
+    as_string,
+    decode_json,
+    read_fields,
+    to_json,
+)
 
 
 @pytest.mark.parametrize(
@@ -97,3 +105,79 @@ def test_what_is_written_reads_back_the_same(value: object) -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_a_float_reads_back_the_same(value: float) -> None:
     assert value == float(to_json(value))
+
+
+def test_keys_keep_their_order_and_html_is_escaped() -> None:
+    assert b'{"b":"\\u003c\\u003e\\u0026\xc3\xbc","a":1}' == to_json({"b": "<>&ü", "a": 1})
+
+
+# Reading into a struct ----------------------------------------------------------------------------
+
+FIELDS = {"name": as_string, "on": as_bool, "small": as_int32, "large": as_int64}
+
+GOOD: list[tuple[bytes, dict[str, object]]] = [
+    (b"null", {}),
+    (b"{}", {}),
+    (b' {"name" : "x"} \n', {"name": "x"}),
+    (b'{"NAME":"x","On":true}', {"name": "x", "on": True}),
+    (b'{"name":"x","name":"y"}', {"name": "y"}),
+    (b'{"name":"x","name":null}', {"name": "x"}),
+    (b'{"other":[1.5,{"name":2}]}', {}),
+    (b'{"small":-2147483648,"large":9223372036854775807}', {"small": -(2**31), "large": 2**63 - 1}),
+    (b'{"name":"\xff\\ud800"}', {"name": "\ufffd\ufffd"}),
+    ('{"\u017fmall":1}'.encode(), {"small": 1}),
+]
+
+BAD = [
+    b"",
+    b"{",
+    b"[]",
+    b'"name"',
+    b'{"name":1}',
+    b'{"name":1,"name":"x"}',
+    b'{"on":1}',
+    b'{"small":true}',
+    b'{"small":1.0}',
+    b'{"small":1e3}',
+    b'{"small":2147483648}',
+    b'{"large":9223372036854775808}',
+    b'{"large":"1"}',
+    b'{"other":NaN}',
+    b'{"other":' + b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), GOOD)
+def test_structs_are_read_as_in_go(body: bytes, expected: dict[str, object]) -> None:
+    assert expected == read_fields(body, FIELDS)
+
+
+@pytest.mark.parametrize("body", BAD, ids=lambda body: body[:30].decode())
+def test_invalid_structs_are_rejected_as_in_go(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"\w"):
+        read_fields(body, FIELDS)
+
+
+# Typed decoding -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b'["a"', "truncated"),
+        (b"[1]", "Expected `str`, got `int`"),
+        (b'["\xff"]', "not UTF-8"),
+    ],
+)
+def test_invalid_json_raises_value_error(data: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        decode_json(data, list[str])
+
+
+def test_too_deep_nesting_raises_value_error() -> None:
+    with pytest.raises(ValueError, match="nested too deep"):
+        decode_json(b"[" * 100_000, list[object])
+
+
+def test_valid_json_is_decoded() -> None:
+    assert ["\N{SNOWMAN}"] == decode_json(b'["\xe2\x98\x83"]', list[str])

@@ -19,7 +19,7 @@ import pytest
 from tests.seeds import fresh_random
 
 from penstock.protocol import commands
-from penstock.protocol.frames import Message, Response
+from penstock.protocol.frames import MessageFrame, ResponseFrame
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import DisconnectedError, RawClient
 from penstock.testing.waiting import wait_until
@@ -81,13 +81,13 @@ def produce(client: RawClient, ledger: Ledger) -> None:
 
 def consume(client: RawClient, ledger: Ledger) -> None:
     client.subscribe(TOPIC, "work", rdy=200)
-    waiting: list[Message] = []
+    waiting: list[MessageFrame] = []
     while True:
         batch = waiting or [client.message(), *received_messages(client)]
         waiting = finish(client, ledger, batch)
 
 
-def finish(client: RawClient, ledger: Ledger, batch: list[Message]) -> list[Message]:
+def finish(client: RawClient, ledger: Ledger, batch: list[MessageFrame]) -> list[MessageFrame]:
     """Finishes a batch, some of it by way of a requeue. Returns what came in the meantime."""
     answers, finished = [], []
     for message in batch:
@@ -99,15 +99,15 @@ def finish(client: RawClient, ledger: Ledger, batch: list[Message]) -> list[Mess
             finished.append(message.body)
     client.send(*answers, commands.pub("proof", b"x"))
     meanwhile = []
-    while isinstance(frame := client.next_frame(), Message):
+    while isinstance(frame := client.next_frame(), MessageFrame):
         meanwhile.append(frame)
-    assert Response(b"OK") == frame
+    assert ResponseFrame(b"OK") == frame
     ledger.finished.update(finished)
     return meanwhile
 
 
-def received_messages(client: RawClient) -> list[Message]:
-    return [frame for frame in client.received_frames() if isinstance(frame, Message)]
+def received_messages(client: RawClient) -> list[MessageFrame]:
+    return [frame for frame in client.received_frames() if isinstance(frame, MessageFrame)]
 
 
 def until_lost(

@@ -16,7 +16,7 @@ from fuzz.targets import TARGETS, Target, load_target
 
 from penstock.net.http_server.parsing import SizedBody
 from penstock.protocol.buffer import ReceiveBuffer
-from penstock.protocol.snappy import Snappy
+from penstock.protocol.compression import Snappy
 from penstock.storage import batch
 
 pytestmark = pytest.mark.usefixtures("damaged_on_purpose")
@@ -74,7 +74,7 @@ def gives_up_at_damage(window: Any, _position: int) -> int:
         ("wire_server", ReceiveBuffer, "want", wants_too_much),
         ("wire_client", ReceiveBuffer, "want", wants_too_much),
         ("lookupd", ReceiveBuffer, "want", wants_too_much),
-        ("layers", Snappy, "_skip_what_is_there", skips_too_much),
+        ("layers", Snappy, "_skip_received", skips_too_much),
         ("http_server", SizedBody, "feed", reads_too_little),
         ("log_recovery", batch, "_next_header", gives_up_at_damage),
     ],

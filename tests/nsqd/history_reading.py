@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any, NamedTuple
 
-from penstock.protocol.frames import FrameReader, Message
+from penstock.protocol.frames import FrameReader, MessageFrame
 from penstock.testing.nsqd import NsqdProcess
 
 __all__ = ["FRAMES", "Log", "bodies", "frames", "log_of", "messages", "reading"]
@@ -54,7 +54,7 @@ def bodies(nsqd: NsqdProcess, topic: str, query: str = "") -> str:
     return "".join(message["body"] for message in messages(nsqd, topic, query))
 
 
-def frames(nsqd: NsqdProcess, topic: str, query: str = "") -> list[Message]:
+def frames(nsqd: NsqdProcess, topic: str, query: str = "") -> list[MessageFrame]:
     """The same range as frames."""
     with reading(nsqd, f"/topic/messages?topic={topic}{query}", FRAMES) as response:
         assert response.status == 200
@@ -63,7 +63,7 @@ def frames(nsqd: NsqdProcess, topic: str, query: str = "") -> list[Message]:
         reader.receive_data(response.read())
     found = []
     while (frame := reader.next_frame()) is not None:
-        assert isinstance(frame, Message)
+        assert isinstance(frame, MessageFrame)
         found.append(frame)
     assert b"" == reader.take_unread()
     return found

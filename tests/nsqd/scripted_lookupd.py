@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from penstock.protocol import lookup_v1
-from penstock.protocol.lookup_server import Event, Identify, LookupServerConnection
+from penstock.protocol.lookup_v1 import Event, IdentifyPeer, LookupServerConnection
 from penstock.testing.waiting import wait_until
 
 Answer: TypeAlias = Callable[[Event], bytes | Iterator[bytes]]
@@ -18,7 +18,7 @@ Answer: TypeAlias = Callable[[Event], bytes | Iterator[bytes]]
 
 def well(event: Event) -> bytes:
     """What nsqlookupd answers, but that it has no HTTP API."""
-    if isinstance(event, Identify):
+    if isinstance(event, IdentifyPeer):
         return lookup_v1.response(b'{"broadcast_address":"127.0.0.1","http_port":1}')
     return lookup_v1.OK
 
@@ -26,7 +26,9 @@ def well(event: Event) -> bytes:
 def with_http_port(port: int) -> Callable[[Event], bytes]:
     """What it answers when its HTTP API is there."""
     info = json.dumps({"broadcast_address": "127.0.0.1", "http_port": port}).encode()
-    return lambda event: lookup_v1.response(info) if isinstance(event, Identify) else well(event)
+    return lambda event: (
+        lookup_v1.response(info) if isinstance(event, IdentifyPeer) else well(event)
+    )
 
 
 def nothing(_: Event) -> bytes:

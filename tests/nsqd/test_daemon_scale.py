@@ -9,7 +9,7 @@ import pytest
 from tests.nsqd.off_disk import run_nsqd_off_disk
 
 from penstock.protocol import commands
-from penstock.protocol.frames import Message, Response
+from penstock.protocol.frames import MessageFrame, ResponseFrame
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import RawClient
 from penstock.testing.waiting import wait_until
@@ -91,10 +91,10 @@ def drain_backlog(client: RawClient) -> int | None:
         received = [client.message(), *client.received_frames()]
         fins = []
         for message in received:
-            if message == Response(b"_heartbeat_"):  # where this takes half a minute
+            if message == ResponseFrame(b"_heartbeat_"):  # where this takes half a minute
                 fins.append(commands.nop())
                 continue
-            assert isinstance(message, Message)
+            assert isinstance(message, MessageFrame)
             if misplaced is None and message.body != body(number):
                 misplaced = number
             fins.append(commands.fin(message.id))

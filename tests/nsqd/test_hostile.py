@@ -24,8 +24,8 @@ from tests.nsqd.refusal_counts import refusal_counts
 
 from penstock.net.tls import client_context
 from penstock.protocol import commands
-from penstock.protocol.frames import ErrorFrame, Response
-from penstock.protocol.snappy import STREAM_IDENTIFIER, Snappy
+from penstock.protocol.compression import STREAM_IDENTIFIER, Snappy
+from penstock.protocol.frames import ErrorFrame, ResponseFrame
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import RawClient, WireError
 from penstock.testing.waiting import wait_until
@@ -146,7 +146,7 @@ class TestSilence:
         client.send(commands.pub("t", b"x"))
         client.end_sending()
 
-        assert Response(b"OK") == client.next_frame()
+        assert ResponseFrame(b"OK") == client.next_frame()
         assert b"" == client.read_to_end()
 
 
@@ -218,7 +218,7 @@ class TestTooMuch:
                 answers = [client.next_frame(seconds=60) for _ in range(100)]
             limit = "PUB failed too many topics, the limit is 100"
 
-            assert [Response(b"OK")] * 99 == answers[:99]  # the bystander has one
+            assert [ResponseFrame(b"OK")] * 99 == answers[:99]  # the bystander has one
             assert ErrorFrame("E_PUB_FAILED", limit) == answers[99]
             assert 1 == refusal_counts(nsqd)["e_pub_failed"]
 

@@ -18,10 +18,10 @@ from penstock.nsqd import lookup_peer
 from penstock.nsqd.lookup_peer import LookupPeer
 from penstock.nsqd.lookup_peer import PeerInfo as PeerInfoOfLookupd
 from penstock.protocol import lookup_v1
-from penstock.protocol.lookup_server import Event, Identify, PeerInfo, Ping, Register, Unregister
+from penstock.protocol.lookup_v1 import Event, IdentifyPeer, NsqdInfo, Ping, Register, Unregister
 from penstock.testing.addresses import reserved_address
 
-US = PeerInfo(broadcast_address="n1.example", tcp_port=4150, http_port=4151, version="1.3.0")
+US = NsqdInfo(broadcast_address="n1.example", tcp_port=4150, http_port=4151, version="1.3.0")
 IDENTITY = {
     "broadcast_address": "n1.example",
     "tcp_port": 4150,
@@ -108,7 +108,7 @@ def test_all_there_is_is_told_at_the_beginning(lookupd: ScriptedLookupd) -> None
 
     with registrant(lookupd.address, change=make) as ours:
         assert [
-            Identify(US),
+            IdentifyPeer(US),
             Register("t"),
             Register("t", "c"),
             Register("t", "d#ephemeral"),
@@ -196,7 +196,7 @@ def test_pings_come_in_time_however_much_changes(lookupd: ScriptedLookupd) -> No
 
 def test_a_quiet_peer_says_that_it_is_there(lookupd: ScriptedLookupd) -> None:
     with registrant(lookupd.address, ping_seconds=0.05) as ours:
-        assert [Identify(US), Ping(), Ping()] == take(ours, lookupd, 3)[:3]
+        assert [IdentifyPeer(US), Ping(), Ping()] == take(ours, lookupd, 3)[:3]
 
 
 class TestDraining:
@@ -219,7 +219,7 @@ class TestDraining:
             host.broker.topic("t")
 
         with registrant(lookupd.address, change=make, draining=True) as ours:
-            assert [Identify(US), Ping(draining=True), Register("t")] == take(ours, lookupd, 3)
+            assert [IdentifyPeer(US), Ping(draining=True), Register("t")] == take(ours, lookupd, 3)
 
 
 class TestTrouble:
@@ -272,7 +272,7 @@ class TestTrouble:
             take(ours, lookupd, 1)
             lookupd.say(lookup_v1.OK)
 
-            assert [Identify(US)] == take(ours, lookupd, 1)
+            assert [IdentifyPeer(US)] == take(ours, lookupd, 1)
 
     def test_a_topic_that_is_refused_does_not_stand_in_the_way(
         self, lookupd: ScriptedLookupd
@@ -287,7 +287,7 @@ class TestTrouble:
             ours.serve_until(lambda: any("REGISTER failed full" in line for line in ours.logged))
             ours.change(lambda host: host.broker.topic("u"), "u")
 
-            assert [Identify(US), Register("t"), Register("u")] == take(ours, lookupd, 3)
+            assert [IdentifyPeer(US), Register("t"), Register("u")] == take(ours, lookupd, 3)
 
     def test_everything_is_told_again_after_it(self, lookupd: ScriptedLookupd) -> None:
         with registrant(lookupd.address, change=lambda host: host.channel("t", "c")) as ours:
@@ -362,7 +362,7 @@ def test_nothing_is_kept_of_a_connection_that_has_ended(
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_one_that_does_not_say_where_it_is_is_where_it_was_found(host: str) -> None:
     def reticent(event: Event) -> bytes:
-        is_first = isinstance(event, Identify)
+        is_first = isinstance(event, IdentifyPeer)
         return lookup_v1.response(b'{"http_port":4161}') if is_first else script.well(event)
 
     with scripted_lookupd(reticent, host=host) as lookupd, registrant(lookupd.address) as ours:

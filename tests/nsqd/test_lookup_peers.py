@@ -16,7 +16,7 @@ from tests.nsqd.scripted_lookupd import ScriptedLookupd, scripted_lookupd
 
 from penstock.nsqd.lookup_peer import REQUESTS_MAX
 from penstock.protocol import commands
-from penstock.protocol.lookup_server import Event, Identify, Register
+from penstock.protocol.lookup_v1 import Event, IdentifyPeer, Register
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.raw_client import RawClient
@@ -296,7 +296,7 @@ class TestChannelsOfOthers:
             patience: list[float] = []
 
             def slow(event: Event) -> bytes:
-                if isinstance(event, Identify):
+                if isinstance(event, IdentifyPeer):
                     wait_until(lambda: patience, "the topic to be made")
                 return well(event)
 

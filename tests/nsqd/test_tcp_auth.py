@@ -12,7 +12,7 @@ from tests.nsqd.off_disk import run_nsqd_off_disk
 
 from penstock.net.tls import client_context
 from penstock.protocol import commands
-from penstock.protocol.frames import Response
+from penstock.protocol.frames import ResponseFrame
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 from penstock.testing.waiting import wait_until
@@ -324,7 +324,7 @@ class TestHangingServer:
             client.identify(heartbeat_interval=2000)
             client.send(commands.auth(b"sec"), commands.nop())
 
-            heartbeat = Response(b"_heartbeat_")
+            heartbeat = ResponseFrame(b"_heartbeat_")
             assert [heartbeat, heartbeat] == [client.next_frame(), client.next_frame()]
             with pytest.raises(WireError, match="E_AUTH_FAILED AUTH failed"):
                 client.response()

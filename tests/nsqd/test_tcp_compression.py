@@ -12,9 +12,8 @@ from tests.nsqd.refusal_counts import refusal_counts
 
 from penstock.net.tls import client_context
 from penstock.protocol import commands
-from penstock.protocol.deflate import Deflate
-from penstock.protocol.frames import OK, Message, Response
-from penstock.protocol.snappy import STREAM_IDENTIFIER, Snappy
+from penstock.protocol.compression import STREAM_IDENTIFIER, Deflate, Snappy
+from penstock.protocol.frames import OK, MessageFrame, ResponseFrame
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 from penstock.testing.waiting import wait_until
@@ -91,7 +90,7 @@ def test_a_consumer_gets_everything_and_finishes_it(
     received: list[bytes] = []
     while len(received) < MESSAGES:
         some = [consumer.message(), *consumer.received_frames()]
-        messages = [frame for frame in some if isinstance(frame, Message)]
+        messages = [frame for frame in some if isinstance(frame, MessageFrame)]
         received += [message.body for message in messages]
         consumer.send(commands.fins([message.id for message in messages]))
     assert bodies == received
@@ -106,7 +105,7 @@ def test_heartbeats_are_sent_and_answered(nsqd: NsqdProcess, context: ssl.SSLCon
     ]
     for _ in range(3):  # the third would not come to one who has not answered the first
         for client in clients:
-            assert Response(b"_heartbeat_") == client.next_frame()
+            assert ResponseFrame(b"_heartbeat_") == client.next_frame()
             client.send(commands.nop())
 
 

@@ -8,11 +8,11 @@ import pytest
 
 from penstock.common.errors import ProtocolError
 from penstock.protocol import commands, frames
-from penstock.protocol.frames import Response
+from penstock.protocol.frames import ResponseFrame
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import WireError
 
-HEARTBEAT = Response(b"_heartbeat_")
+HEARTBEAT = ResponseFrame(b"_heartbeat_")
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.protocol import commands
-from penstock.protocol.frames import Message
+from penstock.protocol.frames import MessageFrame
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import DisconnectedError, WireError
 from penstock.testing.waiting import wait_until
@@ -21,7 +21,7 @@ def nsqd() -> Iterator[NsqdProcess]:
         yield process
 
 
-def bodies(messages: list[Message]) -> list[bytes]:
+def bodies(messages: list[MessageFrame]) -> list[bytes]:
     return [message.body for message in messages]
 
 

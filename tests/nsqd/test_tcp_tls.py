@@ -13,7 +13,7 @@ from tests.nsqd.refusal_counts import refusal_counts
 from penstock.common.errors import ProtocolError, TlsError
 from penstock.net.tls import client_context
 from penstock.protocol import commands
-from penstock.protocol.frames import Response, error
+from penstock.protocol.frames import ResponseFrame, error
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 from penstock.testing.waiting import wait_until
@@ -69,7 +69,7 @@ def test_the_answer_is_in_clear_and_the_rest_is_not(
 
     assert client.identify(tls_v1=True)["tls_v1"] is True
     client.start_tls(context)
-    assert Response(b"OK") == client.next_frame()
+    assert ResponseFrame(b"OK") == client.next_frame()
     assert ("TLS1.3", "server.example") == (client.tls.version, client.tls.common_name)
     assert b"OK" == client.call(commands.pub(topic, b"x" * 1_000_000))
     client.subscribe(topic, "c", rdy=1)
@@ -163,8 +163,8 @@ def test_heartbeats_wait_for_the_end_of_the_handshake(
 
     assert client.is_silent(seconds=2.2)
     client.start_tls(context)
-    assert Response(b"OK") == client.next_frame()
-    assert Response(b"_heartbeat_") == client.next_frame()
+    assert ResponseFrame(b"OK") == client.next_frame()
+    assert ResponseFrame(b"_heartbeat_") == client.next_frame()
 
 
 def test_commands_before_the_end_of_tls_are_done(
@@ -175,7 +175,7 @@ def test_commands_before_the_end_of_tls_are_done(
     client.send(commands.pub(topic, b"x") * 1000)
     client.end_tls()
 
-    assert [Response(b"OK")] * 1000 == [client.next_frame() for _ in range(1000)]
+    assert [ResponseFrame(b"OK")] * 1000 == [client.next_frame() for _ in range(1000)]
     with pytest.raises(DisconnectedError):
         client.next_frame()
 

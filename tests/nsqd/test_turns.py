@@ -16,8 +16,8 @@ from tests.nsqd.in_process import connected, serving
 from penstock.net.http_server import connection
 from penstock.nsqd import tcp
 from penstock.protocol import commands
-from penstock.protocol.deflate import Deflate
-from penstock.protocol.frames import FrameReader, Message
+from penstock.protocol.compression import Deflate
+from penstock.protocol.frames import FrameReader, MessageFrame
 from penstock.testing.waiting import PATIENCE_SECONDS
 
 ENDED = -1.0
@@ -43,7 +43,7 @@ async def two_bodies(address: str) -> list[bytes]:
         while len(bodies) < 2:
             received.receive_data(await reader.read(1000))
             while (frame := received.next_frame()) is not None:
-                if isinstance(frame, Message):
+                if isinstance(frame, MessageFrame):
                     bodies.append(frame.body)
     return bodies
 

@@ -11,9 +11,7 @@ from penstock.common.errors import CorruptStreamError, TlsError
 from penstock.net.tls import ReloadableContext, TlsLayer, client_context, server_context
 from penstock.nsqd import upgraded_transport
 from penstock.nsqd.upgraded_transport import LayeredTransport
-from penstock.protocol.deflate import Deflate
-from penstock.protocol.layer_stack import LayerStack
-from penstock.protocol.snappy import Snappy
+from penstock.protocol.compression import Deflate, LayerStack, Snappy
 
 
 class Transport:

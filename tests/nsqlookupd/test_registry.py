@@ -17,7 +17,7 @@ from penstock.common.clock import SECOND_NS
 from penstock.common.errors import LimitReachedError
 from penstock.nsqlookupd.registration import UNKNOWN_INDEX, Producer, Registration
 from penstock.nsqlookupd.registry import Registry
-from penstock.protocol.lookup_server import PeerInfo
+from penstock.protocol.lookup_v1 import NsqdInfo
 from penstock.testing.clock import ManualClock
 
 INACTIVE_NS = 300 * SECOND_NS
@@ -48,7 +48,7 @@ class Setup:
         self.registry = Registry(self.clock, self.wishes, **LIFETIMES)
 
     def producer(self, name: str) -> Producer:
-        info = PeerInfo(broadcast_address=name, tcp_port=4150, http_port=4151, version="1.3.0")
+        info = NsqdInfo(broadcast_address=name, tcp_port=4150, http_port=4151, version="1.3.0")
         return self.registry.identify(f"{name}:50000", info)[0]
 
     def found(self, topic: str) -> list[str] | None:

@@ -21,24 +21,22 @@ from penstock.protocol.client import (
     Opening,
     Rejected,
 )
-from penstock.protocol.deflate import Deflate
-from penstock.protocol.frames import FrameReader, Message
-from penstock.protocol.layer import Layer
-from penstock.protocol.snappy import Snappy
+from penstock.protocol.compression import Deflate, Layer, Snappy
+from penstock.protocol.frames import FrameReader, MessageFrame
 
 TIMESTAMP_NS = 1_700_000_000_000_000_000
 ID = b"0000000000000abc"
 
-Connection: TypeAlias = ClientConnection[Message, str]
-Feed: TypeAlias = Callable[[Connection, bytes], list[Event[Message, str]]]
+Connection: TypeAlias = ClientConnection[MessageFrame, str]
+Feed: TypeAlias = Callable[[Connection, bytes], list[Event[MessageFrame, str]]]
 
 
 @pytest.fixture(params=[1, 7, 100_000], ids="{} bytes at a time".format)
 def feed(request: pytest.FixtureRequest) -> Feed:
     """Gives bytes to a connection, cut in some way, and returns the events."""
 
-    def give(connection: Connection, data: bytes) -> list[Event[Message, str]]:
-        events: list[Event[Message, str]] = []
+    def give(connection: Connection, data: bytes) -> list[Event[MessageFrame, str]]:
+        events: list[Event[MessageFrame, str]] = []
         for start in range(0, len(data), request.param):
             connection.receive_data(data[start : start + request.param])
             events += iter(connection.next_event, None)
@@ -47,7 +45,7 @@ def feed(request: pytest.FixtureRequest) -> Feed:
     return give
 
 
-def feed_whole(connection: Connection, data: bytes) -> list[Event[Message, str]]:
+def feed_whole(connection: Connection, data: bytes) -> list[Event[MessageFrame, str]]:
     connection.receive_data(data)
     return list(iter(connection.next_event, None))
 
@@ -57,7 +55,7 @@ def identified(**fields: object) -> bytes:
 
 
 def opened(opening: Opening | None = None, answers: bytes = b"") -> Connection:
-    connection: Connection = ClientConnection(opening or Opening(), Message)
+    connection: Connection = ClientConnection(opening or Opening(), MessageFrame)
     feed_whole(connection, identified() + answers)
     connection.data_to_send()
     return connection
@@ -67,7 +65,7 @@ def opened(opening: Opening | None = None, answers: bytes = b"") -> Connection:
 
 
 def test_it_begins_with_the_magic_and_identify() -> None:
-    connection: Connection = ClientConnection(Opening({"client_id": "me"}), Message)
+    connection: Connection = ClientConnection(Opening({"client_id": "me"}), MessageFrame)
 
     features = {"feature_negotiation": True, "client_id": "me"}
     assert commands.MAGIC + commands.identify(features) == connection.data_to_send()
@@ -75,7 +73,7 @@ def test_it_begins_with_the_magic_and_identify() -> None:
 
 
 def test_it_opens_with_what_the_server_agrees_to(feed: Feed) -> None:
-    connection: Connection = ClientConnection(Opening(), Message)
+    connection: Connection = ClientConnection(Opening(), MessageFrame)
     answer = identified(version="1.3.0", max_rdy_count=10, msg_timeout=5000)
 
     expected = Agreed(version="1.3.0", max_rdy_count=10, msg_timeout_ms=5000)
@@ -83,14 +81,14 @@ def test_it_opens_with_what_the_server_agrees_to(feed: Feed) -> None:
 
 
 def test_a_server_that_negotiates_nothing_will_do(feed: Feed) -> None:
-    connection: Connection = ClientConnection(Opening(), Message)
+    connection: Connection = ClientConnection(Opening(), MessageFrame)
 
     assert [Opened(Agreed())] == feed(connection, frames.OK)
 
 
 def test_it_authenticates_and_subscribes_before_it_is_open(feed: Feed) -> None:
     opening = Opening(auth_secret=b"secret", topic="t", channel="c")
-    connection: Connection = ClientConnection(opening, Message)
+    connection: Connection = ClientConnection(opening, MessageFrame)
     connection.data_to_send()
 
     assert [] == feed(connection, identified(auth_required=True))
@@ -107,7 +105,7 @@ def test_compression_begins_with_the_answer_to_it(
     name: str, make: Callable[[], Layer], feed: Feed
 ) -> None:
     opening = Opening({name: True}, make_compression={name: lambda _level: make()})
-    connection: Connection = ClientConnection(opening, Message)
+    connection: Connection = ClientConnection(opening, MessageFrame)
     connection.data_to_send()
     server = make()
 
@@ -138,14 +136,14 @@ def test_compression_begins_with_the_answer_to_it(
     ],
 )
 def test_what_cannot_be_opened(opening: Opening, answer: bytes, complaint: str) -> None:
-    connection: Connection = ClientConnection(opening, Message)
+    connection: Connection = ClientConnection(opening, MessageFrame)
 
     with pytest.raises(ProtocolError, match=complaint):
         feed_whole(connection, answer)
 
 
 def test_a_refusal_while_opening_is_an_event(feed: Feed) -> None:
-    connection: Connection = ClientConnection(Opening(), Message)
+    connection: Connection = ClientConnection(Opening(), MessageFrame)
     error = ProtocolError("E_BAD_BODY", "IDENTIFY msg timeout (5) is invalid")
 
     (refused,) = feed(connection, frames.error(error))
@@ -164,7 +162,7 @@ def test_messages_come_as_they_were_sent(feed: Feed) -> None:
 
     received = [each for event in events if isinstance(event, Delivered) for each in event.messages]
     assert [b"one", b"", b"three"] == [message.body for message in received]
-    assert Message(TIMESTAMP_NS, 1, ID, b"one") == received[0]
+    assert MessageFrame(TIMESTAMP_NS, 1, ID, b"one") == received[0]
     assert CloseWait() == events[-1]
 
 
@@ -188,7 +186,7 @@ def test_a_message_that_is_too_short_to_be_one_is_not_nsq() -> None:
     reader = FrameReader()
     reader.receive_data(b"\x00\x00\x00\x05\x00\x00\x00\x02x" + bytes(100))
 
-    assert [] == reader.next_messages(Message)
+    assert [] == reader.next_messages(MessageFrame)
     with pytest.raises(ProtocolError, match="too short"):
         reader.next_frame()
 
@@ -271,7 +269,7 @@ def test_whatever_a_peer_sends_the_only_error_is_a_protocol_error(
     pieces: list[bytes], subscribes: bool
 ) -> None:
     opening = Opening(topic="t", channel="c") if subscribes else Opening()
-    connection: Connection = ClientConnection(opening, Message)
+    connection: Connection = ClientConnection(opening, MessageFrame)
     for piece in pieces:
         try:
             feed_whole(connection, piece)

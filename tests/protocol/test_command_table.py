@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.protocol.command_table import COMMANDS, Command
-from penstock.protocol.state import State
+from penstock.protocol.events import State
 
 PAGE = Path(__file__).parents[2] / "docs/reference/protocol.md"
 
@@ -20,8 +20,8 @@ def row(command: Command) -> str:
     allowed = "always" if set(State) == set(command.states) else names(command.states)
     if command.ignored_in:
         allowed += f"; ignored: {names(command.ignored_in)}"
-    leads_to = command.moves_to.name.lower() if command.moves_to is not None else ""
-    cells = (f"`{command.syntax}`", allowed, leads_to, command.answer)
+    leads_to = command.next_state.name.lower() if command.next_state is not None else ""
+    cells = (f"`{command.syntax}`", allowed, leads_to, command.response)
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
 
 
@@ -35,8 +35,8 @@ def test_the_documented_examples_work() -> None:
     assert 0 == doctest.testfile(str(PAGE), module_relative=False).failed
 
 
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.word)
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
 def test_a_command_stands_under_its_word_and_its_syntax_begins_with_it(command: Command) -> None:
-    assert command is COMMANDS[command.word.encode()]
-    assert command.syntax.startswith((f"{command.word} ", rf"{command.word}\n"))
+    assert command is COMMANDS[command.name.encode()]
+    assert command.syntax.startswith((f"{command.name} ", rf"{command.name}\n"))
     assert not set(command.states) & set(command.ignored_in)

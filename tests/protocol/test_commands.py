@@ -41,7 +41,7 @@ def test_a_command_is_these_bytes(word: str) -> None:
 
 
 def test_there_is_a_function_for_every_command_that_the_server_knows() -> None:
-    assert {command.word for command in COMMANDS.values()} == set(GOLDEN)
+    assert {command.name for command in COMMANDS.values()} == set(GOLDEN)
 
 
 def test_the_magic_is_two_spaces_and_the_version() -> None:

@@ -15,9 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.common.errors import CorruptStreamError
-from penstock.protocol.deflate import Deflate
-from penstock.protocol.layer import PIECE_BYTES_MAX, Layer
-from penstock.protocol.snappy import STREAM_IDENTIFIER, Snappy
+from penstock.protocol.compression import PIECE_BYTES_MAX, STREAM_IDENTIFIER, Deflate, Layer, Snappy
 
 NOISE = random.Random(1).randbytes(200_000)
 

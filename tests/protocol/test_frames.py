@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.common.errors import ProtocolError
+from penstock.common.go_text import verbatim
 from penstock.protocol import frames
-from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, Message, Response
-from penstock.protocol.text import verbatim
+from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, MessageFrame, ResponseFrame
 
 MESSAGE = bytes.fromhex(
     "00000020"  # size of what follows: 32
@@ -110,7 +110,7 @@ def test_a_client_reads_what_was_rendered(
     reader = FrameReader()
     reader.receive_data(b"".join(frames.render_messages(bodies, first_id, timestamp_ns)))
     expected = [
-        Message(timestamp_ns, 1, b"%016x" % (first_id + index), body)
+        MessageFrame(timestamp_ns, 1, b"%016x" % (first_id + index), body)
         for index, body in enumerate(bodies)
     ]
 
@@ -153,12 +153,12 @@ STREAM = (
     + frames.response(b"")
 )
 STREAM_FRAMES: list[Frame] = [
-    Response(b"OK"),
-    Response(b"_heartbeat_"),
+    ResponseFrame(b"OK"),
+    ResponseFrame(b"_heartbeat_"),
     ErrorFrame("E_FIN_FAILED", "FIN 00 failed ID not in flight"),
     ErrorFrame("E_BAD_PROTOCOL", ""),
-    Message(TIMESTAMP_NS, 1, b"004000000000abcf", b"hi"),
-    Response(b""),
+    MessageFrame(TIMESTAMP_NS, 1, b"004000000000abcf", b"hi"),
+    ResponseFrame(b""),
 ]
 
 
@@ -181,18 +181,18 @@ def test_a_frame_is_given_out_as_soon_as_it_is_here() -> None:
     reader = FrameReader()
     reader.receive_data(frames.OK * 2 + frames.OK[:9])
 
-    assert [Response(b"OK")] * 2 == read_all(reader)
+    assert [ResponseFrame(b"OK")] * 2 == read_all(reader)
 
     reader.receive_data(frames.OK[9:])
 
-    assert [Response(b"OK")] == read_all(reader)
+    assert [ResponseFrame(b"OK")] == read_all(reader)
 
 
 def test_an_unfinished_frame_can_be_taken_out() -> None:
     reader = FrameReader()
     reader.receive_data(frames.OK + frames.OK[:5])
 
-    assert [Response(b"OK")] == read_all(reader)
+    assert [ResponseFrame(b"OK")] == read_all(reader)
     assert frames.OK[:5] == reader.take_unread()
 
 

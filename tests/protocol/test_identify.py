@@ -408,7 +408,7 @@ def test_before_any_identify_the_servers_defaults_hold() -> None:
         sample_rate=0,
         deflate_level=6,
     )
-    assert expected == offer.unasked()
+    assert expected == offer.defaults()
 
 
 @given(requests)

@@ -1,6 +1,6 @@
 """The limits that hold unless somebody says otherwise are the reference's."""
 
-from penstock.protocol.limits import LINE_BYTES_MAX, Limits
+from penstock.protocol.events import LINE_BYTES_MAX, Limits
 
 
 def test_the_defaults() -> None:

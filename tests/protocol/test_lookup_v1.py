@@ -14,18 +14,19 @@ from hypothesis import strategies as st
 
 from penstock.common.errors import ProtocolError
 from penstock.protocol import lookup_v1
-from penstock.protocol.limits import LINE_BYTES_MAX
-from penstock.protocol.lookup_server import (
+from penstock.protocol.events import LINE_BYTES_MAX
+from penstock.protocol.lookup_v1 import (
     IDENTIFY_BYTES_MAX,
+    MAGIC,
     Event,
-    Identify,
+    IdentifyPeer,
     LookupServerConnection,
-    PeerInfo,
+    NsqdInfo,
     Ping,
     Register,
+    ResponseReader,
     Unregister,
 )
-from penstock.protocol.lookup_v1 import MAGIC, ResponseReader
 
 PEER: dict[str, object] = {
     "broadcast_address": "n1.example",
@@ -36,7 +37,7 @@ PEER: dict[str, object] = {
     "topology_zone": "z",
     "topology_region": "r",
 }
-IDENTIFIED = Identify(PeerInfo(**PEER))  # type: ignore[arg-type]
+IDENTIFIED = IdentifyPeer(NsqdInfo(**PEER))  # type: ignore[arg-type]
 IDENTIFY = lookup_v1.identify(PEER)
 
 Outcome = tuple[list[Event], str]
@@ -211,9 +212,9 @@ def test_it_is_known_whether_a_command_is_under_way() -> None:
         try:
             list(iter(connection.next_event, None))
         except ProtocolError:
-            seen.append(connection.is_within_command)
+            seen.append(connection.is_inside_command)
             break
-        seen.append(connection.is_within_command)
+        seen.append(connection.is_inside_command)
 
     assert [True, False, True, False, True, False, False] == seen
 
@@ -278,4 +279,4 @@ def test_both_sides_agree_on_identify() -> None:
 
     events, _ = outcome([MAGIC, lookup_v1.identify(odd)])
 
-    assert [Identify(PeerInfo(**odd))] == events
+    assert [IdentifyPeer(NsqdInfo(**odd))] == events

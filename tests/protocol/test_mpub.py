@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.common.errors import ProtocolError
 from penstock.protocol import commands
-from penstock.protocol.limits import Limits
+from penstock.protocol.events import Limits
 from penstock.protocol.mpub import MultiBody, parse_mpub_body
 
 LIMITS = Limits(max_msg_size=100, max_body_size=250)

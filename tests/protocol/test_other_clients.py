@@ -7,9 +7,9 @@ import pytest
 
 from penstock.common.errors import ProtocolError
 from penstock.protocol import commands, frames
-from penstock.protocol.events import Identify
+from penstock.protocol.events import Identify, Limits
 from penstock.protocol.identify import IdentifyRequest, parse_identify
-from penstock.protocol.server import Limits, ServerConnection
+from penstock.protocol.server import ServerConnection
 
 pytestmark = pytest.mark.interop
 

@@ -13,6 +13,7 @@ from penstock.protocol.events import (
     Event,
     Fin,
     Identify,
+    Limits,
     Nop,
     Publish,
     Rdy,
@@ -21,9 +22,9 @@ from penstock.protocol.events import (
     TopicNamed,
     Touch,
 )
-from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, Message, Response
+from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, MessageFrame, ResponseFrame
 from penstock.protocol.identify import ServerOffer, negotiate, parse_identify
-from penstock.protocol.server import Limits, ServerConnection
+from penstock.protocol.server import ServerConnection
 
 TIMESTAMP_NS = 1_700_000_000_000_000_000
 
@@ -91,28 +92,28 @@ def pair(request: pytest.FixtureRequest) -> ConnectionPair:
 def test_a_producers_connection(pair: ConnectionPair) -> None:
     (identified,) = pair.say(commands.identify({"feature_negotiation": True, "client_id": "me"}))
 
-    assert isinstance(identified, Response)
+    assert isinstance(identified, ResponseFrame)
     assert "1.3.0" == json.loads(identified.data)["version"]
-    assert [Response(b"OK")] == pair.say(commands.pub("t", b"one"))
-    assert [Response(b"OK")] * 3 == pair.say(commands.pub("t", b"two") * 3)
-    assert [Response(b"OK")] == pair.say(commands.mpub("t", [b"three", b"four"]))
-    assert [Response(b"OK")] == pair.say(commands.dpub("t", 100, b"five"))
-    assert [Response(b"OK")] == pair.say(commands.dmpub("t", 100, [b"six"]))
+    assert [ResponseFrame(b"OK")] == pair.say(commands.pub("t", b"one"))
+    assert [ResponseFrame(b"OK")] * 3 == pair.say(commands.pub("t", b"two") * 3)
+    assert [ResponseFrame(b"OK")] == pair.say(commands.mpub("t", [b"three", b"four"]))
+    assert [ResponseFrame(b"OK")] == pair.say(commands.dpub("t", 100, b"five"))
+    assert [ResponseFrame(b"OK")] == pair.say(commands.dmpub("t", 100, [b"six"]))
     published = [event for event in pair.heard if isinstance(event, Publish)]
     bodies = [body for event in published for body in event.bodies]
     assert [b"one", *[b"two"] * 3, b"three", b"four", b"five", b"six"] == bodies
 
 
 def test_a_consumers_connection(pair: ConnectionPair) -> None:
-    assert [Response(b"OK")] == pair.say(commands.sub("t", "c"))
+    assert [ResponseFrame(b"OK")] == pair.say(commands.sub("t", "c"))
     first, second = pair.say(commands.rdy(2))
-    assert Message(TIMESTAMP_NS, 1, b"0000000000000abc", b"body") == first
-    assert Message(TIMESTAMP_NS, 1, b"0000000000000abd", b"body") == second
+    assert MessageFrame(TIMESTAMP_NS, 1, b"0000000000000abc", b"body") == first
+    assert MessageFrame(TIMESTAMP_NS, 1, b"0000000000000abd", b"body") == second
 
     pair.heard.clear()
     assert [] == pair.say(commands.touch(first.id) + commands.fin(first.id))
     assert [Touch(first.id), Fin([first.id])] == pair.heard
-    assert [Response(b"CLOSE_WAIT")] == pair.say(commands.cls())
+    assert [ResponseFrame(b"CLOSE_WAIT")] == pair.say(commands.cls())
     assert [] == pair.say(commands.rdy(5) + commands.nop())
 
 
@@ -122,7 +123,7 @@ def test_a_refusal_that_is_not_fatal_leaves_the_connection_open(pair: Connection
     text = "REQ 0123456789abcdef failed"
     refusal = ErrorFrame("E_REQ_FAILED", text)
     assert [refusal] == pair.say(commands.req(b"0123456789abcdef", 5))
-    assert [Response(b"CLOSE_WAIT")] == pair.say(commands.cls())
+    assert [ResponseFrame(b"CLOSE_WAIT")] == pair.say(commands.cls())
 
 
 def test_a_refusal_that_is_fatal_is_the_last_word(pair: ConnectionPair) -> None:
@@ -134,7 +135,7 @@ def test_a_refusal_that_is_fatal_is_the_last_word(pair: ConnectionPair) -> None:
 
 
 def test_without_heartbeats_there_is_no_subscription(pair: ConnectionPair) -> None:
-    assert [Response(b"OK")] == pair.say(commands.identify({"heartbeat_interval": -1}))
+    assert [ResponseFrame(b"OK")] == pair.say(commands.identify({"heartbeat_interval": -1}))
 
     refusal = ErrorFrame("E_INVALID", "cannot SUB with heartbeats disabled")
     assert [refusal] == pair.say(commands.sub("t", "c"))

@@ -15,23 +15,26 @@ from hypothesis import strategies as st
 
 from penstock.common.errors import LineTooLongError, ProtocolError
 from penstock.protocol import commands
-from penstock.protocol.command_cache import LINES_MAX, REMEMBERED_BYTES_MAX, PublishLines
+from penstock.protocol.command_cache import CACHED_LINE_BYTES_MAX, LINES_MAX, CommandCache
 from penstock.protocol.command_table import COMMANDS
 from penstock.protocol.events import (
+    LINE_BYTES_MAX,
     Auth,
     Cls,
     Event,
     Fin,
     Identify,
+    Limits,
     Nop,
     Publish,
     Rdy,
     Req,
+    State,
     Sub,
     TopicNamed,
     Touch,
 )
-from penstock.protocol.server import LINE_BYTES_MAX, Limits, ServerConnection, State
+from penstock.protocol.server import ServerConnection
 
 ID = b"0123456789abcdef"
 OTHER_ID = b"fedcba9876543210"
@@ -77,7 +80,7 @@ def outcome_of(
     end = ""
     try:
         for chunk in chunks:
-            if short_way and (only := server.maybe_only(chunk)) is not None:
+            if short_way and (only := server.parse_single(chunk)) is not None:
                 understood += singly(only)
                 continue
             server.receive_data(chunk)
@@ -443,7 +446,7 @@ EXAMPLES = {
 
 
 def test_every_command_has_an_example() -> None:
-    assert {command.word for command in COMMANDS.values()} == set(EXAMPLES)
+    assert {command.name for command in COMMANDS.values()} == set(EXAMPLES)
 
 
 @pytest.mark.parametrize("state", ALL_STATES)
@@ -456,7 +459,7 @@ def test_a_command_is_taken_in_its_states_alone(word: str, state: State) -> None
         assert Outcome([Nop()], state, "") == outcome
     elif state in command.states:
         assert 1 == len(outcome.commands)
-        assert command.moves_to in {None, outcome.state}
+        assert command.next_state in {None, outcome.state}
     else:
         assert Outcome([], state, f"E_INVALID cannot {word} in current state") == outcome
 
@@ -495,7 +498,7 @@ def test_with_tls_up_commands_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", [command.word for command in COMMANDS.values() if command.params_min]
+    "word", [command.name for command in COMMANDS.values() if command.params_min]
 )
 def test_too_few_parameters_are_refused(word: str) -> None:
     command = COMMANDS[word.encode()]
@@ -669,23 +672,23 @@ def test_the_short_way_leads_where_the_long_way_does(reads: list[bytes], state: 
 
 
 def test_a_line_that_another_connection_has_shown_is_known() -> None:
-    lines = PublishLines()
+    lines = CommandCache()
     first, second, unmet = (ServerConnection(LIMITS, lines) for _ in range(3))
     guarded = ServerConnection(LIMITS, lines, tls_required=True)
     for server in (first, second, guarded):
         assert [] == events_of(commands.MAGIC, server)
     assert 1 == len(events_of(commands.pub("t", b"a"), first))
 
-    assert Publish("t", [b"b"], 1, "PUB") == second.maybe_only(commands.pub("t", b"b"))
+    assert Publish("t", [b"b"], 1, "PUB") == second.parse_single(commands.pub("t", b"b"))
     assert [Publish("t", [b"c"], 1, "PUB")] == events_of(commands.pub("t", b"c"), second)
-    assert None is unmet.maybe_only(commands.pub("t", b"d"))  # it has not said hello
-    assert None is guarded.maybe_only(commands.pub("t", b"e"))
+    assert None is unmet.parse_single(commands.pub("t", b"d"))  # it has not said hello
+    assert None is guarded.parse_single(commands.pub("t", b"e"))
     with pytest.raises(ProtocolError, match="TLS required"):
         events_of(commands.pub("t", b"e"), guarded)
 
 
 def test_lines_are_remembered_up_to_a_number() -> None:
-    lines = PublishLines()
+    lines = CommandCache()
     server = ServerConnection(LIMITS, lines)
     events_of(commands.MAGIC, server)
     for number in range(LINES_MAX + 1):
@@ -696,10 +699,10 @@ def test_lines_are_remembered_up_to_a_number() -> None:
 
 
 def test_a_line_with_much_that_is_ignored_is_not_remembered() -> None:
-    lines = PublishLines()
+    lines = CommandCache()
     server = ServerConnection(LIMITS, lines)
     events_of(commands.MAGIC, server)
-    line = b"PUB t " + b"x" * REMEMBERED_BYTES_MAX + b"\n"
+    line = b"PUB t " + b"x" * CACHED_LINE_BYTES_MAX + b"\n"
     for _ in range(2):
         assert [Publish("t", [b"a"], 1, "PUB")] == events_of(line + b"\0\0\0\1a", server)
 
@@ -709,8 +712,8 @@ def test_a_line_with_much_that_is_ignored_is_not_remembered() -> None:
 def test_the_short_way_is_taken() -> None:
     server = connection(State.SUBSCRIBED)
     assert [Publish("t", [b"a"], 1, "PUB")] == events_of(commands.pub("t", b"a"), server)
-    assert Publish("t", [b"b"], 1, "PUB") == server.maybe_only(commands.pub("t", b"b"))
-    assert Fin([ID, OTHER_ID]) == server.maybe_only(commands.fins([ID, OTHER_ID]))
+    assert Publish("t", [b"b"], 1, "PUB") == server.parse_single(commands.pub("t", b"b"))
+    assert Fin([ID, OTHER_ID]) == server.parse_single(commands.fins([ID, OTHER_ID]))
 
 
 def test_a_run_of_fins_is_one_event() -> None:

@@ -15,11 +15,11 @@ from tests.simulation.violation import Violation
 
 from penstock.nsqd.tcp import Client, TcpServices
 from penstock.protocol import commands
-from penstock.protocol.frames import ErrorFrame, FrameReader, Message, Response
+from penstock.protocol.frames import ErrorFrame, FrameReader, MessageFrame, ResponseFrame
 
 __all__ = ["Connection", "Observer", "Owed"]
 
-_HEARTBEAT = Response(b"_heartbeat_")
+_HEARTBEAT = ResponseFrame(b"_heartbeat_")
 
 
 class Owed:
@@ -39,7 +39,7 @@ class Observer(Protocol):
     def acknowledged(self, bodies: tuple[bytes, ...]) -> None:
         """These were answered with OK."""
 
-    def delivered(self, connection: "Connection", messages: list[Message]) -> None:
+    def delivered(self, connection: "Connection", messages: list[MessageFrame]) -> None:
         """These were written to the client with one write."""
 
     def refused(self, connection: "Connection", error: ErrorFrame) -> None:
@@ -106,7 +106,9 @@ class Connection:
         self.closing = False  # has sent CLS
         self.gone = False
         self.owed: deque[Owed] = deque()
-        self.on_its_way: deque[Message] = deque()  # handed out, and to be sent later in the turn
+        self.on_its_way: deque[MessageFrame] = (
+            deque()
+        )  # handed out, and to be sent later in the turn
         self._loop = loop
         self._observer = observer
         self._frames = FrameReader()
@@ -161,7 +163,7 @@ class Connection:
         frames = self._frames
         frames.receive_data(data)
         while True:
-            messages = frames.next_messages(Message)
+            messages = frames.next_messages(MessageFrame)
             if messages:
                 self._observer.delivered(self, messages)
             frame = frames.next_frame()
@@ -169,7 +171,7 @@ class Connection:
                 return
             if frame == _HEARTBEAT:
                 self._loop.call_soon(self._answer_heartbeat)
-            elif isinstance(frame, Message):
+            elif isinstance(frame, MessageFrame):
                 self._observer.delivered(self, [frame])
             else:
                 self._see_reply(frame)
@@ -180,7 +182,7 @@ class Connection:
             self._loop.call_soon(self._cut_off, None)
             self._leave()
 
-    def _see_reply(self, frame: Response | ErrorFrame) -> None:
+    def _see_reply(self, frame: ResponseFrame | ErrorFrame) -> None:
         word = frame.code if isinstance(frame, ErrorFrame) else frame.data.decode()
         if self.owed and word.startswith("{"):
             word = "JSON"

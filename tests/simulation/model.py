@@ -15,7 +15,7 @@ from tests.simulation.violation import Violation
 
 from penstock.broker.in_flight import DEADLINE_GRAIN_NS
 from penstock.broker.topic import Topic
-from penstock.protocol.frames import Message
+from penstock.protocol.frames import MessageFrame
 
 __all__ = ["LONG_AGO", "Consumer", "Entry", "ModelChannel", "ModelTopic", "Stored"]
 
@@ -154,7 +154,7 @@ class ModelChannel:
                     entry.delivered = entry.attempts > 0
                 self._note("deferred" if message.due_ns else "queued")
 
-    def deliver(self, consumer: Consumer, message: Message, now_ns: int, wall_ns: int) -> None:
+    def deliver(self, consumer: Consumer, message: MessageFrame, now_ns: int, wall_ns: int) -> None:
         """Makes sure that this delivery may be."""
         seq = int(message.id, 16) & _SEQ_MASK
         entry = self.open.get(seq)
@@ -174,7 +174,7 @@ class ModelChannel:
         consumer.in_flight[message.id] = entry
         self.delivered_count += 1
 
-    def _count_attempt(self, entry: Entry, message: Message) -> None:
+    def _count_attempt(self, entry: Entry, message: MessageFrame) -> None:
         entry.attempts += 1
         if entry.attempts != message.attempts:
             raise Violation(

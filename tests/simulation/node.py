@@ -31,8 +31,8 @@ from penstock.nsqd.metadata import MetadataWriter
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.session import SessionServices
 from penstock.nsqd.tcp import Clients, TcpServices
+from penstock.protocol.events import Limits
 from penstock.protocol.identify import ServerOffer
-from penstock.protocol.limits import Limits
 from penstock.storage import DataPath, GroupCommit, LogSettings, topic_storage
 from penstock.storage.fsync import FsyncJob, FsyncTarget, fsync_now
 from penstock.testing import FaultyFiles, ManualClock

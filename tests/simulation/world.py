@@ -22,7 +22,7 @@ from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 from penstock.nsqd.tcp import Client
-from penstock.protocol.frames import ErrorFrame, FrameReader, Message
+from penstock.protocol.frames import ErrorFrame, FrameReader, MessageFrame
 from penstock.storage import TopicLog
 from penstock.testing import FaultyFiles, ManualClock, MemoryFiles
 
@@ -226,7 +226,7 @@ class World:
             assert isinstance(peer, Client)
             reader = FrameReader()
             reader.receive_data(b"".join(frames))
-            messages = reader.next_messages(Message)
+            messages = reader.next_messages(MessageFrame)
             self._see_delivery(connections[peer], messages)
             connections[peer].on_its_way.extend(messages)
         self._outgoing_seen = len(outgoing)
@@ -325,7 +325,7 @@ class World:
     def acknowledged(self, bodies: tuple[bytes, ...]) -> None:
         self._acknowledged += bodies
 
-    def delivered(self, connection: Connection, messages: list[Message]) -> None:
+    def delivered(self, connection: Connection, messages: list[MessageFrame]) -> None:
         on_its_way = connection.on_its_way
         while messages and on_its_way and messages[0] == on_its_way[0]:
             on_its_way.popleft()
@@ -333,7 +333,7 @@ class World:
         if messages:
             self._see_delivery(connection, messages)
 
-    def _see_delivery(self, connection: Connection, messages: list[Message]) -> None:
+    def _see_delivery(self, connection: Connection, messages: list[MessageFrame]) -> None:
         consumer = self.consumers.get(connection)
         if consumer is None:
             raise Violation(f"{connection.name} was sent a message, and has not subscribed")

@@ -7,7 +7,7 @@ import pytest
 
 from penstock.common.errors import ProtocolError
 from penstock.protocol import commands, frames
-from penstock.protocol.frames import Message, Response
+from penstock.protocol.frames import MessageFrame, ResponseFrame
 from penstock.testing.raw_client import DisconnectedError, RawClient, WireError
 
 
@@ -45,7 +45,7 @@ def test_frames_are_given_as_what_they_are(server: Server) -> None:
         peer.sendall(frames.OK + message + frames.error(ProtocolError("E_BAD", "very bad")))
 
         assert b"OK" == client.response()
-        assert Message(7, 1, b"000000000000001f", b"body") == client.message()
+        assert MessageFrame(7, 1, b"000000000000001f", b"body") == client.message()
         with pytest.raises(WireError, match=r"^E_BAD very bad$"):
             client.response()
 
@@ -57,7 +57,7 @@ def test_heartbeats_are_answered_on_the_way_to_something_else(server: Server) ->
 
         assert b"OK" == client.response()
         assert commands.MAGIC + commands.nop() == peer.recv(100)
-        assert Response(b"_heartbeat_") == client.next_frame()
+        assert ResponseFrame(b"_heartbeat_") == client.next_frame()
 
 
 def test_end_and_silence_are_told_apart(server: Server) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 from penstock.admin_api.models import TopicLogResponse
 from penstock.common.errors import HttpRequestError
-from penstock.common.json_decode import decode_json
+from penstock.common.go_json import decode_json
 from penstock.net.http_client.client import HttpClient, HttpReply
 
 __all__ = ["NsqdApi", "api_error", "api_url", "error_code"]

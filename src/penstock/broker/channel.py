@@ -21,8 +21,8 @@ from penstock.broker.topology import Locality, locality
 from penstock.common import names
 from penstock.common.clock import SECOND_NS
 from penstock.common.errors import ProtocolError
+from penstock.common.go_text import verbatim
 from penstock.protocol import frames as wire
-from penstock.protocol.text import verbatim
 from penstock.storage import Run
 
 __all__ = ["RETRY_NS", "Channel", "NotInFlight"]

@@ -19,7 +19,7 @@ import msgspec
 from penstock.client.config import ClientConfig
 from penstock.common.addresses import PORT_MAX
 from penstock.common.errors import HttpRequestError, NotConnectedError
-from penstock.common.json_decode import decode_json
+from penstock.common.go_json import decode_json
 from penstock.net.http_client.client import ACCEPT_V1, HttpClient
 
 __all__ = [

@@ -11,8 +11,7 @@ from penstock.common import names
 from penstock.common.errors import ConfigError
 from penstock.net.tls import TlsLayer, client_context
 from penstock.protocol.client import Opening
-from penstock.protocol.deflate import Deflate
-from penstock.protocol.snappy import Snappy
+from penstock.protocol.compression import Deflate, Snappy
 
 __all__ = ["HandshakeFor", "check_subscription", "consumer_handshake", "producer_handshake"]
 

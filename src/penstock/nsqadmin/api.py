@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from penstock.admin_api.cluster import Cluster, ClusterQuery, Node
 from penstock.common import names
-from penstock.common.json_decode import decode_json
+from penstock.common.go_json import decode_json
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins
 from penstock.nsqadmin.actions import ClusterCommands

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from penstock.admin_api.cluster import Cluster
 from penstock.common.addresses import is_address
-from penstock.common.json_decode import decode_json
+from penstock.common.go_json import decode_json
 from penstock.common.logs import Logger, LogLevel
 from penstock.common.options import option_value
 from penstock.net.http_server import HttpError

@@ -17,7 +17,7 @@ from penstock.admin_api.models import StoredMessage, TopicLogResponse
 from penstock.admin_api.nsqd_api import NsqdApi, api_url
 from penstock.admin_api.seeking import Move, move, plan
 from penstock.common.errors import HttpRequestError
-from penstock.common.json_decode import decode_json_by
+from penstock.common.go_json import decode_json_with
 
 __all__ = ["STATES", "PenstockApi", "SearchResult"]
 
@@ -164,7 +164,7 @@ class PenstockApi:
 
 def _decode_messages(address: str, lines: bytes) -> list[StoredMessage]:
     try:
-        return decode_json_by(_decode_lines, lines)
+        return decode_json_with(_decode_lines, lines)
     except ValueError as error:
         raise HttpRequestError(address, f"unexpected answer: {error}") from None
 

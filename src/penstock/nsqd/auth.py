@@ -19,8 +19,7 @@ import msgspec
 
 from penstock.common.clock import SECOND_NS, Clock
 from penstock.common.errors import AuthError, ConfigError, HttpRequestError, ProtocolError
-from penstock.common.go_json import to_json
-from penstock.common.json_decode import decode_json
+from penstock.common.go_json import decode_json, to_json
 from penstock.common.logs import Logger
 from penstock.common.re2 import Pattern, compile_pattern
 from penstock.net.http_client.client import HttpClient, without_secrets

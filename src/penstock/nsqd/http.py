@@ -19,7 +19,7 @@ from penstock.broker.topic import Topic
 from penstock.common.addresses import is_address
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS, Clock
 from penstock.common.errors import LimitReachedError, ProtocolError, StorageError
-from penstock.common.json_decode import decode_json
+from penstock.common.go_json import decode_json
 from penstock.common.logs import Logger, LogLevel
 from penstock.common.options import option_value
 from penstock.net.http_server import (
@@ -54,7 +54,7 @@ from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.stats import Steps, collect, json_steps, result_of
 from penstock.nsqd.stats_text import text_steps
 from penstock.nsqd.tcp import Clients
-from penstock.protocol.limits import Limits
+from penstock.protocol.events import Limits
 from penstock.protocol.mpub import parse_mpub_body
 
 __all__ = ["HttpApi", "HttpServices"]

@@ -20,7 +20,7 @@ import msgspec
 from penstock.broker.topic import Topic
 from penstock.common.addresses import has_port, host_of
 from penstock.common.errors import ProtocolError
-from penstock.common.json_decode import decode_json
+from penstock.common.go_json import decode_json
 from penstock.common.logs import Logger
 from penstock.net.connect_errors import reason_of
 from penstock.protocol import lookup_v1

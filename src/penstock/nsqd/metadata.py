@@ -28,7 +28,7 @@ from penstock.broker.engine import EventLoop, TimerHandle
 from penstock.broker.topic import Topic
 from penstock.common import names
 from penstock.common.errors import DataPathError, StorageError
-from penstock.common.json_decode import decode_json
+from penstock.common.go_json import decode_json
 from penstock.common.logs import Logger
 from penstock.storage import RealFiles, Retention
 from penstock.storage.files import Files, write_all

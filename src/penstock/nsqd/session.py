@@ -79,7 +79,7 @@ class Session:
         self._requires_auth = services.authenticator.enabled
         self._secret = b""
         self.authorizations: Authorizations | None = None
-        self.negotiated = services.offer.unasked()
+        self.negotiated = services.offer.defaults()
         self.topic_name = ""
         self.subscriber: Subscriber | None = None
         self.publish_counts: defaultdict[str, int] = defaultdict(int)
@@ -118,7 +118,7 @@ class Session:
     # Publishing.
 
     def _on_publish(self, event: events.Publish) -> Reply:
-        if self._requires_auth and (asking := self._check(event, event.word, event.topic)):
+        if self._requires_auth and (asking := self._check(event, event.command, event.topic)):
             return asking
         name, bodies = event.topic, event.bodies
         count = len(bodies)
@@ -130,20 +130,20 @@ class Session:
             else:
                 batch = self._publisher.publish(topic, bodies)
         except StorageError as failure:
-            raise failed(event.word, failure) from failure
+            raise failed(event.command, failure) from failure
         self.publish_counts[name] += count
         if batch is None:
             return OK if event.oks == 1 else OK * event.oks
-        self._replies.hold(batch, event.word, OK * event.oks)
+        self._replies.hold(batch, event.command, OK * event.oks)
         return None
 
     def _on_topic_named(self, event: events.TopicNamed) -> Reply:
-        if self._requires_auth and (asking := self._check(event, event.word, event.topic)):
+        if self._requires_auth and (asking := self._check(event, event.command, event.topic)):
             return asking
         try:
             self._destinations[event.topic]
         except StorageError as failure:
-            raise failed(event.word, failure) from failure
+            raise failed(event.command, failure) from failure
         return None
 
     # Consuming.

@@ -11,8 +11,8 @@ from penstock.net.tls import client_context
 from penstock.nsqd.heartbeat import Patience
 from penstock.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from penstock.nsqd.statsd import StatsdSettings
+from penstock.protocol.events import Limits
 from penstock.protocol.identify import ServerOffer
-from penstock.protocol.limits import Limits
 from penstock.storage import LogSettings
 
 __all__ = [

@@ -25,8 +25,8 @@ from penstock.common.go_json import to_json
 from penstock.net.tls import TlsInfo
 from penstock.nsqd.auth import Authorizations
 from penstock.nsqd.memory import MemoryStats
+from penstock.protocol.events import State
 from penstock.protocol.identify import Negotiated
-from penstock.protocol.state import State
 
 __all__ = [
     "ChannelStats",

@@ -31,14 +31,11 @@ from penstock.nsqd.heartbeat import Patience, Pulse
 from penstock.nsqd.session import Session, SessionServices, failed
 from penstock.nsqd.upgraded_transport import LayeredTransport
 from penstock.protocol import frames
-from penstock.protocol.command_cache import PublishLines
-from penstock.protocol.deflate import Deflate
-from penstock.protocol.events import Event
+from penstock.protocol.command_cache import CommandCache
+from penstock.protocol.compression import Deflate, Snappy
+from penstock.protocol.events import Event, Limits, State
 from penstock.protocol.identify import Negotiated
-from penstock.protocol.limits import Limits
 from penstock.protocol.server import ServerConnection
-from penstock.protocol.snappy import Snappy
-from penstock.protocol.state import State
 
 __all__ = ["Client", "Clients", "TcpServices"]
 
@@ -76,7 +73,7 @@ class TcpServices:
     admission: Admission
     refusals: Refusals
     report_bug: Callable[[str, Exception], None]
-    publish_lines: PublishLines = field(default_factory=PublishLines)
+    command_cache: CommandCache = field(default_factory=CommandCache)
 
 
 class Clients:
@@ -122,7 +119,7 @@ class Client(asyncio.Protocol):
         self._log = services.session.log
         self._loop = asyncio.get_running_loop()
         self._wire = ServerConnection(
-            services.limits, services.publish_lines, tls_required=services.tls_required
+            services.limits, services.command_cache, tls_required=services.tls_required
         )
         self._layered: LayeredTransport | None = None
         self._reading_waits_for: set[str] = set()
@@ -202,7 +199,7 @@ class Client(asyncio.Protocol):
         if self.replies.held or self._unanswered_bytes:
             self._count_unanswered(len(data))
         wire = self._wire
-        event = wire.expected.maybe_only(data) or wire.maybe_only(data)
+        event = wire.fast_parser.parse_single(data) or wire.parse_single(data)
         if event is not None:
             self._handle(event)
         elif not self._dead:
@@ -309,7 +306,7 @@ class Client(asyncio.Protocol):
 
     @property
     def is_greeted(self) -> bool:
-        return self._wire.is_greeted
+        return self._wire.has_magic
 
     @property
     def is_inside_command(self) -> bool:
@@ -402,7 +399,7 @@ class Client(asyncio.Protocol):
 
     def _take_no_commands(self) -> None:
         self._takes_commands = False
-        self._wire.expect_nothing()
+        self._wire.disable_fast_parser()
 
     async def _answer(self, answer: Coroutine[Any, Any, bytes]) -> None:
         try:

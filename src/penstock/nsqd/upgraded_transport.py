@@ -5,8 +5,7 @@ from contextlib import suppress
 
 from penstock.common.errors import CorruptStreamError, TlsError
 from penstock.net.tls import ReloadableContext, TlsInfo, TlsLayer
-from penstock.protocol.layer import Layer
-from penstock.protocol.layer_stack import LayerStack
+from penstock.protocol.compression import Layer, LayerStack
 
 __all__ = ["LayeredTransport"]
 

@@ -7,7 +7,7 @@ if that stands in its `topics` or `channels`. The registry alone changes either.
 from typing import Final, NamedTuple
 
 from penstock.common.clock import Clock
-from penstock.protocol.lookup_server import PeerInfo
+from penstock.protocol.lookup_v1 import NsqdInfo
 
 __all__ = ["CHANNEL", "CLIENT", "TOPIC", "UNKNOWN_INDEX", "Producer", "Registration", "Tombstone"]
 
@@ -42,7 +42,7 @@ class Producer:
         "topics",
     )
 
-    def __init__(self, remote_address: str, info: PeerInfo, clock: Clock) -> None:
+    def __init__(self, remote_address: str, info: NsqdInfo, clock: Clock) -> None:
         self.remote_address = remote_address
         self.info = info
         self.seen_ns = clock.now_ns()

@@ -31,7 +31,7 @@ from penstock.nsqlookupd.registration import (
     Registration,
     Tombstone,
 )
-from penstock.protocol.lookup_server import PeerInfo
+from penstock.protocol.lookup_v1 import NsqdInfo
 
 __all__ = ["Driver", "Lookup", "Registry"]
 
@@ -86,7 +86,7 @@ class Registry:
 
     # What producers do. Registrations that were made or taken back are returned.
 
-    def identify(self, remote_address: str, info: PeerInfo) -> tuple[Producer, Registration]:
+    def identify(self, remote_address: str, info: NsqdInfo) -> tuple[Producer, Registration]:
         """A producer has come."""
         producer = Producer(remote_address, info, self._clock)
         self._clients.producers[producer] = None

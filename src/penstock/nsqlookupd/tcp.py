@@ -22,9 +22,9 @@ from penstock.net.listener import peer_address
 from penstock.nsqlookupd.registration import Producer, Registration
 from penstock.nsqlookupd.registry import Registry
 from penstock.protocol import lookup_v1
-from penstock.protocol.lookup_server import (
+from penstock.protocol.lookup_v1 import (
     Event,
-    Identify,
+    IdentifyPeer,
     LookupServerConnection,
     Ping,
     Register,
@@ -108,7 +108,7 @@ class Peer(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._has_ended:
             return
-        was_greeted = self._wire.greeted
+        was_greeted = self._wire.has_magic
         self._wire.receive_data(data)
         answers: list[bytes] = []
         try:
@@ -119,7 +119,7 @@ class Peer(asyncio.Protocol):
             return
         if answers:
             self._transport.write(b"".join(answers))
-        self._watch(progressed=bool(answers) or self._wire.greeted != was_greeted)
+        self._watch(progressed=bool(answers) or self._wire.has_magic != was_greeted)
 
     def eof_received(self) -> None:
         if not self._has_ended:
@@ -166,7 +166,7 @@ class Peer(asyncio.Protocol):
                 return self._on_register(event)
             case Unregister():
                 return self._on_unregister(event)
-            case Identify():
+            case IdentifyPeer():
                 return self._on_identify(event)
 
     def _on_ping(self, event: Ping) -> bytes:
@@ -200,7 +200,7 @@ class Peer(asyncio.Protocol):
                 self._log_registrations("UNREGISTER", [registration])
         return lookup_v1.OK
 
-    def _on_identify(self, event: Identify) -> bytes:
+    def _on_identify(self, event: IdentifyPeer) -> bytes:
         info = event.peer
         self._log.info(
             "CLIENT(%s): IDENTIFY Address:%s TCP:%d HTTP:%d Version:%s",
@@ -251,10 +251,12 @@ class Peer(asyncio.Protocol):
         if progressed and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        owes = self._is_blocked or self._producer is None or self._wire.is_within_command
+        owes = self._is_blocked or self._producer is None or self._wire.is_inside_command
         if owes and self._timer is None:
             services = self._services
-            seconds = services.command_seconds if self._wire.greeted else services.greeting_seconds
+            seconds = (
+                services.command_seconds if self._wire.has_magic else services.greeting_seconds
+            )
             self._timer = asyncio.get_running_loop().call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:

@@ -1,16 +1,15 @@
-"""Bytes that were received and are not parsed yet.
+"""Buffer of received bytes that are not parsed yet.
 
-A reader looks at `data` from `start` on, moves `start` past what it has understood, and calls
-`want` when what is there is not enough. Until that much has come, chunks only pile up: a large body
-in many chunks is put together once, however many there are, and a chunk that arrives when all
-before it is parsed is not copied at all.
+A parser reads `data` from `start` on, moves `start` past the parsed bytes, and calls `want` if it
+needs more bytes than there are. Until these have arrived, chunks are only collected: a large body
+in many chunks is joined once. A chunk that arrives when the buffer is empty is not copied.
 """
 
 __all__ = ["ReceiveBuffer"]
 
 
 class ReceiveBuffer:
-    """What waits to be parsed, `data[start:]`, and what came after it."""
+    """Unparsed bytes: `data[start:]`, and the chunks received after them."""
 
     __slots__ = ("_later", "_missing", "data", "start")
 
@@ -21,7 +20,7 @@ class ReceiveBuffer:
         self._missing = 0
 
     def append(self, chunk: bytes) -> None:
-        """Add what was received."""
+        """Add a received chunk."""
         self._missing -= len(chunk)
         if self.start == len(self.data) and not self._later:
             self.data = chunk
@@ -30,7 +29,7 @@ class ReceiveBuffer:
             self._later += chunk
 
     def is_ready(self) -> bool:
-        """Whether there is something to parse; if so, `data` holds all of it."""
+        """Whether enough has arrived to parse on. If so, `data` contains all received bytes."""
         if self._missing > 0:
             return False
         self._missing = 0
@@ -39,26 +38,26 @@ class ReceiveBuffer:
         return self.start < len(self.data)
 
     def is_empty(self) -> bool:
-        """Whether all that was received has been parsed."""
+        """Whether all received bytes are parsed."""
         return self.start == len(self.data) and not self._later
 
     def want(self, size: int) -> None:
-        """Not to be ready before there are `size` bytes from `start` on."""
+        """Make `is_ready` return False until there are `size` bytes from `start` on."""
         self._missing = size - (len(self.data) - self.start)
 
     def take_all(self) -> bytes:
-        """Everything that is not parsed; it is forgotten here."""
+        """Remove and return all unparsed bytes."""
         self._join()
         rest, self.data, self._missing = self.data, b"", 0
         return rest
 
     def clear(self) -> None:
-        """Drop all data that is not parsed."""
+        """Drop all unparsed bytes."""
         self.data, self._later = b"", bytearray()
         self.start = self._missing = 0
 
     def _join(self) -> None:
         self.data = self.data[self.start :] + self._later
         self.start = 0
-        # A new one, because clearing would keep the old one's memory for the connection's life.
+        # A new bytearray: clear() would keep the memory of the old one.
         self._later = bytearray()

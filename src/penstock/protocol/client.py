@@ -1,19 +1,19 @@
-"""The client's side of a connection: a server's bytes in, events out, commands out.
+"""The client's side of a connection: a server's bytes in, events and commands out.
 
-Feed what was received to `receive_data`, take events from `next_event` until it returns None, and
-send what `data_to_send` gives, in that order, after each of these and after each command:
+Pass received bytes to `receive_data`, take events from `next_event` until it returns None, and send
+the result of `data_to_send` after each of these calls and after each command:
 
     connection = ClientConnection(Opening({"client_id": "me"}), make_message)
-    socket.sendall(connection.data_to_send())           # magic and IDENTIFY are waiting
+    socket.sendall(connection.data_to_send())           # magic and IDENTIFY
     connection.receive_data(socket.recv(65536))
-    connection.next_event()                             # Opened, once all is negotiated
+    connection.next_event()                             # Opened, after the negotiation
 
-Before `Opened` it goes by itself through IDENTIFY, TLS, compression, AUTH and SUB, each as far as
-it is asked for and granted. Heartbeats are answered without a word to the caller.
+Before `Opened`, the connection performs IDENTIFY, TLS, compression, AUTH and SUB, as far as they
+are requested and granted. It answers heartbeats itself.
 
-A publish leaves with a receipt, any object of the caller's, and comes back with it: a server
-answers publishes in the order in which they were sent, so the oldest receipt is the one an OK or a
-refusal is about. It knows nothing of time, of sockets, and of what a message is to the caller.
+The caller passes a receipt (any object) with each publish and gets it back with the response. A
+server answers publishes in the order in which they were sent, so that an OK or an error belongs to
+the oldest receipt. This module knows neither time nor sockets.
 """
 
 import json
@@ -24,9 +24,8 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from penstock.common.errors import ProtocolError
 from penstock.protocol import commands
-from penstock.protocol.frames import FRAME_BYTES_MAX, ErrorFrame, Frame, FrameReader, Response
-from penstock.protocol.layer import Layer
-from penstock.protocol.layer_stack import LayerStack
+from penstock.protocol.compression import Layer, LayerStack
+from penstock.protocol.frames import FRAME_BYTES_MAX, ErrorFrame, Frame, FrameReader, ResponseFrame
 
 __all__ = [
     "Agreed",
@@ -44,41 +43,41 @@ __all__ = [
 _Message = TypeVar("_Message")
 _Receipt = TypeVar("_Receipt")
 
-# The refusals after which a server keeps the connection open.
+# Errors after which the server keeps the connection open.
 _NOT_FATAL = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 
 
 class Tls(Layer, Protocol):
-    """A layer that also has something to say of its own accord: its handshake."""
+    """A layer that also sends bytes of its own, for its handshake."""
 
     def pending(self) -> bytes:
-        """What has to be sent although nobody called `encode`."""
+        """Bytes to send that do not come from `encode`."""
         ...
 
 
-# What is asked for, and what comes of it ----------------------------------------------------------
+# Configuration and events -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What is to be done before the connection is of use."""
+    """What to negotiate before the connection is usable."""
 
     features: Mapping[str, object] = field(default_factory=dict)
     """Fields of IDENTIFY."""
     auth_secret: bytes = b""
     """Sent if the server requires AUTH."""
     topic: str = ""
-    """With `channel`: what to subscribe to. A producer leaves both empty."""
+    """Topic and channel to subscribe to; empty for a producer."""
     channel: str = ""
     make_tls: Callable[[], Tls] | None = None
-    """Needed where `features` ask for TLS, which is never done without if it is asked for."""
+    """Required if `features` request TLS. If the server offers none, the connection fails."""
     make_compression: Mapping[str, Callable[[int], Layer]] = field(default_factory=dict)
-    """For `snappy` and `deflate`, what makes the layer, given the level that was agreed on."""
+    """Factories of the layers `snappy` and `deflate`, called with the negotiated level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What a server has agreed to. The defaults are those of one that negotiates nothing."""
+    """Negotiated settings. The defaults are for a server without feature negotiation."""
 
     version: str = ""
     max_rdy_count: int = 2500
@@ -93,37 +92,37 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """All that was asked for is in place: commands may be sent."""
+    """The negotiation is complete: commands may be sent."""
 
     agreed: Agreed
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered(Generic[_Message]):
-    """Messages, as `make_message` made them, in the order they came in."""
+    """Results of `make_message`, in the order received."""
 
     messages: list[_Message]
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmed(Generic[_Receipt]):
-    """The publishes that these receipts stand for are stored."""
+    """The publishes of these receipts are stored."""
 
     receipts: list[_Receipt]
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected(Generic[_Receipt]):
-    """The server said no. If the error is fatal it closes the connection next."""
+    """The server sent an error. If it is fatal, the server closes the connection."""
 
     error: ProtocolError
     receipt: _Receipt | None = None
-    """Of the publish that was refused; None if it was something else."""
+    """Receipt of the failed publish; None if another command failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class CloseWait:
-    """The answer to CLS: no further message will come."""
+    """The response to CLS: no more messages follow."""
 
 
 Event: TypeAlias = (
@@ -132,7 +131,7 @@ Event: TypeAlias = (
 
 
 class ClientConnection(Generic[_Message, _Receipt]):
-    """One connection to an nsqd; see the module's docstring."""
+    """One connection to an nsqd, without I/O."""
 
     __slots__ = (
         "_frames",
@@ -154,13 +153,13 @@ class ClientConnection(Generic[_Message, _Receipt]):
         *,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        """`make_message` is given timestamp_ns, attempts, id and body."""
+        """`make_message` is called with timestamp_ns, attempts, id and body."""
         self.agreed = Agreed()
         self._opening = opening
         self._make_message = make_message
         self._frames = FrameReader(frame_bytes_max)
         self._layers = LayerStack()
-        self._tls: Tls | None = None  # the lowest of them
+        self._tls: Tls | None = None  # the lowest layer
         self._outgoing: list[bytes] = []
         self._receipts: deque[_Receipt] = deque()
         self._opened = False
@@ -170,7 +169,7 @@ class ClientConnection(Generic[_Message, _Receipt]):
     # Receiving.
 
     def receive_data(self, data: bytes) -> None:
-        """Take what the server sent. Raises CorruptStreamError if a layer cannot decode it."""
+        """Buffer received bytes. Raises CorruptStreamError if a layer cannot decode them."""
         if self._layers:
             self._layers.receive(data)
             self._read_layers()
@@ -178,9 +177,9 @@ class ClientConnection(Generic[_Message, _Receipt]):
             self._frames.receive_data(data)
 
     def next_event(self) -> Event[_Message, _Receipt] | None:
-        """What the server says next, or None if that is not all here.
+        """The next event, or None if it is incomplete.
 
-        Raises ProtocolError if it does not speak NSQ; the connection is of no use then.
+        Raises ProtocolError if the server does not speak NSQ; the connection is then unusable.
         """
         frames = self._frames
         while True:
@@ -196,17 +195,17 @@ class ClientConnection(Generic[_Message, _Receipt]):
 
     @property
     def unconfirmed(self) -> int:
-        """How many publishes have not been answered."""
+        """Number of publishes without a response."""
         return len(self._receipts)
 
     @property
     def oldest_unconfirmed(self) -> _Receipt | None:
-        """The receipt that will be answered next."""
+        """The receipt to which the next response belongs."""
         return self._receipts[0] if self._receipts else None
 
     def take_unconfirmed(self) -> list[_Receipt]:
-        """The receipts of publishes that have not been answered and, now that the connection is
-        lost, never will be. They may have been stored nevertheless."""
+        """Remove and return the receipts of publishes without a response, after the connection is
+        lost. The server may have stored these publishes."""
         receipts = list(self._receipts)
         self._receipts.clear()
         return receipts
@@ -214,26 +213,26 @@ class ClientConnection(Generic[_Message, _Receipt]):
     # Sending.
 
     def data_to_send(self) -> bytes:
-        """All that waits to be sent; it is forgotten here."""
+        """Remove and return the bytes to send."""
         data = b"".join(self._outgoing)
         self._outgoing.clear()
         return data
 
     def send(self, rendered: bytes) -> None:
-        """A command that is not answered, or several: FIN, REQ, TOUCH, RDY, CLS, NOP."""
+        """Send commands without response to the caller: FIN, REQ, TOUCH, RDY, CLS, NOP."""
         self._outgoing.append(self._layers.encode(rendered) if self._layers else rendered)
 
     def publish(self, rendered: bytes, receipt: _Receipt) -> None:
-        """A PUB, MPUB, DPUB or DMPUB, whose answer will bring back the receipt."""
+        """Send a PUB, MPUB, DPUB or DMPUB; the response returns the receipt."""
         self._receipts.append(receipt)
         self.send(rendered)
 
-    # Within: events.
+    # Events.
 
     def _event_of(self, frame: Frame) -> Event[_Message, _Receipt] | None:
         if isinstance(frame, ErrorFrame):
-            return self._refusal(frame)
-        assert isinstance(frame, Response), "messages have been taken before"
+            return self._rejected(frame)
+        assert isinstance(frame, ResponseFrame), "`next_messages` takes messages"
         if frame.data == b"_heartbeat_":
             self.send(commands.nop())
             return None
@@ -246,18 +245,18 @@ class ClientConnection(Generic[_Message, _Receipt]):
         raise _unexpected("an answer to nothing", frame.data)
 
     def _take_confirmed(self) -> list[_Receipt]:
-        """The oldest receipt, and one more for every further OK that is here already."""
+        """The oldest receipt, and one for each further OK already received."""
         receipts = [self._receipts.popleft()]
         more = self._frames.take_oks(len(self._receipts))
         receipts += [self._receipts.popleft() for _ in range(more)]
         return receipts
 
-    def _refusal(self, frame: ErrorFrame) -> Rejected[_Receipt]:
+    def _rejected(self, frame: ErrorFrame) -> Rejected[_Receipt]:
         fatal = frame.code not in _NOT_FATAL
         receipt = self._receipts.popleft() if fatal and self._receipts else None
         return Rejected(ProtocolError(frame.code, frame.detail, fatal=fatal), receipt)
 
-    # Within: opening.
+    # Opening.
 
     def _continue_opening(self, answer: bytes) -> Opened | None:
         try:
@@ -268,7 +267,7 @@ class ClientConnection(Generic[_Message, _Receipt]):
         return None
 
     def _open(self) -> Generator[None, bytes, None]:
-        """Waits, at each yield, for the next response."""
+        """A coroutine: each yield waits for the next response."""
         opening = self._opening
         features = {"feature_negotiation": True, **opening.features}
         self._outgoing.append(commands.MAGIC)
@@ -277,7 +276,7 @@ class ClientConnection(Generic[_Message, _Receipt]):
         if features.get("tls_v1"):
             if not agreed.tls:
                 raise ProtocolError("E_INVALID", "it offers no TLS, and TLS was asked for")
-            assert opening.make_tls is not None, "TLS was asked for without a way to make it"
+            assert opening.make_tls is not None, "make_tls is missing"
             self._tls = opening.make_tls()
             self._add_layer(self._tls)
             _expect_ok("TLS", (yield))
@@ -305,14 +304,14 @@ class ClientConnection(Generic[_Message, _Receipt]):
             while piece := self._layers.read():
                 self._frames.receive_data(piece)
         finally:
-            # A handshake goes on by reading; and if it fails, the peer is owed an alert.
+            # Reading continues a TLS handshake; if it fails, the alert must be sent.
             if self._tls is not None:
                 self._outgoing.append(self._tls.pending())
 
 
 def _parse_agreed(answer: bytes) -> Agreed:
-    """Raises ProtocolError unless it is the answer to an IDENTIFY."""
-    if answer == b"OK":  # from one that negotiates nothing
+    """Raises ProtocolError if this is not a response to IDENTIFY."""
+    if answer == b"OK":  # no feature negotiation
         return Agreed()
     try:
         fields = json.loads(answer)

@@ -1,53 +1,66 @@
-"""Lines of publishes that have passed every check, and what is read under them.
+"""Fast parsers for PUB, DPUB and FIN, which are nearly all that clients send.
 
-Producers send the same few lines over and over. Where one is met again, only the body behind it has
-to be looked at.
+Producers repeat the same few lines, such as `PUB orders`. A line that has passed all checks is kept
+as a `PublishParser`; when it comes again, only the body after it is parsed. A run of FINs is
+matched by one regular expression or by its length.
 """
 
+import re
 from struct import Struct
 
 from penstock.protocol.buffer import ReceiveBuffer
-from penstock.protocol.events import Publish
+from penstock.protocol.events import Fin, Publish
 
-__all__ = ["LINES_MAX", "NOTHING", "NO_LINE", "REMEMBERED_BYTES_MAX", "PublishLine", "PublishLines"]
+__all__ = [
+    "CACHED_LINE_BYTES_MAX",
+    "FIN_PARSER",
+    "LINES_MAX",
+    "NO_LINE_YET",
+    "NO_PARSER",
+    "CommandCache",
+    "FinParser",
+    "PublishParser",
+    "parse_fin_run",
+]
 
-# How many are remembered. All producers of a server may know thousands of topics between them; and
-# a peer that names ever new ones shall not fill our memory.
+# Maximum cached lines. The producers of one server may use thousands of topics; the limit bounds
+# the memory that a client with ever new topics can take.
 LINES_MAX = 4096
 
-# Nor one that adds to them what we ignore. Names and numbers need 102 bytes at the most.
-REMEMBERED_BYTES_MAX = 128
+# Longer lines are not cached. A name and a number take at most 102 bytes; only ignored parameters
+# make a line longer.
+CACHED_LINE_BYTES_MAX = 128
 
 _int32_at = Struct(">i").unpack_from
 _INT32_BYTES = 4
 
 
-class PublishLine:
-    """The line of a PUB or DPUB."""
+class PublishParser:
+    """Parses publishes that begin with one known PUB or DPUB line."""
 
-    __slots__ = ("_body_at", "_defer_ms", "_head_of", "_size_max", "_topic", "_word", "line")
+    __slots__ = ("_body_at", "_command", "_defer_ms", "_head_of", "_size_max", "_topic", "line")
 
-    def __init__(self, line: bytes, topic: str, word: str, defer_ms: int, size_max: int) -> None:
-        """`size_max` is what a message may have."""
+    def __init__(self, line: bytes, topic: str, command: str, defer_ms: int, size_max: int) -> None:
+        """`size_max` is the maximum size of a message."""
         self.line = line
         head = Struct(f">{len(line)}si")
         self._head_of = head.unpack_from
         self._body_at = head.size
         self._topic = topic
-        self._word = word
+        self._command = command
         self._defer_ms = defer_ms
         self._size_max = size_max
 
-    def maybe_only(self, data: bytes) -> Publish | None:
-        """The message, if `data` is this line, one good message under it, and no more."""
+    def parse_single(self, data: bytes) -> Publish | None:
+        """The message, if `data` is exactly this line and one valid message."""
         body_at, head_of = self._body_at, self._head_of
         size = len(data) - body_at
         if 0 < size <= self._size_max and head_of(data) == (self.line, size):
-            return Publish(self._topic, [data[body_at:]], 1, self._word, self._defer_ms)
+            return Publish(self._topic, [data[body_at:]], 1, self._command, self._defer_ms)
         return None
 
-    def maybe_run(self, buffer: ReceiveBuffer) -> Publish | None:
-        """The messages that come next, as many as are complete and well-formed under this line."""
+    def parse_run(self, buffer: ReceiveBuffer) -> Publish | None:
+        """All complete, valid messages at the start of the buffer that follow this line."""
         data, end, stop = buffer.data, len(buffer.data), buffer.start
         line, body_at, size_max = self.line, self._body_at, self._size_max
         bodies: list[bytes] = []
@@ -60,24 +73,65 @@ class PublishLine:
         if not bodies:
             return None
         buffer.start = stop
-        return Publish(self._topic, bodies, len(bodies), self._word, self._defer_ms)
+        return Publish(self._topic, bodies, len(bodies), self._command, self._defer_ms)
 
 
-# Under these no message is good.
-NO_LINE = PublishLine(b"", "", "", 0, size_max=0)
-"""None has been met yet."""
-NOTHING = PublishLine(b"", "", "", 0, size_max=0)
-"""Whatever comes, it has to be looked at more closely."""
+# Sentinels that match nothing.
+NO_LINE_YET = PublishParser(b"", "", "", 0, size_max=0)
+"""The connection has not sent a PUB or DPUB."""
+NO_PARSER = PublishParser(b"", "", "", 0, size_max=0)
+"""Fast parsing is off: the next bytes need the general parser."""
 
 
-class PublishLines(dict[bytes, PublishLine]):
-    """Those that have been met, by their bytes. One may serve all connections that have the same
-    limits."""
+class CommandCache(dict[bytes, PublishParser]):
+    """Parsers of known PUB and DPUB lines, by line. Connections with the same limits share one."""
 
-    def remember(self, line: PublishLine) -> None:
-        """It has passed every check; if there are too many, the oldest is forgotten."""
-        if len(line.line) > REMEMBERED_BYTES_MAX:
+    def add(self, parser: PublishParser) -> None:
+        """Add the parser of a line that has passed all checks; drops the oldest if full."""
+        if len(parser.line) > CACHED_LINE_BYTES_MAX:
             return
         if len(self) >= LINES_MAX:
             del self[next(iter(self))]
-        self[line.line] = line
+        self[parser.line] = parser
+
+
+# nsqd's message ids are lowercase hex; FINs with any other id take the general parser.
+_FIN_RUN = re.compile(rb"(?:FIN [0-9a-f]{16}+\n)++")
+_FIN_BYTES = len(b"FIN 0123456789abcdef\n")
+
+
+class FinParser:
+    """Parses FINs in a state in which FIN is allowed."""
+
+    __slots__ = ()
+    line = b"FIN "
+
+    def parse_single(self, data: bytes) -> Fin | None:
+        """The FINs, if `data` contains nothing else."""
+        if data[:4] != self.line:
+            return None
+        if len(data) == _FIN_BYTES and data.endswith(b"\n") and (only := data[4:20]).isalnum():
+            return Fin([only])
+        count, rest = divmod(len(data), _FIN_BYTES)
+        if rest or data[_FIN_BYTES - 1 :: _FIN_BYTES] != b"\n" * count:
+            return None
+        ids = _split_fins(data)
+        # If there are as many ids as newlines and every newline is at its place, then every id has
+        # 16 bytes. Saves a check per id.
+        return Fin(ids) if len(ids) == count and b"".join(ids).isalnum() else None
+
+
+FIN_PARSER = FinParser()
+
+
+def parse_fin_run(buffer: ReceiveBuffer) -> Fin | None:
+    """The consecutive FINs at the start of the buffer."""
+    run = _FIN_RUN.match(buffer.data, buffer.start)
+    if run is None:
+        return None
+    buffer.start = run.end()
+    return Fin(_split_fins(run[0]))
+
+
+def _split_fins(run: bytes) -> list[bytes]:
+    return run[len(b"FIN ") : -len(b"\n")].split(b"\nFIN ")

@@ -1,7 +1,6 @@
-"""What a client sends: each function renders one command.
+"""Commands, which a client sends: one function renders one command.
 
-Arguments are taken as they are. A name that is not valid, or a message over the server's limits, is
-for the server to refuse.
+Arguments are not checked; the server rejects invalid names and messages above its limits.
 """
 
 import json
@@ -33,17 +32,17 @@ MAGIC = b"  V2"
 
 
 def identify(features: Mapping[str, object]) -> bytes:
-    """Who we are and what we would negotiate, as JSON."""
+    """Client metadata and features to negotiate."""
     return b"IDENTIFY\n" + _sized(json.dumps(features, separators=(",", ":")).encode())
 
 
 def auth(secret: bytes) -> bytes:
-    """The secret that the auth servers are asked about."""
+    """The secret for the auth servers."""
     return b"AUTH\n" + _sized(secret)
 
 
 def sub(topic: str, channel: str) -> bytes:
-    """Become a consumer."""
+    """Subscribe to a channel."""
     return f"SUB {topic} {channel}\n".encode()
 
 
@@ -53,52 +52,52 @@ def pub(topic: str, body: bytes) -> bytes:
 
 
 def dpub(topic: str, defer_ms: int, body: bytes) -> bytes:
-    """Publish one message, to be delivered later."""
+    """Publish one deferred message."""
     return f"DPUB {topic} {defer_ms}\n".encode() + _sized(body)
 
 
 def mpub(topic: str, bodies: Sequence[bytes]) -> bytes:
-    """Publish several messages at once."""
+    """Publish several messages."""
     return f"MPUB {topic}\n".encode() + _sized(_multi_body(bodies))
 
 
 def dmpub(topic: str, defer_ms: int, bodies: Sequence[bytes]) -> bytes:
-    """Publish several messages at once, to be delivered later. Only Penstock knows this one."""
+    """Publish several deferred messages. An extension of Penstock."""
     return f"DMPUB {topic} {defer_ms}\n".encode() + _sized(_multi_body(bodies))
 
 
 def rdy(count: int) -> bytes:
-    """Allow `count` messages in flight."""
+    """Set the maximum number of messages in flight."""
     return b"RDY %d\n" % count
 
 
 def fin(message_id: bytes) -> bytes:
-    """The message is done with."""
+    """Finish a message."""
     return b"FIN %b\n" % message_id
 
 
 def fins(message_ids: Sequence[bytes]) -> bytes:
-    """These messages, one at least, are done with: a FIN for each."""
+    """Finish messages, at least one: a FIN for each."""
     return b"FIN " + b"\nFIN ".join(message_ids) + b"\n"
 
 
 def req(message_id: bytes, delay_ms: int) -> bytes:
-    """Deliver the message again, after a delay."""
+    """Requeue a message."""
     return b"REQ %b %d\n" % (message_id, delay_ms)
 
 
 def touch(message_id: bytes) -> bytes:
-    """Start the message's timeout again."""
+    """Restart the timeout of a message."""
     return b"TOUCH %b\n" % message_id
 
 
 def cls() -> bytes:
-    """Want no further messages."""
+    """Stop deliveries."""
     return b"CLS\n"
 
 
 def nop() -> bytes:
-    """Be alive: the answer to a heartbeat."""
+    """The response to a heartbeat."""
     return b"NOP\n"
 
 

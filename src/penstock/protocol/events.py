@@ -1,107 +1,149 @@
-"""What a client asked for: the events that `ServerConnection.next_event` gives out.
+"""Types at the interface of `ServerConnection`: its limits, its states, and the events it returns.
 
-The batch is the unit. A run of FINs is one event, and so is a run of publishes to one topic: what a
-driver pays per event is spread over as many messages as one read brought. Everything here has been
-checked as far as the bytes alone allow; whether the message is in flight, the topic is being
-deleted or the client is authorised is the broker's to say.
+The parser groups commands: a run of FINs is one event, and so is a run of publishes to one topic.
+The cost per event is thus shared by all messages of one read. An event has passed all checks that
+need only its bytes. The broker checks the rest: whether the message is in flight, whether the topic
+is being deleted, whether the client is authorised.
 
-They are msgspec's structs because those are made three times as fast as dataclasses. Those that
-come in thousands are unknown to the garbage collector: nothing that they hold leads back to them.
+Events are msgspec structs because these are created three times as fast as dataclasses. The two
+most frequent are not tracked by the garbage collector (gc=False): they cannot be part of a cycle.
 """
 
+from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeAlias
 
 from msgspec import Struct
 
 __all__ = [
+    "LINE_BYTES_MAX",
     "Auth",
     "Cls",
     "Event",
     "Fin",
     "Identify",
+    "Limits",
     "Nop",
     "Publish",
     "Rdy",
     "Req",
+    "State",
     "Sub",
     "TopicNamed",
     "Touch",
 ]
 
+# The reference reads lines into a buffer of this size, the newline included.
+LINE_BYTES_MAX = 16 * 1024
+
+# Minimum size of a message in a multi-publish: its size field and one byte.
+_MULTI_ENTRY_BYTES_MIN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The server's limits on client requests. The defaults are the reference's."""
+
+    max_msg_size: int = 1024 * 1024
+    max_body_size: int = 5 * 1024 * 1024
+    max_rdy_count: int = 2500
+    max_req_timeout_ms: int = 60 * 60 * 1000
+    max_defer_timeout_ms: int = 60 * 60 * 1000
+
+    @property
+    def max_messages(self) -> int:
+        """Maximum messages in one multi-publish."""
+        return (self.max_body_size - 4) // _MULTI_ENTRY_BYTES_MIN
+
+
+class State(IntEnum):
+    """State of a connection: INIT --SUB--> SUBSCRIBED --CLS--> CLOSING.
+
+    A producer stays in INIT: IDENTIFY, AUTH and publishes do not change the state. `/stats` reports
+    these numbers.
+    """
+
+    INIT = 0
+    DISCONNECTED = 1
+    CONNECTED = 2
+    SUBSCRIBED = 3
+    CLOSING = 4
+
 
 class Publish(Struct, gc=False):
-    """Messages for one topic, from one or several commands; each command is owed an OK."""
+    """Messages for one topic, from one or more commands."""
 
     topic: str
     bodies: list[bytes]
     oks: int
-    """How many commands these are, so how many times OK is to be sent."""
-    word: str
-    """The command: PUB, MPUB, DPUB or DMPUB. Error codes and texts name it."""
+    """Number of commands, each of which is answered with OK."""
+    command: str
+    """PUB, MPUB, DPUB or DMPUB, for error codes and texts."""
     defer_ms: int = 0
 
 
 class TopicNamed(Struct):
-    """A multi-publish has named its topic, and its body is not all here or not valid.
+    """A multi-publish has named its topic, but its body is incomplete or invalid.
 
     The reference checks authorisation and creates the topic before it reads the body. The
-    `Publish`, or the error, follows.
+    `Publish` or the error follows.
     """
 
     topic: str
-    word: str
+    command: str
 
 
 class Fin(Struct, gc=False):
-    """Messages that are done with."""
+    """Finish messages."""
 
     ids: list[bytes]
 
 
 class Req(Struct):
-    """A message to be delivered again, after a delay that is already within the limit."""
+    """Requeue a message."""
 
     id: bytes
     delay_ms: int
     clamped: bool = False
-    """Whether the client asked for more than `max_req_timeout_ms`."""
+    """Whether the client requested more than `max_req_timeout_ms`, to which `delay_ms` was cut."""
 
 
 class Touch(Struct):
-    """A message whose timeout starts again."""
+    """Restart the timeout of a message."""
 
     id: bytes
 
 
 class Sub(Struct):
-    """The connection becomes a consumer."""
+    """Subscribe to a channel."""
 
     topic: str
     channel: str
 
 
 class Rdy(Struct):
-    """How many messages may be in flight to this consumer at once."""
+    """Set the maximum number of messages in flight to this consumer."""
 
     count: int
 
 
 class Cls(Struct):
-    """The consumer wants no further messages."""
+    """Stop deliveries to this consumer."""
 
 
 class Nop(Struct):
-    """A sign of life. Also given for an RDY after CLS, which is ignored."""
+    """No operation, as a response to a heartbeat. Also returned for an RDY after CLS, which is
+    ignored."""
 
 
 class Identify(Struct):
-    """Who the client is and what it would negotiate: see `penstock.protocol.identify`."""
+    """Client metadata and features to negotiate, as JSON: see `penstock.protocol.identify`."""
 
     body: bytes
 
 
 class Auth(Struct):
-    """The secret that the auth servers are asked about."""
+    """The secret to send to the auth servers."""
 
     secret: bytes
 

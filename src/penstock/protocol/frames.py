@@ -1,4 +1,4 @@
-"""Frames: all that a server sends. Rendered for the server, and read for the client.
+"""Frames, which a server sends: rendering for the server, parsing for the client.
 
     [int32 size of what follows][int32 type][data]
 
@@ -6,9 +6,9 @@
     type 1, error      data = `CODE detail`
     type 2, message    data = [int64 timestamp ns][uint16 attempts][16 bytes id][body]
 
-Integers are big-endian; an id is 16 hex digits. A message is rendered once, when it is published,
-and those bytes are what is stored and delivered; the functions that look into a frame read them in
-place. They trust the frame: it is one that was rendered here.
+Integers are big-endian; an id is 16 hex digits. A message is rendered once, when it is published;
+these bytes are stored and delivered. The functions that read fields of a frame do not validate it:
+they are for frames that were rendered here.
 """
 
 import struct
@@ -20,8 +20,8 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from penstock.common.errors import ProtocolError
+from penstock.common.go_text import to_bytes, verbatim
 from penstock.protocol.buffer import ReceiveBuffer
-from penstock.protocol.text import to_bytes, verbatim
 
 __all__ = [
     "CLOSE_WAIT",
@@ -35,8 +35,8 @@ __all__ = [
     "ErrorFrame",
     "Frame",
     "FrameReader",
-    "Message",
-    "Response",
+    "MessageFrame",
+    "ResponseFrame",
     "attempts",
     "body",
     "error",
@@ -54,8 +54,8 @@ FRAME_RESPONSE = 0
 FRAME_ERROR = 1
 FRAME_MESSAGE = 2
 
-# What a client accepts at most, unless it says otherwise: a server may allow larger messages than
-# the default of 1 MiB, but a size beyond this is more likely not NSQ at all.
+# Default maximum for a client. A server may allow messages larger than the default of 1 MiB, but a
+# size above this more likely means that the server does not speak NSQ.
 FRAME_BYTES_MAX = 64 * 1024 * 1024
 
 _SIZE_AND_TYPE = Struct(">ii")
@@ -82,12 +82,11 @@ _MESSAGE_DATA = Struct(">qH16s")
 
 
 def response(data: bytes) -> bytes:
-    """A response frame."""
     return _SIZE_AND_TYPE.pack(len(data) + _TYPE_BYTES, FRAME_RESPONSE) + data
 
 
 def error(err: ProtocolError) -> bytes:
-    """An error frame: `CODE detail`, or the code alone."""
+    """An error frame: `CODE detail`, or only the code."""
     data = to_bytes(str(err))
     return _SIZE_AND_TYPE.pack(len(data) + _TYPE_BYTES, FRAME_ERROR) + data
 
@@ -99,17 +98,16 @@ HEARTBEAT = response(b"_heartbeat_")
 
 # Messages -----------------------------------------------------------------------------------------
 
-# Turning a number into digits costs nearly as much as all the rest of a frame. So in a larger batch
-# the last three digits of an id come from a table, and the others are formatted once for those that
-# share them.
+# Formatting an id costs nearly as much as the rest of a frame. In larger batches the last three
+# digits come from a table, and the others are formatted once per 4096 ids.
 _SMALL_BATCH_MAX = 6
 _COUNTING_DIGITS = [b"%03x" % number for number in range(4096)]
 _BATCH_HEADER = Struct(">iiqH13s3s")
 
 
 def render_messages(bodies: Sequence[bytes], first_id: int, timestamp_ns: int) -> list[bytes]:
-    """The frames of new messages, at their first attempt, whose ids count up from `first_id`."""
-    if len(bodies) == 1:  # as most are: the loop would be a quarter of it
+    """Frames of new messages (attempt 1) with consecutive ids from `first_id`."""
+    if len(bodies) == 1:  # the usual case: skipping the loop saves a quarter of the time
         size = len(bodies[0]) + _BODY_OVERHEAD
         header = _pack_header(size, FRAME_MESSAGE, timestamp_ns, 1, hexlify(first_id.to_bytes(8)))
         return [header + bodies[0]]
@@ -141,7 +139,6 @@ def _render_many(bodies: Sequence[bytes], first_id: int, timestamp_ns: int) -> l
 
 
 def message_id(frame: bytes) -> bytes:
-    """The id of a message frame."""
     return frame[18:34]
 
 
@@ -149,14 +146,14 @@ _id_of = itemgetter(slice(18, 34))
 
 
 def message_ids(frames: Sequence[bytes]) -> list[bytes]:
-    """The ids of message frames."""
     return list(map(_id_of, frames))
 
 
 def ids_to_ints(ids: Sequence[bytes]) -> tuple[int, ...]:
-    """The numbers that ids spell, all at once.
+    """Convert ids to integers, all in one call.
 
-    Raises ValueError unless every id is 16 lowercase hex digits, so that no two ids are one number.
+    Raises ValueError unless every id is 16 lowercase hex digits: uppercase digits would allow two
+    ids for one number.
     """
     digits = b"".join(ids)
     try:
@@ -169,18 +166,18 @@ def ids_to_ints(ids: Sequence[bytes]) -> tuple[int, ...]:
 
 
 def attempts(frame: bytes) -> int:
-    """How many times the message has been delivered, this frame included."""
+    """Number of deliveries, including this one."""
     number: int = _ATTEMPTS.unpack_from(frame, _ATTEMPTS_AT)[0]
     return number
 
 
 def with_attempts(frame: bytes, attempts: int) -> bytes:
-    """The same message at another delivery. The count wraps at 65536, as the wire's does."""
+    """The frame with another number of attempts, which wraps at 65536 as in the reference."""
     return frame[:_ATTEMPTS_AT] + _ATTEMPTS.pack(attempts & 0xFFFF) + frame[_ID_AT:]
 
 
 def timestamp_ns(frame: bytes) -> int:
-    """When the message was published."""
+    """Time of the publish."""
     number: int = _TIMESTAMP.unpack_from(frame, _TIMESTAMP_AT)[0]
     return number
 
@@ -189,36 +186,35 @@ _timestamp_of = itemgetter(slice(8, 16))
 
 
 def timestamp_counts(frames: Iterable[bytes]) -> list[tuple[int, int]]:
-    """At which times how many of the messages were published: the same for a batch of them."""
+    """(timestamp, number of frames) for each distinct timestamp; a batch shares one."""
     counts = Counter(map(_timestamp_of, frames))
     timestamps_ns = struct.unpack(f">{len(counts)}q", b"".join(counts))
     return list(zip(timestamps_ns, counts.values(), strict=True))
 
 
 def body(frame: bytes) -> bytes:
-    """What the producer sent."""
     return frame[MESSAGE_HEADER_BYTES:]
 
 
-# The client's side --------------------------------------------------------------------------------
+# Parsing, for clients -----------------------------------------------------------------------------
 
 
-class Response(NamedTuple):
-    """A command's answer, or a heartbeat."""
+class ResponseFrame(NamedTuple):
+    """The response to a command, or a heartbeat."""
 
     data: bytes
 
 
 class ErrorFrame(NamedTuple):
-    """A command was refused. Unless the code is one of the three that are not fatal, the server
-    closes the connection next."""
+    """A command failed. The server then closes the connection, unless the code is E_FIN_FAILED,
+    E_REQ_FAILED or E_TOUCH_FAILED."""
 
     code: str
     detail: str
 
 
-class Message(NamedTuple):
-    """A delivery."""
+class MessageFrame(NamedTuple):
+    """A delivered message."""
 
     timestamp_ns: int
     attempts: int
@@ -226,13 +222,13 @@ class Message(NamedTuple):
     body: bytes
 
 
-Frame: TypeAlias = Response | ErrorFrame | Message
+Frame: TypeAlias = ResponseFrame | ErrorFrame | MessageFrame
 
 _Made = TypeVar("_Made")
 
 
 class FrameReader:
-    """A server's bytes in, frames out. After an error it is of no further use."""
+    """Parser of a server's bytes. It cannot be used after an error."""
 
     __slots__ = ("_buffer", "_size_max")
 
@@ -241,13 +237,13 @@ class FrameReader:
         self._size_max = size_max
 
     def receive_data(self, data: bytes) -> None:
-        """Take what the server sent."""
+        """Buffer received bytes."""
         self._buffer.append(data)
 
     def next_frame(self) -> Frame | None:
-        """The next frame, or None if it is not all here.
+        """The next frame, or None if it is incomplete.
 
-        Raises ProtocolError if these bytes are not frames.
+        Raises ProtocolError if the bytes are not frames.
         """
         buffer = self._buffer
         if not buffer.is_ready():
@@ -260,7 +256,7 @@ class FrameReader:
         size, kind = _SIZE_AND_TYPE.unpack_from(data, start)
         if not _TYPE_BYTES <= size <= self._size_max:
             if data[start : start + _TYPE_BYTES] == b"HTTP":
-                raise _not_a_frame("it is HTTP, which has another port")  # 4151 for 4150
+                raise _not_a_frame("it is HTTP, which has another port")  # 4151 instead of 4150
             raise _not_a_frame(f"size {size} out of range {_TYPE_BYTES}-{self._size_max}")
         stop = start + _SIZE_BYTES + size
         if stop > len(data):
@@ -270,10 +266,11 @@ class FrameReader:
         return _parse_frame(kind, data[data_at:stop])
 
     def next_messages(self, make: Callable[[int, int, bytes, bytes], _Made]) -> list[_Made]:
-        """The deliveries that come next, each as `make(timestamp_ns, attempts, id, body)`.
+        """The consecutive messages that are next, as results of `make(timestamp_ns, attempts, id,
+        body)`.
 
-        The run ends before a frame of another kind, and before one that is not all here or not
-        sound: those are for `next_frame`.
+        Stops before a frame of another type, an incomplete frame and an invalid one: `next_frame`
+        handles these.
         """
         buffer = self._buffer
         if not buffer.is_ready():
@@ -294,7 +291,7 @@ class FrameReader:
         return made
 
     def take_oks(self, count_max: int) -> int:
-        """How many OKs come next, one after the other; they are taken."""
+        """Remove the consecutive OKs that are next; returns their number."""
         buffer = self._buffer
         if not buffer.is_ready():
             return 0
@@ -306,7 +303,7 @@ class FrameReader:
         return count
 
     def take_unread(self) -> bytes:
-        """Hand over what was received and not parsed, when TLS or compression begins."""
+        """Remove and return the unparsed bytes, when TLS or compression starts."""
         return self._buffer.take_all()
 
 
@@ -315,9 +312,9 @@ def _parse_frame(kind: int, data: bytes) -> Frame:
         if len(data) < _MESSAGE_DATA.size:
             raise _not_a_frame(f"message of {len(data)} bytes is too short")
         timestamp, attempt, message_id = _MESSAGE_DATA.unpack_from(data)
-        return Message(timestamp, attempt, message_id, data[_MESSAGE_DATA.size :])
+        return MessageFrame(timestamp, attempt, message_id, data[_MESSAGE_DATA.size :])
     if kind == FRAME_RESPONSE:
-        return Response(data)
+        return ResponseFrame(data)
     if kind == FRAME_ERROR:
         code, _, detail = verbatim(data).partition(" ")
         return ErrorFrame(code, detail)

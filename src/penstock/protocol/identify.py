@@ -1,7 +1,7 @@
-"""IDENTIFY: what a client says of itself, and what the two sides agree on.
+"""IDENTIFY: client metadata and feature negotiation.
 
-`negotiate` decides, and changes nothing: the TLS and the compression it grants are for the driver
-to put in place, once the answer has gone out in clear.
+`negotiate` only computes the result. The driver starts the granted TLS and compression after it has
+sent the response.
 """
 
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 
 from penstock import NSQ_VERSION
 from penstock.common.errors import ProtocolError
-from penstock.common.go_struct import (
+from penstock.common.go_json import (
     Convert,
     as_bool,
     as_int32,
     as_int64,
     as_string,
     read_fields,
-    write_fields,
+    to_json,
 )
 
 __all__ = ["IdentifyRequest", "Negotiated", "ServerOffer", "negotiate", "parse_identify"]
@@ -27,13 +27,13 @@ _OUTPUT_BUFFER_SIZE_MIN = 64
 _SAMPLE_RATE_MAX = 99
 _DEFLATE_LEVEL_DEFAULT = 6
 
-# In the fields that a client may leave to the server, this switches the feature off.
+# Value of a field that disables the feature.
 _OFF = -1
 
 
 @dataclass(frozen=True, slots=True)
 class IdentifyRequest:
-    """The fields of an IDENTIFY, under their names on the wire. Times are milliseconds."""
+    """The fields of IDENTIFY, with the protocol's names. Times are in milliseconds."""
 
     client_id: str = ""
     hostname: str = ""
@@ -54,8 +54,8 @@ class IdentifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class ServerOffer:
-    """What the server has to offer and where its limits are. The defaults are the reference's, but
-    TLS and compression are offered only by a server that says so."""
+    """The server's settings and limits. The defaults are the reference's, except that TLS and
+    compression are off."""
 
     version: str = NSQ_VERSION
     max_rdy_count: int = 2500
@@ -76,8 +76,8 @@ class ServerOffer:
     topology_region: str = ""
     topology_zone: str = ""
 
-    def unasked(self) -> "Negotiated":
-        """What holds on a connection that has not sent IDENTIFY."""
+    def defaults(self) -> "Negotiated":
+        """Settings of a connection that has not sent IDENTIFY."""
         return Negotiated(
             heartbeat_interval_ms=self.heartbeat_interval_ms,
             msg_timeout_ms=self.msg_timeout_ms,
@@ -88,18 +88,18 @@ class ServerOffer:
 
 @dataclass(frozen=True, slots=True)
 class Negotiated:
-    """What holds on a connection."""
+    """Settings of a connection."""
 
     heartbeat_interval_ms: int | None
-    """None: there are no heartbeats, no read deadline, and SUB is refused."""
+    """None: no heartbeats and no read deadline; SUB is rejected."""
     msg_timeout_ms: int
     output_buffer_size: int
     output_buffer_timeout_ms: int
-    """0: nothing is flushed for having waited long."""
+    """0: no flush by time."""
     sample_rate: int = 0
-    """Percentage of messages to deliver; 0 for all of them."""
+    """Percentage of messages to deliver; 0 for all."""
     tls: bool = False
-    """These three: to be put in place now, after the answer."""
+    """tls, snappy and deflate: to be started after the response is sent."""
     snappy: bool = False
     deflate: bool = False
     deflate_level: int = _DEFLATE_LEVEL_DEFAULT
@@ -116,12 +116,12 @@ class Negotiated:
 def negotiate(
     request: IdentifyRequest, offer: ServerOffer, current: Negotiated | None = None
 ) -> tuple[Negotiated, bytes]:
-    """What holds from now on, and the data of the response that says so.
+    """The new settings of the connection, and the response data.
 
-    `current` is what an earlier IDENTIFY has brought about: what the client leaves open stays as it
-    was then. Raises ProtocolError for a value out of range, and for two compressions at once.
+    `current` is the result of an earlier IDENTIFY, from which fields that the client leaves unset
+    are taken. Raises ProtocolError for a value out of range or two compressions at once.
     """
-    agreed = _settings(request, offer, current or offer.unasked())
+    agreed = _settings(request, offer, current or offer.defaults())
     if not request.feature_negotiation:
         return agreed, b"OK"
     agreed = _with_features(agreed, request, offer)
@@ -129,12 +129,12 @@ def negotiate(
 
 
 def _settings(request: IdentifyRequest, offer: ServerOffer, current: Negotiated) -> Negotiated:
-    # The order is the order in which mistakes are reported.
+    # In the order in which the reference reports errors.
     heartbeat_interval_ms = _heartbeat_interval_ms(request, offer, current)
     buffer_timeout_ms = _output_buffer_timeout_ms(request, offer, current)
     buffer_size = _output_buffer_size(request, offer, current)
     if not 0 <= request.sample_rate <= _SAMPLE_RATE_MAX:
-        raise _invalid("sample rate", request.sample_rate)
+        raise _out_of_range("sample rate", request.sample_rate)
     return Negotiated(
         heartbeat_interval_ms=heartbeat_interval_ms,
         msg_timeout_ms=_msg_timeout_ms(request, offer, current),
@@ -152,47 +152,47 @@ def _settings(request: IdentifyRequest, offer: ServerOffer, current: Negotiated)
 def _heartbeat_interval_ms(
     request: IdentifyRequest, offer: ServerOffer, current: Negotiated
 ) -> int | None:
-    asked = request.heartbeat_interval
-    if asked == _OFF:
+    requested = request.heartbeat_interval
+    if requested == _OFF:
         return None
-    if asked == 0:
+    if requested == 0:
         return current.heartbeat_interval_ms
-    if not _HEARTBEAT_INTERVAL_MS_MIN <= asked <= offer.max_heartbeat_interval_ms:
-        raise _invalid("heartbeat interval", asked)
-    return asked
+    if not _HEARTBEAT_INTERVAL_MS_MIN <= requested <= offer.max_heartbeat_interval_ms:
+        raise _out_of_range("heartbeat interval", requested)
+    return requested
 
 
 def _output_buffer_timeout_ms(
     request: IdentifyRequest, offer: ServerOffer, current: Negotiated
 ) -> int:
-    asked = request.output_buffer_timeout
-    if asked == _OFF:
+    requested = request.output_buffer_timeout
+    if requested == _OFF:
         return 0
-    if asked == 0:
+    if requested == 0:
         return current.output_buffer_timeout_ms
-    if not offer.min_output_buffer_timeout_ms <= asked <= offer.max_output_buffer_timeout_ms:
-        raise _invalid("output buffer timeout", asked)
-    return asked
+    if not offer.min_output_buffer_timeout_ms <= requested <= offer.max_output_buffer_timeout_ms:
+        raise _out_of_range("output buffer timeout", requested)
+    return requested
 
 
 def _output_buffer_size(request: IdentifyRequest, offer: ServerOffer, current: Negotiated) -> int:
-    asked = request.output_buffer_size
-    if asked == _OFF:
+    requested = request.output_buffer_size
+    if requested == _OFF:
         return 1
-    if asked == 0:
+    if requested == 0:
         return current.output_buffer_size
-    if not _OUTPUT_BUFFER_SIZE_MIN <= asked <= offer.max_output_buffer_size:
-        raise _invalid("output buffer size", asked)
-    return asked
+    if not _OUTPUT_BUFFER_SIZE_MIN <= requested <= offer.max_output_buffer_size:
+        raise _out_of_range("output buffer size", requested)
+    return requested
 
 
 def _msg_timeout_ms(request: IdentifyRequest, offer: ServerOffer, current: Negotiated) -> int:
-    asked = request.msg_timeout
-    if asked == 0:
+    requested = request.msg_timeout
+    if requested == 0:
         return current.msg_timeout_ms
-    if not _MSG_TIMEOUT_MS_MIN <= asked <= offer.max_msg_timeout_ms:
-        raise _invalid("msg timeout", asked)
-    return asked
+    if not _MSG_TIMEOUT_MS_MIN <= requested <= offer.max_msg_timeout_ms:
+        raise _out_of_range("msg timeout", requested)
+    return requested
 
 
 def _with_features(agreed: Negotiated, request: IdentifyRequest, offer: ServerOffer) -> Negotiated:
@@ -215,7 +215,7 @@ def _with_features(agreed: Negotiated, request: IdentifyRequest, offer: ServerOf
 
 def _response(agreed: Negotiated, offer: ServerOffer) -> bytes:
     # The order of the keys is the reference's.
-    return write_fields(
+    return to_json(
         {
             "max_rdy_count": offer.max_rdy_count,
             "version": offer.version,
@@ -236,7 +236,7 @@ def _response(agreed: Negotiated, offer: ServerOffer) -> bytes:
     )
 
 
-def _invalid(noun: str, value: int) -> ProtocolError:
+def _out_of_range(noun: str, value: int) -> ProtocolError:
     return ProtocolError("E_BAD_BODY", f"IDENTIFY {noun} ({value}) is invalid")
 
 
@@ -244,7 +244,7 @@ def _invalid(noun: str, value: int) -> ProtocolError:
 
 
 def parse_identify(body: bytes) -> IdentifyRequest:
-    """The request in an IDENTIFY's body. Raises ProtocolError if it is not one."""
+    """Parse the body of an IDENTIFY. Raises ProtocolError."""
     try:
         return IdentifyRequest(**read_fields(body, _FIELDS))
     except ValueError:

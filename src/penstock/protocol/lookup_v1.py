@@ -1,36 +1,45 @@
-"""nsqlookupd's V1 protocol, as nsqd speaks it: commands out, responses in.
+"""nsqlookupd's V1 protocol, both sides: nsqd's commands and the parser of responses; nsqlookupd's
+`LookupServerConnection` and its events.
 
-A connection begins with `MAGIC`. Commands are lines, IDENTIFY's followed by a sized JSON body; each
-is answered, in order, by
+A connection begins with `MAGIC`. Commands are lines; IDENTIFY is followed by a sized JSON body. The
+server answers each command, in order, with
 
     4 bytes, big-endian    size of the data
     data                   `OK`, a JSON object, or an error
 
-with nothing to tell an error from other data but its text: `ResponseReader` does. An error is the
-last thing that the server says, but for E_REGISTER_FAILED.
+Only the text distinguishes an error from other data. After an error the server closes the
+connection, except after E_REGISTER_FAILED.
 
-Two things are our own. `ping(draining=True)` tells a Penstock nsqlookupd that this nsqd takes no
-more messages; another one ignores what follows the word, and answers as ever. E_REGISTER_FAILED is
-what a Penstock nsqlookupd answers when it has as many names as it may have; a stock nsqd does not
-look at the answer to a REGISTER, and goes on.
-
-The other side of all this is `penstock.protocol.lookup_server`.
+Penstock adds two things. `ping(draining=True)` tells nsqlookupd that this nsqd accepts no more
+messages; the reference ignores parameters of PING. E_REGISTER_FAILED is the response to a REGISTER
+when the limit on names is reached; the reference's nsqd ignores responses to REGISTER.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from struct import Struct
+from typing import Any, TypeAlias
 
 from penstock.common.errors import ProtocolError
-from penstock.common.go_struct import write_fields
+from penstock.common.go_json import Convert, as_int64, as_string, read_fields, to_json
+from penstock.common.go_text import to_bytes, verbatim
+from penstock.common.names import maybe_name
 from penstock.protocol.buffer import ReceiveBuffer
-from penstock.protocol.text import to_bytes, verbatim
+from penstock.protocol.events import LINE_BYTES_MAX
 
 __all__ = [
     "DRAINING",
     "MAGIC",
     "OK",
+    "Event",
+    "IdentifyPeer",
+    "LookupServerConnection",
+    "NsqdInfo",
+    "Ping",
+    "Register",
     "ResponseReader",
+    "Unregister",
     "error",
     "identify",
     "ping",
@@ -45,34 +54,37 @@ MAGIC = b"  V1"
 
 DRAINING = b"draining"
 
-# The largest response is the server's own IDENTIFY, some hundred bytes; an error may repeat a line.
+# The largest regular response is that to IDENTIFY, a few hundred bytes; an error may repeat a line.
 RESPONSE_BYTES_MAX = 64 * 1024
+
+# nsqd's IDENTIFY takes about 200 bytes. The reference allocates any size.
+IDENTIFY_BYTES_MAX = 64 * 1024
 
 _SIZE = Struct(">i")
 _REGISTER_FAILED = "E_REGISTER_FAILED"
 _ERROR = re.compile(rb"E_[A-Z_]+(?= |\Z)")
 
 
-# Commands -----------------------------------------------------------------------------------------
+# Client: commands ---------------------------------------------------------------------------------
 
 
 def identify(peer: Mapping[str, object]) -> bytes:
-    """Who we are. nsqlookupd insists on `broadcast_address`, `tcp_port`, `http_port`, `version`."""
-    return b"IDENTIFY\n" + response(write_fields(peer))
+    """IDENTIFY. Required fields: `broadcast_address`, `tcp_port`, `http_port`, `version`."""
+    return b"IDENTIFY\n" + response(to_json(dict(peer)))
 
 
 def register(topic: str, channel: str = "") -> bytes:
-    """We have this topic, or this channel of it, which implies the topic."""
+    """Register this nsqd for a topic, and for a channel of it if given."""
     return _line("REGISTER", topic, channel)
 
 
 def unregister(topic: str, channel: str = "") -> bytes:
-    """We have this channel no more, or this topic, with all of its channels."""
+    """Unregister this nsqd from a channel, or from a topic with all its channels."""
     return _line("UNREGISTER", topic, channel)
 
 
 def ping(*, draining: bool = False) -> bytes:
-    """We are still here; and, while that is so, draining."""
+    """Heartbeat; `draining` must be repeated in each one."""
     return b"PING " + DRAINING + b"\n" if draining else b"PING\n"
 
 
@@ -80,29 +92,29 @@ def _line(*words: str) -> bytes:
     return " ".join(filter(None, words)).encode() + b"\n"
 
 
-# Responses ----------------------------------------------------------------------------------------
+# Client: responses --------------------------------------------------------------------------------
 
 
 def response(data: bytes) -> bytes:
-    """Data after its size."""
+    """A response: the size, then the data."""
     return _SIZE.pack(len(data)) + data
 
 
 def register_failed(reason: Exception) -> ProtocolError:
-    """The one error after which a connection goes on."""
+    """The only error that does not close the connection."""
     return ProtocolError(_REGISTER_FAILED, f"REGISTER failed {reason}", fatal=False)
 
 
-def error(refusal: ProtocolError) -> bytes:
-    """What a peer is told."""
-    return response(to_bytes(str(refusal)))
+def error(failure: ProtocolError) -> bytes:
+    """The response that reports an error."""
+    return response(to_bytes(str(failure)))
 
 
 OK = response(b"OK")
 
 
 class ResponseReader:
-    """A server's bytes in, the data of its responses out."""
+    """Parser of the server's bytes."""
 
     __slots__ = ("_buffer", "_size_max")
 
@@ -111,14 +123,14 @@ class ResponseReader:
         self._size_max = size_max
 
     def receive_data(self, data: bytes) -> None:
-        """Take what the server sent."""
+        """Buffer received bytes."""
         self._buffer.append(data)
 
     def next_response(self) -> bytes | None:
-        """The data of the next response, or None if it is not all here.
+        """The data of the next response, or None if it is incomplete.
 
-        Raises ProtocolError: the server's, or E_INVALID for what cannot be a response. Unless it is
-        not fatal, that is the end of the conversation.
+        Raises ProtocolError: the server's error, or E_INVALID if the bytes are not a response. If
+        it is fatal, close the connection.
         """
         buffer = self._buffer
         if not buffer.is_ready():
@@ -135,11 +147,251 @@ class ResponseReader:
             buffer.want(stop - start)
             return None
         buffer.start = stop
-        return _without_error(data[start + _SIZE.size : stop])
+        return _raise_if_error(data[start + _SIZE.size : stop])
 
 
-def _without_error(data: bytes) -> bytes:
+def _raise_if_error(data: bytes) -> bytes:
     if _ERROR.match(data):
         code, _, detail = verbatim(data).partition(" ")
         raise ProtocolError(code, detail, fatal=code != _REGISTER_FAILED)
     return data
+
+
+# Server: events -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NsqdInfo:
+    """An nsqd's IDENTIFY, with the protocol's field names."""
+
+    broadcast_address: str
+    tcp_port: int
+    http_port: int
+    version: str
+    hostname: str = ""
+    topology_zone: str = ""
+    topology_region: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifyPeer:
+    """Sent once, before any REGISTER."""
+
+    peer: NsqdInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Register the nsqd for a topic, and for a channel of it unless `channel` is empty."""
+
+    topic: str
+    channel: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unregister:
+    """Unregister the nsqd from a channel; if `channel` is empty, from the topic and all its
+    channels."""
+
+    topic: str
+    channel: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """Heartbeat. Each one tells whether the nsqd is draining."""
+
+    draining: bool = False
+
+
+Event: TypeAlias = IdentifyPeer | Register | Unregister | Ping
+
+
+# Server: connection -------------------------------------------------------------------------------
+
+
+class LookupServerConnection:
+    """Parser of one nsqd's bytes.
+
+    Pass received bytes to `receive_data`, take events from `next_event` until it returns None, and
+    call `receive_eof` when the stream ends. `next_event` raises ProtocolError at most once, to be
+    sent before closing: all errors here are fatal. The connection then ignores further bytes and
+    returns no more events.
+
+    The reference reads lines of any length and allocates any announced body size. Here both are
+    limited, far above what nsqd sends; exceeding a limit is an error.
+    """
+
+    __slots__ = ("_buffer", "_is_closed", "_is_identified", "_shortfall", "has_magic")
+
+    def __init__(self) -> None:
+        self.has_magic = False
+        self._buffer = ReceiveBuffer()
+        self._is_identified = False
+        self._is_closed = False
+        # The error to send if the stream ends now, inside a body.
+        self._shortfall: ProtocolError | None = None
+
+    @property
+    def is_inside_command(self) -> bool:
+        """Whether a command, or the magic, is incomplete."""
+        return not self._is_closed and not self._buffer.is_empty()
+
+    def receive_data(self, data: bytes) -> None:
+        """Buffer received bytes for `next_event`."""
+        if not self._is_closed:
+            self._buffer.append(data)
+
+    def next_event(self) -> Event | None:
+        """The next event, or None if it is incomplete."""
+        if self._is_closed or not self._buffer.is_ready():
+            return None
+        try:
+            if not self.has_magic and not self._read_magic():
+                return None
+            return self._next_command()
+        except ProtocolError:
+            self._close()
+            raise
+
+    def receive_eof(self) -> None:
+        """End the stream; call it after `next_event` has returned None.
+
+        Raises the ProtocolError to send if the stream ends inside a body.
+        """
+        shortfall = self._shortfall
+        self._close()
+        if shortfall is not None:
+            raise shortfall
+
+    def _read_magic(self) -> bool:
+        buffer = self._buffer
+        magic = buffer.data[buffer.start : buffer.start + len(MAGIC)]
+        if len(magic) < len(MAGIC):
+            buffer.want(len(MAGIC))
+            return False
+        if magic != MAGIC:
+            raise ProtocolError("E_BAD_PROTOCOL")
+        buffer.start += len(MAGIC)
+        self.has_magic = True
+        return True
+
+    def _next_command(self) -> Event | None:
+        buffer = self._buffer
+        data, start = buffer.data, buffer.start
+        newline = data.find(b"\n", start, start + LINE_BYTES_MAX)
+        if newline < 0:
+            if len(data) - start >= LINE_BYTES_MAX:
+                raise _invalid(f"no newline within {LINE_BYTES_MAX} bytes")
+            buffer.want(len(data) - start + 1)
+            return None
+        name, *params = data[start:newline].strip().split(b" ")
+        if name == b"IDENTIFY":
+            return self._maybe_identify(newline + 1)
+        buffer.start = newline + 1
+        decode = _DECODERS.get(name)
+        if decode is None:
+            raise _invalid(f"invalid command {verbatim(name)}")
+        if not self._is_identified and decode is not _ping:
+            raise _invalid("client must IDENTIFY")
+        return decode(params)
+
+    def _maybe_identify(self, size_at: int) -> IdentifyPeer | None:
+        if self._is_identified:
+            raise _invalid("cannot IDENTIFY again")
+        buffer = self._buffer
+        body_at = size_at + _SIZE.size
+        if body_at > len(buffer.data):
+            self._await_body(body_at, "IDENTIFY failed to read body size")
+            return None
+        (size,) = _SIZE.unpack_from(buffer.data, size_at)
+        if not 0 <= size <= IDENTIFY_BYTES_MAX:
+            raise _bad_body(f"IDENTIFY body size {size} out of range 0-{IDENTIFY_BYTES_MAX}")
+        stop = body_at + size
+        if stop > len(buffer.data):
+            self._await_body(stop, "IDENTIFY failed to read body")
+            return None
+        self._shortfall = None
+        buffer.start = stop
+        event = IdentifyPeer(_parse_identify(buffer.data[body_at:stop]))
+        self._is_identified = True
+        return event
+
+    def _await_body(self, stop: int, shortfall: str) -> None:
+        """Wait for the bytes up to `stop`; the line is parsed again then."""
+        self._shortfall = _bad_body(shortfall)
+        self._buffer.want(stop - self._buffer.start)
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._shortfall = None
+        self._buffer = ReceiveBuffer()
+
+
+# Server: parameters -------------------------------------------------------------------------------
+
+
+def _ping(params: list[bytes]) -> Ping:
+    # nsq compat: other parameters are ignored.
+    return Ping(draining=params[:1] == [DRAINING])
+
+
+def _register(params: list[bytes]) -> Register:
+    return Register(*_topic_and_channel("REGISTER", params))
+
+
+def _unregister(params: list[bytes]) -> Unregister:
+    return Unregister(*_topic_and_channel("UNREGISTER", params))
+
+
+_DECODERS: Mapping[bytes, Callable[[list[bytes]], Event]] = {
+    b"PING": _ping,
+    b"REGISTER": _register,
+    b"UNREGISTER": _unregister,
+}
+
+
+def _topic_and_channel(command: str, params: list[bytes]) -> tuple[str, str]:
+    if not params:
+        raise _invalid(f"{command} insufficient number of params")
+    raw_topic, raw_channel = params[0], params[1] if len(params) > 1 else b""
+    topic, channel = maybe_name(raw_topic), maybe_name(raw_channel)
+    if topic is None:
+        text = f"{command} topic name '{verbatim(raw_topic)}' is not valid"
+        raise ProtocolError("E_BAD_TOPIC", text)
+    if raw_channel and channel is None:
+        text = f"{command} channel name '{verbatim(raw_channel)}' is not valid"
+        raise ProtocolError("E_BAD_CHANNEL", text)
+    return topic, channel or ""
+
+
+_PEER_FIELDS: Mapping[str, Convert] = {
+    "remote_address": as_string,  # nsq compat: must have the right type, and is not used
+    "hostname": as_string,
+    "broadcast_address": as_string,
+    "tcp_port": as_int64,
+    "http_port": as_int64,
+    "version": as_string,
+    "topology_zone": as_string,
+    "topology_region": as_string,
+}
+_REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
+
+
+def _parse_identify(body: bytes) -> NsqdInfo:
+    try:
+        fields: dict[str, Any] = read_fields(body, _PEER_FIELDS)
+    except ValueError:
+        raise _bad_body("IDENTIFY failed to decode JSON body") from None
+    if not all(fields.get(name) for name in _REQUIRED):
+        raise _bad_body("IDENTIFY missing fields")
+    fields.pop("remote_address", None)
+    return NsqdInfo(**fields)
+
+
+def _invalid(detail: str) -> ProtocolError:
+    return ProtocolError("E_INVALID", detail)
+
+
+def _bad_body(detail: str) -> ProtocolError:
+    return ProtocolError("E_BAD_BODY", detail)

@@ -1,19 +1,19 @@
-"""The body of a multi-publish, read as it arrives.
+"""Incremental parser of multi-publish bodies.
 
     [int32 body size][int32 count]([int32 size][message])*count
 
-The body size is range-checked and otherwise ignored, as in the reference: count and sizes decide
-where the body ends. HTTP's binary form is the same without the body size.
+As in the reference, the body size is range-checked and otherwise ignored: count and message sizes
+determine the end of the body. HTTP's binary form has no body size.
 
-`MultiBody` keeps the messages it has and where it stands, so no byte is looked at twice however it
-arrives. What arrives whole, as it usually does, goes through one tight loop.
+`MultiBody` keeps the messages parsed so far, so that no byte is parsed twice, in whatever chunks
+the body arrives. A complete body, the usual case, takes one tight loop.
 """
 
 import struct
 from struct import Struct
 
 from penstock.common.errors import ProtocolError
-from penstock.protocol.limits import Limits
+from penstock.protocol.events import Limits
 
 __all__ = ["MultiBody", "parse_mpub_body"]
 
@@ -23,7 +23,7 @@ _INT32_BYTES = 4
 
 
 def parse_mpub_body(body: bytes, limits: Limits) -> list[bytes]:
-    """The messages of a complete body without its body size. What follows the last is ignored."""
+    """The messages of a complete body without body size. Bytes after the last are ignored."""
     multi = MultiBody("MPUB", limits, sized=False)
     multi.read(body, 0)
     if multi.missing:
@@ -32,22 +32,22 @@ def parse_mpub_body(body: bytes, limits: Limits) -> list[bytes]:
 
 
 class MultiBody:
-    """Reads one body, over as many calls of `read` as it takes."""
+    """Parser of one body; call `read` until `missing` is 0."""
 
-    __slots__ = ("_awaits_size", "_bytes", "_left", "_limits", "_word", "bodies", "missing")
+    __slots__ = ("_awaits_size", "_bytes", "_command", "_left", "_limits", "bodies", "missing")
 
-    def __init__(self, word: str, limits: Limits, *, sized: bool = True) -> None:
+    def __init__(self, command: str, limits: Limits, *, sized: bool = True) -> None:
         self.bodies: list[bytes] = []
-        # How many unread bytes it takes to get further; 0 once the body is complete.
+        # Number of unread bytes that the next step needs; 0 once the body is complete.
         self.missing = _INT32_BYTES
-        self._word = word
+        self._command = command
         self._limits = limits
         self._awaits_size = sized
         self._left: int | None = None
         self._bytes = _INT32_BYTES
 
     def read(self, data: bytes, position: int) -> int:
-        """Read on from `position`, and return where the unread bytes now begin."""
+        """Parse from `position` on; returns the position of the first unread byte."""
         if self._awaits_size:
             if len(data) - position < _INT32_BYTES:
                 return position
@@ -62,7 +62,7 @@ class MultiBody:
         return self._read_messages(data, position, self._left)
 
     def shortfall(self) -> ProtocolError:
-        """What to tell a peer whose stream has ended here."""
+        """The error to send if the stream ends here."""
         if self._awaits_size:
             return self._bad_body("failed to read body size")
         if self._left is None:
@@ -75,8 +75,8 @@ class MultiBody:
         begin = position
         fresh: list[bytes] = []
         add, unpack = fresh.append, _UINT32.unpack_from
-        # The sizes are taken as unsigned and checked afterwards, all at once: none can lead back,
-        # and one that leads past the end of the data stops the loop.
+        # Sizes are read as unsigned and checked together after the loop, which saves a check per
+        # message: no size can move the position back, and one past the end stops the loop.
         try:
             for _ in range(left):
                 start = position + _INT32_BYTES
@@ -85,16 +85,16 @@ class MultiBody:
         except struct.error:
             pass
         if position > len(data):
-            # The last slice was cut short by the end of the data: that message is yet to come.
+            # The last slice was cut by the end of the data: that message is incomplete.
             position = len(data) - len(fresh.pop()) - _INT32_BYTES
         self._check_messages(fresh, position - begin)
         self.bodies += fresh
         self._bytes += position - begin
         self._left = left - len(fresh)
-        self.missing = self._bytes_to_go_on(data, position)
+        self.missing = self._bytes_needed(data, position)
         return position
 
-    def _bytes_to_go_on(self, data: bytes, position: int) -> int:
+    def _bytes_needed(self, data: bytes, position: int) -> int:
         if self._left == 0:
             return 0
         if len(data) - position < _INT32_BYTES:
@@ -132,14 +132,14 @@ class MultiBody:
             raise self._bad_message(f"invalid message({index}) body size {size}")
         if size > self._limits.max_msg_size:
             raise self._bad_message(f"message too big {size} > {self._limits.max_msg_size}")
-        # The reference trusts the inner sizes without end; we hold them to the limit that the body
-        # size has already promised to keep, or one command could fill the memory.
+        # The reference does not limit the sum of the message sizes. Here it must not exceed the
+        # limit on the body size: otherwise one command could fill the memory.
         total = bytes_before + _INT32_BYTES + size
         if total > self._limits.max_body_size:
             raise self._bad_body(f"body too big {total} > {self._limits.max_body_size}")
 
     def _bad_body(self, detail: str) -> ProtocolError:
-        return ProtocolError("E_BAD_BODY", f"{self._word} {detail}")
+        return ProtocolError("E_BAD_BODY", f"{self._command} {detail}")
 
     def _bad_message(self, detail: str) -> ProtocolError:
-        return ProtocolError("E_BAD_MESSAGE", f"{self._word} {detail}")
+        return ProtocolError("E_BAD_MESSAGE", f"{self._command} {detail}")

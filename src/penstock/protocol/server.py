@@ -1,61 +1,67 @@
 """The server's side of a connection: a client's bytes in, events out.
 
-Feed what was received to `receive_data`, take events from `next_event` until it returns None, and
-when the stream ends call `receive_eof`. `maybe_only` is a short way for what comes most, and
-`expected.maybe_only` one that is shorter still. Events come out in the order of the commands, as
-few and as large as the bytes at hand allow; how the bytes were cut changes how commands are grouped
-into events, never what they say.
+Pass received bytes to `receive_data`, take events from `next_event` until it returns None, and call
+`receive_eof` when the stream ends. `fast_parser.parse_single` and `parse_single` are shortcuts for
+the most frequent input. Events are returned in the order of the commands. The cuts between received
+chunks affect only how commands are grouped into events.
 
-`next_event` returns an event, or None for "nothing more yet", or raises once: a ProtocolError to be
-sent as an error frame before closing, or LineTooLongError to close without a frame. Then the
-connection is dead: it takes no more bytes and gives no more events. Every error here is fatal; the
-non-fatal ones (E_FIN_FAILED, E_REQ_FAILED, E_TOUCH_FAILED) come from the broker.
+`next_event` raises at most once: ProtocolError, to be sent as an error frame before closing, or
+LineTooLongError, to close without a frame. The connection then ignores further bytes and returns no
+more events. All errors here are fatal; the non-fatal ones (E_FIN_FAILED, E_REQ_FAILED,
+E_TOUCH_FAILED) come from the broker.
 
-It knows nothing of topics, messages in flight or authorisation, and nothing of time: the driver
-resets its read deadline on every event, since every command is one or part of one.
+This module knows neither topics, messages in flight and authorisation nor time: the driver extends
+its read deadline on every event.
 """
 
 from penstock.common.errors import LineTooLongError, ProtocolError
+from penstock.common.go_text import verbatim
 from penstock.protocol.buffer import ReceiveBuffer
-from penstock.protocol.command_cache import NO_LINE, NOTHING, PublishLine, PublishLines
-from penstock.protocol.command_table import COMMANDS, Command
-from penstock.protocol.decoders import (
-    FIN_LINE,
-    FinLine,
-    MultiPublish,
-    NeedMore,
-    Request,
-    maybe_fin_run,
+from penstock.protocol.command_cache import (
+    FIN_PARSER,
+    NO_LINE_YET,
+    NO_PARSER,
+    CommandCache,
+    FinParser,
+    PublishParser,
+    parse_fin_run,
 )
-from penstock.protocol.events import Event, Fin, Nop, Publish, TopicNamed
-from penstock.protocol.limits import LINE_BYTES_MAX, Limits
-from penstock.protocol.state import State
-from penstock.protocol.text import verbatim
+from penstock.protocol.command_table import COMMANDS, Command, MultiPublish, NeedMore, RawCommand
+from penstock.protocol.events import (
+    LINE_BYTES_MAX,
+    Event,
+    Fin,
+    Limits,
+    Nop,
+    Publish,
+    State,
+    TopicNamed,
+)
 
-__all__ = ["LINE_BYTES_MAX", "Limits", "LineTooLongError", "ServerConnection", "State"]
+__all__ = ["ServerConnection"]
 
 _MAGIC = b"  V2"
 _FIN_STATES = COMMANDS[b"FIN"].states
 
 
 class ServerConnection:
-    """One client, from its magic to its end.
+    """Parser of one client's bytes.
 
-    The driver sets `tls_required` to False once TLS is up, and `heartbeats_enabled` to what
-    IDENTIFY negotiated.
+    The driver sets `tls_required` to False once TLS is established, and `heartbeats_enabled` to the
+    result of IDENTIFY.
     """
 
     __slots__ = (
         "_buffer",
-        "_dead",
+        "_command_cache",
         "_failure",
-        "_greeted",
-        "_is_layered",
-        "_last_line",
+        "_has_magic",
+        "_is_closed",
+        "_is_upgraded",
+        "_last_publish",
         "_multi",
-        "_publish_lines",
         "_shortfall",
-        "expected",
+        "fast_parser",
         "heartbeats_enabled",
         "limits",
         "state",
@@ -65,88 +71,87 @@ class ServerConnection:
     def __init__(
         self,
         limits: Limits,
-        publish_lines: PublishLines | None = None,
+        command_cache: CommandCache | None = None,
         *,
         tls_required: bool = False,
     ) -> None:
-        """`publish_lines` may be shared with others of the same limits."""
+        """`command_cache` may be shared by connections with the same limits."""
         self.limits = limits
         self.state = State.INIT
         self.tls_required = tls_required
         self.heartbeats_enabled = True
         self._buffer = ReceiveBuffer()
-        self._greeted = False
-        self._dead = False
-        self._publish_lines = PublishLines() if publish_lines is None else publish_lines
-        self._last_line = NO_LINE  # most likely the next one's too
-        self._is_layered = False
-        self.expected: PublishLine | FinLine = NOTHING
-        """What most likely comes next: its `maybe_only` does what ours does, for that alone."""
+        self._has_magic = False
+        self._is_closed = False
+        self._command_cache = CommandCache() if command_cache is None else command_cache
+        self._last_publish = NO_LINE_YET  # most likely also the next line
+        self._is_upgraded = False  # TLS or compression is below
+        self.fast_parser: PublishParser | FinParser = NO_PARSER
+        """Parser of the most likely next command: its `parse_single` saves the lookup of ours."""
         # A multi-publish whose body is being read, and the error to raise after its TopicNamed.
         self._multi: MultiPublish | None = None
         self._failure: ProtocolError | None = None
-        # What the client is told if its stream ends now, inside a body.
+        # The error to send if the stream ends now, inside a body.
         self._shortfall: ProtocolError | None = None
 
     def receive_data(self, data: bytes) -> None:
-        """Take what the client sent. Nothing is parsed before `next_event`."""
-        if not self._dead:
-            self.expected = NOTHING
+        """Buffer received bytes for `next_event`."""
+        if not self._is_closed:
+            self.fast_parser = NO_PARSER
             self._buffer.append(data)
 
-    def maybe_only(self, data: bytes) -> Publish | Fin | None:
-        """Take what the client sent if nothing waits before it, and it is one message under a line
-        that we know, or FINs, and nothing else; or None, and it is for `receive_data` to take.
+    def parse_single(self, data: bytes) -> Publish | Fin | None:
+        """Parse bytes that are exactly one publish under a cached line, or only FINs, while the
+        buffer is empty. If this returns None, pass the bytes to `receive_data`.
 
-        Producers that await each answer, and consumers, send hardly anything but this.
+        Saves buffering for consumers and for producers that wait for each response.
         """
-        if self.expected is NOTHING:
+        if self.fast_parser is NO_PARSER:
             return None
-        line = self._maybe_line_of(data)
-        if line is None:
+        parser = self._find_parser(data)
+        if parser is None:
             return None
-        self.expected = line
-        return line.maybe_only(data)
+        self.fast_parser = parser
+        return parser.parse_single(data)
 
-    def expect_nothing(self) -> None:
-        """Nothing is to be taken the short way until `next_event` has been asked again."""
-        self.expected = NOTHING
+    def disable_fast_parser(self) -> None:
+        """Disable `parse_single` until the next call of `next_event`."""
+        self.fast_parser = NO_PARSER
 
     def next_event(self) -> Event | None:
-        """What the client asks for next, or None if that is not all here."""
-        # A dead connection's buffer is empty, and never filled again.
+        """The next event, or None if it is incomplete."""
+        # The buffer of a closed connection is empty and stays so.
         if not self._buffer.is_ready() and self._failure is None:
-            self._expect_more()
+            self._enable_fast_parser()
             return None
         try:
             event = self._step()
         except (ProtocolError, LineTooLongError):
-            self._die()
+            self._close()
             raise
         if event is None:
-            self._expect_more()
+            self._enable_fast_parser()
         return event
 
     def receive_eof(self) -> None:
-        """The stream has ended, and `next_event` has returned None.
+        """End the stream; call it after `next_event` has returned None.
 
-        Raises the ProtocolError that the client is owed if it broke off inside a body. Between
-        commands and inside a line, ending is nobody's mistake.
+        Raises the ProtocolError to send if the stream ends inside a body. An end between commands
+        or inside a line is no error.
         """
         shortfall = self._shortfall
-        self._die()
+        self._close()
         if shortfall is not None:
             raise shortfall
 
     @property
-    def is_greeted(self) -> bool:
-        """Whether the client has said that it speaks this protocol."""
-        return self._greeted
+    def has_magic(self) -> bool:
+        """Whether the client has sent the magic bytes of this protocol."""
+        return self._has_magic
 
     @property
     def is_inside_command(self) -> bool:
-        """Whether a command has begun, and is not all here; asked when `next_event` has returned
-        None."""
+        """Whether a command is incomplete; valid after `next_event` has returned None."""
         return self._multi is not None or not self._buffer.is_empty()
 
     def forget_unread(self) -> None:
@@ -155,29 +160,28 @@ class ServerConnection:
         self._buffer.clear()
 
     def take_unread(self) -> bytes:
-        """Hand over what was received and not parsed: it belongs to the TLS or compression layer
-        that has just been put underneath. What comes from there has to be taken the long way."""
-        self._is_layered = True
-        self.expected = NOTHING
+        """Remove and return the bytes that are not parsed, for a TLS or compression layer that was
+        just added. Disables the fast parser for good."""
+        self._is_upgraded = True
+        self.fast_parser = NO_PARSER
         return self._buffer.take_all()
 
-    def _expect_more(self) -> None:
-        """Guesses what comes next, unless it has to be joined to what is here."""
+    def _enable_fast_parser(self) -> None:
+        """Select the parser of the most likely next command, unless the general one is needed."""
         if (
             self.is_inside_command
-            or not self._greeted
-            or self._dead
-            or self._is_layered
+            or not self._has_magic
+            or self._is_closed
+            or self._is_upgraded
             or self.tls_required
         ):
             return
-        self.expected = FIN_LINE if self.state in _FIN_STATES else self._last_line
+        self.fast_parser = FIN_PARSER if self.state in _FIN_STATES else self._last_publish
 
-    def _maybe_line_of(self, data: bytes) -> PublishLine | FinLine | None:
-        """What the bytes begin with, if it is something that is easily taken."""
-        if self.state in _FIN_STATES and data.startswith(FIN_LINE.line):
-            return FIN_LINE
-        return self._publish_lines.get(data[: data.find(b"\n", 0, LINE_BYTES_MAX) + 1])
+    def _find_parser(self, data: bytes) -> PublishParser | FinParser | None:
+        if self.state in _FIN_STATES and data.startswith(FIN_PARSER.line):
+            return FIN_PARSER
+        return self._command_cache.get(data[: data.find(b"\n", 0, LINE_BYTES_MAX) + 1])
 
     def _step(self) -> Event | None:
         if self._failure is not None:
@@ -185,10 +189,10 @@ class ServerConnection:
         self._shortfall = None
         if self._multi is not None:
             return self._continue_multi(self._multi)
-        if not self._greeted and not self._read_magic():
+        if not self._has_magic and not self._read_magic():
             return None
-        # A run of FINs: most of what consumers send.
-        if self.state in _FIN_STATES and (fins := maybe_fin_run(self._buffer)) is not None:
+        # Consumers send mostly runs of FINs: skip the general parser for them.
+        if self.state in _FIN_STATES and (fins := parse_fin_run(self._buffer)) is not None:
             return fins
         return self._next_command()
 
@@ -201,7 +205,7 @@ class ServerConnection:
         if magic != _MAGIC:
             raise ProtocolError("E_BAD_PROTOCOL")
         buffer.start += len(_MAGIC)
-        self._greeted = True
+        self._has_magic = True
         return True
 
     def _next_command(self) -> Event | None:
@@ -211,17 +215,17 @@ class ServerConnection:
         if newline < 0:
             self._await_newline(len(data) - start)
             return None
-        line = self._publish_lines.get(data[start : newline + 1])
-        if line is not None and not self.tls_required:
-            run = line.maybe_run(buffer)
+        parser = self._command_cache.get(data[start : newline + 1])
+        if parser is not None and not self.tls_required:
+            run = parser.parse_run(buffer)
             if run is not None:
                 return run
         buffer.start = newline + 1
-        word, *params = data[start:newline].removesuffix(b"\r").split(b" ")
-        command = COMMANDS.get(word)
+        name, *params = data[start:newline].removesuffix(b"\r").split(b" ")
+        command = COMMANDS.get(name)
         if command is None or not self._accepts(command, params):
-            return self._refuse(word, command)
-        return self._decode(command, Request(command.word, params, start, buffer, self.limits))
+            return self._reject(name, command)
+        return self._decode(command, RawCommand(command.name, params, start, buffer, self.limits))
 
     def _await_newline(self, size: int) -> None:
         if size >= LINE_BYTES_MAX:
@@ -233,44 +237,44 @@ class ServerConnection:
             self.state in command.states
             and len(params) >= command.params_min
             and (self.heartbeats_enabled or not command.needs_heartbeats)
-            and (command.before_tls or not self.tls_required)
+            and (command.allowed_before_tls or not self.tls_required)
         )
 
-    def _refuse(self, word: bytes, command: Command | None) -> Nop:
-        """Raise for the first reason there is, in the reference's order; or ignore the command."""
-        if self.tls_required and (command is None or not command.before_tls):
-            raise _invalid(f"cannot {verbatim(word)} in current state (TLS required)")
+    def _reject(self, name: bytes, command: Command | None) -> Nop:
+        """Raise the first applicable error, in the reference's order; or ignore the command."""
+        if self.tls_required and (command is None or not command.allowed_before_tls):
+            raise _invalid(f"cannot {verbatim(name)} in current state (TLS required)")
         if command is None:
-            raise _invalid(f"invalid command {verbatim(word)}")
+            raise _invalid(f"invalid command {verbatim(name)}")
         if self.state in command.ignored_in:
             return Nop()
         if self.state not in command.states:
-            raise _invalid(f"cannot {command.word} in current state")
+            raise _invalid(f"cannot {command.name} in current state")
         if command.needs_heartbeats and not self.heartbeats_enabled:
-            raise _invalid(f"cannot {command.word} with heartbeats disabled")
-        raise _invalid(f"{command.word} insufficient number of {command.params_noun}")
+            raise _invalid(f"cannot {command.name} with heartbeats disabled")
+        raise _invalid(f"{command.name} insufficient number of {command.params_noun}")
 
-    def _decode(self, command: Command, request: Request) -> Event | None:
-        outcome = command.decode(request)
+    def _decode(self, command: Command, raw: RawCommand) -> Event | None:
+        outcome = command.decode(raw)
         if isinstance(outcome, NeedMore):
-            self._buffer.start = request.line_start
+            self._buffer.start = raw.line_start
             self._buffer.want(outcome.size)
             self._shortfall = outcome.shortfall
             return None
-        if isinstance(outcome, PublishLine):
-            self._publish_lines.remember(outcome)
-            self._last_line = outcome
-            return outcome.maybe_run(self._buffer)
+        if isinstance(outcome, PublishParser):
+            self._command_cache.add(outcome)
+            self._last_publish = outcome
+            return outcome.parse_run(self._buffer)
         if isinstance(outcome, MultiPublish):
             return self._begin_multi(outcome)
-        if command.moves_to is not None:
-            self.state = command.moves_to
+        if command.next_state is not None:
+            self.state = command.next_state
         return outcome
 
     def _begin_multi(self, multi: MultiPublish) -> Event:
-        """The Publish if the whole body is here and good, else TopicNamed and the rest later."""
+        """The Publish if its body is complete and valid; else TopicNamed, and the rest follows."""
         self._multi = multi
-        named = TopicNamed(multi.topic, multi.word)
+        named = TopicNamed(multi.topic, multi.command)
         try:
             return self._continue_multi(multi) or named
         except ProtocolError as failure:
@@ -285,11 +289,11 @@ class ServerConnection:
             self._shortfall = body.shortfall()
             return None
         self._multi = None
-        return Publish(multi.topic, body.bodies, 1, multi.word, multi.defer_ms)
+        return Publish(multi.topic, body.bodies, 1, multi.command, multi.defer_ms)
 
-    def _die(self) -> None:
-        self._dead = True
-        self.expected = NOTHING
+    def _close(self) -> None:
+        self._is_closed = True
+        self.fast_parser = NO_PARSER
         self._multi = self._failure = self._shortfall = None
         self._buffer.take_all()
 

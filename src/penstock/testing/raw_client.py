@@ -25,11 +25,8 @@ from typing import Self
 from penstock.common.errors import TlsError
 from penstock.net.tls import TlsInfo, TlsLayer
 from penstock.protocol import commands
-from penstock.protocol.deflate import Deflate
-from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, Message, Response
-from penstock.protocol.layer import Layer
-from penstock.protocol.layer_stack import LayerStack
-from penstock.protocol.snappy import Snappy
+from penstock.protocol.compression import Deflate, Layer, LayerStack, Snappy
+from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, MessageFrame, ResponseFrame
 
 __all__ = ["DisconnectedError", "RawClient", "WireError"]
 
@@ -211,18 +208,18 @@ class RawClient:
         frame = self._next_but_heartbeats(seconds)
         if isinstance(frame, ErrorFrame):
             raise WireError(frame)
-        assert isinstance(frame, Response), f"not a response: {frame}"
+        assert isinstance(frame, ResponseFrame), f"not a response: {frame}"
         return frame.data
 
-    def message(self, *, seconds: float | None = None) -> Message:
+    def message(self, *, seconds: float | None = None) -> MessageFrame:
         """The next message. Raises WireError if an error comes instead."""
         frame = self._next_but_heartbeats(seconds)
         if isinstance(frame, ErrorFrame):
             raise WireError(frame)
-        assert isinstance(frame, Message), f"not a message: {frame}"
+        assert isinstance(frame, MessageFrame), f"not a message: {frame}"
         return frame
 
-    def messages(self, count: int, *, seconds: float | None = None) -> list[Message]:
+    def messages(self, count: int, *, seconds: float | None = None) -> list[MessageFrame]:
         """The next `count` messages; `seconds` is for each."""
         return [self.message(seconds=seconds) for _ in range(count)]
 
@@ -269,7 +266,7 @@ class RawClient:
         return False
 
     def _next_but_heartbeats(self, seconds: float | None) -> Frame:
-        while (frame := self.next_frame(seconds=seconds)) == Response(b"_heartbeat_"):
+        while (frame := self.next_frame(seconds=seconds)) == ResponseFrame(b"_heartbeat_"):
             self.send(commands.nop())
         return frame
 

@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.admin_api.nsqd_api import api_error, api_url
 from penstock.common.errors import HttpRequestError
-from penstock.common.json_decode import decode_json_by
+from penstock.common.go_json import decode_json_with
 from penstock.net.http_client.client import https_instead
 from penstock.net.http_client.failures import http_reason
 
@@ -176,7 +176,7 @@ class _Reading:
 
     def _message(self, line: bytes) -> StoredMessage:
         try:
-            message = decode_json_by(_decode, line)
+            message = decode_json_with(_decode, line)
         except ValueError as error:
             raise HttpRequestError(self._address, f"unexpected answer: {error}") from None
         message.line = line

@@ -13,7 +13,7 @@ import ssl
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from penstock.common.json_decode import decode_json
+from penstock.common.go_json import decode_json
 from penstock.net.http_client.connection import Broken, HttpConnection, HttpReply, TimedOut
 from penstock.net.http_client.target import Headers, Target, https_instead, without_secrets
 

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from penstock.common.errors import HttpRequestError
-from penstock.common.json_decode import decode_json
+from penstock.common.go_json import decode_json
 
 __all__ = ["Headers", "Target", "https_instead", "without_secrets"]
 

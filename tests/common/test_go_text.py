@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.protocol.text import quoted, to_bytes, verbatim
+from penstock.common.go_text import quoted, to_bytes, verbatim
 
 
 @pytest.mark.parametrize(

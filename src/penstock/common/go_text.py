@@ -1,7 +1,7 @@
-"""How the bytes that a peer sent appear in the texts that it gets back.
+"""A peer's bytes in error texts, as Go prints them with `%s` and `%q`.
 
-The reference repeats a bad word as it came, and a bad name between quotes. A `str` carries any
-bytes by the `surrogateescape` convention, so that the frame holds exactly the bytes received.
+Bytes that are not UTF-8 are carried in a `str` as `surrogateescape` characters, so that the error
+frame repeats exactly the bytes received.
 """
 
 __all__ = ["quoted", "to_bytes", "verbatim"]
@@ -20,25 +20,25 @@ _ESCAPES = {
 
 
 def verbatim(raw: bytes) -> str:
-    """The bytes as they are; `to_bytes` gives them back, valid UTF-8 or not."""
+    """The bytes as text (`%s`); `to_bytes` reverses it, also for invalid UTF-8."""
     return raw.decode("utf-8", "surrogateescape")
 
 
 def to_bytes(text: str) -> bytes:
-    """What goes on the wire for a text made with `verbatim`."""
+    """The bytes of a text that may contain the result of `verbatim`."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def quoted(raw: bytes) -> str:
-    """The bytes between double quotes, escaped as Go's `%q` does it."""
+    """The bytes in double quotes, escaped as by Go's `%q`."""
     return '"' + "".join(map(_escaped, verbatim(raw))) + '"'
 
 
 def _escaped(char: str) -> str:
     if char in _ESCAPES:
         return _ESCAPES[char]
-    # Both agree on what is printable: everything but control characters, unassigned code points and
-    # spaces other than the ASCII one.
+    # Python and Go agree on what is printable: all but control characters, unassigned code points
+    # and spaces other than the ASCII one.
     if char.isprintable():
         return char
     code = ord(char)
