@@ -1,7 +1,15 @@
 """penstock drain as a program: begins, and waits for the node to stop."""
 
+import signal
+
+import pytest
+import uvloop
 from tests.cli.programs import in_pipe, on_terminal, started
 
+from penstock.admin_api.cluster import Cluster
+from penstock.cli.drain import wait_until_drained
+from penstock.common.errors import ClientError
+from penstock.net.http_client.client import HttpClient
 from penstock.protocol import commands
 from penstock.testing.nsqd import run_nsqd
 from penstock.testing.waiting import wait_until
@@ -54,3 +62,20 @@ def test_a_node_that_is_not_there_is_a_failure_in_one_line() -> None:
     done = in_pipe("penstock", "drain", "127.0.0.1:1")
 
     assert (1, 1) == (done.returncode, done.stderr.count("\n"))
+
+
+def test_a_node_that_does_not_answer_has_not_stopped() -> None:
+    hasty = HttpClient(connect_timeout_seconds=0.2, request_timeout_seconds=0.2)
+    with run_nsqd() as nsqd:
+        node = nsqd.http_address
+        nsqd.publish("orders", b"one")
+        nsqd.post("/drain")
+        nsqd.send_signal(signal.SIGSTOP)
+        try:
+            waiting = wait_until_drained(
+                Cluster(hasty, nsqds=[node]), node, lambda _: None, timeout_seconds=0.3
+            )
+            with pytest.raises(ClientError, match="has not stopped in time: it does not answer"):
+                uvloop.run(waiting)
+        finally:
+            nsqd.send_signal(signal.SIGCONT)

@@ -3,12 +3,19 @@
 import random
 from collections import Counter
 
-from penstock.tools.host_pool import EpsilonGreedy, HostPool, Pool, RoundRobin
+from penstock.common.logs import Logger
+from penstock.tools.host_pool import (
+    EpsilonGreedy,
+    HostPool,
+    HostSelector,
+    RequestTimings,
+    RoundRobin,
+)
 
 HOSTS = ["a", "b", "c"]
 
 
-def picks(pool: Pool, count: int, now: float = 0.0) -> str:
+def picks(pool: HostSelector, count: int, now: float = 0.0) -> str:
     return "".join(pool.pick(now) for _ in range(count))
 
 
@@ -84,3 +91,27 @@ def test_the_fastest_is_left_out_while_it_fails() -> None:
     pool.mark("a", 0.0, 0.0, failed=True)
 
     assert "b" * 50 == picks(pool, 50, now=1.0)
+
+
+def lines_of(every: int, *milliseconds: float) -> list[str]:
+    lines: list[str] = []
+    timings = RequestTimings("aggregate", every, Logger("", write=lines.append))
+    for each in milliseconds:
+        timings.add(each / 1000)
+    return [line.split("INFO: ")[1] for line in lines]
+
+
+def test_there_is_a_line_for_every_so_many() -> None:
+    expected = ["[aggregate]: finished 2 - 99th: 3.00ms - 95th: 3.00ms - avg: 2.00ms\n"] * 2
+
+    assert expected == lines_of(2, 1, 3, 3, 1, 5)
+
+
+def test_percentiles_are_those_of_nsq() -> None:
+    expected = ["[aggregate]: finished 100 - 99th: 100.00ms - 95th: 97.00ms - avg: 50.50ms\n"]
+
+    assert expected == lines_of(100, *range(1, 101))
+
+
+def test_none_at_all_can_be_had_too() -> None:
+    assert [] == lines_of(0, 1, 2, 3)

@@ -9,6 +9,7 @@ from penstock.protocol import commands
 from penstock.testing.addresses import reserved_address
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
+from penstock.tools.nsq_to_nsq import JsonFilter, MissingFieldError, NotJsonError
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +95,7 @@ def test_what_lacks_the_required_field_is_requeued_and_it_backs_off(
     nsqd.publish(topic, b"{}")
     required = ("--require-json-field=a", "--require-json-value=x")
     with tool_process("nsq_to_nsq", *flags(topic, nsqd, other), *required) as relay:
-        relay.logs("Unfit: missing field 'a' to check required value")
+        relay.logs("MissingFieldError: missing field 'a' to check required value")
         relay.logs("backing off for 2 s")
         wait_until(
             lambda: nsqd.shows(topic, "nsq_to_nsq", requeue_count=1, deferred_count=1), "the REQ"
@@ -186,3 +187,67 @@ def test_a_destination_that_cannot_be_reached_is_named(nsqd: NsqdProcess, topic:
     with tool_process("nsq_to_nsq", *flags(topic, nsqd), nowhere) as relay:
         assert 1 == relay.wait()
         assert "FATAL: 127.0.0.1:1: Connection refused" in relay.log
+
+
+@pytest.mark.parametrize(
+    ("filter_", "body", "expected"),
+    [
+        (JsonFilter(), b"no json at all", b"no json at all"),
+        # A field that must be there.
+        (JsonFilter("a"), b'{"a": null, "b": 1}', b'{"a": null, "b": 1}'),
+        (JsonFilter("a"), b'{"b": 1}', None),
+        (JsonFilter("a"), b"null", None),
+        (JsonFilter("a"), b'{"b": {"a": 1}}', None),
+        # And its value.
+        (JsonFilter("a", "x"), b'{"a":"x"}', b'{"a":"x"}'),
+        (JsonFilter("a", "x"), b'{"a":"y"}', None),
+        (JsonFilter("a", "1"), b'{"a":1}', b'{"a":1}'),
+        (JsonFilter("a", "1"), b'{"a":"1"}', b'{"a":"1"}'),
+        (JsonFilter("a", "1"), b'{"a":1.0}', b'{"a":1.0}'),
+        (JsonFilter("a", "1"), b'{"a":true}', None),
+        (JsonFilter("a", "1e2"), b'{"a":100}', b'{"a":100}'),
+        (JsonFilter("a", "9007199254740993"), b'{"a":9007199254740993}', b'{"a":9007199254740993}'),
+        (JsonFilter("a", "x"), b'{"a":1}', None),
+        (JsonFilter("a", "x"), b'{"a":{"x":1}}', None),
+        (JsonFilter("a", "x"), b'{"a":null}', None),
+        (JsonFilter("a", "1_0"), b'{"a":10}', None),
+        (JsonFilter("a", " 1"), b'{"a":1}', None),
+        # Only certain fields.
+        (JsonFilter(whitelist=["b", "a"]), b'{"c":1,"b":2,"a":3}', b'{"a":3,"b":2}'),
+        (JsonFilter(whitelist=["a"]), b'{"b":2}', b"{}"),
+        (JsonFilter(whitelist=["a"]), b"null", b"{}"),
+        (JsonFilter(whitelist=["a"]), b'{"a":1.50e1}', b'{"a":1.50e1}'),
+        (JsonFilter(whitelist=["a"]), b'{"a":{"z":1,"y":[]}}', b'{"a":{"z":1,"y":[]}}'),
+        (JsonFilter("a", "x", ["b"]), b'{"a":"x","b":2}', b'{"b":2}'),
+        # Bytes that are not UTF-8, and half a surrogate pair, are replaced where they are compared.
+        (JsonFilter("a"), b'{"a":"\xff"}', b'{"a":"\xff"}'),
+        (JsonFilter("a"), rb'{"a":"\ud83d"}', rb'{"a":"\ud83d"}'),
+        (JsonFilter("a", "\ufffdA"), rb'{"a":"\uD800\u0041"}', rb'{"a":"\uD800\u0041"}'),
+        (JsonFilter("a", "\U0001f600"), rb'{"a":"\ud83d\ude00"}', rb'{"a":"\ud83d\ude00"}'),
+        (JsonFilter("a", "\\ud800"), rb'{"a":"\\ud800"}', rb'{"a":"\\ud800"}'),
+    ],
+)
+def test_what_passes(filter_: JsonFilter, body: bytes, expected: bytes | None) -> None:
+    assert expected == filter_.filter(body)
+
+
+@pytest.mark.parametrize(
+    "filter_", [JsonFilter("a"), JsonFilter("a", "1"), JsonFilter("", "", "a")]
+)
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b"abc", b'{"a":1', b"{a:1}", b'{"a":01}', b"[" * 100_000),
+        # Valid, but not an object.
+        *(b"[]", b'["a"]', b'[{"a":1}]', b"1", b'"a"', b"true"),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_refused(filter_: JsonFilter, body: bytes) -> None:
+    with pytest.raises(NotJsonError, match="Unable to decode json"):
+        filter_.filter(body)
+
+
+@pytest.mark.parametrize("body", [b"{}", b"null", b'{"b":1}'])
+def test_an_object_without_the_field_of_a_required_value_is_a_failure(body: bytes) -> None:
+    with pytest.raises(MissingFieldError, match="missing field 'a' to check required value"):
+        JsonFilter("a", "1").filter(body)

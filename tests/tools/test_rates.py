@@ -2,7 +2,7 @@
 
 from penstock.admin_api.cluster import ClusterStats, Node, NodeStats
 from penstock.admin_api.models import ChannelSummary, StatsResponse, TopicSummary
-from penstock.tools.rates import SAMPLES_MAX, Flow, Meter
+from penstock.tools.rates import SAMPLES_MAX, QueueMeter, QueueStats
 
 
 def node(
@@ -27,9 +27,9 @@ def node(
     )
 
 
-def observed(*snapshots: list[NodeStats]) -> Flow:
+def observed(*snapshots: list[NodeStats]) -> QueueStats:
     """The channel, after snapshots taken every two seconds."""
-    meter, flows = Meter(), []
+    meter, flows = QueueMeter(), []
     for number, nodes in enumerate(snapshots, 1):
         flows = meter.observe(ClusterStats(number * 2.0, nodes, []))
     return next(flow for flow in flows if flow.channel == "c")

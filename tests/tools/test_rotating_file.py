@@ -2,18 +2,18 @@
 
 import gzip
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.common.clock import SECOND_NS
-from penstock.common.errors import StorageError
+from penstock.common.errors import ConfigError, StorageError
 from penstock.common.logs import Logger, LogLevel
 from penstock.testing import ManualClock
-from penstock.tools.file_names import FileNames
-from penstock.tools.file_options import FileOptions
-from penstock.tools.rotating_file import RotatingFile
+from penstock.tools.nsq_to_file_options import NsqToFileOptions
+from penstock.tools.rotating_file import FileNames, RotatingFile, fill_revision
 
 QUIET = Logger("", LogLevel.FATAL)
 
@@ -32,7 +32,7 @@ class Folder:
             "datetime_format": "%H",
             **options,
         }
-        every = FileOptions(**given)
+        every = NsqToFileOptions(**given)
         names = FileNames(every, "t", hostname="h", pid=1)
         return RotatingFile(every, names, QUIET, self.clock)
 
@@ -46,7 +46,7 @@ class Folder:
     @property
     def hour(self) -> str:
         return FileNames(
-            FileOptions(filename_format="<DATETIME>", datetime_format="%H"),
+            NsqToFileOptions(filename_format="<DATETIME>", datetime_format="%H"),
             "t",
             hostname="",
             pid=0,
@@ -235,3 +235,67 @@ def test_what_the_disk_refuses_is_told_in_one_line(folder: Folder) -> None:
 
     with pytest.raises(StorageError, match=r"unable to write to .*t.*log: File exists"):
         folder.files().write([b"one"])
+
+
+AT = 1_700_000_000  # 2023-11-14 22:13:20 UTC, a Tuesday
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def names(topic: str = "orders", **options: Any) -> FileNames:
+    return FileNames(NsqToFileOptions(**options), topic, hostname="web1.example.com", pid=42)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "orders.web1.2023-11-14_22.log"),
+        ({"gzip": True}, "orders.web1<REV>.2023-11-14_22.log.gz"),
+        ({"gzip": True, "filename_format": "<TOPIC><REV>.gz"}, "orders<REV>.gz"),
+        ({"rotate_size": 1}, "orders.web1<REV>.2023-11-14_22.log"),
+        ({"rotate_interval_ns": 1}, "orders.web1<REV>.2023-11-14_22.log"),
+        ({"work_dir": "/x"}, "orders.web1<REV>.2023-11-14_22.log"),
+        ({"work_dir": "/tmp"}, "orders.web1.2023-11-14_22.log"),
+        ({"host_identifier": "h"}, "orders.h.2023-11-14_22.log"),
+        (
+            {"host_identifier": "<SHORT_HOST>,<HOSTNAME>"},
+            "orders.web1,web1.example.com.2023-11-14_22.log",
+        ),
+        (
+            {"filename_format": "<TOPIC>/<DATETIME>/<PID><TOPIC>", "datetime_format": "%Y/%m/%d"},
+            "orders/2023/11/14/42orders",
+        ),
+        (
+            {
+                "filename_format": "<DATETIME>",
+                "datetime_format": "%a %A %b %B %d %H %I %m %M %p %S %y %Y %z %Z %%",
+            },
+            "Tue Tuesday Nov November 14 22 10 11 13 PM 20 23 2023 +0000 UTC %",
+        ),
+        # Letters that NSQ's tool does not know stay as they are.
+        ({"filename_format": "<DATETIME>", "datetime_format": "%j %%d %"}, "%j %d %"),
+    ],
+)
+def test_names(options: dict[str, Any], expected: str) -> None:
+    assert expected == names(**options).at(AT)
+
+
+def test_a_revision_has_six_digits() -> None:
+    assert "a-000007.log" == fill_revision("a<REV>.log", 7)
+    assert "a-1234567.log" == fill_revision("a<REV>.log", 1234567)
+
+
+def test_no_topic_leads_out_of_the_folder() -> None:
+    for format_ in ("<TOPIC>/<TOPIC>.log", "<TOPIC>", "a/<TOPIC>/<TOPIC>/b"):
+        with pytest.raises(ConfigError, match="would not be in the output folder"):
+            names("..", filename_format=format_)
+    assert "...web1.2023-11-14_22.log" == names("..").at(AT)
+    assert "./..log" == names(".", filename_format="<TOPIC>/<TOPIC>.log").at(AT)
+    assert "orders.log" == names(filename_format="/<TOPIC>.log").at(AT)

@@ -1,5 +1,6 @@
 """to_nsq as a program, in pipes and on a terminal."""
 
+import asyncio
 import signal
 import time
 
@@ -7,8 +8,11 @@ import pytest
 from tests.cli.programs import in_pipe, on_terminal
 from tests.tools.tool_process import tool_process
 
+from penstock.common.errors import Error
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
+from penstock.tools import to_nsq
+from penstock.tools.to_nsq import RecordSplitter, Throttle
 
 
 def at(nsqd: NsqdProcess) -> str:
@@ -152,3 +156,101 @@ def test_what_is_not_confirmed_is_a_failure(topic: str) -> None:
             to_nsq.stdin.flush()
             assert 1 == to_nsq.wait()
             assert "FATAL: not confirmed within 0.3 s: " in to_nsq.log
+
+
+CASES = [
+    (b"", []),
+    (b"\n\n", []),
+    (b"abc\n\nxyz", [b"abc", b"xyz"]),
+    (b"abc\nxyz\n", [b"abc", b"xyz"]),
+    (b"\nabc", [b"abc"]),
+    (b"a\r\nb", [b"a\r", b"b"]),
+    (b"one long record without an end", [b"one long record without an end"]),
+]
+
+
+@pytest.mark.parametrize(("data", "expected"), CASES)
+@pytest.mark.parametrize("piece_bytes", [1, 2, 1000])
+def test_records_are_what_stands_between_delimiters(
+    data: bytes, expected: list[bytes], piece_bytes: int
+) -> None:
+    splitter = RecordSplitter(b"\n")
+    found = []
+    for start in range(0, len(data), piece_bytes):
+        found += splitter.feed(data[start : start + piece_bytes])
+    found += splitter.rest()
+
+    assert expected == found
+
+
+def test_a_record_is_given_as_soon_as_it_is_whole() -> None:
+    splitter = RecordSplitter(b",")
+
+    assert [] == splitter.feed(b"a")
+    assert [b"ab", b"c"] == splitter.feed(b"b,c,d")
+    assert [b"d"] == splitter.rest()
+    assert [] == splitter.rest()
+
+
+def test_a_record_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(to_nsq, "RECORD_BYTES_MAX", 10)
+    splitter = RecordSplitter(b"\n")
+    splitter.feed(b"x" * 10)
+
+    with pytest.raises(Error, match="no b'\\\\n' within 10 bytes"):
+        splitter.feed(b"x")
+
+
+class _QuickLoop(asyncio.SelectorEventLoop):
+    """Its time is what has been slept, which takes no time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def time(self) -> float:
+        return self.now
+
+
+async def take(throttle: Throttle, wanted: int) -> int:
+    """Lets time pass until the throttle has made up its mind."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, _QuickLoop)
+    taking = asyncio.ensure_future(throttle.take(wanted))
+    while not taking.done():
+        await asyncio.sleep(0)
+        if not taking.done():
+            loop.now += 0.001
+    return taking.result()
+
+
+def test_what_passes_in_a_time_is_what_was_said() -> None:
+    async def scenario() -> None:
+        throttle = Throttle(100)
+        for _ in range(101):
+            assert 1 == await take(throttle, 1)
+        loop = asyncio.get_running_loop()
+        assert 0.99 < loop.time() < 1.2
+
+    with asyncio.Runner(loop_factory=_QuickLoop) as runner:
+        runner.run(scenario())
+
+
+def test_what_was_not_used_is_good_for_a_second() -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, _QuickLoop)
+        throttle = Throttle(10)
+        loop.now += 60.0
+        assert 10 == await take(throttle, 1000)
+        assert 1 == await take(throttle, 1000)
+
+    with asyncio.Runner(loop_factory=_QuickLoop) as runner:
+        runner.run(scenario())
+
+
+def test_without_a_rate_all_may_pass() -> None:
+    async def scenario() -> None:
+        assert 1000 == await Throttle(0).take(1000)
+
+    asyncio.run(scenario())

@@ -127,11 +127,11 @@ def command(
 
 
 def _summary(done: "ArchiveResult", lake: str) -> str:
-    from penstock.tools.figures import counted  # noqa: PLC0415
+    from penstock.tools.display import format_count  # noqa: PLC0415
 
-    words = f"{done.topic}: {counted(done.messages, 'message')} archived"
+    words = f"{done.topic}: {format_count(done.messages, 'message')} archived"
     if done.rejected:
         words += f", {done.rejected:,} of them rejected"
     if done.files_merged:
-        words += f"; {counted(done.files_merged, 'file')} less after merging"
+        words += f"; {format_count(done.files_merged, 'file')} less after merging"
     return f"{words}; {lake} has {done.total:,}"

@@ -4,32 +4,42 @@ Not for the head of a command's module: it brings asyncio, which `penstock --hel
 """
 
 import asyncio
+import os
 import ssl
+from collections.abc import Mapping
+from typing import Any
 
 import click
 
-from penstock.admin_api.cluster import Cluster
-from penstock.cli.command_options import NSQD_HTTP_ADDRESS, HttpAccess
+from penstock.admin_api.cluster import Cluster, ClusterStats
+from penstock.cli.command_options import NSQD_HTTP_ADDRESS, HttpAccess, token_headers
 from penstock.common.errors import HttpRequestError
 from penstock.net.http_client.client import HttpClient
 from penstock.net.tls import client_context
 
-__all__ = ["cluster_of", "http_client", "nodes_with_topic", "tls_context"]
+__all__ = [
+    "build_cluster",
+    "build_http_client",
+    "build_tls_context",
+    "complete_channels",
+    "complete_topics",
+    "find_nodes_with_topic",
+]
 
 CONNECT_SECONDS = 2.0
 REQUEST_SECONDS = 5.0
 
 
-def http_client(access: HttpAccess) -> HttpClient:
+def build_http_client(access: HttpAccess) -> HttpClient:
     """Patient enough for any node that is well. Raises ConfigError."""
     return HttpClient(
         connect_timeout_seconds=CONNECT_SECONDS,
         request_timeout_seconds=REQUEST_SECONDS,
-        ssl_context=tls_context(access),
+        ssl_context=build_tls_context(access),
     )
 
 
-def tls_context(access: HttpAccess) -> ssl.SSLContext | None:
+def build_tls_context(access: HttpAccess) -> ssl.SSLContext | None:
     """For nsqds that want TLS; None if nothing was said of it. Raises ConfigError."""
     cert, key, root_ca = access.tls_cert, access.tls_key, access.tls_root_ca_file
     if key and not cert:
@@ -37,24 +47,58 @@ def tls_context(access: HttpAccess) -> ssl.SSLContext | None:
     return client_context(root_ca=root_ca, cert=cert, key=key) if cert or root_ca else None
 
 
-def cluster_of(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess) -> Cluster:
+def build_cluster(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess) -> Cluster:
     """The cluster at these addresses; without any, the nsqd on this machine."""
     return Cluster(
-        http_client(access),
+        build_http_client(access),
         nsqds=nsqds if nsqds or lookupds else (NSQD_HTTP_ADDRESS,),
         lookupds=lookupds,
         headers=access.headers,
     )
 
 
-def nodes_with_topic(
+def find_nodes_with_topic(
     topic: str, nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess
 ) -> list[str]:
     """The nodes that were named, and those that have the topic. Raises HttpRequestError if there
     are none."""
-    addresses, failures = asyncio.run(cluster_of(nsqds, lookupds, access).addresses(topic))
+    addresses, failures = asyncio.run(build_cluster(nsqds, lookupds, access).addresses(topic))
     for failure in failures:
         click.echo(f"penstock: {failure}", err=True)
     if not addresses:
         raise HttpRequestError(lookupds[0], f"no node has topic {topic}")
     return addresses
+
+
+PATIENCE_SECONDS = 1.0
+
+
+def complete_topics(params: Mapping[str, Any], *, by_http: bool) -> list[str]:
+    """All topics; `params` are those on the command line so far, and `by_http` says whether the
+    addresses among them are of HTTP."""
+    topics = (topic for node in _snapshot(params, by_http).nodes for topic in node.topics)
+    return sorted({topic.topic_name for topic in topics})
+
+
+def complete_channels(params: Mapping[str, Any], *, by_http: bool) -> list[str]:
+    """All channels of the topic that is among the `params`."""
+    wanted = params.get("topic")
+    topics = (topic for node in _snapshot(params, by_http).nodes for topic in node.topics)
+    channels = (each for topic in topics if topic.topic_name == wanted for each in topic.channels)
+    return sorted({channel.channel_name for channel in channels})
+
+
+def _snapshot(params: Mapping[str, Any], by_http: bool) -> ClusterStats:
+    http = HttpClient(
+        connect_timeout_seconds=PATIENCE_SECONDS / 2, request_timeout_seconds=PATIENCE_SECONDS
+    )
+    lookupds = params.get("lookupds") or ()
+    nsqds = params.get("nsqds") or () if by_http else ()
+    if not nsqds and not lookupds:
+        nsqds = os.environ.get("PENSTOCK_NSQD_HTTP_ADDRESS", NSQD_HTTP_ADDRESS).split()
+    token = params.get("token") or os.environ.get("PENSTOCK_HTTP_TOKEN", "")
+    cluster = Cluster(http, nsqds=nsqds, lookupds=lookupds, headers=token_headers(token))
+    try:
+        return asyncio.run(cluster.snapshot())
+    except HttpRequestError:
+        return ClusterStats(0.0, [], [])

@@ -20,15 +20,15 @@ from penstock.common.errors import ConfigError
 __all__ = [
     "CHANNEL",
     "DURATION",
+    "LOG_POSITION",
     "NSQD_HTTP_ADDRESS",
     "NSQD_TCP_ADDRESS",
-    "PLACE",
     "TOPIC",
     "CommandWithExamples",
-    "Duration",
+    "DurationType",
     "HttpAccess",
-    "Name",
-    "Place",
+    "LogPosition",
+    "NameType",
     "client_options",
     "http_access",
     "http_addresses",
@@ -61,7 +61,7 @@ class CommandWithExamples(click.Command):
                 formatter.write(f"  {example}\n")
 
 
-class Duration(_DurationType):
+class DurationType(_DurationType):
     """A positive time as Go writes it, `250ms` or `1m30s`, in seconds."""
 
     name = "duration"
@@ -80,10 +80,10 @@ class Duration(_DurationType):
         return duration_ns / SECOND_NS
 
 
-DURATION = Duration()
+DURATION = DurationType()
 
 
-class Name(_NameType):
+class NameType(_NameType):
     """A name that NSQ allows for a topic or a channel."""
 
     def __init__(self, name: str) -> None:
@@ -101,19 +101,19 @@ class Name(_NameType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Those that there are."""
-        from penstock.cli.name_completion import known_channels, known_topics  # noqa: PLC0415
+        from penstock.cli.cluster_access import complete_channels, complete_topics  # noqa: PLC0415
 
-        known = known_topics if self.name == "topic" else known_channels
+        known = complete_topics if self.name == "topic" else complete_channels
         by_http = any("--nsqd-http-address" in each.opts for each in ctx.command.params)
         names = known(ctx.params, by_http=by_http)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
-TOPIC = Name("topic")
-CHANNEL = Name("channel")
+TOPIC = NameType("topic")
+CHANNEL = NameType("channel")
 
 
-class Place(_NameType):
+class LogPosition(_NameType):
     """A place in a topic's log, as nsqd takes it."""
 
     name = "place"
@@ -129,7 +129,7 @@ class Place(_NameType):
             self.fail(str(error), param, ctx)
 
 
-PLACE = Place()
+LOG_POSITION = LogPosition()
 
 
 def http_addresses(command: F) -> F:

@@ -6,7 +6,7 @@ import sys
 import click
 
 from penstock.cli.command_options import CommandWithExamples
-from penstock.cli.text_table import text_table
+from penstock.tools.display import format_table
 
 __all__ = ["command"]
 
@@ -44,7 +44,7 @@ def command(context: click.Context, *, data_path: str, host: str, as_json: bool)
         click.echo(json.dumps({"fit": is_fit, "checks": checks}))
     else:
         rows = [(name, str(each.grade), each.found) for name, each in diagnoses.items()]
-        lines = text_table([("check", "", ""), *rows])[1:]
+        lines = format_table([("check", "", ""), *rows])[1:]
         for line, each in zip(lines, diagnoses.values(), strict=True):
             click.echo(_coloured(line, each.grade))
             if each.hint:

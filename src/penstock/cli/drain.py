@@ -1,12 +1,20 @@
 """`penstock drain`: take a node out of service without losing or stranding a message."""
 
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.command_options import DURATION, CommandWithExamples, HttpAccess, http_access
+from penstock.common.errors import ClientError, HttpRequestError
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from penstock.admin_api.cluster import Cluster
+
+__all__ = ["command", "wait_until_drained"]
+
+POLL_SECONDS = 0.2
 
 
 @click.command(
@@ -38,14 +46,13 @@ def command(node: str, *, access: HttpAccess, no_wait: bool, timeout: float) -> 
     import asyncio  # noqa: PLC0415
 
     from penstock.admin_api.nsqd_api import NsqdApi  # noqa: PLC0415
-    from penstock.cli.cluster_access import cluster_of, http_client  # noqa: PLC0415
-    from penstock.tools.draining import wait_until_drained  # noqa: PLC0415
+    from penstock.cli.cluster_access import build_cluster, build_http_client  # noqa: PLC0415
 
-    asyncio.run(NsqdApi(http_client(access), node, access.headers).drain())
+    asyncio.run(NsqdApi(build_http_client(access), node, access.headers).drain())
     if no_wait:
         click.echo(f"{node} is draining", err=True)
         return
-    cluster = cluster_of((node,), (), access)
+    cluster = build_cluster((node,), (), access)
     left = asyncio.run(wait_until_drained(cluster, node, _tell, timeout_seconds=timeout))
     stays = f"; {left:,} messages were left a moment before, and stay on its disk" if left else ""
     _tell("")
@@ -56,3 +63,34 @@ def _tell(progress: str) -> None:
     """On a terminal, on one line that is written over and over."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{progress}", err=True, nl=False)
+
+
+async def wait_until_drained(
+    cluster: "Cluster", node: str, tell: Callable[[str], None], *, timeout_seconds: float
+) -> int:
+    """Returns how many messages were left when it was last seen. Raises ClientError if it is still
+    there after so long, or may be."""
+    import asyncio  # noqa: PLC0415
+
+    from penstock.tools.display import format_count  # noqa: PLC0415
+
+    loop = asyncio.get_running_loop()
+    until, left, seen = loop.time() + timeout_seconds, 0, ""
+    while loop.time() < until:
+        try:
+            snapshot = await cluster.snapshot()
+        except HttpRequestError as failure:
+            if failure.status is not None:
+                raise
+            if not failure.timed_out:
+                return left
+            seen = "does not answer"  # It may be busy, and is not known to have stopped.
+        else:
+            if not snapshot.nodes[0].is_draining:
+                return left  # Somebody has started it again.
+            left = snapshot.nodes[0].pending_count
+            seen = f"is draining, {format_count(left, 'message')} left"
+        tell(f"{node} {seen}")
+        await asyncio.sleep(POLL_SECONDS)
+    tell("")
+    raise ClientError(f"{node} has not stopped in time: it {seen}")

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import click
 
 from penstock.cli.command_options import (
-    PLACE,
+    LOG_POSITION,
     TOPIC,
     CommandWithExamples,
     HttpAccess,
@@ -33,12 +33,16 @@ __all__ = ["command"]
 @click.option(
     "--from",
     "start",
-    type=PLACE,
-    metavar="PLACE",
+    type=LOG_POSITION,
+    metavar="POSITION",
     help="The first message.  [default: earliest; with --follow, latest]",
 )
 @click.option(
-    "--to", "end", type=PLACE, metavar="PLACE", help="The one after the last.  [default: latest]"
+    "--to",
+    "end",
+    type=LOG_POSITION,
+    metavar="POSITION",
+    help="The one after the last.  [default: latest]",
 )
 @click.option("--limit", "-n", type=click.IntRange(min=1), help="So many messages at most.")
 @click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
@@ -58,15 +62,15 @@ def command(
 ) -> None:
     """Read back what is stored of TOPIC.
 
-    Printed are sequence number, time in UTC, and body. Reading touches no channel. A PLACE is
+    Printed are sequence number, time in UTC, and body. Reading touches no channel. A POSITION is
     earliest, latest, a sequence number, a time such as 2026-11-15T08:00:00Z, or how long ago, such
     as 15m. With several nodes, their messages are merged by time.
 
     How long messages are kept once all channels have finished them is nsqd's --retention-time.
     """
     from penstock.admin_api.seeking import is_seq  # noqa: PLC0415
-    from penstock.cli.cluster_access import nodes_with_topic, tls_context  # noqa: PLC0415
-    from penstock.cli.interrupts import leaving_on_signals  # noqa: PLC0415
+    from penstock.cli.cluster_access import build_tls_context, find_nodes_with_topic  # noqa: PLC0415
+    from penstock.cli.interrupts import exit_on_signals  # noqa: PLC0415
     from penstock.tools.history import (  # noqa: PLC0415
         body_line,
         json_line,
@@ -76,10 +80,10 @@ def command(
 
     line_of = {"json": json_line, "body": body_line}.get(form or "", text_line)
     start = start or ("latest" if follow else "earliest")
-    addresses = nodes_with_topic(topic, nsqds, lookupds, access)
+    addresses = find_nodes_with_topic(topic, nsqds, lookupds, access)
     if len(addresses) > 1 and (is_seq(start) or (end is not None and is_seq(end))):
         raise click.UsageError("a sequence number means one node: name it by --nsqd-http-address")
-    with leaving_on_signals() if follow else nullcontext():
+    with exit_on_signals() if follow else nullcontext():
         for message in read_history(
             addresses,
             topic,
@@ -88,7 +92,7 @@ def command(
             limit=limit,
             follow=follow,
             headers=dict(access.headers),
-            ssl_context=tls_context(access),
+            ssl_context=build_tls_context(access),
         ):
             sys.stdout.buffer.write(line_of(message))
             if follow:

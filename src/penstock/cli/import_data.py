@@ -1,13 +1,23 @@
 """`penstock import`: take over the data path of NSQ's own nsqd."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from penstock.cli.command_options import CommandWithExamples
 from penstock.common.errors import StorageError
+from penstock.tools.display import format_count, format_number, format_table, progress_bar
+
+if TYPE_CHECKING:
+    from penstock.migration.data_import import Found
+    from penstock.migration.old_queue import QueueReport
 
 __all__ = ["command"]
+
+_HEAD = ("topic", "channel", "depth", "found", "bytes")
+_NUMBERS = frozenset({2, 3, 4})
 
 
 @click.command(
@@ -45,7 +55,6 @@ def command(
     Exits with 1 if messages are missing or damaged. All others are imported even so, and damaged
     bytes are kept in DATA_PATH/import-damage.
     """
-    from penstock.cli.import_report import lines_of  # noqa: PLC0415
     from penstock.common.process import raise_open_files_limit  # noqa: PLC0415
     from penstock.migration.data_import import (  # noqa: PLC0415
         finish_interrupted,
@@ -54,7 +63,6 @@ def command(
         survey,
     )
     from penstock.nsqd.options import NsqdOptions  # noqa: PLC0415
-    from penstock.tools.byte_bar import byte_bar  # noqa: PLC0415
 
     if data_path is None and not dry_run:
         raise click.UsageError("where to? name --data-path, or look first with --dry-run")
@@ -65,7 +73,7 @@ def command(
         return
     raise_open_files_limit()  # all channels of a topic are read at once
     try:
-        with byte_bar(size_to_read(old_data_path)) as bar:
+        with progress_bar(size_to_read(old_data_path)) as bar:
 
             def on_read(size_bytes: int) -> None:
                 if bar is not None:
@@ -78,6 +86,64 @@ def command(
                 found = import_data(old_data_path, data_path, node_id=chosen, on_read=on_read)
     except KeyboardInterrupt:
         raise StorageError("interrupted; it can be run again") from None
-    for line in lines_of(found, None if dry_run else data_path):
+    for line in _report_lines(found, None if dry_run else data_path):
         click.echo(line)
     context.exit(0 if found.is_complete else 1)
+
+
+def _report_lines(found: "Found", data_path: str | None) -> Iterator[str]:
+    """A table of all queues, what is worth knowing of them, and the outcome. Without a `data_path`
+    nothing was written."""
+    from penstock.migration.data_import import DAMAGE_NAME  # noqa: PLC0415
+
+    reports = sorted(found.reports, key=lambda each: (each.queue.topic, each.queue.channel or ""))
+    yield from format_table([_HEAD, *map(_row, reports)], right=_NUMBERS)
+    for note in [*found.notes, *(note for report in reports for note in _notes(report))]:
+        yield f"note: {note}"
+    for report in reports:
+        for damage in report.damage:
+            kept = f"; kept in {data_path}/{DAMAGE_NAME}" if data_path else ""
+            yield f"{'note' if damage.is_leftover else 'DAMAGE'}: {damage}{kept}"
+        if _missing(report) > 0:
+            what = format_count(_missing(report), "message")
+            yield f"MISSING: {report.queue} should have {what} more than could be found"
+    yield _outcome(found, data_path)
+
+
+def _row(report: "QueueReport") -> tuple[str, ...]:
+    topic, channel = report.queue
+    depth = "?" if report.depth is None and report.found else format_number(report.depth or 0)
+    return (
+        topic,
+        channel or "-",
+        depth,
+        format_number(report.found),
+        format_number(report.body_bytes),
+    )
+
+
+def _notes(report: "QueueReport") -> Iterator[str]:
+    yield from report.notes
+    if report.late:
+        what = format_count(report.late, "message")
+        yield f"{report.queue} has {what} from just before a crash, which its depth does not count"
+    elif _missing(report) < 0:
+        what = format_count(-_missing(report), "message")
+        yield f"{report.queue} has {what} more than its depth says"
+
+
+def _missing(report: "QueueReport") -> int:
+    return 0 if report.depth is None else report.depth - (report.found - report.late)
+
+
+def _outcome(found: "Found", data_path: str | None) -> str:
+    topics = format_count(len({report.queue.topic for report in found.reports}), "topic")
+    channels = format_count(
+        sum(report.queue.channel is not None for report in found.reports), "channel"
+    )
+    messages = format_count(sum(report.found for report in found.reports), "message")
+    all_of_it = f"{messages} of {topics} and {channels}"
+    if data_path is None:
+        return f"{all_of_it} can be imported; nothing has been written"
+    rest = "" if found.is_complete else "; what is missing or damaged stands above"
+    return f"{all_of_it} imported into {data_path}, read back and compared{rest}"

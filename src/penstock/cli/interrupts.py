@@ -10,11 +10,11 @@ from types import FrameType
 
 from penstock.common.errors import Error
 
-__all__ = ["leaving_on_signals", "require_stdout", "silence_stdout"]
+__all__ = ["exit_on_signals", "require_stdout", "silence_stdout"]
 
 
 @contextmanager
-def leaving_on_signals() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Ctrl-C and SIGTERM end the block, and nothing else: the exit code is then 0."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from penstock.cli.tool_command import ToolCommand
+from penstock.cli.command_line import ToolCommand
 from penstock.common.clock import SECOND_NS
 from penstock.common.errors import ConfigError
 from penstock.common.logs import Logger
@@ -79,11 +79,11 @@ def _run(options: NsqStatOptions, log: Logger) -> int:
     import asyncio  # noqa: PLC0415
 
     from penstock.admin_api.cluster import Cluster  # noqa: PLC0415
-    from penstock.cli.interrupts import leaving_on_signals, require_stdout  # noqa: PLC0415
+    from penstock.cli.interrupts import exit_on_signals, require_stdout  # noqa: PLC0415
     from penstock.net.http_client.client import HttpClient  # noqa: PLC0415
     from penstock.tools.live_screen import maybe_live_console  # noqa: PLC0415
-    from penstock.tools.nsq_stat import ChannelWatch  # noqa: PLC0415
-    from penstock.tools.output import standard_output  # noqa: PLC0415
+    from penstock.tools.nsq_stat import ChannelView  # noqa: PLC0415
+    from penstock.tools.stdout_writer import open_stdout  # noqa: PLC0415
 
     require_stdout()
     http = HttpClient(
@@ -93,7 +93,7 @@ def _run(options: NsqStatOptions, log: Logger) -> int:
     cluster = Cluster(
         http, nsqds=options.nsqd_http_addresses, lookupds=options.lookupd_http_addresses
     )
-    watch = ChannelWatch(
+    watch = ChannelView(
         cluster,
         options.topic,
         options.channel,
@@ -104,9 +104,9 @@ def _run(options: NsqStatOptions, log: Logger) -> int:
     if console is not None:
         asyncio.run(watch.show_live(console))
         return 0
-    with suppress(BrokenPipeError), leaving_on_signals():
+    with suppress(BrokenPipeError), exit_on_signals():
         warn = partial(log.warning, "%s")
-        asyncio.run(watch.print_rows(standard_output(), warn))
+        asyncio.run(watch.print_rows(open_stdout(), warn))
     return 0
 
 

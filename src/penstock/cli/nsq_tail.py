@@ -1,20 +1,15 @@
 """The `nsq_tail` command."""
 
 import sys
-from collections.abc import Sequence
 
-from penstock.cli.tool_command import ToolCommand
-from penstock.tools.nsq_tail import TailOptions, check, run
+from penstock.cli.command_line import ToolCommand
+from penstock.tools.nsq_tail import NsqTailOptions, check, run
 
-__all__ = ["main"]
+__all__ = ["COMMAND", "main"]
 
-COMMAND = ToolCommand(name="nsq_tail", options=TailOptions, check=check, run=run)
+COMMAND = ToolCommand(name="nsq_tail", options=NsqTailOptions, check=check, run=run)
 
-
-def main(args: Sequence[str] | None = None) -> int:
-    """Shows the messages of topics until it is told to stop."""
-    return COMMAND.main(args)
-
+main = COMMAND.main
 
 if __name__ == "__main__":
     sys.exit(main())

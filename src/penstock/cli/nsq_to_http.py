@@ -1,21 +1,15 @@
 """The `nsq_to_http` command."""
 
 import sys
-from collections.abc import Sequence
 
-from penstock.cli.tool_command import ToolCommand
-from penstock.tools.http_options import HttpOptions, check
-from penstock.tools.nsq_to_http import run
+from penstock.cli.command_line import ToolCommand
+from penstock.tools.nsq_to_http import NsqToHttpOptions, check, run
 
-__all__ = ["main"]
+__all__ = ["COMMAND", "main"]
 
-COMMAND = ToolCommand(name="nsq_to_http", options=HttpOptions, check=check, run=run)
+COMMAND = ToolCommand(name="nsq_to_http", options=NsqToHttpOptions, check=check, run=run)
 
-
-def main(args: Sequence[str] | None = None) -> int:
-    """Makes a request for each message until it is told to stop."""
-    return COMMAND.main(args)
-
+main = COMMAND.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,20 +1,15 @@
 """The `nsq_to_nsq` command."""
 
 import sys
-from collections.abc import Sequence
 
-from penstock.cli.tool_command import ToolCommand
-from penstock.tools.nsq_to_nsq import RelayOptions, check, run
+from penstock.cli.command_line import ToolCommand
+from penstock.tools.nsq_to_nsq import NsqToNsqOptions, check, run
 
-__all__ = ["main"]
+__all__ = ["COMMAND", "main"]
 
-COMMAND = ToolCommand(name="nsq_to_nsq", options=RelayOptions, check=check, run=run)
+COMMAND = ToolCommand(name="nsq_to_nsq", options=NsqToNsqOptions, check=check, run=run)
 
-
-def main(args: Sequence[str] | None = None) -> int:
-    """Passes messages on until it is told to stop."""
-    return COMMAND.main(args)
-
+main = COMMAND.main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-from penstock.cli.daemon_command import DaemonCommand
+from penstock.cli.command_line import DaemonCommand
 from penstock.common.logs import Logger
 from penstock.nsqadmin.options import NsqadminOptions, check
 

@@ -53,7 +53,7 @@ def command(
     Each BODY is a message. Without any, each line of stdin or of a file is one; empty lines are
     left out, since NSQ has no empty messages. Exits with 0 once nsqd has stored them all.
     """
-    from penstock.tools.publishing import Source, publish  # noqa: PLC0415
+    from penstock.tools.pub import PubInput, publish  # noqa: PLC0415
 
     if bodies and (file or whole):
         raise click.UsageError("messages come from the command line or from a file, not from both")
@@ -64,7 +64,7 @@ def command(
         raise click.UsageError("standard input is closed")
     if not bodies and path is None and sys.stdin.isatty():
         click.echo("One message a line; Ctrl-D ends.", err=True)
-    source = Source(tuple(map(_to_bytes, bodies)), path, whole=whole)
+    source = PubInput(tuple(map(_to_bytes, bodies)), path, whole=whole)
     publish(
         topic,
         source,

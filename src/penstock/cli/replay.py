@@ -118,10 +118,10 @@ def _state_folder() -> Path:
 
 
 def _summary(replay: "Replay", topic: str, target: str) -> str:
-    from penstock.tools.figures import counted  # noqa: PLC0415
+    from penstock.tools.display import format_count  # noqa: PLC0415
 
     extent = replay.extent
-    words = f"{topic} to {target}: {counted(extent.messages, 'message')}"
+    words = f"{topic} to {target}: {format_count(extent.messages, 'message')}"
     if extent.first_ns is not None and extent.last_ns is not None:
         size = f"{extent.size_bytes / 1e6:,.1f} MB"
         words += f", {size}, {_time(extent.first_ns)} to {_time(extent.last_ns)}"

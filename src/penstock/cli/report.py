@@ -8,8 +8,8 @@ import click
 
 from penstock.cli.command_options import DURATION, TOPIC, CommandWithExamples
 from penstock.cli.spark_options import spark_options, spark_settings
-from penstock.cli.text_table import text_table
 from penstock.common.errors import ConfigError
+from penstock.tools.display import format_table
 
 __all__ = ["command"]
 
@@ -86,7 +86,7 @@ def command(
         report = make_report(spark, config)
     _write(out, render_page(report, datetime.now(UTC)))
     rows = summary_rows(report)
-    for line in text_table(rows, right=frozenset(range(1, len(rows[0])))):
+    for line in format_table(rows, right=frozenset(range(1, len(rows[0])))):
         click.echo(line)
     click.echo(f"{out} has it all")
 

@@ -7,7 +7,7 @@ import click
 
 from penstock.cli.command_options import (
     CHANNEL,
-    PLACE,
+    LOG_POSITION,
     TOPIC,
     CommandWithExamples,
     HttpAccess,
@@ -33,7 +33,7 @@ __all__ = ["command"]
 )
 @click.argument("topic", type=TOPIC)
 @click.argument("channel", type=CHANNEL)
-@click.argument("place", metavar="TO", type=PLACE)
+@click.argument("place", metavar="TO", type=LOG_POSITION)
 @http_addresses
 @http_access
 @click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
@@ -63,19 +63,19 @@ def command(
         plan,
     )
     from penstock.cli.cluster_access import (  # noqa: PLC0415
-        cluster_of,
-        http_client,
-        nodes_with_topic,
+        build_cluster,
+        build_http_client,
+        find_nodes_with_topic,
     )
 
-    addresses = nodes_with_topic(topic, nsqds, lookupds, access)
+    addresses = find_nodes_with_topic(topic, nsqds, lookupds, access)
     if is_seq(place) and len(addresses) > 1:
         raise click.UsageError("a sequence number means one node: name it by --nsqd-http-address")
-    cluster = cluster_of(tuple(addresses), (), access)
+    cluster = build_cluster(tuple(addresses), (), access)
     snapshot = asyncio.run(cluster.snapshot(topic))
     if snapshot.failures:
         raise snapshot.failures[0]  # A channel is moved on all its nodes, or on none.
-    apis = [NsqdApi(http_client(access), address, access.headers) for address in addresses]
+    apis = [NsqdApi(build_http_client(access), address, access.headers) for address in addresses]
     moves = asyncio.run(plan(apis, snapshot, topic, channel, place))
     for each in moves:
         click.echo(_in_words(each), err=True)
@@ -86,9 +86,9 @@ def command(
 
 
 def _in_words(move: "Move") -> str:
-    from penstock.tools.figures import counted  # noqa: PLC0415
+    from penstock.tools.display import format_count  # noqa: PLC0415
 
-    effect = f"{counted(move.ahead, 'message')} from {move.seq} on"
+    effect = f"{format_count(move.ahead, 'message')} from {move.seq} on"
     if move.again:
         effect += f", {move.again:,} of them once more"
     if move.skipped:

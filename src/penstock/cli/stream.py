@@ -255,7 +255,7 @@ def _violations_line(found: "SchemaViolations") -> str:
 
 
 def _summary(done: "QueryMetrics") -> str:
-    from penstock.tools.figures import counted  # noqa: PLC0415
+    from penstock.tools.display import format_count  # noqa: PLC0415
 
     notes = [f", {count:,} {name}" for name, count in done.notes.items()]
-    return f"{done.name}: {counted(done.rows, 'message')} read{''.join(notes)}"
+    return f"{done.name}: {format_count(done.rows, 'message')} read{''.join(notes)}"

@@ -60,10 +60,10 @@ def command(
     """
     import asyncio  # noqa: PLC0415
 
-    from penstock.cli.interrupts import leaving_on_signals  # noqa: PLC0415
-    from penstock.tools.printing import print_messages  # noqa: PLC0415
+    from penstock.cli.interrupts import exit_on_signals  # noqa: PLC0415
+    from penstock.tools.sub import print_messages  # noqa: PLC0415
 
-    with leaving_on_signals() if count is None else nullcontext():
+    with exit_on_signals() if count is None else nullcontext():
         asyncio.run(
             print_messages(
                 topic,

@@ -58,25 +58,25 @@ def command(
     # Here, so that `penstock --help` need not load them.
     import asyncio  # noqa: PLC0415
 
-    from penstock.cli.cluster_access import cluster_of  # noqa: PLC0415
-    from penstock.cli.interrupts import leaving_on_signals  # noqa: PLC0415
+    from penstock.cli.cluster_access import build_cluster  # noqa: PLC0415
+    from penstock.cli.interrupts import exit_on_signals  # noqa: PLC0415
     from penstock.tools.live_screen import maybe_live_console  # noqa: PLC0415
-    from penstock.tools.output import standard_output  # noqa: PLC0415
+    from penstock.tools.stdout_writer import open_stdout  # noqa: PLC0415
     from penstock.tools.top import TopView, print_tables, watch  # noqa: PLC0415
 
-    cluster = cluster_of(nsqds, lookupds, access)
+    cluster = build_cluster(nsqds, lookupds, access)
     view = TopView(order=sort, interval_seconds=interval)
     count = 1 if once else count
     console = None if plain or once else maybe_live_console()
     if console is not None:
         asyncio.run(watch(cluster, view, console, count=count))
         return
-    with leaving_on_signals():
+    with exit_on_signals():
         asyncio.run(
             print_tables(
                 cluster,
                 view,
-                standard_output(),
+                open_stdout(),
                 lambda warning: click.echo(f"penstock: {warning}", err=True),
                 count=count,
             )

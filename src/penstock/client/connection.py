@@ -12,9 +12,9 @@ from functools import partial
 from typing import Protocol, cast
 
 from penstock.client.addresses import host_and_port
-from penstock.client.batches import PublishBatch
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
+from penstock.client.publish_batch import PublishBatch
 from penstock.common.errors import (
     ClientError,
     CorruptStreamError,

@@ -18,15 +18,14 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
-from penstock.client.backoff import Backoff, BackoffState
 from penstock.client.config import ClientConfig
 from penstock.client.connection import AwaitedBatch, Connection, connect
 from penstock.client.connection_pool import ConnectionPool
 from penstock.client.discovery import Discovery, producers_of
-from penstock.client.handling import DeadLetter, Handler, HandlerRunner, keep_touching
+from penstock.client.flow_control import Backoff, BackoffState, RdyAllocation, allocate_rdy
+from penstock.client.handler_runner import DeadLetter, Handler, HandlerRunner, keep_touching
 from penstock.client.handshake import check_subscription, consumer_handshake
 from penstock.client.message import Message
-from penstock.client.rdy import RdyAllocation, allocate_rdy
 from penstock.common.errors import ClientError, ConfigError, ProtocolError
 from penstock.protocol import commands
 

@@ -1,13 +1,22 @@
-"""A message as a consumer gets it."""
+"""Messages as consumers get them, and delays as users give them."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from penstock.client.delays import Delay, to_ms
 from penstock.common.errors import ClientError
 
-__all__ = ["AckChannel", "Message"]
+__all__ = ["AckChannel", "Delay", "Message", "to_ms"]
+
+Delay = float | timedelta
+
+
+def to_ms(delay: Delay) -> int:
+    """Whole milliseconds, which is what the wire has. Raises ValueError if it is negative."""
+    seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+    if seconds < 0:
+        raise ValueError(f"a delay cannot be negative: {seconds:g} s")
+    return round(seconds * 1000)
 
 
 class AckChannel(Protocol):

@@ -15,14 +15,13 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
-from penstock.client.batches import checked_bodies, checked_body, split_into_batches
 from penstock.client.config import ClientConfig
 from penstock.client.connection import AwaitedBatch, Connection, connect
 from penstock.client.connection_pool import ConnectionPool
-from penstock.client.delays import Delay, to_ms
 from penstock.client.discovery import ALL_NODES, Discovery
 from penstock.client.handshake import producer_handshake
-from penstock.client.message import Message
+from penstock.client.message import Delay, Message, to_ms
+from penstock.client.publish_batch import checked_bodies, checked_body, split_into_batches
 from penstock.client.publish_queue import PublishQueue
 from penstock.common.errors import (
     ClientClosedError,

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 
-from penstock.client.batches import PublishBatch, checked_topic
 from penstock.client.config import ClientConfig
 from penstock.client.connection import AwaitedBatch
+from penstock.client.publish_batch import PublishBatch, checked_topic
 from penstock.common.errors import ClientError
 
 __all__ = ["PublishQueue"]

@@ -35,7 +35,6 @@ from penstock.nsqadmin.login import Login
 from penstock.nsqadmin.notifications import Notifier
 from penstock.nsqadmin.options import NsqadminOptions, normalized
 from penstock.nsqadmin.watcher import Watcher
-from penstock.tools.figures import counted
 
 __all__ = ["Nsqadmin", "run"]
 

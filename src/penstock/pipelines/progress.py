@@ -26,7 +26,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from penstock.tools.figures import grouped, per_second
+from penstock.tools.display import format_number, format_rate
 from pyspark_nsq.offsets import JsonOffsets, Offsets, from_json
 
 __all__ = [
@@ -265,12 +265,12 @@ class _LineDisplay:
 def format_line(metrics: QueryMetrics) -> str:
     """`orders: 120,000 messages, 35,120/s, batch 1.2 s, behind 4,000 (1: 4,000), 12 s left`."""
     parts = [
-        f"{metrics.name}: {grouped(metrics.rows)} messages",
-        f"{per_second(metrics.rows_per_second)}/s",
+        f"{metrics.name}: {format_number(metrics.rows)} messages",
+        f"{format_rate(metrics.rows_per_second)}/s",
     ]
     if metrics.batch_seconds is not None:
         parts.append(f"batch {metrics.batch_seconds:.1f} s")
-    parts += [f"{grouped(count)} {name}" for name, count in metrics.notes.items() if count]
+    parts += [f"{format_number(count)} {name}" for name, count in metrics.notes.items() if count]
     if metrics.lag:
         parts.append(f"behind {_lag(metrics)}")
     if metrics.left is not None:
@@ -294,11 +294,11 @@ def metrics_table(title: str, metrics: Sequence[QueryMetrics]) -> Table:
     for each in metrics:
         cells: list[RenderableType] = [
             Text(each.name),
-            grouped(each.rows),
-            per_second(each.rows_per_second),
+            format_number(each.rows),
+            format_rate(each.rows_per_second),
             "-" if each.batch_seconds is None else f"{each.batch_seconds:.1f} s",
-            *(grouped(each.notes.get(name, 0)) for name in names),
-            grouped(each.behind),
+            *(format_number(each.notes.get(name, 0)) for name in names),
+            format_number(each.behind),
         ]
         if has_end:
             bar = ProgressBar(1.0, each.fraction or 0.0, width=BAR_WIDTH)
@@ -324,8 +324,8 @@ def _percent(fraction: float | None) -> str:
 
 def _lag(metrics: QueryMetrics) -> str:
     by_node = f" ({_by_node(metrics)})" if metrics.behind and len(metrics.lag) > 1 else ""
-    return grouped(metrics.behind) + by_node
+    return format_number(metrics.behind) + by_node
 
 
 def _by_node(metrics: QueryMetrics) -> str:
-    return "  ".join(f"{node}: {grouped(count)}" for node, count in metrics.lag.items())
+    return "  ".join(f"{node}: {format_number(count)}" for node, count in metrics.lag.items())

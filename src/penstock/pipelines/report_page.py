@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from penstock import __version__
 from penstock.pipelines.report import IntervalStats, LakeReport, TopicReport
-from penstock.tools.figures import grouped, per_second
+from penstock.tools.display import format_number, format_rate
 
 __all__ = ["Plot", "Series", "axis_ticks", "render_page", "render_svg", "summary_rows"]
 
@@ -75,8 +75,16 @@ def summary_rows(report: LakeReport) -> list[list[str]]:
 def _summary(topic: TopicReport, report: LakeReport) -> list[str]:
     total, delays = topic.total, topic.total.delays
     assert total.sizes is not None
-    row = [topic.topic, grouped(total.messages), grouped(total.rejected), _bytes(total.size_bytes)]
-    row += [per_second(total.messages / max(topic.seconds, 1.0)), per_second(_peak(topic, report))]
+    row = [
+        topic.topic,
+        format_number(total.messages),
+        format_number(total.rejected),
+        _bytes(total.size_bytes),
+    ]
+    row += [
+        format_rate(total.messages / max(topic.seconds, 1.0)),
+        format_rate(_peak(topic, report)),
+    ]
     row += [_bytes(total.sizes.p50), _bytes(total.sizes.p99), _bytes(total.sizes.max)]
     if report.event_time:
         row += ["-"] * 3 if delays is None else [_seconds(delays[each]) for each in (0, 2, 3)]
@@ -121,10 +129,12 @@ def _section(topic: TopicReport, report: LakeReport) -> _Section:
 
 
 def _facts(topic: TopicReport) -> list[tuple[str, str]]:
-    nodes = ", ".join(f"{node}: {grouped(count)}" for node, count in sorted(topic.by_node.items()))
+    nodes = ", ".join(
+        f"{node}: {format_number(count)}" for node, count in sorted(topic.by_node.items())
+    )
     return [
-        ("messages", grouped(topic.total.messages)),
-        ("rejected", grouped(topic.total.rejected)),
+        ("messages", format_number(topic.total.messages)),
+        ("rejected", format_number(topic.total.rejected)),
         ("first", _time(topic.first_ns / 1e9)),
         ("last", _time(topic.last_ns / 1e9)),
         ("by node", nodes),
@@ -141,15 +151,15 @@ def _throughput(topic: TopicReport, report: LakeReport) -> _PlotSection:
     rows = [
         [
             _time(moment.start_seconds),
-            *map(grouped, (moment.messages, moment.rejected)),
-            per_second(moment.messages / step),
+            *map(format_number, (moment.messages, moment.rejected)),
+            format_rate(moment.messages / step),
             _bytes(moment.size_bytes),
         ]
         for moment in topic.intervals
     ]
     head = ["from", "messages", "rejected", "a second", "size"]
     return _plot_section(
-        "Throughput", topic, series, lambda rate: f"{per_second(rate)}/s", head, rows
+        "Throughput", topic, series, lambda rate: f"{format_rate(rate)}/s", head, rows
     )
 
 
@@ -160,11 +170,13 @@ def _nodes(topic: TopicReport, report: LakeReport) -> _PlotSection:
         for node in nodes
     ]
     rows = [
-        [_time(each.start_seconds), *(grouped(each.by_node.get(node, 0)) for node in nodes)]
+        [_time(each.start_seconds), *(format_number(each.by_node.get(node, 0)) for node in nodes)]
         for each in topic.intervals
     ]
     head = ["from", *(f"node {node}" for node in nodes)]
-    return _plot_section("By node", topic, series, lambda rate: f"{per_second(rate)}/s", head, rows)
+    return _plot_section(
+        "By node", topic, series, lambda rate: f"{format_rate(rate)}/s", head, rows
+    )
 
 
 def _delays(topic: TopicReport) -> _PlotSection:
@@ -177,7 +189,7 @@ def _delays(topic: TopicReport) -> _PlotSection:
         [
             _time(moment.start_seconds),
             *map(_seconds, moment.delays[:4]),
-            grouped(moment.delays.ahead),
+            format_number(moment.delays.ahead),
         ]
         for moment in topic.intervals
         if moment.delays is not None
@@ -185,7 +197,9 @@ def _delays(topic: TopicReport) -> _PlotSection:
     head = ["from", "p50", "p95", "p99", "longest", "dated ahead"]
     ahead = topic.total.delays.ahead if topic.total.delays is not None else 0
     remark = (
-        f"Left out: {grouped(ahead)} that are dated after they were published." if ahead else ""
+        f"Left out: {format_number(ahead)} that are dated after they were published."
+        if ahead
+        else ""
     )
     title = "Delay: from when it happened until it was published"
     return _plot_section(title, topic, series, _seconds, head, rows, remark)

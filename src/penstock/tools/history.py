@@ -75,7 +75,7 @@ def read_history(
     if follow:
         args["follow"] = "true"
     readings = [
-        _Reading(address, args, headers or {}, ssl_context).messages() for address in addresses
+        _NodeReader(address, args, headers or {}, ssl_context).messages() for address in addresses
     ]
     if len(readings) == 1:
         return readings[0]
@@ -115,7 +115,7 @@ def _escaped(character: str) -> str:
     return "\t" if character == "\t" else character.encode("unicode_escape").decode()
 
 
-class _Reading:
+class _NodeReader:
     """What one node sends."""
 
     def __init__(

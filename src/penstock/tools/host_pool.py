@@ -14,10 +14,12 @@ time, and now and then one is tried just to see. Figures are those of NSQ's tool
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import ceil, exp
 from typing import Protocol
 
-__all__ = ["EpsilonGreedy", "HostPool", "Pool", "RoundRobin"]
+from penstock.common.logs import Logger
+
+__all__ = ["EpsilonGreedy", "HostPool", "HostSelector", "RequestTimings", "RoundRobin"]
 
 RETRY_SECONDS_FIRST = 30.0
 RETRY_SECONDS_MAX = 900.0
@@ -34,7 +36,7 @@ MEMORY_SECONDS = 300.0
 SECONDS_LEAST = 1e-6
 
 
-class Pool(Protocol):
+class HostSelector(Protocol):
     """What the three have in common."""
 
     def pick(self, now: float) -> str:
@@ -153,3 +155,38 @@ class EpsilonGreedy(HostPool):
         super().mark(host, now, seconds, failed=failed)
         if not failed:
             self._by_name[host].measure(now, seconds)
+
+
+class RequestTimings:
+    """Collects times, and logs them when there are `every`; 0 for never."""
+
+    def __init__(self, name: str, every: int, log: Logger) -> None:
+        self._name = name
+        self._every = every
+        self._log = log
+        self._seconds: list[float] = []
+
+    def add(self, seconds: float) -> None:
+        """A request is finished."""
+        if not self._every:
+            return
+        self._seconds.append(seconds)
+        if len(self._seconds) >= self._every:
+            self._tell()
+            self._seconds.clear()
+
+    def _tell(self) -> None:
+        ranked = sorted(1000 * each for each in self._seconds)
+        self._log.info(
+            "[%s]: finished %d - 99th: %.02fms - 95th: %.02fms - avg: %.02fms",
+            self._name,
+            len(ranked),
+            _percentile(99, ranked),
+            _percentile(95, ranked),
+            sum(ranked) / len(ranked),
+        )
+
+
+def _percentile(percent: int, ranked: Sequence[float]) -> float:
+    # nsq compat: half a place too high, as NSQ's tools count.
+    return ranked[min(ceil(percent / 100 * len(ranked) + 0.5), len(ranked) - 1)]

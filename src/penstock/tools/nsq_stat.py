@@ -12,13 +12,12 @@ from rich.text import Text
 
 from penstock.admin_api.cluster import Cluster, ClusterStats, NodeStats
 from penstock.common.errors import HttpRequestError
-from penstock.tools.figures import counted, grouped, per_second
+from penstock.tools.display import format_count, format_number, format_rate, sparkline
 from penstock.tools.live_screen import LiveScreen
-from penstock.tools.output import Output
-from penstock.tools.rates import Flow, Meter, Sample
-from penstock.tools.sparkline import sparkline
+from penstock.tools.rates import QueueMeter, QueueStats, RateSample
+from penstock.tools.stdout_writer import StdoutWriter
 
-__all__ = ["HEADER", "ChannelNotFound", "ChannelWatch", "row_of"]
+__all__ = ["HEADER", "ChannelNotFoundError", "ChannelView", "format_row"]
 
 ROWS_PER_HEADER = 25
 
@@ -31,7 +30,7 @@ _TREND_WIDTH_MAX = 60
 _QUIET, _TITLE, _ALARM = "dim", "bold", "yellow"
 
 
-class ChannelNotFound(HttpRequestError):
+class ChannelNotFoundError(HttpRequestError):
     """No node has the channel."""
 
     def __init__(self, topic: str, channel: str) -> None:
@@ -44,9 +43,9 @@ class ChannelNotFound(HttpRequestError):
         return f"ERROR: failed to find channel({self.channel}) {where}"
 
 
-def row_of(flow: Flow) -> str:
+def format_row(flow: QueueStats) -> str:
     """A row, as NSQ has it."""
-    rates = flow.rates or Sample()
+    rates = flow.rates or RateSample()
     return (
         f"{round(rates.ingress):7d} {round(rates.egress):7d}"
         f" | {flow.depth:7d} {flow.depth - flow.disk_depth:7d} {flow.disk_depth:7d}"
@@ -55,7 +54,7 @@ def row_of(flow: Flow) -> str:
     )
 
 
-class ChannelWatch:
+class ChannelView:
     """One channel, looked at again and again."""
 
     def __init__(
@@ -72,12 +71,12 @@ class ChannelWatch:
         self._channel = channel
         self._interval_seconds = interval_seconds
         self._count = count
-        self._meter = Meter()
-        self._flow = Flow(topic, channel)
+        self._meter = QueueMeter()
+        self._flow = QueueStats(topic, channel)
         self._snapshot = ClusterStats(0.0, [], [])
         self._failures: list[HttpRequestError] = []
 
-    async def print_rows(self, output: Output, warn: Callable[[str], None]) -> None:
+    async def print_rows(self, output: StdoutWriter, warn: Callable[[str], None]) -> None:
         """Writes rows; the first once there is something to compare. Raises HttpRequestError if
         nobody answers, or nobody has the channel; and what `output` raises."""
         loop = asyncio.get_running_loop()
@@ -91,7 +90,7 @@ class ChannelWatch:
             await self._look()
             for failure in self._failures:
                 warn(str(failure))
-            await output.write(row_of(self._flow).encode())
+            await output.write(format_row(self._flow).encode())
             rows += 1
 
     async def show_live(self, console: Console) -> None:
@@ -116,8 +115,8 @@ class ChannelWatch:
         self._flow, self._snapshot = flows[self._channel], snapshot
         self._failures = snapshot.failures
 
-    def _not_found(self) -> ChannelNotFound:
-        return ChannelNotFound(self._topic, self._channel)
+    def _not_found(self) -> ChannelNotFoundError:
+        return ChannelNotFoundError(self._topic, self._channel)
 
     async def _look_again(self) -> None:
         try:
@@ -138,7 +137,7 @@ class ChannelWatch:
         return Group(*parts, *notes)
 
     def _title(self) -> RenderableType:
-        nodes = counted(len(self._snapshot.nodes), "node")
+        nodes = format_count(len(self._snapshot.nodes), "node")
         line = Table.grid(expand=True)
         line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         line.add_column(no_wrap=True, justify="right")
@@ -158,9 +157,9 @@ class ChannelWatch:
         ingress, egress = [each.ingress for each in trail], [each.egress for each in trail]
         depth = [float(each.depth) for each in trail]
         for name, now, past, style in (
-            ("ingress", f"{per_second(ingress[-1] if ingress else None)} /s", ingress, "cyan"),
-            ("egress", f"{per_second(egress[-1] if egress else None)} /s", egress, "green"),
-            ("depth", f"{grouped(self._flow.depth)}   ", depth, "yellow"),
+            ("ingress", f"{format_rate(ingress[-1] if ingress else None)} /s", ingress, "cyan"),
+            ("egress", f"{format_rate(egress[-1] if egress else None)} /s", egress, "green"),
+            ("depth", f"{format_number(self._flow.depth)}   ", depth, "yellow"),
         ):
             bars = sparkline(past, width, ascii_only=console.options.ascii_only).lstrip()
             table.add_row(name, now, Text(bars, style))
@@ -179,7 +178,8 @@ class ChannelWatch:
             "clients": flow.clients,
         }
         shown = [
-            Text.assemble((f"{name} ", _QUIET), grouped(number)) for name, number in figures.items()
+            Text.assemble((f"{name} ", _QUIET), format_number(number))
+            for name, number in figures.items()
         ]
         return Padding(Columns(shown, padding=(0, 3)), (0, 1))
 
@@ -203,5 +203,5 @@ class ChannelWatch:
                     channel.message_count,
                     channel.client_count,
                 )
-                return list(map(grouped, figures))
+                return list(map(format_number, figures))
         return []

@@ -18,10 +18,10 @@ from penstock.common.logs import Logger
 from penstock.common.option_types import BOOL, INT, STRING, STRINGS
 from penstock.common.options import option
 from penstock.tools.consumer_options import ConsumerOptions, check_source, consumer_config
-from penstock.tools.output import Output, standard_output
 from penstock.tools.runner import consume_all, run_tool
+from penstock.tools.stdout_writer import StdoutWriter, open_stdout
 
-__all__ = ["TailOptions", "check", "run"]
+__all__ = ["NsqTailOptions", "check", "run"]
 
 # How long what is here may take to be shown, once we are to leave.
 LEAVING_SECONDS = 0.5
@@ -31,7 +31,7 @@ READER_CHECK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TailOptions(ConsumerOptions):
+class NsqTailOptions(ConsumerOptions):
     """The options of nsq_tail."""
 
     topic: tuple[str, ...] = option((), STRINGS, "topic to show", key=None)
@@ -42,19 +42,19 @@ class TailOptions(ConsumerOptions):
     print_topic: bool = option(False, BOOL, "show a message's topic before it", key=None)
 
 
-def check(options: TailOptions) -> None:
+def check(options: NsqTailOptions) -> None:
     """Raises ConfigError if nsq_tail cannot do as these options say."""
     if not options.topic:
         raise ConfigError("--topic required")
     check_source(options)
 
 
-def run(options: TailOptions, log: Logger) -> int:
+def run(options: NsqTailOptions, log: Logger) -> int:
     """Shows messages until there are enough, or it is told to stop, or nobody reads them."""
     return run_tool(lambda stop: _tail(options, stop), log)
 
 
-async def _tail(options: TailOptions, stop: asyncio.Event) -> int:
+async def _tail(options: NsqTailOptions, stop: asyncio.Event) -> int:
     config = consumer_config("nsq_tail", options)
     channel = options.channel or f"tail{random.randrange(999_999):06d}#ephemeral"  # noqa: S311
     max_in_flight = min(options.max_in_flight, options.n or options.max_in_flight)
@@ -69,7 +69,7 @@ async def _tail(options: TailOptions, stop: asyncio.Event) -> int:
         )
         for topic in dict.fromkeys(options.topic)
     ]
-    tail = _Tail(standard_output(), count_max=options.n, print_topic=options.print_topic)
+    tail = _Tail(open_stdout(), count_max=options.n, print_topic=options.print_topic)
     watching = asyncio.create_task(tail.watch_reader(stop))
     try:
         await consume_all(consumers, tail.show, stop, leaving_seconds=LEAVING_SECONDS)
@@ -81,7 +81,7 @@ async def _tail(options: TailOptions, stop: asyncio.Event) -> int:
 class _Tail:
     """What is shown, of all topics together."""
 
-    def __init__(self, output: Output, *, count_max: int, print_topic: bool) -> None:
+    def __init__(self, output: StdoutWriter, *, count_max: int, print_topic: bool) -> None:
         self._output = output
         self._left = count_max or sys.maxsize
         self._print_topic = print_topic

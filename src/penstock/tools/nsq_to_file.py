@@ -10,10 +10,11 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
-from penstock.client import Consumer
+from penstock.client import Consumer, Message
 from penstock.client.addresses import parse_lookupds
 from penstock.client.discovery import request_headers
 from penstock.common import names
@@ -22,31 +23,29 @@ from penstock.common.errors import ClientError, ConfigError, HttpRequestError, N
 from penstock.common.logs import Logger
 from penstock.net.http_client.client import ACCEPT_V1, HttpClient
 from penstock.tools.consumer_options import consumer_config
-from penstock.tools.file_names import FileNames
-from penstock.tools.file_options import FileOptions, compile_topic_pattern
-from penstock.tools.rotating_file import RotatingFile
+from penstock.tools.nsq_to_file_options import NsqToFileOptions, compile_topic_pattern
+from penstock.tools.rotating_file import FileNames, RotatingFile
 from penstock.tools.runner import run_tool
-from penstock.tools.topic_archive import TopicArchive
 
-__all__ = ["run"]
+__all__ = ["TopicArchiver", "run"]
 
 # Delay before nsqlookupds are queried again for topics when none has answered.
 RETRY_SECONDS = 5.0
 
 
-def run(options: FileOptions, log: Logger) -> int:
+def run(options: NsqToFileOptions, log: Logger) -> int:
     """Writes messages to files until it is told to stop. Raises Error."""
-    return run_tool(lambda stop: _Archive(options, log).run(stop), log)
+    return run_tool(lambda stop: _Archiver(options, log).run(stop), log)
 
 
 class _Topics(msgspec.Struct):
     topics: list[str] | None = None
 
 
-class _Archive:
+class _Archiver:
     """All topics: those that are named, or those that lookupds know, as they become known."""
 
-    def __init__(self, options: FileOptions, log: Logger) -> None:
+    def __init__(self, options: NsqToFileOptions, log: Logger) -> None:
         self._options = options
         self._config = consumer_config("nsq_to_file", options)
         self._log = log
@@ -55,7 +54,7 @@ class _Archive:
             connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
             request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,
         )
-        self._topics: dict[str, TopicArchive] = {}
+        self._topics: dict[str, TopicArchiver] = {}
 
     async def run(self, stop: asyncio.Event) -> int:
         """Until `stop` is set, or something fails. Raises Error."""
@@ -100,7 +99,7 @@ class _Archive:
                 self._topics[topic] = archive = await self._start(topic)
                 tasks.create_task(archive.run())
 
-    async def _start(self, topic: str) -> TopicArchive:
+    async def _start(self, topic: str) -> "TopicArchiver":
         options = self._options
         file_names = FileNames(options, topic, hostname=os.uname().nodename, pid=os.getpid())
         consumer = Consumer(
@@ -111,7 +110,7 @@ class _Archive:
             config=self._config,
         )
         await consumer.start(wait_for_lookupd=True)
-        return TopicArchive(
+        return TopicArchiver(
             consumer, RotatingFile(options, file_names, self._log, SystemClock()), options
         )
 
@@ -153,3 +152,83 @@ class _Archive:
         if len(failures) == len(lookupds):
             raise NotConnectedError("no lookupd can be asked: " + "; ".join(map(str, failures)))
         return sorted(found)
+
+
+class TopicArchiver:
+    """Takes what the consumer, which has been started, brings."""
+
+    def __init__(self, consumer: Consumer, files: RotatingFile, options: NsqToFileOptions) -> None:
+        self._consumer = consumer
+        self._files = files
+        self._held_max = options.max_in_flight
+        self._sync_seconds = options.sync_interval_ns / SECOND_NS
+        self._held: list[Message] = []
+        self._lock = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Until `stop`; then all that has come is on disk, and finished. Raises StorageError."""
+        touching = asyncio.create_task(self._consumer.keep_touching(lambda: self._held))
+        try:
+            await self._take()
+            await self.hang_up()
+        finally:
+            touching.cancel()
+            await self._consumer.close()
+
+    def stop(self) -> None:
+        """Asks for no more messages."""
+        self._consumer.stop()
+
+    async def hang_up(self) -> None:
+        """Syncs, and finishes the file. Raises StorageError."""
+        async with self._lock:
+            await self._sync()
+            await asyncio.to_thread(self._files.close)
+
+    async def _take(self) -> None:
+        loop = asyncio.get_running_loop()
+        tick_at = loop.time() + self._sync_seconds
+        while True:
+            messages: list[Message] | None = None
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(tick_at):
+                    messages = await self._consumer.batch(self._held_max)
+            if messages:
+                await self._store(messages)
+            elif messages is not None:
+                return
+            if loop.time() >= tick_at:
+                tick_at = loop.time() + self._sync_seconds
+                await self._tick()
+
+    async def _store(self, messages: list[Message]) -> None:
+        async with self._lock:
+            is_full = len(self._held) + len(messages) >= self._held_max
+            must_sync = is_full or self._consumer.is_starved
+            is_synced = await asyncio.to_thread(self._write, messages, must_sync=must_sync)
+            self._held += messages
+            if is_synced:
+                self._finish()
+
+    def _write(self, messages: list[Message], *, must_sync: bool) -> bool:
+        """In a thread. Returns whether all is synced."""
+        has_rotated = self._files.write([message.body for message in messages])
+        if has_rotated or must_sync:
+            self._files.sync()
+        return has_rotated or must_sync
+
+    async def _tick(self) -> None:
+        async with self._lock:
+            await asyncio.to_thread(self._files.rotate_if_due)
+            await self._sync()
+
+    async def _sync(self) -> None:
+        if self._held:
+            await asyncio.to_thread(self._files.sync)
+            self._finish()
+
+    def _finish(self) -> None:
+        """All that is held, which is synced."""
+        for message in self._held:
+            message.finish()
+        self._held = []

@@ -1,42 +1,151 @@
-"""nsq_to_http: a request for each message.
-
-A message is finished when its request has been answered well: a POST by any 2xx, a GET by 200. If
-not, it is requeued, and the consumer backs off.
-"""
+"""Everything nsq_to_http can be told. Flags and defaults are NSQ's."""
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Callable, Sequence
-from urllib.parse import quote_plus
+from dataclasses import dataclass
+from urllib.parse import quote_plus, urlsplit
 
+from penstock import NSQ_VERSION
 from penstock.client import Consumer, Message
-from penstock.common.clock import SECOND_NS
-from penstock.common.errors import HttpRequestError
+from penstock.common import names
+from penstock.common.clock import MILLISECOND_NS, SECOND_NS
+from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.common.logs import Logger
+from penstock.common.option_types import DURATION, FLOAT, INT, STRING, STRINGS
+from penstock.common.options import option
 from penstock.net.http_client.keep_alive import KeepAliveClient
 from penstock.net.http_client.target import without_secrets
-from penstock.tools.consumer_options import consumer_config
-from penstock.tools.host_pool import EpsilonGreedy, HostPool, Pool, RoundRobin
-from penstock.tools.http_options import HttpOptions, request_headers
+from penstock.tools.consumer_options import ConsumerOptions, check_source, consumer_config
+from penstock.tools.host_pool import (
+    EpsilonGreedy,
+    HostPool,
+    HostSelector,
+    RequestTimings,
+    RoundRobin,
+)
 from penstock.tools.runner import consume_all, run_tool
-from penstock.tools.timings import Timings
 
-__all__ = ["run"]
+__all__ = ["NsqToHttpOptions", "check", "request_headers", "run"]
 
-_POOLS: dict[str, Callable[[Sequence[str]], Pool]] = {
+CONTENT_TYPE = "application/octet-stream"
+
+_HEADER = re.compile(r"\s*([!#$%&'*+\-.^_`|~0-9A-Za-z]+)\s*:\s*([\t -~]*?)\s*")
+
+# They say how the request itself is to be read.
+_OUR_OWN = frozenset({"host", "connection", "content-length", "transfer-encoding"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NsqToHttpOptions(ConsumerOptions):
+    """The options of nsq_to_http."""
+
+    topic: str = option("", STRING, "topic to consume", key=None)
+    channel: str = option("nsq_to_http", STRING, "channel to consume", key=None)
+    n: int = option(100, INT, "most requests at a time", key=None, at_least=1)
+    mode: str = option(
+        "hostpool",
+        STRING,
+        "how an address is chosen: round-robin, hostpool (which leaves out those that fail),"
+        " epsilon-greedy (which also prefers the fast); any other word means all of them",
+        key=None,
+    )
+    sample: float = option(
+        1.0,
+        FLOAT,
+        "part of the messages to send; the others are finished",
+        key=None,
+        at_least=0.0,
+        at_most=1.0,
+    )
+    post: tuple[str, ...] = option(
+        (), STRINGS, "URL to POST to, with the message as its body", key=None
+    )
+    get: tuple[str, ...] = option(
+        (), STRINGS, "URL to GET, with the message, query-escaped, for its %s", key=None
+    )
+    header: tuple[str, ...] = option((), STRINGS, "header of each request, Key: Value", key=None)
+    content_type: str = option(CONTENT_TYPE, STRING, "Content-Type of a POST", key=None)
+    status_every: int = option(
+        250,
+        INT,
+        "requests between log lines on how long they took; 0 for none",
+        key=None,
+        at_least=0,
+    )
+    http_client_connect_timeout_ns: int = option(
+        2 * SECOND_NS, DURATION, "how long connecting may take", key=None, at_least=MILLISECOND_NS
+    )
+    http_client_request_timeout_ns: int = option(
+        20 * SECOND_NS, DURATION, "how long a request may take", key=None, at_least=MILLISECOND_NS
+    )
+
+
+def check(options: NsqToHttpOptions) -> None:
+    """Raises ConfigError if nsq_to_http cannot do as these options say."""
+    if not options.topic or not options.channel:
+        raise ConfigError("--topic and --channel are required")
+    if not names.is_valid(options.topic):
+        raise ConfigError("--topic is invalid")
+    if not names.is_valid(options.channel):
+        raise ConfigError("--channel is invalid")
+    if options.content_type != CONTENT_TYPE and not options.post:
+        raise ConfigError("--content-type only used with --post")
+    if not options.content_type:
+        raise ConfigError("--content-type requires a value when used")
+    check_source(options)
+    if not options.get and not options.post:
+        raise ConfigError("--get or --post required")
+    if options.get and options.post:
+        raise ConfigError("use --get or --post not both")
+    if any(url.count("%s") != 1 for url in options.get):
+        raise ConfigError("invalid GET address - must be a printf string")
+    for url in (*options.post, *options.get):
+        _check_url(url)
+    request_headers(options)
+
+
+def request_headers(options: NsqToHttpOptions) -> tuple[tuple[str, str], ...]:
+    """What is sent with every request. Raises ConfigError."""
+    headers = {"user-agent": ("User-Agent", f"nsq_to_http v{NSQ_VERSION}")}
+    if options.post:
+        headers["content-type"] = ("Content-Type", options.content_type)
+    for header in options.header:
+        parts = _HEADER.fullmatch(header)
+        if parts is None:
+            raise ConfigError(f"--header must be 'Key: Value', not {header!r}")
+        name, value = parts.groups()
+        if name.lower() in _OUR_OWN:
+            raise ConfigError(f"--header cannot be {name}")
+        headers[name.lower()] = (name, value)
+    return tuple(headers.values())
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or not url.isascii() or re.search(r"[\x00-\x20\x7f]", url):
+        raise ConfigError(f"not a URL of http:// or https://: {url!r}")
+
+
+_POOLS: dict[str, Callable[[Sequence[str]], HostSelector]] = {
     "round-robin": RoundRobin,
     "hostpool": HostPool,
     "epsilon-greedy": EpsilonGreedy,
 }
 
 
-def run(options: HttpOptions, log: Logger) -> int:
+def run(options: NsqToHttpOptions, log: Logger) -> int:
     """Makes requests until it is told to stop."""
     return run_tool(lambda stop: _push(options, stop, log), log)
 
 
-async def _push(options: HttpOptions, stop: asyncio.Event, log: Logger) -> int:
+async def _push(options: NsqToHttpOptions, stop: asyncio.Event, log: Logger) -> int:
     consumer = Consumer(
         options.topic,
         options.channel,
@@ -44,7 +153,7 @@ async def _push(options: HttpOptions, stop: asyncio.Event, log: Logger) -> int:
         lookupd=options.lookupd_http_address,
         config=consumer_config("nsq_to_http", options),
     )
-    push = _Push(options, log)
+    push = _Sender(options, log)
     try:
         await consume_all(
             [consumer], lambda each: each.run(push.handle, concurrency=options.n), stop
@@ -54,10 +163,10 @@ async def _push(options: HttpOptions, stop: asyncio.Event, log: Logger) -> int:
     return 0
 
 
-class _Push:
+class _Sender:
     """Sends messages to one of the addresses, or to all."""
 
-    def __init__(self, options: HttpOptions, log: Logger) -> None:
+    def __init__(self, options: NsqToHttpOptions, log: Logger) -> None:
         self._addresses: Sequence[str] = tuple(dict.fromkeys(options.post or options.get))
         self._is_post = bool(options.post)
         self._headers = request_headers(options)
@@ -68,11 +177,11 @@ class _Push:
         )
         pool = _POOLS.get(options.mode)
         self._pool = pool(self._addresses) if pool is not None else None
-        self._all_timings = Timings("aggregate", options.status_every, log)
+        self._all_timings = RequestTimings("aggregate", options.status_every, log)
         # Where there is one address, its times are those of all.
         every = options.status_every if len(self._addresses) > 1 else 0
         self._timings = {
-            each: Timings(without_secrets(each), every, log) for each in self._addresses
+            each: RequestTimings(without_secrets(each), every, log) for each in self._addresses
         }
 
     async def handle(self, message: Message) -> None:
@@ -91,7 +200,7 @@ class _Push:
         """There are no more messages."""
         self._http.close()
 
-    async def _send_to_one(self, pool: Pool, body: bytes, began: float) -> None:
+    async def _send_to_one(self, pool: HostSelector, body: bytes, began: float) -> None:
         address = pool.pick(began)
         try:
             await self._send(address, body)

@@ -5,16 +5,19 @@ consumer backs off. So a message may arrive twice, and does not get lost.
 """
 
 import asyncio
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import msgspec
+
 from penstock.client import ClientConfig, Consumer, Message, Producer
 from penstock.common import names
-from penstock.common.errors import ClientError, ConfigError
+from penstock.common.errors import ClientError, ConfigError, Error
 from penstock.common.logs import Logger
 from penstock.common.option_types import INT, STRING, STRINGS
 from penstock.common.options import option
@@ -25,16 +28,14 @@ from penstock.tools.consumer_options import (
     client_config,
     consumer_config,
 )
-from penstock.tools.host_pool import EpsilonGreedy
-from penstock.tools.json_filter import JsonFilter, NotJson
+from penstock.tools.host_pool import EpsilonGreedy, RequestTimings
 from penstock.tools.runner import consume_all, run_tool
-from penstock.tools.timings import Timings
 
-__all__ = ["RelayOptions", "check", "run"]
+__all__ = ["JsonFilter", "MissingFieldError", "NotJsonError", "NsqToNsqOptions", "check", "run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RelayOptions(ConsumerOptions):
+class NsqToNsqOptions(ConsumerOptions):
     """The options of nsq_to_nsq."""
 
     topic: tuple[str, ...] = option((), STRINGS, "topic to consume", key=None)
@@ -73,7 +74,7 @@ class RelayOptions(ConsumerOptions):
     )
 
 
-def check(options: RelayOptions) -> None:
+def check(options: NsqToNsqOptions) -> None:
     """Raises ConfigError if nsq_to_nsq cannot do as these options say."""
     if not options.topic or not options.channel:
         raise ConfigError("--topic and --channel are required")
@@ -89,16 +90,16 @@ def check(options: RelayOptions) -> None:
     _producer_config(options)
 
 
-def run(options: RelayOptions, log: Logger) -> int:
+def run(options: NsqToNsqOptions, log: Logger) -> int:
     """Passes messages on until it is told to stop."""
     return run_tool(lambda stop: _relay(options, stop, log), log)
 
 
-def _producer_config(options: RelayOptions) -> ClientConfig:
+def _producer_config(options: NsqToNsqOptions) -> ClientConfig:
     return client_config("nsq_to_nsq", "--producer-opt", options.producer_opt)
 
 
-async def _relay(options: RelayOptions, stop: asyncio.Event, log: Logger) -> int:
+async def _relay(options: NsqToNsqOptions, stop: asyncio.Event, log: Logger) -> int:
     config = consumer_config("nsq_to_nsq", options)
     consumers = [
         Consumer(
@@ -126,14 +127,14 @@ class Destination(Protocol):
 class _Relay:
     """Passes on what comes from any consumer."""
 
-    def __init__(self, options: RelayOptions, destination: Destination, log: Logger) -> None:
+    def __init__(self, options: NsqToNsqOptions, destination: Destination, log: Logger) -> None:
         self._topic = options.destination_topic
         self._concurrency = options.max_in_flight
         self._destination = destination
         self._filter = JsonFilter(
             options.require_json_field, options.require_json_value, options.whitelist_json_field
         )
-        self._timings = Timings("aggregate", options.status_every, log)
+        self._timings = RequestTimings("aggregate", options.status_every, log)
         self._log = log
 
     async def run(self, consumer: Consumer) -> None:
@@ -145,7 +146,7 @@ class _Relay:
         """What it raises makes the consumer requeue the message, and back off."""
         try:
             body = self._filter.filter(message.body)
-        except NotJson as error:
+        except NotJsonError as error:
             self._log.error("%s", error)
             return
         if body is None:
@@ -155,7 +156,7 @@ class _Relay:
         self._timings.add(time.monotonic() - began)
 
 
-async def _destination(options: RelayOptions, stack: AsyncExitStack, log: Logger) -> Destination:
+async def _destination(options: NsqToNsqOptions, stack: AsyncExitStack, log: Logger) -> Destination:
     """Connected; closed by the stack. Raises ClientError if it cannot be reached."""
     addresses = tuple(dict.fromkeys(options.destination_nsqd_tcp_address))
     config = _producer_config(options)
@@ -165,16 +166,16 @@ async def _destination(options: RelayOptions, stack: AsyncExitStack, log: Logger
         address: await stack.enter_async_context(Producer(address, config=config))
         for address in addresses
     }
-    return _Fastest(producers, options.status_every, log)
+    return _FastestDestination(producers, options.status_every, log)
 
 
-class _Fastest:
+class _FastestDestination:
     """The faster a destination, the more it gets."""
 
     def __init__(self, producers: Mapping[str, Producer], status_every: int, log: Logger) -> None:
         self._producers = producers
         self._pool = EpsilonGreedy(list(producers))
-        self._timings = {each: Timings(each, status_every, log) for each in producers}
+        self._timings = {each: RequestTimings(each, status_every, log) for each in producers}
 
     async def publish(self, topic: str, body: bytes) -> None:
         began = time.monotonic()
@@ -187,3 +188,99 @@ class _Fastest:
         ended = time.monotonic()
         self._pool.mark(address, ended, ended - began)
         self._timings[address].add(ended - began)
+
+
+# An escape in a string; the group matches an unpaired surrogate.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+
+# A number in Go's decimal notation. Python's also allows blanks and underscores.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+class NotJsonError(Error):
+    """The body is not a JSON object."""
+
+
+class MissingFieldError(Error):
+    """The body is a JSON object without the field whose value is required."""
+
+
+class JsonFilter:
+    """Passes messages that have a field, or a value in it, with all or with whitelisted fields.
+
+    null counts as an object without fields, as it does for Go's decoder.
+    """
+
+    def __init__(self, field: str = "", value: str = "", whitelist: Sequence[str] = ()) -> None:
+        self._field = field
+        self._value = value
+        self._number = _number(value)
+        self._whitelist = sorted(set(whitelist))
+
+    @property
+    def passes_all(self) -> bool:
+        """Whether messages need not be looked at."""
+        return not self._field and not self._whitelist
+
+    def filter(self, body: bytes) -> bytes | None:
+        """The body to publish; None if the message does not pass. Raises NotJsonError or
+        MissingFieldError."""
+        if self.passes_all:
+            return body
+        fields = _fields(body)
+        if self._field and not self._has_it(fields):
+            return None
+        return self._whitelisted(fields) if self._whitelist else body
+
+    def _has_it(self, fields: dict[str, msgspec.Raw]) -> bool:
+        if self._field not in fields:
+            if self._value:
+                raise MissingFieldError(f"missing field {self._field!r} to check required value")
+            return False
+        if not self._value:
+            return True
+        raw = fields[self._field]
+        value = msgspec.json.decode(raw)
+        if isinstance(value, str):
+            return value == self._value
+        # nsq compat: numbers are compared as floats, and values of other kinds never match.
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and _number(bytes(raw).decode()) == self._number
+
+    def _whitelisted(self, fields: dict[str, msgspec.Raw]) -> bytes:
+        passed = {name: fields[name] for name in self._whitelist if name in fields}
+        return msgspec.json.encode(passed)
+
+
+def _fields(body: bytes) -> dict[str, msgspec.Raw]:
+    """The fields of an object, with their values undecoded. Raises NotJsonError."""
+    try:
+        return _decode(body)
+    except (ValueError, RecursionError):
+        pass
+    try:
+        return _decode(_without_lone_surrogates(body))
+    except (ValueError, RecursionError):
+        shown = body[:200].decode("utf-8", "replace")
+        raise NotJsonError(f"Unable to decode json: {shown}") from None
+
+
+def _decode(body: bytes) -> dict[str, msgspec.Raw]:
+    if not body.isascii():
+        # nsq compat: bytes that are not UTF-8 are replaced, and do not make the JSON invalid.
+        body = body.decode("utf-8", "replace").encode()
+    msgspec.json.decode(body)  # a Raw value is not checked
+    return msgspec.json.decode(body, type=dict[str, msgspec.Raw] | None) or {}
+
+
+def _without_lone_surrogates(body: bytes) -> bytes:
+    """nsq compat: Go's decoder replaces them, while ours refuses them."""
+    return _ESCAPE.sub(lambda escape: rb"\ufffd" if escape[1] else escape[0], body)
+
+
+def _number(text: str) -> float | None:
+    return float(text) if _NUMBER.fullmatch(text) else None

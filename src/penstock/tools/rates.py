@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from penstock.admin_api.cluster import ClusterStats, NodeStats
 from penstock.admin_api.models import ChannelSummary, TopicSummary
 
-__all__ = ["SAMPLES_MAX", "Flow", "Meter", "Sample"]
+__all__ = ["SAMPLES_MAX", "QueueMeter", "QueueStats", "RateSample"]
 
 # As much as a sparkline ever shows.
 SAMPLES_MAX = 60
 
 
 @dataclass(slots=True)
-class Flow:
+class QueueStats:
     """A topic or, with a name of its own, a channel: the figures of all nodes taken together."""
 
     topic: str
@@ -34,9 +34,9 @@ class Flow:
     timeouts: int = 0
     clients: int = 0
     is_paused: bool = False
-    rates: "Sample | None" = None
+    rates: "RateSample | None" = None
     """None until there are two snapshots to compare."""
-    trail: list["Sample"] = field(default_factory=list)
+    trail: list["RateSample"] = field(default_factory=list)
     """The past up to now, which is `rates`."""
 
     @property
@@ -46,7 +46,7 @@ class Flow:
 
 
 @dataclass(slots=True)
-class Sample:
+class RateSample:
     """What happened between two snapshots, in messages a second, and how many waited then."""
 
     ingress: float = 0.0
@@ -73,15 +73,15 @@ _Process = tuple[str, int]  # a node's address, and when it was started
 _NodeCounts = dict[_Key, _Counted]
 
 
-class Meter:
+class QueueMeter:
     """Is shown one snapshot after the other."""
 
     def __init__(self) -> None:
         self._before: dict[_Process, _NodeCounts] = {}
         self._before_at = 0.0
-        self._trails: dict[_Key, deque[Sample]] = {}
+        self._trails: dict[_Key, deque[RateSample]] = {}
 
-    def observe(self, snapshot: ClusterStats) -> list[Flow]:
+    def observe(self, snapshot: ClusterStats) -> list[QueueStats]:
         """Every topic, each followed by its channels, by name."""
         flows = _summed(snapshot)
         counts = {(node.address, node.started_at): _counts(node) for node in snapshot.nodes}
@@ -95,15 +95,15 @@ class Meter:
         self._before, self._before_at = counts, snapshot.taken_at
         return [flows[key] for key in sorted(flows)]
 
-    def _trail(self, key: _Key, latest: Sample) -> deque[Sample]:
+    def _trail(self, key: _Key, latest: RateSample) -> deque[RateSample]:
         trail = self._trails.get(key) or deque(maxlen=SAMPLES_MAX)
         trail.append(latest)
         return trail
 
     def _rates(
         self, counts: dict[_Process, _NodeCounts], seconds: float
-    ) -> defaultdict[_Key, Sample]:
-        rates: defaultdict[_Key, Sample] = defaultdict(Sample)
+    ) -> defaultdict[_Key, RateSample]:
+        rates: defaultdict[_Key, RateSample] = defaultdict(RateSample)
         for process, now in counts.items():
             before = self._before.get(process)
             if before is None:
@@ -114,7 +114,7 @@ class Meter:
         return rates
 
 
-def _add(rates: Sample, was: _Counted, now: _Counted, seconds: float) -> None:
+def _add(rates: RateSample, was: _Counted, now: _Counted, seconds: float) -> None:
     """A topic may be emptied and a channel rewound; neither is a rate below zero."""
     came = now.messages - was.messages
     if came < 0:  # deleted and made anew
@@ -135,11 +135,11 @@ def _counts(node: NodeStats) -> _NodeCounts:
     return counts
 
 
-def _summed(snapshot: ClusterStats) -> dict[_Key, Flow]:
-    flows: dict[_Key, Flow] = {}
+def _summed(snapshot: ClusterStats) -> dict[_Key, QueueStats]:
+    flows: dict[_Key, QueueStats] = {}
     for topic, channel in _figures(snapshot):
         key = topic.topic_name, channel.channel_name if channel else ""
-        flow = flows.setdefault(key, Flow(*key))
+        flow = flows.setdefault(key, QueueStats(*key))
         flow.nodes += 1
         of = channel or topic
         flow.depth += of.depth

@@ -1,28 +1,69 @@
-"""The files of one topic: one is open at a time, and followed by the next when it is due.
+"""What the files of nsq_to_file are called. Pure, but for the time zone.
 
-    files.write([b"one", b"two"])      # a line each
-    files.sync()                       # now, and not before, they survive a crash
-
-What has been written is on disk for certain after `sync` or `close`: the file is synced, and so are
-the folders that it is new in. No file is ever overwritten: where one is in the way, the next number
-is taken; only without compression and rotation by time is an old file continued. A file of the
-work folder is linked into the output folder when it is finished, and then removed.
-
-Everything here blocks, and belongs into a thread. It knows no messages, and no nsqd.
+A name is made in two steps: `FileNames.at` gives the name for a time, which may still contain
+`<REV>`; `fill_revision` fills that in, when it is known which numbers are taken.
 """
 
 import os
+import os.path
+import re
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from penstock.common.clock import SECOND_NS, Clock
-from penstock.common.errors import StorageError
+from penstock.common.errors import ConfigError, StorageError
 from penstock.common.logs import Logger
-from penstock.tools.file_names import FileNames, revision
-from penstock.tools.file_options import FileOptions
+from penstock.tools.nsq_to_file_options import NsqToFileOptions, has_revisions
 
-__all__ = ["RotatingFile"]
+__all__ = ["FileNames", "RotatingFile", "fill_revision"]
+
+# What NSQ's tool knows; all else stays as it is written.
+_STRFTIME = re.compile(r"%([aAbBdHImMpSyYzZ%])")
+
+
+class FileNames:
+    """The names of a topic's files, relative to the folder they are in."""
+
+    def __init__(self, options: NsqToFileOptions, topic: str, *, hostname: str, pid: int) -> None:
+        """Raises ConfigError if the files would not be in their folder."""
+        self._datetime_format = options.datetime_format
+        self._format = (
+            options.filename_format.replace("<TOPIC>", topic)
+            .replace("<HOST>", _host(options.host_identifier, hostname))
+            .replace("<PID>", str(pid))
+            .lstrip("/")
+        )
+        if not has_revisions(options):
+            self._format = self._format.replace("<REV>", "")
+        if options.gzip and not self._format.endswith(".gz"):
+            self._format += ".gz"
+        # A topic may be called `..`, and nsqlookupd may tell us of any.
+        if os.path.normpath(self._format).split("/")[0] in ("", ".", ".."):
+            raise ConfigError(f"topic {topic}: its files would not be in the output folder")
+
+    def at(self, wall_seconds: float) -> str:
+        """The name that a message gets into at this time."""
+        return self._format.replace("<DATETIME>", _strftime(self._datetime_format, wall_seconds))
+
+
+def fill_revision(name: str, number: int) -> str:
+    """The name with its number in it."""
+    return name.replace("<REV>", f"-{number:06d}")
+
+
+def _host(identifier: str, hostname: str) -> str:
+    short = hostname.split(".", maxsplit=1)[0]
+    if not identifier:
+        return short
+    return identifier.replace("<SHORT_HOST>", short).replace("<HOSTNAME>", hostname)
+
+
+def _strftime(format: str, wall_seconds: float) -> str:
+    local = time.localtime(wall_seconds)
+    return _STRFTIME.sub(lambda found: time.strftime(found[0], local), format)
+
 
 FILE_MODE = 0o666
 FOLDER_MODE = 0o770
@@ -33,7 +74,9 @@ _GZIP_WBITS = 31  # zlib's way to say: with the header and the trailer of gzip
 class RotatingFile:
     """What is open of a topic's files. Raises StorageError if the disk lets us down."""
 
-    def __init__(self, options: FileOptions, names: FileNames, log: Logger, clock: Clock) -> None:
+    def __init__(
+        self, options: NsqToFileOptions, names: FileNames, log: Logger, clock: Clock
+    ) -> None:
         self._options = options
         self._output_dir = os.path.abspath(options.output_dir)
         self._work_dir = os.path.abspath(options.work_dir or options.output_dir)
@@ -114,7 +157,7 @@ class RotatingFile:
 
     def _open(self) -> bool:
         """False if that number is taken."""
-        relative = revision(self._name, self._revision)
+        relative = fill_revision(self._name, self._revision)
         self._path = os.path.join(self._work_dir, relative)
         _make_folder(os.path.dirname(self._path))
         if self._has_work_dir:
@@ -201,7 +244,7 @@ class RotatingFile:
 
     def _move(self) -> None:
         while True:
-            target = os.path.join(self._output_dir, revision(self._name, self._revision))
+            target = os.path.join(self._output_dir, fill_revision(self._name, self._revision))
             try:
                 os.link(self._path, target)
                 break

@@ -2,7 +2,7 @@
 
 What is there is published together. It ends well only if all that was read has been confirmed by
 all; a signal ends the reading, and what was read before is still published, in a bounded time. What
-was read and is not confirmed at the end is counted.
+was read and is not confirmed at the end is format_count.
 """
 
 import asyncio
@@ -16,19 +16,17 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from penstock.client import ClientConfig, Producer
-from penstock.client.batches import split_into_batches
+from penstock.client.publish_batch import split_into_batches
 from penstock.common import names
 from penstock.common.errors import ClientError, ConfigError, Error, RefusedError
 from penstock.common.logs import Logger
 from penstock.common.option_types import BOOL, INT, STRING, STRINGS
 from penstock.common.options import check_values, option
 from penstock.tools.consumer_options import CLIENT_OPTIONS, client_config
-from penstock.tools.figures import counted
-from penstock.tools.records import RecordSplitter
+from penstock.tools.display import format_count
 from penstock.tools.runner import run_tool
-from penstock.tools.throttle import Throttle
 
-__all__ = ["ToNsqOptions", "check", "run"]
+__all__ = ["RecordSplitter", "Throttle", "ToNsqOptions", "check", "run"]
 
 READ_BYTES = 1 << 20
 
@@ -120,7 +118,7 @@ async def _publish_all(options: ToNsqOptions, stop: asyncio.Event, log: Logger) 
 
 
 async def _publish(
-    records: Sequence[bytes], publishers: Sequence["_Publisher"], throttle: Throttle
+    records: Sequence[bytes], publishers: Sequence["_Publisher"], throttle: "Throttle"
 ) -> None:
     start = 0
     while start < len(records):
@@ -147,7 +145,7 @@ async def _leaving_in_time(stop: asyncio.Event) -> AsyncIterator[None]:
 
 def _what_is_left(failure: Exception, left_count: int) -> str:
     reason = str(failure) or f"not all was published within {LEAVING_SECONDS:g} s"
-    return f"{reason} ({counted(left_count, 'record')} read and not published)"
+    return f"{reason} ({format_count(left_count, 'record')} read and not published)"
 
 
 class _Publisher:
@@ -245,3 +243,70 @@ async def _next_chunk(queue: asyncio.Queue[bytes | OSError], stopped: asyncio.Ta
     if isinstance(chunk, OSError):
         raise Error(f"standard input cannot be read: {chunk.strerror}")
     return chunk
+
+
+# nsqd takes messages of 1 MiB unless it is told otherwise; what is far beyond is a wrong delimiter.
+RECORD_BYTES_MAX = 256 << 20
+
+
+class RecordSplitter:
+    """Takes bytes as they come, and gives records as soon as they are whole."""
+
+    def __init__(self, delimiter: bytes) -> None:
+        self._delimiter = delimiter
+        self._pieces: list[bytes] = []  # of the record that is not whole yet
+        self._pieces_bytes = 0
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The records that `data` ends. Raises Error if one has no end."""
+        first, *others = data.split(self._delimiter)
+        if not others:
+            self._keep(first)
+            return []
+        records = [self._begun() + first, *others]
+        self._keep(records.pop())
+        return [record for record in records if record]
+
+    def rest(self) -> list[bytes]:
+        """The last record, if there is one."""
+        return [record] if (record := self._begun()) else []
+
+    def _keep(self, piece: bytes) -> None:
+        self._pieces.append(piece)
+        self._pieces_bytes += len(piece)
+        if self._pieces_bytes > RECORD_BYTES_MAX:
+            raise Error(f"no {self._delimiter!r} within {RECORD_BYTES_MAX} bytes")
+
+    def _begun(self) -> bytes:
+        begun = b"".join(self._pieces)
+        self._pieces.clear()
+        self._pieces_bytes = 0
+        return begun
+
+
+class Throttle:
+    """Lets `per_second` through, or all if that is 0. What was not used is good for a second."""
+
+    def __init__(self, per_second: int) -> None:
+        self._per_second = per_second
+        self._allowance = 1.0
+        self._counted_at = asyncio.get_running_loop().time()
+
+    async def take(self, wanted: int) -> int:
+        """How many of those wanted may pass now; waits until it is one at least."""
+        if self._per_second <= 0:
+            return wanted
+        missing = 1 - self._grown_allowance()
+        if missing > 0:
+            await asyncio.sleep(missing / self._per_second)
+            self._allowance = max(1.0, self._grown_allowance())
+        count = min(wanted, int(self._allowance))
+        self._allowance -= count
+        return count
+
+    def _grown_allowance(self) -> float:
+        now = asyncio.get_running_loop().time()
+        grown = self._allowance + (now - self._counted_at) * self._per_second
+        self._allowance = min(grown, float(self._per_second))
+        self._counted_at = now
+        return self._allowance

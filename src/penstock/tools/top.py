@@ -16,13 +16,12 @@ from rich.text import Text
 
 from penstock.admin_api.cluster import Cluster, ClusterStats
 from penstock.common.errors import HttpRequestError
-from penstock.tools.figures import counted, grouped, per_second
+from penstock.tools.display import format_count, format_number, format_rate, format_table, sparkline
 from penstock.tools.live_screen import LiveScreen
-from penstock.tools.output import Output
-from penstock.tools.rates import Flow, Meter
-from penstock.tools.sparkline import sparkline
+from penstock.tools.rates import QueueMeter, QueueStats
+from penstock.tools.stdout_writer import StdoutWriter
 
-__all__ = ["ORDERS", "TopView", "print_tables", "watch"]
+__all__ = ["SORT_KEYS", "TopView", "print_tables", "watch"]
 
 # What a picture has beside its rows: title, blank line, heading, blank line, keys.
 _LINES_AROUND = 5
@@ -34,28 +33,28 @@ _COLUMN_WIDTH = 10  # of a figure and the space beside it, on average
 _QUIET, _TITLE, _ALARM = "dim", "bold", "yellow"
 
 
-def _finished(flow: Flow) -> float | None:
+def _finished(flow: QueueStats) -> float | None:
     return flow.rates.finished if flow.rates else None
 
 
-def _ingress(flow: Flow) -> float | None:
+def _ingress(flow: QueueStats) -> float | None:
     return flow.rates.ingress if flow.rates else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _SortKey:
     key: str
     label: str
-    figure: Callable[[Flow], float]
+    figure: Callable[[QueueStats], float]
 
 
-ORDERS = {
-    "name": _Order("n", "name", lambda _flow: 0.0),
-    "depth": _Order("d", "depth", lambda flow: flow.depth),
-    "in-flight": _Order("f", "in flight", lambda flow: flow.in_flight),
-    "in": _Order("i", "in/s", lambda flow: _ingress(flow) or 0.0),
-    "out": _Order("o", "out/s", lambda flow: _finished(flow) or 0.0),
-    "clients": _Order("c", "clients", lambda flow: flow.clients),
+SORT_KEYS = {
+    "name": _SortKey("n", "name", lambda _flow: 0.0),
+    "depth": _SortKey("d", "depth", lambda flow: flow.depth),
+    "in-flight": _SortKey("f", "in flight", lambda flow: flow.in_flight),
+    "in": _SortKey("i", "in/s", lambda flow: _ingress(flow) or 0.0),
+    "out": _SortKey("o", "out/s", lambda flow: _finished(flow) or 0.0),
+    "clients": _SortKey("c", "clients", lambda flow: flow.clients),
 }
 """What rows can be sorted by; the largest figures come first, names from A to Z."""
 
@@ -66,11 +65,11 @@ class TopView:
 
     order: str = "name"
     interval_seconds: float = 2.0
-    flows: list[Flow] = field(default_factory=list)
+    flows: list[QueueStats] = field(default_factory=list)
     node_count: int = 0
     draining: list[str] = field(default_factory=list)
     failures: list[HttpRequestError] = field(default_factory=list)
-    _meter: Meter = field(default_factory=Meter)
+    _meter: QueueMeter = field(default_factory=QueueMeter)
 
     def observe(self, snapshot: ClusterStats) -> None:
         """Takes new figures in."""
@@ -86,17 +85,17 @@ class TopView:
 
     def press(self, key: str) -> None:
         """A key that names an order sorts by it."""
-        for name, order in ORDERS.items():
+        for name, order in SORT_KEYS.items():
             if order.key == key.lower():
                 self.order = name
 
-    def sorted_flows(self) -> list[Flow]:
+    def sorted_flows(self) -> list[QueueStats]:
         """Topics in order, each followed by its channels in the same order.
 
         A topic stands where its largest channel would, or it with its own figure.
         """
-        figure = ORDERS[self.order].figure
-        families: dict[str, list[Flow]] = {}
+        figure = SORT_KEYS[self.order].figure
+        families: dict[str, list[QueueStats]] = {}
         for flow in self.flows:
             families.setdefault(flow.topic, []).append(flow)
         ordered = sorted(families.values(), key=lambda family: -max(map(figure, family)))
@@ -117,7 +116,7 @@ class TopView:
         shown = flows if len(flows) <= room else flows[: room - 1]
         table = self._table(shown, width, ascii_only=console.options.ascii_only)
         hidden = len(flows) - len(shown)
-        rest = [Text(f"   and {grouped(hidden)} more", _QUIET)] if hidden else []
+        rest = [Text(f"   and {format_number(hidden)} more", _QUIET)] if hidden else []
         body = table if flows else Padding(Text("no topics yet", _QUIET), (0, 1))
         return Group(self._title(width), "", body, *rest, "", *notes, self._keys())
 
@@ -125,9 +124,9 @@ class TopView:
         topics = sum(not flow.channel for flow in self.flows)
         channels = len(self.flows) - topics
         counts = (
-            counted(self.node_count, "node"),
-            counted(topics, "topic"),
-            counted(channels, "channel"),
+            format_count(self.node_count, "node"),
+            format_count(topics, "topic"),
+            format_count(channels, "channel"),
         )
         title = Text.assemble((" penstock top", _TITLE), (f"   {' · '.join(counts)}", _QUIET))
         clock = Text(f"every {self.interval_seconds:g} s · {time.strftime('%H:%M:%S')} ", _QUIET)
@@ -137,7 +136,7 @@ class TopView:
         line.add_row(title, clock if width >= 70 else "")
         return line
 
-    def _table(self, flows: list[Flow], width: int, *, ascii_only: bool) -> Table:
+    def _table(self, flows: list[QueueStats], width: int, *, ascii_only: bool) -> Table:
         """What does not fit is left out: first the trend, then the least urgent figures. Long names
         are cut before figures are."""
         longest = max(map(_name_width, flows), default=0)
@@ -172,7 +171,7 @@ class TopView:
     def _keys(self) -> Text:
         line = Text(" ", no_wrap=True, overflow="crop")
         line.append("q", "bold").append(" quit   sort by ", _QUIET)
-        for name, order in ORDERS.items():
+        for name, order in SORT_KEYS.items():
             style = "bold" if name == self.order else _QUIET
             line.append(order.key, "bold").append(f" {order.label}  ", style)
         return line
@@ -183,8 +182,7 @@ class TopView:
         """The same as plain text."""
         heading = ("TOPIC", "CHANNEL", "DEPTH", "IN-FLIGHT", "DEFERRED", "CLIENTS", "IN/S", "OUT/S")
         rows = [heading, *map(_plain_cells, self.sorted_flows())]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return [_aligned(row, widths) for row in rows]
+        return format_table(rows, right=frozenset(range(2, len(heading))))
 
 
 async def watch(cluster: Cluster, view: TopView, console: Console, *, count: int | None) -> None:
@@ -211,7 +209,7 @@ async def watch(cluster: Cluster, view: TopView, console: Console, *, count: int
 async def print_tables(
     cluster: Cluster,
     view: TopView,
-    output: Output,
+    output: StdoutWriter,
     warn: Callable[[str], None],
     *,
     count: int | None,
@@ -235,24 +233,24 @@ async def print_tables(
         done += 1
 
 
-def _name_width(flow: Flow) -> int:
+def _name_width(flow: QueueStats) -> int:
     return len(f"  {flow.channel}" if flow.channel else flow.topic) + 7 * flow.is_paused
 
 
-def _name(flow: Flow) -> Text:
+def _name(flow: QueueStats) -> Text:
     name = Text(f"  {flow.channel}") if flow.channel else Text(flow.topic, _TITLE)
     return name.append(" paused", _ALARM) if flow.is_paused else name
 
 
 def _figure(number: int) -> Text:
-    return Text(grouped(number), "" if number else _QUIET)
+    return Text(format_number(number), "" if number else _QUIET)
 
 
 def _rate(rate: float | None) -> Text:
-    return Text(per_second(rate), "" if rate else _QUIET)
+    return Text(format_rate(rate), "" if rate else _QUIET)
 
 
-def _of_channel(figure: Callable[[Flow], Text]) -> Callable[[Flow], Text]:
+def _of_channel(figure: Callable[[QueueStats], Text]) -> Callable[[QueueStats], Text]:
     """A topic has no such figure."""
     return lambda flow: figure(flow) if flow.channel else Text("")
 
@@ -261,7 +259,7 @@ def _of_channel(figure: Callable[[Flow], Text]) -> Callable[[Flow], Text]:
 class _Column:
     name: str
     order: str
-    cell: Callable[[Flow], Text]
+    cell: Callable[[QueueStats], Text]
     from_room: int = 0
     """How much room beside the names it takes for this column to be shown."""
 
@@ -276,14 +274,14 @@ _COLUMNS = (
 )
 
 
-def _trend(flow: Flow, width: int, *, ascii_only: bool) -> Text:
+def _trend(flow: QueueStats, width: int, *, ascii_only: bool) -> Text:
     """What comes into a topic, and what a channel gets done."""
     values = [rates.finished if flow.channel else rates.ingress for rates in flow.trail]
     style = "green" if flow.channel else "cyan"
     return Text(sparkline(values, width, ascii_only=ascii_only), style)
 
 
-def _plain_cells(flow: Flow) -> tuple[str, ...]:
+def _plain_cells(flow: QueueStats) -> tuple[str, ...]:
     ingress, finished = _plain_rate(_ingress(flow)), _plain_rate(_finished(flow))
     if not flow.channel:
         return flow.topic, "-", str(flow.depth), "-", "-", "-", ingress, "-"
@@ -293,10 +291,3 @@ def _plain_cells(flow: Flow) -> tuple[str, ...]:
 
 def _plain_rate(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.1f}"
-
-
-def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
-    """Names to the left, figures to the right."""
-    names = [cell.ljust(width) for cell, width in zip(row[:2], widths[:2], strict=True)]
-    figures = [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
-    return "  ".join([*names, *figures])

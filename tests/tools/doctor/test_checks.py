@@ -10,7 +10,7 @@ from penstock.storage import DataPath, LogSettings
 from penstock.testing.nsqd import run_nsqd
 from penstock.tools.doctor import Grade, Subject, checks, examine
 from penstock.tools.doctor.disk import data_path
-from penstock.tools.doctor.ports import port
+from penstock.tools.doctor.machine import port
 
 
 def test_the_machine_that_runs_the_tests_is_fit(tmp_path: Path) -> None:

@@ -6,8 +6,13 @@ import pytest
 
 from penstock.tools.doctor.diagnosis import Diagnosis
 from penstock.tools.doctor.disk import judge_file_system, judge_free_space, judge_fsync
-from penstock.tools.doctor.machine import judge_clock, judge_memory, judge_open_files
-from penstock.tools.doctor.software import judge_java, judge_spark
+from penstock.tools.doctor.machine import (
+    judge_clock,
+    judge_java,
+    judge_memory,
+    judge_open_files,
+    judge_spark,
+)
 
 GIB = 1 << 30
 SPARK: dict[str, str | None] = {

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TypeAlias
 
 from penstock.client.addresses import host_and_port
-from penstock.client.batches import PublishBatch
 from penstock.client.config import ClientConfig
 from penstock.client.message import Message
+from penstock.client.publish_batch import PublishBatch
 from penstock.common.errors import (
     CorruptStreamError,
     NotConnectedError,

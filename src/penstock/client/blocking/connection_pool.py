@@ -7,14 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import cast
 
-from penstock.client.batches import PublishBatch
 from penstock.client.blocking.connection import Connection
 from penstock.client.blocking.lookup import look_up
 from penstock.client.config import ClientConfig
 from penstock.client.discovery import URGENT_PAUSE_SECONDS_MIN
+from penstock.client.flow_control import RdyAllocation, allocate_rdy
 from penstock.client.handshake import HandshakeFor
 from penstock.client.message import Message
-from penstock.client.rdy import RdyAllocation, allocate_rdy
+from penstock.client.publish_batch import PublishBatch
 from penstock.common.errors import ClientError, NotConnectedError, RefusedError
 from penstock.protocol import client as wire
 from penstock.protocol import commands

@@ -16,14 +16,19 @@ from types import TracebackType
 from typing import Self
 
 from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
-from penstock.client.batches import PublishBatch, checked_bodies, checked_topic, split_into_batches
 from penstock.client.blocking.connection import Connection
 from penstock.client.blocking.lookup import look_up
 from penstock.client.config import ClientConfig
-from penstock.client.delays import Delay, to_ms
 from penstock.client.discovery import ALL_NODES
 from penstock.client.handshake import producer_handshake
+from penstock.client.message import Delay, to_ms
 from penstock.client.producer import TRY_ELSEWHERE, is_leaving
+from penstock.client.publish_batch import (
+    PublishBatch,
+    checked_bodies,
+    checked_topic,
+    split_into_batches,
+)
 from penstock.common.errors import (
     ClientClosedError,
     ClientError,

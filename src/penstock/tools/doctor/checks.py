@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterator
 
-from penstock.tools.doctor import disk, machine, ports, software
+from penstock.tools.doctor import disk, machine
 from penstock.tools.doctor.diagnosis import Diagnosis, Subject, warn
 
 __all__ = ["CHECKS", "examine"]
 
 CHECKS: dict[str, Callable[[Subject], Diagnosis]] = {
-    "python": lambda _: software.python(),
-    "uvloop": lambda _: software.package("uvloop"),
-    "httptools": lambda _: software.package("httptools"),
-    "google-crc32c": lambda _: software.checksums(),
-    "spark": lambda _: software.spark(),
-    "java": lambda _: software.java(),
+    "python": lambda _: machine.python(),
+    "uvloop": lambda _: machine.package("uvloop"),
+    "httptools": lambda _: machine.package("httptools"),
+    "google-crc32c": lambda _: machine.checksums(),
+    "spark": lambda _: machine.spark(),
+    "java": lambda _: machine.java(),
     "data path": lambda subject: disk.data_path(subject.data_path),
     "file system": lambda subject: disk.file_system(subject.data_path),
     "free disk": lambda subject: disk.free_space(subject.data_path),
@@ -22,11 +22,11 @@ CHECKS: dict[str, Callable[[Subject], Diagnosis]] = {
     "memory": lambda _: machine.memory(),
     "cores": lambda _: machine.cores(),
     "clock": lambda _: machine.clock(),
-    "nsqd tcp": lambda subject: ports.port(subject.host, 4150, "nsqd"),
-    "nsqd http": lambda subject: ports.port(subject.host, 4151, "nsqd"),
-    "nsqlookupd tcp": lambda subject: ports.port(subject.host, 4160, "nsqlookupd"),
-    "nsqlookupd http": lambda subject: ports.port(subject.host, 4161, "nsqlookupd"),
-    "nsqadmin http": lambda subject: ports.port(subject.host, 4171, "nsqadmin"),
+    "nsqd tcp": lambda subject: machine.port(subject.host, 4150, "nsqd"),
+    "nsqd http": lambda subject: machine.port(subject.host, 4151, "nsqd"),
+    "nsqlookupd tcp": lambda subject: machine.port(subject.host, 4160, "nsqlookupd"),
+    "nsqlookupd http": lambda subject: machine.port(subject.host, 4161, "nsqlookupd"),
+    "nsqadmin http": lambda subject: machine.port(subject.host, 4171, "nsqadmin"),
 }
 
 

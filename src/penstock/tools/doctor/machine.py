@@ -1,23 +1,135 @@
-"""What the system lets a process have: files, memory, cores, and the right time."""
+"""What has to be installed, and whether it fits. Nothing is imported to be looked at."""
 
 import ctypes
+import errno
+import json
 import os
+import platform
+import re
 import resource
+import shutil
+import socket
+import subprocess
+import sys
 import time
+from contextlib import closing, suppress
 from datetime import UTC, datetime
+from http.client import HTTPConnection, HTTPException
+from importlib import metadata
 from pathlib import Path
 
 from penstock.tools.doctor.diagnosis import Diagnosis, fail, ok, warn
 
 __all__ = [
+    "checksums",
     "clock",
     "cores",
+    "java",
     "judge_clock",
+    "judge_java",
     "judge_memory",
     "judge_open_files",
+    "judge_spark",
     "memory",
     "open_files",
+    "package",
+    "port",
+    "python",
+    "spark",
 ]
+
+PYTHON_MIN = (3, 11)
+JAVA_MIN = 17
+JAVA_SECONDS = 20.0
+
+_JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_GET_SPARK = "pip install 'penstock[spark]'"
+
+
+def python() -> Diagnosis:
+    found = f"{platform.python_implementation()} {platform.python_version()}"
+    if sys.version_info[:2] < PYTHON_MIN:
+        return fail(found, "install Python 3.11 or later")
+    return ok(found)
+
+
+def package(name: str) -> Diagnosis:
+    """One that Penstock cannot do without."""
+    version = _maybe_version(name)
+    return ok(version) if version else fail("not installed", f"pip install {name}")
+
+
+def checksums() -> Diagnosis:
+    """Without its compiled half, every stored byte is summed up in Python."""
+    version = _maybe_version("google-crc32c")
+    if version is None:
+        return package("google-crc32c")
+    import google_crc32c  # noqa: PLC0415 (nsqd would)
+
+    if google_crc32c.implementation != "c":
+        return warn(f"{version}, without its C code", "install a wheel made for this system")
+    return ok(version)
+
+
+def spark() -> Diagnosis:
+    versions = {name: _maybe_version(name) for name in ("pyspark", "pyarrow", "pandas", "numpy")}
+    return judge_spark(versions, _spark_wanted())
+
+
+def judge_spark(versions: dict[str, str | None], wanted: str) -> Diagnosis:
+    """`wanted` is how the version of pyspark that we know begins."""
+    pyspark = versions["pyspark"]
+    if pyspark is None:
+        return ok("not installed", f"if you want it: {_GET_SPARK}")
+    if not f"{pyspark}.".startswith(f"{wanted}."):
+        return warn(f"pyspark {pyspark}, not {wanted}", _GET_SPARK)
+    missing = [name for name, version in versions.items() if version is None]
+    if missing:
+        return warn(f"pyspark {pyspark} without {', '.join(missing)}", _GET_SPARK)
+    if int((versions["pandas"] or "").partition(".")[0]) >= 3:
+        return warn(f"pyspark {pyspark} with pandas {versions['pandas']}", "pip install 'pandas<3'")
+    return ok(f"pyspark {pyspark}")
+
+
+def java() -> Diagnosis:
+    if _maybe_version("pyspark") is None:
+        return ok("not looked for", "only Spark needs it")
+    home = os.environ.get("JAVA_HOME")
+    program = f"{home}/bin/java" if home else shutil.which("java")
+    if program is None:
+        return judge_java(None, "no java on the PATH")
+    try:
+        said = subprocess.run(  # noqa: S603 (what Spark would start)
+            [program, "-version"], capture_output=True, timeout=JAVA_SECONDS, check=False
+        ).stderr.decode(errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return judge_java(None, f"{program} does not run")
+    match = _JAVA_VERSION.search(said)
+    return judge_java(int(match[1]) if match else None, program)
+
+
+def judge_java(major: int | None, where: str) -> Diagnosis:
+    hint = f"Spark needs Java {JAVA_MIN} or later: install one, or set JAVA_HOME"
+    if major is None:
+        return warn(where, hint)
+    found = f"{major}, {where}"
+    return ok(found) if major >= JAVA_MIN else warn(found, hint)
+
+
+def _spark_wanted() -> str:
+    """As our own package says."""
+    for requirement in metadata.requires("penstock") or ():
+        if match := re.match(r"pyspark==([\d.]+)\.\*", requirement):
+            return match[1]
+    return ""
+
+
+def _maybe_version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
 
 # Beside connections: logs, cursors, listeners, and what Python has open.
 FILES_OF_OUR_OWN = 320
@@ -94,3 +206,78 @@ def _maybe_cgroup_limit() -> int | None:
     except OSError:
         return None
     return None if text == "max" else int(text)
+
+
+ASK_SECONDS = 0.5
+
+_LISTENING = "0A"
+
+
+def port(host: str, number: int, daemon: str) -> Diagnosis:
+    """Whether `daemon` can listen here, or already does."""
+    try:
+        with closing(socket.create_server((host, number))):
+            return ok(f"{number} is free")
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            return fail(f"{number} cannot be listened on: {error.strerror}", "try another --host")
+    found = f"{number} is taken by {_owner(number)}"
+    version = _maybe_daemon_version(host, number)
+    if version is not None:
+        return ok(f"{found}, version {version}")
+    if daemon in found:
+        return ok(found)
+    return warn(found, f"stop that, or give {daemon} another port")
+
+
+def _maybe_daemon_version(host: str, number: int) -> str | None:
+    """Of an nsqd or nsqlookupd that answers here."""
+    connection = HTTPConnection(host, number, timeout=ASK_SECONDS)
+    try:
+        connection.request("GET", "/info")
+        version = json.loads(connection.getresponse().read(65536))["version"]
+    except (OSError, HTTPException, ValueError, LookupError, TypeError):
+        return None
+    finally:
+        connection.close()
+    return str(version)
+
+
+def _owner(number: int) -> str:
+    """The process that listens, if we may know."""
+    inodes = [inode for table in ("tcp", "tcp6") for inode in _listening_inodes(table, number)]
+    sockets = {f"socket:[{inode}]" for inode in inodes}
+    for process in Path("/proc").glob("[0-9]*"):
+        if not _open_files(process).isdisjoint(sockets):
+            return f"{_command(process)} (process {process.name})"
+    return "a process of another user"
+
+
+def _listening_inodes(table: str, number: int) -> list[str]:
+    try:
+        lines = Path(f"/proc/net/{table}").read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return []
+    rows = [line.split() for line in lines]
+    ending = f":{number:04X}"
+    return [row[9] for row in rows if row[1].endswith(ending) and row[3] == _LISTENING]
+
+
+def _open_files(process: Path) -> set[str]:
+    links = set()
+    with suppress(OSError):  # it is gone, or not ours to look at
+        for descriptor in os.listdir(process / "fd"):
+            with suppress(OSError):  # closed since
+                links.add(os.readlink(process / "fd" / descriptor))
+    return links
+
+
+def _command(process: Path) -> str:
+    """The program, or of a Python program its module or script."""
+    try:
+        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+    except OSError:
+        return "a process"
+    if Path(words[0]).name.startswith("python"):
+        words = [word for word in words[1:] if word and word not in {"-m", "-u"}] or words
+    return Path(words[0]).name

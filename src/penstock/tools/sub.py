@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from penstock.client import ClientConfig, Consumer, Message
 from penstock.common.errors import ClientError
-from penstock.tools.output import standard_output
+from penstock.tools.stdout_writer import open_stdout
 
 __all__ = ["print_messages"]
 
@@ -42,7 +42,7 @@ async def print_messages(
     """Prints messages until there were `count` of them. An nsqd that is lost is warned of, and
     tried again. Raises ClientError, also if none comes in time, ConfigError, BrokenPipeError if
     nobody reads any more, or Error if standard output cannot be written."""
-    output = standard_output()
+    output = open_stdout()
     line_of = _json_line if as_json else _body_line
     left = count
     in_flight = min(max_in_flight, count or max_in_flight)

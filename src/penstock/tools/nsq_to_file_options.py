@@ -12,14 +12,14 @@ from penstock.common.options import option
 from penstock.common.re2 import Pattern, PatternError
 from penstock.tools.consumer_options import ConsumerOptions, check_source
 
-__all__ = ["FileOptions", "check", "compile_topic_pattern", "needs_revisions"]
+__all__ = ["NsqToFileOptions", "check", "compile_topic_pattern", "has_revisions"]
 
 # Higher than for auth servers: this expression is trusted, and may list many topics.
 PATTERN_PARTS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileOptions(ConsumerOptions):
+class NsqToFileOptions(ConsumerOptions):
     """The options of nsq_to_file."""
 
     log_level: LogLevel = option(
@@ -104,7 +104,7 @@ class FileOptions(ConsumerOptions):
     )
 
 
-def check(options: FileOptions) -> None:
+def check(options: NsqToFileOptions) -> None:
     """Raises ConfigError if nsq_to_file cannot do as these options say."""
     if not names.is_valid(options.channel):
         raise ConfigError("--channel is required, and must be valid")
@@ -116,7 +116,7 @@ def check(options: FileOptions) -> None:
     if not all(map(names.is_valid, options.topic)):
         raise ConfigError("--topic is invalid")
     compile_topic_pattern(options)
-    if needs_revisions(options) and "<REV>" not in options.filename_format:
+    if has_revisions(options) and "<REV>" not in options.filename_format:
         raise ConfigError(
             "missing <REV> in --filename-format when gzip, rotation, or work dir enabled"
         )
@@ -125,7 +125,7 @@ def check(options: FileOptions) -> None:
             raise ConfigError(f"--{flag}: {path} is a file, and no folder")
 
 
-def compile_topic_pattern(options: FileOptions) -> Pattern:
+def compile_topic_pattern(options: NsqToFileOptions) -> Pattern:
     """Compile `--topic-pattern`. Raises ConfigError if RE2 refuses it."""
     try:
         return Pattern(options.topic_pattern, parts_max=PATTERN_PARTS_MAX)
@@ -135,7 +135,7 @@ def compile_topic_pattern(options: FileOptions) -> Pattern:
         ) from None
 
 
-def needs_revisions(options: FileOptions) -> bool:
+def has_revisions(options: NsqToFileOptions) -> bool:
     """Whether a name may be taken, so that it needs a number."""
     has_work_dir = options.work_dir not in ("", options.output_dir)
     rotates = options.rotate_size > 0 or options.rotate_interval_ns > 0

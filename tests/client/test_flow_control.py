@@ -1,7 +1,62 @@
 import pytest
 
-from penstock.client.backoff import Backoff, BackoffState
 from penstock.client.config import ClientConfig
+from penstock.client.flow_control import Backoff, BackoffState, RdyAllocation, allocate_rdy
+
+CONFIG = ClientConfig(low_rdy_idle_timeout=10.0, low_rdy_timeout=30.0)
+
+
+def apply(shares: list[RdyAllocation], total: int, now: float) -> list[int]:
+    """Shares out, and does what it says."""
+    parts = allocate_rdy(shares, CONFIG, total, now)
+    for share, part in zip(shares, parts, strict=True):
+        if share.rdy != part:
+            share.rdy, share.changed_at = part, now
+    return parts
+
+
+@pytest.mark.parametrize(
+    ("total", "connections", "expected"),
+    [
+        (200, 1, [200]),
+        (200, 2, [100, 100]),
+        (8, 3, [3, 3, 2]),
+        (3, 3, [1, 1, 1]),
+        (2, 3, [1, 1, 0]),
+        (0, 2, [0, 0]),
+        (5, 0, []),
+    ],
+)
+def test_all_of_it_is_shared_out(total: int, connections: int, expected: list[int]) -> None:
+    shares = [RdyAllocation(0.0, 2500) for _ in range(connections)]
+
+    assert expected == allocate_rdy(shares, CONFIG, total, 0.0)
+
+
+def test_nobody_gets_more_than_nsqd_allows() -> None:
+    assert [10, 50] == allocate_rdy(
+        [RdyAllocation(0.0, 10), RdyAllocation(0.0, 2500)], CONFIG, 100, 0.0
+    )
+
+
+def test_who_brings_nothing_gives_its_place_to_who_waited_longest() -> None:
+    shares = [RdyAllocation(0.0, 2500) for _ in range(3)]
+
+    assert [1, 0, 0] == apply(shares, 1, 0.0)
+    assert [1, 0, 0] == apply(shares, 1, 9.0)
+    assert [0, 1, 0] == apply(shares, 1, 10.0)
+    assert [0, 0, 1] == apply(shares, 1, 20.0)
+    assert [1, 0, 0] == apply(shares, 1, 30.0)
+
+
+def test_who_brings_something_stays_but_not_for_ever() -> None:
+    shares = [RdyAllocation(0.0, 2500) for _ in range(2)]
+    apply(shares, 1, 0.0)
+
+    for now in (9.0, 18.0, 27.0):
+        shares[0].delivered_at = now
+        assert [1, 0] == apply(shares, 1, now)
+    assert [0, 1] == apply(shares, 1, 30.0)
 
 
 def test_it_holds_longer_after_each_failure_and_shorter_after_each_success() -> None:

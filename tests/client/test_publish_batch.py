@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client.batches import PublishBatch, checked_body, split_into_batches
+from penstock.client.publish_batch import PublishBatch, checked_body, split_into_batches
 from penstock.protocol import commands
 
 

@@ -16,20 +16,20 @@ from threading import Thread
 from penstock.client import Message
 from penstock.common.errors import Error
 
-__all__ = ["Output", "standard_output"]
+__all__ = ["StdoutWriter", "open_stdout"]
 
 # How long the reader may still take, once we are to leave, for what is being written.
 LEAVING_SECONDS = 0.3
 
 
-def standard_output() -> "Output":
+def open_stdout() -> "StdoutWriter":
     """Raises Error if it is closed."""
     if sys.stdout is None:
         raise Error("standard output is closed")
-    return Output(sys.stdout.fileno())
+    return StdoutWriter(sys.stdout.fileno())
 
 
-class Output:
+class StdoutWriter:
     """A file, a pipe or a terminal."""
 
     def __init__(self, fd: int) -> None:

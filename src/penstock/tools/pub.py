@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from penstock.client import ClientConfig
 from penstock.client.blocking import Producer
 from penstock.common.errors import ClientError, ConfigError
-from penstock.tools.byte_bar import byte_bar
-from penstock.tools.figures import counted
+from penstock.tools.display import format_count, progress_bar
 
-__all__ = ["Source", "publish"]
+__all__ = ["PubInput", "publish"]
 
 READ_BYTES = 1 << 20
 
@@ -25,7 +24,7 @@ MESSAGE_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PubInput:
     """Where messages come from: as they are, or from a file; without a path, from stdin."""
 
     bodies: tuple[bytes, ...] = ()
@@ -54,7 +53,7 @@ class Source:
 
 def publish(
     topic: str,
-    source: Source,
+    source: PubInput,
     *,
     nsqds: Sequence[str],
     lookupds: Sequence[str],
@@ -67,7 +66,7 @@ def publish(
     config = ClientConfig().with_options(options)
     with (
         Producer(nsqds, lookupd=lookupds, config=config) as producer,
-        byte_bar(source.size_bytes) as bar,
+        progress_bar(source.size_bytes) as bar,
     ):
         for bodies, read_bytes in source.batches():
             try:
@@ -77,20 +76,20 @@ def publish(
             done += len(bodies)
             if bar is not None:
                 bar.update(
-                    bar.task_ids[0], advance=read_bytes, description=counted(done, "message")
+                    bar.task_ids[0], advance=read_bytes, description=format_count(done, "message")
                 )
     if sys.stderr.isatty():
         sys.stderr.write(_summary(topic, done, time.monotonic() - began))
 
 
 def _after(failure: ClientError, done: int) -> ClientError:
-    return ClientError(f"{failure} (after {counted(done, 'message')})") if done else failure
+    return ClientError(f"{failure} (after {format_count(done, 'message')})") if done else failure
 
 
 def _summary(topic: str, done: int, seconds: float) -> str:
     took = f" in {seconds:.1f} s" if seconds >= 1 else ""
     speed = f", {done / seconds:,.0f} a second" if done > seconds >= 1 else ""
-    return f"{counted(done, 'message')} published to {topic}{took}{speed}\n"
+    return f"{format_count(done, 'message')} published to {topic}{took}{speed}\n"
 
 
 def _lines(descriptor: int) -> Iterator[tuple[list[bytes], int]]:

@@ -6,11 +6,13 @@ that has brought nothing for a while, or has had its turn for long, gives its pl
 has waited longest.
 """
 
-from collections.abc import Sequence
+import random
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
 
 from penstock.client.config import ClientConfig
 
-__all__ = ["RdyAllocation", "allocate_rdy"]
+__all__ = ["Backoff", "BackoffState", "RdyAllocation", "allocate_rdy"]
 
 
 class RdyAllocation:
@@ -61,3 +63,56 @@ def _has_had_its_turn(share: RdyAllocation, config: ClientConfig, now: float) ->
         now - since >= config.low_rdy_idle_timeout
         or now - share.changed_at >= config.low_rdy_timeout
     )
+
+
+class BackoffState(Enum):
+    """How much may be asked for now."""
+
+    ALL = auto()
+    ONE = auto()
+    NONE = auto()
+
+
+class Backoff:
+    """The state of it. The driver waits `hold_seconds` whenever `flow` becomes NONE."""
+
+    def __init__(self, config: ClientConfig, rand: Callable[[], float] = random.random) -> None:
+        self._multiplier = config.backoff_multiplier
+        self._hold_seconds_max = config.max_backoff_duration
+        self._full_jitter = config.backoff_strategy == "full_jitter"
+        self._rand = rand
+        self._level = 0
+        self.flow = BackoffState.ALL
+        self.hold_seconds = 0.0
+
+    def failed(self) -> bool:
+        """A handler failed. Returns whether the flow has changed."""
+        if self.flow is BackoffState.NONE or not self._hold_seconds_max:
+            return False
+        # Beyond the longest hold, a higher level would only mean more successes to get down again.
+        if self._longest_hold_seconds() < self._hold_seconds_max:
+            self._level += 1
+        return self._hold()
+
+    def succeeded(self) -> bool:
+        """A handler succeeded. Returns whether the flow has changed."""
+        if self.flow is not BackoffState.ONE:
+            return False
+        self._level -= 1
+        if self._level:
+            return self._hold()
+        self.flow = BackoffState.ALL
+        return True
+
+    def held(self) -> None:
+        """`hold_seconds` have passed."""
+        self.flow = BackoffState.ONE
+
+    def _hold(self) -> bool:
+        self.flow = BackoffState.NONE
+        seconds = min(self._longest_hold_seconds(), self._hold_seconds_max)
+        self.hold_seconds = seconds * self._rand() if self._full_jitter else seconds
+        return True
+
+    def _longest_hold_seconds(self) -> float:
+        return float(self._multiplier * 2**self._level) if self._level else 0.0
