@@ -118,7 +118,7 @@ def test_what_cannot_be_published_in_time_after_a_signal_is_counted(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     nsqd.post(f"/topic/create?topic={topic}")
-    prelude = "from penstock.tools import publish_stdin as p; p.LEAVING_SECONDS = 0.2"
+    prelude = "from penstock.tools import to_nsq as p; p.LEAVING_SECONDS = 0.2"
     flags = (f"--topic={topic}", "--rate=1", at(nsqd))
     with tool_process("to_nsq", *flags, prelude=prelude) as to_nsq:
         to_nsq.stdin.write(b"x\n" * 1000)
