@@ -35,6 +35,7 @@ from penstock.nsqadmin.login import Login
 from penstock.nsqadmin.notifications import Notifier
 from penstock.nsqadmin.options import NsqadminOptions, normalized
 from penstock.nsqadmin.watcher import Watcher
+from penstock.tools.display import format_count
 
 __all__ = ["Nsqadmin", "run"]
 
@@ -161,7 +162,7 @@ class Nsqadmin:
             left = until - loop.time()
             await asyncio.wait(state.tasks, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if state.tasks:
-            aborted = counted(len(state.tasks), "request")
+            aborted = format_count(len(state.tasks), "request")
             self.log.warning("HTTP: %s aborted, not finished in time", aborted)
         for connection in tuple(state.connections):
             cast("LimitedHttpProtocol", connection).abort_unanswered()
