@@ -12,7 +12,7 @@ from penstock.nsqd import history_streams
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.protocol import frames as wire
 from penstock.storage import LogReader, TopicLog
-from penstock.storage.reader import Read
+from penstock.storage.reader import ReadJob
 
 Stream = Callable[[HistoryStreams, Topic, LogReader], AsyncIterator[bytes]]
 
@@ -109,7 +109,7 @@ def test_a_long_history_is_read_piece_by_piece_as_the_client_takes_it(
     reads = []
     next_read = LogReader.next_read
 
-    def counted(self: LogReader, max_bytes: int) -> Read | None:
+    def counted(self: LogReader, max_bytes: int) -> ReadJob | None:
         reads.append(max_bytes)
         return next_read(self, max_bytes)
 

@@ -13,7 +13,7 @@ from penstock.storage.batch import (
     MAGIC,
     SCAN_BYTES,
     BadBytes,
-    Batch,
+    BatchHeader,
     StoredBatch,
     complete_batches,
     decode_header,
@@ -61,7 +61,7 @@ def crc32c_by_the_book(data: bytes) -> int:
 class TestHeader:
     def test_the_layout_is_the_specified_one(self) -> None:
         assert GOLDEN == b"".join(encode_batch(b"\0\0\0\3abc", 1, 5, 64, 7, 9))
-        assert Batch(64, 5, 1, 7, 0x8F337F99, 7, 9) == decode_header(GOLDEN, 0, 64)
+        assert BatchHeader(64, 5, 1, 7, 0x8F337F99, 7, 9) == decode_header(GOLDEN, 0, 64)
 
     def test_the_checksums_are_crc32c(self) -> None:
         assert crc32c_by_the_book(GOLDEN[8:56]) == int.from_bytes(GOLDEN[4:8])
@@ -203,7 +203,7 @@ def spans(found: list[StoredBatch | BadBytes]) -> list[tuple[str, int, int]]:
     return [
         ("bad", each.position, each.end)
         if isinstance(each, BadBytes)
-        else ("batch", each.batch.position, each.batch.end)
+        else ("batch", each.header.position, each.header.end)
         for each in found
     ]
 

@@ -24,7 +24,7 @@ def files(memory_files: MemoryFiles) -> FaultyFiles:
 @pytest.fixture
 def cursors(files: FaultyFiles) -> Cursors:
     cursors = new_cursors(files)
-    cursors.begin(NEXT_SEQ)
+    cursors.create_journal(NEXT_SEQ)
     return cursors
 
 
@@ -114,11 +114,11 @@ class TestFlushing:
             cursors.finish_many(channel, [FLOOR + 3, FLOOR + 1, FLOOR + 2])
             cursors.set_retry_state(channel, FLOOR + 5, RetryState(2, 77))
         changes = files.changes
-        assert cursors.dirty
+        assert cursors.has_unflushed
         cursors.flush()
 
         assert changes + 1 == files.changes
-        assert not cursors.dirty
+        assert not cursors.has_unflushed
         found = reloaded(files)[0]
         for channel in "abc":
             assert [(FLOOR + 1, FLOOR + 4)] == list(found.progress[channel].finished_ranges())
@@ -157,7 +157,7 @@ class TestFlushing:
         files.fail("write", written=9)
         with pytest.raises(StorageError):
             cursors.flush()
-        assert cursors.dirty
+        assert cursors.has_unflushed
         cursors.finish("a", FLOOR + 5, FLOOR + 6)
         cursors.flush()
 
@@ -187,7 +187,7 @@ class TestSyncing:
             files.make_folder("data")
             files.sync_folder("")
             cursors = new_cursors(files)
-            cursors.begin(NEXT_SEQ)
+            cursors.create_journal(NEXT_SEQ)
             cursors.create("a", FLOOR)
             cursors.finish("a", FLOOR, FLOOR + 5)
             cursors.flush()
@@ -217,7 +217,7 @@ class TestSyncing:
         self, memory_files: MemoryFiles
     ) -> None:
         data_path, store = open_topic(memory_files)
-        store.cursors._files.leave_current()
+        store.cursors._files.abandon_current()
         store.cursors.set_pause_point(None)
         job = store.cursors.begin_sync()
         job.run()
@@ -279,7 +279,7 @@ class TestGenerations:
         assert 1000 == len(reloaded(files)[0].progress["a"].retry_states)
 
     def begin_another(self, cursors: Cursors) -> None:
-        cursors._files.leave_current()
+        cursors._files.abandon_current()
         cursors.set_pause_point(None)
 
     def test_the_old_one_goes_when_the_new_one_is_synced(
@@ -302,7 +302,7 @@ class TestGenerations:
             memory_files.make_folder("data")
             memory_files.sync_folder("")
             cursors = new_cursors(memory_files)
-            cursors.begin(NEXT_SEQ)
+            cursors.create_journal(NEXT_SEQ)
             cursors.create("a", FLOOR)
             cursors.sync()
             self.begin_another(cursors)
@@ -408,7 +408,7 @@ class TestDamage:
 
         assert not found.has_journal
         assert [content[:1] == b"?"] * bool(content) == [issue.is_damage for issue in issues]
-        found.begin(NEXT_SEQ)
+        found.create_journal(NEXT_SEQ)
         found.sync()
         assert "cursors.2" in memory_files.names("data")
         assert "cursors.1" not in memory_files.names("data")

@@ -389,8 +389,8 @@ def test_without_a_file_there_is_none(memory_files: MemoryFiles) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hello", "data/penstock.format is not a Penstock format marker"),
-        ("", "data/penstock.format is not a Penstock format marker"),
+        ("hello", "data/penstock.format is not a Penstock format file"),
+        ("", "data/penstock.format is not a Penstock format file"),
         (
             "penstock data path\nformat 2\nsomething new\n",
             "data path data has format 2, written by a newer version; this one knows up to 1",

@@ -322,7 +322,7 @@ class TestFailures:
     def test_what_cannot_even_begin_is_told(
         self, owner: Owner, store: TopicStore, files: FaultyFiles
     ) -> None:
-        store.cursors._files.leave_current()
+        store.cursors._files.abandon_current()
         files.fail("create", times=None)
         outcomes: list[StorageError | None] = []
         owner.commit.request(store.cursors, outcomes.append)

@@ -245,7 +245,7 @@ class LogMachine(RuleBasedStateMachine):
     def flush(self) -> None:
         with self.disk_may_fail():
             self.store.cursors.flush()
-            assert not self.store.cursors.dirty
+            assert not self.store.cursors.has_unflushed
             for channel in self.channels.values():
                 channel.flushed = set(channel.finished)
                 channel.flushed_notes = set(channel.retry_states)

@@ -11,10 +11,10 @@ from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage import (
     LogReader,
     LogSettings,
-    Read,
+    ReadJob,
     StoredBatch,
     TopicLog,
-    Trimmed,
+    TrimmedError,
     split_frames,
 )
 from penstock.testing import FaultyFiles, MemoryFiles
@@ -39,7 +39,7 @@ def files(memory_files: MemoryFiles) -> FaultyFiles:
 def read_some(reader: LogReader, max_bytes: int = PIECE) -> list[StoredBatch] | None:
     """One piece; None if there is none."""
     read = reader.next_read(max_bytes)
-    return None if read is None else reader.take(read, read.run())
+    return None if read is None else reader.advance(read, read.run())
 
 
 def read_rest(reader: LogReader, max_bytes: int = PIECE) -> str:
@@ -98,7 +98,7 @@ def test_what_is_deferred_says_so(files: FaultyFiles) -> None:
     found = read_some(LogReader(log, FIRST + 8))
 
     assert found is not None
-    assert [777] == [each.batch.due_ns for each in found]
+    assert [777] == [each.header.due_ns for each in found]
 
 
 def test_gaps_that_were_there_at_the_start_are_stepped_over(files: FaultyFiles) -> None:
@@ -125,7 +125,7 @@ def test_it_fails_when_what_was_to_come_is_trimmed(files: FaultyFiles) -> None:
     log.trim(lambda _first, _end: False, 0)
 
     assert ["g", "h"] == read_all(log)
-    with pytest.raises(Trimmed, match=f"messages from {FIRST + 4} on have been trimmed"):
+    with pytest.raises(TrimmedError, match=f"messages from {FIRST + 4} on have been trimmed"):
         read_rest(reader)
     reader.close()
 
@@ -166,4 +166,4 @@ def test_a_disk_that_cannot_be_read_is_told(
 
     monkeypatch.setattr(file, "read", refuse)
     with pytest.raises(StorageError, match="cannot read a/file: Input/output error"):
-        Read(file, "a/file", 0, log.byte_size, PIECE).run()
+        ReadJob(file, "a/file", 0, log.byte_size, PIECE).run()

@@ -9,7 +9,7 @@ from penstock.storage.batch import HEADER_BYTES
 from penstock.storage.files import FilePool
 from penstock.storage.layout import Issue
 from penstock.storage.segment import Segment
-from penstock.storage.topic_storage import Loaded, load_segments
+from penstock.storage.topic_storage import LoadedSegments, load_segments
 from penstock.testing import FaultyFiles, MemoryFiles, SimulatedCrash
 
 FIRST_SEQ = 100
@@ -17,7 +17,7 @@ PATH = f"data/{FIRST_SEQ:020}.log"
 
 
 def write_segment(
-    files: MemoryFiles, *batches: str, first_seq: int = FIRST_SEQ, settle: bool = False
+    files: MemoryFiles, *batches: str, first_seq: int = FIRST_SEQ, finalize: bool = False
 ) -> list[int]:
     """A segment whose batches have a message for each letter; returns where they begin and end."""
     segment = Segment(FilePool(files, 8), "data", first_seq)
@@ -26,17 +26,17 @@ def write_segment(
     for batch in batches:
         segment.append(b"".join(frames(*batch)), len(batch), 1, 0)
         positions.append(segment.end)
-    if settle:
+    if finalize:
         segment.synced_end = segment.end
-        segment.settle()
+        segment.finalize()
     return positions
 
 
-def load(files: MemoryFiles | FaultyFiles) -> Loaded:
+def load(files: MemoryFiles | FaultyFiles) -> LoadedSegments:
     return load_segments(FilePool(files, 8), "data")
 
 
-def stored(loaded: Loaded) -> dict[int, str]:
+def stored(loaded: LoadedSegments) -> dict[int, str]:
     """The letters that are stored, by number."""
     return {
         run.first_seq + at: body
@@ -57,7 +57,7 @@ def content(files: MemoryFiles, path: str) -> bytes:
 
 class TestCleanSegments:
     def test_none_is_read(self, memory_files: MemoryFiles) -> None:
-        positions = write_segment(memory_files, "ab", "c", settle=True)
+        positions = write_segment(memory_files, "ab", "c", finalize=True)
         # Reading it would show this.
         change(memory_files, 0, bytes(positions[-1]))
         loaded = load(memory_files)
@@ -67,11 +67,11 @@ class TestCleanSegments:
         assert [True] == [segment.is_synced for segment in loaded.segments]
 
     def test_no_segments_are_no_trouble(self, memory_files: MemoryFiles) -> None:
-        assert Loaded([], [], 0, is_tail_lost=False) == load(memory_files)
+        assert LoadedSegments([], [], 0, is_tail_lost=False) == load(memory_files)
 
     def test_several_come_in_order(self, memory_files: MemoryFiles) -> None:
-        write_segment(memory_files, "cd", first_seq=102, settle=True)
-        write_segment(memory_files, "ab", settle=True)
+        write_segment(memory_files, "cd", first_seq=102, finalize=True)
+        write_segment(memory_files, "ab", finalize=True)
 
         assert {100: "a", 101: "b", 102: "c", 103: "d"} == stored(load(memory_files))
 
@@ -92,7 +92,7 @@ class TestAfterACrash:
         walked = load(memory_files).segments[0].info
         grown = MemoryFiles()
         grown.make_folder("data")
-        write_segment(grown, "ab", settle=True)
+        write_segment(grown, "ab", finalize=True)
         change(grown, positions[1], content(memory_files, PATH)[positions[1] :])
         # What the index file speaks of is not read again.
         change(grown, 0, bytes(positions[1]))
@@ -116,7 +116,7 @@ class TestAfterACrash:
         assert [] == load(memory_files).issues
 
     def test_unfinished_files_are_removed(self, memory_files: MemoryFiles) -> None:
-        write_segment(memory_files, "a", settle=True)
+        write_segment(memory_files, "a", finalize=True)
         memory_files.open(f"data/{200:020}.log.new", "create").close()
         memory_files.open(f"data/{300:020}.index", "create").close()
         load(memory_files)
@@ -126,7 +126,7 @@ class TestAfterACrash:
     def test_an_empty_segment_is_removed_and_its_number_remembered(
         self, memory_files: MemoryFiles
     ) -> None:
-        write_segment(memory_files, "a", settle=True)
+        write_segment(memory_files, "a", finalize=True)
         write_segment(memory_files, first_seq=500)
         loaded = load(memory_files)
 
@@ -228,7 +228,7 @@ class TestDamage:
     def test_an_end_that_was_synced_and_is_missing_is_reported(
         self, memory_files: MemoryFiles
     ) -> None:
-        positions = write_segment(memory_files, "a", "bc", settle=True)
+        positions = write_segment(memory_files, "a", "bc", finalize=True)
         memory_files.open(PATH, "write").truncate(positions[1])
         loaded = load(memory_files)
 

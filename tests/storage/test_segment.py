@@ -31,9 +31,9 @@ class Bench:
     def read(self, seq: int, max_bytes: int = 100_000) -> list[str]:
         return bodies_in(self.segment.read(seq, max_bytes))
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         self.segment.synced_end = self.segment.end
-        self.segment.settle()
+        self.segment.finalize()
 
     def reloaded(self) -> Segment:
         segment = self.new_segment()
@@ -184,7 +184,7 @@ class TestFailingWrites:
         assert bench.segment.is_broken
         assert ["a"] == bench.read(100)
 
-        bench.segment.cut_rest()
+        bench.segment.truncate_to_end()
         assert not bench.segment.is_broken
         assert bench.segment.end == bench.segment.handle.open().size()
 
@@ -204,7 +204,7 @@ class TestRewriting:
         bench.append("a")
         bench.flip_byte(60)
 
-        with pytest.raises(CorruptBatchError, match="what was written is gone at byte 0"):
+        with pytest.raises(CorruptBatchError, match="unsynced data is damaged at byte 0"):
             bench.segment.rewrite_unsynced(bench.segment.end)
 
 
@@ -214,7 +214,7 @@ class TestIndexFile:
         monkeypatch.setattr(index_module, "INDEX_SPACING_BYTES", 100)
         for at, body in enumerate("abcdef"):
             bench.append(body, timestamp_ns=at + 1)
-        bench.settle()
+        bench.finalize()
 
     def test_it_spares_reading_the_segment(self, bench: Bench) -> None:
         segment = bench.reloaded()
@@ -231,7 +231,7 @@ class TestIndexFile:
 
         assert 106 == segment.next_seq
         for batch, _ in bench.segment.batches(segment.end, 1000):
-            segment.take(batch)
+            segment.add_scanned(batch)
         assert bench.segment.info == segment.info
         assert bench.segment.index.entries() == segment.index.entries()
         assert not segment.is_synced

@@ -201,7 +201,7 @@ def test_closing_closes_both(store: TopicStore) -> None:
     store.close()
 
     assert store.is_closed
-    assert not store.cursors.dirty
+    assert not store.cursors.has_unflushed
     assert store.log.next_seq == store.log.synced_seq
 
 

@@ -14,7 +14,7 @@ import click
 
 from penstock.common.errors import CorruptBatchError, StorageError
 from penstock.protocol import frames as wire
-from penstock.storage.batch import BadBytes, Batch, scan_batches, split_frames
+from penstock.storage.batch import BadBytes, BatchHeader, scan_batches, split_frames
 from penstock.storage.cursor_journal import BadJournalRecord, scan_journal
 from penstock.storage.files import File, RealFiles, storage_error
 from penstock.storage.index import DeferredIndex, maybe_checkpoint, maybe_deferred, maybe_index
@@ -59,12 +59,12 @@ def _segment_lines(file: File, *, messages: bool) -> Iterator[str]:
         if isinstance(found, BadBytes):
             yield f"{found.position:>12}  BAD  {found.end - found.position} bytes: {found.reason}"
             continue
-        yield _batch_line(found.batch)
+        yield _batch_line(found.header)
         if messages:
-            yield from _message_lines(found.batch, found.frames)
+            yield from _message_lines(found.header, found.frames)
 
 
-def _batch_line(batch: Batch) -> str:
+def _batch_line(batch: BatchHeader) -> str:
     plural = "s" if batch.message_count > 1 else ""
     due = f"  due {_time(batch.due_ns)}" if batch.due_ns else ""
     return (
@@ -74,7 +74,7 @@ def _batch_line(batch: Batch) -> str:
     )
 
 
-def _message_lines(batch: Batch, frames: bytes) -> Iterator[str]:
+def _message_lines(batch: BatchHeader, frames: bytes) -> Iterator[str]:
     try:
         for seq, frame in enumerate(split_frames(batch, frames), batch.first_seq):
             yield f"{'':>14}{seq}  {_message(frame)}"

@@ -96,7 +96,7 @@ class HistoryStreams:
                     running = loop.run_in_executor(self._threads, read.run)
                     found = await asyncio.shield(running)
                     running = None
-                    yield reader.take(read, found)
+                    yield reader.advance(read, found)
                 elif reader.is_done or not follow or (self._is_closing and reader.is_endless):
                     return
                 elif self._is_closing:

@@ -9,7 +9,7 @@ from penstock.storage.fsync import GroupCommit
 from penstock.storage.index import DeferredBatch
 from penstock.storage.layout import Issue
 from penstock.storage.progress import Progress, RangeSet, RetryState, to_ranges
-from penstock.storage.reader import LogReader, Read, Trimmed
+from penstock.storage.reader import LogReader, ReadJob, TrimmedError
 from penstock.storage.retention import LogSettings, Retention
 from penstock.storage.segment import Run, SegmentInfo
 from penstock.storage.topic_log import READ_BYTES, TopicLog
@@ -28,7 +28,7 @@ __all__ = [
     "LogSettings",
     "Progress",
     "RangeSet",
-    "Read",
+    "ReadJob",
     "RealFiles",
     "Retention",
     "RetryState",
@@ -37,7 +37,7 @@ __all__ = [
     "StoredBatch",
     "TopicLog",
     "TopicStore",
-    "Trimmed",
+    "TrimmedError",
     "check_data_path",
     "close_stores",
     "split_frames",

@@ -1,7 +1,6 @@
-"""How a batch of messages is laid out in a segment. Pure: bytes in, bytes out.
+"""Format of a batch of messages in a segment, and scanning a segment for batches. Pure.
 
-A batch is a header and then the wire frames of its messages, one after the other, as they are.
-All numbers are big-endian.
+A batch is a header followed by the wire frames of its messages. All numbers are big-endian.
 
     offset  size  field
          0     4  magic
@@ -18,13 +17,13 @@ All numbers are big-endian.
         48     8  due_ns        wall time before which no message may be delivered; 0 is at once
         56        frames
 
-The header has a checksum of its own so that it can be trusted before the frames are there: walking
-a segment need not read them, and a batch that was cut short is told from one that is damaged. It
-says its own position so that a copy, say a segment that somebody published as a message, is never
-taken for a batch when recovery searches damaged bytes.
+The header has its own checksum, so that it can be trusted without the frames: a scan can skip the
+frames, and an incomplete batch can be told from a damaged one. The header contains its own
+position, so that a copy (for example a segment published as a message) is never mistaken for a
+batch when recovery searches damaged bytes.
 
-`walk` scans a segment file batch by batch. It accepts only bytes whose checksums match. After
-damaged bytes it continues at the next valid batch, so a bad sector costs only the batches in it.
+`scan_batches` accepts only bytes whose checksums match. After damaged bytes it continues at the
+next valid batch, so a bad sector costs only the batches in it.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ __all__ = [
     "SCAN_BYTES",
     "VERSION",
     "BadBytes",
-    "Batch",
+    "BatchHeader",
     "ScanBuffer",
     "StoredBatch",
     "complete_batches",
@@ -56,7 +55,7 @@ __all__ = [
     "verify_frames",
 ]
 
-# Its first byte is no ASCII and starts no UTF-8 character, so that text does not contain it.
+# The first byte is neither ASCII nor the start of a UTF-8 character, so no text contains it.
 MAGIC = b"\x9ePSB"
 VERSION = 1
 _KIND = bytes([VERSION, 0, 0, 0])
@@ -79,13 +78,13 @@ _pack_fields, _pack_start = _FIELDS.pack, _START.pack
 _CRC = struct.Struct(">I")
 _FRAME_SIZE = struct.Struct(">I")
 
-# What cuts so many messages of one size takes 24 bytes for each of them, and batches of a shape
-# that came before come again.
-_KEPT_CUTTER_MAX = 1024
+# Maximum messages of a cached splitter, which takes 24 bytes per message. Caching pays because
+# batches of the same shape repeat.
+_CACHED_SPLITTER_MAX = 1024
 
 
-class Batch(NamedTuple):
-    """What a batch's header says."""
+class BatchHeader(NamedTuple):
+    """Header of a batch."""
 
     position: int
     first_seq: int
@@ -97,41 +96,42 @@ class Batch(NamedTuple):
 
     @property
     def next_seq(self) -> int:
-        """The number after that of the last message."""
+        """Sequence number after the last message."""
         return self.first_seq + self.message_count
 
     @property
     def frames_position(self) -> int:
-        """Where in the segment the frames begin."""
+        """Position of the frames in the segment."""
         return self.position + HEADER_BYTES
 
     @property
     def end(self) -> int:
-        """Where in the segment the next batch begins."""
+        """Position of the next batch in the segment."""
         return self.position + HEADER_BYTES + self.frames_size
 
 
 class StoredBatch(NamedTuple):
-    """A batch, verified."""
+    """A batch read from a segment; its checksums match."""
 
-    batch: Batch
+    header: BatchHeader
     frames: bytes
 
 
 def encode_batch(
     frames: bytes, count: int, first_seq: int, position: int, timestamp_ns: int, due_ns: int
 ) -> tuple[bytes, bytes, bytes]:
-    """What is to be written one after the other: a header in two parts, and `frames`."""
+    """Return a batch in three parts that are to be written one after the other: the header in two
+    parts, then `frames`."""
     fields = _pack_fields(
         _KIND, count, len(frames), crc32c(frames), first_seq, position, timestamp_ns, due_ns
     )
     return _pack_start(MAGIC, crc32c(fields)), fields, frames
 
 
-def decode_header(data: bytes, at: int, position: int) -> Batch:
-    """The header that begins at `data[at]` and at `position` in its segment.
+def decode_header(data: bytes, at: int, position: int) -> BatchHeader:
+    """Decode the header at `data[at]`, which is at `position` in its segment.
 
-    Raises CorruptBatchError if that is not a whole, undamaged header.
+    Raises CorruptBatchError if the header is incomplete or damaged.
     """
     if not data.startswith(MAGIC, at):
         raise CorruptBatchError("no batch begins here")
@@ -140,18 +140,18 @@ def decode_header(data: bytes, at: int, position: int) -> Batch:
         raise CorruptBatchError("the header is cut short")
     if crc32c(checked) != _CRC.unpack_from(data, at + 4)[0]:
         raise CorruptBatchError("the header does not match its checksum")
-    kind, count, size, crc, seq, said_position, timestamp, due = _FIELDS.unpack(checked)
+    kind, count, size, crc, seq, stored_position, timestamp, due = _FIELDS.unpack(checked)
     if not kind.startswith(_KIND[:2]):
         raise CorruptBatchError(
             f"the batch is of an unknown kind: version {kind[0]}, flags {kind[1]}"
         )
-    if said_position != position:
-        raise CorruptBatchError(f"the batch belongs at byte {said_position}")
-    return Batch(position, seq, count, size, crc, timestamp, due)
+    if stored_position != position:
+        raise CorruptBatchError(f"the batch belongs at byte {stored_position}")
+    return BatchHeader(position, seq, count, size, crc, timestamp, due)
 
 
-def verify_frames(batch: Batch, frames: bytes) -> None:
-    """Raises CorruptBatchError unless these are the bytes that the batch was written with."""
+def verify_frames(batch: BatchHeader, frames: bytes) -> None:
+    """Raise CorruptBatchError if size or checksum of the frames do not match the header."""
     if len(frames) != batch.frames_size:
         raise CorruptBatchError("the batch is cut short")
     if crc32c(frames) != batch.frames_crc:
@@ -159,9 +159,9 @@ def verify_frames(batch: Batch, frames: bytes) -> None:
 
 
 def complete_batches(data: bytes, position: int) -> Iterator[StoredBatch]:
-    """The batches that `data`, from `position` of a segment, holds whole.
+    """Yield the complete batches in `data`, which starts at `position` of a segment.
 
-    Raises CorruptBatchError where one is damaged.
+    Raises CorruptBatchError at a damaged batch.
     """
     at, size = 0, len(data)
     while at + HEADER_BYTES <= size:
@@ -175,27 +175,27 @@ def complete_batches(data: bytes, position: int) -> Iterator[StoredBatch]:
         at = end
 
 
-def split_frames(batch: Batch, frames: bytes) -> list[bytes]:
-    """The frames of the batch's messages, one by one."""
+def split_frames(batch: BatchHeader, frames: bytes) -> list[bytes]:
+    """Split the frames of a batch, one per message."""
     count, total = batch.message_count, len(frames)
     prefix = frames[:4]
     size = 4 + int.from_bytes(prefix)
     if count == 1 and size == total:
         return [frames]
-    # Messages of one size are common, and cut by one call they cost a fifth of the loop.
+    # Messages of equal size are common. Splitting them with one call takes a fifth of the time.
     if size * count == total and all(
         frames[offset::size] == prefix[offset : offset + 1] * count for offset in range(4)
     ):
-        cutter = _kept_cutter if count <= _KEPT_CUTTER_MAX else _new_cutter
-        return list(cutter(size, count).unpack(frames))
+        splitter = _cached_frame_splitter if count <= _CACHED_SPLITTER_MAX else _frame_splitter
+        return list(splitter(size, count).unpack(frames))
     return _split_unequal_frames(count, frames)
 
 
-def _new_cutter(size: int, count: int) -> struct.Struct:
+def _frame_splitter(size: int, count: int) -> struct.Struct:
     return struct.Struct(f"{size}s" * count)
 
 
-_kept_cutter = lru_cache(maxsize=16)(_new_cutter)
+_cached_frame_splitter = lru_cache(maxsize=16)(_frame_splitter)
 
 
 def _split_unequal_frames(count: int, frames: bytes) -> list[bytes]:
@@ -211,32 +211,32 @@ def _split_unequal_frames(count: int, frames: bytes) -> list[bytes]:
     return split
 
 
-# Large enough that reading costs little beside checking, small beside any segment.
+# Bytes per read: large enough that reading costs little compared with the checksums.
 SCAN_BYTES = 1024 * 1024
 
 _TORN = "a batch was not written to its end"
 
 
 class BadBytes(NamedTuple):
-    """A stretch of a segment that is no batch.
+    """A part of a segment that is not a valid batch.
 
-    `is_leftover` is said of what a write left that failed or was interrupted, and so was never
-    acknowledged. If the header could be read, `batch` is what it says.
+    `is_leftover` means that a failed or interrupted write left these bytes, so that they were never
+    acknowledged. `batch` is the header, if it is valid.
     """
 
     position: int
     end: int
     reason: str
     is_leftover: bool
-    batch: Batch | None
+    batch: BatchHeader | None
 
     @classmethod
-    def of(cls, batch: Batch, reason: str, *, is_leftover: bool) -> "BadBytes":
-        """A batch that is sound in itself but cannot stay."""
+    def from_batch(cls, batch: BatchHeader, reason: str, *, is_leftover: bool) -> "BadBytes":
+        """Reject a batch whose checksums match."""
         return cls(batch.position, batch.end, reason, is_leftover, batch)
 
     def to_issue(self, path: str) -> Issue:
-        """These bytes as a issue about the segment at `path`."""
+        """Describe these bytes as an issue of the segment at `path`."""
         return Issue(
             path,
             self.reason,
@@ -249,7 +249,7 @@ class BadBytes(NamedTuple):
 
 
 class ScanBuffer:
-    """The bytes of a file from a position up to `end`, read in large pieces."""
+    """Reads a file up to `end` in large pieces."""
 
     def __init__(self, file: File, end: int) -> None:
         self._file = file
@@ -257,8 +257,8 @@ class ScanBuffer:
         self._start = 0
         self.end = end
 
-    def bytes_at(self, position: int, size: int) -> bytes:
-        """`size` bytes from `position` on; fewer only at the end."""
+    def read(self, position: int, size: int) -> bytes:
+        """Read `size` bytes from `position` on; fewer only at the end."""
         size = min(size, self.end - position)
         at = position - self._start
         if at < 0 or at + size > len(self._data):
@@ -266,55 +266,55 @@ class ScanBuffer:
             self._start, at = position, 0
         return self._data[at : at + size]
 
-    def batch_at(self, position: int) -> Batch:
-        """The batch whose header is at `position`; raises CorruptBatchError if there is none."""
-        return decode_header(self.bytes_at(position, HEADER_BYTES), 0, position)
+    def read_header(self, position: int) -> BatchHeader:
+        """Read the header at `position`. Raises CorruptBatchError if it is not valid."""
+        return decode_header(self.read(position, HEADER_BYTES), 0, position)
 
-    def frames_of(self, batch: Batch) -> bytes:
-        """The frames of a batch, verified. Raises CorruptBatchError if they were changed."""
-        frames = self.bytes_at(batch.frames_position, batch.frames_size)
+    def read_frames(self, batch: BatchHeader) -> bytes:
+        """Read and verify the frames of a batch. Raises CorruptBatchError."""
+        frames = self.read(batch.frames_position, batch.frames_size)
         verify_frames(batch, frames)
         return frames
 
 
 def scan_batches(file: File, position: int, end: int) -> Iterator[StoredBatch | BadBytes]:
-    """Every batch between two positions and every stretch that is none, in order."""
+    """Yield every batch between two positions, and every part that is not a batch, in order."""
     buffer = ScanBuffer(file, end)
     while position < end:
-        # The common case by the piece; what is damaged, cut short or larger than that, with care.
+        # Fast path: all complete, valid batches of one read.
         with contextlib.suppress(CorruptBatchError):
-            for found in complete_batches(buffer.bytes_at(position, SCAN_BYTES), position):
+            for found in complete_batches(buffer.read(position, SCAN_BYTES), position):
                 yield found
-                position = found.batch.end
+                position = found.header.end
         if position < end:
-            looked = _look(buffer, position)
-            yield looked
-            position = looked.end if isinstance(looked, BadBytes) else looked.batch.end
+            scanned = _scan_one(buffer, position)
+            yield scanned
+            position = scanned.end if isinstance(scanned, BadBytes) else scanned.header.end
 
 
-def _look(buffer: ScanBuffer, position: int) -> StoredBatch | BadBytes:
+def _scan_one(buffer: ScanBuffer, position: int) -> StoredBatch | BadBytes:
     batch = None
     try:
-        batch = buffer.batch_at(position)
-        return StoredBatch(batch, buffer.frames_of(batch))
+        batch = buffer.read_header(position)
+        return StoredBatch(batch, buffer.read_frames(batch))
     except CorruptBatchError as error:
         reason = str(error)
     if batch is None:
         end = _next_header(buffer, position)
         is_leftover = end == buffer.end and _is_unwritten(buffer, position)
     else:
-        # The header is sound, so it can be relied on for where the batch ends.
+        # The header is valid, so the end of the batch is known.
         end = min(batch.end, buffer.end)
         is_leftover = batch.end > buffer.end
     return BadBytes(position, end, _TORN if is_leftover else reason, is_leftover, batch)
 
 
 def _is_unwritten(buffer: ScanBuffer, position: int) -> bool:
-    """Whether all that follows is the start of a header, or space that was never written to."""
-    rest = buffer.bytes_at(position, HEADER_BYTES)
+    """Whether the rest of the file is the start of a header, or preallocated space."""
+    rest = buffer.read(position, HEADER_BYTES)
     if len(rest) < HEADER_BYTES and rest[:4] == MAGIC[: len(rest)]:
         return True
-    while piece := buffer.bytes_at(position, SCAN_BYTES):
+    while piece := buffer.read(position, SCAN_BYTES):
         if piece.strip(b"\0"):
             return False
         position += len(piece)
@@ -322,10 +322,10 @@ def _is_unwritten(buffer: ScanBuffer, position: int) -> bool:
 
 
 def _next_header(buffer: ScanBuffer, position: int) -> int:
-    """Where the next sound header after `position` is, or the end."""
+    """Position of the next valid header after `position`, or the end."""
     position += 1
     while position < buffer.end:
-        piece = buffer.bytes_at(position, SCAN_BYTES)
+        piece = buffer.read(position, SCAN_BYTES)
         if not piece:
             break
         at = piece.find(MAGIC)
@@ -333,14 +333,14 @@ def _next_header(buffer: ScanBuffer, position: int) -> int:
             if _is_header(buffer, position + at):
                 return position + at
             at = piece.find(MAGIC, at + 1)
-        # A magic may straddle this piece and the next.
+        # The magic may begin in this piece and end in the next one.
         position += max(1, len(piece) - len(MAGIC) + 1)
     return buffer.end
 
 
 def _is_header(buffer: ScanBuffer, position: int) -> bool:
     try:
-        buffer.batch_at(position)
+        buffer.read_header(position)
     except CorruptBatchError:
         return False
     return True

@@ -11,7 +11,7 @@ import os
 from itertools import zip_longest
 
 from penstock.common.errors import CorruptBatchError, DataPathError
-from penstock.storage.batch import BadBytes, Batch, scan_batches, split_frames
+from penstock.storage.batch import BadBytes, BatchHeader, scan_batches, split_frames
 from penstock.storage.cursor_journal import BadJournalRecord
 from penstock.storage.cursors import current_generation, read_journals
 from penstock.storage.data_dir import REAL_FILES, lock_data_path, verify_data_path
@@ -60,15 +60,15 @@ def check_data_path(path: str | os.PathLike[str], files: Files = REAL_FILES) -> 
 
 def _check_topic(files: Files, folder: str) -> list[Issue]:
     if maybe_removal_number(folder.rpartition("/")[2]) is not None:
-        return [_leftover(folder, "the removal of this topic was interrupted")]
+        return [_crash_leftover(folder, "the removal of this topic was interrupted")]
     found = files.names(folder)
     issues = [
-        _leftover(f"{folder}/{name}", "the file was not finished")
+        _crash_leftover(f"{folder}/{name}", "the file was not finished")
         for name in found
         if name.endswith(NEW_SUFFIX)
     ]
     issues += [
-        _leftover(f"{folder}/{name}", "damaged bytes were moved here")
+        _crash_leftover(f"{folder}/{name}", "damaged bytes were moved here")
         for name in found
         if name.endswith(BAD_SUFFIX)
     ]
@@ -103,37 +103,37 @@ class _SegmentCheck:
         self._issues: list[Issue] = []
         # Learns what the index file should say.
         self._segment = Segment(FilePool(files, 1), folder, first_seq)
-        self._may_skip = False
+        self._allows_gap = False
 
     def run(self) -> list[Issue]:
-        stored = self._stored_index()
+        stored = self._load_index()
         with contextlib.closing(self._files.open(self._path, "read")) as file:
             size = file.size()
             for found in scan_batches(file, 0, size):
                 if isinstance(found, BadBytes):
                     self._issues.append(found.to_issue(self._path))
-                    self._may_skip = True
+                    self._allows_gap = True
                 else:
-                    self._check_batch(found.batch, found.frames)
+                    self._check_batch(found.header, found.frames)
                 if stored is not None and self._segment.end == stored[0].end:
                     self._compare(*stored)
                     stored = None
         if stored is not None:
-            self._report_unmatched(stored[0], size)
+            self._report_missing_end(stored[0], size)
         return self._issues
 
-    def _check_batch(self, batch: Batch, frames: bytes) -> None:
-        problem = self._why_wrong(batch, frames)
+    def _check_batch(self, batch: BatchHeader, frames: bytes) -> None:
+        problem = self._find_problem(batch, frames)
         if problem is not None:
             is_leftover = self._limit_seq is not None and batch.first_seq >= self._limit_seq
-            bad = BadBytes.of(batch, problem, is_leftover=is_leftover)
+            bad = BadBytes.from_batch(batch, problem, is_leftover=is_leftover)
             self._issues.append(bad.to_issue(self._path))
-        self._segment.take(batch)
-        self._may_skip = False
+        self._segment.add_scanned(batch)
+        self._allows_gap = False
 
-    def _why_wrong(self, batch: Batch, frames: bytes) -> str | None:
+    def _find_problem(self, batch: BatchHeader, frames: bytes) -> str | None:
         expected = self._segment.next_seq
-        if batch.first_seq < expected or (batch.first_seq > expected and not self._may_skip):
+        if batch.first_seq < expected or (batch.first_seq > expected and not self._allows_gap):
             return f"message numbers do not follow on {expected - 1}"
         if self._limit_seq is not None and batch.next_seq > self._limit_seq:
             return "a batch has message numbers of the next segment"
@@ -143,7 +143,7 @@ class _SegmentCheck:
             return str(error)
         return None
 
-    def _stored_index(self) -> tuple[Checkpoint, SparseIndex, DeferredIndex] | None:
+    def _load_index(self) -> tuple[Checkpoint, SparseIndex, DeferredIndex] | None:
         try:
             with contextlib.closing(self._files.open(self._index_path, "read")) as file:
                 data = file.read(0, file.size())
@@ -156,7 +156,7 @@ class _SegmentCheck:
         )
         if checkpoint is None or index is None or deferred is None:
             problem = "the index file is not whole; it will be made again"
-            self._issues.append(_leftover(self._index_path, problem))
+            self._issues.append(_crash_leftover(self._index_path, problem))
             return None
         return checkpoint, index, deferred
 
@@ -168,7 +168,7 @@ class _SegmentCheck:
             problem = "the index file does not agree with its segment"
             self._issues.append(Issue(self._index_path, problem, is_damage=True))
 
-    def _report_unmatched(self, checkpoint: Checkpoint, size: int) -> None:
+    def _report_missing_end(self, checkpoint: Checkpoint, size: int) -> None:
         if size >= checkpoint.end and self._has_damage():
             return
         problem = "the segment does not have the end that its index file speaks of"
@@ -189,5 +189,5 @@ class _SegmentCheck:
         return any(issue.is_damage for issue in self._issues)
 
 
-def _leftover(path: str, problem: str) -> Issue:
+def _crash_leftover(path: str, problem: str) -> Issue:
     return Issue(path, problem, is_damage=False)

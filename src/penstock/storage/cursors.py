@@ -51,7 +51,7 @@ class Cursors:
     """The progress of every channel of a topic."""
 
     def __init__(self, pool: FilePool, folder: str) -> None:
-        """Knows of nothing yet: `begin` or `load` is next."""
+        """Knows of nothing yet: `create_journal` or `load` is next."""
         self._folder = folder
         self._files = JournalFiles(pool, folder)
         self._state = CursorState()
@@ -82,11 +82,11 @@ class Cursors:
 
     @property
     def has_journal(self) -> bool:
-        """Whether `load` has found one, or `begin` made one."""
+        """Whether `load` has found one, or `create_journal` made one."""
         return self._has_records or self._files.has_current
 
     @property
-    def dirty(self) -> bool:
+    def has_unflushed(self) -> bool:
         """Whether there is something to flush."""
         return bool(self._unflushed or self._unflushed_retry_states)
 
@@ -140,7 +140,7 @@ class Cursors:
     def flush(self) -> None:
         """Writes what has been counted since the last flush. Raises StorageError if that fails; it
         is then still there for the next flush."""
-        if self.dirty:
+        if self.has_unflushed:
             self._write(self._unflushed_changes(), unapplied=[])
             self._unflushed.clear()
             self._unflushed_retry_states.clear()
@@ -159,7 +159,7 @@ class Cursors:
     def begin_sync(self) -> JournalFsync:
         """The fsyncs that make all that is written now safe; one at a time. Raises StorageError."""
         assert not self._is_syncing
-        self._refuse_if_closed()
+        self._check_open()
         if not self._files.has_current:
             self._write([], unapplied=[])
         job = self._files.begin_sync()
@@ -178,7 +178,7 @@ class Cursors:
             self._files.end_sync(job)
         else:
             self._is_synced = False
-            self._files.leave_current()
+            self._files.abandon_current()
 
     def close(self) -> None:
         """Flushes and syncs. Raises StorageError if that fails; closed it is all the same. No sync
@@ -201,7 +201,7 @@ class Cursors:
 
     # Beginning
 
-    def begin(self, next_seq: int) -> None:
+    def create_journal(self, next_seq: int) -> None:
         """Starts the journal of a new topic, which holds what comes for the first channel."""
         self._state.apply(ReserveSeqs(next_seq))
         self._state.apply(SetPausePoint(next_seq))
@@ -212,7 +212,7 @@ class Cursors:
 
         What was finished in a record that is lost will be delivered again. If something is wrong,
         or not all of it `is_synced`, it is written anew, if it can be. If not one record is found,
-        `begin` is next.
+        `create_journal` is next.
         """
         records, issues = self._files.load(is_synced=is_synced)
         for record in records:
@@ -224,7 +224,7 @@ class Cursors:
             # record or a sync, tries again.
             self._is_synced = False
             with contextlib.suppress(OSError):
-                self._begin_generation([])
+                self._start_generation([])
         return issues
 
     # Inside
@@ -236,22 +236,22 @@ class Cursors:
     def _write(self, changes: list[JournalChange], *, unapplied: list[JournalChange]) -> None:
         """Writes one record: the changes or, in a new generation, a snapshot and those of them that
         are not in the state yet."""
-        self._refuse_if_closed()
+        self._check_open()
         record = encode_record(changes)
         try:
             if self._files.has_room(record):
                 self._files.append(record)
                 self._is_synced = False
             else:
-                self._begin_generation(unapplied)
+                self._start_generation(unapplied)
         except OSError as error:
             raise storage_error("write to", self._folder, error) from error
 
-    def _begin_generation(self, unapplied: list[JournalChange]) -> None:
-        self._files.begin(encode_record([*self._state.snapshot(), *unapplied]))
+    def _start_generation(self, unapplied: list[JournalChange]) -> None:
+        self._files.start_generation(encode_record([*self._state.snapshot(), *unapplied]))
         self._is_synced = False
 
-    def _refuse_if_closed(self) -> None:
+    def _check_open(self) -> None:
         if self._is_closed:
             raise LogClosedError(f"{self._folder} is closed")
 
@@ -286,7 +286,7 @@ class JournalFiles:
         self._current: Handle | None = None
         self._end = 0
         self._compact_at = 0
-        self._new_names = 0  # files created since the folders were last synced
+        self._new_file_count = 0  # files created since the folders were last synced
         self._stale: list[str] = []
         """Files that are not needed once the current generation is synced."""
 
@@ -314,7 +314,7 @@ class JournalFiles:
             self._stale.remove(self._path(chosen))
             self._set_current(self._pool.handle(self._path(chosen)), records[0].end)
             self._end = records[-1].end
-        self._keep_aside(chosen, [found for found in bad if not found.is_leftover])
+        self._save_damaged_bytes(chosen, [found for found in bad if not found.is_leftover])
         issues = [found.to_issue(self._path(chosen)) for found in bad]
         if chosen != self._newest:
             problem = f"its snapshot was not written to its end; {cursors_name(chosen)} is used"
@@ -335,24 +335,24 @@ class JournalFiles:
             try:
                 file.truncate(self._end)
             except OSError:
-                self.leave_current()
+                self.abandon_current()
             raise
 
-    def begin(self, snapshot: bytes) -> None:
+    def start_generation(self, snapshot: bytes) -> None:
         """Begins a generation. Raises OSError; the old one is then current still, if it can be."""
         self._newest += 1
         handle = self._pool.handle(self._path(self._newest))
         try:
             write_all(handle.create(), [snapshot], 0)
         except OSError:
-            self._undo_beginning(handle)
+            self._discard_generation(handle)
             raise
-        self.leave_current()
+        self.abandon_current()
         self._set_current(handle, len(snapshot))
         self._end = len(snapshot)
-        self._new_names += 1
+        self._new_file_count += 1
 
-    def leave_current(self) -> None:
+    def abandon_current(self) -> None:
         """Nothing more is written to the current generation."""
         if self._current is not None:
             self._current.close()
@@ -366,13 +366,13 @@ class JournalFiles:
             self._pool.files,
             self._folder,
             self._current,
-            new_names=self._new_names,
+            new_file_count=self._new_file_count,
             stale=tuple(self._stale),
         )
 
     def end_sync(self, job: JournalFsync) -> None:
         """Removes the files that are obsolete after a successful sync."""
-        self._new_names -= job.new_names
+        self._new_file_count -= job.new_file_count
         for path in job.stale:
             # One that stays in the list is tried again after the next sync.
             with contextlib.suppress(OSError):
@@ -388,7 +388,7 @@ class JournalFiles:
         self._current = handle
         self._compact_at = max(_COMPACT_BYTES, _COMPACT_RATIO * snapshot_bytes)
 
-    def _undo_beginning(self, handle: Handle) -> None:
+    def _discard_generation(self, handle: Handle) -> None:
         handle.close()
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -396,9 +396,9 @@ class JournalFiles:
         except OSError:
             # It may be whole, and would count as the newest: the old one is good for no more.
             self._stale.append(handle.path)
-            self.leave_current()
+            self.abandon_current()
 
-    def _keep_aside(self, generation: int, damaged: list[BadJournalRecord]) -> None:
+    def _save_damaged_bytes(self, generation: int, damaged: list[BadJournalRecord]) -> None:
         if damaged:
             with contextlib.closing(self._pool.files.open(self._path(generation), "read")) as file:
                 pieces = [file.read(bad.position, bad.end - bad.position) for bad in damaged]

@@ -79,23 +79,23 @@ _SIZE_MAX = 4096
 
 
 class FormatFile(NamedTuple):
-    """What the file says besides the format, which is ours."""
+    """Content of the format file, apart from the format's version."""
 
     boot_id: str
     is_open: bool
     removed_below: int = 0
 
     def last_shutdown(self, boot_id: str) -> LastShutdown:
-        """How the last run ended, `boot_id` being today's."""
+        """How the last run ended. `boot_id` is the current one."""
         if not self.is_open:
             return LastShutdown.CLEAN
         return LastShutdown.CRASH if self.boot_id == boot_id else LastShutdown.POWER_LOSS
 
 
 def read_format_file(files: Files, folder: str) -> FormatFile | None:
-    """What the marker of a data path says, or None if there is none.
+    """Read the format file of a data path; None if there is none.
 
-    Raises DataPathError if it is not a marker, or one of a format that we do not know.
+    Raises DataPathError if the file is invalid or its format is not supported.
     """
     path = f"{folder}/{FORMAT_NAME}"
     try:
@@ -105,7 +105,7 @@ def read_format_file(files: Files, folder: str) -> FormatFile | None:
         return None
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise DataPathError(f"{path} is not a Penstock format marker")
+        raise DataPathError(f"{path} is not a Penstock format file")
     if int(match[1]) > FORMAT_VERSION:
         raise DataPathError(
             f"data path {folder} has format {match[1]}, written by a newer version; "
@@ -114,13 +114,13 @@ def read_format_file(files: Files, folder: str) -> FormatFile | None:
     return FormatFile(match[2] or "", match[3] != "closed", int(match[4] or 0))
 
 
-def write_format_file(files: Files, folder: str, marker: FormatFile) -> None:
-    """Replaces the marker, so that at any moment there is a whole one."""
+def write_format_file(files: Files, folder: str, format_file: FormatFile) -> None:
+    """Replace the format file atomically."""
     path = f"{folder}/{FORMAT_NAME}"
-    state = "open" if marker.is_open else "closed"
-    text = f"penstock data path\nformat {FORMAT_VERSION}\nboot {marker.boot_id}\n{state}\n"
-    if marker.removed_below:
-        text += f"removed below {marker.removed_below}\n"
+    state = "open" if format_file.is_open else "closed"
+    text = f"penstock data path\nformat {FORMAT_VERSION}\nboot {format_file.boot_id}\n{state}\n"
+    if format_file.removed_below:
+        text += f"removed below {format_file.removed_below}\n"
     with contextlib.suppress(FileNotFoundError):
         files.remove(path + NEW_SUFFIX)
     with contextlib.closing(files.open(path + NEW_SUFFIX, "create")) as file:
@@ -138,7 +138,7 @@ _HOW_TO_IMPORT = (
 
 
 class DataPath:
-    """A data path that this process has to itself. `DataPath.open` makes one."""
+    """A data path that this process has locked. Use `DataPath.open` to create it."""
 
     def __init__(
         self,
@@ -157,12 +157,12 @@ class DataPath:
         self._last_shutdown = last_shutdown
         self._topics_path = f"{path}/{TOPICS_NAME}"
         self._remover = remover
-        self._removal_number = 0  # of the last topic folder renamed for removal
+        self._removal_number = 0  # of the topic folder that was last renamed for removal
         self._pool = FilePool(files, settings.open_files_max, remover)
         self._topics: set[str] = set()
         self._unrecovered: set[str] = set()
-        """Topics that were not opened yet although the last run did not end cleanly. While there is
-        one, the marker goes on to say how that run ended."""
+        """Topics that have not been opened since a run that did not end cleanly. Until all are
+        opened, the format file continues to record how that run ended."""
         self._stores: dict[str, TopicStore] = {}
         self._removed_below = removed_below
         """Above every sequence number of the deleted topics. A new topic starts here or later."""
@@ -175,17 +175,19 @@ class DataPath:
         files: Files = REAL_FILES,
         remover: Remover | None = None,
     ) -> "DataPath":
-        """Takes a folder, which must be there, and makes a data path of it if it is none yet.
+        """Lock an existing folder and, if necessary, make it a data path.
 
-        `remover` removes files that are no longer needed; by default they are removed at once.
-        Raises DataPathError, in which case nothing has been changed.
+        `remover` removes files that are no longer needed; by default they are removed immediately.
+        If it raises DataPathError, it has changed nothing.
         """
         remover = remover or ImmediateRemover(files)
         lock = lock_data_path(path, files)
         try:
-            marker = verify_data_path(path, files)
-            last_shutdown = marker.last_shutdown(files.boot_id()) if marker else LastShutdown.CLEAN
-            removed_below = marker.removed_below if marker else 0
+            format_file = verify_data_path(path, files)
+            last_shutdown = (
+                format_file.last_shutdown(files.boot_id()) if format_file else LastShutdown.CLEAN
+            )
+            removed_below = format_file.removed_below if format_file else 0
             data_path = cls(path, settings, files, remover, lock, last_shutdown, removed_below)
             data_path._prepare()
         except BaseException:
@@ -194,13 +196,13 @@ class DataPath:
         return data_path
 
     def topics(self) -> list[str]:
-        """The topics that there are, in the order of their names."""
+        """Names of the topics, sorted."""
         return sorted(self._topics)
 
     def open_topic(self, name: str, *, wall_ns: int) -> tuple[TopicStore, list[Issue]]:
-        """Opens a topic, which is created if there is none of this name; also returns what had to
-        be put right. The first message of a new topic gets the number `wall_ns // 1000`, or a
-        higher one if topics that we have removed went beyond that.
+        """Open a topic, creating it if necessary; also return the issues that were repaired. The
+        first message of a new topic gets the number `wall_ns // 1000`, or a higher one if a deleted
+        topic has used it.
 
         Raises StorageError.
         """
@@ -215,7 +217,7 @@ class DataPath:
         return store, issues
 
     def remove_topic(self, name: str, *, wall_ns: int) -> None:
-        """Removes a topic and all its messages, also while it is open. Raises StorageError."""
+        """Delete a topic and all its messages; it may be open. Raises StorageError."""
         store = self._stores.pop(name, None)
         if store is not None:
             store.discard()
@@ -223,7 +225,7 @@ class DataPath:
         removed = removed_name(folder, self._removal_number + 1)
         try:
             if store is not None:
-                self._keep_numbers_of(store.log, wall_ns)
+                self._record_used_seqs(store.log, wall_ns)
             self._files.rename(folder, removed)
             # The topic is now deleted; the remover or the next start removes its files.
             self._removal_number += 1
@@ -235,14 +237,16 @@ class DataPath:
             raise storage_error("remove", folder, error) from error
 
     def close(self) -> None:
-        """Closes every topic that is still open, and gives the folder up. Raises StorageError if a
-        topic could not be brought to disk; the others were."""
+        """Close all open topics and unlock the folder. Raises StorageError if a topic could not
+        be synced; the others are closed as well."""
         try:
             still_open = [store for store in self._stores.values() if not store.is_closed]
             for failure in close_stores(still_open):
                 raise failure
-            # What could not be synced must not count as if it had been by the next start.
-            if not self._unrecovered and all(store.is_safe for store in self._stores.values()):
+            # If a topic is not synced, the next start must not treat this run as closed cleanly.
+            if not self._unrecovered and all(
+                store.is_fully_synced for store in self._stores.values()
+            ):
                 self._write_format_file(is_open=False)
         except OSError as error:
             raise storage_error("close", self.path, error) from error
@@ -264,39 +268,40 @@ class DataPath:
                 elif (name := names.name_of_file(folder)) is not None:
                     self._topics.add(name)
         except OSError as error:
-            raise _refusal("write to", self.path, error) from error
+            raise _data_path_error("write to", self.path, error) from error
         if self._last_shutdown is not LastShutdown.CLEAN:
             self._unrecovered = set(self._topics)
-            self._end_recovery()
+            self._finish_recovery()
 
     def _set_recovered(self, name: str) -> None:
         if name in self._unrecovered:
             self._unrecovered.remove(name)
-            self._end_recovery()
+            self._finish_recovery()
 
-    def _end_recovery(self) -> None:
-        """If every topic has been recovered, the last run is history."""
+    def _finish_recovery(self) -> None:
+        """When every topic has been recovered, record the current run in the format file."""
         if not self._unrecovered:
-            # A marker that stays as it is only makes the next start more careful than it need be.
+            # Errors are ignored: an old format file only makes the next start more careful.
             with contextlib.suppress(OSError):
                 self._write_format_file(is_open=True)
 
-    def _keep_numbers_of(self, removed: TopicLog, wall_ns: int) -> None:
-        """Records in the marker which sequence numbers a deleted topic has used. Raises OSError."""
+    def _record_used_seqs(self, removed: TopicLog, wall_ns: int) -> None:
+        """Record in the format file which sequence numbers a deleted topic has used. Raises
+        OSError."""
         self._removed_below = max(self._removed_below, removed.next_seq)
         if self._unrecovered:
             return
         try:
             self._write_format_file(is_open=True)
         except OSError:
-            # Removing a topic makes room on a full disk. It is safe without the marker if the clock
-            # is beyond the topic's numbers: a topic that is created later starts there.
+            # Ignore the error if possible, because deleting a topic frees space on a full disk: a
+            # topic that is created later starts at the clock's time, above the deleted numbers.
             if removed.next_seq > initial_seq(wall_ns):
                 raise
 
     def _write_format_file(self, *, is_open: bool) -> None:
-        marker = FormatFile(self._files.boot_id(), is_open, self._removed_below)
-        write_format_file(self._files, self.path, marker)
+        format_file = FormatFile(self._files.boot_id(), is_open, self._removed_below)
+        write_format_file(self._files, self.path, format_file)
 
     def _folder(self, name: str) -> str:
         return f"{self._topics_path}/{names.file_name(name)}"
@@ -312,62 +317,62 @@ class DataPath:
         self._topics.add(name)
         store = create_store(self._pool, folder, self._settings, new_seq)
         if new_seq > initial_seq(wall_ns):
-            # If a power loss took the topic without a trace, the next one of this name would start
-            # at the same number.
+            # If a power loss removed the topic, a new one of this name would start at the same
+            # number.
             store.cursors.sync()
         return store, []
 
 
 def lock_data_path(path: str, files: Files, *, shared: bool = False) -> Lock:
-    """Locks the folder; raises DataPathError if it cannot."""
+    """Lock the folder. Raises DataPathError."""
     try:
         return files.lock(path, shared=shared)
     except BlockingIOError as error:
-        # nsq compat: the words of the reference, which operators search their logs for.
+        # nsq compat: the text of the reference, which operators search their logs for.
         raise DataPathError(
             f"failed to lock data-path: cannot flock directory {path} - {error.strerror} "
             "(possibly in use by another instance of nsqd)"
         ) from error
     except OSError as error:
-        raise _refusal("open", path, error) from error
+        raise _data_path_error("open", path, error) from error
 
 
 def verify_data_path(path: str, files: Files) -> FormatFile | None:
-    """Makes sure that everything in a data path is ours, and of a format that we know; returns its
-    marker, or None if it is not a data path yet. Raises DataPathError."""
+    """Check that all files in a data path are ours and of a supported format. Returns its format
+    file, or None if the folder is not a data path yet. Raises DataPathError."""
     try:
-        marker = read_format_file(files, path)
+        format_file = read_format_file(files, path)
         for name in files.names(path):
             if is_nsq_queue_file(name):
-                raise _foreign(path, name, _HOW_TO_IMPORT.format(path=path))
+                raise _foreign_file_error(path, name, _HOW_TO_IMPORT.format(path=path))
         if TOPICS_NAME not in files.names(path):
-            return marker
-        if marker is None:
-            raise _foreign(path, TOPICS_NAME, "was not made by Penstock")
+            return format_file
+        if format_file is None:
+            raise _foreign_file_error(path, TOPICS_NAME, "was not made by Penstock")
         for folder in files.names(f"{path}/{TOPICS_NAME}"):
             _verify_topic(path, f"{TOPICS_NAME}/{folder}", folder, files)
     except OSError as error:
-        raise _refusal("read", path, error) from error
-    return marker
+        raise _data_path_error("read", path, error) from error
+    return format_file
 
 
 def _verify_topic(path: str, relative: str, folder: str, files: Files) -> None:
     if maybe_removal_number(folder) is not None:
         return
     if names.name_of_file(folder) is None:
-        raise _foreign(path, relative, "is not a topic")
+        raise _foreign_file_error(path, relative, "is not a topic")
     try:
         found = files.names(f"{path}/{relative}")
     except NotADirectoryError as error:
-        raise _foreign(path, relative, "is not a topic") from error
+        raise _foreign_file_error(path, relative, "is not a topic") from error
     for name in found:
         if not is_topic_file(name):
-            raise _foreign(path, f"{relative}/{name}", "is not part of a log")
+            raise _foreign_file_error(path, f"{relative}/{name}", "is not part of a log")
 
 
-def _foreign(path: str, name: str, why: str) -> DataPathError:
+def _foreign_file_error(path: str, name: str, why: str) -> DataPathError:
     return DataPathError(f"data path {path} has foreign files: {name} {why}")
 
 
-def _refusal(doing: str, path: str, error: OSError) -> DataPathError:
+def _data_path_error(doing: str, path: str, error: OSError) -> DataPathError:
     return DataPathError(f"cannot {doing} data path {path}: {error.strerror or error}")

@@ -1,4 +1,4 @@
-"""File access: the interface, the real file system, background removal, and the pool of open files.
+"""File access: the interface, the real file system, background removal, and the file pool.
 
 Storage accesses the disk only through `Files` and `File`. Tests replace them with files in memory
 that can lose power or fail the nth write (`penstock.testing`). Both raise `OSError`; the callers
@@ -43,7 +43,7 @@ __all__ = [
     "write_all",
 ]
 
-# To read; to read and write; to do that with a file that must not be there yet.
+# "create" opens for reading and writing, and fails if the file exists.
 Mode = Literal["read", "write", "create"]
 
 _FLAGS: dict[Mode, int] = {
@@ -58,68 +58,71 @@ class File(Protocol):
 
     @property
     def write(self) -> Callable[[bytes, int], int]:
-        """Writes bytes at a position; returns how many were taken."""
+        """Write bytes at a position and return the number of bytes written."""
 
     def write_parts(self, parts: Sequence[bytes], position: int) -> int:
-        """The same for several parts, one after the other, in one go."""
+        """Write several parts one after the other with one system call."""
 
     def read(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes from `position` on; fewer only where the file ends."""
+        """Read up to `size` bytes from `position` on; fewer only at the end of the file."""
 
     def size(self) -> int:
-        """How many bytes the file holds now."""
+        """Size of the file in bytes."""
 
     def truncate(self, size: int) -> None:
-        """Cuts the file off after `size` bytes."""
+        """Truncate the file to `size` bytes."""
 
     def reserve(self, position: int, size: int) -> None:
-        """Has space set aside for writes to come, if the system can do that; the file's size stays.
-        What is not used is given back by `truncate`."""
+        """Preallocate space for later writes, if the system supports it. The size of the file does
+        not change; `truncate` frees unused space."""
 
     def sync(self) -> None:
-        """Returns once all that was written is safe from a power loss. Any thread may call it."""
+        """Fsync the file. May be called in any thread."""
 
     def close(self) -> None:
-        """Gives the file back; it is not used afterwards."""
+        """Close the file."""
 
 
 class Lock(Protocol):
-    """A folder that is ours until it is closed."""
+    """A lock on a folder."""
 
     def close(self) -> None:
-        """Gives the folder up."""
+        """Release the lock."""
 
 
 class Files(Protocol):
-    """Folders, and the files in them."""
+    """A file system."""
 
     def open(self, path: str, mode: Mode) -> File:
-        """Opens a file."""
+        """Open a file."""
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder, sorted."""
+        """List the names in a folder, sorted."""
 
     def make_folder(self, path: str) -> None:
-        """Makes a folder in one that is there."""
+        """Create a folder; its parent must exist."""
 
     def rename(self, path: str, new_path: str) -> None:
-        """Renames a file, replacing another, or a folder. Both names are in the same folder."""
+        """Rename a file, replacing an existing one, or a folder. The folder of both names is the
+        same."""
 
     def remove(self, path: str) -> None:
-        """Removes a file, or a folder that is empty."""
+        """Remove a file or an empty folder."""
 
     def sync_folder(self, path: str) -> None:
-        """Returns once the names in a folder are safe from a power loss. Any thread may call it."""
+        """Fsync a folder, so that the names in it survive a power loss. May be called in any
+        thread."""
 
     def lock(self, folder: str, *, shared: bool = False) -> Lock:
-        """Takes the folder for this process, or raises BlockingIOError at once."""
+        """Lock the folder for this process. Raises BlockingIOError if another process holds the
+        lock."""
 
     def boot_id(self) -> str:
-        """Stays the same while the machine runs: no write is lost between two equal answers."""
+        """ID of the current boot. If it has not changed, no write was lost to a power loss."""
 
 
 def _maybe_fallocate() -> Callable[[int, int, int, int], object] | None:
-    """The system call that Python does not offer: its posix_fallocate changes the file's size."""
+    """Return the system call, which Python lacks: its posix_fallocate changes the file's size."""
     try:
         fallocate = ctypes.CDLL(None).fallocate
     except AttributeError:
@@ -139,7 +142,7 @@ class RealFile:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self.write = partial(os.pwrite, fd)  # no frame for every append
+        self.write = partial(os.pwrite, fd)  # saves one Python call per append
 
     def write_parts(self, parts: Sequence[bytes], position: int) -> int:
         return os.pwritev(self._fd, parts, position)
@@ -154,7 +157,7 @@ class RealFile:
         os.ftruncate(self._fd, size)
 
     def reserve(self, position: int, size: int) -> None:
-        # That it fails is of no interest: where no space is left, the next write will say so.
+        # Errors are ignored: if the disk is full, the next write fails.
         if _fallocate is not None:
             _fallocate(self._fd, _FALLOC_FL_KEEP_SIZE, position, size)
 
@@ -166,7 +169,8 @@ class RealFile:
 
 
 class RealFiles:
-    """The operating system's files. What it makes is its user's alone, as the reference's is."""
+    """The file system of the operating system. Files and folders are private to the user, as in
+    nsqd."""
 
     def open(self, path: str, mode: Mode) -> RealFile:
         return RealFile(os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o600))
@@ -204,13 +208,13 @@ class RealFiles:
         try:
             return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         except OSError:
-            # A system that does not tell: no two runs are then known to be of one boot.
+            # Without a boot ID, every start counts as a new boot.
             return os.urandom(16).hex()
 
 
 def write_all(file: File, parts: Sequence[bytes], position: int) -> int:
-    """Writes the parts with one write, and with more only if the system takes fewer bytes than it
-    is given, as it does when a disk fills up. Returns how many bytes that was."""
+    """Write all parts and return their size. One write suffices unless the system writes fewer
+    bytes, as it does when the disk fills up."""
     written = file.write_parts(parts, position)
     size = sum(map(len, parts))
     while written < size:
@@ -222,7 +226,7 @@ def write_all(file: File, parts: Sequence[bytes], position: int) -> int:
 
 
 def append_and_sync(files: Files, path: str, pieces: Iterable[bytes]) -> None:
-    """Adds to a file, which is made if it is not there, and syncs it."""
+    """Append to a file, creating it if it does not exist, and fsync it."""
     try:
         file = files.open(path, "write")
     except FileNotFoundError:
@@ -233,7 +237,7 @@ def append_and_sync(files: Files, path: str, pieces: Iterable[bytes]) -> None:
 
 
 def storage_error(doing: str, path: str, error: OSError) -> StorageError:
-    """The error for a failed system call."""
+    """Convert the error of a system call."""
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         reason = f"disk full ({reason})"
@@ -252,17 +256,17 @@ class Remover(Protocol):
     """Removes files that are no longer needed. Missing files are ignored."""
 
     def remove(self, path: str) -> None:
-        """Removes a file."""
+        """Remove a file."""
 
     def remove_folder(self, path: str) -> None:
-        """Removes a folder with the files in it."""
+        """Remove a folder and the files in it."""
 
     def close(self) -> None:
-        """Stops removing; the next start removes the remaining files."""
+        """Stop; the next start removes the remaining files."""
 
 
 class ImmediateRemover:
-    """Removes files before it returns, and raises OSError if it cannot."""
+    """Removes files before it returns. Raises OSError."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -287,8 +291,8 @@ class _Removal(NamedTuple):
 
 
 class BackgroundRemover:
-    """Removes files in a thread, one after the other. If one cannot be removed, `on_failure` is
-    called in that thread, and the removal is retried later."""
+    """Removes files in a thread, one after the other. If a removal fails, `on_failure` is called in
+    that thread, and the removal is retried later."""
 
     def __init__(self, files: Files, on_failure: Callable[[StorageError], object]) -> None:
         self._remover = ImmediateRemover(files)
@@ -305,7 +309,7 @@ class BackgroundRemover:
         self._add(_Removal(self._remover.remove_folder, path))
 
     def close(self) -> None:
-        """Ends the thread after the removal in progress."""
+        """End the thread after the removal in progress."""
         if self._thread is not None:
             self._is_closing = True
             self._removals.put(None)
@@ -340,16 +344,16 @@ class BackgroundRemover:
 
 
 class Handle:
-    """A file by its path. `file` is the open file or None: use `handle.file or handle.open()`."""
+    """A file of the pool. `file` is the open file or None; use `handle.file or handle.open()`."""
 
-    __slots__ = ("_is_leaving", "_pins", "_pool", "file", "path")
+    __slots__ = ("_is_close_pending", "_pins", "_pool", "file", "path")
 
     def __init__(self, pool: "FilePool", path: str) -> None:
         self.path = path
         self.file: File | None = None
         self._pool = pool
         self._pins = 0
-        self._is_leaving = False
+        self._is_close_pending = False
 
     @property
     def is_pinned(self) -> bool:
@@ -357,69 +361,69 @@ class Handle:
         return self._pins > 0
 
     def open(self) -> File:
-        """The file, opened if it is not."""
+        """Return the file, opening it if necessary."""
         if self.file is None:
-            self.file = self._pool.admit(self, "write")
+            self.file = self._pool.open_handle(self, "write")
         return self.file
 
     def create(self) -> File:
-        """The file, which must not be there yet."""
-        self.file = self._pool.admit(self, "create")
+        """Create the file, which must not exist."""
+        self.file = self._pool.open_handle(self, "create")
         return self.file
 
     def pin(self) -> File:
-        """The file, which stays open until `unpin`, so that another thread may use it."""
+        """Open the file and keep it open until `unpin`, so that another thread can use it."""
         file = self.open()
         self._pins += 1
         return file
 
     def unpin(self) -> None:
-        """Takes one `pin` back."""
+        """Undo one `pin`."""
         self._pins -= 1
-        if self._is_leaving:
+        if self._is_close_pending:
             self.close()
 
     def close(self) -> None:
-        """Closes the file, now or when the last pin is taken back."""
-        self._is_leaving = self.is_pinned
+        """Close the file, or after the last `unpin` if it is pinned."""
+        self._is_close_pending = self.is_pinned
         if self.file is not None and not self.is_pinned:
-            self._pool.dismiss(self)
+            self._pool.close_handle(self)
 
 
 class FilePool:
-    """The handles that are open now, the one opened longest ago first."""
+    """The open files, oldest first."""
 
     def __init__(self, files: Files, open_max: int, remover: Remover | None = None) -> None:
-        """`remover` removes trimmed segments; by default they are removed at once."""
+        """`remover` removes trimmed segments; by default they are removed immediately."""
         self.files = files
         self.remover = remover or ImmediateRemover(files)
         self._open_max = open_max
         self._open: dict[Handle, None] = {}
 
     def __len__(self) -> int:
-        """How many files are open."""
+        """Number of open files."""
         return len(self._open)
 
     def handle(self, path: str) -> Handle:
-        """A handle for a file, which is not opened yet."""
+        """Return a handle for a file, without opening it."""
         return Handle(self, path)
 
-    def admit(self, handle: Handle, mode: Mode) -> File:
-        """Opens a handle's file, and closes another if there would be too many."""
+    def open_handle(self, handle: Handle, mode: Mode) -> File:
+        """Open the file of a handle; close another one if too many are open."""
         if len(self._open) >= self._open_max:
-            self._dismiss_oldest()
+            self._close_oldest()
         file = self.files.open(handle.path, mode)
         self._open[handle] = None
         return file
 
-    def dismiss(self, handle: Handle) -> None:
-        """Closes a handle's file."""
+    def close_handle(self, handle: Handle) -> None:
+        """Close the file of a handle."""
         assert handle.file is not None
         del self._open[handle]
         handle.file.close()
         handle.file = None
 
-    def _dismiss_oldest(self) -> None:
+    def _close_oldest(self) -> None:
         oldest = next((handle for handle in self._open if not handle.is_pinned), None)
         if oldest is not None:
-            self.dismiss(oldest)
+            self.close_handle(oldest)

@@ -98,7 +98,7 @@ class LogFsync:
         segments: list[Segment],
         folders: list[str],
         *,
-        new_names: int,
+        new_file_count: int,
         next_seq: int,
         is_rewrite: bool,
     ) -> None:
@@ -106,7 +106,7 @@ class LogFsync:
         self.parts: list[tuple[Segment, int]] = []
         """Each segment with the end of the part that the fsync covers."""
         self._pinned: list[Segment] = []
-        self.new_names = new_names
+        self.new_file_count = new_file_count
         self.next_seq = next_seq
         self._files = files
         self._folders = folders
@@ -147,11 +147,11 @@ class JournalFsync:
         folder: str,
         handle: Handle,
         *,
-        new_names: int,
+        new_file_count: int,
         stale: tuple[str, ...],
     ) -> None:
         self.path = handle.path
-        self.new_names = new_names
+        self.new_file_count = new_file_count
         self.stale = stale
         """Older journal files, to be removed after a successful fsync."""
         self._files = files
@@ -166,7 +166,7 @@ class JournalFsync:
     def run(self) -> None:
         """Fsync the journal and, if the file is new, its folder and the folder of the topics."""
         self._handle.open().sync()
-        if self.new_names:
+        if self.new_file_count:
             self._files.sync_folder(self._folder)
             self._files.sync_folder(self._folder.rpartition("/")[0])
 

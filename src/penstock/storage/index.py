@@ -1,15 +1,15 @@
-"""The sparse index of one segment: where to start looking for a message or a time. Pure.
+"""Indexes of one segment, by sequence number, time and due time, and the index file. Pure.
 
-An entry is kept for the first batch and then for one batch in every `INDEX_SPACING_BYTES`. It says
-where the batch begins, its first sequence number, and the latest timestamp of all batches before
-it. All three columns only ever grow, so that each can be searched; a clock that was set back makes
-a search by time start earlier, never too late.
+The sparse index has an entry for the first batch and then for one batch per `INDEX_SPACING_BYTES`:
+the batch's position, its first sequence number, and the latest timestamp of all earlier batches.
+All three columns are ascending, so each can be searched. If the clock was set back, a search by
+time starts earlier, never too late.
 
 A second index lists the batches with a due time, so that a channel finds its deferred messages
 without reading the segment.
 
-Beside a segment that is complete, or was closed cleanly, stands a file with both indexes and with a
-`Checkpoint`, which spares the next start from reading the segment. Big-endian:
+A segment that is complete or was closed cleanly has an index file with both indexes and a
+`Checkpoint`, so that the next start need not read the segment. Big-endian:
 
     offset  size  field
          0     4  magic
@@ -18,7 +18,7 @@ Beside a segment that is complete, or was closed cleanly, stands a file with bot
          9     3  reserved            0
         12     4  entries_crc         CRC-32C of the entries
         16     4  entries             how many
-        20     8  end                 of the part of the segment that this file speaks of
+        20     8  end                 of the part of the segment that this file covers
         28     8  next_seq            after the last message of that part
         36     8  first_timestamp_ns  of its first batch
         44     8  last_timestamp_ns   the latest of its batches
@@ -51,7 +51,7 @@ __all__ = [
     "maybe_index",
 ]
 
-# 0.02 % of the log in memory, and a search reads one piece of about this size.
+# The index takes 0.02 % of the size of the log in memory; a search reads about this many bytes.
 INDEX_SPACING_BYTES = 128 * 1024
 
 CHECKPOINT_BYTES = 60
@@ -80,7 +80,7 @@ _ENTRY_BYTES = 24
 
 
 class SparseIndex:
-    """Three columns of 64-bit numbers: 24 bytes an entry, in memory and on disk."""
+    """Three columns of 64-bit numbers: 24 bytes per entry, in memory and on disk."""
 
     __slots__ = ("_latest", "_positions", "_seqs", "next_position")
 
@@ -89,37 +89,37 @@ class SparseIndex:
         self._seqs = array("Q")
         self._latest = array("Q")
         self.next_position = 0
-        """A batch at or after this position asks for an entry."""
+        """The next batch at or after this position gets an entry."""
 
     def __len__(self) -> int:
         return len(self._positions)
 
     def add(self, position: int, first_seq: int, latest_timestamp_ns: int) -> None:
-        """Enters a batch, which begins after all those entered before."""
+        """Add an entry for a batch behind all batches added before."""
         self._positions.append(position)
         self._seqs.append(first_seq)
         self._latest.append(latest_timestamp_ns)
         self.next_position = position + INDEX_SPACING_BYTES
 
     def position_of_seq(self, seq: int) -> int:
-        """Where the last entered batch that begins at or before `seq` is."""
+        """Position of the last indexed batch that begins at or before `seq`."""
         return self._position(bisect_right(self._seqs, seq) - 1)
 
     def position_of_time(self, timestamp_ns: int) -> int:
-        """A place before which every batch is older than `timestamp_ns`."""
+        """A position before which all batches are older than `timestamp_ns`."""
         return self._position(bisect_left(self._latest, timestamp_ns) - 1)
 
     def entries(self) -> list[tuple[int, int, int]]:
-        """Every entry: position, first sequence number, latest timestamp before it."""
+        """All entries: position, first sequence number, latest timestamp of the earlier batches."""
         return list(zip(self._positions, self._seqs, self._latest, strict=True))
 
     def encode(self) -> bytes:
-        """The columns, one after the other."""
+        """Encode the columns, one after the other."""
         return _encode_columns(self._positions, self._seqs, self._latest)
 
     @classmethod
     def decode(cls, data: bytes) -> "SparseIndex":
-        """The index whose `encode` is `data`."""
+        """Decode the result of `encode`."""
         index = cls()
         index._positions, index._seqs, index._latest = _decode_columns(data)
         if index._positions:
@@ -139,7 +139,7 @@ class DeferredBatch(NamedTuple):
 
 
 class DeferredIndex:
-    """The batches of a segment that have a due time, in order: 24 bytes each."""
+    """The batches of a segment with a due time, in order: 24 bytes each."""
 
     __slots__ = ("_due", "_firsts", "_nexts")
 
@@ -152,13 +152,14 @@ class DeferredIndex:
         return len(self._firsts)
 
     def add(self, batch: DeferredBatch) -> None:
-        """Adds a batch, which follows all those added before."""
+        """Add a batch behind all batches added before."""
         self._firsts.append(batch.first_seq)
         self._nexts.append(batch.next_seq)
         self._due.append(batch.due_ns)
 
     def between(self, first: int, end: int) -> Iterator[list[DeferredBatch]]:
-        """The batches with messages of `[first, end)`, in lists of at most `DEFERRED_CHUNK`."""
+        """Yield the batches with messages of `[first, end)`, in lists of at most
+        `DEFERRED_CHUNK`."""
         low, high = bisect_right(self._nexts, first), bisect_left(self._firsts, end)
         for start in range(low, high, DEFERRED_CHUNK):
             part = slice(start, min(start + DEFERRED_CHUNK, high))
@@ -166,19 +167,19 @@ class DeferredIndex:
             yield list(map(DeferredBatch, *columns))
 
     def encode(self) -> bytes:
-        """The columns, one after the other."""
+        """Encode the columns, one after the other."""
         return _encode_columns(self._firsts, self._nexts, self._due)
 
     @classmethod
     def decode(cls, data: bytes) -> "DeferredIndex":
-        """The index whose `encode` is `data`."""
+        """Decode the result of `encode`."""
         index = cls()
         index._firsts, index._nexts, index._due = _decode_columns(data)
         return index
 
 
 class Checkpoint(NamedTuple):
-    """What is known of a segment up to `end` without reading it."""
+    """Metadata of a segment up to `end`, known without reading the segment."""
 
     end: int
     next_seq: int
@@ -189,7 +190,7 @@ class Checkpoint(NamedTuple):
 
 
 def encode_index(checkpoint: Checkpoint, index: SparseIndex, deferred: DeferredIndex) -> bytes:
-    """The content of the file beside a segment."""
+    """Encode an index file."""
     entries, due = index.encode(), deferred.encode()
     fields = _FIELDS.pack(
         _VERSION, crc32c(entries), len(index), *checkpoint[:4], crc32c(due), len(deferred)
@@ -198,13 +199,13 @@ def encode_index(checkpoint: Checkpoint, index: SparseIndex, deferred: DeferredI
 
 
 def maybe_checkpoint(data: bytes) -> Checkpoint | None:
-    """What the first bytes of such a file say, or None if they are not what was written."""
+    """Decode the start of an index file; None if its checksum does not match."""
     head = _maybe_header(data)
     return head.checkpoint if head else None
 
 
 def maybe_index(data: bytes) -> SparseIndex | None:
-    """The index in the whole of such a file, or None if it is not what was written."""
+    """Decode the sparse index of an index file; None if its checksum does not match."""
     head = _maybe_header(data)
     if head is None:
         return None
@@ -215,7 +216,7 @@ def maybe_index(data: bytes) -> SparseIndex | None:
 
 
 def maybe_deferred(data: bytes) -> DeferredIndex | None:
-    """The deferred batches in an index file, or None if its checksums do not match."""
+    """Decode the deferred batches of an index file; None if their checksum does not match."""
     head = _maybe_header(data)
     if head is None:
         return None
@@ -249,7 +250,7 @@ def _maybe_header(data: bytes) -> _IndexHeader | None:
 
 
 def _encode_columns(*columns: "array[int]") -> bytes:
-    return b"".join(map(_swapped, columns))
+    return b"".join(map(_to_big_endian, columns))
 
 
 def _decode_columns(data: bytes) -> tuple["array[int]", "array[int]", "array[int]"]:
@@ -261,8 +262,7 @@ def _decode_columns(data: bytes) -> tuple["array[int]", "array[int]", "array[int
     return first, second, third
 
 
-def _swapped(column: "array[int]") -> bytes:
-    """The numbers in big-endian order."""
+def _to_big_endian(column: "array[int]") -> bytes:
     if sys.byteorder == "little":
         column = column[:]
         column.byteswap()

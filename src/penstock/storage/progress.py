@@ -47,14 +47,14 @@ class RangeSet:
         # Ranges low..high - 1 touch or overlap the new one and become one with it.
         low = bisect_left(self._ends, first)
         high = bisect_right(self._firsts, end)
-        held = 0
+        counted = 0
         if low < high:
             first = min(first, self._firsts[low])
             end = max(end, self._ends[high - 1])
-            held = self._held(low, high)
+            counted = self._count_in(low, high)
         self._firsts[low:high] = [first]
         self._ends[low:high] = [end]
-        self.total += end - first - held
+        self.total += end - first - counted
 
     def update(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Adds many ranges, which may overlap each other and the set. Fastest if they are sorted
@@ -63,7 +63,7 @@ class RangeSet:
         if not added:
             return
         low = bisect_left(self._ends, added[0][0])
-        self.total -= self._held(low, len(self._ends))
+        self.total -= self._count_in(low, len(self._ends))
         firsts: list[int] = []
         ends: list[int] = []
         for first, end in merge(zip(self._firsts[low:], self._ends[low:], strict=True), added):
@@ -74,12 +74,12 @@ class RangeSet:
             elif end > ends[-1]:
                 ends[-1] = end
         self._firsts[low:], self._ends[low:] = firsts, ends
-        self.total += self._held(low, len(ends) + low)
+        self.total += self._count_in(low, len(ends) + low)
 
     def drop_below(self, seq: int) -> None:
         """Removes every number below `seq`."""
         keep = bisect_right(self._ends, seq)
-        self.total -= self._held(0, keep)
+        self.total -= self._count_in(0, keep)
         del self._firsts[:keep], self._ends[:keep]
         if self._firsts and self._firsts[0] < seq:
             self.total -= seq - self._firsts[0]
@@ -120,7 +120,7 @@ class RangeSet:
         for start, stop in zip(self._firsts[low:high], self._ends[low:high], strict=True):
             yield max(start, first), min(stop, end)
 
-    def _held(self, low: int, high: int) -> int:
+    def _count_in(self, low: int, high: int) -> int:
         return sum(self._ends[low:high]) - sum(self._firsts[low:high])
 
 

@@ -1,12 +1,12 @@
-"""Reading a log at length beside its channels: in pieces, the disk's part of each in any thread.
+"""Bulk reads of a log, independent of channels. The disk access may run in another thread.
 
-A `LogReader` knows where it is. `next_read` says, from memory, what is to be read next; `Read.run`
-reads it and may do so in another thread; `take` cuts what came to the range that was asked for.
-Nothing is done for a single message, but where the range begins or ends within a batch.
+`LogReader.next_read` determines from memory what to read next; `ReadJob.run` reads it, in any
+thread; `LogReader.advance` clips the result to the requested range. The cost is per batch, not per
+message.
 
-The file that is being read stays open, so that a segment that is trimmed meanwhile can be read to
-its end. If one that was still to come is trimmed, `Trimmed` is raised: what is read has no holes
-but those that were in the log when the reading began, or that damage has made.
+The reader keeps its current file open, so that it can finish a segment that is trimmed meanwhile.
+If a later segment is trimmed, it raises `TrimmedError`. So the result has only those gaps that were
+in the log when the reader was created, or that damage causes.
 """
 
 from penstock.common.errors import CorruptBatchError, LogClosedError, StorageError
@@ -22,15 +22,15 @@ from penstock.storage.files import File, storage_error
 from penstock.storage.segment import Segment
 from penstock.storage.topic_log import TopicLog
 
-__all__ = ["LogReader", "Read", "Trimmed"]
+__all__ = ["LogReader", "ReadJob", "TrimmedError"]
 
 
-class Trimmed(StorageError):
-    """What was to be read next has been deleted meanwhile."""
+class TrimmedError(StorageError):
+    """The messages to read next were deleted meanwhile."""
 
 
-class Read:
-    """One read of a file: the batches that are whole in about `max_bytes`, at least one."""
+class ReadJob:
+    """One read of a file: the complete batches in about `max_bytes`, at least one."""
 
     def __init__(self, file: File, path: str, position: int, end: int, max_bytes: int) -> None:
         self.position = position
@@ -40,10 +40,11 @@ class Read:
         self._max_bytes = max_bytes
 
     def run(self) -> list[StoredBatch]:
-        """Any thread may call this. [] where the next batch is damaged. Raises StorageError."""
+        """Read; may be called in any thread. Returns [] if the next batch is damaged. Raises
+        StorageError."""
         found: list[StoredBatch] = []
         try:
-            piece = self._piece()
+            piece = self._read_piece()
             found.extend(complete_batches(piece, self.position))
         except CorruptBatchError:
             return found
@@ -51,7 +52,7 @@ class Read:
             raise storage_error("read", self._path, error) from error
         return found
 
-    def _piece(self) -> bytes:
+    def _read_piece(self) -> bytes:
         size = min(max(self._max_bytes, HEADER_BYTES), self._end - self.position)
         piece = self._file.read(self.position, size)
         batch = decode_header(piece, 0, self.position)
@@ -62,7 +63,7 @@ class Read:
 
 
 class LogReader:
-    """Reads `[seq, end)` of a log, or without an `end` all that there is and will be."""
+    """Reads `[seq, end)` of a log; without `end`, also all future messages."""
 
     def __init__(self, log: TopicLog, seq: int, end: int | None = None) -> None:
         self.seq = seq
@@ -76,18 +77,18 @@ class LogReader:
 
     @property
     def is_endless(self) -> bool:
-        """Whether there is always more to come."""
+        """Whether the reader has no `end`."""
         return self._end is None
 
     @property
     def is_done(self) -> bool:
-        """Whether the end has been reached."""
+        """Whether `end` was reached."""
         return self._end is not None and self.seq >= self._end
 
-    def next_read(self, max_bytes: int) -> Read | None:
-        """What to read next; None if nothing more is stored for now, or all has been read.
+    def next_read(self, max_bytes: int) -> ReadJob | None:
+        """Return what to read next; None at the end of the log or of the range.
 
-        Raises StorageError, Trimmed among others.
+        Raises StorageError, in particular TrimmedError.
         """
         if self._log.is_closed:
             raise LogClosedError("the topic has been closed")
@@ -95,14 +96,15 @@ class LogReader:
             segment = self._segment
             if segment is not None and self._position < segment.end:
                 assert self._file is not None
-                return Read(self._file, segment.handle.path, self._position, segment.end, max_bytes)
+                return ReadJob(
+                    self._file, segment.handle.path, self._position, segment.end, max_bytes
+                )
             if not self._enter_next_segment():
                 break
         return None
 
-    def take(self, read: Read, found: list[StoredBatch]) -> list[StoredBatch]:
-        """Steps over what was read; returns what of it belongs to the range, each part of a batch
-        as a batch of its own."""
+    def advance(self, read: ReadJob, found: list[StoredBatch]) -> list[StoredBatch]:
+        """Move behind the batches that were read and return them, clipped to the range."""
         assert self._segment is not None
         assert read.position == self._position
         if not found:
@@ -110,28 +112,30 @@ class LogReader:
         if not found:
             self.seq, self._position = self._segment.next_seq, self._segment.end
             return []
-        first, last = self.seq, found[-1].batch
+        first, last = self.seq, found[-1].header
         self.seq, self._position = max(first, last.next_seq), last.end
         end = self.seq if self._end is None else self._end
         return [
-            _clipped(each, first, end)
+            _clip(each, first, end)
             for each in found
-            if each.batch.next_seq > first and each.batch.first_seq < end
+            if each.header.next_seq > first and each.header.first_seq < end
         ]
 
     def close(self) -> None:
-        """Lets go of the file. No read may be under way."""
+        """Close the file. No read may be in progress."""
         if self._segment is not None:
             self._segment.handle.unpin()
             self._segment = self._file = None
 
     def _enter_next_segment(self) -> bool:
-        """Goes on to the segment that holds what comes next, if there is one."""
+        """Continue with the segment that contains the next message; False if there is none."""
         segment = self._log.maybe_segment_from(self.seq)
         if segment is None:
             return False
         if segment.first_seq > self.seq and (self.seq, segment.first_seq) not in self._known_gaps:
-            raise Trimmed(f"messages from {self.seq} on have been trimmed while they were read")
+            raise TrimmedError(
+                f"messages from {self.seq} on have been trimmed while they were read"
+            )
         try:
             file = segment.handle.pin()
             position = segment.index.position_of_seq(self.seq)
@@ -143,7 +147,7 @@ class LogReader:
         return True
 
     def _after_damage(self) -> list[StoredBatch]:
-        """The first batch beyond damaged bytes. The segment keeps the damage to be reported."""
+        """Return the first batch after damaged bytes. The log records the damage."""
         assert self._segment is not None
         try:
             return [next(self._segment.batches(self._position, HEADER_BYTES))]
@@ -155,9 +159,9 @@ class LogReader:
             self._log.collect_damage(self._segment)
 
 
-def _clipped(found: StoredBatch, first: int, end: int) -> StoredBatch:
+def _clip(found: StoredBatch, first: int, end: int) -> StoredBatch:
     """The part of a batch that is in `[first, end)`."""
-    batch = found.batch
+    batch = found.header
     skipped = max(first - batch.first_seq, 0)
     count = min(end, batch.next_seq) - batch.first_seq - skipped
     if count == batch.message_count:

@@ -1,10 +1,10 @@
-"""One file of a log: batches, one after the other, with sequence numbers that leave no gap.
+"""One file of a log: a sequence of batches whose sequence numbers have no gaps.
 
-A segment grows at its end only, and `end` is what this process knows to be batches: bytes beyond it
-are the rest of a write that failed, and are never read. `synced_end` is the part of it that an
-fsync has covered. What is known of the segment besides its batches (index, timestamps, next number)
-is kept beside it in an index file, which only speaks of what is synced. That file is a cache. An
-append does not touch it: it then speaks of the first part of the segment.
+A segment grows only at its end. `end` is the end of the valid batches: bytes beyond it were left by
+a failed write and are never read. `synced_end` is the end of the part that an fsync has covered.
+
+The index file beside the segment is a cache of its index, timestamps and next sequence number. It
+covers only synced batches. An append does not change it: it then covers a part of the segment.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from penstock.common.errors import CorruptBatchError
 from penstock.storage.batch import (
     HEADER_BYTES,
     BadBytes,
-    Batch,
+    BatchHeader,
     StoredBatch,
     complete_batches,
     decode_header,
@@ -41,36 +41,35 @@ from penstock.storage.layout import Issue, index_name, segment_name
 
 __all__ = ["Run", "Segment", "SegmentInfo", "read_checkpoint"]
 
-# How much space is set aside ahead of the appends.
+# Space that is preallocated for the next appends.
 _RESERVE_BYTES = 4 * 1024 * 1024
 
-# Up to here it is cheaper to copy a header and its frames into one piece than to have the system
-# gather them.
+# Up to this size, copying header and frames into one buffer is faster than a vectored write.
 _COPIED_BYTES_MAX = 16 * 1024
 
 # Bytes read at a time to find the deferred batches of a segment whose index file is damaged.
-_SEARCH_BYTES = 256 * 1024
+_SCAN_DEFERRED_BYTES = 256 * 1024
 
-# Readers of one segment whose place is remembered, so that they go on without a search.
-_PLACES_MAX = 64
+# Maximum readers of a segment whose position is remembered. Sequential reads skip the index lookup.
+_READ_POSITIONS_MAX = 64
 
 
 class Run(NamedTuple):
-    """A run of consecutive messages as read back."""
+    """Consecutive messages read from a log."""
 
     first_seq: int
     frames: list[bytes]
     due_ns: int
-    """Wall time before which they must not be delivered; 0 is at once."""
+    """Wall time before which they must not be delivered; 0 if they are not deferred."""
 
     @property
     def next_seq(self) -> int:
-        """The number after that of the last message."""
+        """Sequence number after the last message."""
         return self.first_seq + len(self.frames)
 
 
 class SegmentInfo(NamedTuple):
-    """What there is to tell of a segment."""
+    """Description of a segment."""
 
     first_seq: int
     next_seq: int
@@ -90,25 +89,25 @@ class Segment:
         self.first_timestamp_ns = 0
         self.last_timestamp_ns = 0
         self.is_broken = False
-        """The file has bytes beyond `end` that could not be cut off: nothing may be appended."""
+        """The file has bytes beyond `end` that could not be truncated: appending is not allowed."""
         self.is_removed = False
         self.indexed_end = 0
-        """An index file speaks of all there is up to here."""
+        """End of the part that the index file covers."""
         self.damage: list[Issue] = []
-        """What reading came across; whoever reports it empties the list."""
+        """Damage found while reading. The caller that reports it clears the list."""
         self.handle = pool.handle(f"{folder}/{segment_name(first_seq)}")
         self._files: Files = pool.files
         self._remover = pool.remover
         self._index_path = f"{folder}/{index_name(first_seq)}"
         self._index: SparseIndex | None = SparseIndex()
         self._deferred: DeferredIndex | None = DeferredIndex()
-        """The batches with a due time; None if they have to be read from the index file."""
+        """The batches with a due time; None if they must be read from the index file."""
         self._deferred_count = 0
-        self._entry_at = 0
-        """A batch at or after this position may have to be entered."""
-        self._prepared_end = 0
-        """Appends may go up to here before there is something to be done for them."""
-        self._places: dict[int, int] = {}
+        self._next_index_position = 0
+        """A batch at or after this position may need an index entry."""
+        self._preallocated_end = 0
+        """Appends up to this position need no preparation."""
+        self._read_positions: dict[int, int] = {}
         self._damaged_at: set[int] = set()
 
     @property
@@ -134,15 +133,15 @@ class Segment:
     # Writing
 
     def append(self, frames: bytes, count: int, timestamp_ns: int, due_ns: int) -> int:
-        """Adds one batch with one write. If that fails it raises OSError and has added nothing.
-        Returns `next_seq`."""
+        """Append one batch with one write and return the new `next_seq`. If the write fails,
+        raises OSError, and nothing was added."""
         position, first_seq = self.end, self.next_seq
         parts = encode_batch(frames, count, first_seq, position, timestamp_ns, due_ns)
         size = HEADER_BYTES + len(frames)
         end = position + size
         file = self.handle.file or self.handle.open()
-        if end > self._prepared_end:
-            self._prepare(file, end)
+        if end > self._preallocated_end:
+            self._preallocate(file, end)
         try:
             if size <= _COPIED_BYTES_MAX:
                 write = file.write
@@ -152,11 +151,11 @@ class Segment:
             if written < size:
                 write_all(file, [b"".join(parts)[written:]], position + written)
         except OSError:
-            self.cut_rest()
+            self.truncate_to_end()
             raise
-        if position >= self._entry_at:
-            self._enter(self.index, position, first_seq, timestamp_ns)
-        if timestamp_ns > self.last_timestamp_ns:  # noqa: PLR1730 (no call for every batch)
+        if position >= self._next_index_position:
+            self._index_batch(self.index, position, first_seq, timestamp_ns)
+        if timestamp_ns > self.last_timestamp_ns:  # noqa: PLR1730 (saves a call of max() per batch)
             self.last_timestamp_ns = timestamp_ns
         self.end = end
         self.next_seq = next_seq = first_seq + count
@@ -164,49 +163,49 @@ class Segment:
             self._add_deferred(DeferredBatch(first_seq, next_seq, due_ns))
         return next_seq
 
-    def cut_rest(self) -> None:
-        """Cuts off what a failed write left beyond `end`."""
+    def truncate_to_end(self) -> None:
+        """Remove the bytes that a failed write left beyond `end`."""
         try:
             self.handle.open().truncate(self.end)
         except OSError:
             self.is_broken = True
         else:
             self.is_broken = False
-            self._prepared_end = self.end
+            self._preallocated_end = self.end
 
     def probe(self, data: bytes) -> None:
-        """Writes `data` beyond the end and cuts it off again; raises OSError if it cannot."""
+        """Test writing: write `data` beyond the end and truncate it again. Raises OSError."""
         file = self.handle.open()
         try:
             write_all(file, [data], self.end)
         finally:
-            self.cut_rest()
+            self.truncate_to_end()
 
     def rewrite_unsynced(self, end: int) -> None:
-        """Writes what no fsync has covered, up to `end`, once more; any thread may do so.
+        """Write the unsynced batches up to `end` again; may be called in any thread.
 
-        Raises CorruptBatchError if it cannot be read back as it was.
+        Raises CorruptBatchError if they cannot be read back.
         """
         file = self.handle.open()
         for found in scan_batches(file, self.synced_end, end):
             if isinstance(found, BadBytes):
                 raise CorruptBatchError(
-                    f"{self.handle.path}: what was written is gone at byte {found.position}"
+                    f"{self.handle.path}: unsynced data is damaged at byte {found.position}"
                 )
-            header = file.read(found.batch.position, HEADER_BYTES)
-            write_all(file, [header, found.frames], found.batch.position)
+            header = file.read(found.header.position, HEADER_BYTES)
+            write_all(file, [header, found.frames], found.header.position)
 
-    def settle(self) -> None:
-        """Gives back space that was set aside in vain, and writes the index file."""
-        if self._prepared_end > self.end > _RESERVE_BYTES:
-            self.cut_rest()
+    def finalize(self) -> None:
+        """Free preallocated space and write the index file."""
+        if self._preallocated_end > self.end > _RESERVE_BYTES:
+            self.truncate_to_end()
         self.write_index()
-        # Not kept in memory: for small deferred messages it is a quarter of the size of the log.
+        # Free the memory: for small deferred messages this is a quarter of the size of the log.
         self._deferred = None
 
     def write_index(self) -> None:
-        """Writes the index file, which must cover only synced bytes. An incomplete file is detected
-        by its checksums."""
+        """Write the index file. All batches must be synced. Checksums detect an incomplete index
+        file."""
         assert self.is_synced
         self._deferred = self.deferred
         content = encode_index(self.checkpoint, self.index, self._deferred)
@@ -220,20 +219,22 @@ class Segment:
         self.indexed_end = self.end
 
     def remove(self) -> None:
-        """Removes the segment's files; the segment must not be used afterwards. If an immediate
+        """Remove the segment's files; the segment must not be used afterwards. If an immediate
         removal fails, raises OSError, and the segment still exists."""
         self._remover.remove(self._index_path)
         self.indexed_end = 0
-        self.handle.close()  # first, so that the remover frees the blocks, and not this close
+        # Close the file first, so that the remover frees the blocks, and not this thread.
+        self.handle.close()
         self._remover.remove(self.handle.path)
         self.is_removed = True
 
     # Reading
 
     def read(self, seq: int, max_bytes: int) -> list[Run]:
-        """The messages from `seq` on: about `max_bytes`, at least a batch unless there is none."""
+        """Read messages from `seq` on: about `max_bytes`, but at least one batch if there is
+        one."""
         runs: list[Run] = []
-        start = self._places.pop(seq, -1)
+        start = self._read_positions.pop(seq, -1)
         if start < 0:
             start = self.index.position_of_seq(seq)
         for batch, raw in self.batches(start, max_bytes):
@@ -241,15 +242,16 @@ class Segment:
                 continue
             frames = split_frames(batch, raw)
             _add_run(runs, batch, frames[max(0, seq - batch.first_seq) :])
-            # One more of this size would not be in the piece that has been read.
+            # Another batch of this size would need another read.
             if batch.end + batch.frames_size > start + max_bytes:
                 break
         if runs:
-            self._remember_place(runs[-1].next_seq, batch.end)
+            self._remember_position(runs[-1].next_seq, batch.end)
         return runs
 
     def seq_at_time(self, timestamp_ns: int) -> int:
-        """The first message of the first batch that is not older; `next_seq` if all are."""
+        """First message of the first batch stored at or after this time; `next_seq` if there is
+        none."""
         start = self.index.position_of_time(timestamp_ns)
         for batch, _ in self.batches(start, INDEX_SPACING_BYTES):
             if batch.timestamp_ns >= timestamp_ns:
@@ -257,88 +259,90 @@ class Segment:
         return self.next_seq
 
     def batches(self, position: int, read_bytes: int) -> Iterator[StoredBatch]:
-        """Every batch from `position` on, read in pieces of about `read_bytes`. Damage is stepped
-        over, and kept in `damage`."""
+        """Yield all batches from `position` on, read in pieces of about `read_bytes`. Damaged
+        bytes are skipped and recorded in `damage`."""
         while position < self.end:
             try:
-                for found in complete_batches(self._piece(position, read_bytes), position):
+                for found in complete_batches(self._read_piece(position, read_bytes), position):
                     yield found
-                    position = found.batch.end
+                    position = found.header.end
             except CorruptBatchError:
-                position = self._step_over(position)
+                position = self._skip_damage(position)
 
     def deferred_batches(self, first: int, end: int) -> Iterator[list[DeferredBatch]]:
-        """Yields the batches of `[first, end)` with a due time, in lists of bounded length, which
+        """Yield the batches of `[first, end)` with a due time, in lists of bounded length, which
         may be empty. Each step reads a bounded part of the segment."""
         if self._deferred_count == 0:
             return
-        index = self._deferred if self._deferred is not None else self._stored_deferred()
+        index = self._deferred if self._deferred is not None else self._load_deferred()
         if index is None:
             index = DeferredIndex()
-            yield from self._search_deferred(index)
+            yield from self._scan_deferred(index)
         yield from index.between(first, end)
 
     @property
     def index(self) -> SparseIndex:
-        """The index, read or rebuilt when it is first needed."""
+        """The sparse index, loaded or rebuilt at first use."""
         if self._index is None:
-            self._index = self._stored_index() or self._rebuilt_index()
+            self._index = self._load_index() or self._rebuild_index()
         return self._index
 
     @property
     def deferred(self) -> DeferredIndex:
-        """The batches with a due time: in memory, or else read from the disk."""
+        """The batches with a due time, from memory or else from the disk."""
         if self._deferred is not None:
             return self._deferred
         if self._deferred_count == 0:
             return DeferredIndex()
-        index = self._stored_deferred()
+        index = self._load_deferred()
         if index is None:
             index = DeferredIndex()
-            list(self._search_deferred(index))
+            list(self._scan_deferred(index))
         return index
 
-    # What loading a segment needs
+    # Loading
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Takes the word of an index file, which speaks of synced bytes only."""
+        """Restore the state from the index file, which covers only synced batches."""
         self.end = self.synced_end = self.indexed_end = checkpoint.end
         self.next_seq = checkpoint.next_seq
         self.first_timestamp_ns = checkpoint.first_timestamp_ns
         self.last_timestamp_ns = checkpoint.last_timestamp_ns
         self._index = self._deferred = None
         self._deferred_count = checkpoint.deferred_count
-        self._entry_at = 0
+        self._next_index_position = 0
 
-    def take(self, batch: Batch) -> None:
-        """Counts in a batch that was found at the end."""
+    def add_scanned(self, batch: BatchHeader) -> None:
+        """Add a batch that a scan found at the end of the segment."""
         if batch.due_ns:
             self._deferred = self.deferred
             self._add_deferred(DeferredBatch(batch.first_seq, batch.next_seq, batch.due_ns))
-        self._enter(self.index, batch.position, batch.first_seq, batch.timestamp_ns)
+        self._index_batch(self.index, batch.position, batch.first_seq, batch.timestamp_ns)
         self.last_timestamp_ns = max(self.last_timestamp_ns, batch.timestamp_ns)
         self.end = batch.end
         self.next_seq = batch.next_seq
 
-    def _enter(self, index: SparseIndex, position: int, first_seq: int, timestamp_ns: int) -> None:
-        """Enters a batch into the index, if it is to be."""
+    def _index_batch(
+        self, index: SparseIndex, position: int, first_seq: int, timestamp_ns: int
+    ) -> None:
+        """Add a batch to the sparse index if an entry is due."""
         if position >= index.next_position:
             index.add(position, first_seq, self.last_timestamp_ns)
         if position == 0:
             self.first_timestamp_ns = timestamp_ns
-        self._entry_at = index.next_position
+        self._next_index_position = index.next_position
 
-    def _prepare(self, file: File, end: int) -> None:
-        """Loads the indexes, and preallocates space for the next appends, which makes an append a
-        sixth cheaper on ext4; not for a topic with few messages."""
+    def _preallocate(self, file: File, end: int) -> None:
+        """Load the indexes, and preallocate space for the next appends unless the segment is
+        small. On ext4 this makes an append a sixth cheaper."""
         self._index, self._deferred = self.index, self.deferred
-        start = max(self._prepared_end, self.end)
-        self._prepared_end = max(end, start) + _RESERVE_BYTES
+        start = max(self._preallocated_end, self.end)
+        self._preallocated_end = max(end, start) + _RESERVE_BYTES
         if end > _RESERVE_BYTES:
-            file.reserve(start, self._prepared_end - start)
+            file.reserve(start, self._preallocated_end - start)
 
-    def _piece(self, position: int, read_bytes: int) -> bytes:
-        """About `read_bytes` from `position` on, with at least one whole batch."""
+    def _read_piece(self, position: int, read_bytes: int) -> bytes:
+        """Read about `read_bytes` from `position` on, but at least one complete batch."""
         file = self.handle.file or self.handle.open()
         piece = file.read(position, min(max(read_bytes, HEADER_BYTES), self.end - position))
         batch = decode_header(piece, 0, position)
@@ -347,47 +351,47 @@ class Segment:
             verify_frames(batch, piece[HEADER_BYTES:])
         return piece
 
-    def _step_over(self, position: int) -> int:
-        """Where the next batch after the damage at `position` begins."""
+    def _skip_damage(self, position: int) -> int:
+        """Position of the next batch after the damage at `position`."""
         for found in scan_batches(self.handle.open(), position, self.end):
             if isinstance(found, StoredBatch):
-                return found.batch.position
-            self._keep_damage(found)
+                return found.header.position
+            self._record_damage(found)
         return self.end
 
-    def _keep_damage(self, bad: BadBytes) -> None:
+    def _record_damage(self, bad: BadBytes) -> None:
         if bad.position not in self._damaged_at:
             self._damaged_at.add(bad.position)
-            # Up to `end` all was whole once: whatever it looks like, it is no leftover.
+            # All bytes up to `end` were valid before, so they are not the leftover of a write.
             self.damage.append(bad._replace(is_leftover=False).to_issue(self.handle.path))
 
-    def _remember_place(self, seq: int, position: int) -> None:
-        if len(self._places) >= _PLACES_MAX:
-            self._places.clear()
-        self._places[seq] = position
+    def _remember_position(self, seq: int, position: int) -> None:
+        if len(self._read_positions) >= _READ_POSITIONS_MAX:
+            self._read_positions.clear()
+        self._read_positions[seq] = position
 
     def _add_deferred(self, batch: DeferredBatch) -> None:
         assert self._deferred is not None
         self._deferred.add(batch)
         self._deferred_count = len(self._deferred)
 
-    def _search_deferred(self, found: DeferredIndex) -> Iterator[list[DeferredBatch]]:
-        """Reads the segment in pieces to fill `found`; yields an empty list after each piece."""
-        piece_end = _SEARCH_BYTES
-        for batch, _ in self.batches(0, _SEARCH_BYTES):
+    def _scan_deferred(self, found: DeferredIndex) -> Iterator[list[DeferredBatch]]:
+        """Read the segment in pieces to fill `found`; yields an empty list after each piece."""
+        piece_end = _SCAN_DEFERRED_BYTES
+        for batch, _ in self.batches(0, _SCAN_DEFERRED_BYTES):
             if batch.due_ns:
                 found.add(DeferredBatch(batch.first_seq, batch.next_seq, batch.due_ns))
             if batch.end >= piece_end:
-                piece_end = batch.end + _SEARCH_BYTES
+                piece_end = batch.end + _SCAN_DEFERRED_BYTES
                 yield []
 
-    def _stored_deferred(self) -> DeferredIndex | None:
-        return maybe_deferred(self._index_file())
+    def _load_deferred(self) -> DeferredIndex | None:
+        return maybe_deferred(self._read_index_file())
 
-    def _stored_index(self) -> SparseIndex | None:
-        return maybe_index(self._index_file())
+    def _load_index(self) -> SparseIndex | None:
+        return maybe_index(self._read_index_file())
 
-    def _index_file(self) -> bytes:
+    def _read_index_file(self) -> bytes:
         """The content of the index file; empty if it cannot be read."""
         try:
             with contextlib.closing(self._files.open(self._index_path, "read")) as file:
@@ -395,12 +399,12 @@ class Segment:
         except OSError:
             return b""
 
-    def _rebuilt_index(self) -> SparseIndex:
+    def _rebuild_index(self) -> SparseIndex:
         index = SparseIndex()
         latest_ns = 0
         for found in scan_batches(self.handle.open(), 0, self.end):
             if isinstance(found, StoredBatch):
-                batch = found.batch
+                batch = found.header
                 if batch.position >= index.next_position:
                     index.add(batch.position, batch.first_seq, latest_ns)
                 latest_ns = max(latest_ns, batch.timestamp_ns)
@@ -412,7 +416,8 @@ class Segment:
 
 
 def read_checkpoint(files: Files, folder: str, first_seq: int) -> Checkpoint | None:
-    """What the index file of a segment says, if there is one that can be trusted."""
+    """Read the checkpoint in the index file of a segment; None if the file is missing or
+    damaged."""
     try:
         with contextlib.closing(files.open(f"{folder}/{index_name(first_seq)}", "read")) as file:
             return maybe_checkpoint(file.read(0, CHECKPOINT_BYTES))
@@ -420,8 +425,9 @@ def read_checkpoint(files: Files, folder: str, first_seq: int) -> Checkpoint | N
         return None
 
 
-def _add_run(runs: list[Run], batch: Batch, frames: list[bytes]) -> None:
-    """Adds frames, to the last run if they follow on it and are due when it is."""
+def _add_run(runs: list[Run], batch: BatchHeader, frames: list[bytes]) -> None:
+    """Add frames to the last run if they follow it and have the same due time, else as a new
+    run."""
     first_seq = batch.next_seq - len(frames)
     if runs and runs[-1].next_seq == first_seq and runs[-1].due_ns == batch.due_ns:
         runs[-1].frames.extend(frames)

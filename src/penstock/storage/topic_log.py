@@ -1,18 +1,17 @@
-"""The messages of one topic, in segments. One thread owns a log; only its fsyncs leave that thread.
+"""The log of one topic, in segments. One thread owns it; only its fsyncs run in other threads.
 
-A sequence number in this interface always means "next to read": `next_seq` is the number that the
-next message gets, and a range `[first, end)` does not include `end`. Numbers never repeat. Within a
-segment they have no gap; between segments there is one where a segment was trimmed or damaged, or
-where numbers were skipped because a power loss may have taken their messages.
+`next_seq` is the sequence number of the next message. A range `[first, end)` does not include
+`end`. Sequence numbers never repeat. Within a segment they have no gaps. Between segments there is
+a gap if a segment was trimmed or damaged, or if numbers were skipped after a power loss.
 
-What `append` has returned for is in the operating system's hands and survives the end of this
-process. What is below `synced_seq` survives a power loss too.
+When `append` returns, the messages survive the end of this process. Messages below `synced_seq`
+survive a power loss, too.
 
-When a write fails, the batch is not stored and the next append tries again. When an fsync fails,
-the system may believe from then on that those bytes are on disk, and another fsync means nothing.
-So no append is taken until what it should have covered has been written and fsynced once more. The
-next sync does that, and so it does for what a run that crashed left unsynced, whose last fsync may
-have failed.
+If a write fails, the batch is not stored, and the next append tries again. If an fsync fails, the
+system may treat the bytes as written, so that a later fsync proves nothing. Therefore the log takes
+no append until the unsynced batches have been rewritten and fsynced. The next sync does so. It also
+rewrites batches that a crashed run left unsynced, because the last fsync of that run may have
+failed.
 """
 
 import contextlib
@@ -31,24 +30,18 @@ from penstock.storage.segment import Run, Segment, SegmentInfo
 
 __all__ = ["CHECKPOINT_SPACING_BYTES", "READ_BYTES", "TopicLog"]
 
-# Enough that a read costs little beside splitting what it brought, and little enough to hold.
+# Default size of a read: large enough that reading costs little compared with splitting the frames.
 READ_BYTES = 256 * 1024
 
-# After a crash, at most so much of what was synced has to be read.
+# Maximum synced bytes that have to be scanned after a crash.
 CHECKPOINT_SPACING_BYTES = 16 * 1024 * 1024
 
-# Files are deleted whole. So that little is kept beyond its retention, a file takes no more than a
-# quarter of what is kept; but not less than this, or there would be too many files.
-_ROLL_SHARE = 4
-_ROLL_BYTES_MIN = 1024 * 1024
-_ROLL_TIME_MIN_NS = 60 * 1_000_000_000
-
-# What `probe` writes and cuts off again: a block of any common file system.
+# Written by `probe`: one block of any common file system.
 _PROBE = bytes(4096)
 
 
 class TopicLog:
-    """The messages of one topic."""
+    """The log of one topic."""
 
     def __init__(
         self,
@@ -58,28 +51,29 @@ class TopicLog:
         segments: list[Segment],
         next_seq: int,
     ) -> None:
-        """Takes loaded segments, and the number that the next message shall have."""
+        """Create a log from loaded segments. `next_seq` is the number of the next message."""
         self.next_seq = next_seq
         self.damage: list[Issue] = []
-        """What reading came across and stepped over; whoever reports it empties the list."""
+        """Damage that reads have found and skipped. The caller that reports it clears the list."""
         self._pool = pool
         self._folder = folder
         self._settings = settings
         self._retention = settings.retention
-        self._roll_at = self._roll_position()
+        self._roll_at = self._roll_size()
         self._segments = segments
         is_dense = bool(segments) and segments[-1].next_seq == next_seq
         self._active = segments[-1] if is_dense else None
-        """The segment that is appended to: the last one, or None if that must be a new one."""
+        """The segment for appends, always the last one; None if the next append starts a new
+        segment."""
         self._writable: Segment | None = None
-        """The same, or None while something has to be seen to before the next append."""
+        """Same as `_active`, or None if the next append needs preparation."""
         unsynced = self._unsynced_segments()
         self.synced_seq = unsynced[0].first_seq if unsynced else next_seq
         self.sync_requested_seq = self.synced_seq
-        """What comes from here on was appended since a sync was last asked for."""
-        # Names are synced before an index file is written, so where all have one no name is new.
-        self._new_names = len(unsynced)
-        # What the last run could not sync looks as if it were: see the module's docstring.
+        """Messages from here on were appended since the last request for a sync."""
+        # The folder is fsynced before an index file is written, so segments with one are not new.
+        self._new_file_count = len(unsynced)
+        # The last fsync of the previous run may have failed: see the module's docstring.
         self._must_rewrite = bool(unsynced)
         self._is_syncing = False
         self._is_closed = False
@@ -88,53 +82,53 @@ class TopicLog:
 
     @property
     def first_seq(self) -> int:
-        """The oldest message kept; `next_seq` when there is none."""
+        """The oldest stored message; `next_seq` if there is none."""
         return self._segments[0].first_seq if self._segments else self.next_seq
 
     @property
     def byte_size(self) -> int:
-        """How many bytes all segments have."""
+        """Size of all segments in bytes."""
         return sum(segment.end for segment in self._segments)
 
     @property
     def segments(self) -> list[SegmentInfo]:
-        """Every segment, in order."""
+        """Descriptions of all segments, in order."""
         return [segment.info for segment in self._segments]
 
     @property
     def has_old_segments(self) -> bool:
-        """Whether there are segments besides the last, which is never trimmed."""
+        """Whether there are segments besides the last one, which is never trimmed."""
         return len(self._segments) > 1
 
     @property
     def error(self) -> str | None:
-        """Why the last write or the last fsync failed; None again once one has succeeded."""
+        """Error of the last write or fsync; None after a success."""
         return self._sync_error or self._write_error
 
     @property
     def retention(self) -> Retention:
-        """How long what is no longer needed is kept."""
+        """How long finished messages are kept."""
         return self._retention
 
     @retention.setter
     def retention(self, retention: Retention | None) -> None:
-        """None for that of the data path."""
+        """Set the retention; None for the default of the data path."""
         self._retention = self._settings.retention if retention is None else retention
-        self._roll_at = self._roll_position()
+        self._roll_at = self._roll_size()
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has been closed or discarded."""
+        """Whether the log was closed or discarded."""
         return self._is_closed
 
     # Messages
 
     def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> int:
-        """Stores one batch with one write, or raises StorageError and has stored nothing. Returns
-        how many bytes the frames have.
+        """Store one batch with one write and return the size of the frames in bytes. If it raises
+        StorageError, nothing was stored.
 
-        A frame is opaque but for its first four bytes, the big-endian number of bytes that follow.
-        `due_ns` is the wall time before which none of the messages may be delivered.
+        A frame is opaque except for its first four bytes, the big-endian number of bytes that
+        follow. `due_ns` is the wall time before which none of the messages may be delivered.
         """
         joined = b"".join(frames)
         size = len(joined)
@@ -144,15 +138,15 @@ class TopicLog:
                 segment = self._make_writable(size)
             self.next_seq = segment.append(joined, len(frames), timestamp_ns, due_ns)
         except OSError as error:
-            raise self._write_failed(error) from error
+            raise self._record_write_error(error) from error
         return size
 
     def read(self, seq: int, max_bytes: int = READ_BYTES) -> list[Run]:
-        """What is stored from `seq` on: about `max_bytes` of it, but at least one batch.
+        """Read messages from `seq` on: about `max_bytes`, but at least one batch.
 
-        Batches that follow on each other and are due at the same time come as one run. Numbers
-        that are not stored are stepped over, so the first run may begin above `seq`. [] when
-        nothing is stored from `seq` on. Raises StorageError if the disk cannot be read.
+        Consecutive batches with the same due time form one run. Missing sequence numbers are
+        skipped, so the first run may begin above `seq`. Returns [] if nothing is stored from `seq`
+        on. Raises StorageError.
         """
         for segment in self._segments_from(seq):
             try:
@@ -166,10 +160,9 @@ class TopicLog:
         return []
 
     def seq_at_time(self, timestamp_ns: int) -> int:
-        """The first message that was stored at or after this time; `next_seq` when there is none.
+        """First message that was stored at or after this time; `next_seq` if there is none.
 
-        Exact to the batch while the clock goes forward; if it was set back, the first message that
-        matches is meant, though later ones may be older.
+        Exact to the batch. If the clock was set back, later messages may have earlier timestamps.
         """
         for segment in self._segments:
             if segment.last_timestamp_ns >= timestamp_ns:
@@ -182,7 +175,8 @@ class TopicLog:
         return self.next_seq
 
     def seq_after(self, seq: int, count: int) -> int:
-        """Where the next `count` messages from `seq` on end, those not yet stored included."""
+        """Sequence number after the next `count` messages from `seq` on, including future
+        messages."""
         for segment in self._segments_from(seq):
             seq = max(seq, segment.first_seq)
             if count <= segment.next_seq - seq:
@@ -192,14 +186,14 @@ class TopicLog:
         return max(seq, self.next_seq) + count
 
     def maybe_segment_from(self, seq: int) -> Segment | None:
-        """The segment that holds the first message stored from `seq` on."""
+        """The segment with the first stored message from `seq` on."""
         return next(self._segments_from(seq), None)
 
     def gaps(self, first: int, end: int) -> list[tuple[int, int]]:
         """The parts of `[first, end)` below `next_seq` that are not stored, in order.
 
-        Nobody will ever finish them: a channel that is created, or moved back, should have them
-        finished for it, or they count as its depth.
+        The caller must mark them as finished for a channel that is created or moved back; otherwise
+        they count as its depth.
         """
         gaps = []
         end = min(end, self.next_seq)
@@ -214,7 +208,8 @@ class TopicLog:
         return gaps
 
     def deferred_batches(self, first: int, end: int) -> Iterator[list[DeferredBatch]]:
-        """The batches of `[first, end)` that have a due time, in order, in lists of bounded length.
+        """Yield the batches of `[first, end)` with a due time, in order, in lists of bounded
+        length.
 
         Each step does a bounded amount of work, and may yield an empty list. Raises StorageError.
         """
@@ -233,13 +228,14 @@ class TopicLog:
     def trim(
         self, is_needed: Callable[[int, int], bool], wall_ns: int, end: int | None = None
     ) -> int:
-        """Deletes the segments that `is_needed(first, end)` denies and retention does not keep.
+        """Delete segments that are neither needed, according to `is_needed(first, end)`, nor
+        retained.
 
-        Any segment but the last may go, also from the middle: one long-deferred
-        message does not retain all later segments. All segments from `end` on are needed. Returns
-        the number of bytes freed.
+        Any segment but the last may be deleted, also from the middle: one long-deferred message
+        does not retain all later segments. All segments from `end` on are needed. Returns the
+        number of bytes freed.
         """
-        if self._is_overdue(wall_ns):
+        if self._needs_roll(wall_ns):
             try:
                 self._roll()
             except OSError as error:
@@ -252,8 +248,9 @@ class TopicLog:
         size, freed = self.byte_size, 0
         try:
             for segment in candidates:
-                if self._is_retained(segment, size - freed, wall_ns):
-                    break  # and so are all later ones
+                size_after = size - freed - segment.end
+                if self._retention.keeps(segment.last_timestamp_ns, size_after, wall_ns):
+                    break  # All later segments are retained, too.
                 if not is_needed(segment.first_seq, segment.next_seq):
                     segment.remove()
                     freed += segment.end
@@ -265,10 +262,10 @@ class TopicLog:
         return freed
 
     def probe(self) -> None:
-        """Tries whether writing works again after it failed, and clears `error` if so.
+        """After a failed write, test whether writing works again; if so, clear `error`.
 
-        The log does not repeat a failed append, and a node that is known to be ill may be sent no
-        more of them: without this it would stay ill.
+        Without it, a node that is known to be unhealthy, and is sent no more messages, would stay
+        unhealthy.
         """
         if self._write_error is None or self._is_closed or self._sync_error is not None:
             return
@@ -281,30 +278,30 @@ class TopicLog:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether there is anything that no fsync has covered."""
-        return bool(self._new_names or self._unsynced_segments())
+        """Whether anything was written that no fsync has covered."""
+        return bool(self._new_file_count or self._unsynced_segments())
 
     @property
     def needs_retry(self) -> bool:
-        """Whether the last sync failed."""
+        """Whether the last fsync failed."""
         return self._sync_error is not None and not self._is_closed
 
     def sync(self) -> None:
-        """Fsyncs here and now; `GroupCommit` does so without blocking. Raises StorageError."""
+        """Fsync and wait for it (`GroupCommit` does not block). Raises StorageError."""
         fsync_now(self)
 
     def begin_sync(self) -> LogFsync:
-        """The fsyncs that make all that is stored now safe; one at a time. Raises StorageError."""
+        """Start an fsync of everything stored so far; one at a time. Raises StorageError."""
         assert not self._is_syncing
         if self._is_closed:
-            raise self._refusal()
-        folders = [self._folder, self._folder.rpartition("/")[0]] if self._new_names else []
+            raise self._not_writable_error()
+        folders = [self._folder, self._folder.rpartition("/")[0]] if self._new_file_count else []
         job = LogFsync(
             self._pool.files,
             self._folder,
             self._unsynced_segments(),
             folders,
-            new_names=self._new_names,
+            new_file_count=self._new_file_count,
             next_seq=self.next_seq,
             is_rewrite=self._must_rewrite,
         )
@@ -326,17 +323,18 @@ class TopicLog:
             self.sync_requested_seq = self.synced_seq
             return
         self._sync_error = None
-        self._new_names -= job.new_names
+        self._new_file_count -= job.new_file_count
         self.synced_seq = job.next_seq
         for segment, end in job.parts:
             segment.synced_end = end
-            # It may have grown, and been left for a new one, while the fsync ran.
+            # The segment may have grown while the fsync ran.
             if segment.is_synced:
-                self._spare_reading(segment)
+                self._write_checkpoint(segment)
 
     def close(self) -> None:
-        """Syncs, and leaves the log so that the next start need not read it. Raises StorageError if
-        that fails; closed it is all the same. No sync may be under way."""
+        """Sync and close the log, and write its index file, so that the next start need not read
+        it. If it raises StorageError, the log is closed nevertheless. No sync may be in
+        progress."""
         if self._is_closed:
             return
         assert not self._is_syncing
@@ -344,21 +342,21 @@ class TopicLog:
             if self.needs_sync:
                 self.sync()
             if self._active is not None:
-                self._settle(self._active)
+                self._finalize(self._active)
         finally:
             self.discard()
 
     def discard(self) -> None:
-        """Closes the files and leaves everything as it is."""
+        """Close the files without syncing."""
         self._is_closed = True
         self._writable = None
         for segment in self._segments:
             segment.handle.close()
 
-    # Inside
+    # Internals
 
     def _segments_from(self, seq: int) -> Iterator[Segment]:
-        """The segments that hold messages from `seq` on."""
+        """The segments with messages from `seq` on."""
         if seq >= self.next_seq:
             return iter(())
         at = bisect_right(self._segments, seq, key=_first_seq)
@@ -367,19 +365,19 @@ class TopicLog:
         return islice(self._segments, at, None)
 
     def _make_writable(self, size: int) -> Segment:
-        """The segment that the next `size` bytes of frames go to, once what stood in the way of
-        them is dealt with. Raises StorageError or OSError if it cannot be."""
+        """Return the segment for the next `size` bytes of frames, after clearing earlier errors.
+        Raises StorageError or OSError."""
         if self._is_closed or self._sync_error is not None:
-            raise self._refusal()
+            raise self._not_writable_error()
         self._writable = segment = self._segment_with_room(size)
-        self._write_error = None  # of which the write that comes now will tell, if it is still so
+        self._write_error = None  # The next write sets it again if it fails.
         return segment
 
     def _segment_with_room(self, size: int) -> Segment:
-        """The segment that the next `size` bytes of frames go to; may be a new one."""
+        """Return the segment for the next `size` bytes of frames; it may be a new one."""
         active = self._active
         if active is not None and active.is_broken:
-            active.cut_rest()
+            active.truncate_to_end()
         if active is None or active.is_broken or (active.end and active.end + size > self._roll_at):
             active = self._roll()
         return active
@@ -387,69 +385,59 @@ class TopicLog:
     def _roll(self) -> Segment:
         segment = Segment(self._pool, self._folder, self.next_seq)
         segment.handle.create()
-        self._new_names += 1
+        self._new_file_count += 1
         full, self._active = self._active, segment
         self._writable = None
         self._segments.append(segment)
         if full is not None and full.is_synced:
-            self._settle(full)
+            self._finalize(full)
         return segment
 
-    def _spare_reading(self, segment: Segment) -> None:
-        """Sees to it that the next start need not read a segment that is complete, nor much of the
-        one that still grows."""
+    def _write_checkpoint(self, segment: Segment) -> None:
+        """Write the index file of a complete segment, and from time to time that of the active
+        one, to limit the scan at the next start."""
         if segment is not self._active:
-            self._settle(segment)
+            self._finalize(segment)
         elif segment.end - segment.indexed_end >= CHECKPOINT_SPACING_BYTES:
             with contextlib.suppress(OSError):
                 segment.write_index()
 
-    def _settle(self, segment: Segment) -> None:
+    def _finalize(self, segment: Segment) -> None:
         # The index file is a cache: without one, the next start reads the segment.
         with contextlib.suppress(OSError):
             if segment.indexed_end < segment.end and not segment.is_removed:
-                segment.settle()
+                segment.finalize()
 
     def _unsynced_segments(self) -> list[Segment]:
         return [segment for segment in self._segments if not segment.is_synced]
 
-    def _is_retained(self, segment: Segment, log_size: int, wall_ns: int) -> bool:
-        time_ns, size_bytes = self._retention
-        if time_ns is None and size_bytes is None:
-            return False
-        is_young = time_ns is None or segment.last_timestamp_ns + time_ns > wall_ns
-        is_within = size_bytes is None or log_size - segment.end < size_bytes
-        return is_young and is_within
+    def _needs_roll(self, wall_ns: int) -> bool:
+        """Whether retention by time requires a new segment."""
+        active = self._active
+        return (
+            active is not None
+            and active.end > 0
+            and self._retention.is_segment_complete(active.first_timestamp_ns, wall_ns)
+        )
 
-    def _is_overdue(self, wall_ns: int) -> bool:
-        """Whether the last segment has been appended to for so long that it keeps what it began
-        with for longer than was asked for."""
-        active, time_ns = self._active, self._retention.time_ns
-        if active is None or not active.end or time_ns is None:
-            return False
-        share_ns = max(time_ns // _ROLL_SHARE, _ROLL_TIME_MIN_NS)
-        return active.first_timestamp_ns + share_ns <= wall_ns
-
-    def _roll_position(self) -> int:
-        """The size at which a new segment is begun."""
-        size_max, kept = self._settings.max_bytes_per_file, self._retention.size_bytes
-        if kept is not None:
-            size_max = min(size_max, max(kept // _ROLL_SHARE, _ROLL_BYTES_MIN))
-        return size_max - HEADER_BYTES
+    def _roll_size(self) -> int:
+        """Segment size, without the next header, at which a new segment is started."""
+        max_bytes = self._settings.max_bytes_per_file
+        return self._retention.limit_segment_bytes(max_bytes) - HEADER_BYTES
 
     def collect_damage(self, segment: Segment) -> None:
-        """Takes over what a segment came across."""
+        """Move the damage that a segment has recorded to `damage`."""
         if segment.damage:
             self.damage += segment.damage
             segment.damage.clear()
 
-    def _write_failed(self, error: OSError) -> StorageError:
+    def _record_write_error(self, error: OSError) -> StorageError:
         failure = storage_error("write to", self._folder, error)
         self._write_error = str(failure)
         self._writable = None
         return failure
 
-    def _refusal(self) -> StorageError:
+    def _not_writable_error(self) -> StorageError:
         if self._is_closed:
             return LogClosedError(f"{self._folder} is closed")
         assert self._sync_error is not None

@@ -26,7 +26,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from penstock.common.errors import StorageError
-from penstock.storage.batch import BadBytes, Batch, ScanBuffer, scan_batches
+from penstock.storage.batch import BadBytes, BatchHeader, ScanBuffer, scan_batches
 from penstock.storage.cursors import Cursors
 from penstock.storage.files import FilePool, Files, append_and_sync
 from penstock.storage.fsync import FsyncTarget, fsync_in_parallel
@@ -46,7 +46,7 @@ from penstock.storage.topic_log import TopicLog
 __all__ = [
     "SKIPPED_SEQS",
     "LastShutdown",
-    "Loaded",
+    "LoadedSegments",
     "TopicStore",
     "close_stores",
     "create_store",
@@ -68,7 +68,7 @@ class LastShutdown(Enum):
     POWER_LOSS = auto()  # what was not synced may be lost
 
 
-class Loaded(NamedTuple):
+class LoadedSegments(NamedTuple):
     """The segments of a topic, in order and without empty ones."""
 
     segments: list[Segment]
@@ -86,19 +86,19 @@ class TopicStore:
         self.log = log
         self.cursors = cursors
         self.is_closed = False
-        self.is_safe = True
+        self.is_fully_synced = True
         """Whether, once closed, all of it was brought to disk."""
 
     def close(self) -> None:
         """Closes both, so that the next start reads no message. Raises StorageError if one could
         not be brought to disk; both are closed then too."""
         self.is_closed = True
-        self.is_safe = False
+        self.is_fully_synced = False
         try:
             self.cursors.close()
         finally:
             self.log.close()
-        self.is_safe = True
+        self.is_fully_synced = True
 
     def discard(self) -> None:
         """Closes both and leaves everything as it is: for a topic that is to be removed."""
@@ -141,7 +141,7 @@ def _try_to_sync(stores: Sequence[TopicStore]) -> None:
 def create_store(pool: FilePool, folder: str, settings: LogSettings, next_seq: int) -> TopicStore:
     """Begins a topic in an empty folder, whose first message gets the number `next_seq`."""
     cursors = Cursors(pool, folder)
-    cursors.begin(next_seq)
+    cursors.create_journal(next_seq)
     return TopicStore(TopicLog(pool, folder, settings, [], next_seq), cursors)
 
 
@@ -162,10 +162,10 @@ def load_store(
     journal_issues = cursors.load(is_synced=last_shutdown is LastShutdown.CLEAN)
     issues = loaded.issues + journal_issues
     if not cursors.has_journal:
-        issues += _begin_again(folder, cursors, loaded, new_seq, lost_power=lost_power)
+        issues += _create_missing_journal(folder, cursors, loaded, new_seq, lost_power=lost_power)
     next_seq = max(loaded.next_seq, cursors.next_unused_seq)
     if lost_power or loaded.is_tail_lost:
-        issues += _skip_numbers(folder, cursors, next_seq, new_seq)
+        issues += _skip_seqs(folder, cursors, next_seq, new_seq)
         next_seq = cursors.next_unused_seq
     stored_end = loaded.segments[-1].next_seq if loaded.segments else 0
     if next_seq > max(stored_end, cursors.next_unused_seq):
@@ -181,20 +181,20 @@ def load_store(
     return TopicStore(log, cursors), issues
 
 
-def _begin_again(
-    folder: str, cursors: Cursors, loaded: Loaded, new_seq: int, *, lost_power: bool
+def _create_missing_journal(
+    folder: str, cursors: Cursors, loaded: LoadedSegments, new_seq: int, *, lost_power: bool
 ) -> list[Issue]:
     """Without a journal the topic was being created, or something took the journal away."""
     if not loaded.segments:
-        # After a power loss, `_skip_numbers` is next.
-        cursors.begin(max(loaded.next_seq, new_seq))
+        # After a power loss, `_skip_seqs` is next.
+        cursors.create_journal(max(loaded.next_seq, new_seq))
         return []
-    cursors.begin(loaded.segments[0].first_seq)
+    cursors.create_journal(loaded.segments[0].first_seq)
     problem = "the journal of the channels is missing; all messages are kept for new channels"
     return [Issue(folder, problem, is_damage=not lost_power)]
 
 
-def _skip_numbers(folder: str, cursors: Cursors, first: int, new_seq: int) -> list[Issue]:
+def _skip_seqs(folder: str, cursors: Cursors, first: int, new_seq: int) -> list[Issue]:
     end = max(first + SKIPPED_SEQS, new_seq)
     cursors.reserve_below(end)
     cursors.sync()
@@ -208,24 +208,24 @@ def initial_seq(wall_ns: int) -> int:
     return wall_ns // 1000
 
 
-def load_segments(pool: FilePool, folder: str) -> Loaded:
+def load_segments(pool: FilePool, folder: str) -> LoadedSegments:
     """Loads what is in a topic's folder; raises OSError if it cannot be read or put right."""
-    seqs = _clear_up(pool.files, folder)
+    seqs = _remove_unfinished_files(pool.files, folder)
     segments: list[Segment] = []
     issues: list[Issue] = []
     next_seq = 0
     is_tail_lost = False
     for first_seq, limit_seq in zip_longest(seqs, seqs[1:]):
-        recovery = _Recovery(pool, folder, first_seq, limit_seq)
+        recovery = _SegmentRecovery(pool, folder, first_seq, limit_seq)
         recovery.run()
-        segments += _without_empty([recovery.segment, *recovery.split_off])
+        segments += _remove_empty([recovery.segment, *recovery.split_off])
         issues += recovery.issues
         next_seq = max(next_seq, first_seq, recovery.next_seq)
         is_tail_lost = recovery.is_tail_lost
-    return Loaded(segments, issues, next_seq, is_tail_lost)
+    return LoadedSegments(segments, issues, next_seq, is_tail_lost)
 
 
-def _clear_up(files: Files, folder: str) -> list[int]:
+def _remove_unfinished_files(files: Files, folder: str) -> list[int]:
     """Removes what was never finished; returns the segments' first sequence numbers, in order."""
     names = files.names(folder)
     seqs = [seq for name in names if (seq := maybe_segment_seq(name)) is not None]
@@ -237,14 +237,14 @@ def _clear_up(files: Files, folder: str) -> list[int]:
     return seqs
 
 
-def _without_empty(segments: list[Segment]) -> list[Segment]:
+def _remove_empty(segments: list[Segment]) -> list[Segment]:
     for segment in segments:
         if segment.end == 0:
             segment.remove()
     return [segment for segment in segments if segment.end]
 
 
-class _Recovery:
+class _SegmentRecovery:
     """The loading of one segment, and of those that it may have to be split into."""
 
     def __init__(self, pool: FilePool, folder: str, first_seq: int, limit_seq: int | None) -> None:
@@ -257,7 +257,7 @@ class _Recovery:
         self._folder = folder
         self._limit_seq = limit_seq
         self._bad: list[tuple[BadBytes, int]] = []
-        self._strays: list[list[Batch]] = []
+        self._detached: list[list[BatchHeader]] = []
 
     def run(self) -> None:
         segment = self.segment
@@ -267,72 +267,75 @@ class _Recovery:
             segment.restore(checkpoint)
             self.next_seq = segment.next_seq
         if segment.end < size:
-            self._sort(size)
-            self._put_right()
+            self._classify_batches(size)
+            self._repair()
         if checkpoint is not None and checkpoint.end > size:
             self._report_missing(size, checkpoint)
 
-    def _sort(self, size: int) -> None:
+    def _classify_batches(self, size: int) -> None:
         """Tells what belongs to the segment, what has to leave it, and what is no batch."""
         for found in scan_batches(self.segment.handle.open(), self.segment.end, size):
             if isinstance(found, BadBytes):
-                self._set_aside(found)
-            elif found.batch.first_seq < self.next_seq:
+                self._reject(found)
+            elif found.header.first_seq < self.next_seq:
                 reason = "a batch repeats message numbers"
-                self._set_aside(BadBytes.of(found.batch, reason, is_leftover=False))
-            elif self._limit_seq is not None and found.batch.first_seq >= self._limit_seq:
-                # A write that was reported as failed, or a stretch that was already split off.
+                self._reject(BadBytes.from_batch(found.header, reason, is_leftover=False))
+            elif self._limit_seq is not None and found.header.first_seq >= self._limit_seq:
+                # A write that was reported as failed, or a batches that was already split off.
                 reason = "a batch has message numbers of the next segment"
-                self._set_aside(BadBytes.of(found.batch, reason, is_leftover=True))
+                self._reject(BadBytes.from_batch(found.header, reason, is_leftover=True))
             else:
-                self._accept(found.batch)
+                self._accept(found.header)
 
-    def _set_aside(self, bad: BadBytes) -> None:
+    def _reject(self, bad: BadBytes) -> None:
         self._bad.append((bad, self.next_seq))
         if bad.batch is not None and not bad.is_leftover:
             self.next_seq = max(self.next_seq, bad.batch.next_seq)
         self.is_tail_lost = bad.batch is None and not bad.is_leftover
 
-    def _accept(self, batch: Batch) -> None:
-        segment, strays = self.segment, self._strays
+    def _accept(self, batch: BatchHeader) -> None:
+        segment, detached = self.segment, self._detached
         if batch.position == segment.end and batch.first_seq == segment.next_seq:
-            segment.take(batch)
-        elif strays and (strays[-1][-1].end, self.next_seq) == (batch.position, batch.first_seq):
-            strays[-1].append(batch)
+            segment.add_scanned(batch)
+        elif detached and (detached[-1][-1].end, self.next_seq) == (
+            batch.position,
+            batch.first_seq,
+        ):
+            detached[-1].append(batch)
         else:
-            strays.append([batch])
+            detached.append([batch])
         self.next_seq = batch.next_seq
         self.is_tail_lost = False
 
-    def _put_right(self) -> None:
+    def _repair(self) -> None:
         damaged = [bad for bad, _ in self._bad if not bad.is_leftover]
         if damaged:
-            self._keep_aside(damaged)
+            self._save_damaged_bytes(damaged)
         # From the last to the first: a segment that is there always ends the one before it.
-        for stretch in reversed(self._strays):
-            self.split_off.insert(0, self._split_off(stretch))
+        for batches in reversed(self._detached):
+            self.split_off.insert(0, self._split_off(batches))
         if self.split_off and self.split_off[0].first_seq == self.segment.first_seq:
             # What stood before it was no batch: it has the segment's name, and its place.
             self.segment.handle.close()
             self.segment = self.split_off.pop(0)
-        elif self._bad or self._strays:
+        elif self._bad or self._detached:
             self.segment.handle.open().truncate(self.segment.end)
         self.issues += [self._to_issue(bad, seq) for bad, seq in self._bad]
 
-    def _keep_aside(self, damaged: list[BadBytes]) -> None:
+    def _save_damaged_bytes(self, damaged: list[BadBytes]) -> None:
         file = self.segment.handle.open()
         pieces = [file.read(bad.position, bad.end - bad.position) for bad in damaged]
         append_and_sync(self._pool.files, self.segment.handle.path + BAD_SUFFIX, pieces)
         self._pool.files.sync_folder(self._folder)
 
-    def _split_off(self, stretch: list[Batch]) -> Segment:
-        segment = Segment(self._pool, self._folder, stretch[0].first_seq)
+    def _split_off(self, batches: list[BatchHeader]) -> Segment:
+        segment = Segment(self._pool, self._folder, batches[0].first_seq)
         path = segment.handle.path
         segment.handle.path = path + NEW_SUFFIX
         segment.handle.create()
-        buffer = ScanBuffer(self.segment.handle.open(), stretch[-1].end)
-        for batch in stretch:
-            frames = buffer.frames_of(batch)
+        buffer = ScanBuffer(self.segment.handle.open(), batches[-1].end)
+        for batch in batches:
+            frames = buffer.read_frames(batch)
             segment.append(frames, batch.message_count, batch.timestamp_ns, batch.due_ns)
         segment.handle.open().sync()
         segment.synced_end = segment.end
@@ -345,7 +348,7 @@ class _Recovery:
         path = self.segment.handle.path
         if bad.is_leftover:
             return replace(bad.to_issue(path), problem=f"{bad.reason}; cut off")
-        after = (stretch[0] for stretch in self._strays if stretch[0].position >= bad.end)
+        after = (batches[0] for batches in self._detached if batches[0].position >= bad.end)
         following = next(after, None)
         end_seq = following.first_seq if following else self._limit_seq
         if end_seq is None and bad.batch is not None:
