@@ -261,8 +261,8 @@ class TestRedelivery:
     def test_attempts_wrap_as_the_wire_has_16_bits_for_them(self, host: Host) -> None:
         consumer = host.consumer()
         host.publish("t", "a")
-        frames = consumer.channel._backlog.take(1)
-        consumer.channel._backlog.put_back([wire.with_attempts(frames[0], 65534)])
+        frames = consumer.channel._queue.take(1)
+        consumer.channel._queue.requeue([wire.with_attempts(frames[0], 65534)])
         consumer.rdy(1)
         consumer.req("a")
         consumer.req("a")

@@ -1,15 +1,15 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.deferred import CALLED_AT_ONCE_MAX, Deferred, DeferredRun
+from penstock.broker.deferred import MARKED_AT_ONCE_MAX, Deferred, DeferredRun
 
 
 def due_runs(deferred: Deferred, wall_ns: int) -> list[DeferredRun]:
     runs = []
-    deferred.call(wall_ns)
-    while deferred.called_count:
-        runs.append(deferred.called())
-        deferred.pop()
+    deferred.mark_due(wall_ns)
+    while deferred.due_count:
+        runs.append(deferred.first_due())
+        deferred.pop_due()
     return runs
 
 
@@ -47,27 +47,27 @@ def test_runs_come_out_by_due_time_and_equal_times_as_they_came() -> None:
 def test_a_run_that_was_called_is_deferred_no_longer_and_stays_until_it_is_taken_out() -> None:
     deferred = Deferred(frames_max=None)
     deferred.add(100, 7, [b"a", b"b"])
-    deferred.call(100)
+    deferred.mark_due(100)
 
-    assert deferred.called() == deferred.called()
-    assert (0, 2) == (len(deferred), deferred.called_count)
+    assert deferred.first_due() == deferred.first_due()
+    assert (0, 2) == (len(deferred), deferred.due_count)
     assert deferred.next_due_ns() is None
     assert not deferred.remove(7)
-    assert not deferred.hasten(7)
-    assert [b"a"] == deferred.first_called(1)[0].frames
-    deferred.pop()
-    assert (0, 0) == (len(deferred), deferred.called_count)
+    assert not deferred.set_due_now(7)
+    assert [b"a"] == deferred.peek_due(1)[0].frames
+    deferred.pop_due()
+    assert (0, 0) == (len(deferred), deferred.due_count)
 
 
 def test_runs_that_are_put_off_wait_to_be_called_again() -> None:
     deferred = Deferred(frames_max=None)
     for first_seq in range(3):
         deferred.add(100, first_seq, [b"x"])
-    deferred.call(100)
-    deferred.pop()
-    deferred.put_off()
+    deferred.mark_due(100)
+    deferred.pop_due()
+    deferred.unmark_due()
 
-    assert (2, 0) == (len(deferred), deferred.called_count)
+    assert (2, 0) == (len(deferred), deferred.due_count)
     assert 100 == deferred.next_due_ns()
     assert [1, 2] == [run.first_seq for run in due_runs(deferred, 100)]
 
@@ -97,13 +97,13 @@ def test_the_limit_is_one_of_bytes_too() -> None:
 
 def test_a_bounded_number_of_runs_is_called_at_once() -> None:
     deferred = Deferred(frames_max=None)
-    deferred.add_stored([(100, seq, 1) for seq in range(CALLED_AT_ONCE_MAX + 1)])
-    deferred.call(100)
+    deferred.add_stored([(100, seq, 1) for seq in range(MARKED_AT_ONCE_MAX + 1)])
+    deferred.mark_due(100)
 
-    assert (1, CALLED_AT_ONCE_MAX) == (len(deferred), deferred.called_count)
+    assert (1, MARKED_AT_ONCE_MAX) == (len(deferred), deferred.due_count)
     assert 100 == deferred.next_due_ns()
-    deferred.call(100)
-    assert (0, CALLED_AT_ONCE_MAX + 1) == (len(deferred), deferred.called_count)
+    deferred.mark_due(100)
+    assert (0, MARKED_AT_ONCE_MAX + 1) == (len(deferred), deferred.due_count)
 
 
 def test_runs_in_the_log_may_be_added_many_at_once() -> None:
@@ -131,10 +131,10 @@ def test_clear_forgets_everything_and_makes_room() -> None:
     deferred = Deferred(frames_max=1)
     deferred.add(100, 0, [b"a"])
     deferred.add(99, 1, [b"b"])
-    deferred.call(99)
+    deferred.mark_due(99)
     deferred.clear()
 
-    assert (0, 0) == (len(deferred), deferred.called_count)
+    assert (0, 0) == (len(deferred), deferred.due_count)
     assert deferred.next_due_ns() is None
     deferred.add(100, 2, [b"c"])
     assert [[b"c"]] == [run.frames for run in due_runs(deferred, 100)]

@@ -6,8 +6,7 @@ import pytest
 from tests.broker.fakes import damage
 from tests.broker.frames import WALL_NS, attempts_of, bodies_of, frames_of, ids_of
 
-from penstock.broker.log_queue import HELD_BYTES_MAX, LogBacklog
-from penstock.broker.memory_queue import Backlog
+from penstock.broker.log_queue import HELD_BYTES_MAX, LogQueue
 from penstock.common.errors import StorageError
 from penstock.protocol import frames as wire
 from penstock.storage import READ_BYTES, DataPath, LogSettings, Run, TopicStore
@@ -18,7 +17,7 @@ MIB = 1 << 20
 
 
 class Journal:
-    """A topic's log and cursors on files in memory, and what a backlog asks for."""
+    """A topic's log and cursors on files in memory, and what a queue asks for."""
 
     def __init__(self, log_settings: LogSettings | None = None) -> None:
         self.files = MemoryFiles()
@@ -44,8 +43,8 @@ class Journal:
         self.store.log.append(frames, WALL_NS, due_ns)
         return first_seq, frames
 
-    def backlog(self, released_seq: int, window_max: int = 10_000) -> LogBacklog:
-        return LogBacklog(
+    def queue(self, released_seq: int, window_max: int = 10_000) -> LogQueue:
+        return LogQueue(
             "c",
             self.store.log,
             self.store.cursors,
@@ -56,9 +55,9 @@ class Journal:
             lambda: WALL_NS,
         )
 
-    def publish(self, backlog: LogBacklog, *bodies: str, due_ns: int = 0, wanted: int = 0) -> None:
+    def publish(self, queue: LogQueue, *bodies: str, due_ns: int = 0, wanted: int = 0) -> None:
         first_seq, frames = self.append(*bodies, due_ns=due_ns)
-        backlog.offer(first_seq, frames, due_ns, wanted)
+        queue.enqueue(first_seq, frames, due_ns, wanted)
 
     def tell_progress(self) -> None:
         self.progress_told += 1
@@ -78,10 +77,10 @@ def number_of(body: str) -> int:
     return int(word) if word.isdigit() else -1
 
 
-def take_all(backlog: Backlog) -> list[bytes]:
+def take_all(queue: LogQueue) -> list[bytes]:
     taken: list[bytes] = []
-    while backlog.load():
-        taken += backlog.take(3)
+    while queue.load():
+        taken += queue.take(3)
     return taken
 
 
@@ -91,95 +90,95 @@ class TestOnTheLog:
         return Journal()
 
     def test_at_the_tail_the_window_is_fed_by_what_is_published(self, journal: Journal) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq)
-        journal.publish(backlog, *"ab")
+        queue = journal.queue(journal.store.log.next_seq)
+        journal.publish(queue, *"ab")
 
-        assert (2, 0) == (backlog.depth, backlog.log_depth)
-        assert ["a", "b"] == bodies_of(backlog.take(10))
+        assert (2, 0) == (queue.depth, queue.log_depth)
+        assert ["a", "b"] == bodies_of(queue.take(10))
 
     @pytest.mark.parametrize("window_max", [0, 1, 2, 3, 4, 100])
     @pytest.mark.parametrize("wanted", [0, 2])
     def test_beyond_the_window_it_is_read_back_in_order(
         self, journal: Journal, window_max: int, wanted: int
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max)
+        queue = journal.queue(journal.store.log.next_seq, window_max)
         for batch in ("abc", "d", "efg"):
-            journal.publish(backlog, *batch, wanted=wanted)
+            journal.publish(queue, *batch, wanted=wanted)
         in_memory = min(7, max(window_max, wanted))
-        assert (7, 7 - in_memory) == (backlog.depth, backlog.log_depth)
+        assert (7, 7 - in_memory) == (queue.depth, queue.log_depth)
 
-        assert [*"abcdefg"] == bodies_of(take_all(backlog))
-        assert (0, 0) == (backlog.depth, backlog.log_depth)
+        assert [*"abcdefg"] == bodies_of(take_all(queue))
+        assert (0, 0) == (queue.depth, queue.log_depth)
 
     @pytest.mark.parametrize("window_max", [0, 1, 3])
     def test_it_catches_up_and_is_fed_by_publishes_again(
         self, journal: Journal, window_max: int
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max)
-        journal.publish(backlog, *"abcde")
-        first = take_all(backlog)
-        journal.publish(backlog, "f", wanted=1)
+        queue = journal.queue(journal.store.log.next_seq, window_max)
+        journal.publish(queue, *"abcde")
+        first = take_all(queue)
+        journal.publish(queue, "f", wanted=1)
 
-        assert (1, 0) == (backlog.depth, backlog.log_depth)
-        assert [*"abcdef"] == bodies_of(first + take_all(backlog))
+        assert (1, 0) == (queue.depth, queue.log_depth)
+        assert [*"abcdef"] == bodies_of(first + take_all(queue))
 
     def test_reading_back_takes_a_bounded_piece_into_memory(self, journal: Journal) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=10)
+        queue = journal.queue(journal.store.log.next_seq, window_max=10)
         for _ in range(50):
-            journal.publish(backlog, *["x" * 1000] * 50)
-        backlog.take(10)
-        assert backlog.load()
+            journal.publish(queue, *["x" * 1000] * 50)
+        queue.take(10)
+        assert queue.load()
 
-        in_memory = backlog.depth - backlog.log_depth
+        in_memory = queue.depth - queue.log_depth
         assert 0 < in_memory * 1034 <= READ_BYTES + 50 * 1034
 
     def test_large_messages_fill_the_window_by_their_bytes(self, journal: Journal) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq)
+        queue = journal.queue(journal.store.log.next_seq)
         for number in range(50):
-            journal.publish(backlog, f"{number} " + "x" * MIB)
-        in_memory = backlog.depth - backlog.log_depth
+            journal.publish(queue, f"{number} " + "x" * MIB)
+        in_memory = queue.depth - queue.log_depth
         assert in_memory * MIB <= HELD_BYTES_MAX < (in_memory + 1) * (MIB + 40)
 
-        numbers = [body.split()[0] for body in bodies_of(take_all(backlog))]
+        numbers = [body.split()[0] for body in bodies_of(take_all(queue))]
         assert [str(number) for number in range(50)] == numbers
-        journal.publish(backlog, "at the tail again")
-        assert (1, 0) == (backlog.depth, backlog.log_depth)
+        journal.publish(queue, "at the tail again")
+        assert (1, 0) == (queue.depth, queue.log_depth)
 
     def test_large_messages_that_are_not_due_wait_in_the_log(self, journal: Journal) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq)
+        queue = journal.queue(journal.store.log.next_seq)
         for _ in range(50):
-            journal.publish(backlog, "x" * MIB, due_ns=WALL_NS + 1)
-        held = [run for run in backlog._deferred.first(50) if run.frames is not None]
+            journal.publish(queue, "x" * MIB, due_ns=WALL_NS + 1)
+        held = [run for run in queue._deferred.peek(50) if run.frames is not None]
 
         assert HELD_BYTES_MAX // (MIB + 34) == len(held)
-        backlog.recall_due(WALL_NS + 1)
-        assert 50 == len(take_all(backlog))
+        queue.enqueue_due(WALL_NS + 1)
+        assert 50 == len(take_all(queue))
 
     def test_of_large_messages_that_come_due_together_a_bounded_part_is_in_memory(
         self, journal: Journal
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq)
+        queue = journal.queue(journal.store.log.next_seq)
         bodies = [f"{number} " + "x" * MIB for number in range(100)]
         for body in bodies:
-            journal.publish(backlog, body, due_ns=WALL_NS + 1)
-        backlog.recall_due(WALL_NS + 1)
-        journal.publish(backlog, "published after them")
-        assert (101, 0) == (backlog.depth, backlog.deferred_count)
-        assert backlog.next_due_ns() is None
+            journal.publish(queue, body, due_ns=WALL_NS + 1)
+        queue.enqueue_due(WALL_NS + 1)
+        journal.publish(queue, "published after them")
+        assert (101, 0) == (queue.depth, queue.deferred_count)
+        assert queue.next_due_ns() is None
 
         taken: list[bytes] = []
-        while backlog.load():
-            assert backlog._due.size_bytes < HELD_BYTES_MAX + MIB + 100
-            taken += backlog.take(3)
+        while queue.load():
+            assert queue._due.size_bytes < HELD_BYTES_MAX + MIB + 100
+            taken += queue.take(3)
         assert ["published after them", *bodies] == sorted(bodies_of(taken), key=number_of)
-        assert (0, 0) == (backlog.depth, backlog.deferred_count)
+        assert (0, 0) == (queue.depth, queue.deferred_count)
 
     def test_of_what_was_deferred_one_by_one_no_more_is_read_back_than_that(
         self, journal: Journal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        queue = journal.queue(journal.store.log.next_seq, window_max=0)
         for _ in range(200):
-            journal.publish(backlog, "a", due_ns=WALL_NS + 1)
+            journal.publish(queue, "a", due_ns=WALL_NS + 1)
         read, read_counts = journal.store.log.read, list[int]()
 
         def counted(seq: int, max_bytes: int = READ_BYTES) -> list[Run]:
@@ -188,188 +187,188 @@ class TestOnTheLog:
             return runs
 
         monkeypatch.setattr(journal.store.log, "read", counted)
-        backlog.recall_due(WALL_NS + 1)
+        queue.enqueue_due(WALL_NS + 1)
 
-        assert 200 == len(take_all(backlog))
+        assert 200 == len(take_all(queue))
         assert [1] * 199 == read_counts[1:]
 
     @pytest.mark.parametrize("window_max", [0, 1, 3, 100])
     def test_however_many_are_put_back_what_has_come_due_gets_its_turn_and_so_does_the_log(
         self, journal: Journal, window_max: int
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max)
-        journal.publish(backlog, *["again"] * 5)
-        taken = take_all(backlog)
+        queue = journal.queue(journal.store.log.next_seq, window_max)
+        journal.publish(queue, *["again"] * 5)
+        taken = take_all(queue)
         for body in "abcde":
-            journal.publish(backlog, body, due_ns=WALL_NS + 1)
-        backlog.put_back(taken)
-        backlog.recall_due(WALL_NS + 1)
-        journal.publish(backlog, "published after them")
+            journal.publish(queue, body, due_ns=WALL_NS + 1)
+        queue.requeue(taken)
+        queue.enqueue_due(WALL_NS + 1)
+        journal.publish(queue, "published after them")
         seen: list[str] = []
         while len(seen) < 150:
-            backlog.load()
-            frames = backlog.take(1)
+            queue.load()
+            frames = queue.take(1)
             seen += bodies_of(frames)
-            backlog.put_back(frames)
+            queue.requeue(frames)
 
         assert {"again", *"abcde", "published after them"} == {*seen}
 
     def test_beside_what_was_put_back_no_more_than_a_piece_is_in_memory(
         self, journal: Journal
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        queue = journal.queue(journal.store.log.next_seq, window_max=0)
         for _ in range(20):
-            journal.publish(backlog, "x" * READ_BYTES)
-        backlog.load()
-        backlog.put_back(backlog.take(1))
+            journal.publish(queue, "x" * READ_BYTES)
+        queue.load()
+        queue.requeue(queue.take(1))
         for _ in range(3):
-            backlog.load()
+            queue.load()
 
-        assert 1 + 1 == backlog.depth - backlog.log_depth
+        assert 1 + 1 == queue.depth - queue.log_depth
 
     def test_however_many_are_put_back_time_and_again_the_log_gets_its_turn(
         self, journal: Journal
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=300)
-        journal.publish(backlog, *["again"] * 300)
-        journal.publish(backlog, "in the log")
+        queue = journal.queue(journal.store.log.next_seq, window_max=300)
+        journal.publish(queue, *["again"] * 300)
+        journal.publish(queue, "in the log")
         taken: set[str] = set()
         for _ in range(2 * 301):
-            backlog.load()
-            frames = backlog.take(1)
+            queue.load()
+            frames = queue.take(1)
             taken |= {*bodies_of(frames)}
-            backlog.put_back(frames)
+            queue.requeue(frames)
 
         assert {"again", "in the log"} == taken
 
     def test_a_batch_that_is_larger_than_a_piece_is_read_all_the_same(
         self, journal: Journal
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
-        journal.publish(backlog, "x" * (2 * READ_BYTES), "a")
-        journal.publish(backlog, "b")
+        queue = journal.queue(journal.store.log.next_seq, window_max=0)
+        journal.publish(queue, "x" * (2 * READ_BYTES), "a")
+        journal.publish(queue, "b")
 
-        assert 3 == len(take_all(backlog))
+        assert 3 == len(take_all(queue))
 
     def test_it_does_not_read_what_the_topic_still_holds(self, journal: Journal) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
-        journal.publish(backlog, *"ab")
+        queue = journal.queue(journal.store.log.next_seq, window_max=0)
+        journal.publish(queue, *"ab")
         journal.append(*"cd")
-        assert [*"ab"] == bodies_of(take_all(backlog))
+        assert [*"ab"] == bodies_of(take_all(queue))
 
-        backlog.release([], journal.store.log.next_seq)
-        assert [*"cd"] == bodies_of(take_all(backlog))
+        queue.enqueue_released([], journal.store.log.next_seq)
+        assert [*"cd"] == bodies_of(take_all(queue))
 
     def test_a_deferred_message_is_set_apart_when_it_is_published(self, journal: Journal) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
-        journal.publish(backlog, "a")
-        journal.publish(backlog, "later", due_ns=WALL_NS + 5)
-        journal.publish(backlog, "b")
+        queue = journal.queue(journal.store.log.next_seq, window_max=0)
+        journal.publish(queue, "a")
+        journal.publish(queue, "later", due_ns=WALL_NS + 5)
+        journal.publish(queue, "b")
 
-        assert (2, 1) == (backlog.depth, backlog.deferred_count)
-        assert [*"ab"] == bodies_of([each.frame for each in backlog.peek(9)])
-        assert [*"ab"] == bodies_of(take_all(backlog))
+        assert (2, 1) == (queue.depth, queue.deferred_count)
+        assert [*"ab"] == bodies_of([each.frame for each in queue.peek(9)])
+        assert [*"ab"] == bodies_of(take_all(queue))
         assert [WALL_NS + 5] == journal.due_asked
-        assert (0, 1) == (backlog.depth, backlog.deferred_count)
-        backlog.recall_due(WALL_NS + 5)
-        assert ["later"] == bodies_of(take_all(backlog))
+        assert (0, 1) == (queue.depth, queue.deferred_count)
+        queue.enqueue_due(WALL_NS + 5)
+        assert ["later"] == bodies_of(take_all(queue))
 
     def test_deferred_messages_are_known_after_a_restart_before_the_log_is_read(
         self, journal: Journal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
-        journal.publish(backlog, *"ab")
-        journal.publish(backlog, *"xy", due_ns=WALL_NS + 5)
-        journal.publish(backlog, "c")
-        journal.publish(backlog, "z", due_ns=WALL_NS)
+        queue = journal.queue(journal.store.log.next_seq, window_max=0)
+        journal.publish(queue, *"ab")
+        journal.publish(queue, *"xy", due_ns=WALL_NS + 5)
+        journal.publish(queue, "c")
+        journal.publish(queue, "z", due_ns=WALL_NS)
         journal.reopen()
         with monkeypatch.context() as patch:
             patch.setattr(Segment, "batches", None)
-            again = journal.backlog(journal.store.log.next_seq, window_max=0)
+            again = journal.queue(journal.store.log.next_seq, window_max=0)
 
         assert (4, 2) == (again.depth, again.deferred_count)
         assert WALL_NS + 5 == again.next_due_ns()
         assert [*"abcz"] == bodies_of(take_all(again))
-        again.recall_due(WALL_NS + 5)
+        again.enqueue_due(WALL_NS + 5)
         assert [*"xy"] == bodies_of(take_all(again))
         assert (0, 0) == (again.depth, again.deferred_count)
 
     def test_messages_requeued_with_a_delay_are_known_after_a_restart(
         self, journal: Journal
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq)
-        journal.publish(backlog, *"abcd")
-        taken = backlog.take(4)
+        queue = journal.queue(journal.store.log.next_seq)
+        journal.publish(queue, *"abcd")
+        taken = queue.take(4)
         for frame in taken[::2]:
-            backlog.put_back([frame], due_ns=WALL_NS + 5)
-        backlog.finish(ids_of(journal.store.log.next_seq - 1))
-        backlog.report_finished()
+            queue.requeue([frame], due_ns=WALL_NS + 5)
+        queue.finish(ids_of(journal.store.log.next_seq - 1))
+        queue.report_finished()
         journal.reopen()
 
-        again = journal.backlog(journal.store.log.next_seq)
+        again = journal.queue(journal.store.log.next_seq)
         assert (1, 2) == (again.depth, again.deferred_count)
         assert ["b"] == bodies_of(take_all(again))
-        again.recall_due(WALL_NS + 5)
+        again.enqueue_due(WALL_NS + 5)
         frames = take_all(again)
         assert ([*"ac"], [2, 2]) == (bodies_of(frames), attempts_of(frames))
 
     def test_a_long_search_for_deferred_messages_is_done_in_steps(self, journal: Journal) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        queue = journal.queue(journal.store.log.next_seq, window_max=0)
         for number in range(3000):
             journal.append(str(number), due_ns=WALL_NS + number)
-        backlog.release([], journal.store.log.next_seq)
+        queue.enqueue_released([], journal.store.log.next_seq)
 
         counts = []
-        while backlog.find_deferred():
-            assert 3000 == backlog.depth + backlog.deferred_count
-            counts.append(backlog.deferred_count)
+        while queue.find_deferred():
+            assert 3000 == queue.depth + queue.deferred_count
+            counts.append(queue.deferred_count)
         assert [1023, 2047, 2999] == counts  # the first was due already
-        assert (1, 2999) == (backlog.depth, backlog.deferred_count)
+        assert (1, 2999) == (queue.depth, queue.deferred_count)
 
     def test_reading_and_searching_at_the_same_time_find_each_message_once(
         self, journal: Journal
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        queue = journal.queue(journal.store.log.next_seq, window_max=0)
         for number in range(3000):
             journal.append(str(number), due_ns=WALL_NS + 1 if number % 2 else 0)
-        backlog.release([], journal.store.log.next_seq)
+        queue.enqueue_released([], journal.store.log.next_seq)
 
         taken: list[bytes] = []
         is_searching = True
         while is_searching:
-            is_searching = backlog.find_deferred()
-            if backlog.load():
-                taken += backlog.take(1000)
-        taken += take_all(backlog)
-        while backlog.deferred_count:
-            backlog.recall_due(WALL_NS + 1)
-        taken += take_all(backlog)
+            is_searching = queue.find_deferred()
+            if queue.load():
+                taken += queue.take(1000)
+        taken += take_all(queue)
+        while queue.deferred_count:
+            queue.enqueue_due(WALL_NS + 1)
+        taken += take_all(queue)
         assert [*range(0, 3000, 2), *range(1, 3000, 2)] == [int(each) for each in bodies_of(taken)]
 
     def test_after_a_search_that_failed_the_next_one_finds_everything(
         self, journal: Journal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        queue = journal.queue(journal.store.log.next_seq, window_max=0)
         journal.append(*"ab", due_ns=WALL_NS + 1)
         with monkeypatch.context() as patch:
             patch.setattr(Segment, "deferred_batches", failing)
-            backlog.release([], journal.store.log.next_seq)
+            queue.enqueue_released([], journal.store.log.next_seq)
             with pytest.raises(StorageError):
-                backlog.find_deferred()
+                queue.find_deferred()
 
-        backlog.find_deferred()
-        assert (0, 2) == (backlog.depth, backlog.deferred_count)
+        queue.find_deferred()
+        assert (0, 2) == (queue.depth, queue.deferred_count)
 
     @pytest.mark.parametrize("window_max", [0, 1, 100])
     def test_deferred_messages_are_the_same_read_back_or_kept(
         self, journal: Journal, window_max: int
     ) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max)
-        journal.publish(backlog, *"ab", due_ns=WALL_NS + 5)
-        journal.publish(backlog, *"cd", due_ns=WALL_NS + 5)
-        backlog.recall_due(WALL_NS + 5)
+        queue = journal.queue(journal.store.log.next_seq, window_max)
+        journal.publish(queue, *"ab", due_ns=WALL_NS + 5)
+        journal.publish(queue, *"cd", due_ns=WALL_NS + 5)
+        queue.enqueue_due(WALL_NS + 5)
 
-        again = take_all(backlog)
+        again = take_all(queue)
         assert [*"abcd"] == bodies_of(again)
         assert [1] * 4 == attempts_of(again)
 
@@ -377,73 +376,73 @@ class TestOnTheLog:
         self, journal: Journal
     ) -> None:
         first_seq = journal.store.log.next_seq
-        backlog = journal.backlog(first_seq)
-        journal.publish(backlog, *"abc")
-        backlog.take(3)
-        backlog.finish(ids_of(first_seq, first_seq + 1))
+        queue = journal.queue(first_seq)
+        journal.publish(queue, *"abc")
+        queue.take(3)
+        queue.finish(ids_of(first_seq, first_seq + 1))
         assert 1 == journal.progress_told
         assert first_seq == journal.floor
 
-        backlog.report_finished()
+        queue.report_finished()
         assert first_seq + 2 == journal.floor
 
     def test_after_a_restart_only_what_is_open_comes_again(self, journal: Journal) -> None:
         first_seq = journal.store.log.next_seq
-        backlog = journal.backlog(first_seq)
-        journal.publish(backlog, *"abcdef")
-        taken = backlog.take(6)
-        backlog.finish(ids_of(first_seq, first_seq + 2, first_seq + 5))
-        backlog.put_back([taken[1]])
-        backlog.put_back([taken[3]], due_ns=WALL_NS + 5)
-        backlog.note([taken[4]])
-        backlog.report_finished()
+        queue = journal.queue(first_seq)
+        journal.publish(queue, *"abcdef")
+        taken = queue.take(6)
+        queue.finish(ids_of(first_seq, first_seq + 2, first_seq + 5))
+        queue.requeue([taken[1]])
+        queue.requeue([taken[3]], due_ns=WALL_NS + 5)
+        queue.save_attempts([taken[4]])
+        queue.report_finished()
         journal.reopen()
 
-        again = journal.backlog(journal.store.log.next_seq)
+        again = journal.queue(journal.store.log.next_seq)
         assert (2, 1) == (again.depth, again.deferred_count)
         frames = take_all(again)
         assert [*"be"] == bodies_of(frames)
         assert [2, 2] == attempts_of(frames)
         assert (0, 1) == (again.depth, again.deferred_count)
-        again.recall_due(WALL_NS + 5)
+        again.enqueue_due(WALL_NS + 5)
         frames = take_all(again)
         assert ["d"] == bodies_of(frames)
         assert [2] == attempts_of(frames)
 
     def test_the_attempts_of_a_restart_wrap_as_well(self, journal: Journal) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq)
-        journal.publish(backlog, "a")
-        backlog.put_back([wire.with_attempts(backlog.take(1)[0], 65535)])
+        queue = journal.queue(journal.store.log.next_seq)
+        journal.publish(queue, "a")
+        queue.requeue([wire.with_attempts(queue.take(1)[0], 65535)])
         journal.reopen()
 
-        assert [0] == attempts_of(take_all(journal.backlog(journal.store.log.next_seq)))
+        assert [0] == attempts_of(take_all(journal.queue(journal.store.log.next_seq)))
 
     def test_clearing_moves_the_cursor(self, journal: Journal) -> None:
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=2)
-        journal.publish(backlog, *"abcd")
-        backlog.put_back(backlog.take(1), due_ns=WALL_NS)
-        backlog.finish(ids_of(backlog._read_seq - 1))
-        backlog.clear(journal.store.log.next_seq)
-        assert (0, 0) == (backlog.depth, backlog.deferred_count)
+        queue = journal.queue(journal.store.log.next_seq, window_max=2)
+        journal.publish(queue, *"abcd")
+        queue.requeue(queue.take(1), due_ns=WALL_NS)
+        queue.finish(ids_of(queue._read_seq - 1))
+        queue.clear(journal.store.log.next_seq)
+        assert (0, 0) == (queue.depth, queue.deferred_count)
 
-        journal.publish(backlog, "e")
-        assert ["e"] == bodies_of(take_all(backlog))
+        journal.publish(queue, "e")
+        assert ["e"] == bodies_of(take_all(queue))
         journal.reopen()
-        assert ["e"] == bodies_of(take_all(journal.backlog(journal.store.log.next_seq)))
+        assert ["e"] == bodies_of(take_all(journal.queue(journal.store.log.next_seq)))
 
     def test_skipped_messages_are_not_delivered_and_do_not_count(self, journal: Journal) -> None:
         first_seq = journal.store.log.next_seq
-        backlog = journal.backlog(first_seq, window_max=0)
-        journal.publish(backlog, *"ab")
+        queue = journal.queue(first_seq, window_max=0)
+        journal.publish(queue, *"ab")
         held_seq, _ = journal.append(*"cd")
-        backlog.skip(held_seq, held_seq + 2)
-        journal.publish(backlog, "e")
+        queue.skip(held_seq, held_seq + 2)
+        journal.publish(queue, "e")
 
-        assert 3 == backlog.depth
-        assert [*"abe"] == bodies_of(take_all(backlog))
+        assert 3 == queue.depth
+        assert [*"abe"] == bodies_of(take_all(queue))
 
     def test_forgetting_it_removes_the_cursor(self, journal: Journal) -> None:
-        journal.backlog(journal.store.log.next_seq).forget()
+        journal.queue(journal.store.log.next_seq).delete_cursor()
         journal.reopen()
 
         assert {} == journal.store.cursors.progress
@@ -465,13 +464,13 @@ class TestOnALogWithHoles:
 
     def test_the_rest_is_delivered(self, journal: Journal) -> None:
         first_seq = journal.store.log.next_seq
-        backlog = journal.backlog(first_seq, window_max=0)
+        queue = journal.queue(first_seq, window_max=0)
         for body in "abcd":
-            journal.publish(backlog, body * 200)
+            journal.publish(queue, body * 200)
         self.lose_below(journal, first_seq + 2)
 
-        assert ["c" * 200, "d" * 200] == bodies_of(take_all(backlog))
-        assert (0, 0) == (backlog.depth, backlog.log_depth)
+        assert ["c" * 200, "d" * 200] == bodies_of(take_all(queue))
+        assert (0, 0) == (queue.depth, queue.log_depth)
         assert first_seq + 2 == journal.floor
         assert journal.progress_told
 
@@ -479,59 +478,59 @@ class TestOnALogWithHoles:
         self, journal: Journal
     ) -> None:
         first_seq = journal.store.log.next_seq
-        backlog = journal.backlog(first_seq, window_max=0)
+        queue = journal.queue(first_seq, window_max=0)
         for body in "abcd":
-            journal.publish(backlog, body * 200, due_ns=WALL_NS + 5)
+            journal.publish(queue, body * 200, due_ns=WALL_NS + 5)
         self.lose_below(journal, first_seq + 2)
-        backlog.recall_due(WALL_NS + 5)
+        queue.enqueue_due(WALL_NS + 5)
 
-        assert ["c" * 200, "d" * 200] == bodies_of(take_all(backlog))
-        assert 0 == backlog.deferred_count
+        assert ["c" * 200, "d" * 200] == bodies_of(take_all(queue))
+        assert 0 == queue.deferred_count
         assert first_seq + 2 == journal.floor
 
     def test_nothing_is_waited_for_where_nothing_is_left(self, journal: Journal) -> None:
         first_seq = journal.store.log.next_seq
-        backlog = journal.backlog(first_seq, window_max=0)
-        journal.publish(backlog, "first")
-        journal.publish(backlog, "second")
+        queue = journal.queue(first_seq, window_max=0)
+        journal.publish(queue, "first")
+        journal.publish(queue, "second")
         damage(journal.files, "first")
         damage(journal.files, "second")
 
-        assert not backlog.load()
-        assert 0 == backlog.depth
+        assert not queue.load()
+        assert 0 == queue.depth
         assert first_seq + 2 == journal.floor
-        journal.publish(backlog, "third")
-        assert ["third"] == bodies_of(take_all(backlog))
+        journal.publish(queue, "third")
+        assert ["third"] == bodies_of(take_all(queue))
 
     @pytest.mark.parametrize("gone", ["first", "second", "third"])
     def test_of_messages_due_together_those_that_are_there_are_delivered(self, gone: str) -> None:
         """They were read as one run, and each was stored by itself."""
         journal = Journal()
-        backlog = journal.backlog(journal.store.log.next_seq, window_max=0)
+        queue = journal.queue(journal.store.log.next_seq, window_max=0)
         bodies = ["first", "second", "third"]
-        journal.publish(backlog, "a")
+        journal.publish(queue, "a")
         for body in bodies:
-            journal.publish(backlog, body, due_ns=WALL_NS + 5)
-        assert ["a"] == bodies_of(take_all(backlog))
-        assert 3 == backlog.deferred_count
+            journal.publish(queue, body, due_ns=WALL_NS + 5)
+        assert ["a"] == bodies_of(take_all(queue))
+        assert 3 == queue.deferred_count
         damage(journal.files, gone)
-        backlog.recall_due(WALL_NS + 5)
+        queue.enqueue_due(WALL_NS + 5)
 
         bodies.remove(gone)
-        assert bodies == bodies_of(take_all(backlog))
-        assert (0, 0) == (backlog.depth, backlog.deferred_count)
+        assert bodies == bodies_of(take_all(queue))
+        assert (0, 0) == (queue.depth, queue.deferred_count)
 
     @pytest.mark.timeout(120)
     def test_a_hole_up_to_what_the_topic_holds_is_stepped_over(self, journal: Journal) -> None:
         first_seq = journal.store.log.next_seq
-        backlog = journal.backlog(first_seq, window_max=0)
+        queue = journal.queue(first_seq, window_max=0)
         for body in "ab":
-            journal.publish(backlog, body * 200)
+            journal.publish(queue, body * 200)
         for body in "cd":
             journal.append(body * 200)
         self.lose_below(journal, first_seq + 2)
 
-        assert not backlog.load()
-        assert 0 == backlog.depth
-        backlog.release([], journal.store.log.next_seq)
-        assert ["c" * 200, "d" * 200] == bodies_of(take_all(backlog))
+        assert not queue.load()
+        assert 0 == queue.depth
+        queue.enqueue_released([], journal.store.log.next_seq)
+        assert ["c" * 200, "d" * 200] == bodies_of(take_all(queue))

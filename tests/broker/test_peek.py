@@ -7,7 +7,7 @@ from tests.broker.fakes import MSG_TIMEOUT_NS, Host
 
 from penstock.broker.deferred import Deferred
 from penstock.broker.in_flight import DEADLINE_GRAIN_NS
-from penstock.broker.memory_queue import Waiting
+from penstock.broker.memory_queue import PendingMessage
 from penstock.broker.message_id import id_number
 from penstock.broker.settings import BrokerSettings
 from penstock.common.clock import SECOND_NS
@@ -23,7 +23,7 @@ def host_with(mem_queue_size: int) -> Host:
     return host
 
 
-def bodies(peeked: list[Waiting]) -> list[str]:
+def bodies(peeked: list[PendingMessage]) -> list[str]:
     return [wire.body(waiting.frame).decode() for waiting in peeked]
 
 
@@ -200,7 +200,7 @@ def test_deferred_messages_against_a_sorted_list(
         assert is_there == deferred.remove(seq)
         waiting = [each for each in waiting if each[1] != seq]
 
-    first = deferred.first(count)
+    first = deferred.peek(count)
 
     assert len(waiting) == len(deferred)
     assert [seq for _, seq in sorted(waiting)][:count] == [

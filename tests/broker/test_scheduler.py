@@ -6,7 +6,7 @@ from tests.broker.frames import ignore
 
 from penstock.broker.channel import Channel
 from penstock.broker.memory_log import MemoryLog
-from penstock.broker.memory_queue import Backlog
+from penstock.broker.memory_queue import EphemeralQueue
 from penstock.broker.scheduler import NEVER_NS, Scheduler
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
@@ -24,10 +24,10 @@ def scheduler(engine: RecordingEngine) -> Scheduler:
 
 
 def channel_on(scheduler: Scheduler) -> Channel:
-    def make_backlog(channel: Channel) -> Backlog:
-        return Backlog(10, lambda due_ns: scheduler.arm_at_wall(channel, due_ns), ignore)
+    def make_queue(channel: Channel) -> EphemeralQueue:
+        return EphemeralQueue(10, lambda due_ns: scheduler.arm_at_wall(channel, due_ns), ignore)
 
-    return Channel("c", make_backlog, BrokerSettings(), scheduler, sample=lambda: 0.0)
+    return Channel("c", make_queue, BrokerSettings(), scheduler, sample=lambda: 0.0)
 
 
 def topic_on(scheduler: Scheduler) -> Topic:

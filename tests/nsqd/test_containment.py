@@ -17,7 +17,7 @@ POINTS = [
     "penstock.broker.topic:Topic.publish",
     "penstock.broker.topic:Topic.save_progress",
     "penstock.broker.topic:Topic.trim",
-    "penstock.broker.channel:Channel.offer",
+    "penstock.broker.channel:Channel.enqueue",
     "penstock.broker.channel:Channel.pump",
     "penstock.broker.channel:Channel.advance",
     "penstock.storage.topic_log:TopicLog.append",

@@ -252,7 +252,7 @@ class _Adoption:
         self._check_open(channel, known, self._open_in(real))
 
     def _take_as_found(self, channel: ModelChannel, real: Channel) -> None:
-        progress = real._log_backlog()._progress
+        progress = real._log_queue()._progress
         channel.last_first_seq = -1
         channel.floor = progress.floor
         channel.skipped = {

@@ -19,9 +19,9 @@ from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.deferred import Deferred
 from penstock.broker.in_flight import InFlight
-from penstock.broker.log_queue import LogBacklog
+from penstock.broker.log_queue import LogQueue
 from penstock.broker.memory_log import MemoryLog
-from penstock.broker.memory_queue import Backlog
+from penstock.broker.memory_queue import MemoryQueue
 from penstock.broker.message_id import seq_of
 from penstock.broker.publishing import PublishBatch
 from penstock.broker.replies import Replies
@@ -114,22 +114,21 @@ def _ack_before_sync(right: Any) -> Any:
 
 
 def _requeue_is_lost(right: Any) -> Any:
-    def put_back(self: Channel, frames: list[bytes], due_ns: int = 0) -> None:
+    def requeue(self: Channel, frames: list[bytes], due_ns: int = 0) -> None:
         right(self, frames[1:] if len(frames) > 1 else frames, due_ns)
 
-    return put_back
+    return requeue
 
 
 def _attempt_is_forgotten(_right: Any) -> Any:
-    def put_back(self: Backlog, frames: list[bytes], due_ns: int = 0) -> None:
+    def requeue(self: MemoryQueue, frames: list[bytes], due_ns: int) -> None:
         if due_ns:
             for frame in frames:
-                self._defer(due_ns, seq_of(wire.message_id(frame)), [frame])
+                self.defer(due_ns, seq_of(wire.message_id(frame)), [frame])
         else:
-            self._window.extend(frames)
-            self.in_sequence = False
+            self.window.extend(frames)
 
-    return put_back
+    return requeue
 
 
 def _delay_is_ignored(right: Any) -> Any:
@@ -170,11 +169,10 @@ def _touch_does_not_extend(right: Any) -> Any:
     return touch
 
 
-def _empty_keeps_deferred(right: Any) -> Any:
-    def clear(self: Backlog, next_seq: int) -> None:
-        deferred, self._deferred = self._deferred, Deferred(frames_max=None)
-        right(self, next_seq)
-        self._deferred = deferred
+def _empty_keeps_deferred(_right: Any) -> Any:
+    def clear(self: MemoryQueue) -> None:
+        self.window.clear()
+        self.due.clear()
 
     return clear
 
@@ -217,42 +215,42 @@ def _given_twice(right: Any) -> Any:
         right(self)
         if was_holding and not self._is_holding() and self.store is not None:
             for channel in self.channels.values():
-                if isinstance(channel._backlog, LogBacklog):
-                    channel._backlog._read_seq = min(channel._backlog._read_seq, first_seq)
+                if isinstance(channel._queue, LogQueue):
+                    channel._queue._read_seq = min(channel._queue._read_seq, first_seq)
                     frames = [f for run in self.log.read(first_seq) for f in run.frames]
-                    channel._backlog._window.extend(frames[:1])
+                    channel._queue._window.extend(frames[:1])
 
     return release
 
 
 def _deferred_is_due_at_once_after_restart(right: Any) -> Any:
-    def set_apart(self: LogBacklog, runs: list[tuple[int, int, int]]) -> None:
+    def defer_unread(self: LogQueue, runs: list[tuple[int, int, int]]) -> None:
         right(self, [(0, first_seq, length) for _, first_seq, length in runs])
 
-    return set_apart
+    return defer_unread
 
 
 def _deferred_is_dropped_after_restart(_right: Any) -> Any:
-    def set_apart(self: LogBacklog, runs: list[tuple[int, int, int]]) -> None:
+    def defer_unread(self: LogQueue, runs: list[tuple[int, int, int]]) -> None:
         self._skipped.update((first_seq, first_seq + length) for _, first_seq, length in runs)
 
-    return set_apart
+    return defer_unread
 
 
 def _deferred_is_read_again(_right: Any) -> Any:
-    def set_apart(self: LogBacklog, runs: list[tuple[int, int, int]]) -> None:
+    def defer_unread(self: LogQueue, runs: list[tuple[int, int, int]]) -> None:
         self._deferred.add_stored(runs)
 
-    return set_apart
+    return defer_unread
 
 
 def _deferred_waits_for_the_backlog(right: Any) -> Any:
-    def offer(self: LogBacklog, first_seq: int, frames: list[bytes], *args: int) -> None:
+    def enqueue(self: LogQueue, first_seq: int, frames: list[bytes], *args: int) -> None:
         tracks, self._tracks_deferred = self._tracks_deferred, self._read_seq == first_seq
         right(self, first_seq, frames, *args)
         self._tracks_deferred = tracks
 
-    return offer
+    return enqueue
 
 
 def _finish_is_not_journalled(right: Any) -> Any:
@@ -282,7 +280,7 @@ def _refused_write_is_not_undone(right: Any) -> Any:
 def _sampling_loses_what_it_keeps(_right: Any) -> Any:
     def sampled(self: Channel, frames: list[bytes], percent: int) -> list[bytes]:
         kept = [frame for frame in frames if self._sample() * 100 < percent]
-        self._backlog.finish(wire.message_ids(frames))
+        self._queue.finish(wire.message_ids(frames))
         return kept
 
     return sampled
@@ -297,12 +295,12 @@ def _reads_one_too_few(right: Any) -> Any:
 
 
 def _drops_what_finds_no_room(right: Any) -> Any:
-    def recall_due(self: Backlog, wall_ns: int) -> None:
+    def enqueue_due(self: LogQueue, wall_ns: int) -> None:
         right(self, wall_ns)
-        while self._deferred.called_count:
-            self._deferred.pop()
+        while self._deferred.due_count:
+            self._deferred.pop_due()
 
-    return recall_due
+    return enqueue_due
 
 
 def _never_times_out(right: Any) -> Any:
@@ -352,9 +350,9 @@ MUTATIONS = (
         _ack_before_sync,
     ),
     Mutation(
-        "of several messages that come back, one is lost", Channel, "_put_back", _requeue_is_lost
+        "of several messages that come back, one is lost", Channel, "_requeue", _requeue_is_lost
     ),
-    Mutation("an attempt is forgotten", Backlog, "put_back", _attempt_is_forgotten),
+    Mutation("an attempt is forgotten", MemoryQueue, "requeue", _attempt_is_forgotten),
     Mutation("REQ ignores its delay", Channel, "requeue", _delay_is_ignored),
     Mutation("a consumer is sent one more than its RDY", Subscriber, "capacity", _one_too_many),
     Mutation(
@@ -378,21 +376,21 @@ MUTATIONS = (
         "add_late",
         _never_times_out,
     ),
-    Mutation("depth is one too many", Backlog, "depth", _plus(1)),
-    Mutation("depth forgets what is in the log", LogBacklog, "log_depth", _returns(0)),
-    Mutation("deferred_count is one too many", Backlog, "deferred_count", _plus(1)),
+    Mutation("depth is one too many", MemoryQueue, "depth", _plus(1)),
+    Mutation("depth forgets what is in the log", LogQueue, "log_depth", _returns(0)),
+    Mutation("deferred_count is one too many", MemoryQueue, "deferred_count", _plus(1)),
     Mutation(
         "in_flight_count forgets those who have gone",
         Channel,
         "in_flight_count",
         lambda _: lambda self: sum(len(each.in_flight) for each in self.subscribers),
     ),
-    Mutation("emptying leaves what is deferred", Backlog, "clear", _empty_keeps_deferred),
+    Mutation("emptying leaves what is deferred", MemoryQueue, "clear", _empty_keeps_deferred),
     Mutation(
         "messages read from the log come in the wrong order", TopicLog, "read", _refill_is_swapped
     ),
-    Mutation("a seek is off by one", LogBacklog, "seek", _seek_is_off_by_one),
-    Mutation("a commit finishes one too many", LogBacklog, "commit", _commits_one_more),
+    Mutation("a seek is off by one", LogQueue, "seek", _seek_is_off_by_one),
+    Mutation("a commit finishes one too many", LogQueue, "commit", _commits_one_more),
     Mutation("what channels need is trimmed", Topic, "trim", _trims_what_is_needed),
     Mutation(
         "what is to be retained is trimmed",
@@ -406,34 +404,34 @@ MUTATIONS = (
     Mutation("what a topic held is given twice", Topic, "_release", _given_twice),
     Mutation(
         "after a restart, deferred messages are delivered at once",
-        LogBacklog,
-        "_set_apart",
+        LogQueue,
+        "_defer_unread",
         _deferred_is_due_at_once_after_restart,
     ),
     Mutation(
         "after a restart, deferred messages are dropped",
-        LogBacklog,
-        "_set_apart",
+        LogQueue,
+        "_defer_unread",
         _deferred_is_dropped_after_restart,
     ),
     Mutation(
         "after a restart, deferred messages are delivered twice",
-        LogBacklog,
-        "_set_apart",
+        LogQueue,
+        "_defer_unread",
         _deferred_is_read_again,
     ),
     Mutation(
         "a deferred message counts as queued behind a backlog",
-        LogBacklog,
-        "offer",
+        LogQueue,
+        "enqueue",
         _deferred_waits_for_the_backlog,
     ),
     Mutation("every other FIN is not journalled", Cursors, "finish", _finish_is_not_journalled),
     Mutation(
         "FINs are not journalled at all",
-        LogBacklog,
+        LogQueue,
         "report_finished",
-        lambda _: lambda self: self._finished.clear(),
+        lambda _: lambda self: self._unreported.clear(),
     ),
     Mutation("FINs that come together finish one more", Cursors, "finish", _finish_reaches_too_far),
     Mutation("attempts are not journalled", Cursors, "set_retry_state", _does_nothing),
@@ -448,17 +446,20 @@ MUTATIONS = (
     Mutation(
         "of messages that come due together, the first is lost",
         Deferred,
-        "called",
+        "first_due",
         _reads_one_too_few,
     ),
     Mutation(
         "of messages that come due together, those that find no room are lost",
-        Backlog,
-        "recall_due",
+        LogQueue,
+        "enqueue_due",
         _drops_what_finds_no_room,
     ),
     Mutation(
-        "what is deferred is delivered a second early", Backlog, "recall_due", _early(1_000_000_000)
+        "what is deferred is delivered a second early",
+        Deferred,
+        "mark_due",
+        _early(1_000_000_000),
     ),
     Mutation(
         "a step of the wall clock goes unnoticed", Broker, "_follow_wall_clock", _does_nothing

@@ -202,7 +202,7 @@ def commit(world: World, step: Step) -> str | None:
                 entry.attempts = entry.noted
         channel.departed.clear()
     channel.committing = real.committing
-    if is_begun and (not outcome or seq <= real._log_backlog().floor):
+    if is_begun and (not outcome or seq <= real._log_queue().floor):
         channel.close_all(world.now_ns, below=seq)
         if outcome:
             channel.finished |= channel.closed

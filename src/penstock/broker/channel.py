@@ -1,8 +1,8 @@
 """A channel: one reading of a topic, shared out among its subscribers.
 
-Each message of its backlog is handed to one subscriber, and comes back unless that subscriber
+Each message of its queue is handed to one subscriber, and comes back unless that subscriber
 finishes it in time. A channel decides who gets what and when; what there is to be had, and what
-becomes of it after a restart, is the backlog's concern.
+becomes of it after a restart, is the queue's concern.
 """
 
 from collections import Counter, deque
@@ -11,8 +11,8 @@ from itertools import chain, islice
 from typing import Literal
 
 from penstock.broker.latency import LatencyWindow
-from penstock.broker.log_queue import LogBacklog
-from penstock.broker.memory_queue import Backlog, Waiting
+from penstock.broker.log_queue import LogQueue
+from penstock.broker.memory_queue import EphemeralQueue, PendingMessage
 from penstock.broker.message_id import seq_of
 from penstock.broker.scheduler import NEVER_NS, Scheduler
 from penstock.broker.settings import BrokerSettings
@@ -50,7 +50,7 @@ class Channel:
     def __init__(
         self,
         name: str,
-        make_backlog: Callable[["Channel"], Backlog],
+        make_queue: Callable[["Channel"], EphemeralQueue | LogQueue],
         settings: BrokerSettings,
         scheduler: Scheduler,
         sample: Callable[[], float],
@@ -80,11 +80,11 @@ class Channel:
         self._ready = _rounds(prefers_near=settings.place is not None)
         self._departed: list[Subscriber] = []  # gone, with messages that wait for their timeout
         self._last_seq = -1  # the highest number handed out in sequence
-        self._backlog = make_backlog(self)
+        self._queue = make_queue(self)
 
     # What the topic does.
 
-    def offer(self, first_seq: int, frames: list[bytes], due_ns: int, now_ns: int) -> None:
+    def enqueue(self, first_seq: int, frames: list[bytes], due_ns: int, now_ns: int) -> None:
         """A batch has just been published."""
         count = len(frames)
         self.message_count += count
@@ -93,25 +93,27 @@ class Channel:
             # A consumer that keeps up takes it at once, without a detour through the window.
             subscriber = ready[0]
             capacity = subscriber.capacity()
-            if TURN_FRAMES >= count <= capacity and self._backlog.pass_by(first_seq, count):
+            if TURN_FRAMES >= count <= capacity and self._queue.try_direct_delivery(
+                first_seq, count
+            ):
                 ready.popleft()
                 if frames := self._hand_out(subscriber, frames, first_seq + count - 1, now_ns):
                     self._scheduler.deliver(subscriber.peer, frames)
                 self._go_on(subscriber, ready, capacity - len(frames))
                 return
-        self._backlog.offer(first_seq, frames, due_ns, TURN_FRAMES if ready else 0)
+        self._queue.enqueue(first_seq, frames, due_ns, TURN_FRAMES if ready else 0)
         if ready and not due_ns:
             self._scheduler.wake(self)
 
     def release(self, runs: list[Run], count: int, next_seq: int) -> None:
         """The topic lets go of `count` messages that it had held back, all below `next_seq`."""
         self.message_count += count
-        self._backlog.release(runs, next_seq)
+        self._queue.enqueue_released(runs, next_seq)
         self._scheduler.wake(self)
 
     def skip(self, first_seq: int, next_seq: int) -> None:
         """The topic has dropped what it held: the channel will never get it."""
-        self._backlog.skip(first_seq, next_seq)
+        self._queue.skip(first_seq, next_seq)
 
     # What subscribers do.
 
@@ -134,7 +136,7 @@ class Channel:
             return
         frames = subscriber.in_flight.pop_all()
         self.timeout_count += len(frames)  # nsq compat: NSQ lets these messages time out
-        self._put_back(frames)
+        self._requeue(frames)
 
     def ready(self, subscriber: Subscriber) -> None:
         """The subscriber may have become able to take more. One that is waiting was before: then
@@ -158,7 +160,7 @@ class Channel:
             ids = list((Counter(ids) - refused).elements())
         if ids:
             subscriber.finish_count += len(ids)
-            self._backlog.finish(ids)
+            self._queue.finish(ids)
             self.ready(subscriber)
         return refusals
 
@@ -169,7 +171,7 @@ class Channel:
             raise self._refusal("REQ", message_id, subscriber)
         subscriber.requeue_count += 1
         self.requeue_count += 1
-        self._put_back([frame], due_ns)
+        self._requeue([frame], due_ns)
         self.ready(subscriber)
 
     def touch(self, subscriber: Subscriber, message_id: bytes, now_ns: int) -> None:
@@ -188,24 +190,24 @@ class Channel:
         worth. Others have theirs when none of these can take more."""
         if self.gone:
             return
-        ready, backlog = self._nearest_ready(), self._backlog
-        if backlog.find_deferred():
+        ready, queue = self._nearest_ready(), self._queue
+        if queue.find_deferred():
             self._scheduler.wake(self)
         if self.paused or not ready:
             return
         for _ in range(len(ready)):
-            if not backlog.load():
+            if not queue.load():
                 break
             subscriber = ready.popleft()
             capacity = subscriber.capacity()
             if capacity > 0:
-                taken = backlog.take(min(capacity, TURN_FRAMES))
+                taken = queue.take(min(capacity, TURN_FRAMES))
                 last_seq = seq_of(wire.message_id(taken[-1]))
                 if frames := self._hand_out(subscriber, taken, last_seq, now_ns):
                     subscriber.peer.deliver(frames)
                     capacity -= len(frames)
             self._go_on(subscriber, ready, capacity)
-        if backlog.has_more and self._nearest_ready():
+        if queue.has_more and self._nearest_ready():
             self._scheduler.wake(self)
 
     def advance(self, now_ns: int, wall_ns: int) -> None:
@@ -214,12 +216,12 @@ class Channel:
             expired = subscriber.in_flight.pop_expired(now_ns)
             if expired:
                 self.timeout_count += len(expired)
-                self._put_back(expired)
+                self._requeue(expired)
         for subscriber in self.subscribers:
             self.ready(subscriber)
         self._departed = [gone for gone in self._departed if gone.in_flight]
         self._scheduler.wake(self)
-        self._backlog.recall_due(wall_ns)
+        self._queue.enqueue_due(wall_ns)
         self.arm()
 
     def arm(self) -> None:
@@ -227,7 +229,7 @@ class Channel:
         for subscriber in chain(self.subscribers, self._departed):
             if (deadline_ns := subscriber.in_flight.next_deadline_ns()) is not None:
                 self._scheduler.arm(self, deadline_ns)
-        if (due_ns := self._backlog.next_due_ns()) is not None:
+        if (due_ns := self._queue.next_due_ns()) is not None:
             self._scheduler.arm_at_wall(self, due_ns)
 
     def restart(self, now_ns: int, released_seq: int = 0) -> None:
@@ -243,17 +245,17 @@ class Channel:
             ready.clear()
         for subscriber in self.subscribers:
             subscriber.waiting = False
-        if isinstance(self._backlog, LogBacklog):
+        if isinstance(self._queue, LogQueue):
             for subscriber in chain(self.subscribers, self._departed):
-                self._backlog.note(subscriber.in_flight.pop_all())
+                self._queue.save_attempts(subscriber.in_flight.pop_all())
             self._departed.clear()
-            self._backlog.restart(released_seq)
+            self._queue.restart(released_seq)
             self._last_seq = -1
 
     def report_finished(self) -> None:
         """Tells the cursor what has been finished since it was last told."""
-        if isinstance(self._backlog, LogBacklog):
-            self._backlog.report_finished()
+        if isinstance(self._queue, LogQueue):
+            self._queue.report_finished()
 
     # What an operator does.
 
@@ -264,13 +266,13 @@ class Channel:
 
     def empty(self, next_seq: int) -> None:
         """Drops everything below `next_seq`: queued, in flight, deferred."""
-        self._backlog.clear(next_seq)
+        self._queue.clear(next_seq)
         self._forget_handed_out()
 
     def seek(self, seq: int) -> None:
         """Delivers everything from `seq` on once more and nothing below it, whatever was finished,
         in flight or deferred before. Raises StorageError, and has moved nothing then."""
-        self._log_backlog().seek(seq)
+        self._log_queue().seek(seq)
         self._last_seq = -1
         self._forget_handed_out()
         self._scheduler.wake(self)
@@ -281,26 +283,26 @@ class Channel:
         if committing == self.committing:
             return
         self.committing = committing
-        self._backlog.window_max = 0 if committing else self._settings.mem_queue_size
-        if isinstance(self._backlog, LogBacklog):
+        self._queue.window_max = 0 if committing else self._settings.mem_queue_size
+        if isinstance(self._queue, LogQueue):
             self._departed.clear()  # Their messages are read from the log again.
-            self._backlog.track_deferred(not committing)
+            self._queue.track_deferred(not committing)
             self._scheduler.wake(self)
 
     def commit(self, seq: int) -> int:
         """Finishes everything below `seq`; what was finished before stays so. Returns the first
         number that is not finished. Raises StorageError."""
         assert not self.subscribers
-        backlog = self._log_backlog()
+        queue = self._log_queue()
         try:
-            backlog.commit(seq)
+            queue.commit(seq)
         finally:
-            self._departed.clear()  # it is in the backlog again, or finished
-        return backlog.floor
+            self._departed.clear()  # it is in the queue again, or finished
+        return queue.floor
 
     def cancel(self, message_id: bytes, wall_ns: int) -> bool:
         """Finishes a message that is deferred. Returns whether there was such a one."""
-        return self._backlog.cancel(message_id, wall_ns)
+        return self._queue.cancel(message_id, wall_ns)
 
     def recall(self, message_id: bytes, wall_ns: int) -> bool:
         """Queues a message that a subscriber has, or that waits for a time, for its next attempt at
@@ -308,25 +310,25 @@ class Channel:
         for subscriber in chain(self.subscribers, self._departed):
             if (frame := subscriber.in_flight.pop(message_id)) is not None:
                 self.requeue_count += 1
-                self._put_back([frame])
+                self._requeue([frame])
                 if subscriber in self.subscribers:
                     self.ready(subscriber)
                 return True
         self._scheduler.wake(self)
-        return self._backlog.hasten(message_id, wall_ns)
+        return self._queue.requeue_now(message_id, wall_ns)
 
     def delete(self) -> None:
         """Forgets all that was not finished, and sends the subscribers away."""
-        if isinstance(self._backlog, LogBacklog):
-            self._backlog.forget()
+        if isinstance(self._queue, LogQueue):
+            self._queue.delete_cursor()
         self.dismiss()
 
     def close(self) -> None:
         """Leaves what is unfinished to the cursor, and sends the subscribers away."""
-        if isinstance(self._backlog, LogBacklog):
-            self._backlog.report_finished()
+        if isinstance(self._queue, LogQueue):
+            self._queue.report_finished()
             for subscriber in chain(self.subscribers, self._departed):
-                self._backlog.note(subscriber.in_flight.frames())
+                self._queue.save_attempts(subscriber.in_flight.frames())
         self.dismiss()
 
     def dismiss(self) -> None:
@@ -357,33 +359,33 @@ class Channel:
     @property
     def depth(self) -> int:
         """How many messages are queued: not those in flight or deferred."""
-        return self._backlog.depth
+        return self._queue.depth
 
     @property
     def backend_depth(self) -> int:
         """How many of the queued messages are beyond what a memory queue would hold. All of them
         are in the log, and fewer than the rest in memory: this is what NSQ's figure tells."""
-        if not isinstance(self._backlog, LogBacklog):
+        if not isinstance(self._queue, LogQueue):
             return 0
         return max(self.depth - self._settings.mem_queue_size, 0)
 
     @property
     def deferred_count(self) -> int:
         """How many messages wait for a time."""
-        return self._backlog.deferred_count
+        return self._queue.deferred_count
 
     @property
     def in_flight_count(self) -> int:
         """How many messages are with a subscriber, one that has gone included."""
         return sum(len(each.in_flight) for each in chain(self.subscribers, self._departed))
 
-    def peek(self, count: int) -> list[Waiting]:
+    def peek(self, count: int) -> list[PendingMessage]:
         """The next messages to be delivered. Raises StorageError."""
-        return self._backlog.peek(count)
+        return self._queue.peek(count)
 
-    def peek_deferred(self, count: int) -> list[Waiting]:
+    def peek_deferred(self, count: int) -> list[PendingMessage]:
         """The next messages to come due. Raises StorageError."""
-        return self._backlog.peek_deferred(count)
+        return self._queue.peek_deferred(count)
 
     def peek_in_flight(self, count: int) -> list[tuple[Subscriber, bytes, int]]:
         """Messages that subscribers have, and the steady time until which they may answer them."""
@@ -396,9 +398,9 @@ class Channel:
 
     # Within.
 
-    def _log_backlog(self) -> LogBacklog:
-        assert isinstance(self._backlog, LogBacklog), "a channel without a place in a log"
-        return self._backlog
+    def _log_queue(self) -> LogQueue:
+        assert isinstance(self._queue, LogQueue), "a channel without a place in a log"
+        return self._queue
 
     def _forget_handed_out(self) -> None:
         """No answer to what is in flight will count any more."""
@@ -429,12 +431,12 @@ class Channel:
             if not frames:
                 return frames
         deadline_ns = now_ns + subscriber.msg_timeout_ns
-        if self._backlog.in_sequence:
+        if self._queue.in_sequence:
             self._last_seq = last_seq
             subscriber.in_flight.add_fresh(frames, last_seq, deadline_ns)
         else:
             self._add_by_sequence(subscriber, frames, now_ns, deadline_ns)
-            self._backlog.settle_sequence()
+            self._queue.update_in_sequence()
         subscriber.message_count += len(frames)
         if deadline_ns < self.armed_ns:
             self._scheduler.arm(self, deadline_ns)
@@ -446,7 +448,7 @@ class Channel:
         """Adds a batch that mixes first deliveries with redeliveries, or with deferred messages
         that are delivered before lower sequence numbers."""
         in_sequence: list[bytes] = []
-        read_seq = self._backlog.read_seq
+        read_seq = self._queue.read_seq
         for frame in frames:
             message_id = wire.message_id(frame)
             if self._last_seq < (seq := seq_of(message_id)) < read_seq:
@@ -464,7 +466,7 @@ class Channel:
         for frame in frames:
             (kept if self._sample() * 100 < percent else dropped).append(frame)
         if dropped:
-            self._backlog.finish(wire.message_ids(dropped))
+            self._queue.finish(wire.message_ids(dropped))
         return kept
 
     def _finish_late(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlight]:
@@ -475,8 +477,8 @@ class Channel:
             if late.pop(message_id, None) is None
         ]
 
-    def _put_back(self, frames: list[bytes], due_ns: int = 0) -> None:
-        self._backlog.put_back(frames, due_ns)
+    def _requeue(self, frames: list[bytes], due_ns: int = 0) -> None:
+        self._queue.requeue(frames, due_ns)
         self._scheduler.wake(self)
 
     def _refusal(

@@ -1,220 +1,299 @@
-"""The messages of a channel that no subscriber has, in memory.
+"""Messages of a channel in memory, and the queue of an ephemeral channel.
 
-They are in three places: the window of frames to be delivered next, the deferred messages, and the
-deferred messages that have become due. Due messages and the window are delivered in turn, so that
-neither delays the other. An ephemeral channel has nothing else: messages that do not fit into the
-window are dropped. `log_backlog` adds the log of a lasting channel.
+`MemoryQueue` holds messages that no subscriber has, in three places: the window (messages to be
+delivered next), the deferred messages, and the due window (deferred messages that have become due).
+The window and the due window are delivered alternately, so that neither delays the other.
+
+`EphemeralQueue` has nothing else: messages that do not fit into the window are dropped. `LogQueue`
+(module `log_queue`) combines a `MemoryQueue` with the topic's log.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from penstock.broker.deferred import Deferred, DeferredRun
+from penstock.broker.deferred import Deferred
 from penstock.broker.message_id import seq_of
-from penstock.broker.window import Window
-from penstock.common.errors import StorageError
 from penstock.protocol import frames as wire
 from penstock.storage import Run
 
-__all__ = ["Backlog", "Waiting"]
+__all__ = ["EphemeralQueue", "MemoryQueue", "PendingMessage", "Window"]
 
-# The most bytes that one `take` hands out, unless a single message is larger.
+# Maximum bytes of one `take`, unless a single message is larger.
 TAKE_BYTES_MAX = 1 << 20
+
+# Maximum frames, and bytes of frames, that a window keeps in memory after they were taken.
+_TAKEN_MAX = 1024
+_TAKEN_BYTES_MAX = 1 << 20
 
 _NO_LOG = 1 << 63
 
 
-class Waiting(NamedTuple):
+class PendingMessage(NamedTuple):
     """A message that no subscriber has, as it will be delivered; not before `due_ns`."""
 
     frame: bytes
     due_ns: int = 0
 
 
-class Backlog:
-    """See the module's docstring."""
+class Window:
+    """A first-in first-out queue of frames, filled and emptied in batches.
+
+    A list and the number of frames taken from it: adding and taking are list operations, which cost
+    little per frame. Taken frames are deleted from time to time.
+    """
+
+    __slots__ = ("_frames", "_taken", "_taken_bytes", "size_bytes")
+
+    def __init__(self) -> None:
+        self._frames: list[bytes] = []
+        self._taken = self._taken_bytes = 0
+        self.size_bytes = 0
+        """Size of the frames that are not taken yet."""
+
+    def __len__(self) -> int:
+        return len(self._frames) - self._taken
+
+    def extend(self, frames: Sequence[bytes]) -> None:
+        """Adds frames at the end."""
+        self._frames += frames
+        self.size_bytes += sum(map(len, frames))
+
+    def take(self, count: int, bytes_max: int) -> list[bytes]:
+        """Removes and returns the first frames: at most `count`, and at most `bytes_max` bytes
+        unless the first frame is larger."""
+        frames = self._frames[self._taken : self._taken + count]
+        size_bytes = sum(map(len, frames))
+        if size_bytes > bytes_max:
+            del frames[_count_within(frames, bytes_max) :]
+            size_bytes = sum(map(len, frames))
+        self._taken += len(frames)
+        self._taken_bytes += size_bytes
+        self.size_bytes -= size_bytes
+        if self._taken == len(self._frames):
+            self.clear()
+        elif self._taken >= _TAKEN_MAX or self._taken_bytes >= _TAKEN_BYTES_MAX:
+            del self._frames[: self._taken]
+            self._taken = self._taken_bytes = 0
+        return frames
+
+    def peek(self, count: int) -> list[bytes]:
+        """The first `count` frames, which stay in the window."""
+        return self._frames[self._taken : self._taken + count]
+
+    def clear(self) -> None:
+        """Drops all frames."""
+        self._frames = []
+        self._taken = self._taken_bytes = self.size_bytes = 0
+
+
+def _count_within(frames: list[bytes], bytes_max: int) -> int:
+    """Number of leading frames that fit into `bytes_max`; at least one."""
+    count = total = 0
+    for frame in frames:
+        total += len(frame)
+        if total > bytes_max:
+            break
+        count += 1
+    return max(count, 1)
+
+
+class MemoryQueue:
+    """Window, deferred messages and due window of one channel."""
+
+    __slots__ = ("_on_due", "deferred", "due", "due_is_next", "window")
+
+    def __init__(self, deferred: Deferred, on_due: Callable[[int], None]) -> None:
+        """`on_due` is called with the wall time at which deferred messages become due."""
+        self.window = Window()
+        self.deferred = deferred
+        self.due = Window()
+        self.due_is_next = True
+        """Whether the due window has its turn. After `take`: whether it took from `window`."""
+        self._on_due = on_due
+
+    def take(self, count: int) -> list[bytes]:
+        """Removes and returns the next frames of one of the windows: at most `count`, and at most
+        about 1 MiB."""
+        if self.due and (self.due_is_next or not self.window):
+            self.due_is_next = False
+            return self.due.take(count, TAKE_BYTES_MAX)
+        self.due_is_next = True
+        return self.window.take(count, TAKE_BYTES_MAX)
+
+    def defer(self, due_ns: int, first_seq: int, frames: list[bytes]) -> None:
+        """Keeps frames until `due_ns`."""
+        self.deferred.add(due_ns, first_seq, frames)
+        self._on_due(due_ns)
+
+    def requeue(self, frames: list[bytes], due_ns: int) -> None:
+        """Queues frames for their next attempt, at `due_ns` or, if it is 0, at once."""
+        again = [wire.with_attempts(frame, wire.attempts(frame) + 1) for frame in frames]
+        if due_ns:
+            for frame in again:
+                self.defer(due_ns, seq_of(wire.message_id(frame)), [frame])
+        else:
+            self.window.extend(again)
+
+    def clear(self) -> None:
+        """Drops all messages."""
+        self.window.clear()
+        self.due.clear()
+        self.deferred.clear()
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `take` would return a frame."""
+        return bool(self.window or self.due)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no message is queued; deferred messages do not count until they are due."""
+        return not self.window and not self.due and not self.deferred.due_count
+
+    @property
+    def depth(self) -> int:
+        """Number of queued messages; deferred messages do not count until they are due."""
+        return len(self.window) + len(self.due) + self.deferred.due_count
+
+    @property
+    def deferred_count(self) -> int:
+        """Number of messages that are not due yet."""
+        return len(self.deferred)
+
+
+class EphemeralQueue:
+    """The queue of an ephemeral channel, or of a channel of an ephemeral topic."""
 
     def __init__(
         self, window_max: int, on_due: Callable[[int], None], on_progress: Callable[[], None]
     ) -> None:
-        """`on_due` is told the wall time at which `recall_due` will have something to do.
-        `on_progress` is told that something has been finished."""
-        self.in_sequence = True  # no redelivery or deferral stands in the window
-        self._window = Window()
-        self._due = Window()  # deferred messages that are due
-        self._is_turn_of_due = True
-        self.window_max = window_max  # what it may hold without a subscriber that waits for it
+        """`on_due` is called with the wall time at which `enqueue_due` will have something to do,
+        `on_progress` when a message was finished."""
+        self.in_sequence = True
+        """Whether the windows hold first deliveries in the order of the topic, and nothing else."""
+        self.window_max = window_max
+        """Maximum messages in the window while no subscriber waits for them."""
         self._on_due = on_due
         self._on_progress = on_progress
-        self._deferred = Deferred(frames_max=None)
-        self._cleared_below = 0  # the topic may still hold, and release, what has been dropped
+        self._memory = MemoryQueue(Deferred(frames_max=None), on_due)
+        self._cleared_below = 0  # The topic may release messages that were dropped by `clear`.
 
-    def offer(self, first_seq: int, frames: list[bytes], due_ns: int, wanted: int) -> None:
-        """Takes a batch just released by the topic; `wanted` frames at least find room."""
+    def enqueue(self, first_seq: int, frames: list[bytes], due_ns: int, wanted: int) -> None:
+        """Adds a batch just published; at least `wanted` frames fit into the window."""
+        memory = self._memory
         if due_ns:
-            self._defer(due_ns, first_seq, frames)
+            memory.defer(due_ns, first_seq, frames)
         else:
-            self._window.extend(frames[: self._room(wanted)])
+            room = max(max(self.window_max, wanted) - len(memory.window), 0)
+            memory.window.extend(frames[:room])
 
-    def pass_by(self, first_seq: int, count: int) -> bool:
-        """Whether a batch just released may be handed out at once, since nothing stands before it.
-        If so it counts as taken."""
-        return not self._window and not self._due
+    def try_direct_delivery(self, first_seq: int, count: int) -> bool:
+        """Returns whether a batch just published may be delivered at once, because nothing is
+        queued before it. If so, it counts as taken."""
+        return not self._memory.has_ready
 
-    def release(self, runs: Iterable[Run], next_seq: int) -> None:
-        """Takes what the topic had held back, all of it below `next_seq`."""
+    def enqueue_released(self, runs: Iterable[Run], next_seq: int) -> None:
+        """Adds messages that the topic has held back, all of them below `next_seq`."""
         for run in runs:
             if run.first_seq >= self._cleared_below:
-                self.offer(run.first_seq, run.frames, run.due_ns, 0)
+                self.enqueue(run.first_seq, run.frames, run.due_ns, 0)
 
     def load(self) -> bool:
-        """Whether there is anything to take."""
-        return bool(self._window or self._due)
+        """Returns whether there is anything to take."""
+        return self._memory.has_ready
 
     def find_deferred(self) -> bool:
-        """Does one step of the search for deferred messages in the unread part of the log. Returns
-        whether the search is incomplete. Raises StorageError; the next call retries."""
+        """All deferred messages are in memory: returns False, for a complete search."""
         return False
 
     def take(self, count: int) -> list[bytes]:
-        """Removes and returns the next frames, of the window or of the due messages: at most
-        `count`, and at most about 1 MiB."""
-        if self._due and (self._is_turn_of_due or not self._window):
-            self._is_turn_of_due = False
-            return self._due.take(count, TAKE_BYTES_MAX)
-        self._is_turn_of_due = True
-        return self._take_queued(count)
+        """Removes and returns the next frames: at most `count`, and at most about 1 MiB."""
+        return self._memory.take(count)
 
-    def settle_sequence(self) -> None:
-        """Called once what was taken has been handed out: an empty window is in sequence again."""
-        self.in_sequence = not self._window and not self._due and not self._deferred.called_count
+    def update_in_sequence(self) -> None:
+        """To be called after delivery: an empty queue is in sequence again."""
+        self.in_sequence = self._memory.is_empty
 
     def finish(self, ids: list[bytes]) -> None:
-        """These have been taken, and are done with."""
+        """Finishes messages that were taken."""
         self._on_progress()
 
-    def put_back(self, frames: list[bytes], due_ns: int = 0) -> None:
+    def requeue(self, frames: list[bytes], due_ns: int = 0) -> None:
         """Queues frames that were taken for their next attempt, at `due_ns` or at once."""
-        again = [wire.with_attempts(frame, wire.attempts(frame) + 1) for frame in frames]
-        if due_ns:
-            for frame in again:
-                self._defer(due_ns, seq_of(wire.message_id(frame)), [frame])
-        else:
-            self._leave_sequence()
-            self._window.extend(again)
+        if not due_ns:
+            self.in_sequence = False
+        self._memory.requeue(frames, due_ns)
 
-    def recall_due(self, wall_ns: int) -> None:
-        """Queues what has come due. Raises StorageError, and tries all of it again when it is next
-        called."""
-        self._deferred.call(wall_ns)
-        self._admit_called()
+    def enqueue_due(self, wall_ns: int) -> None:
+        """Queues the deferred messages that are due."""
+        deferred = self._memory.deferred
+        deferred.mark_due(wall_ns)
+        while deferred.due_count:
+            frames = deferred.first_due().frames
+            assert frames is not None
+            self.in_sequence = False
+            self._memory.due.extend(frames)
+            deferred.pop_due()
 
     def next_due_ns(self) -> int | None:
-        """The wall time at which the next deferred message comes due. What is queued already, and
-        finds no room in the window, does not count: `load` will see to it."""
-        return self._deferred.next_due_ns()
+        """The wall time at which the next deferred message becomes due."""
+        return self._memory.deferred.next_due_ns()
 
-    def peek(self, count: int) -> list[Waiting]:
-        """The next messages that are queued, `count` at most. They stay where they are."""
-        due = self._due.first(count)
-        return [Waiting(frame) for frame in [*due, *self._window.first(count - len(due))]]
+    def peek(self, count: int) -> list[PendingMessage]:
+        """The next queued messages, at most `count`. They stay in the queue."""
+        due = self._memory.due.peek(count)
+        queued = self._memory.window.peek(count - len(due))
+        return [PendingMessage(frame) for frame in [*due, *queued]]
 
-    def peek_deferred(self, count: int) -> list[Waiting]:
-        """The next messages to come due, `count` at most. They stay where they are."""
+    def peek_deferred(self, count: int) -> list[PendingMessage]:
+        """The next messages to become due, at most `count`. They stay deferred."""
         return [
-            Waiting(frame, run.due_ns)
-            for run in self._deferred.first(count)
-            for frame in self._frames_of(run)
+            PendingMessage(frame, run.due_ns)
+            for run in self._memory.deferred.peek(count)
+            for frame in run.frames or ()
         ]
 
     def cancel(self, message_id: bytes, wall_ns: int) -> bool:
-        """Finishes a message that waits for a time. Returns whether there was such a one."""
-        if not self._deferred.remove(seq_of(message_id)):
+        """Finishes a deferred message. Returns False if there is no such message."""
+        if not self._memory.deferred.remove(seq_of(message_id)):
             return False
         self._on_progress()
         return True
 
-    def hasten(self, message_id: bytes, wall_ns: int) -> bool:
-        """Queues a message that waits for a time. Returns whether there was such a one."""
-        if not self._deferred.hasten(seq_of(message_id)):
+    def requeue_now(self, message_id: bytes, wall_ns: int) -> bool:
+        """Queues a deferred message at once. Returns False if there is no such message."""
+        if not self._memory.deferred.set_due_now(seq_of(message_id)):
             return False
-        self._recall_now(wall_ns)
+        self._on_due(wall_ns)
+        self.enqueue_due(wall_ns)
         return True
 
     def skip(self, first_seq: int, next_seq: int) -> None:
-        """These will never be offered: they were dropped while the topic held them."""
+        """The topic dropped these messages while it held them back: nothing to do."""
 
     def clear(self, next_seq: int) -> None:
-        """Drops everything below `next_seq`, be it given to us or not."""
+        """Drops all messages below `next_seq`, also those that the topic still holds back."""
         self._cleared_below = next_seq
-        self._window.clear()
-        self._due.clear()
+        self._memory.clear()
         self.in_sequence = True
-        self._deferred.clear()
         self._on_progress()
 
     @property
     def depth(self) -> int:
-        """How many messages are queued; not the deferred ones."""
-        in_memory = len(self._window) + len(self._due)
-        return in_memory + self._deferred.called_count + self.log_depth
+        """Number of queued messages; deferred messages do not count."""
+        return self._memory.depth
 
     @property
     def has_more(self) -> bool:
-        """Whether it is worth asking for more; `load` tells for sure."""
-        return bool(self._window or self._due) or self._deferred.called_count > 0
-
-    @property
-    def log_depth(self) -> int:
-        """How many of the queued messages are still to be read, in sequence, from the log."""
-        return 0
+        """Whether `load` may return True."""
+        return not self._memory.is_empty
 
     @property
     def read_seq(self) -> int:
-        """Sequence number to read next from the log; above all messages if there is no log."""
+        """Sequence number to read next from the log: above all messages, as there is no log."""
         return _NO_LOG
 
     @property
     def deferred_count(self) -> int:
-        """How many messages wait for a time."""
-        return len(self._deferred)
-
-    def _take_queued(self, count: int) -> list[bytes]:
-        return self._window.take(count, TAKE_BYTES_MAX)
-
-    def _room(self, wanted: int) -> int:
-        return max(max(self.window_max, wanted) - len(self._window), 0)
-
-    def _leave_sequence(self) -> None:
-        """What joins the window next is not what comes next in the topic."""
-        self.in_sequence = False
-
-    def _defer(self, due_ns: int, first_seq: int, frames: list[bytes]) -> None:
-        self._deferred.add(due_ns, first_seq, frames)
-        self._on_due(due_ns)
-
-    def _recall_now(self, wall_ns: int) -> None:
-        self._on_due(wall_ns)  # to try again, should it fail
-        self.recall_due(wall_ns)
-
-    def _admit_called(self) -> None:
-        """Moves due messages into `_due`, which is delivered in turn with the window."""
-        while self._deferred.called_count:
-            self._admit_next()
-
-    def _admit_next(self) -> None:
-        run = self._deferred.called()
-        try:
-            frames = self._frames_of(run)
-        except StorageError:
-            self._deferred.put_off()  # or it would hold up all that is published after it
-            raise
-        self._leave_sequence()
-        self._due.extend(frames)
-        self._deferred.pop()
-
-    def _frames_of(self, run: DeferredRun) -> list[bytes]:
-        return run.frames if run.frames is not None else self._read_back(run)
-
-    def _read_back(self, run: DeferredRun) -> list[bytes]:
-        raise AssertionError("a deferred run without frames, and no log to read them from")
+        """Number of messages that are not due yet."""
+        return self._memory.deferred_count

@@ -10,9 +10,9 @@ from functools import partial
 
 from penstock.broker.channel import Channel
 from penstock.broker.latency import LatencyWindow
-from penstock.broker.log_queue import LogBacklog
+from penstock.broker.log_queue import LogQueue
 from penstock.broker.memory_log import MemoryLog
-from penstock.broker.memory_queue import Backlog
+from penstock.broker.memory_queue import EphemeralQueue
 from penstock.broker.message_id import id_number
 from penstock.broker.scheduler import Scheduler
 from penstock.broker.settings import BrokerSettings
@@ -79,7 +79,7 @@ class Topic:
             now_ns = self._now_ns()
             for channel in receivers:
                 try:
-                    channel.offer(first_seq, frames, due_ns, now_ns)
+                    channel.enqueue(first_seq, frames, due_ns, now_ns)
                 except Exception as bug:  # noqa: BLE001 (reported; the batch is stored by now)
                     self._scheduler.report_bug(f"publishing to {self.name}/{channel.name}", bug)
                     channel.restart(now_ns, self.released_seq)
@@ -239,7 +239,7 @@ class Topic:
     def _add_channel(self, name: str, first_seq: int | None = None) -> Channel:
         channel = Channel(
             name,
-            partial(self._backlog_for, first_seq),
+            partial(self._new_queue, first_seq),
             self._settings,
             self._scheduler,
             self._sample,
@@ -248,7 +248,7 @@ class Topic:
         self.channels[name] = channel
         return channel
 
-    def _backlog_for(self, first_seq: int | None, channel: Channel) -> Backlog:
+    def _new_queue(self, first_seq: int | None, channel: Channel) -> EphemeralQueue | LogQueue:
         def on_due(due_ns: int) -> None:
             self._scheduler.arm_at_wall(channel, due_ns)
 
@@ -257,8 +257,8 @@ class Topic:
 
         window_max = self._settings.mem_queue_size
         if self.store is None or channel.ephemeral:
-            return Backlog(window_max, on_due, on_progress)
-        return LogBacklog(
+            return EphemeralQueue(window_max, on_due, on_progress)
+        return LogQueue(
             channel.name,
             self.store.log,
             self.store.cursors,

@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator, Iterator
 
 from penstock.broker.channel import Channel
-from penstock.broker.memory_queue import Waiting
+from penstock.broker.memory_queue import PendingMessage
 from penstock.broker.message_id import seq_of
 from penstock.broker.subscriber import Subscriber
 from penstock.net.http_server import HttpError, Request, Route, StreamingResponse
@@ -93,7 +93,7 @@ class ChannelPeek:
             yield line
 
 
-def _waiting_line(waiting: Waiting) -> MessageLine:
+def _waiting_line(waiting: PendingMessage) -> MessageLine:
     line = _line(waiting.frame, waiting.due_ns)
     line.attempts = wire.attempts(waiting.frame) - 1  # the frame is that of the next one
     return line
