@@ -140,7 +140,7 @@ def test_what_goes_wrong_is_told(nsqd: NsqdProcess, topic: str) -> None:
 @pytest.mark.parametrize(
     ("peer_does", "complaint"),
     [
-        ({"is_silent": True}, r"no answer to IDENTIFY within 2 s"),
+        ({"is_silent": True}, r"no response to IDENTIFY within 2 s"),
         (
             {"raw_answer": b"HTTP/1.1 400 Bad Request\r\n\r\n"},
             "not a frame: it is HTTP, which has another port",
@@ -160,5 +160,5 @@ def test_a_publish_that_is_never_confirmed_fails() -> None:
         config = ClientConfig(publish_timeout=4.0, response_timeout=1.5)
         with Producer(peer.address, config=config) as producer:
             peer.answers_publishes = False
-            with pytest.raises(NotConfirmedError, match=r"no answer within 1\.5 s"):
+            with pytest.raises(NotConfirmedError, match=r"no response within 1\.5 s"):
                 producer.publish("t", b"x")

@@ -37,10 +37,10 @@ def test_the_options_of_the_go_client_are_understood() -> None:
     ("option", "complaint"),
     [
         ("no_such,1", "unknown option 'no_such'"),
-        ("max_in_flight,many", "option max_in_flight cannot be 'many'"),
-        ("msg_timeout,90", "option msg_timeout cannot be '90'"),
-        ("snappy,maybe", "option snappy cannot be 'maybe'"),
-        ("sample_rate,100", "sample_rate is a percentage below 100: 100"),
+        ("max_in_flight,many", "invalid value of option max_in_flight: 'many'"),
+        ("msg_timeout,90", "invalid value of option msg_timeout: '90'"),
+        ("snappy,maybe", "invalid value of option snappy: 'maybe'"),
+        ("sample_rate,100", "sample_rate must be a percentage from 0 to 99, not 100"),
     ],
 )
 def test_what_is_no_option_is_told(option: str, complaint: str) -> None:
@@ -53,11 +53,11 @@ def test_what_is_no_option_is_told(option: str, complaint: str) -> None:
     [
         ({"max_in_flight": 0}, "max_in_flight must be positive"),
         ({"dial_timeout": -1.0}, "dial_timeout must not be negative: -1.0"),
-        ({"snappy": True, "deflate": True}, "exclude each other"),
+        ({"snappy": True, "deflate": True}, "cannot both be enabled"),
         ({"backoff_strategy": "none"}, "exponential or full_jitter"),
         ({"tls_min_version": "9"}, "tls1.0, tls1.1, tls1.2 or tls1.3, not '9'"),
         ({"heartbeat_interval": 60.0}, "longer than heartbeat_interval"),
-        ({"tls_cert": "cert.pem"}, "tls_cert and tls_key go together"),
+        ({"tls_cert": "cert.pem"}, "tls_cert and tls_key must be set together"),
     ],
 )
 def test_values_that_make_no_sense_are_refused(fields: dict[str, Any], complaint: str) -> None:

@@ -413,7 +413,7 @@ def test_who_is_cancelled_leaves_the_message_to_another(run: Run) -> None:
             async with Consumer("t", "c", nsqd=peer.address) as consumer:
                 first, second = (asyncio.create_task(anext(consumer)) for _ in range(2))
                 await asyncio.sleep(0)  # both wait now
-                (connection,) = consumer._shares
+                (connection,) = consumer._allocations
                 consumer.delivered(connection, [Message(connection, 1, 1, b"0" * 16, b"x")])
                 first.cancel()  # it has been woken, and has not run yet
                 assert b"x" == (await second).body

@@ -59,7 +59,7 @@ def test_a_producer_uses_the_nodes_that_lookupds_know(
     lookupd: NsqlookupdProcess, nsqd: NsqdProcess, topic: str, run: Run
 ) -> None:
     async def scenario() -> None:
-        with pytest.raises(NotConnectedError, match="no lookupd knows of an nsqd"):
+        with pytest.raises(NotConnectedError, match="no nsqlookupd knows an nsqd"):
             await Producer(lookupd=lookupd.http_address).start()
         with registered(lookupd, nsqd):
             async with Producer(lookupd=f"http://{lookupd.http_address}/") as producer:

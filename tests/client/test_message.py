@@ -40,7 +40,7 @@ def test_it_is_answered_once() -> None:
 
     assert [("TOUCH", ID), ("FIN", ID), ("REQ", ID, 1500)] == recorder.told
     for again in (finished.finish, finished.requeue, finished.touch, requeued.finish):
-        with pytest.raises(ClientError, match="message 0123456789abcdef is answered already"):
+        with pytest.raises(ClientError, match="message 0123456789abcdef is already answered"):
             again()
 
 

@@ -176,7 +176,7 @@ def test_a_peer_that_is_no_nsqd(run: Run) -> None:
     async def scenario() -> None:
         with stand_in() as peer:
             peer.is_silent = True
-            with pytest.raises(NotConnectedError, match=r"no answer to IDENTIFY within 0\.2 s"):
+            with pytest.raises(NotConnectedError, match=r"no response to IDENTIFY within 0\.2 s"):
                 await Producer(peer.address, config=config).start()
             peer.raw_answer = b"HTTP/1.1 400 Bad Request\r\n\r\n"
             with pytest.raises(
@@ -205,7 +205,7 @@ def test_a_publish_that_is_never_confirmed_fails_in_time(run_once: Run) -> None:
         with stand_in() as peer:
             async with Producer(peer.address, config=config) as producer:
                 peer.answers_publishes = False
-                reason = f"not confirmed within 0.5 s: {peer.address}: no answer within 0.2 s"
+                reason = f"not confirmed within 0.5 s: {peer.address}: no response within 0.2 s"
                 with pytest.raises(NotConfirmedError, match=reason):
                     await producer.publish("t", b"x")
 
@@ -231,7 +231,7 @@ def test_who_stops_waiting_disturbs_nobody(run: Run) -> None:
 def test_what_is_closed_publishes_nothing(nsqd: NsqdProcess, run: Run) -> None:
     async def scenario() -> None:
         producer = Producer(nsqd.tcp_address)
-        with pytest.raises(ClientError, match="has not been started"):
+        with pytest.raises(ClientError, match="is not started"):
             await producer.publish("t", b"x")
         await producer.start()
         await producer.close()

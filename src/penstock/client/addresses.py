@@ -1,4 +1,4 @@
-"""Where nsqds and lookupds are: `host:port`, or the path of a unix socket."""
+"""Addresses of nsqds and nsqlookupds: `host:port`, or the path of a unix socket."""
 
 from collections.abc import Iterable
 
@@ -8,11 +8,11 @@ from penstock.common.errors import ConfigError
 __all__ = ["Addresses", "host_and_port", "parse_addresses", "parse_lookupds"]
 
 Addresses = str | Iterable[str]
-"""One, or several."""
+"""One address, or several."""
 
 
 def parse_addresses(addresses: Addresses) -> list[str]:
-    """Each once, in the order given. Raises ConfigError if one is not an address."""
+    """The distinct addresses, in the order given. Raises ConfigError if one is invalid."""
     listed = [addresses] if isinstance(addresses, str) else list(addresses)
     for address in listed:
         host_and_port(address)
@@ -20,7 +20,7 @@ def parse_addresses(addresses: Addresses) -> list[str]:
 
 
 def host_and_port(address: str) -> tuple[str, int] | None:
-    """None for a unix socket. Raises ConfigError if it is neither."""
+    """Host and port; None for the path of a unix socket. Raises ConfigError if invalid."""
     if address.startswith(("/", "./")):
         return None
     if not is_address(address):
@@ -30,7 +30,7 @@ def host_and_port(address: str) -> tuple[str, int] | None:
 
 
 def parse_lookupds(addresses: Addresses) -> list[str]:
-    """The base URLs of lookupds, given as URLs or as host:port. Raises ConfigError."""
+    """Base URLs of nsqlookupds given as URLs or as host:port. Raises ConfigError."""
     listed = [addresses] if isinstance(addresses, str) else list(addresses)
     return list(dict.fromkeys(map(_lookupd_url, listed)))
 

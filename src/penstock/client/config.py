@@ -1,7 +1,7 @@
-"""All that a client can be told, in one value that can be pickled and compared.
+"""Settings of producers and consumers, in one dataclass that can be pickled and compared.
 
-Names and defaults are those of NSQ's Go client, so that `--consumer-opt` means the same here; times
-are seconds. Where another default serves better, the field says so.
+Names and defaults are those of NSQ's Go client, so `--consumer-opt` means the same here. Times are
+in seconds. A field whose default differs from the Go client's says so.
 """
 
 from collections.abc import Iterable
@@ -27,28 +27,29 @@ _TRUE, _FALSE = frozenset({"true", "t", "1", ""}), frozenset({"false", "f", "0"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """What holds for every connection of a producer or a consumer. Raises ConfigError if a value
-    makes no sense."""
+    """Settings of a producer or a consumer. Raises ConfigError if a value is invalid."""
 
     # Connecting.
     dial_timeout: float = 1.0
-    """For the TCP connection."""
+    """Timeout of the TCP connect."""
     read_timeout: float = 60.0
-    """Silence after which a connection counts as lost. Heartbeats come more often than that."""
+    """A connection that receives nothing for this long is closed. Must exceed
+    `heartbeat_interval`."""
     write_timeout: float = 10.0
-    """How long nsqd may leave what we send unread. (Go client: 1 s, for a single write.)"""
+    """A connection whose sent data nsqd does not read for this long is closed. (Go client: 1 s,
+    for a single write.)"""
     response_timeout: float = 10.0
-    """How long nsqd may take to answer a command. (Go client: for ever.)"""
+    """Timeout of nsqd's response to a command. (Go client: none.)"""
     reconnect_delay_max: float = 15.0
-    """A lost nsqd is tried again after 0.1 s, then after twice as long each time, up to this."""
+    """Longest delay between attempts to reconnect. The first is 0.1 s; each doubles."""
     local_addr: str = ""
-    """The address to connect from."""
+    """Local address to connect from."""
 
-    # Who we are.
+    # Identification.
     client_id: str = ""
-    """Empty: the first part of the host's name."""
+    """Default: the first part of the hostname."""
     hostname: str = ""
-    """Empty: the host's name."""
+    """Default: the hostname of this machine."""
     user_agent: str = f"penstock/{__version__}"
     heartbeat_interval: float = 30.0
     auth_secret: str = ""
@@ -58,7 +59,7 @@ class ClientConfig:
     lookupd_poll_jitter: float = 0.3
     lookupd_poll_timeout: float = 60.0
     skip_lookupd_authorization: bool = False
-    """Unless set, lookupds are sent `auth_secret` as a bearer token."""
+    """If False, `auth_secret` is sent to nsqlookupds as a bearer token."""
 
     # The transport.
     tls_v1: bool = False
@@ -73,20 +74,20 @@ class ClientConfig:
 
     # Consuming.
     max_in_flight: int = 200
-    """Over all connections. (Go client: 1; its tools: 200.)"""
+    """Maximum unanswered messages over all connections. (Go client: 1; its tools: 200.)"""
     msg_timeout: float = 0.0
-    """0: as nsqd sets it."""
+    """0: nsqd's default."""
     sample_rate: int = 0
-    """Percentage of messages to be sent; 0 for all. The others are gone from the channel."""
+    """Percentage of messages to deliver; 0 for all. The channel drops the others."""
     output_buffer_size: int = 16 * 1024
     output_buffer_timeout: float = 0.25
     max_attempts: int = 5
     """0: no limit."""
     default_requeue_delay: float = 90.0
-    """Of a message that failed; times the number of its attempts."""
+    """Requeue delay of a failed message, multiplied by its attempts."""
     max_requeue_delay: float = 15 * 60.0
     backoff_strategy: str = "exponential"
-    """Or `full_jitter`."""
+    """`exponential` or `full_jitter`."""
     backoff_multiplier: float = 1.0
     max_backoff_duration: float = 2 * 60.0
     """0: no backoff."""
@@ -94,33 +95,33 @@ class ClientConfig:
     low_rdy_timeout: float = 30.0
     rdy_redistribute_interval: float = 5.0
     close_timeout: float = 30.0
-    """How long a consumer that was stopped waits for its handlers."""
+    """How long a stopped consumer waits for running handlers."""
 
     # Publishing.
     publish_timeout: float = 30.0
-    """For a publish, all attempts at all nsqds together."""
+    """Timeout of a publish, including all retries."""
     max_batch_size: int = 256 * 1024
-    """The largest multi-publish, in bytes; a message larger than that is sent by itself. nsqd's own
-    limit is its `--max-body-size`."""
+    """Maximum bytes per MPUB; a larger message is sent alone. nsqd's own limit is
+    `--max-body-size`."""
     max_batches_in_flight: int = 8
-    """How many commands may wait for their answer on one connection."""
+    """Maximum unconfirmed publish commands per connection."""
     max_queued_bytes: int = 64 * 1024 * 1024
-    """What may wait to be confirmed before `publish` waits for room."""
+    """Maximum unconfirmed bytes; above it, `publish` waits."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             _check_value(field.name, getattr(self, field.name))
         if self.snappy and self.deflate:
-            raise ConfigError("snappy and deflate exclude each other")
+            raise ConfigError("snappy and deflate cannot both be enabled")
         if self.read_timeout <= self.heartbeat_interval:
             raise ConfigError("read_timeout must be longer than heartbeat_interval")
         if bool(self.tls_cert) != bool(self.tls_key):
-            raise ConfigError("tls_cert and tls_key go together")
+            raise ConfigError("tls_cert and tls_key must be set together")
 
     def with_options(self, options: Iterable[str]) -> "ClientConfig":
-        """Changed as `--consumer-opt` would have it: each `name,value`, or `name` for true.
+        """A copy with options in the form of `--consumer-opt`: `name,value`, or `name` for true.
 
-        `-` may stand for `_`; times are written as Go writes them (`1m30s`). Raises ConfigError.
+        `-` is accepted for `_`; times have Go's form (`1m30s`). Raises ConfigError.
         """
         changes: dict[str, Any] = dict(map(parse_option, options))
         return replace(self, **changes)
@@ -130,8 +131,8 @@ _FIELD_TYPES = {field.name: type(field.default) for field in fields(ClientConfig
 
 
 def parse_option(option: str) -> tuple[str, object]:
-    """The field and the value that `name,value`, or `name` for true, sets. Raises ConfigError if
-    there is no such field, or if it cannot have this value."""
+    """Parse `name,value`, or `name` for true. Returns field name and value. Raises ConfigError if
+    the name is unknown or the value is invalid."""
     key, _, text = option.partition(",")
     name = key.strip().replace("-", "_")
     kind = _FIELD_TYPES.get(name)
@@ -140,7 +141,7 @@ def parse_option(option: str) -> tuple[str, object]:
     try:
         value = _parse_value(name, kind, text.strip())
     except ValueError:
-        raise ConfigError(f"option {name} cannot be {text!r}") from None
+        raise ConfigError(f"invalid value of option {name}: {text!r}") from None
     _check_value(name, value)
     return name, value
 
@@ -152,7 +153,7 @@ def _check_value(name: str, value: object) -> None:
     if name in _POSITIVE and not value:
         raise ConfigError(f"{name} must be positive")
     if name == "sample_rate" and isinstance(value, int) and value > _SAMPLE_RATE_MAX:
-        raise ConfigError(f"sample_rate is a percentage below 100: {value}")
+        raise ConfigError(f"sample_rate must be a percentage from 0 to 99, not {value}")
     choices = _CHOICES.get(name)
     if choices and str(value).lower() not in choices:
         named = listing([choice for choice in choices if choice])

@@ -1,8 +1,8 @@
-"""One connection to an nsqd, on asyncio: bytes from the socket to the wire, events to the owner.
+"""One asyncio connection to an nsqd. Passes protocol events to its owner.
 
-What a consumer's messages are answered with is collected and leaves in one write per turn of the
-loop. Time is watched by one timer: silence, an answer that does not come, and a peer that does not
-read each end the connection. However it ends, `lost` is the last that its owner hears of it.
+FIN, REQ and TOUCH are collected and sent in one write per turn of the loop. One timer checks three
+deadlines: silence of nsqd, a missing response, and data that nsqd does not read. Each closes the
+connection. `ConnectionOwner.lost` is always the last call to the owner.
 """
 
 import asyncio
@@ -32,36 +32,37 @@ log = logging.getLogger("penstock.client")
 
 AwaitedBatch = PublishBatch[asyncio.Future[None]]
 
-# How often deadlines are looked at, as a part of the shortest of them.
+# Deadlines are checked this many times per shortest timeout.
 CHECKS_PER_TIMEOUT = 4
 
-# A write buffer beyond this means that nsqd does not keep up: nothing more is handed over.
+# Above this size of the write buffer, nsqd is too slow: publishing pauses.
 WRITE_BUFFER_BYTES = 1024 * 1024
 
 
 class ConnectionOwner(Protocol):
-    """What a producer or a consumer is told by its connections."""
+    """Callbacks of a connection; producers and consumers implement them."""
 
     def delivered(self, connection: "Connection", messages: list[Message]) -> None:
-        """Messages have come."""
+        """nsqd has delivered messages."""
 
     def confirmed(self, connection: "Connection", batches: list[AwaitedBatch]) -> None:
-        """Batches are stored."""
+        """nsqd has stored these batches."""
 
     def refused(self, connection: "Connection", error: ProtocolError, batch: AwaitedBatch) -> None:
-        """A batch is not stored; the connection will be lost."""
+        """nsqd has refused a batch. The connection will be lost."""
 
     def writable(self, connection: "Connection") -> None:
-        """It takes more, after it did not for a while."""
+        """The connection is ready for more data, after `is_blocked`."""
 
     def lost(self, connection: "Connection", unconfirmed: list[AwaitedBatch]) -> None:
-        """It has ended; these batches may be stored or not."""
+        """The connection is closed; nsqd may or may not have stored these batches."""
 
 
 async def connect(
     address: str, opening: wire.Opening, config: ClientConfig, owner: ConnectionOwner
 ) -> "Connection":
-    """Raises NotConnectedError, or RefusedError if nsqd says no to something in `opening`."""
+    """Connect and negotiate. Raises NotConnectedError, or RefusedError if nsqd refuses the
+    handshake."""
     connection = Connection(address, opening, config, owner)
     try:
         async with asyncio.timeout(config.dial_timeout):
@@ -75,7 +76,7 @@ async def connect(
             await connection.opened
     except TimeoutError:
         connection.abort()
-        reason = f"no answer to IDENTIFY within {config.response_timeout:g} s"
+        reason = f"no response to IDENTIFY within {config.response_timeout:g} s"
         raise _not_connected(address, reason) from None
     except asyncio.CancelledError:
         connection.abort()
@@ -96,27 +97,27 @@ async def _create_connection(
 
 
 class Connection(asyncio.Protocol):
-    """Made by `connect`. A message's `Answers`."""
+    """Create it with `connect`. A message's `Answers`."""
 
     def __init__(
         self, address: str, opening: wire.Opening, config: ClientConfig, owner: ConnectionOwner
     ) -> None:
         self.address = address
         self.in_flight = 0
-        """Messages that have been delivered and not answered."""
+        """Number of delivered messages that are not answered."""
         self.is_blocked = False
-        """Whether nsqd is behind with reading."""
+        """Whether the write buffer is full because nsqd reads too slowly."""
         self._config = config
         self._owner = owner
         self._loop = loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[wire.Agreed] = loop.create_future()
         self.ended: asyncio.Future[ClientError] = loop.create_future()
-        """Done when the connection is over, with the reason."""
+        """Set when the connection is closed, to the reason."""
         self._wire: wire.ClientConnection[Message, AwaitedBatch] = wire.ClientConnection(
             opening, partial(Message, self)
         )
         self._finished: list[bytes] = []
-        self._answers: list[bytes] = []
+        self._acks: list[bytes] = []
         self._flush_is_due = False
         self._is_ending = False
         self._failure: ClientError | None = None
@@ -133,12 +134,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def agreed(self) -> wire.Agreed:
-        """What nsqd has agreed to."""
+        """Result of the negotiation."""
         return self._wire.agreed
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch may be published now."""
+        """Whether the connection accepts another batch now."""
         return (
             self._wire.unconfirmed < self._config.max_batches_in_flight
             and not self.is_blocked
@@ -146,19 +147,19 @@ class Connection(asyncio.Protocol):
         )
 
     def fileno(self) -> int:
-        """Of the socket."""
+        """File descriptor of the socket."""
         return cast("int", self._transport.get_extra_info("socket").fileno())
 
     # Sending.
 
     def send(self, rendered: bytes) -> None:
-        """Sends commands that are not answered."""
+        """Send encoded commands that have no response."""
         self._wire.send(rendered)
         self._write()
 
     def publish(self, batch: AwaitedBatch) -> None:
         """Send a batch. The owner's `confirmed`, `refused` or `lost` reports the result."""
-        assert not self._is_ending, "nobody would say what became of it"
+        assert not self._is_ending, "publish on a closing connection"
         batch.sent_at = self._loop.time()
         if self._oldest_sent_at is None:
             self._oldest_sent_at = batch.sent_at
@@ -174,42 +175,42 @@ class Connection(asyncio.Protocol):
 
     def requeue(self, message_id: bytes, delay_ms: int) -> None:
         self.in_flight -= 1
-        self._answer(commands.req(message_id, delay_ms))
+        self._queue_ack(commands.req(message_id, delay_ms))
 
     def touch(self, message_id: bytes) -> None:
-        self._answer(commands.touch(message_id))
+        self._queue_ack(commands.touch(message_id))
 
     def flush(self) -> None:
-        """Sends the answers that were collected."""
+        """Send the collected FIN, REQ and TOUCH commands."""
         self._flush_is_due = False
         self._collect_finished()
-        if self._answers:
-            rendered = b"".join(self._answers)
-            self._answers.clear()
+        if self._acks:
+            rendered = b"".join(self._acks)
+            self._acks.clear()
             self.send(rendered)
 
     def close(self) -> None:
-        """Ends the connection once everything has been sent."""
+        """Close the connection after sending all queued data."""
         if not self.ended.done():
             self.flush()
             self._is_ending = True
             self._transport.close()
 
     def abort(self) -> None:
-        """Ends the connection at once."""
+        """Close the connection at once."""
         self._is_ending = True
         self._transport.abort()
 
-    def _answer(self, rendered: bytes) -> None:
-        self._collect_finished()  # so that answers leave in the order in which they were given
-        self._answers.append(rendered)
+    def _queue_ack(self, rendered: bytes) -> None:
+        self._collect_finished()  # keeps the order of the answers
+        self._acks.append(rendered)
         if not self._flush_is_due:
             self._flush_is_due = True
             self._loop.call_soon(self.flush)
 
     def _collect_finished(self) -> None:
         if self._finished:
-            self._answers.append(commands.fins(self._finished))
+            self._acks.append(commands.fins(self._finished))
             self._finished.clear()
 
     def _write(self) -> None:
@@ -217,7 +218,7 @@ class Connection(asyncio.Protocol):
         if data and not self.ended.done():
             self._transport.write(data)
 
-    # What the transport calls.
+    # Callbacks of the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -233,7 +234,7 @@ class Connection(asyncio.Protocol):
             while (event := wire_connection.next_event()) is not None:
                 handlers[type(event)](event)
         except (ProtocolError, CorruptStreamError) as failure:
-            self._write()  # TLS tells its peer why it ends
+            self._write()  # the TLS alert for the peer
             self._fail(self._not_understood(failure))
         else:
             self._write()
@@ -268,12 +269,12 @@ class Connection(asyncio.Protocol):
         self._owner.delivered(self, event.messages)
 
     def _on_confirmed(self, event: wire.Confirmed[AwaitedBatch]) -> None:
-        self._note_oldest()
+        self._update_oldest()
         self._owner.confirmed(self, event.receipts)
 
     def _on_refused(self, event: wire.Rejected[AwaitedBatch]) -> None:
         if not event.error.fatal:
-            # A FIN, REQ or TOUCH that came too late: the message is on its way to somebody else.
+            # A FIN, REQ or TOUCH after the timeout: nsqd has requeued the message.
             log.info("%s: %s", self.address, event.error)
             return
         self._failure = RefusedError(self.address, event.error.code, event.error.detail)
@@ -282,11 +283,11 @@ class Connection(asyncio.Protocol):
         self.close()
 
     def _on_close_wait(self, event: wire.CloseWait) -> None:
-        """Nothing more will be delivered, which is all that CLS was for."""
+        """nsqd has confirmed CLS; nothing to do."""
 
-    # Within.
+    # Deadlines and failures.
 
-    def _note_oldest(self) -> None:
+    def _update_oldest(self) -> None:
         oldest = self._wire.oldest_unconfirmed
         self._oldest_sent_at = None if oldest is None else oldest.sent_at
 
@@ -294,11 +295,11 @@ class Connection(asyncio.Protocol):
         now, config = self._loop.time(), self._config
         oldest = self._oldest_sent_at
         if now - self._received_at >= config.read_timeout:
-            self._fail(self._lost(f"silent for {config.read_timeout:g} s"))
+            self._fail(self._lost(f"nothing received for {config.read_timeout:g} s"))
         elif oldest is not None and now - oldest >= config.response_timeout:
-            self._fail(self._lost(f"no answer within {config.response_timeout:g} s"))
+            self._fail(self._lost(f"no response within {config.response_timeout:g} s"))
         elif self.is_blocked and now - self._blocked_at >= config.write_timeout:
-            self._fail(self._lost(f"has not read for {config.write_timeout:g} s"))
+            self._fail(self._lost(f"nsqd has not read for {config.write_timeout:g} s"))
         else:
             shortest = min(config.read_timeout, config.response_timeout, config.write_timeout)
             self._timer = self._loop.call_later(

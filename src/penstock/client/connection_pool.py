@@ -1,7 +1,7 @@
-"""The nsqds that a client uses: a connection to each is kept, and made again when it is lost.
+"""Keeps one connection to each nsqd of a client, and reconnects when it is lost.
 
-Addresses that the user named are kept for good. Those that lookupds found are kept while they work
-and while some lookupd names them: one that is lost and no longer named is let go.
+Addresses given by the user stay in the pool. An address found by discovery is removed when its
+connection is lost and no nsqlookupd lists it any more.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ log = logging.getLogger("penstock.client")
 
 RECONNECT_DELAY_SECONDS_MIN = 0.1
 
-# A connection that was lost sooner than this is not tried again as if nothing had happened.
+# A connection that lasted this long resets the reconnect delay to its minimum.
 USEFUL_SECONDS_MIN = 1.0
 
 
 class ConnectionPool:
-    """Keeps connections to nsqds; `joined` is called with each that is ready for use."""
+    """Connections to nsqds. Calls `on_connected` with each new connection."""
 
     def __init__(
         self,
@@ -33,29 +33,29 @@ class ConnectionPool:
         addresses: Iterable[str],
         discovery: Discovery | None,
         connect: Callable[[str], Awaitable[Connection]],
-        joined: Callable[[Connection], None],
+        on_connected: Callable[[Connection], None],
     ) -> None:
         self.connections: list[Connection] = []
-        """Those that are ready for use."""
+        """The established connections."""
         self._config = config
-        self._named = list(addresses)
+        self._given = list(addresses)
         self._found: set[str] = set()
         self._discovery = discovery
         self._connect = connect
-        self._joined = joined
-        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._on_connected = on_connected
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._failures: dict[str, ClientError] = {}
         self._discovering: asyncio.Task[None] | None = None
-        self._attempted = asyncio.Event()  # set at every end of an attempt
+        self._attempted = asyncio.Event()  # set after every attempt to connect
         self._is_starting = False
 
     async def start(self, *, needs_one: bool, needs_lookupd: bool = True) -> None:
-        """Return when an nsqd is ready for use.
+        """Return when one connection is established. Raises ClientError if that is impossible.
 
-        Raises ClientError if none can be used. Without `needs_one`, it returns without an nsqd if
-        the addresses come from lookupds; without `needs_lookupd`, also if no lookupd answers.
+        If the addresses come from discovery: without `needs_one`, return also if there is no
+        nsqd yet; without `needs_lookupd`, also if no nsqlookupd answers.
 
-        An nsqd that cannot be used is logged only if this returns; otherwise the error names it.
+        Unusable nsqds are named in the error, or logged if this returns.
         """
         self._is_starting = True
         await self._start(needs_one=needs_one, needs_lookupd=needs_lookupd)
@@ -71,22 +71,22 @@ class ConnectionPool:
                 if needs_lookupd:
                     raise
                 log.warning("%s", no_answer)
-            self._tell_discovery()
+            self._update_urgency()
             self._discovering = asyncio.create_task(self._discovery.run(self._set_found))
-            self._discovering.add_done_callback(_tell_of_bug)
-        self._keep_all()
+            self._discovering.add_done_callback(_log_exception)
+        self._start_missing_tasks()
         while not self.connections:
-            if len(self._failures) == len(self._keepers):
+            if len(self._failures) == len(self._tasks):
                 failure = self.maybe_failure()
-                if failure is not None and (self._named or needs_one):
+                if failure is not None and (self._given or needs_one):
                     raise failure
                 return
             self._attempted.clear()
             await self._attempted.wait()
 
     async def close(self) -> None:
-        """Ends everything. Connections send what they have been given first."""
-        tasks = [*self._keepers.values()]
+        """Stop discovery and close all connections after they have sent their queued data."""
+        tasks = [*self._tasks.values()]
         if self._discovering is not None:
             tasks.append(self._discovering)
         for task in tasks:
@@ -104,72 +104,72 @@ class ConnectionPool:
 
     @property
     def addresses(self) -> KeysView[str]:
-        """All nsqds, whether they can be used now or not."""
-        return self._keepers.keys()
+        """Addresses of all nsqds in the pool, connected or not."""
+        return self._tasks.keys()
 
     def maybe_failure(self) -> ClientError | None:
-        """What is wrong with the nsqds that cannot be used now."""
+        """The errors of all unusable nsqds as one error; None if there is none."""
         if len(self._failures) == 1:
             return next(iter(self._failures.values()))
         if not self._failures:
-            return None if self._keepers else NotConnectedError("no lookupd knows of an nsqd")
+            return None if self._tasks else NotConnectedError("no nsqlookupd knows an nsqd")
         return NotConnectedError(
             "no nsqd can be used: " + "; ".join(map(str, self._failures.values()))
         )
 
     def _set_found(self, addresses: set[str]) -> None:
         self._found = addresses
-        self._keep_all()
+        self._start_missing_tasks()
 
-    def _keep_all(self) -> None:
-        for address in [*self._named, *sorted(self._found)]:
-            if address not in self._keepers:
-                task = asyncio.create_task(self._keep(address))
-                self._keepers[address] = task
-                task.add_done_callback(_tell_of_bug)
+    def _start_missing_tasks(self) -> None:
+        for address in [*self._given, *sorted(self._found)]:
+            if address not in self._tasks:
+                task = asyncio.create_task(self._keep_connected(address))
+                self._tasks[address] = task
+                task.add_done_callback(_log_exception)
 
-    async def _keep(self, address: str) -> None:
+    async def _keep_connected(self, address: str) -> None:
         delay = RECONNECT_DELAY_SECONDS_MIN
         try:
-            while address in self._named or address in self._found:
-                if await self._use(address) >= USEFUL_SECONDS_MIN:
+            while address in self._given or address in self._found:
+                if await self._connect_and_wait(address) >= USEFUL_SECONDS_MIN:
                     delay = RECONNECT_DELAY_SECONDS_MIN
                 await asyncio.sleep(delay * random.uniform(0.5, 1))  # noqa: S311 (no secret)
                 delay = min(2 * delay, self._config.reconnect_delay_max)
         finally:
-            del self._keepers[address]
+            del self._tasks[address]
             self._failures.pop(address, None)
 
-    async def _use(self, address: str) -> float:
-        """Connects once, and returns when that is over: how many seconds it has lasted."""
+    async def _connect_and_wait(self, address: str) -> float:
+        """Connect and wait until the connection is lost. Returns how many seconds it lasted."""
         try:
             connection = await self._connect(address)
         except ClientError as failure:
-            self._note_failure(address, failure)
+            self._record_failure(address, failure)
             return 0.0
         began = asyncio.get_running_loop().time()
         self._failures.pop(address, None)
         self.connections.append(connection)
-        self._tell_discovery()
+        self._update_urgency()
         self._attempted.set()
-        self._joined(connection)
-        await asyncio.wait([connection.ended])  # which, other than awaiting it, does not cancel it
+        self._on_connected(connection)
+        await asyncio.wait([connection.ended])  # unlike `await`, this does not cancel the future
         self.connections.remove(connection)
-        self._tell_discovery()
-        self._note_failure(address, connection.ended.result())
+        self._update_urgency()
+        self._record_failure(address, connection.ended.result())
         return asyncio.get_running_loop().time() - began
 
-    def _tell_discovery(self) -> None:
+    def _update_urgency(self) -> None:
         if self._discovery is not None:
             self._discovery.set_urgent(urgent=not self.connections)
 
-    def _note_failure(self, address: str, failure: ClientError) -> None:
+    def _record_failure(self, address: str, failure: ClientError) -> None:
         if not self._is_starting and str(failure) != str(self._failures.get(address)):
             log.warning("%s", failure)
         self._failures[address] = failure
         self._attempted.set()
 
 
-def _tell_of_bug(task: asyncio.Task[None]) -> None:
+def _log_exception(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (bug := task.exception()) is not None:
-        log.error("a task of the client ended by mistake", exc_info=bug)
+        log.error("a task of the client failed", exc_info=bug)

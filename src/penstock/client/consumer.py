@@ -1,11 +1,11 @@
-"""Consuming, on asyncio.
+"""The asyncio consumer.
 
     async with Consumer("orders", "billing", nsqd="127.0.0.1:4150") as consumer:
         async for message in consumer:
             message.finish()
 
-Messages wait here only until they are asked for: nsqd sends no more than `max_in_flight`, over all
-connections, before it is answered. `run` calls a handler instead, and answers for it.
+nsqd delivers at most `max_in_flight` unanswered messages over all connections; the consumer queues
+them until the caller takes them. `run` calls a handler for each message and answers it.
 """
 
 import asyncio
@@ -33,16 +33,17 @@ __all__ = ["Consumer"]
 
 log = logging.getLogger("penstock.client")
 
-# The Go client's: answering only when nothing more can come would make nsqd wait for each answer.
-STARVED_PART = 0.85
+# From the Go client. At 1.0, nsqd would have to wait for each answer before it delivers more.
+STARVED_RATIO = 0.85
 
 
 class Consumer:
-    """Consumes a channel of one nsqd, of several, or of all that lookupds know to have the topic.
+    """Consumes a channel of one nsqd, of several, or of all nsqds that have the topic according to
+    nsqlookupds.
 
-    `nsqd` is `host:port`, the path of a unix socket, or several of these; `lookupd` the same, or
-    URLs. `max_in_flight` stands above that of `config`. Use it as a context manager, or call
-    `start` and `close`; iterating starts it too.
+    `nsqd` is `host:port`, the path of a unix socket, or several of these; `lookupd` accepts URLs,
+    too. `max_in_flight` overrides that of `config`. Use it as a context manager, or call `start`
+    and `close`; iterating starts it, too.
     """
 
     def __init__(
@@ -63,19 +64,19 @@ class Consumer:
             self._config = replace(self._config, max_in_flight=max_in_flight)
         self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
         if not self._nsqds and not self._lookupds:
-            raise ConfigError("a consumer needs the address of an nsqd or of a lookupd")
+            raise ConfigError("consumer without an address: pass nsqd= or lookupd=")
         self._pool: ConnectionPool | None = None
-        self._shares: dict[Connection, RdyAllocation] = {}
+        self._allocations: dict[Connection, RdyAllocation] = {}
         self._backoff = Backoff(self._config)
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._inbox: deque[Message] = deque()
-        self._idle: deque[asyncio.Future[None]] = deque()  # those who wait for a message
+        self._waiters: deque[asyncio.Future[None]] = deque()  # callers that wait for a message
         self._runs: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._stopped = asyncio.Event()
         self._closed = False
 
-    # Its life.
+    # Start and stop.
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -94,18 +95,18 @@ class Consumer:
         used. If no lookupd knows the topic yet, the consumer waits for it. With `wait_for_lookupd`,
         it also waits for a lookupd: if none answers, it logs a warning and retries."""
         if self._pool is not None:
-            raise ClientError("a consumer can be started only once")
+            raise ClientError("the consumer is already started")
         self._loop = asyncio.get_running_loop()
         self._thread_id = threading.get_ident()
         config = self._config
-        opening_for = consumer_handshake(config, self.topic, self.channel)
+        handshake_for = consumer_handshake(config, self.topic, self.channel)
         path = producers_of(self.topic)
         self._pool = ConnectionPool(
             config,
             self._nsqds,
             Discovery(self._lookupds, path, config) if self._lookupds else None,
-            lambda address: connect(address, opening_for(address), config, self),
-            self._joined,
+            lambda address: connect(address, handshake_for(address), config, self),
+            self._on_connected,
         )
         try:
             await self._pool.start(needs_one=False, needs_lookupd=not wait_for_lookupd)
@@ -114,8 +115,8 @@ class Consumer:
             raise
 
     def stop(self) -> None:
-        """Asks for no more messages. What is here is still handed out, then iteration ends and
-        `run` returns. May be called from a signal handler of the loop, and from any thread."""
+        """Receive no more messages. After the queued messages, iteration ends and `run` returns.
+        May be called from any thread and from signal handlers of the loop."""
         if self._stopping or self._pool is None:
             return
         if threading.get_ident() != self._thread_id:
@@ -125,15 +126,14 @@ class Consumer:
         self._stopped.set()
         for timer in self._timers.values():
             timer.cancel()
-        for connection in self._shares:
+        for connection in self._allocations:
             connection.send(commands.cls())
-        self._wake(len(self._idle))
+        self._wake(len(self._waiters))
 
     async def close(self) -> None:
-        """Stops, waits for a `run` to end, and disconnects once all answers are on their way.
+        """Stop, wait for `run` to end, send all answers, and disconnect.
 
-        Messages that nobody has asked for go back to nsqd at once; those that were not answered,
-        when it sees the connection end or when their time is up.
+        Queued messages are requeued. nsqd requeues the unanswered ones when the connection ends.
         """
         if self._closed or self._pool is None:
             return
@@ -158,10 +158,7 @@ class Consumer:
         return self._inbox.popleft()
 
     async def batch(self, count_max: int = 1000) -> list[Message]:
-        """The messages that are here, so many at most; waits until there is one.
-
-        None at all mean that the consumer was stopped.
-        """
+        """Take up to `count_max` queued messages; wait until there is one. Empty after `stop`."""
         if not self._inbox:
             await self._wait_for_message()
         inbox = self._inbox
@@ -174,14 +171,13 @@ class Consumer:
         concurrency: int = 1,
         dead_letter: DeadLetter | None = None,
     ) -> None:
-        """Calls `handler` for every message, until `stop`.
+        """Call `handler` for every message, until `stop`; `concurrency` handlers run at a time.
 
         A coroutine function runs in the loop and must not block. A plain function runs in one of
-        `concurrency` threads: it may block, and may answer its message from there. A message is
-        finished when the handler returns, unless it has answered it itself, and
-        requeued when it raises; then the consumer backs off. As long as the handler works on a
-        message, it is touched. One that has failed `max_attempts` times goes to `dead_letter`,
-        with the error of the last time, and is finished. `concurrency` handlers work at a time.
+        `concurrency` threads: it may block, and may answer its message from there. If the handler
+        returns without answering, the message is finished. If it raises, the message is requeued
+        and the consumer backs off. While the handler runs, the message is touched. A message that
+        failed `max_attempts` times is passed to `dead_letter`, with the last error, and finished.
 
         After `stop`, the handlers have `close_timeout` to process the messages received so far. If
         `run` is cancelled, the handlers are cancelled too, and their messages are requeued. A
@@ -189,147 +185,154 @@ class Consumer:
         """
         if self._pool is None:
             await self.start()
-        handling = HandlerRunner(self, self._config, handler, dead_letter, self._handled)
-        run = asyncio.create_task(handling.run(concurrency))
+        runner = HandlerRunner(self, self._config, handler, dead_letter, self._on_handled)
+        run = asyncio.create_task(runner.run(concurrency))
         self._runs.add(run)
         run.add_done_callback(self._runs.discard)
         await run
 
     async def keep_touching(self, in_hand: Callable[[], Iterable[Message]]) -> None:
-        """For whoever takes batches and keeps them for long: touches what `in_hand` returns, and
-        what waits here, until this is cancelled. `run` does so by itself."""
+        """Touch the queued messages and those that `in_hand` returns, until cancelled. For callers
+        of `batch` that hold messages for long; `run` does this itself."""
         await keep_touching(self, in_hand)
 
     async def wait_until_stopped(self) -> None:
-        """Returns once `stop` or `close` has been called."""
+        """Wait until `stop` or `close` is called."""
         await self._stopped.wait()
 
     def set_max_in_flight(self, count: int) -> None:
-        """How many messages may be here unanswered from now on. Raises ConfigError if none may."""
+        """Change the maximum of unanswered messages. Raises ConfigError if it is below 1."""
         self._config = replace(self._config, max_in_flight=count)
         if self._pool is not None:
-            self._share_out()
+            self._allocate_rdy()
 
     @property
     def filenos(self) -> list[int]:
-        """Of the sockets. A process that is forked off has them too, and unless it closes them the
-        connections stay open when this process is gone."""
-        return [connection.fileno() for connection in self._shares]
+        """File descriptors of the sockets. A forked child should close them; otherwise they stay
+        open after this process has exited."""
+        return [connection.fileno() for connection in self._allocations]
 
     @property
     def waiting(self) -> tuple[Message, ...]:
-        """The messages that are here and have not been handed out."""
+        """The queued messages."""
         return tuple(self._inbox)
 
     @property
     def waiting_count(self) -> int:
-        """How many they are."""
+        """Number of queued messages."""
         return len(self._inbox)
 
     @property
     def is_starved(self) -> bool:
-        """Whether some nsqd has sent nearly all that it may before it is answered."""
+        """Whether an nsqd has nearly reached its RDY count, so that it waits for answers."""
         return any(
-            connection.in_flight >= max(1, STARVED_PART * share.rdy)
-            for connection, share in self._shares.items()
+            connection.in_flight >= max(1, STARVED_RATIO * allocation.rdy)
+            for connection, allocation in self._allocations.items()
         )
 
     @property
     def msg_timeout(self) -> float:
-        """After how many seconds without an answer or a touch nsqd delivers a message again."""
-        timeouts = [connection.agreed.msg_timeout_ms for connection in self._shares]
+        """Seconds after which nsqd requeues an unanswered message."""
+        timeouts = [connection.agreed.msg_timeout_ms for connection in self._allocations]
         return min(timeouts, default=60_000) / 1000
 
     async def _wait_for_message(self) -> None:
-        """Returns when there is one, or when there will be none."""
+        """Wait until a message is queued or the consumer is stopped."""
         if self._pool is None:
             await self.start()
         while not self._inbox and not self._stopping:
             waiter = self._loop.create_future()
-            self._idle.append(waiter)
+            self._waiters.append(waiter)
             try:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake(1)  # the message that it was woken for is for somebody else
+                    self._wake(1)  # pass the wake-up on to another waiter
                 raise
 
     def _wake(self, count: int) -> None:
-        while count and self._idle:
-            waiter = self._idle.popleft()
+        while count and self._waiters:
+            waiter = self._waiters.popleft()
             if not waiter.done():
                 waiter.set_result(None)
                 count -= 1
 
-    # What connections tell.
+    # ConnectionOwner.
 
-    def _joined(self, connection: Connection) -> None:
+    def _on_connected(self, connection: Connection) -> None:
         if self._stopping:
             connection.send(commands.cls())
-        self._shares[connection] = RdyAllocation(self._loop.time(), connection.agreed.max_rdy_count)
-        self._share_out()
+        self._allocations[connection] = RdyAllocation(
+            self._loop.time(), connection.agreed.max_rdy_count
+        )
+        self._allocate_rdy()
 
     def delivered(self, connection: Connection, messages: list[Message]) -> None:
-        """See Owner."""
-        self._shares[connection].delivered_at = self._loop.time()
+        self._allocations[connection].delivered_at = self._loop.time()
         self._inbox.extend(messages)
-        if self._idle:
+        if self._waiters:
             self._wake(len(messages))
 
     def lost(self, connection: Connection, unconfirmed: list[AwaitedBatch]) -> None:
-        """See Owner. What it brought and nobody has asked for will come again, from elsewhere."""
-        self._shares.pop(connection, None)
+        """Drop its queued messages; nsqd will deliver them again."""
+        self._allocations.pop(connection, None)
         self._inbox = deque(each for each in self._inbox if not each.is_from(connection))
-        self._share_out()
+        self._allocate_rdy()
 
     def writable(self, connection: Connection) -> None:
-        """See Owner. Answers are small, and are never held back."""
+        """Nothing to do: answers are small and never held back."""
 
     def confirmed(self, connection: Connection, batches: list[AwaitedBatch]) -> None:
-        """See Owner. Nothing is published."""
+        """Never called: a consumer does not publish."""
 
     def refused(self, connection: Connection, error: ProtocolError, batch: AwaitedBatch) -> None:
-        """See Owner. Nothing is published."""
+        """Never called: a consumer does not publish."""
 
-    # How much is asked for.
+    # RDY and backoff.
 
-    def _share_out(self) -> None:
+    def _allocate_rdy(self) -> None:
         if self._stopping:
             return
-        connections, shares = list(self._shares), list(self._shares.values())
+        connections, allocations = list(self._allocations), list(self._allocations.values())
         now = self._loop.time()
         total = {
-            BackoffState.ALL: self._config.max_in_flight,
-            BackoffState.ONE: 1,
-            BackoffState.NONE: 0,
-        }[self._backoff.flow]
-        for connection, share, rdy in zip(
-            connections, shares, allocate_rdy(shares, self._config, total, now), strict=True
+            BackoffState.RUNNING: self._config.max_in_flight,
+            BackoffState.PROBING: 1,
+            BackoffState.PAUSED: 0,
+        }[self._backoff.state]
+        for connection, allocation, rdy in zip(
+            connections,
+            allocations,
+            allocate_rdy(allocations, self._config, total, now),
+            strict=True,
         ):
-            if rdy != share.rdy:
-                share.rdy, share.changed_at = rdy, now
+            if rdy != allocation.rdy:
+                allocation.rdy, allocation.changed_at = rdy, now
                 connection.send(commands.rdy(rdy))
-        if 0 < total < len(shares):
-            self._set_timer("turns", self._config.rdy_redistribute_interval, self._share_out)
+        if 0 < total < len(allocations):
+            self._set_timer("turns", self._config.rdy_redistribute_interval, self._allocate_rdy)
 
-    def _handled(self, succeeded: bool) -> None:
-        """A handler has returned or raised."""
+    def _on_handled(self, succeeded: bool) -> None:
+        """Update the backoff after a handler returned or raised."""
         backoff = self._backoff
-        if not (backoff.succeeded() if succeeded else backoff.failed()) or self._stopping:
+        if (
+            not (backoff.record_success() if succeeded else backoff.record_failure())
+            or self._stopping
+        ):
             return
-        self._share_out()
-        if backoff.flow is BackoffState.NONE:
-            log.warning("%s/%s: backing off for %.3g s", *self._name, backoff.hold_seconds)
-            self._set_timer("backoff", backoff.hold_seconds, self._try_again)
+        self._allocate_rdy()
+        if backoff.state is BackoffState.PAUSED:
+            log.warning("%s/%s: backing off for %.3g s", *self._name, backoff.pause_seconds)
+            self._set_timer("backoff", backoff.pause_seconds, self._probe)
 
     def _set_timer(self, name: str, seconds: float, call: Callable[[], None]) -> None:
         if name in self._timers:
             self._timers[name].cancel()
         self._timers[name] = self._loop.call_later(seconds, call)
 
-    def _try_again(self) -> None:
-        self._backoff.held()
-        self._share_out()
+    def _probe(self) -> None:
+        self._backoff.start_probing()
+        self._allocate_rdy()
 
     @property
     def _name(self) -> tuple[str, str]:

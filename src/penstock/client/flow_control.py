@@ -1,9 +1,18 @@
-"""How `max_in_flight` is shared out over connections. Pure: the time is handed in.
+"""How many messages a consumer requests: the RDY count of each connection, and the backoff after
+failures. No I/O; the time is an argument.
 
-With enough for all, every connection has an equal share, the remainder spread over the first. With
-fewer than there are connections, as many as possible have one each, and it goes round: a connection
-that has brought nothing for a while, or has had its turn for long, gives its place to the one that
-has waited longest.
+**RDY.** If `max_in_flight` is at least the number of connections, each connection gets an equal
+part; the first ones get the remainder. Otherwise as many connections as possible get RDY 1, in
+rotation: a connection that delivered nothing for `low_rdy_idle_timeout`, or had RDY 1 for
+`low_rdy_timeout`, is replaced by the one that has waited longest.
+
+**Backoff** works as in NSQ's Go client:
+
+    RUNNING --failure--> PAUSED --time--> PROBING --success--> RUNNING, or PAUSED for less time
+                           ^-----------------failure-'
+
+In PAUSED the consumer requests nothing, in PROBING a single message. Results of messages that were
+received earlier count only in PROBING.
 """
 
 import random
@@ -16,8 +25,8 @@ __all__ = ["Backoff", "BackoffState", "RdyAllocation", "allocate_rdy"]
 
 
 class RdyAllocation:
-    """A connection's part: what it may have in flight, since when, and when it last brought
-    something."""
+    """The RDY count of one connection, since `changed_at`; `delivered_at` is the time of its last
+    message."""
 
     __slots__ = ("changed_at", "delivered_at", "rdy", "rdy_max")
 
@@ -29,90 +38,90 @@ class RdyAllocation:
 
 
 def allocate_rdy(
-    shares: Sequence[RdyAllocation], config: ClientConfig, total: int, now: float
+    allocations: Sequence[RdyAllocation], config: ClientConfig, total: int, now: float
 ) -> list[int]:
-    """What each should have, of `total` for all."""
-    if total >= len(shares):
-        return _equal_parts(shares, total)
-    return _take_turns(shares, config, total, now)
+    """The RDY count that each connection should have; the sum is at most `total`."""
+    if total >= len(allocations):
+        return _allocate_equally(allocations, total)
+    return _allocate_in_turn(allocations, config, total, now)
 
 
-def _equal_parts(shares: Sequence[RdyAllocation], total: int) -> list[int]:
-    if not shares:
+def _allocate_equally(allocations: Sequence[RdyAllocation], total: int) -> list[int]:
+    if not allocations:
         return []
-    part, remainder = divmod(total, len(shares))
-    return [min(part + (index < remainder), share.rdy_max) for index, share in enumerate(shares)]
+    part, remainder = divmod(total, len(allocations))
+    return [min(part + (index < remainder), each.rdy_max) for index, each in enumerate(allocations)]
 
 
-def _take_turns(
-    shares: Sequence[RdyAllocation], config: ClientConfig, total: int, now: float
+def _allocate_in_turn(
+    allocations: Sequence[RdyAllocation], config: ClientConfig, total: int, now: float
 ) -> list[int]:
-    def precedence(share: RdyAllocation) -> tuple[int, float]:
-        """Whose turn it is stays; then come those who wait, the longest first."""
-        if not share.rdy:
-            return 1, share.changed_at
-        return 2 if _has_had_its_turn(share, config, now) else 0, share.changed_at
+    def precedence(allocation: RdyAllocation) -> tuple[int, float]:
+        """Connections whose turn is not over come first, then the waiting ones, longest first."""
+        if not allocation.rdy:
+            return 1, allocation.changed_at
+        return 2 if _is_turn_over(allocation, config, now) else 0, allocation.changed_at
 
-    chosen = {id(share) for share in sorted(shares, key=precedence)[:total]}
-    return [int(id(share) in chosen) for share in shares]
+    chosen = {id(each) for each in sorted(allocations, key=precedence)[:total]}
+    return [int(id(each) in chosen) for each in allocations]
 
 
-def _has_had_its_turn(share: RdyAllocation, config: ClientConfig, now: float) -> bool:
-    since = max(share.changed_at, share.delivered_at)
+def _is_turn_over(allocation: RdyAllocation, config: ClientConfig, now: float) -> bool:
+    since = max(allocation.changed_at, allocation.delivered_at)
     return (
         now - since >= config.low_rdy_idle_timeout
-        or now - share.changed_at >= config.low_rdy_timeout
+        or now - allocation.changed_at >= config.low_rdy_timeout
     )
 
 
 class BackoffState(Enum):
-    """How much may be asked for now."""
+    """RUNNING: full RDY. PAUSED: RDY 0. PROBING: RDY 1."""
 
-    ALL = auto()
-    ONE = auto()
-    NONE = auto()
+    RUNNING = auto()
+    PROBING = auto()
+    PAUSED = auto()
 
 
 class Backoff:
-    """The state of it. The driver waits `hold_seconds` whenever `flow` becomes NONE."""
+    """The backoff of one consumer. Whenever `state` becomes PAUSED, the caller waits
+    `pause_seconds` and then calls `start_probing`."""
 
     def __init__(self, config: ClientConfig, rand: Callable[[], float] = random.random) -> None:
         self._multiplier = config.backoff_multiplier
-        self._hold_seconds_max = config.max_backoff_duration
-        self._full_jitter = config.backoff_strategy == "full_jitter"
+        self._pause_seconds_max = config.max_backoff_duration
+        self._has_full_jitter = config.backoff_strategy == "full_jitter"
         self._rand = rand
         self._level = 0
-        self.flow = BackoffState.ALL
-        self.hold_seconds = 0.0
+        self.state = BackoffState.RUNNING
+        self.pause_seconds = 0.0
 
-    def failed(self) -> bool:
-        """A handler failed. Returns whether the flow has changed."""
-        if self.flow is BackoffState.NONE or not self._hold_seconds_max:
+    def record_failure(self) -> bool:
+        """A handler failed. Returns whether `state` was set anew."""
+        if self.state is BackoffState.PAUSED or not self._pause_seconds_max:
             return False
-        # Beyond the longest hold, a higher level would only mean more successes to get down again.
-        if self._longest_hold_seconds() < self._hold_seconds_max:
+        # At the longest pause, a higher level would only require more successes to recover.
+        if self._level_seconds() < self._pause_seconds_max:
             self._level += 1
-        return self._hold()
+        return self._pause()
 
-    def succeeded(self) -> bool:
-        """A handler succeeded. Returns whether the flow has changed."""
-        if self.flow is not BackoffState.ONE:
+    def record_success(self) -> bool:
+        """A handler succeeded. Returns whether `state` was set anew."""
+        if self.state is not BackoffState.PROBING:
             return False
         self._level -= 1
         if self._level:
-            return self._hold()
-        self.flow = BackoffState.ALL
+            return self._pause()
+        self.state = BackoffState.RUNNING
         return True
 
-    def held(self) -> None:
-        """`hold_seconds` have passed."""
-        self.flow = BackoffState.ONE
+    def start_probing(self) -> None:
+        self.state = BackoffState.PROBING
 
-    def _hold(self) -> bool:
-        self.flow = BackoffState.NONE
-        seconds = min(self._longest_hold_seconds(), self._hold_seconds_max)
-        self.hold_seconds = seconds * self._rand() if self._full_jitter else seconds
+    def _pause(self) -> bool:
+        self.state = BackoffState.PAUSED
+        seconds = min(self._level_seconds(), self._pause_seconds_max)
+        self.pause_seconds = seconds * self._rand() if self._has_full_jitter else seconds
         return True
 
-    def _longest_hold_seconds(self) -> float:
+    def _level_seconds(self) -> float:
         return float(self._multiplier * 2**self._level) if self._level else 0.0

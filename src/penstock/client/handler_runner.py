@@ -1,10 +1,12 @@
-"""A handler at work on a consumer's messages: what `Consumer.run` does.
+"""Calls a handler for the messages of a consumer: the implementation of `Consumer.run`.
 
 Each worker takes messages, calls the handler, and finishes or requeues them. A coroutine function
-is called in the loop, a plain function in the worker's own thread, where it may block.
+is called in the loop. A plain function is called in the worker's own thread, where it may block
+while the loop answers heartbeats and touches messages. The threads are daemons: a function that
+never returns does not prevent the process from exiting.
 
 One task touches messages at intervals: each message, queued or with a handler, that was already
-here at the last interval. So no message times out while its consumer is alive, and no message needs
+held at the last interval. So no message times out while its consumer is alive, and no message needs
 its own timer.
 """
 
@@ -39,9 +41,10 @@ log = logging.getLogger("penstock.client")
 Handler = Callable[[Message], Awaitable[None] | None]
 
 DeadLetter = Callable[[Message, BaseException | None], Awaitable[None] | None]
-"""Is given the message, and what the handler raised; None if it failed in another process."""
+"""Called with the message and the exception of the handler; None if it failed in another
+process."""
 
-# A message is touched after between one and two rounds here, and must not time out before that.
+# A message is touched after one to two rounds, and must not time out before that.
 ROUNDS_PER_TIMEOUT = 3
 
 # Messages are queued for threads in batches; a batch grows while it is handled in less than this.
@@ -53,7 +56,7 @@ _Outcome: TypeAlias = BaseException | Awaitable[None]
 
 
 class MessageSource(Protocol):
-    """Where messages come from: a consumer."""
+    """The part of `Consumer` that `HandlerRunner` uses."""
 
     async def __anext__(self) -> Message: ...
 
@@ -82,7 +85,7 @@ class _HandlerWorker:
 
 
 class HandlerRunner:
-    """See the module's docstring. `handled` is told of every outcome, for backing off."""
+    """Runs the workers. Calls `on_handled` with the success of every message, for the backoff."""
 
     def __init__(
         self,
@@ -90,13 +93,13 @@ class HandlerRunner:
         config: ClientConfig,
         handler: Handler,
         dead_letter: DeadLetter | None,
-        handled: Callable[[bool], None],
+        on_handled: Callable[[bool], None],
     ) -> None:
         self._source = source
         self._config = config
         self._handler = handler
         self._dead_letter = dead_letter
-        self._handled = handled
+        self._on_handled = on_handled
         self._workers: list[_HandlerWorker] = []
         self._calls = LoopCalls(asyncio.get_running_loop())
         # Messages for threads, which take them one by one.
@@ -104,7 +107,8 @@ class HandlerRunner:
         self._queued_max = 1
 
     async def run(self, concurrency: int) -> None:
-        """Returns when the source has ended and all is handled; raises bugs of ours."""
+        """Return when the source has ended and all messages are handled. Raises unexpected
+        exceptions of the workers."""
         work = self._work if _is_coroutine_function(self._handler) else self._work_in_thread
         self._workers = [_HandlerWorker() for _ in range(concurrency)]
         workers = {asyncio.create_task(work(worker)) for worker in self._workers}
@@ -116,7 +120,9 @@ class HandlerRunner:
                 workers, timeout=self._config.close_timeout, return_when=asyncio.FIRST_EXCEPTION
             )
             if late:
-                log.warning("%d handlers did not end in time, and are cancelled", len(late))
+                log.warning(
+                    "cancelling %d handlers that are still running after close_timeout", len(late)
+                )
         finally:
             for task in (*workers, touching, stopped):
                 task.cancel()
@@ -136,7 +142,7 @@ class HandlerRunner:
 
     async def _work(self, worker: _HandlerWorker) -> None:
         handler = cast("Callable[[Message], Awaitable[None]]", self._handler)
-        next_message, handled = self._source.__anext__, self._handled
+        next_message, on_handled = self._source.__anext__, self._on_handled
         attempts_max = self._config.max_attempts or 0xFFFF
         while True:
             try:
@@ -151,12 +157,12 @@ class HandlerRunner:
             except (Exception, asyncio.CancelledError) as error:
                 if _is_cancelled():
                     raise
-                await self._failed(message, error)
+                await self._on_failure(message, error)
             else:
                 # Inline: this is done for each message.
                 if not message.is_answered:
                     message.finish()
-                handled(True)
+                on_handled(True)
             worker.message = None
 
     # A worker whose handler is a plain function.
@@ -184,7 +190,7 @@ class HandlerRunner:
             if outcome is None:
                 await self._give_up(worker.message, None)
             else:
-                await self._conclude(worker.message, cast("_Outcome", outcome))
+                await self._apply_outcome(worker.message, cast("_Outcome", outcome))
             worker.message = None
 
     def _handle_queued(self, worker: _HandlerWorker) -> "_Outcome | None":
@@ -212,42 +218,42 @@ class HandlerRunner:
             if result is not None and inspect.isawaitable(result):
                 return result
             worker.message = None
-            self._calls.put(self._succeeded, message)
+            self._calls.put(self._on_success, message)
         is_fast = time.monotonic() - began < QUEUED_SECONDS
         self._queued_max = min(2 * self._queued_max, QUEUED_MAX) if is_fast else 1
         return None
 
     # Outcomes.
 
-    async def _conclude(self, message: Message, outcome: "_Outcome") -> None:
+    async def _apply_outcome(self, message: Message, outcome: "_Outcome") -> None:
         """Completes a message whose handler raised in its thread, or returned an awaitable."""
         if isinstance(outcome, BaseException):
             if not isinstance(outcome, Exception | asyncio.CancelledError):
                 raise outcome  # SystemExit or KeyboardInterrupt
-            await self._failed(message, outcome)
+            await self._on_failure(message, outcome)
             return
         try:
             await outcome
         except (Exception, asyncio.CancelledError) as error:
             if _is_cancelled():
                 raise
-            await self._failed(message, error)
+            await self._on_failure(message, error)
         else:
-            self._succeeded(message)
+            self._on_success(message)
 
-    def _succeeded(self, message: Message) -> None:
+    def _on_success(self, message: Message) -> None:
         if not message.is_answered:
             message.finish()
-        self._handled(True)
+        self._on_handled(True)
 
-    async def _failed(self, message: Message, error: BaseException) -> None:
+    async def _on_failure(self, message: Message, error: BaseException) -> None:
         reason = f"{type(error).__name__}: {error}"
         log.error("handling %r failed: %s", message, reason, exc_info=_traceback_of(error))
         if self._config.max_attempts and message.attempts >= self._config.max_attempts:
             await self._give_up(message, error)
         else:
             _requeue(message, self._requeue_delay(message))
-        self._handled(False)
+        self._on_handled(False)
 
     async def _give_up(self, message: Message, error: BaseException | None) -> None:
         if self._dead_letter is None:
@@ -289,7 +295,7 @@ class HandlerRunner:
 
 
 async def keep_touching(source: MessageSource, in_hand: Callable[[], Iterable[Message]]) -> None:
-    """Touches what waits at the source or is in hand for long, until it is cancelled."""
+    """Touch the messages that are queued at the source or in hand, until cancelled."""
     seen: set[Message] = set()
     while True:
         await asyncio.sleep(source.msg_timeout / ROUNDS_PER_TIMEOUT)
@@ -318,7 +324,7 @@ def _traceback_of(error: BaseException) -> BaseException | None:
 
 
 def _is_cancelled() -> bool:
-    """Whether it is we who are to end, and not something that the handler waited for."""
+    """Whether the worker itself is cancelled, not only a future that the handler awaited."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -368,7 +374,9 @@ class HandlerThread:
         its result. The function must not raise. Cancelling this does not stop the function."""
         outcome: asyncio.Future[object] = self._calls.loop.create_future()
         context = contextvars.copy_context()
-        self._functions.put(lambda: self._calls.put(_settle, outcome, context.run(function, *args)))
+        self._functions.put(
+            lambda: self._calls.put(_set_result, outcome, context.run(function, *args))
+        )
         return await outcome
 
     def close(self) -> None:
@@ -380,6 +388,6 @@ class HandlerThread:
             function()
 
 
-def _settle(outcome: asyncio.Future[object], result: object) -> None:
+def _set_result(outcome: asyncio.Future[object], result: object) -> None:
     if not outcome.done():
         outcome.set_result(result)

@@ -1,4 +1,4 @@
-"""From a client's configuration to what is negotiated on each of its connections."""
+"""What a client negotiates on each connection: IDENTIFY, TLS, compression, AUTH and SUB."""
 
 import socket
 import ssl
@@ -16,7 +16,7 @@ from penstock.protocol.compression import Deflate, Snappy
 __all__ = ["HandshakeFor", "check_subscription", "consumer_handshake", "producer_handshake"]
 
 HandshakeFor = Callable[[str], Opening]
-"""What to negotiate with the nsqd at an address."""
+"""Returns what to negotiate with the nsqd at an address."""
 
 _OFF = -1
 
@@ -30,29 +30,28 @@ _TLS_VERSIONS = {
 
 
 def producer_handshake(config: ClientConfig, *, heartbeats: bool = True) -> HandshakeFor:
-    """For a connection that publishes. Without heartbeats it may be left alone for any time.
-
-    Raises ConfigError if there is something wrong with the files that TLS needs.
-    """
+    """The handshake of a publishing connection. Without heartbeats, the client need not read it
+    while it is idle. Raises ConfigError if a TLS file cannot be used."""
     features = _features(config)
     if not heartbeats:
         features["heartbeat_interval"] = _OFF
-    return _opening(config, features)
+    return _handshake_for(config, features)
 
 
 def consumer_handshake(config: ClientConfig, topic: str, channel: str) -> HandshakeFor:
-    """For a connection that subscribes. Raises ConfigError like the other."""
+    """The handshake of a subscribing connection. Raises ConfigError if a TLS file cannot be
+    used."""
     features = _features(config) | {
         "output_buffer_size": config.output_buffer_size,
         "output_buffer_timeout": round(config.output_buffer_timeout * 1000),
         "sample_rate": config.sample_rate,
         "msg_timeout": round(config.msg_timeout * 1000),
     }
-    return _opening(config, features, topic, channel)
+    return _handshake_for(config, features, topic, channel)
 
 
 def check_subscription(topic: str, channel: str) -> None:
-    """Raises ConfigError if these cannot be names."""
+    """Raises ConfigError if a name is invalid."""
     for noun, name in (("topic", topic), ("channel", channel)):
         if not names.is_valid(name):
             raise ConfigError(f"{noun} name {name!r} is not valid")
@@ -72,12 +71,12 @@ def _features(config: ClientConfig) -> dict[str, object]:
     }
 
 
-def _opening(
+def _handshake_for(
     config: ClientConfig, features: dict[str, object], topic: str = "", channel: str = ""
 ) -> HandshakeFor:
     context = _tls_context(config) if config.tls_v1 else None
 
-    def opening_for(address: str) -> Opening:
+    def handshake_for(address: str) -> Opening:
         return Opening(
             features=features,
             auth_secret=config.auth_secret.encode(),
@@ -87,7 +86,7 @@ def _opening(
             make_compression={"snappy": lambda _level: Snappy(), "deflate": Deflate},
         )
 
-    return opening_for
+    return handshake_for
 
 
 def _tls_context(config: ClientConfig) -> ssl.SSLContext:

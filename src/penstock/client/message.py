@@ -12,19 +12,19 @@ Delay = float | timedelta
 
 
 def to_ms(delay: Delay) -> int:
-    """Whole milliseconds, which is what the wire has. Raises ValueError if it is negative."""
+    """The delay in whole milliseconds. Raises ValueError if it is negative."""
     seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
     if seconds < 0:
-        raise ValueError(f"a delay cannot be negative: {seconds:g} s")
+        raise ValueError(f"delay must not be negative: {seconds:g} s")
     return round(seconds * 1000)
 
 
 class AckChannel(Protocol):
-    """The connection that a message came on, which is where its answer goes."""
+    """Sends FIN, REQ and TOUCH: the connection that delivered the message."""
 
     @property
     def address(self) -> str:
-        """Of the nsqd."""
+        """Address of the nsqd."""
 
     def finish(self, message_id: bytes) -> None: ...
 
@@ -34,25 +34,25 @@ class AckChannel(Protocol):
 
 
 class Message:
-    """One delivery. It is answered once, by `finish` or by `requeue`.
+    """One delivery of a message. Answer it once, with `finish` or `requeue`.
 
-    Answers need no `await`: they are collected, and leave in one write. If the connection is lost
-    first, nsqd delivers the message again, whatever the answer was. Only a handler that is a plain
-    function may answer from a thread other than the loop's: see `Consumer.run`.
+    Answers are queued and sent in one write, so they need no `await`. If the connection is lost
+    before the write, nsqd delivers the message again. Answer in the thread of the event loop; only
+    handlers that are plain functions may answer from their own thread (see `Consumer.run`).
     """
 
-    __slots__ = ("_answers", "attempts", "body", "id", "is_answered", "timestamp_ns")
+    __slots__ = ("_acks", "attempts", "body", "id", "is_answered", "timestamp_ns")
 
     def __init__(
-        self, answers: AckChannel, timestamp_ns: int, attempts: int, id: bytes, body: bytes
+        self, acks: AckChannel, timestamp_ns: int, attempts: int, id: bytes, body: bytes
     ) -> None:
-        self._answers = answers
+        self._acks = acks
         self.timestamp_ns = timestamp_ns
-        """When it was published."""
+        """Time of publication, in nanoseconds since 1970."""
         self.attempts = attempts
-        """How many times it has been delivered, this one included."""
+        """Number of deliveries, including this one."""
         self.id = id
-        """16 bytes, the same at every delivery."""
+        """16 bytes; the same in every delivery."""
         self.body = body
         self.is_answered = False
 
@@ -61,68 +61,68 @@ class Message:
         return f"<Message {self.id.decode('ascii', 'replace')} attempts={self.attempts} {body}>"
 
     def finish(self) -> None:
-        """It is done with: nsqd forgets it."""
+        """Tell nsqd that the message is processed (FIN)."""
         if self.is_answered:
-            raise self._answered_before()
+            raise self._already_answered()
         self.is_answered = True
-        self._answers.finish(self.id)
+        self._acks.finish(self.id)
 
     def requeue(self, delay: Delay = 0) -> None:
-        """It is to be delivered again, to any consumer, after `delay` (seconds or timedelta)."""
+        """Ask nsqd to deliver the message again after `delay`, in seconds or a timedelta (REQ)."""
         delay_ms = to_ms(delay)
         if self.is_answered:
-            raise self._answered_before()
+            raise self._already_answered()
         self.is_answered = True
-        self._answers.requeue(self.id, delay_ms)
+        self._acks.requeue(self.id, delay_ms)
 
     def touch(self) -> None:
-        """It needs longer: nsqd's timeout for it starts again."""
+        """Restart nsqd's timeout for the message (TOUCH)."""
         if self.is_answered:
-            raise self._answered_before()
-        self._answers.touch(self.id)
+            raise self._already_answered()
+        self._acks.touch(self.id)
 
     @property
     def published_at(self) -> datetime:
-        """When it was published, to the microsecond."""
+        """Time of publication in UTC, to the microsecond."""
         seconds, rest_ns = divmod(self.timestamp_ns, 1_000_000_000)
         return datetime.fromtimestamp(seconds, UTC).replace(microsecond=rest_ns // 1000)
 
     @property
     def address(self) -> str:
-        """The nsqd that it came from."""
-        return self._answers.address
+        """Address of the nsqd that delivered the message."""
+        return self._acks.address
 
     def make_thread_safe(self, put: Callable[..., None]) -> None:
-        """Allows any thread to answer this message. `put` schedules a function with its arguments
-        in the loop of the connection."""
-        self._answers = _ThreadSafeAnswers(self._answers, put)
+        """Allow any thread to answer this message. `put` schedules a call in the loop of the
+        connection."""
+        self._acks = _ThreadSafeAckChannel(self._acks, put)
 
     def is_from(self, connection: AckChannel) -> bool:
-        """Whether it came on this connection."""
-        return self._answers is connection
+        """Whether this connection delivered the message."""
+        return self._acks is connection
 
-    def _answered_before(self) -> ClientError:
-        return ClientError(f"message {self.id.decode('ascii', 'replace')} is answered already")
+    def _already_answered(self) -> ClientError:
+        return ClientError(f"message {self.id.decode('ascii', 'replace')} is already answered")
 
 
-class _ThreadSafeAnswers:
-    """Schedules answers in the loop of the connection."""
+class _ThreadSafeAckChannel:
+    """Schedules FIN, REQ and TOUCH in the loop of the connection."""
 
-    __slots__ = ("_answers", "_put")
+    __slots__ = ("_acks", "_put")
 
-    def __init__(self, answers: AckChannel, put: Callable[..., None]) -> None:
-        self._answers = answers
+    def __init__(self, acks: AckChannel, put: Callable[..., None]) -> None:
+        self._acks = acks
         self._put = put
 
     @property
     def address(self) -> str:
-        return self._answers.address
+        return self._acks.address
 
     def finish(self, message_id: bytes) -> None:
-        self._put(self._answers.finish, message_id)
+        self._put(self._acks.finish, message_id)
 
     def requeue(self, message_id: bytes, delay_ms: int) -> None:
-        self._put(self._answers.requeue, message_id, delay_ms)
+        self._put(self._acks.requeue, message_id, delay_ms)
 
     def touch(self, message_id: bytes) -> None:
-        self._put(self._answers.touch, message_id)
+        self._put(self._acks.touch, message_id)

@@ -1,12 +1,12 @@
-"""Publishing, on asyncio.
+"""The asyncio producer.
 
     async with Producer("127.0.0.1:4150") as producer:
         await producer.publish("orders", b"one")
 
-What is published to a topic while nsqd is busy is gathered, and leaves in one multi-publish;
-several of these are under way on each connection. `publish` returns when nsqd has confirmed. With
-several nsqds they take turns, and what one did not confirm before it was lost goes to another:
-nothing that was confirmed is lost, and what was not may be stored twice.
+`publish` returns when nsqd has confirmed the message. While nsqd is busy, messages of a topic are
+batched into one MPUB; each connection has several of them in flight. With several nsqds, the
+producer publishes to each in turn. If a connection is lost, its unconfirmed batches go to another
+nsqd: no confirmed message is lost, and an unconfirmed one may be stored twice.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ from penstock.common.errors import (
     RefusedError,
 )
 
-__all__ = ["TRY_ELSEWHERE", "Producer", "is_leaving"]
+__all__ = ["RETRY_ELSEWHERE_CODES", "Producer", "is_shutting_down"]
 
-# nsqd is stopping or draining, or cannot write to its disk: try another nsqd.
-TRY_ELSEWHERE = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
+# nsqd is stopping or draining, or cannot write to its disk: another nsqd may accept the batch.
+RETRY_ELSEWHERE_CODES = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
 
-# One message among many may be what nsqd does not take.
-_TRY_ONE_BY_ONE = frozenset({"E_BAD_MESSAGE", "E_BAD_BODY"})
+# nsqd may refuse only one message of the batch.
+_SPLIT_CODES = frozenset({"E_BAD_MESSAGE", "E_BAD_BODY"})
 
 
 class Producer:
-    """Publishes to one nsqd, to several in turn, or to all that lookupds know.
+    """Publishes to one nsqd, to several in turn, or to all nsqds that nsqlookupds list.
 
-    `nsqd` is `host:port`, the path of a unix socket, or several of these; `lookupd` the same, or
-    URLs. Use it as a context manager, or call `start` and `close`.
+    `nsqd` is `host:port`, the path of a unix socket, or several of these; `lookupd` accepts URLs,
+    too. Use it as a context manager, or call `start` and `close`.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class Producer:
         self._config = config or ClientConfig()
         self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
         if not self._nsqds and not self._lookupds:
-            raise ConfigError("a producer needs the address of an nsqd or of a lookupd")
+            raise ConfigError("producer without an address: pass nsqd= or lookupd=")
         self._pool: ConnectionPool | None = None
         self._turn = 0
         self._pump_is_due = False
-        self._expiry: asyncio.TimerHandle | None = None
+        self._expiry_timer: asyncio.TimerHandle | None = None
         self._last_failure: ClientError | None = None
         self._closed = False
 
-    # Its life.
+    # Start and stop.
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -82,17 +82,17 @@ class Producer:
         await self.close()
 
     async def start(self) -> None:
-        """Connects. Raises NotConnectedError or RefusedError if there is no nsqd to be used."""
+        """Connect. Raises NotConnectedError or RefusedError if no nsqd can be used."""
         if self._pool is not None:
-            raise ClientError("a producer can be started only once")
+            raise ClientError("the producer is already started")
         self._loop = asyncio.get_running_loop()
         self._queue = PublishQueue(self._config, self._schedule_pump)
-        config, opening_for = self._config, producer_handshake(self._config)
+        config, handshake_for = self._config, producer_handshake(self._config)
         self._pool = ConnectionPool(
             config,
             self._nsqds,
             Discovery(self._lookupds, ALL_NODES, config) if self._lookupds else None,
-            lambda address: connect(address, opening_for(address), config, self),
+            lambda address: connect(address, handshake_for(address), config, self),
             lambda _connection: self._pump(),
         )
         try:
@@ -102,12 +102,12 @@ class Producer:
             raise
 
     async def flush(self) -> None:
-        """Waits until all that was published before is confirmed or has failed."""
+        """Wait until every message published so far is confirmed or has failed."""
         self._check_open()
         await self._queue.wait_until_empty()
 
     async def close(self) -> None:
-        """Waits until all is confirmed or has failed, and disconnects."""
+        """Wait until every message is confirmed or has failed, then disconnect."""
         if self._closed or self._pool is None:
             return
         self._closed = True
@@ -115,8 +115,8 @@ class Producer:
             await self._queue.wait_until_empty()
         finally:
             await self._pool.close()
-            if self._expiry is not None:
-                self._expiry.cancel()
+            if self._expiry_timer is not None:
+                self._expiry_timer.cancel()
 
     # Publishing.
 
@@ -138,10 +138,10 @@ class Producer:
             await self._queue.add(topic, body)
 
     async def publish_many(self, topic: str, bodies: Iterable[bytes], *, defer: Delay = 0) -> None:
-        """Publishes messages, in as few commands as they fit into.
+        """Publish messages in as few MPUBs as `max_batch_size` allows.
 
-        What fits into one is stored whole or not at all; if this raises, some of the others may
-        have been stored. Deferred messages take a command each.
+        Each MPUB is atomic. If this raises, some of the MPUBs may have been stored. With `defer`,
+        each message is published by its own DPUB.
         """
         self._check_open()
         defer_ms = to_ms(defer)
@@ -152,7 +152,7 @@ class Producer:
             if self._queue.is_full:
                 await self._wait_for_room()
             waiters.append(self._queue.add_batch(topic, run, defer_ms=defer_ms))
-        await _all_done(waiters)
+        await _wait_for_all(waiters)
 
     def publish_nowait(self, topic: str, body: bytes) -> asyncio.Future[None]:
         """Queue a message; the returned future is done when nsqd has stored it.
@@ -162,37 +162,37 @@ class Producer:
         """
         self._check_open()
         if self._queue.is_full:
-            raise QueueFullError("as much waits to be confirmed as may: max_queued_bytes")
+            raise QueueFullError("max_queued_bytes of messages are not confirmed yet")
         return self._queue.add(topic, checked_body(body))
 
     async def _wait_for_room(self) -> None:
         await self._queue.wait_for_room()
-        self._check_open()  # it may have been closed meanwhile
+        self._check_open()  # the producer may have been closed meanwhile
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosedError("the producer is closed")
         if self._pool is None:
-            raise ClientError("the producer has not been started: use it in an `async with`")
+            raise ClientError("the producer is not started: use `async with` or call start()")
 
     # Sending.
 
     def _schedule_pump(self) -> None:
-        """At the end of this turn of the loop, when all that is published in it has been added."""
+        """Schedule `_pump` for the end of this loop turn, so that all its publishes are batched."""
         if not self._pump_is_due:
             self._pump_is_due = True
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Sends what can be sent."""
+        """Send batches while a connection has room."""
         self._pump_is_due = False
         while self._queue and (connection := self._next_connection()) is not None:
             connection.publish(self._queue.take())
-        if self._expiry is None:
-            self._watch_expiry()
+        if self._expiry_timer is None:
+            self._arm_expiry_timer()
 
     def _next_connection(self) -> Connection | None:
-        """The next, in turn, that takes another batch."""
+        """The next connection in turn that has room."""
         assert self._pool is not None
         connections = self._pool.connections
         for _ in connections:
@@ -201,15 +201,17 @@ class Producer:
                 return connections[self._turn]
         return None
 
-    def _watch_expiry(self) -> None:
-        """One timer for all: it is set anew only when it has run out."""
+    def _arm_expiry_timer(self) -> None:
+        """Arm the timer for the oldest batch. There is only one timer."""
         deadline = self._queue.next_deadline
-        self._expiry = None if deadline is None else self._loop.call_at(deadline, self._expire)
+        self._expiry_timer = (
+            None if deadline is None else self._loop.call_at(deadline, self._expire)
+        )
 
     def _expire(self) -> None:
         for batch in self._queue.take_expired():
-            self._queue.failed(batch, self._not_confirmed())
-        self._watch_expiry()
+            self._queue.fail(batch, self._not_confirmed())
+        self._arm_expiry_timer()
 
     def _not_confirmed(self) -> NotConfirmedError:
         assert self._pool is not None
@@ -217,59 +219,53 @@ class Producer:
         why = self._last_failure or self._pool.maybe_failure() or f"still waiting for {busy}"
         return NotConfirmedError(f"not confirmed within {self._config.publish_timeout:g} s: {why}")
 
-    # What connections tell.
+    # ConnectionOwner.
 
     def confirmed(self, connection: Connection, batches: list[AwaitedBatch]) -> None:
-        """See Owner."""
         self._last_failure = None
         for batch in batches:
-            self._queue.confirmed(batch)
+            self._queue.confirm(batch)
         if self._queue:
             self._pump()
 
     def refused(self, connection: Connection, error: ProtocolError, batch: AwaitedBatch) -> None:
-        """See Owner."""
         refusal = RefusedError(connection.address, error.code, error.detail)
-        if error.code in TRY_ELSEWHERE:
+        if error.code in RETRY_ELSEWHERE_CODES:
             self._last_failure = refusal
-            if not is_leaving(refusal):
+            if not is_shutting_down(refusal):
                 batch.refused_by |= {connection.address}
             assert self._pool is not None
             if batch.refused_by >= self._pool.addresses:
-                self._queue.failed(batch, refusal)
+                self._queue.fail(batch, refusal)
             else:
-                self._try_again([batch])
-        elif error.code not in _TRY_ONE_BY_ONE or not self._queue.split(batch):
-            self._queue.failed(batch, refusal)
+                self._retry([batch])
+        elif error.code not in _SPLIT_CODES or not self._queue.split(batch):
+            self._queue.fail(batch, refusal)
 
     def writable(self, connection: Connection) -> None:
-        """See Owner."""
         self._pump()
 
     def lost(self, connection: Connection, unconfirmed: list[AwaitedBatch]) -> None:
-        """See Owner."""
         if unconfirmed:
             self._last_failure = connection.ended.result()
-            self._try_again(unconfirmed)
+            self._retry(unconfirmed)
 
     def delivered(self, connection: Connection, messages: list[Message]) -> None:
-        """See Owner. A producer has subscribed to nothing."""
-        raise ProtocolError("E_INVALID", "a message for a producer")
+        raise ProtocolError("E_INVALID", "nsqd delivered a message to a producer")
 
-    def _try_again(self, batches: list[AwaitedBatch]) -> None:
-        # Not at once: the connection that failed is still in the list.
-        self._queue.put_back(batches)
+    def _retry(self, batches: list[AwaitedBatch]) -> None:
+        # Later, because the failed connection is still in the pool.
+        self._queue.requeue(batches)
         self._schedule_pump()
 
 
-def is_leaving(refusal: RefusedError) -> bool:
-    """Whether nsqd is stopping or draining, and may be back soon; otherwise its disk is full or
-    broken, which an operator has to repair."""
+def is_shutting_down(refusal: RefusedError) -> bool:
+    """Whether nsqd refused because it is stopping or draining. Otherwise its disk failed."""
     return refusal.detail.endswith((" exiting", " draining"))
 
 
-async def _all_done(waiters: list[asyncio.Future[None]]) -> None:
-    """Waits for all, then raises the first error."""
+async def _wait_for_all(waiters: list[asyncio.Future[None]]) -> None:
+    """Wait for all futures, then raise the first error."""
     if len(waiters) > 1:
         await asyncio.wait(waiters)
     failures = [failure for each in waiters if each.done() and (failure := each.exception())]

@@ -1,7 +1,7 @@
-"""Publishes that travel together: messages of one topic, sent by one command.
+"""Messages of one topic that are published by one command: PUB, MPUB or DPUB.
 
-A batch is what nsqd confirms or refuses, and what is sent again elsewhere when a connection is
-lost. What waits for it is the driver's business: `waiters` is carried along, and not looked at.
+nsqd confirms or refuses a batch as a whole. If a connection is lost, its unconfirmed batches are
+sent to another nsqd. This module does not use `waiters`; it only carries them for the caller.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ _SIZE_BYTES = 4
 
 
 class PublishBatch(Generic[_Waiter]):
-    """Bodies for one topic, and who waits for them to be stored."""
+    """Bodies for one topic, and the waiters to notify when nsqd has stored them."""
 
     __slots__ = (
         "bodies",
@@ -32,28 +32,26 @@ class PublishBatch(Generic[_Waiter]):
     )
 
     def __init__(self, topic: str, *, defer_ms: int = 0, deadline: float = 0.0) -> None:
-        """`deadline` is on the driver's clock."""
+        """`deadline` is in the caller's clock."""
         self.topic = topic
         self.defer_ms = defer_ms
         self.deadline = deadline
         self.sent_at = 0.0
-        self.refused_by: frozenset[str] = frozenset()  # nsqds that cannot store it
-        self.size = _SIZE_BYTES  # as the body of a multi-publish
+        self.refused_by: frozenset[str] = frozenset()  # nsqds that failed to store it
+        self.size = _SIZE_BYTES  # of the body of an MPUB
         self.bodies: list[bytes] = []
         self.waiters: list[_Waiter] = []
 
     def add(self, body: bytes) -> None:
-        """One more message."""
         self.bodies.append(body)
         self.size += _SIZE_BYTES + len(body)
 
     def extend(self, bodies: Sequence[bytes]) -> None:
-        """Several more."""
         self.bodies.extend(bodies)
         self.size += _SIZE_BYTES * len(bodies) + sum(map(len, bodies))
 
     def render(self) -> bytes:
-        """The command that publishes it."""
+        """Encode the publish command."""
         if len(self.bodies) > 1:
             return commands.mpub(self.topic, self.bodies)
         if self.defer_ms:
@@ -61,10 +59,8 @@ class PublishBatch(Generic[_Waiter]):
         return commands.pub(self.topic, self.bodies[0])
 
     def split(self) -> "list[PublishBatch[_Waiter]]":
-        """A batch for each message: when nsqd refuses the whole, only the one it means fails.
-
-        There is nothing to split where one waiter waits for several messages.
-        """
+        """One batch per message. If nsqd refuses a batch because of one message, the others can be
+        published alone. Empty if the batch has one message, or one waiter for all messages."""
         if len(self.bodies) == 1 or len(self.waiters) != len(self.bodies):
             return []
         parts = []
@@ -77,7 +73,7 @@ class PublishBatch(Generic[_Waiter]):
 
 
 def split_into_batches(bodies: Sequence[bytes], size_max: int) -> Iterator[Sequence[bytes]]:
-    """Runs of bodies that fit into a multi-publish of so many bytes; a larger body is alone."""
+    """Split bodies into runs that fit into an MPUB of `size_max` bytes; a larger body is alone."""
     start, size = 0, _SIZE_BYTES
     for index, body in enumerate(bodies):
         entry_bytes = _SIZE_BYTES + len(body)
@@ -90,23 +86,23 @@ def split_into_batches(bodies: Sequence[bytes], size_max: int) -> Iterator[Seque
 
 
 def checked_topic(topic: str) -> str:
-    """Raises ValueError if it cannot name a topic."""
+    """The topic itself. Raises ValueError if the name is invalid."""
     if not names.is_valid(topic):
         raise ValueError(f"topic name {topic!r} is not valid")
     return topic
 
 
 def checked_body(body: bytes | bytearray | memoryview) -> bytes:
-    """As bytes. Raises TypeError for text, ValueError for nothing: nsqd takes no empty message."""
+    """The body as bytes. Raises TypeError if it is not bytes, ValueError if it is empty."""
     if not isinstance(body, bytes):
         if not isinstance(body, bytearray | memoryview):
-            raise TypeError(f"a message is bytes, not {type(body).__name__}")
+            raise TypeError(f"message body must be bytes, not {type(body).__name__}")
         body = bytes(body)
     if not body:
-        raise ValueError("a message cannot be empty")
+        raise ValueError("message body must not be empty")
     return body
 
 
 def checked_bodies(bodies: Iterable[bytes]) -> list[bytes]:
-    """Each as `checked_body` does it."""
+    """Apply `checked_body` to each body."""
     return list(map(checked_body, bodies))

@@ -1,9 +1,8 @@
-"""What has been published and is not confirmed yet: gathered by topic into batches.
+"""Unconfirmed messages of a producer, batched by topic.
 
-A batch is open to further messages of its topic until it is taken to be sent, so batches grow by
-themselves when nsqd is slower than the publishers. Every batch that was added ends in `confirmed`
-or in `failed`, once, and what is said of it after that is not heard; until then it is somewhere: in
-this queue, or on a connection.
+A batch accepts further messages of its topic until it is taken for sending, so batches grow when
+nsqd is slower than the publishers. Every batch ends exactly once, with `confirm` or `fail`; later
+calls for it have no effect. Until then it is in this queue or on a connection.
 """
 
 import asyncio
@@ -18,64 +17,64 @@ from penstock.common.errors import ClientError
 
 __all__ = ["PublishQueue"]
 
-# What a message takes in memory beside its body, about.
+# Approximate memory per message in addition to its body.
 _ENTRY_BYTES = 200
 
 
 class PublishQueue:
-    """Batches that wait to be sent, and the room there is for more."""
+    """Batches to send, and the limit on unconfirmed bytes."""
 
-    def __init__(self, config: ClientConfig, added: Callable[[], None]) -> None:
-        """`added` is called when there is a new batch to be sent."""
+    def __init__(self, config: ClientConfig, on_added: Callable[[], None]) -> None:
+        """`on_added` is called when there is a new batch to send."""
         self._loop = asyncio.get_running_loop()
         self._batch_size_max = config.max_batch_size
-        self._waiting_bytes_max = config.max_queued_bytes
+        self._unconfirmed_bytes_max = config.max_queued_bytes
         self._timeout = config.publish_timeout
-        self._added = added
+        self._on_added = on_added
         self._queue: deque[AwaitedBatch] = deque()
         self._open: dict[str, AwaitedBatch] = {}
-        self._unanswered: dict[AwaitedBatch, None] = {}  # the oldest first
-        self._waiting_bytes = 0
+        self._unconfirmed: dict[AwaitedBatch, None] = {}  # the oldest first
+        self._unconfirmed_bytes = 0
         self._waiting_for_room: deque[asyncio.Future[None]] = deque()
-        self._nothing_waits = asyncio.Event()
-        self._nothing_waits.set()
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
 
     def __bool__(self) -> bool:
-        """Whether something is to be sent."""
+        """Whether there is a batch to send."""
         return bool(self._queue)
 
     @property
     def next_deadline(self) -> float | None:
-        """When the oldest batch will have waited too long."""
-        return next(iter(self._unanswered)).deadline if self._unanswered else None
+        """Deadline of the oldest batch."""
+        return next(iter(self._unconfirmed)).deadline if self._unconfirmed else None
 
-    # Room.
+    # Limit.
 
     @property
     def is_full(self) -> bool:
-        """Whether as much is waiting as may."""
-        return self._waiting_bytes >= self._waiting_bytes_max
+        """Whether the limit on unconfirmed bytes is reached."""
+        return self._unconfirmed_bytes >= self._unconfirmed_bytes_max
 
     async def wait_for_room(self) -> None:
-        """Returns when the queue is no longer full."""
+        """Wait until the queue is not full."""
         while self.is_full:
             waiter = self._loop.create_future()
             self._waiting_for_room.append(waiter)
             await waiter
 
     async def wait_until_empty(self) -> None:
-        """Returns when all that was added is confirmed or has failed."""
-        await self._nothing_waits.wait()
+        """Wait until every batch is confirmed or has failed."""
+        await self._is_empty.wait()
 
     # Adding.
 
     def add(self, topic: str, body: bytes) -> asyncio.Future[None]:
-        """A message; the future is done when it is stored."""
+        """Queue a message; the future is done when nsqd has stored it."""
         batch = self._open.get(topic)
         if batch is None or batch.size + len(body) + 4 > self._batch_size_max:
             batch = self._open[topic] = self._append(PublishBatch(checked_topic(topic)))
         batch.add(body)
-        self._waiting_bytes += len(body) + 4 + _ENTRY_BYTES
+        self._unconfirmed_bytes += len(body) + 4 + _ENTRY_BYTES
         waiter = self._loop.create_future()
         batch.waiters.append(waiter)
         return waiter
@@ -83,11 +82,11 @@ class PublishQueue:
     def add_batch(
         self, topic: str, bodies: Sequence[bytes], *, defer_ms: int = 0
     ) -> asyncio.Future[None]:
-        """Messages that go together, or one that is deferred."""
+        """Queue messages that are published by one command."""
         batch: AwaitedBatch = PublishBatch(checked_topic(topic), defer_ms=defer_ms)
         batch.extend(bodies)
         self._append(batch)
-        self._waiting_bytes += _weight(batch)
+        self._unconfirmed_bytes += _memory_bytes(batch)
         waiter = self._loop.create_future()
         batch.waiters.append(waiter)
         return waiter
@@ -95,40 +94,40 @@ class PublishQueue:
     def _append(self, batch: AwaitedBatch) -> AwaitedBatch:
         batch.deadline = self._loop.time() + self._timeout
         self._queue.append(batch)
-        self._unanswered[batch] = None
-        self._nothing_waits.clear()
-        self._added()
+        self._unconfirmed[batch] = None
+        self._is_empty.clear()
+        self._on_added()
         return batch
 
     # Sending.
 
     def take(self) -> AwaitedBatch:
-        """The batch to send next; nothing more is added to it."""
+        """Remove and return the next batch; no message is added to it any more."""
         batch = self._queue.popleft()
         self._close(batch)
         return batch
 
-    def put_back(self, batches: Iterable[AwaitedBatch]) -> None:
-        """Batches that were taken and have to be sent again, before all others."""
-        still_wanted = [batch for batch in batches if batch in self._unanswered]
+    def requeue(self, batches: Iterable[AwaitedBatch]) -> None:
+        """Put taken batches back at the front, to be sent again."""
+        still_wanted = [batch for batch in batches if batch in self._unconfirmed]
         self._queue.extendleft(reversed(still_wanted))
 
     def split(self, batch: AwaitedBatch) -> bool:
-        """Puts back a batch as one for each message; False if it is one already."""
+        """Requeue a batch as one batch per message. False if it cannot be split."""
         parts = batch.split()
-        if parts and batch in self._unanswered:
-            del self._unanswered[batch]
-            self._unanswered.update(dict.fromkeys(parts))
-            self.put_back(parts)
+        if parts and batch in self._unconfirmed:
+            del self._unconfirmed[batch]
+            self._unconfirmed.update(dict.fromkeys(parts))
+            self.requeue(parts)
         return bool(parts)
 
     def take_expired(self) -> list[AwaitedBatch]:
-        """Those that have waited too long, sent or not. They are to be failed."""
+        """Remove and return the batches past their deadline, sent or not. The caller fails them."""
         now = self._loop.time()
-        expired = list(takewhile(lambda batch: batch.deadline <= now, self._unanswered))
+        expired = list(takewhile(lambda batch: batch.deadline <= now, self._unconfirmed))
         if expired:
-            gone = set(expired)
-            self._queue = deque(batch for batch in self._queue if batch not in gone)
+            removed = set(expired)
+            self._queue = deque(batch for batch in self._queue if batch not in removed)
             for batch in expired:
                 self._close(batch)
         return expired
@@ -137,36 +136,36 @@ class PublishQueue:
         if self._open.get(batch.topic) is batch:
             del self._open[batch.topic]
 
-    # Answering.
+    # Results.
 
-    def confirmed(self, batch: AwaitedBatch) -> None:
-        """The batch is stored."""
-        if batch in self._unanswered:
+    def confirm(self, batch: AwaitedBatch) -> None:
+        """nsqd has stored the batch."""
+        if batch in self._unconfirmed:
             for waiter in batch.waiters:
                 if not waiter.done():
                     waiter.set_result(None)
-            self._answered(batch)
+            self._remove(batch)
 
-    def failed(self, batch: AwaitedBatch, error: ClientError) -> None:
-        """The batch will not be tried again."""
-        if batch in self._unanswered:
+    def fail(self, batch: AwaitedBatch, error: ClientError) -> None:
+        """The batch is not retried any more."""
+        if batch in self._unconfirmed:
             for waiter in batch.waiters:
                 if not waiter.done():
                     waiter.set_exception(error)
-            self._answered(batch)
+            self._remove(batch)
 
-    def _answered(self, batch: AwaitedBatch) -> None:
-        del self._unanswered[batch]
-        self._waiting_bytes -= _weight(batch)
-        if not self._unanswered:
-            self._nothing_waits.set()
-        # Each looks again when its turn comes, so it does no harm to wake too many.
+    def _remove(self, batch: AwaitedBatch) -> None:
+        del self._unconfirmed[batch]
+        self._unconfirmed_bytes -= _memory_bytes(batch)
+        if not self._unconfirmed:
+            self._is_empty.set()
+        # Each waiter checks again, so waking too many does no harm.
         while self._waiting_for_room and not self.is_full:
             waiter = self._waiting_for_room.popleft()
             if not waiter.done():
                 waiter.set_result(None)
 
 
-def _weight(batch: AwaitedBatch) -> int:
-    """What the batch takes in memory, about."""
+def _memory_bytes(batch: AwaitedBatch) -> int:
+    """Approximate memory of the batch, in bytes."""
     return batch.size - 4 + _ENTRY_BYTES * len(batch.bodies)

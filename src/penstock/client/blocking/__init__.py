@@ -1,4 +1,4 @@
-"""Producers and consumers without an event loop: for scripts, threads and Spark's executors.
+"""Blocking producers and consumers, for scripts, threads and Spark executors.
 
     with Producer("127.0.0.1:4150") as producer:
         producer.publish("orders", b"one")
@@ -8,8 +8,8 @@
             print(message.body)
             message.finish()
 
-They use plain sockets, start no thread, and share `penstock.protocol.client` with the asyncio
-classes. A `ClientConfig` can be pickled, for example to send it to Spark's executors.
+They use plain sockets and start no threads. A `ClientConfig` can be pickled, for example to send it
+to Spark executors. Errors are those of `penstock.client`.
 """
 
 from penstock.client.blocking.consumer import Consumer

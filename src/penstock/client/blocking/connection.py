@@ -1,4 +1,4 @@
-"""One connection to an nsqd, on a plain socket. Every wait is bounded."""
+"""One blocking connection to an nsqd. Every wait has a timeout."""
 
 import socket
 import time
@@ -43,41 +43,40 @@ class Connection:
             opening, partial(Message, self)
         )
         self._finished: list[bytes] = []
-        self._answers: list[bytes] = []
+        self._acks: list[bytes] = []
         self._socket = self._dial()
-        self._open()
+        self._negotiate()
 
     @property
     def agreed(self) -> wire.Agreed:
-        """What nsqd has agreed to."""
+        """Result of the negotiation."""
         return self._wire.agreed
 
     @property
     def unconfirmed(self) -> int:
-        """How many batches have not been answered."""
+        """Number of unconfirmed batches."""
         return self._wire.unconfirmed
 
     def take_unconfirmed(self) -> list[PublishBatch[None]]:
-        """Those of a connection that is lost."""
+        """Remove and return the unconfirmed batches of a lost connection."""
         return self._wire.take_unconfirmed()
 
     def fileno(self) -> int:
-        """For a selector."""
+        """File descriptor of the socket, for a selector."""
         return self._socket.fileno()
 
     def close(self) -> None:
-        """Ends the connection."""
         self._socket.close()
 
     # Sending.
 
     def send(self, rendered: bytes) -> None:
-        """Sends commands that are not answered."""
+        """Send encoded commands that have no response."""
         self._wire.send(rendered)
         self._write()
 
     def publish(self, batch: PublishBatch[None]) -> None:
-        """Sends a batch; a `Confirmed` event will name it."""
+        """Send a batch. A `Confirmed` event will report it."""
         self._wire.publish(batch.render(), batch)
         self._write()
 
@@ -86,25 +85,25 @@ class Connection:
 
     def requeue(self, message_id: bytes, delay_ms: int) -> None:
         self._collect_finished()
-        self._answers.append(commands.req(message_id, delay_ms))
+        self._acks.append(commands.req(message_id, delay_ms))
 
     def touch(self, message_id: bytes) -> None:
-        """Sent at once, since it is called by who will take his time."""
+        """Sent at once, because the caller may not return to `receive` for long."""
         self._collect_finished()
-        self._answers.append(commands.touch(message_id))
+        self._acks.append(commands.touch(message_id))
         self.flush()
 
     def flush(self) -> None:
-        """Sends the answers that were collected."""
+        """Send the collected FIN, REQ and TOUCH commands."""
         self._collect_finished()
-        if self._answers:
-            rendered = b"".join(self._answers)
-            self._answers.clear()
+        if self._acks:
+            rendered = b"".join(self._acks)
+            self._acks.clear()
             self.send(rendered)
 
     def _collect_finished(self) -> None:
         if self._finished:
-            self._answers.append(commands.fins(self._finished))
+            self._acks.append(commands.fins(self._finished))
             self._finished.clear()
 
     def _write(self) -> None:
@@ -120,7 +119,7 @@ class Connection:
     # Receiving.
 
     def receive(self, seconds: float) -> list[_Event]:
-        """What nsqd says, after waiting for it so long at most; nothing if it says nothing."""
+        """Wait up to `seconds` for data. Returns its events; empty after the timeout."""
         try:
             self._socket.settimeout(max(seconds, 0.0))
             data = self._socket.recv(RECEIVE_BYTES)
@@ -135,11 +134,11 @@ class Connection:
         except (ProtocolError, CorruptStreamError) as failure:
             detail = failure.detail if isinstance(failure, ProtocolError) else str(failure)
             raise self._lost(detail) from None
-        self._write()  # heartbeats are answered
+        self._write()  # answers to heartbeats
         return events
 
     def is_stale(self) -> bool:
-        """Whether nsqd has ended the connection while nobody looked."""
+        """Whether nsqd has closed the connection."""
         try:
             self._socket.settimeout(0.0)
             return not self._socket.recv(1, socket.MSG_PEEK)
@@ -153,7 +152,7 @@ class Connection:
         while (event := self._wire.next_event()) is not None:
             yield event
 
-    # Opening.
+    # Connecting.
 
     def _dial(self) -> socket.socket:
         target, config = host_and_port(self.address), self._config
@@ -170,7 +169,7 @@ class Connection:
             raise NotConnectedError(f"{self.address}: {reason_of(failure)}") from None
         return sock
 
-    def _open(self) -> None:
+    def _negotiate(self) -> None:
         deadline = time.monotonic() + self._config.response_timeout
         self._write()
         while (left := deadline - time.monotonic()) > 0:
@@ -180,7 +179,7 @@ class Connection:
                 if isinstance(event, wire.Rejected):
                     self.close()
                     raise RefusedError(self.address, event.error.code, event.error.detail)
-        raise self._lost(f"no answer to IDENTIFY within {self._config.response_timeout:g} s")
+        raise self._lost(f"no response to IDENTIFY within {self._config.response_timeout:g} s")
 
     def _lost(self, why: str | Exception) -> NotConnectedError:
         self.close()

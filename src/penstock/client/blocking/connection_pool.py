@@ -1,5 +1,5 @@
-"""The nsqds that a blocking consumer reads from. Everything is done in the course of `receive`:
-connecting, and connecting again, asking lookupds, sharing out RDY, noticing silence."""
+"""Connections of a blocking consumer. `receive` does all the work: it connects and reconnects,
+polls nsqlookupds, allocates RDY, and drops silent connections."""
 
 import logging
 import selectors
@@ -23,28 +23,28 @@ __all__ = ["ConnectionPool"]
 
 log = logging.getLogger("penstock.client")
 
-# Between two attempts at an nsqd that cannot be reached; each may take `dial_timeout`.
+# Delay between two attempts to connect to an nsqd; each may take `dial_timeout`.
 RECONNECT_SECONDS = 1.0
 
 
 class ConnectionPool:
-    """Subscribed connections to `nsqds`, and to all that `lookupds` name for `path`."""
+    """Subscribed connections to `nsqds`, and to the nsqds that `lookupds` return for `path`."""
 
     def __init__(
         self,
         config: ClientConfig,
-        opening_for: HandshakeFor,
+        handshake_for: HandshakeFor,
         nsqds: Sequence[str],
         lookupds: Sequence[str],
         path: str,
     ) -> None:
         self._config = config
-        self._opening_for = opening_for
+        self._handshake_for = handshake_for
         self._nsqds = nsqds
         self._lookupds = lookupds
         self._path = path
         self._found: set[str] = set()
-        self._shares: dict[Connection, RdyAllocation] = {}
+        self._allocations: dict[Connection, RdyAllocation] = {}
         self._heard_at: dict[Connection, float] = {}
         self._retry_at: dict[str, float] = {}
         self._failures: dict[str, ClientError] = {}
@@ -53,15 +53,16 @@ class ConnectionPool:
         self._selector = selectors.DefaultSelector()
 
     def start(self) -> None:
-        """Raises NotConnectedError or RefusedError if no nsqd, or no lookupd, can be used."""
+        """Connect. Raises NotConnectedError or RefusedError if no nsqd, or no nsqlookupd, can be
+        used."""
         if self._lookupds:
             self._look_up()
         self._connect_to_missing()
-        if not self._shares and self._nsqds:
+        if not self._allocations and self._nsqds:
             raise self._failure()
 
     def receive(self, seconds: float) -> list[Message]:
-        """The next messages; none if none have come for so long."""
+        """The next messages; empty if none arrived within `seconds`."""
         began = now = time.monotonic()
         while True:
             self._connect_to_missing()
@@ -74,21 +75,20 @@ class ConnectionPool:
             if messages or left <= 0:
                 return messages
             self._drop_silent(began, now)
-            self._share_out(now)
+            self._allocate_rdy(now)
 
     def flush(self) -> None:
-        """Sends the answers given so far."""
-        for connection in list(self._shares):
+        """Send the answers given so far."""
+        for connection in list(self._allocations):
             try:
                 connection.flush()
             except ClientError as failure:
-                self._lose(connection, failure)
+                self._drop(connection, failure)
 
     def close(self) -> None:
-        """Ends all connections."""
-        for connection in self._shares:
+        for connection in self._allocations:
             connection.close()
-        self._shares.clear()
+        self._allocations.clear()
         self._selector.close()
 
     # Connections.
@@ -100,37 +100,37 @@ class ConnectionPool:
                 self._look_up()
             except NotConnectedError as failure:
                 log.warning("%s", failure)
-        connected = {connection.address for connection in self._shares}
+        connected = {connection.address for connection in self._allocations}
         for address in dict.fromkeys([*self._nsqds, *sorted(self._found)]):
             if address not in connected and now >= self._retry_at.get(address, 0.0):
                 self._connect(address)
 
     def _connect(self, address: str) -> None:
         try:
-            connection = Connection(address, self._opening_for(address), self._config)
+            connection = Connection(address, self._handshake_for(address), self._config)
         except ClientError as failure:
-            self._note_failure(address, failure)
+            self._record_failure(address, failure)
             return
         self._failures.pop(address, None)
         self._urgent_pause_seconds = URGENT_PAUSE_SECONDS_MIN
         now = time.monotonic()
-        self._shares[connection] = RdyAllocation(now, connection.agreed.max_rdy_count)
+        self._allocations[connection] = RdyAllocation(now, connection.agreed.max_rdy_count)
         self._heard_at[connection] = now
         self._selector.register(connection, selectors.EVENT_READ)
-        self._share_out(now)
+        self._allocate_rdy(now)
 
-    def _lose(self, connection: Connection, failure: ClientError) -> None:
-        # A socket that is closed has no number left to be unregistered by.
+    def _drop(self, connection: Connection, failure: ClientError) -> None:
+        # A closed socket has no file descriptor, so it is found by its connection.
         key = next(key for key in self._selector.get_map().values() if key.fileobj is connection)
         self._selector.unregister(key.fd)
         connection.close()
-        del self._shares[connection], self._heard_at[connection]
-        self._note_failure(connection.address, failure)
-        if not self._shares:
+        del self._allocations[connection], self._heard_at[connection]
+        self._record_failure(connection.address, failure)
+        if not self._allocations:
             self._look_up_at = 0.0
-        self._share_out(time.monotonic())
+        self._allocate_rdy(time.monotonic())
 
-    def _note_failure(self, address: str, failure: ClientError) -> None:
+    def _record_failure(self, address: str, failure: ClientError) -> None:
         if str(failure) != str(self._failures.get(address)):
             log.warning("%s", failure)
         self._failures[address] = failure
@@ -145,18 +145,18 @@ class ConnectionPool:
 
     def _look_up(self) -> None:
         pause_seconds = self._config.lookupd_poll_interval
-        if not self._shares:
+        if not self._allocations:
             pause_seconds = min(pause_seconds, self._urgent_pause_seconds)
             self._urgent_pause_seconds *= 2
         self._look_up_at = time.monotonic() + pause_seconds
         self._found = look_up(self._lookupds, self._path, self._config)
 
     def _drop_silent(self, began: float, now: float) -> None:
-        """Silence counts only while somebody listens."""
+        """Drop connections that were silent for `read_timeout` within this `receive`."""
         for connection, heard_at in list(self._heard_at.items()):
             if now - max(heard_at, began) >= self._config.read_timeout:
-                reason = f"silent for {self._config.read_timeout:g} s"
-                self._lose(connection, NotConnectedError(f"{connection.address}: {reason}"))
+                reason = f"nothing received for {self._config.read_timeout:g} s"
+                self._drop(connection, NotConnectedError(f"{connection.address}: {reason}"))
 
     # Messages.
 
@@ -169,12 +169,12 @@ class ConnectionPool:
                 elif isinstance(event, wire.Rejected):
                     self._on_refused(connection, event)
         except ClientError as failure:
-            self._lose(connection, failure)
-            return []  # they will come again
+            self._drop(connection, failure)
+            return []  # nsqd will deliver them again
         now = time.monotonic()
         self._heard_at[connection] = now
         if messages:
-            self._shares[connection].delivered_at = now
+            self._allocations[connection].delivered_at = now
         return messages
 
     def _on_refused(self, connection: Connection, event: wire.Rejected[PublishBatch[None]]) -> None:
@@ -182,14 +182,14 @@ class ConnectionPool:
             raise RefusedError(connection.address, event.error.code, event.error.detail)
         log.info("%s: %s", connection.address, event.error)
 
-    def _share_out(self, now: float) -> None:
-        connections, shares = list(self._shares), list(self._shares.values())
-        parts = allocate_rdy(shares, self._config, self._config.max_in_flight, now)
-        for connection, share, rdy in zip(connections, shares, parts, strict=True):
-            if rdy != share.rdy:
-                share.rdy, share.changed_at = rdy, now
+    def _allocate_rdy(self, now: float) -> None:
+        connections, allocations = list(self._allocations), list(self._allocations.values())
+        counts = allocate_rdy(allocations, self._config, self._config.max_in_flight, now)
+        for connection, allocation, rdy in zip(connections, allocations, counts, strict=True):
+            if rdy != allocation.rdy:
+                allocation.rdy, allocation.changed_at = rdy, now
                 try:
                     connection.send(commands.rdy(rdy))
                 except ClientError as failure:
-                    self._lose(connection, failure)
+                    self._drop(connection, failure)
                     return

@@ -1,11 +1,11 @@
-"""Consuming, without an event loop.
+"""The blocking consumer.
 
     with Consumer("orders", "billing", nsqd="127.0.0.1:4150") as consumer:
         for message in consumer:
             message.finish()
 
-Answers leave when the next message is asked for, and at the end. Nothing happens in between, so who
-takes longer with a message than nsqd's timeout has to `touch` it.
+Answers are sent when the next message is requested, and by `close`. Nothing runs in between: call
+`touch` if a message takes longer than nsqd's timeout.
 """
 
 from collections import deque
@@ -23,14 +23,13 @@ from penstock.common.errors import ClientClosedError, ConfigError
 
 __all__ = ["Consumer"]
 
-# How long iterating waits at a time; it goes on for ever.
+# Iteration waits without limit, this long per `receive`.
 WAIT_SECONDS = 3600.0
 
 
 class Consumer:
-    """Consumes a channel of one nsqd, of several, or of all that lookupds know to have the topic.
-
-    It belongs to one thread at a time.
+    """Consumes a channel of one nsqd, of several, or of all nsqds that have the topic according to
+    nsqlookupds. Not thread-safe.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Consumer:
             config = replace(config, max_in_flight=max_in_flight)
         nsqds, lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
         if not nsqds and not lookupds:
-            raise ConfigError("a consumer needs the address of an nsqd or of a lookupd")
+            raise ConfigError("consumer without an address: pass nsqd= or lookupd=")
         self.topic = topic
         self.channel = channel
         self._pool = ConnectionPool(
@@ -63,7 +62,7 @@ class Consumer:
         self._started = False
         self._closed = False
 
-    # Its life.
+    # Start and stop.
 
     def __enter__(self) -> Self:
         self.start()
@@ -88,7 +87,7 @@ class Consumer:
             raise
 
     def close(self) -> None:
-        """Sends the last answers, gives back what nobody has asked for, and disconnects."""
+        """Send the remaining answers, requeue the queued messages, and disconnect."""
         if self._closed:
             return
         self._closed = True
@@ -108,22 +107,22 @@ class Consumer:
         return message
 
     def receive(self, timeout: float) -> Message | None:
-        """The next message, or None if none has come within so many seconds."""
+        """The next message; None if none arrives within `timeout` seconds."""
         self._prepare(timeout)
         return self._inbox.popleft() if self._inbox else None
 
     def batch(self, count_max: int = 1000, *, timeout: float) -> list[Message]:
-        """The messages that are here, so many at most; waits `timeout` seconds for the first."""
+        """Take up to `count_max` queued messages; wait up to `timeout` seconds for the first."""
         self._prepare(timeout)
         inbox = self._inbox
         return [inbox.popleft() for _ in range(min(count_max, len(inbox)))]
 
     def flush(self) -> None:
-        """Sends the answers given so far."""
+        """Send the answers given so far."""
         self._pool.flush()
 
     def _prepare(self, timeout: float) -> None:
-        """Waits for messages if there are none here."""
+        """Wait for messages if none are queued."""
         if self._closed:
             raise ClientClosedError("the consumer is closed")
         if not self._started:

@@ -1,11 +1,12 @@
-"""Publishing, without an event loop.
+"""The blocking producer.
 
     with Producer(["10.0.0.1:4150", "10.0.0.2:4150"]) as producer:
         producer.publish_many("orders", [b"one", b"two"])
 
-A publish returns when nsqd has confirmed it. If an nsqd is lost first, the next one is tried, so
-that nothing confirmed is lost, and what was not confirmed may be stored twice. Threads may share a
-producer: they take turns. Connections ask for no heartbeats, so it may rest for any time.
+A publish returns when nsqd has confirmed it. If a connection is lost first, the producer tries the
+next nsqd: no confirmed message is lost, and an unconfirmed one may be stored twice. Threads may
+share a producer; they publish one at a time. Connections have no heartbeats, so a producer may stay
+idle for any time.
 """
 
 import threading
@@ -22,7 +23,7 @@ from penstock.client.config import ClientConfig
 from penstock.client.discovery import ALL_NODES
 from penstock.client.handshake import producer_handshake
 from penstock.client.message import Delay, to_ms
-from penstock.client.producer import TRY_ELSEWHERE, is_leaving
+from penstock.client.producer import RETRY_ELSEWHERE_CODES, is_shutting_down
 from penstock.client.publish_batch import (
     PublishBatch,
     checked_bodies,
@@ -58,15 +59,15 @@ class Producer:
         self._config = config or ClientConfig()
         self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
         if not self._nsqds and not self._lookupds:
-            raise ConfigError("a producer needs the address of an nsqd or of a lookupd")
-        self._opening_for = producer_handshake(self._config, heartbeats=False)
+            raise ConfigError("producer without an address: pass nsqd= or lookupd=")
+        self._handshake_for = producer_handshake(self._config, heartbeats=False)
         self._lock = threading.Lock()
         self._candidates: deque[str] = deque()
         self._connection: Connection | None = None
         self._closed = False
 
     def __enter__(self) -> Self:
-        """Connects. Raises NotConnectedError or RefusedError if no nsqd can be used."""
+        """Connect. Raises NotConnectedError or RefusedError if no nsqd can be used."""
         with self._lock:
             self._connect_to_any()
         return self
@@ -80,7 +81,7 @@ class Producer:
         self.close()
 
     def close(self) -> None:
-        """Disconnects. There is nothing to wait for: all that was published is confirmed."""
+        """Disconnect."""
         with self._lock:
             self._closed = True
             self._drop_connection()
@@ -112,13 +113,13 @@ class Producer:
             try:
                 self._publish_all(batches)
             except BaseException:
-                self._drop_connection()  # on which answers may be outstanding
+                self._drop_connection()  # it may have outstanding responses
                 raise
 
-    # Sending, and sending again.
+    # Sending and retrying.
 
     def _publish_all(self, batches: deque[PublishBatch[None]]) -> None:
-        """Every confirmation gives the rest `publish_timeout` again."""
+        """Every confirmation restarts `publish_timeout`."""
         deadline = time.monotonic() + self._config.publish_timeout
         failure: ClientError | str = "nsqd is too slow"
         attempts = _Attempts()
@@ -134,8 +135,8 @@ class Producer:
             except (NotConnectedError, RefusedError) as error:
                 failure = error
                 address = "" if self._connection is None else self._connection.address
-                self._take_back(batches)
-                if isinstance(error, RefusedError) and error.code not in TRY_ELSEWHERE:
+                self._requeue_unconfirmed(batches)
+                if isinstance(error, RefusedError) and error.code not in RETRY_ELSEWHERE_CODES:
                     raise
                 if attempts.cannot_store(error, self._candidates):
                     raise
@@ -145,22 +146,25 @@ class Producer:
     def _step(
         self, connection: Connection, batches: deque[PublishBatch[None]], seconds: float
     ) -> bool:
-        """Sends what may be under way, and waits for an answer: whether there was one."""
+        """Send up to `max_batches_in_flight` batches and wait for a response. Returns whether there
+        was one."""
         while batches and connection.unconfirmed < self._config.max_batches_in_flight:
             connection.publish(batches.popleft())
-        patience = self._config.response_timeout
-        events = connection.receive(min(seconds, patience))
+        response_timeout = self._config.response_timeout
+        events = connection.receive(min(seconds, response_timeout))
         for event in events:
             if isinstance(event, wire.Rejected):
                 if event.receipt is not None:
                     batches.appendleft(event.receipt)
                 raise RefusedError(connection.address, event.error.code, event.error.detail)
-        if not events and seconds > patience:
-            raise NotConnectedError(f"{connection.address}: no answer within {patience:g} s")
+        if not events and seconds > response_timeout:
+            raise NotConnectedError(
+                f"{connection.address}: no response within {response_timeout:g} s"
+            )
         return bool(events)
 
-    def _take_back(self, batches: deque[PublishBatch[None]]) -> None:
-        """What the lost connection has not confirmed has to be sent again, first."""
+    def _requeue_unconfirmed(self, batches: deque[PublishBatch[None]]) -> None:
+        """Requeue the unconfirmed batches of the lost connection at the front."""
         if self._connection is not None:
             batches.extendleft(reversed(self._connection.take_unconfirmed()))
         self._drop_connection()
@@ -177,21 +181,21 @@ class Producer:
         return self._connection
 
     def _connect_to_any(self) -> None:
-        """Tries each nsqd once, the one after the last first."""
+        """Try each nsqd once, starting after the last one used."""
         if not self._candidates:
             self._find_candidates()
         failures: list[ClientError] = []
         for address in list(self._candidates):
             self._candidates.rotate(-1)
             try:
-                self._connection = Connection(address, self._opening_for(address), self._config)
+                self._connection = Connection(address, self._handshake_for(address), self._config)
                 return
             except ClientError as failure:
                 failures.append(failure)
         self._candidates.clear()
         if len(failures) == 1:
             raise failures[0]
-        why = "; ".join(map(str, failures)) or "no lookupd knows of one"
+        why = "; ".join(map(str, failures)) or "no nsqlookupd knows one"
         raise NotConnectedError(f"no nsqd can be used: {why}")
 
     def _find_candidates(self) -> None:
@@ -207,7 +211,7 @@ class Producer:
 
 
 class _Attempts:
-    """The failed attempts since nsqd last confirmed something."""
+    """Failed attempts since the last confirmation."""
 
     def __init__(self) -> None:
         self._failed_at: set[str] = set()  # since the last pause
@@ -215,8 +219,8 @@ class _Attempts:
         self._pause, self._longest_pause = RETRY_SECONDS
 
     def cannot_store(self, error: ClientError, nsqds: Collection[str]) -> bool:
-        """Whether all of these nsqds have refused because they cannot write to their disk."""
-        if not isinstance(error, RefusedError) or is_leaving(error):
+        """Whether all of these nsqds have failed to write to their disks."""
+        if not isinstance(error, RefusedError) or is_shutting_down(error):
             return False
         self._refused_by.add(error.address)
         return self._refused_by.issuperset(nsqds)
