@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from penstock.common.errors import HttpRequestError
-from penstock.net.connect_errors import reason_of
+from penstock.net.connect_errors import describe_error
 from pyspark_nsq.access import Access
 
 __all__ = ["Answer", "HttpCalls", "Streamed"]
@@ -175,7 +175,7 @@ def _failing_as(url: str) -> Iterator[None]:
     try:
         yield
     except OSError as failure:
-        raise HttpRequestError(url, reason_of(failure)) from None
+        raise HttpRequestError(url, describe_error(failure)) from None
     except HTTPException as failure:
         why = f"no whole answer: {type(failure).__name__} {failure}".rstrip()
         raise HttpRequestError(url, why) from None

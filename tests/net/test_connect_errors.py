@@ -1,4 +1,4 @@
-"""Why somebody could not be reached."""
+"""Texts for connection errors."""
 
 import errno
 import socket
@@ -6,7 +6,7 @@ import ssl
 
 import pytest
 
-from penstock.net.connect_errors import reason_of
+from penstock.net.connect_errors import describe_error
 
 
 def unverified() -> ssl.SSLCertVerificationError:
@@ -42,4 +42,4 @@ def not_tls() -> ssl.SSLError:
     ],
 )
 def test_the_reason_is_one_line_in_the_systems_words(failure: Exception, expected: str) -> None:
-    assert expected == reason_of(failure)
+    assert expected == describe_error(failure)

@@ -1,41 +1,41 @@
-"""Who may connect."""
+"""Limits on connections."""
 
-from penstock.net.connection_limits import Admission
+from penstock.net.connection_limits import ConnectionLimits
 
 
-def test_without_limits_anybody_may_come() -> None:
-    admission = Admission()
+def test_no_connection_is_rejected_without_limits() -> None:
+    limits = ConnectionLimits()
     for _ in range(3):
-        assert admission.refusal("10.0.0.1") is None
-        admission.enter("10.0.0.1")
+        assert limits.rejection("10.0.0.1") is None
+        limits.add("10.0.0.1")
 
-    assert 3 == admission.total
+    assert 3 == limits.total
 
 
 def test_the_total_is_limited() -> None:
-    admission = Admission(total_max=2)
-    admission.enter("10.0.0.1")
-    admission.enter("")
+    limits = ConnectionLimits(total_max=2)
+    limits.add("10.0.0.1")
+    limits.add("")
 
-    assert "too many connections, the limit is 2" == admission.refusal("10.0.0.2")
+    assert "too many connections, the limit is 2" == limits.rejection("10.0.0.2")
 
-    admission.leave("10.0.0.1")
-    assert admission.refusal("10.0.0.2") is None
+    limits.remove("10.0.0.1")
+    assert limits.rejection("10.0.0.2") is None
 
 
 def test_each_address_is_limited() -> None:
-    admission = Admission(per_address_max=1)
-    admission.enter("10.0.0.1")
+    limits = ConnectionLimits(per_address_max=1)
+    limits.add("10.0.0.1")
 
-    assert "too many connections from 10.0.0.1, the limit is 1" == admission.refusal("10.0.0.1")
-    assert admission.refusal("10.0.0.2") is None
+    assert "too many connections from 10.0.0.1, the limit is 1" == limits.rejection("10.0.0.1")
+    assert limits.rejection("10.0.0.2") is None
 
-    admission.leave("10.0.0.1")
-    assert admission.refusal("10.0.0.1") is None
+    limits.remove("10.0.0.1")
+    assert limits.rejection("10.0.0.1") is None
 
 
-def test_peers_on_a_unix_socket_have_no_address_to_be_counted_by() -> None:
-    admission = Admission(per_address_max=1)
-    admission.enter("")
+def test_unix_sockets_have_no_limit_per_address() -> None:
+    limits = ConnectionLimits(per_address_max=1)
+    limits.add("")
 
-    assert admission.refusal("") is None
+    assert limits.rejection("") is None

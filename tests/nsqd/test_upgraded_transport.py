@@ -103,7 +103,7 @@ class TestTls:
 
         def answer(data: bytes) -> None:
             peer.receive(data)
-            peer.shake_hands()
+            peer.do_handshake()
             if pending := peer.pending():
                 under_test.receive(pending)
 
@@ -123,7 +123,7 @@ class TestTls:
 
         under_test.say_goodbye()
         assert b"" == peer.read()
-        assert peer.ended
+        assert peer.has_ended
         under_test.receive(peer.close())
         assert b"" == under_test.read()
         assert under_test.has_ended

@@ -22,7 +22,7 @@ from penstock.broker.topic import Topic
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS, Clock
 from penstock.common.errors import StorageError
 from penstock.common.logs import Logger, LogLevel
-from penstock.net.connection_limits import Admission
+from penstock.net.connection_limits import ConnectionLimits
 from penstock.nsqd import metadata, tcp
 from penstock.nsqd.auth import Authenticator
 from penstock.nsqd.error_counters import Refusals
@@ -194,7 +194,7 @@ class Node:
             clients=self.clients,
             tls=None,
             tls_required=False,
-            admission=Admission(),
+            connection_limits=ConnectionLimits(),
             refusals=Refusals(),
             report_bug=raise_bug,
         )

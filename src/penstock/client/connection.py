@@ -22,7 +22,7 @@ from penstock.common.errors import (
     ProtocolError,
     RefusedError,
 )
-from penstock.net.connect_errors import reason_of
+from penstock.net.connect_errors import describe_error
 from penstock.protocol import client as wire
 from penstock.protocol import commands
 
@@ -70,7 +70,7 @@ async def connect(
     except TimeoutError:
         raise _not_connected(address, f"no connection within {config.dial_timeout:g} s") from None
     except (OSError, UnicodeError) as failure:
-        raise _not_connected(address, reason_of(failure)) from None
+        raise _not_connected(address, describe_error(failure)) from None
     try:
         async with asyncio.timeout(config.response_timeout):
             await connection.opened
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
         self._is_ending = True
         if self._timer is not None:
             self._timer.cancel()
-        reason = reason_of(exc) if exc is not None else "the connection was closed"
+        reason = describe_error(exc) if exc is not None else "the connection was closed"
         failure = self._failure or _not_connected(self.address, reason)
         self.ended.set_result(failure)
         if not self.opened.done():

@@ -1,14 +1,14 @@
-"""How many connections there may be: in all, and from one address.
+"""Limits on connections: in total, and per address.
 
-A daemon has one `Admission` for all its ports. A peer on a unix socket has no address, and counts
-towards the total alone.
+A daemon has one `ConnectionLimits` for all its ports. A connection on a unix socket has no address
+and counts only towards the total.
 """
 
-__all__ = ["Admission"]
+__all__ = ["ConnectionLimits"]
 
 
-class Admission:
-    """Counts who is here. A limit of 0 is none."""
+class ConnectionLimits:
+    """Counts connections. A limit of 0 means no limit."""
 
     __slots__ = ("_by_address", "_per_address_max", "_total", "_total_max")
 
@@ -20,26 +20,26 @@ class Admission:
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """Number of connections."""
         return self._total
 
-    def refusal(self, address: str) -> str | None:
-        """Why nobody more may come from `address`, if that is so."""
+    def rejection(self, address: str) -> str | None:
+        """The error text if a connection from `address` would exceed a limit, else None."""
         if 0 < self._total_max <= self._total:
             return f"too many connections, the limit is {self._total_max}"
-        here = self._by_address.get(address, 0)
-        if 0 < self._per_address_max <= here:
+        count = self._by_address.get(address, 0)
+        if 0 < self._per_address_max <= count:
             return f"too many connections from {address}, the limit is {self._per_address_max}"
         return None
 
-    def enter(self, address: str) -> None:
-        """Somebody has come."""
+    def add(self, address: str) -> None:
+        """Count a new connection."""
         self._total += 1
         if address:
             self._by_address[address] = self._by_address.get(address, 0) + 1
 
-    def leave(self, address: str) -> None:
-        """Somebody who had come has gone."""
+    def remove(self, address: str) -> None:
+        """Count a closed connection."""
         self._total -= 1
         if address:
             left = self._by_address[address] - 1

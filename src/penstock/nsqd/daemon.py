@@ -29,11 +29,11 @@ from penstock.common.process import (
     settle_memory,
     stop_on_signals,
 )
-from penstock.net.connection_limits import Admission
+from penstock.net.connection_limits import ConnectionLimits
 from penstock.net.http_server import HttpServer
 from penstock.net.listener import Listener, listen
 from penstock.net.prometheus import Histogram
-from penstock.net.tls import over_tls
+from penstock.net.tls import wrap_in_tls
 from penstock.nsqd import metadata, settings
 from penstock.nsqd.auth import Authenticator
 from penstock.nsqd.drain import Drain
@@ -121,7 +121,7 @@ class Nsqd:
         self.refusals = Refusals()
         self.unresponsive_shards = 0
         """With `--shards`: the number last sent by the supervisor."""
-        self._admission = Admission(
+        self._connection_limits = ConnectionLimits(
             total_max=options.max_connections, per_address_max=options.max_connections_per_address
         )
         self.tcp: Listener | None = None
@@ -270,7 +270,7 @@ class Nsqd:
             limits=settings.limits(self.options),
             patience=settings.patience(self.options),
             clients=self.clients,
-            admission=self._admission,
+            connection_limits=self._connection_limits,
             refusals=self.refusals,
             tls=self.tls,
             tls_required=self.options.tls_required is not TlsRequired.NOBODY,
@@ -305,12 +305,12 @@ class Nsqd:
             HttpApi(services).router(),
             log=self.log,
             middleware=middleware,
-            admission=self._admission,
+            connection_limits=self._connection_limits,
             allowed_origins=self.options.http_allowed_origins,
         )
         self._http_server = services.metrics.http_server = server
         if self.tls is not None and self.options.https_address:
-            factory = over_tls(self.tls, server.new_connection, self._on_tls_failure)
+            factory = wrap_in_tls(self.tls, server.new_connection, self._on_tls_failure)
             self.https = await listen(self.options.https_address, factory)
             self.log.info("HTTPS: listening on %s", self.https.address)
             if gate is not None:

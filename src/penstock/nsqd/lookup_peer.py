@@ -22,7 +22,7 @@ from penstock.common.addresses import has_port, host_of
 from penstock.common.errors import ProtocolError
 from penstock.common.go_json import decode_json
 from penstock.common.logs import Logger
-from penstock.net.connect_errors import reason_of
+from penstock.net.connect_errors import describe_error
 from penstock.protocol import lookup_v1
 
 __all__ = ["LookupPeer", "PeerInfo"]
@@ -124,7 +124,7 @@ class LookupPeer:
             try:
                 await self._converse()
             except (OSError, ProtocolError) as failure:
-                reason = reason_of(failure)
+                reason = describe_error(failure)
                 self._log.error("LOOKUPD(%s): %s", self.address, reason)
             finally:
                 self.info = None

@@ -21,9 +21,8 @@ from penstock.common.errors import (
     StorageError,
     TlsError,
 )
-from penstock.net.connection_limits import Admission
-from penstock.net.keepalive import keep_alive
-from penstock.net.listener import peer_address
+from penstock.net.connection_limits import ConnectionLimits
+from penstock.net.listener import enable_keepalive, peer_address
 from penstock.net.tls import ReloadableContext, TlsInfo
 from penstock.nsqd.auth import Authorizations
 from penstock.nsqd.error_counters import Refusals
@@ -70,7 +69,7 @@ class TcpServices:
     clients: "Clients"
     tls: ReloadableContext | None
     tls_required: bool
-    admission: Admission
+    connection_limits: ConnectionLimits
     refusals: Refusals
     report_bug: Callable[[str, Exception], None]
     command_cache: CommandCache = field(default_factory=CommandCache)
@@ -185,13 +184,13 @@ class Client(asyncio.Protocol):
         self.remote_address = peer_address(transport)
         self.session.called(self.remote_ip)
         self._clients.add(self)
-        refusal = self._services.admission.refusal(self.remote_ip)
+        refusal = self._services.connection_limits.rejection(self.remote_ip)
         if refusal is not None:
             self._refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", refusal))
             return
-        self._services.admission.enter(self.remote_ip)
+        self._services.connection_limits.add(self.remote_ip)
         self._admitted = True
-        keep_alive(transport)
+        enable_keepalive(transport)
         self._log.info("TCP: new client(%s)", self.remote_address)
         self._pulse.start()
 
@@ -236,7 +235,7 @@ class Client(asyncio.Protocol):
         self._dead = True
         self._fall_silent()
         if self._admitted:
-            self._services.admission.leave(self.remote_ip)
+            self._services.connection_limits.remove(self.remote_ip)
         self._clients.discard(self)
         self._pulse.stop()
         # Free it now: a partial message may be large, and the garbage collector runs seldom.

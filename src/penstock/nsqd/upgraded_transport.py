@@ -24,17 +24,17 @@ class LayeredTransport:
     @property
     def tls(self) -> TlsInfo | None:
         """What TLS has agreed on, if there is any."""
-        return None if self._tls is None or self._tls.handshaking else self._tls.info()
+        return None if self._tls is None or self._tls.is_handshaking else self._tls.info()
 
     @property
     def is_shaking_hands(self) -> bool:
         """Whether nothing else may be sent for now."""
-        return self._tls is not None and self._tls.handshaking
+        return self._tls is not None and self._tls.is_handshaking
 
     @property
     def has_ended(self) -> bool:
         """Whether the peer has said that nothing more comes."""
-        return self._tls is not None and self._tls.ended
+        return self._tls is not None and self._tls.has_ended
 
     async def start_tls(self, context: ReloadableContext, received: bytes) -> None:
         """Shakes hands; `received` came before its time. Raises TlsError, and then the transport
@@ -45,7 +45,7 @@ class LayeredTransport:
         tls.receive(received)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                while not tls.shake_hands():
+                while not tls.do_handshake():
                     self._send_pending()
                     await self._came.wait()
                     self._came.clear()

@@ -23,10 +23,10 @@ from penstock.common.process import (
     settle_memory,
     stop_on_signals,
 )
-from penstock.net.connection_limits import Admission
+from penstock.net.connection_limits import ConnectionLimits
 from penstock.net.http_server import HttpServer, Router, to_json
 from penstock.net.listener import Listener, listen
-from penstock.net.tls import ReloadableContext, over_tls, server_context
+from penstock.net.tls import ReloadableContext, server_context, wrap_in_tls
 from penstock.nsqlookupd.http import HttpApi, HttpServices
 from penstock.nsqlookupd.long_poll import WaitingLookups
 from penstock.nsqlookupd.metrics import Metrics
@@ -85,7 +85,7 @@ class Nsqlookupd:
         self._tcp_services = TcpServices(
             registry=self.registry,
             log=log,
-            admission=Admission(
+            connection_limits=ConnectionLimits(
                 total_max=options.max_connections,
                 per_address_max=options.max_connections_per_address,
             ),
@@ -111,7 +111,7 @@ class Nsqlookupd:
         """With a certificate, the same by TLS."""
         if self._tls is None:
             return factory
-        return over_tls(self._tls, factory, self._on_tls_failure)
+        return wrap_in_tls(self._tls, factory, self._on_tls_failure)
 
     def _on_tls_failure(self, address: str, failure: TlsError) -> None:
         self.log.info("TLS: [%s] %s", address, failure)

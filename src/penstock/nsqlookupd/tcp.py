@@ -16,9 +16,8 @@ from penstock.common.addresses import host_of
 from penstock.common.durations import format_duration
 from penstock.common.errors import LimitReachedError, ProtocolError
 from penstock.common.logs import Logger
-from penstock.net.connection_limits import Admission
-from penstock.net.keepalive import keep_alive
-from penstock.net.listener import peer_address
+from penstock.net.connection_limits import ConnectionLimits
+from penstock.net.listener import enable_keepalive, peer_address
 from penstock.nsqlookupd.registration import Producer, Registration
 from penstock.nsqlookupd.registry import Registry
 from penstock.protocol import lookup_v1
@@ -65,7 +64,7 @@ class TcpServices:
 
     registry: Registry
     log: Logger
-    admission: Admission
+    connection_limits: ConnectionLimits
     greeting_seconds: float
     command_seconds: float
     peers: Peers = field(default_factory=Peers)
@@ -95,14 +94,14 @@ class Peer(asyncio.Protocol):
         self._address = peer_address(transport)
         services, host = self._services, host_of(self._address)
         services.peers.add(self)
-        refusal = services.admission.refusal(host)
+        refusal = services.connection_limits.rejection(host)
         if refusal is not None:
             self._refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", refusal), [], "connections")
             return
-        services.admission.enter(host)
+        services.connection_limits.add(host)
         self._is_admitted = True
         self._log.info("TCP: new client(%s)", self._address)
-        keep_alive(transport)
+        enable_keepalive(transport)
         self._watch(progressed=True)
 
     def data_received(self, data: bytes) -> None:
@@ -144,7 +143,7 @@ class Peer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_ended = True
         if self._is_admitted:
-            self._services.admission.leave(host_of(self._address))
+            self._services.connection_limits.remove(host_of(self._address))
         self._services.peers.discard(self)
         if self._timer is not None:
             self._timer.cancel()

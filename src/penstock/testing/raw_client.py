@@ -171,7 +171,7 @@ class RawClient:
         deadline = self._deadline(None)
         try:
             tls.receive(chunk)
-            while not tls.shake_hands():
+            while not tls.do_handshake():
                 self.send_beneath(tls.pending())
                 chunk = self._receive_or_disconnected(deadline)
                 tls.receive(chunk)
@@ -286,7 +286,7 @@ class RawClient:
             self._frames.receive_data(piece)
 
     def _receive_or_disconnected(self, deadline: float) -> bytes:
-        has_ended = self._tls is not None and self._tls.ended
+        has_ended = self._tls is not None and self._tls.has_ended
         if has_ended or not (chunk := self._receive(deadline)):
             raise DisconnectedError("nsqd closed the connection")
         return chunk

@@ -20,8 +20,8 @@ def shake_hands(
     """Both sides, after the handshake. Raises the error of the side that fails first."""
     ours, theirs = layers(server, client, host)
     carry(ours, theirs)
-    assert not ours.handshaking
-    assert not theirs.handshaking
+    assert not ours.is_handshaking
+    assert not theirs.is_handshaking
     return ours, theirs
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from penstock.common.errors import TlsError
-from penstock.net.tls import ReloadableContext, over_tls
+from penstock.net.tls import ReloadableContext, wrap_in_tls
 
 __all__ = ["echo_server", "serve"]
 
@@ -20,7 +20,7 @@ async def serve(
 ) -> AsyncIterator[int]:
     """Serves `factory`'s protocols by TLS, on the port that it yields."""
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(over_tls(context, factory, on_failure), "127.0.0.1", 0)
+    server = await loop.create_server(wrap_in_tls(context, factory, on_failure), "127.0.0.1", 0)
     async with server:
         yield server.sockets[0].getsockname()[1]
 

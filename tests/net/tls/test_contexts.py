@@ -142,7 +142,7 @@ class TestPolicies:
             lambda: server_context(cert=server.cert, key=server.key, client_auth_policy="require")
         )
         first = ours.current
-        monkeypatch.setattr(contexts, "STRANGERS_BYTES_MAX", 1000)
+        monkeypatch.setattr(contexts, "CLIENT_CERTS_BYTES_MAX", 1000)
 
         for name in ("one", "two", "three", "four"):
             shown = stranger.issue(name, common_name=name)
@@ -166,7 +166,11 @@ class TestFiles:
             ("cert", "key.torn", "TLS certificate cert with key key.torn: "),
             ("cert", "key.rsa", "TLS key key.rsa: it does not belong to certificate cert"),
             ("cert", "key.ecdsa", "TLS key key.ecdsa: it does not belong to certificate cert"),
-            ("cert", "key.secret", "TLS key key.secret: it is encrypted, and there is no way to "),
+            (
+                "cert",
+                "key.secret",
+                "TLS key key.secret: it is encrypted; passwords are not supported",
+            ),
         ],
     )
     @pytest.mark.usefixtures("broken_files")

@@ -14,7 +14,7 @@ from tests.net.tls.pairs import layers, shake_hands
 
 from penstock.common.errors import TlsError
 from penstock.net.tls import TlsInfo, TlsLayer, client_context, server_context
-from penstock.net.tls.layer import PIECE_BYTES_MAX
+from penstock.net.tls.connection import PIECE_BYTES_MAX
 
 NOISE = random.Random(1).randbytes(1_000_000)
 
@@ -74,8 +74,8 @@ def test_a_connection_can_be_carried_byte_by_byte(server: Identity, authority: A
             receiver.receive(bytes([byte]))
             assert b"" == receiver.read()
 
-    assert not ours.handshaking
-    assert not theirs.handshaking
+    assert not ours.is_handshaking
+    assert not theirs.is_handshaking
     for byte in ours.encode(b"hello"):
         assert b"" == theirs.read()
         theirs.receive(bytes([byte]))
@@ -141,14 +141,14 @@ def test_who_closes_is_heard_and_may_still_be_written_to(
 
     assert b"last words" == ours.read()
     assert b"" == ours.read()
-    assert ours.ended
-    assert not theirs.ended
+    assert ours.has_ended
+    assert not theirs.has_ended
 
     theirs.receive(ours.encode(b"understood") + ours.close())
 
     assert b"understood" == theirs.read()
     assert b"" == theirs.read()
-    assert theirs.ended
+    assert theirs.has_ended
 
 
 def test_what_is_no_tls_is_refused(server: Identity) -> None:

@@ -13,7 +13,7 @@ from tests.net.tls.certificates import Authority, Identity
 from tests.net.tls.servers import echo_server, serve
 
 from penstock.common.errors import TlsError
-from penstock.net.tls import ReloadableContext, TlsLayer, client_context, server_context, transport
+from penstock.net.tls import ReloadableContext, TlsLayer, client_context, connection, server_context
 
 NOISE = random.Random(1).randbytes(3_000_000)
 
@@ -176,7 +176,7 @@ def test_a_peer_that_breaks_tls_later_is_cut_off_and_told_of(
             context, lambda: recorder, lambda _address, failure: failures.append(str(failure))
         ) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            while layer.handshaking:
+            while layer.is_handshaking:
                 writer.write(layer.pending())
                 layer.receive(await reader.read(65_536))
                 layer.read()
@@ -197,7 +197,7 @@ def test_a_handshake_that_takes_too_long_is_given_up(
     context: ReloadableContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr(transport, "HANDSHAKE_SECONDS", 0.01)
+        monkeypatch.setattr(connection, "HANDSHAKE_SECONDS", 0.01)
         failures: list[str] = []
         async with serve(
             context,

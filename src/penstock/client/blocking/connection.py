@@ -16,7 +16,7 @@ from penstock.common.errors import (
     ProtocolError,
     RefusedError,
 )
-from penstock.net.connect_errors import reason_of
+from penstock.net.connect_errors import describe_error
 from penstock.protocol import client as wire
 from penstock.protocol import commands
 
@@ -166,7 +166,7 @@ class Connection:
             sock = socket.create_connection(target, config.dial_timeout, source)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (OSError, UnicodeError) as failure:
-            raise NotConnectedError(f"{self.address}: {reason_of(failure)}") from None
+            raise NotConnectedError(f"{self.address}: {describe_error(failure)}") from None
         return sock
 
     def _negotiate(self) -> None:
@@ -184,5 +184,5 @@ class Connection:
     def _lost(self, why: str | Exception) -> NotConnectedError:
         self.close()
         return NotConnectedError(
-            f"{self.address}: {why if isinstance(why, str) else reason_of(why)}"
+            f"{self.address}: {why if isinstance(why, str) else describe_error(why)}"
         )

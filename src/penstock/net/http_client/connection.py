@@ -11,7 +11,7 @@ from typing import Self, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from penstock.net.connect_errors import reason_of
+from penstock.net.connect_errors import describe_error
 from penstock.net.http_client.target import Target
 
 __all__ = ["Broken", "HttpConnection", "HttpReply", "TimedOut"]
@@ -68,7 +68,7 @@ class HttpConnection(asyncio.Protocol):
         except TimeoutError:
             raise TimedOut("timed out while connecting") from None
         except (OSError, UnicodeError) as error:
-            raise Broken(reason_of(error)) from None
+            raise Broken(describe_error(error)) from None
         return connection
 
     async def ask(self, request: bytes, *, has_body: bool = True) -> HttpReply:
@@ -132,7 +132,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_open = False
-        why = f": {reason_of(exc)}" if exc else ""
+        why = f": {describe_error(exc)}" if exc else ""
         self._fail(f"the connection ended before the answer did{why}")
 
     # What the parser calls.

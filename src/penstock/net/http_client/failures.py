@@ -2,7 +2,7 @@
 
 from http.client import HTTPException, IncompleteRead, RemoteDisconnected
 
-from penstock.net.connect_errors import reason_of
+from penstock.net.connect_errors import describe_error
 
 __all__ = ["http_reason"]
 
@@ -13,4 +13,4 @@ def http_reason(failure: OSError | ValueError | HTTPException) -> str:
         return "the connection ended before the answer did"
     if isinstance(failure, HTTPException):
         return "what it answers is not HTTP"
-    return reason_of(failure)
+    return describe_error(failure)

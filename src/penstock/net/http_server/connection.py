@@ -28,7 +28,7 @@ from typing import TypeAlias, cast
 from penstock.common.addresses import host_of
 from penstock.common.durations import format_duration
 from penstock.common.logs import Logger
-from penstock.net.connection_limits import Admission
+from penstock.net.connection_limits import ConnectionLimits
 from penstock.net.http_server.parsing import (
     BadRequestError,
     Body,
@@ -99,7 +99,7 @@ class ServerState:
     limits: HttpLimits
     log: Logger
     middleware: tuple[Middleware, ...]
-    admission: Admission
+    connection_limits: ConnectionLimits
 
     connections: "set[HttpServerConnection]" = field(default_factory=set)
     all_closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -160,9 +160,9 @@ class HttpServerConnection(asyncio.Protocol):
         if self._state.is_stopping:
             self._close()  # Accepted before the listener closed; the endpoints may be gone.
             return
-        refusal = self._state.admission.refusal(self._host)
+        refusal = self._state.connection_limits.rejection(self._host)
         if refusal is None:
-            self._state.admission.enter(self._host)
+            self._state.connection_limits.add(self._host)
             self._is_admitted = True
         else:
             self._reject(BadRequestError(503, refusal))
@@ -208,7 +208,7 @@ class HttpServerConnection(asyncio.Protocol):
         self._end()
         self._queue.discard()
         if self._is_admitted:
-            self._state.admission.leave(self._host)
+            self._state.connection_limits.remove(self._host)
         self._state.connections.discard(self)
         if not self._state.connections:
             self._state.all_closed.set()

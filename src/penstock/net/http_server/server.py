@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from email.utils import formatdate
 
 from penstock.common.logs import Logger
-from penstock.net.connection_limits import Admission
+from penstock.net.connection_limits import ConnectionLimits
 from penstock.net.http_server.connection import (
     HttpLimits,
     HttpServerConnection,
@@ -43,13 +43,13 @@ class HttpServer:
         log: Logger,
         limits: HttpLimits | None = None,
         middleware: Iterable[Middleware] = (),
-        admission: Admission | None = None,
+        connection_limits: ConnectionLimits | None = None,
         allowed_origins: Iterable[str] = (),
     ) -> None:
         """Each `middleware` is called with every request before its body is read. If it returns a
-        response, the rest of the middleware and the route are skipped. `admission` may be shared
-        with servers of other protocols. Web pages of other sites can only change something if their
-        origin is in `allowed_origins`.
+        response, the rest of the middleware and the route are skipped. `connection_limits` may be
+        shared with servers of other protocols. Web pages of other sites can only change something
+        if their origin is in `allowed_origins`.
         """
         limits, middleware = limits or HttpLimits(), tuple(middleware)
         route_cache = RouteCache(
@@ -58,7 +58,9 @@ class HttpServer:
             has_middleware=bool(middleware),
             origins=OriginPolicy(allowed_origins),
         )
-        self._state = ServerState(route_cache, limits, log, middleware, admission or Admission())
+        self._state = ServerState(
+            route_cache, limits, log, middleware, connection_limits or ConnectionLimits()
+        )
         self._tick_seconds = min(TICK_SECONDS_MAX, limits.shortest_seconds)
         self._timer: asyncio.TimerHandle | None = None
 

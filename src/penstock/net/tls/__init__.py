@@ -1,23 +1,19 @@
-"""TLS, for both ends of a connection.
+"""TLS for both ends of a connection.
 
-    layer       TlsLayer: a connection's TLS, between its transport and its protocol
-    contexts    what a server or a client needs for it, from the files it is told
-    suites      the names of cipher suites
-    transport   over_tls: a listener's connections, each with TLS between
+    contexts    SSL contexts from certificate files; reloadable ones
+    connection  TlsLayer: TLS of one connection without I/O; wrap_in_tls: TLS for a listener
 
-If the peer breaks TLS, penstock.common.errors.TlsError is raised; if our own files are invalid,
-ConfigError.
+If the peer breaks TLS, TlsError is raised; if a file is invalid, ConfigError.
 """
 
+from penstock.net.tls.connection import TlsInfo, TlsLayer, wrap_in_tls
 from penstock.net.tls.contexts import ReloadableContext, client_context, server_context
-from penstock.net.tls.layer import TlsInfo, TlsLayer
-from penstock.net.tls.transport import over_tls
 
 __all__ = [
     "ReloadableContext",
     "TlsInfo",
     "TlsLayer",
     "client_context",
-    "over_tls",
     "server_context",
+    "wrap_in_tls",
 ]

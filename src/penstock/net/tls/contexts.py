@@ -1,9 +1,9 @@
-"""What a server or a client needs for TLS, made from the files it is told.
+"""SSL contexts of servers and clients, made from certificate files.
 
-Whatever is wrong with a file raises ConfigError, with its path in the text. TLS 1.2 is the oldest
-version unless an older one is asked for by name; with that come the weaker ciphers it knows.
-Servers give out no tickets: connections are few and long. What else of a session is kept is kept
-in its context, so that a client whose certificate is no longer accepted cannot come back on it.
+An invalid file raises ConfigError, which names its path. The default minimum is TLS 1.2; a lower
+minimum also enables the weaker ciphers of these versions. Servers issue no session tickets:
+connections are few and long, and a client whose certificate is no longer accepted cannot resume a
+session.
 """
 
 import ssl
@@ -16,20 +16,20 @@ from penstock.common.errors import ConfigError
 
 __all__ = ["CLIENT_AUTH_POLICIES", "ReloadableContext", "client_context", "server_context"]
 
-# Whom a server talks to: anybody; who has any certificate; who has one that verifies.
+# Accepted clients: all; with any certificate; with a verified certificate.
 CLIENT_AUTH_POLICIES: Final = ("", "require", "require-verify")
 
-# What OpenSSL must be told before it speaks TLS 1.0 or 1.1, whose signatures it holds to be weak.
+# OpenSSL accepts the signatures of TLS 1.0 and 1.1 only at security level 0.
 _LEGACY_CIPHERS: Final = "DEFAULT:@SECLEVEL=0"
 
-# A certificate that is accepted unseen is accepted with its dates as well.
+# With policy `require`, the validity dates of a client's certificate are not checked.
 _VERIFY_IGNORING_DATES: Final = 0x200000  # X509_V_FLAG_NO_CHECK_TIME, which ssl has no name for
 
-# What OpenSSL says of a key that is another certificate's: of the same kind, or of another.
+# OpenSSL's errors for a key that does not belong to the certificate.
 _MISMATCHES: Final = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 
-# How many bytes of strangers' certificates a context keeps before it is made anew.
-STRANGERS_BYTES_MAX: Final = 4 * 1024 * 1024
+# Maximum bytes of client certificates that a context stores before it is replaced.
+CLIENT_CERTS_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 def server_context(
@@ -40,13 +40,12 @@ def server_context(
     client_auth_policy: str = "",
     min_version: int = ssl.TLSVersion.TLSv1_2,
 ) -> ssl.SSLContext:
-    """The context of a server with this certificate. Raises ConfigError.
+    """Context of a server. Raises ConfigError.
 
-    Clients are verified by `root_ca`, or by the system's authorities if there is none.
+    Client certificates are verified with `root_ca`, by default with the system's CAs.
     """
     assert client_auth_policy in CLIENT_AUTH_POLICIES
-    accepts_strangers = client_auth_policy == "require"
-    make = _StrangersContext if accepts_strangers else ssl.SSLContext
+    make = AnyClientCertContext if client_auth_policy == "require" else ssl.SSLContext
     context = make(ssl.PROTOCOL_TLS_SERVER)
     _set_min_version(context, min_version)
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
@@ -67,9 +66,10 @@ def client_context(
     insecure_skip_verify: bool = False,
     min_version: int = ssl.TLSVersion.TLSv1_2,
 ) -> ssl.SSLContext:
-    """The context of a client. Raises ConfigError.
+    """Context of a client. Raises ConfigError.
 
-    Servers are verified, their host names too, by `root_ca` or by the system's authorities.
+    Certificate and host name of the server are verified with `root_ca`, by default with the
+    system's CAs.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _set_min_version(context, min_version)
@@ -85,39 +85,38 @@ def client_context(
 
 
 class ReloadableContext:
-    """A server's context whose files can be read again, while connections go on as they are.
+    """A server's context that can be reloaded from its files.
 
-    Each new connection is to be given `current`.
+    Use `current` for each new connection; existing connections are not affected.
     """
 
     def __init__(self, make: Callable[[], ssl.SSLContext]) -> None:
-        """`make` reads the files. Raises ConfigError."""
+        """`make` reads the files. Raises its ConfigError."""
         self._make = make
         self._current = make()
 
     @property
     def current(self) -> ssl.SSLContext:
-        """The context of what was read last."""
-        if isinstance(self._current, _StrangersContext) and self._current.is_full:
-            with suppress(ConfigError):  # then a full one has to do: its owner is told by `reload`
+        """The context that was loaded last."""
+        if isinstance(self._current, AnyClientCertContext) and self._current.is_full:
+            with suppress(ConfigError):  # use the full one: the next `reload` reports the error
                 self.reload()
         return self._current
 
     def reload(self) -> None:
-        """Reads the files again. Raises ConfigError, and all stays as it was."""
+        """Read the files again. If that raises ConfigError, the old context remains."""
         self._current = self._make()
 
 
-class _StrangersContext(ssl.SSLContext):
-    """Demands a certificate, and accepts any: it proves no more than that its key is at hand.
+class AnyClientCertContext(ssl.SSLContext):
+    """Requires a client certificate and accepts any, which proves only possession of its key.
 
-    OpenSSL does as much if its check is replaced by one that says yes; but ssl offers no way to. So
-    a certificate is made one of the authorities as it arrives, just before it is verified, by way
-    of the callback that ssl has for watching a handshake. Without that callback nobody would be
-    accepted. A leaf of the wrong purpose, or with a key too weak, is still refused.
+    OpenSSL has a verify callback for this, but Python's ssl module does not expose it. Instead, the
+    message callback adds each client certificate to the trusted CAs just before OpenSSL verifies
+    it. Certificates with a wrong purpose or a weak key are still rejected.
     """
 
-    _strangers_bytes = 0
+    _client_certs_bytes = 0
 
     def __new__(cls, protocol: int) -> Self:
         context = super().__new__(cls, protocol)
@@ -128,12 +127,12 @@ class _StrangersContext(ssl.SSLContext):
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time for a new one: what has been accepted cannot be forgotten."""
-        return self._strangers_bytes > STRANGERS_BYTES_MAX
+        """Whether to replace this context: trusted certificates cannot be removed."""
+        return self._client_certs_bytes > CLIENT_CERTS_BYTES_MAX
 
     def accept(self, certificate: bytes) -> None:
-        self._strangers_bytes += len(certificate)
-        with suppress(ssl.SSLError):  # what is no certificate fails when OpenSSL reads it itself
+        self._client_certs_bytes += len(certificate)
+        with suppress(ssl.SSLError):  # OpenSSL rejects an invalid certificate itself
             self.load_verify_locations(cadata=certificate)
 
 
@@ -174,19 +173,19 @@ def _set_min_version(context: ssl.SSLContext, min_version: int) -> None:
     if min_version < ssl.TLSVersion.TLSv1_2:
         context.set_ciphers(_LEGACY_CIPHERS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # old versions were asked for by name
+        warnings.simplefilter("ignore", DeprecationWarning)  # the user configured an old version
         context.minimum_version = ssl.TLSVersion(min_version)
 
 
 def _load_identity(context: ssl.SSLContext, cert: str, key: str) -> None:
-    _expect_pem(cert, b"CERTIFICATE-----", "certificate")
-    _expect_pem(key, b"PRIVATE KEY-----", "key")
+    _check_pem(cert, b"CERTIFICATE-----", "certificate")
+    _check_pem(key, b"PRIVATE KEY-----", "key")
 
-    def refuse_password() -> str:  # else OpenSSL would ask at the terminal
-        raise ConfigError(f"TLS key {key}: it is encrypted, and there is no way to give a password")
+    def reject_password() -> str:  # otherwise OpenSSL prompts on the terminal
+        raise ConfigError(f"TLS key {key}: it is encrypted; passwords are not supported")
 
     try:
-        context.load_cert_chain(cert, key, refuse_password)
+        context.load_cert_chain(cert, key, reject_password)
     except ssl.SSLError as failure:
         if failure.reason in _MISMATCHES:
             raise ConfigError(f"TLS key {key}: it does not belong to certificate {cert}") from None
@@ -198,7 +197,7 @@ def _load_authorities(context: ssl.SSLContext, root_ca: str, purpose: ssl.Purpos
     if not root_ca:
         context.load_default_certs(purpose)
         return
-    _expect_pem(root_ca, b"CERTIFICATE-----", "root CA file")
+    _check_pem(root_ca, b"CERTIFICATE-----", "root CA file")
     try:
         context.load_verify_locations(root_ca)
     except ssl.SSLError as failure:
@@ -206,7 +205,7 @@ def _load_authorities(context: ssl.SSLContext, root_ca: str, purpose: ssl.Purpos
         raise ConfigError(f"TLS root CA file {root_ca}: {reason}") from None
 
 
-def _expect_pem(path: str, marker: bytes, what: str) -> None:
+def _check_pem(path: str, marker: bytes, what: str) -> None:
     try:
         with open(path, "rb") as file:
             content = file.read()
