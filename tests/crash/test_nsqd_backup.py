@@ -14,7 +14,7 @@ from penstock.testing.waiting import wait_until
 
 pytestmark = pytest.mark.crash
 
-PAGE = Path(__file__).parents[2] / "docs/how_to/operate.md"
+PAGE = Path(__file__).parents[2] / "docs/how_to/back_up.md"
 
 
 class Load:
@@ -64,7 +64,7 @@ def test_the_documented_backup_has_all_that_was_acknowledged(tmp_path: Path) -> 
 
 
 class Machine:
-    """The folders of docs/how_to/operate.md, below a folder of the test. As with a systemd dynamic
+    """The folders of docs/how_to/back_up.md, below a folder of the test. As with a systemd dynamic
     user, /var/lib/penstock/nsqd is a symbolic link into /var/lib/private."""
 
     def __init__(self, root: Path) -> None:
