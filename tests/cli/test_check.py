@@ -70,7 +70,7 @@ def test_what_a_crash_left_is_a_note(filled: Path, capsys: pytest.CaptureFixture
 
     assert 0 == main(["check", str(filled)])
     note, verdict = capsys.readouterr().out.splitlines()
-    assert note.startswith(f"note: {filled / SEGMENT}: a batch was not written to its end (bytes ")
+    assert note.startswith(f"note: {filled / SEGMENT}: incomplete batch (bytes ")
     assert f"{filled} is sound" == verdict
 
 

@@ -104,13 +104,13 @@ class TestWhatACrashLeaves:
         memory_files.open(LAST + ".log", "write").truncate(size - 1)
 
         where = f"bytes {size // 2} to {size - 2}, messages {SEQ + 4} to {SEQ + 4}"
-        problem = f"{LAST}.log: a batch was not written to its end ({where})"
+        problem = f"{LAST}.log: incomplete batch ({where})"
         assert [(False, problem)] == problems(memory_files)
 
     @pytest.mark.parametrize(
         ("path", "problem"),
         [
-            (f"{FIRST}.log.new", "the file was not finished"),
+            (f"{FIRST}.log.new", "unfinished file"),
             (f"{FIRST}.log.bad", "damaged bytes were moved here"),
             ("data/topics/u~removed-1", "the removal of this topic was interrupted"),
         ],
@@ -126,16 +126,16 @@ class TestWhatACrashLeaves:
     def test_an_index_file_that_is_not_whole(self, closed: MemoryFiles) -> None:
         closed.open(FIRST + ".index", "write").truncate(60)
 
-        assert [(False, f"{FIRST}.index: the index file is not whole; it will be made again")] == (
-            problems(closed)
-        )
+        assert [
+            (False, f"{FIRST}.index: the index file is incomplete; the next start writes it again")
+        ] == (problems(closed))
 
     def test_a_torn_record_of_the_journal(self, closed: MemoryFiles) -> None:
         size = len(content(closed, f"{FOLDER}/cursors.1"))
         closed.open(f"{FOLDER}/cursors.1", "write").write(b"\x9ePSJ", size)
 
         where = f"bytes {size} to {size + 3}"
-        problem = f"{FOLDER}/cursors.1: a record was not written to its end ({where})"
+        problem = f"{FOLDER}/cursors.1: incomplete record ({where})"
         assert [(False, problem)] == problems(closed)
 
     def test_a_topic_that_was_being_created(self, closed: MemoryFiles) -> None:
@@ -172,7 +172,7 @@ class TestDamage:
         closed.open(FIRST + ".log", "write").truncate(2 * size // 3)
 
         where = f"bytes {2 * size // 3} to {size - 1}, messages {SEQ + 2} to {SEQ + 2}"
-        problem = "the segment does not have the end that its index file speaks of"
+        problem = "the segment is shorter than its index file says"
         assert [(True, f"{FIRST}.log: {problem} ({where})")] == problems(closed)
 
     def test_a_missing_segment_in_the_middle_is_none(self, closed: MemoryFiles) -> None:
@@ -215,7 +215,7 @@ class TestDamage:
         index._positions[1] += 1
         replace(closed, FIRST + ".index", encode_index(checkpoint, index, DeferredIndex()))
 
-        assert [(True, f"{FIRST}.index: the index file does not agree with its segment")] == (
+        assert [(True, f"{FIRST}.index: the index file does not match its segment")] == (
             problems(closed)
         )
 
@@ -227,7 +227,7 @@ class TestDamage:
         deferred.add(DeferredBatch(SEQ, SEQ + 1, WALL_NS))
         replace(closed, FIRST + ".index", encode_index(checkpoint, index, deferred))
 
-        assert [(True, f"{FIRST}.index: the index file does not agree with its segment")] == (
+        assert [(True, f"{FIRST}.index: the index file does not match its segment")] == (
             problems(closed)
         )
 
@@ -249,7 +249,7 @@ class TestDamage:
         memory_files.crash()
 
         assert [True] == [is_damage for is_damage, _ in problems(memory_files)]
-        assert f"message numbers do not follow on {SEQ}" in problems(memory_files)[0][1]
+        assert f"sequence numbers do not continue after {SEQ}" in problems(memory_files)[0][1]
 
     def test_numbers_of_the_next_segment_are_a_leftover(self, memory_files: MemoryFiles) -> None:
         data_path = DataPath.open("data", SMALL, memory_files)
@@ -262,7 +262,7 @@ class TestDamage:
         memory_files.crash()
 
         assert [False] == [is_damage for is_damage, _ in problems(memory_files)]
-        assert "a batch has message numbers of the next segment" in problems(memory_files)[0][1]
+        assert "a batch has sequence numbers of the next segment" in problems(memory_files)[0][1]
 
 
 def test_it_changes_nothing(data_path: str) -> None:

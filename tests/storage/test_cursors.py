@@ -319,9 +319,9 @@ class TestGenerations:
         found, issues = reloaded(memory_files)
 
         assert ["a"] == list(found.progress)
-        assert [
-            "data/cursors.2: its snapshot was not written to its end; cursors.1 is used"
-        ] == list(map(str, issues))
+        assert ["data/cursors.2: its snapshot is incomplete; cursors.1 is used"] == list(
+            map(str, issues)
+        )
         found.sync()
         assert ["cursors.3"] == memory_files.names("data")
 

@@ -257,7 +257,7 @@ class TestDamage:
         loaded = load(memory_files)
 
         assert {100: "a", 101: "b", 102: "c"} == stored(loaded)
-        assert ["a batch repeats message numbers; moved to 00000000000000000100.log.bad"] == [
+        assert ["a batch repeats sequence numbers; moved to 00000000000000000100.log.bad"] == [
             issue.problem for issue in loaded.issues
         ]
 

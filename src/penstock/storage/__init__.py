@@ -1,4 +1,4 @@
-"""The append-only log under every topic, and the cursors of its channels."""
+"""Storage of topics: an append-only log per topic, and the cursors of its channels."""
 
 from penstock.storage.batch import StoredBatch, split_frames
 from penstock.storage.check import check_data_path

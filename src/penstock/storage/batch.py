@@ -214,7 +214,7 @@ def _split_unequal_frames(count: int, frames: bytes) -> list[bytes]:
 # Bytes per read: large enough that reading costs little compared with the checksums.
 SCAN_BYTES = 1024 * 1024
 
-_TORN = "a batch was not written to its end"
+_TORN = "incomplete batch"
 
 
 class BadBytes(NamedTuple):

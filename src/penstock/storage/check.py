@@ -1,9 +1,9 @@
-"""Verifies a data path, byte by byte, and changes nothing.
+"""Check of a data path, byte by byte, without changing it.
 
-What an ordinary crash leaves behind, and the next start puts right, is found too but is not called
-damage. All else must be as the log format says: every checksum and every frame's size, numbers
-without a gap within a segment and without overlap between two, index files that agree with their
-segments, and a journal that can be read.
+The check verifies all checksums and frame sizes, that sequence numbers have no gaps within a
+segment and do not overlap between segments, that the index files match their segments, and that the
+journal is valid. Leftovers of an ordinary crash, which the next start repairs, are issues but not
+damage.
 """
 
 import contextlib
@@ -42,8 +42,8 @@ __all__ = ["check_data_path"]
 
 
 def check_data_path(path: str | os.PathLike[str], files: Files = REAL_FILES) -> list[Issue]:
-    """What is not as it should be. Raises StorageError if that cannot be told, because the folder
-    is no data path, is in use, or cannot be read."""
+    """Return the issues of a data path. Raises StorageError if the folder is not a data path, is
+    in use, or cannot be read."""
     path = os.fspath(path)
     with contextlib.closing(lock_data_path(path, files, shared=True)):
         if verify_data_path(path, files) is None:
@@ -63,7 +63,7 @@ def _check_topic(files: Files, folder: str) -> list[Issue]:
         return [_crash_leftover(folder, "the removal of this topic was interrupted")]
     found = files.names(folder)
     issues = [
-        _crash_leftover(f"{folder}/{name}", "the file was not finished")
+        _crash_leftover(f"{folder}/{name}", "unfinished file")
         for name in found
         if name.endswith(NEW_SUFFIX)
     ]
@@ -93,7 +93,7 @@ def _check_journal(files: Files, folder: str, *, has_segments: bool) -> list[Iss
 
 
 class _SegmentCheck:
-    """The check of one segment, and of its index file."""
+    """Checks one segment and its index file."""
 
     def __init__(self, files: Files, folder: str, first_seq: int, limit_seq: int | None) -> None:
         self._files = files
@@ -101,7 +101,7 @@ class _SegmentCheck:
         self._index_path = f"{folder}/{index_name(first_seq)}"
         self._limit_seq = limit_seq
         self._issues: list[Issue] = []
-        # Learns what the index file should say.
+        # Computes the expected content of the index file.
         self._segment = Segment(FilePool(files, 1), folder, first_seq)
         self._allows_gap = False
 
@@ -134,9 +134,9 @@ class _SegmentCheck:
     def _find_problem(self, batch: BatchHeader, frames: bytes) -> str | None:
         expected = self._segment.next_seq
         if batch.first_seq < expected or (batch.first_seq > expected and not self._allows_gap):
-            return f"message numbers do not follow on {expected - 1}"
+            return f"sequence numbers do not continue after {expected - 1}"
         if self._limit_seq is not None and batch.next_seq > self._limit_seq:
-            return "a batch has message numbers of the next segment"
+            return "a batch has sequence numbers of the next segment"
         try:
             split_frames(batch, frames)
         except CorruptBatchError as error:
@@ -155,7 +155,7 @@ class _SegmentCheck:
             maybe_deferred(data),
         )
         if checkpoint is None or index is None or deferred is None:
-            problem = "the index file is not whole; it will be made again"
+            problem = "the index file is incomplete; the next start writes it again"
             self._issues.append(_crash_leftover(self._index_path, problem))
             return None
         return checkpoint, index, deferred
@@ -165,13 +165,13 @@ class _SegmentCheck:
         known = segment.checkpoint, segment.index.entries(), segment.deferred.encode()
         agrees = known == (stored, index.entries(), deferred.encode())
         if not agrees and not self._has_damage():
-            problem = "the index file does not agree with its segment"
+            problem = "the index file does not match its segment"
             self._issues.append(Issue(self._index_path, problem, is_damage=True))
 
     def _report_missing_end(self, checkpoint: Checkpoint, size: int) -> None:
         if size >= checkpoint.end and self._has_damage():
             return
-        problem = "the segment does not have the end that its index file speaks of"
+        problem = "the segment is shorter than its index file says"
         self._issues.append(
             Issue(
                 self._path,
@@ -185,7 +185,7 @@ class _SegmentCheck:
         )
 
     def _has_damage(self) -> bool:
-        """Whether it has been said already why the index file cannot agree."""
+        """Whether damage was reported that explains why the index file does not match."""
         return any(issue.is_damage for issue in self._issues)
 
 

@@ -1,6 +1,6 @@
-"""The journal of a topic's channels: its records, and the state that they add up to. Pure.
+"""Format of the cursor journal of a topic, and the state that its records describe. Pure.
 
-A record holds changes that were made together: it counts as a whole or not at all. Big-endian:
+A record contains changes that are applied all or none. Big-endian:
 
     offset  size  field
          0     4  magic
@@ -10,8 +10,8 @@ A record holds changes that were made together: it counts as a whole or not at a
         12     4  size       of the changes, in bytes
         16        changes, one after the other
 
-A change is a tag and then its fields. `name` is a length in one byte and that many bytes of ASCII;
-`count` is 4 bytes; all other numbers are 8 bytes, but for attempts, which are 4.
+A change is a tag followed by its fields. `name` is a length in one byte and that many bytes of
+ASCII; `count` and attempts have 4 bytes, all other numbers 8.
 
     tag  change           fields
       1  SetCursor        name, floor
@@ -22,7 +22,7 @@ A change is a tag and then its fields. `name` is a length in one byte and that m
       6  ClearPausePoint
       7  ReserveSeqs      seq
 
-The first record of a journal is a snapshot: changes that lead from nothing to a whole state.
+The first record of a journal is a snapshot: its changes create the whole state.
 """
 
 import struct
@@ -64,14 +64,15 @@ _RETRY_STATE = struct.Struct(">QIQ")
 
 
 class SetCursor(NamedTuple):
-    """The channel begins, or begins again: below the floor all is finished, above it nothing."""
+    """Create or move a channel's cursor: all messages below `floor` are finished, all others
+    open."""
 
     channel: str
     floor: int
 
 
 class RemoveCursor(NamedTuple):
-    """The channel is no more."""
+    """The channel was deleted."""
 
     channel: str
 
@@ -84,24 +85,24 @@ class FinishRanges(NamedTuple):
 
 
 class SetRetryStates(NamedTuple):
-    """What to know of open messages of the channel; what was known of them before is replaced."""
+    """Replace the retry states of open messages of the channel."""
 
     channel: str
     states: list[tuple[int, RetryState]]
 
 
 class SetPausePoint(NamedTuple):
-    """Messages from here on are not given to the channels for now."""
+    """Messages from `seq` on are not given to the channels for now."""
 
     seq: int
 
 
 class ClearPausePoint(NamedTuple):
-    """The channels follow the tail."""
+    """The channels get all messages."""
 
 
 class ReserveSeqs(NamedTuple):
-    """No new message may get a number below this one."""
+    """New messages get sequence numbers from `seq` on."""
 
     seq: int
 
@@ -118,7 +119,7 @@ JournalChange = (
 
 
 class CursorState:
-    """What the records of a journal add up to."""
+    """The state that the records of a journal describe."""
 
     def __init__(self) -> None:
         self.progress: dict[str, Progress] = {}
@@ -127,13 +128,13 @@ class CursorState:
 
     @property
     def next_unused_seq(self) -> int:
-        """No number at or above this one is spoken of."""
+        """One past the highest sequence number referenced; new messages start here or later."""
         ends = [progress.next_unused_seq for progress in self.progress.values()]
         return max([self.reserved_below, self.pause_point or 0, *ends])
 
     def apply(self, change: JournalChange) -> None:
-        """Makes a change. That a channel is not known can only be the trace of a damaged record; it
-        then counts as one that has finished nothing else, since that loses no message."""
+        """Apply a change. An unknown channel can only result from a damaged record. It is
+        created with nothing else finished, so that no message is lost."""
         match change:
             case SetCursor(channel, floor):
                 self.progress.setdefault(channel, Progress(floor)).reset(floor)
@@ -155,7 +156,7 @@ class CursorState:
                 self.reserved_below = max(self.reserved_below, seq)
 
     def snapshot(self) -> list[JournalChange]:
-        """Changes that lead from nothing to this state."""
+        """Changes that create this state."""
         changes: list[JournalChange] = [ReserveSeqs(self.reserved_below)]
         if self.pause_point is not None:
             changes.append(SetPausePoint(self.pause_point))
@@ -169,7 +170,7 @@ class CursorState:
 
 
 class JournalRecord(NamedTuple):
-    """A record that was found, and where the next one begins."""
+    """A record at `position`; the next one begins at `end`."""
 
     position: int
     end: int
@@ -177,7 +178,8 @@ class JournalRecord(NamedTuple):
 
 
 class BadJournalRecord(NamedTuple):
-    """A stretch of a journal that is no record; `is_leftover` if it may be one cut short."""
+    """A part of a journal that is not a valid record; `is_leftover` if it may be an incomplete
+    write."""
 
     position: int
     end: int
@@ -185,7 +187,7 @@ class BadJournalRecord(NamedTuple):
     is_leftover: bool
 
     def to_issue(self, path: str) -> Issue:
-        """This stretch as a issue about the journal at `path`."""
+        """Describe these bytes as an issue of the journal at `path`."""
         return Issue(
             path,
             self.reason,
@@ -196,26 +198,26 @@ class BadJournalRecord(NamedTuple):
 
 
 def encode_record(changes: Iterable[JournalChange]) -> bytes:
-    """One record with these changes."""
+    """Encode one record with these changes."""
     body = b"".join(map(_encode_change, changes))
     checked = _FIELDS.pack(_VERSION, len(body)) + body
     return _PREFIX.pack(_MAGIC, crc32c(checked)) + checked
 
 
 def scan_journal(data: bytes) -> Iterator[JournalRecord | BadJournalRecord]:
-    """Every record of a journal, and every stretch that is none, in order."""
+    """Yield every record of a journal, and every part that is not a record, in order."""
     position = 0
     while position < len(data):
-        found = _look(data, position)
+        found = _scan_one(data, position)
         yield found
         position = found.end
 
 
-def _look(data: bytes, position: int) -> JournalRecord | BadJournalRecord:
+def _scan_one(data: bytes, position: int) -> JournalRecord | BadJournalRecord:
     try:
         return _decode_record(data, position)
     except CorruptBatchError as error:
-        end = _next_record(data, position)
+        end = _find_next_record(data, position)
         is_leftover = end == len(data) and _is_cut_short(data, position)
         return BadJournalRecord(position, end, str(error), is_leftover)
 
@@ -232,7 +234,7 @@ def _record_end(data: bytes, position: int) -> int:
     return position + _HEADER_BYTES + int(size)
 
 
-def _next_record(data: bytes, position: int) -> int:
+def _find_next_record(data: bytes, position: int) -> int:
     while (position := data.find(_MAGIC, position + 1)) >= 0:
         try:
             _decode_record(data, position)
@@ -246,7 +248,7 @@ def _decode_record(data: bytes, position: int) -> JournalRecord:
     if data[position : position + 4] != _MAGIC:
         raise CorruptBatchError("no record begins here")
     if _is_cut_short(data, position):
-        raise CorruptBatchError("a record was not written to its end")
+        raise CorruptBatchError("incomplete record")
     end = _record_end(data, position)
     checked = data[position + _CHECKED_AT : end]
     if _PREFIX.unpack_from(data, position)[1] != crc32c(checked):
@@ -254,9 +256,9 @@ def _decode_record(data: bytes, position: int) -> JournalRecord:
     if checked[0] != _VERSION:
         raise CorruptBatchError(f"a record is of an unknown kind: version {checked[0]}")
     try:
-        changes = list(_Reader(data, position + _HEADER_BYTES).changes(end))
+        changes = list(_ChangeDecoder(data, position + _HEADER_BYTES).changes(end))
     except (struct.error, UnicodeDecodeError) as error:
-        raise CorruptBatchError("a record makes no sense") from error
+        raise CorruptBatchError("a record has invalid content") from error
     return JournalRecord(position, end, changes)
 
 
@@ -286,8 +288,8 @@ def _tag(tag: int, channel: str) -> bytes:
     return _TAG.pack(tag) + _TAG.pack(len(name)) + name
 
 
-class _Reader:
-    """Takes changes off bytes that a checksum vouches for."""
+class _ChangeDecoder:
+    """Decodes the changes of a record whose checksum matches."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self._data = data
@@ -298,7 +300,7 @@ class _Reader:
             yield self._change()
 
     def _change(self) -> JournalChange:
-        (tag,) = self._take(_TAG)
+        (tag,) = self._unpack(_TAG)
         match tag:
             case 1:
                 return SetCursor(self._name(), self._number())
@@ -314,30 +316,30 @@ class _Reader:
                 return ClearPausePoint()
             case 7:
                 return ReserveSeqs(self._number())
-        raise CorruptBatchError(f"the record holds an unknown change: {tag}")
+        raise CorruptBatchError(f"the record has an unknown change: {tag}")
 
-    def _take(self, form: struct.Struct) -> tuple[int, ...]:
+    def _unpack(self, form: struct.Struct) -> tuple[int, ...]:
         self._at += form.size
         return form.unpack_from(self._data, self._at - form.size)
 
     def _number(self) -> int:
-        return self._take(_NUMBER)[0]
+        return self._unpack(_NUMBER)[0]
 
     def _name(self) -> str:
-        (size,) = self._take(_TAG)
+        (size,) = self._unpack(_TAG)
         self._at += size
         return self._data[self._at - size : self._at].decode("ascii")
 
     def _ranges(self) -> list[tuple[int, int]]:
-        (count,) = self._take(_COUNT)
-        numbers = self._take(struct.Struct(f">{2 * count}Q"))
+        (count,) = self._unpack(_COUNT)
+        numbers = self._unpack(struct.Struct(f">{2 * count}Q"))
         return list(zip(numbers[::2], numbers[1::2], strict=True))
 
     def _states(self) -> list[tuple[int, RetryState]]:
-        (count,) = self._take(_COUNT)
+        (count,) = self._unpack(_COUNT)
         start, self._at = self._at, self._at + count * _RETRY_STATE.size
         rows = _RETRY_STATE.iter_unpack(memoryview(self._data)[start : self._at])
         states = [(seq, RetryState(attempts, due_ns)) for seq, attempts, due_ns in rows]
         if len(states) != count:
-            raise CorruptBatchError("a record makes no sense")
+            raise CorruptBatchError("a record has invalid content")
         return states

@@ -46,12 +46,17 @@ from penstock.storage.progress import Progress, RangeSet, RetryState, to_ranges
 
 __all__ = ["Cursors", "JournalFiles", "current_generation", "read_journals"]
 
+# A journal below this size is not compacted: reading it takes about a millisecond.
+_COMPACT_BYTES = 64 * 1024
+# Maximum size of a journal as a multiple of its snapshot.
+_COMPACT_RATIO = 4
+
 
 class Cursors:
     """The progress of every channel of a topic."""
 
     def __init__(self, pool: FilePool, folder: str) -> None:
-        """Knows of nothing yet: `create_journal` or `load` is next."""
+        """Call `create_journal` or `load` next."""
         self._folder = folder
         self._files = JournalFiles(pool, folder)
         self._state = CursorState()
@@ -62,65 +67,64 @@ class Cursors:
         self._is_syncing = False
         self._is_closed = False
         self.needs_retry = False
-        """Whether the last sync failed."""
+        """Whether the last fsync failed."""
 
     @property
     def progress(self) -> dict[str, Progress]:
-        """By channel. A channel's object stays the same for as long as the channel is there."""
+        """By channel. The object of a channel stays the same as long as the channel exists."""
         return self._state.progress
 
     @property
     def pause_point(self) -> int | None:
-        """Messages from here on are not yet given to any channel, because there is none or the
-        topic is paused; None if the channels follow the tail."""
+        """Messages from here on are not given to any channel yet, because there is none or the
+        topic is paused; None if the channels get all messages."""
         return self._state.pause_point
 
     @property
     def next_unused_seq(self) -> int:
-        """No message at or above this number has been spoken of, so none may be below it."""
+        """One past the highest sequence number referenced; new messages start here or later."""
         return self._state.next_unused_seq
 
     @property
     def has_journal(self) -> bool:
-        """Whether `load` has found one, or `create_journal` made one."""
+        """Whether `load` found a journal or `create_journal` created one."""
         return self._has_records or self._files.has_current
 
     @property
     def has_unflushed(self) -> bool:
-        """Whether there is something to flush."""
         return bool(self._unflushed or self._unflushed_retry_states)
 
-    # Written at once: each raises StorageError if that fails, and has changed nothing then
+    # Written immediately. If one of these raises StorageError, nothing has changed.
 
     def create(self, channel: str, floor: int) -> Progress:
-        """Adds a channel for which everything below `floor` is finished."""
+        """Add a channel that has finished all messages below `floor`."""
         assert channel not in self.progress
         self._change(SetCursor(channel, floor))
         return self.progress[channel]
 
     def remove(self, channel: str) -> None:
-        """Forgets a channel."""
+        """Remove a channel."""
         self._change(RemoveCursor(channel))
         self._forget_unflushed(channel)
 
     def reset(self, channel: str, floor: int) -> None:
-        """Moves a channel: below `floor` all is finished, above it nothing, and no note is left."""
+        """Move a channel: all messages below `floor` are finished, all others open, without
+        retry states."""
         self._change(SetCursor(channel, floor))
         self._forget_unflushed(channel)
 
     def set_pause_point(self, seq: int | None) -> None:
-        """Sets `pause_point`."""
         if seq != self.pause_point:
             self._change(ClearPausePoint() if seq is None else SetPausePoint(seq))
 
     def reserve_below(self, seq: int) -> None:
-        """Has it remembered that no new message may get a number below `seq`."""
+        """Record that new messages must get numbers from `seq` on."""
         self._change(ReserveSeqs(seq))
 
-    # Counted now, written by the next flush
+    # Changed in memory, written by the next flush
 
     def finish(self, channel: str, first: int, end: int) -> None:
-        """Finishes `[first, end)` for a channel."""
+        """Mark `[first, end)` as finished by a channel."""
         self.progress[channel].finish(first, end)
         unflushed = self._unflushed.get(channel)
         if unflushed is None:
@@ -128,18 +132,18 @@ class Cursors:
         unflushed.add(first, end)
 
     def finish_many(self, channel: str, seqs: Sequence[int]) -> None:
-        """Finishes these for a channel, in whatever order they come."""
+        """Mark messages as finished by a channel; `seqs` need not be sorted."""
         for first, end in to_ranges(seqs):
             self.finish(channel, first, end)
 
     def set_retry_state(self, channel: str, seq: int, state: RetryState) -> None:
-        """Keeps what must not be forgotten of an open message."""
+        """Set attempts and due time of an open message."""
         self.progress[channel].set_retry_state(seq, state)
         self._unflushed_retry_states.setdefault(channel, set()).add(seq)
 
     def flush(self) -> None:
-        """Writes what has been counted since the last flush. Raises StorageError if that fails; it
-        is then still there for the next flush."""
+        """Write all changes since the last flush. If it raises StorageError, the next flush
+        tries again."""
         if self.has_unflushed:
             self._write(self._unflushed_changes(), unapplied=[])
             self._unflushed.clear()
@@ -149,15 +153,15 @@ class Cursors:
 
     @property
     def needs_sync(self) -> bool:
-        """Whether there is anything written that no fsync has covered."""
+        """Whether anything was written that no fsync has covered."""
         return not self._is_synced
 
     def sync(self) -> None:
-        """Fsyncs here and now; `GroupCommit` does so without blocking. Raises StorageError."""
+        """Fsync and wait for it (`GroupCommit` does not block). Raises StorageError."""
         fsync_now(self)
 
     def begin_sync(self) -> JournalFsync:
-        """The fsyncs that make all that is written now safe; one at a time. Raises StorageError."""
+        """Start an fsync of everything written so far; one at a time. Raises StorageError."""
         assert not self._is_syncing
         self._check_open()
         if not self._files.has_current:
@@ -181,8 +185,8 @@ class Cursors:
             self._files.abandon_current()
 
     def close(self) -> None:
-        """Flushes and syncs. Raises StorageError if that fails; closed it is all the same. No sync
-        may be under way."""
+        """Flush, sync and close. If it raises StorageError, the journal is closed nevertheless.
+        No sync may be in progress."""
         if self._is_closed:
             return
         assert not self._is_syncing
@@ -194,25 +198,25 @@ class Cursors:
             self.discard()
 
     def discard(self) -> None:
-        """Closes the file and leaves everything as it is."""
+        """Close the file without syncing."""
         self._is_closed = True
         self.needs_retry = False
         self._files.close()
 
-    # Beginning
+    # Creating and loading
 
     def create_journal(self, next_seq: int) -> None:
-        """Starts the journal of a new topic, which holds what comes for the first channel."""
+        """Create the journal of a new topic. Its messages are kept for the first channel."""
         self._state.apply(ReserveSeqs(next_seq))
         self._state.apply(SetPausePoint(next_seq))
         self._write([], unapplied=[])
 
     def load(self, *, is_synced: bool) -> list[Issue]:
-        """Reads the journal; returns what is wrong with it. Raises OSError.
+        """Read the journal and return the issues found. Raises OSError.
 
-        What was finished in a record that is lost will be delivered again. If something is wrong,
-        or not all of it `is_synced`, it is written anew, if it can be. If not one record is found,
-        `create_journal` is next.
+        Progress in a damaged record is lost: its messages are delivered again. If there are issues,
+        or if not everything `is_synced`, the journal is written anew if possible. If there is no
+        valid record, call `create_journal` next.
         """
         records, issues = self._files.load(is_synced=is_synced)
         for record in records:
@@ -220,22 +224,21 @@ class Cursors:
                 self._state.apply(change)
         self._has_records = bool(records)
         if records and not self._files.has_current:
-            # Where there is no space for it now, the old files have to do: what comes next, a
-            # record or a sync, tries again.
+            # If the disk is full, keep the old files. The next record or sync tries again.
             self._is_synced = False
             with contextlib.suppress(OSError):
                 self._start_generation([])
         return issues
 
-    # Inside
+    # Internals
 
     def _change(self, change: JournalChange) -> None:
         self._write([change], unapplied=[change])
         self._state.apply(change)
 
     def _write(self, changes: list[JournalChange], *, unapplied: list[JournalChange]) -> None:
-        """Writes one record: the changes or, in a new generation, a snapshot and those of them that
-        are not in the state yet."""
+        """Write one record with the changes. If a new generation is due, write a snapshot and
+        the `unapplied` changes instead."""
         self._check_open()
         record = encode_record(changes)
         try:
@@ -270,14 +273,8 @@ class Cursors:
         self._unflushed_retry_states.pop(channel, None)
 
 
-# A journal below this size is not worth compacting: it is read in about a millisecond.
-_COMPACT_BYTES = 64 * 1024
-# How many times the size of its snapshot a journal may grow to.
-_COMPACT_RATIO = 4
-
-
 class JournalFiles:
-    """The generations in a topic's folder."""
+    """The journal files in a topic's folder, one per generation."""
 
     def __init__(self, pool: FilePool, folder: str) -> None:
         self._pool = pool
@@ -288,19 +285,19 @@ class JournalFiles:
         self._compact_at = 0
         self._new_file_count = 0  # files created since the folders were last synced
         self._stale: list[str] = []
-        """Files that are not needed once the current generation is synced."""
+        """Files that are removed after the next fsync of the current generation."""
 
     @property
     def has_current(self) -> bool:
-        """Whether there is a generation that can be appended to."""
+        """Whether there is a generation for appends."""
         return self._current is not None
 
     def load(self, *, is_synced: bool) -> tuple[list[JournalRecord], list[Issue]]:
-        """The records of the newest generation that has a whole snapshot, and what is wrong.
-        Raises OSError.
+        """Read the newest generation with a complete snapshot; return its records and the issues
+        found. Raises OSError.
 
-        That generation stays current if nothing is wrong and all of it `is_synced`. Damaged bytes
-        are moved aside; the records after them count.
+        The generation stays current if there are no issues and everything `is_synced`. Damaged
+        bytes are saved to another file; the records after them are valid.
         """
         journals = read_journals(self._pool.files, self._folder)
         if not journals:
@@ -317,16 +314,16 @@ class JournalFiles:
         self._save_damaged_bytes(chosen, [found for found in bad if not found.is_leftover])
         issues = [found.to_issue(self._path(chosen)) for found in bad]
         if chosen != self._newest:
-            problem = f"its snapshot was not written to its end; {cursors_name(chosen)} is used"
+            problem = f"its snapshot is incomplete; {cursors_name(chosen)} is used"
             issues.append(Issue(self._path(self._newest), problem, is_damage=False))
         return records, issues
 
     def has_room(self, record: bytes) -> bool:
-        """Whether a record should be appended, rather than a snapshot be written."""
+        """Whether a record can be appended; otherwise a new generation is due."""
         return self._current is not None and self._end + len(record) <= self._compact_at
 
     def append(self, record: bytes) -> None:
-        """Adds a record with one write. If that fails it raises OSError and has added nothing."""
+        """Append a record with one write. If it raises OSError, nothing was added."""
         assert self._current is not None
         file = self._current.file or self._current.open()
         try:
@@ -339,7 +336,7 @@ class JournalFiles:
             raise
 
     def start_generation(self, snapshot: bytes) -> None:
-        """Begins a generation. Raises OSError; the old one is then current still, if it can be."""
+        """Start a new generation. If it raises OSError, the old one stays current if possible."""
         self._newest += 1
         handle = self._pool.handle(self._path(self._newest))
         try:
@@ -353,14 +350,14 @@ class JournalFiles:
         self._new_file_count += 1
 
     def abandon_current(self) -> None:
-        """Nothing more is written to the current generation."""
+        """Stop writing to the current generation."""
         if self._current is not None:
             self._current.close()
             self._stale.append(self._current.path)
             self._current = None
 
     def begin_sync(self) -> JournalFsync:
-        """The fsyncs for all that has been written. Raises StorageError."""
+        """Start an fsync of everything written so far. Raises StorageError."""
         assert self._current is not None
         return JournalFsync(
             self._pool.files,
@@ -371,10 +368,10 @@ class JournalFiles:
         )
 
     def end_sync(self, job: JournalFsync) -> None:
-        """Removes the files that are obsolete after a successful sync."""
+        """Remove obsolete files after a successful fsync."""
         self._new_file_count -= job.new_file_count
         for path in job.stale:
-            # One that stays in the list is tried again after the next sync.
+            # If a removal fails, it is retried after the next sync.
             with contextlib.suppress(OSError):
                 with contextlib.suppress(FileNotFoundError):
                     self._pool.files.remove(path)
@@ -394,7 +391,8 @@ class JournalFiles:
             with contextlib.suppress(FileNotFoundError):
                 self._pool.files.remove(handle.path)
         except OSError:
-            # It may be whole, and would count as the newest: the old one is good for no more.
+            # The new file may be complete and would be loaded as the newest, so the old one must
+            # not be used any more.
             self._stale.append(handle.path)
             self.abandon_current()
 
@@ -409,7 +407,7 @@ class JournalFiles:
 
 
 def read_journals(files: Files, folder: str) -> dict[int, list[JournalRecord | BadJournalRecord]]:
-    """What every generation holds, the newest first."""
+    """Read all generations, newest first."""
     found = (maybe_generation(name) for name in files.names(folder))
     journals = {}
     for generation in sorted(filter(None, found), reverse=True):
@@ -419,7 +417,7 @@ def read_journals(files: Files, folder: str) -> dict[int, list[JournalRecord | B
 
 
 def current_generation(journals: dict[int, list[JournalRecord | BadJournalRecord]]) -> int:
-    """The newest generation that begins with a snapshot; the newest if none does."""
+    """The newest generation that begins with a snapshot; the newest one if none does."""
     for generation, records in journals.items():
         if records and isinstance(records[0], JournalRecord):
             return generation

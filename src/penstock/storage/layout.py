@@ -64,7 +64,7 @@ _NSQD_QUEUE = re.compile(r".*\.diskqueue\..*\.dat(\..*)?", re.DOTALL)
 
 
 def segment_name(first_seq: int) -> str:
-    """Padded, so that a folder's listing is in order."""
+    """Zero-padded, so that a sorted listing is in the order of the sequence numbers."""
     return f"{first_seq:020}.log"
 
 
@@ -73,13 +73,13 @@ def index_name(first_seq: int) -> str:
 
 
 def maybe_segment_seq(name: str) -> int | None:
-    """The first sequence number of the segment with this name, if it is one's name."""
+    """The first sequence number of a segment by its file name; None for other names."""
     match = _SEGMENT.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def maybe_index_seq(name: str) -> int | None:
-    """The first sequence number of the segment that this index file is about, if it is one."""
+    """The first sequence number of the segment of an index file; None for other names."""
     match = _INDEX.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -89,34 +89,34 @@ def cursors_name(generation: int) -> str:
 
 
 def maybe_generation(name: str) -> int | None:
-    """Which generation of the cursors' journal has this name, if it is one's name."""
+    """The generation of a cursor journal by its file name; None for other names."""
     match = _CURSORS.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def is_topic_file(name: str) -> bool:
-    """Whether a file in a topic's folder is one of ours."""
+    """Whether Penstock writes files of this name into the folder of a topic."""
     return _IN_TOPIC.fullmatch(name) is not None
 
 
 def is_nsq_queue_file(name: str) -> bool:
-    """Whether a file in the data path is a queue that NSQ's own nsqd wrote."""
+    """Whether a file in the data path is a disk queue of NSQ's nsqd."""
     return _NSQD_QUEUE.fullmatch(name) is not None
 
 
 def shard_name(number: int) -> str:
-    """The folder of a shard; shard 0 has none, because the data path is its own."""
+    """Folder of a shard. Shard 0 has none: it uses the data path itself."""
     return f"shard-{number}"
 
 
 def maybe_shard(name: str) -> int | None:
-    """Which shard's folder has this name, if it is one's."""
+    """The number of a shard by the name of its folder; None for other names."""
     match = _SHARD.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def removed_name(folder: str, number: int) -> str:
-    """The name of a topic's folder while it is being removed. The number makes it unique: the topic
+    """Name of a topic's folder during its removal. The number makes it unique, because the topic
     may be created and deleted again before the first folder is removed."""
     return f"{folder}~removed-{number}"
 
@@ -129,12 +129,11 @@ def maybe_removal_number(folder: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """What a check found, or what recovery found and did about it; `str` of it is one line.
+    """A problem that a check or the recovery found in a data path; `str` returns one line.
 
-    `is_damage` tells what should never happen, and may have cost messages that were acknowledged,
-    from what an ordinary crash leaves behind. Positions are bytes in the file, sequence numbers
-    those of the messages concerned, both `[first, end)`; None where that is not known or has no
-    meaning.
+    `is_damage` is False for leftovers of an ordinary crash. Damage may have cost acknowledged
+    messages. Bytes are positions in the file, sequence numbers those of the affected messages, both
+    `[first, end)`; None if unknown or not applicable.
     """
 
     path: str
@@ -153,7 +152,7 @@ class Issue:
         if self.first_byte is not None and self.end_byte is not None:
             parts.append(f"bytes {self.first_byte} to {self.end_byte - 1}")
         if self.first_seq is not None and self.first_seq == self.end_seq:
-            pass  # They cost no message.
+            pass  # no message is affected
         elif self.first_seq is not None and self.end_seq is not None:
             parts.append(f"messages {self.first_seq} to {self.end_seq - 1}")
         elif self.first_seq is not None:

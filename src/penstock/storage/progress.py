@@ -19,7 +19,7 @@ __all__ = ["Progress", "RangeSet", "RetryState", "to_ranges"]
 
 
 class RangeSet:
-    """Sorted, disjoint ranges; `total` is how many numbers they hold together."""
+    """Sorted, disjoint ranges. `total` is the number of numbers in the set."""
 
     __slots__ = ("_ends", "_firsts", "total")
 
@@ -32,19 +32,19 @@ class RangeSet:
         return zip(self._firsts, self._ends, strict=True)
 
     def __len__(self) -> int:
-        """How many ranges there are, which is what a set costs in memory."""
+        """Number of ranges, which determines the memory used."""
         return len(self._firsts)
 
     @property
     def end(self) -> int:
-        """The number after the highest one; 0 for the empty set."""
+        """One past the highest number; 0 for the empty set."""
         return self._ends[-1] if self._ends else 0
 
     def add(self, first: int, end: int) -> None:
-        """Adds every number of `[first, end)`; some may be in the set already."""
+        """Add all numbers of `[first, end)`; some may already be in the set."""
         if first >= end:
             return
-        # Ranges low..high - 1 touch or overlap the new one and become one with it.
+        # Ranges low to high - 1 touch or overlap the new one and are merged with it.
         low = bisect_left(self._ends, first)
         high = bisect_right(self._firsts, end)
         counted = 0
@@ -57,7 +57,7 @@ class RangeSet:
         self.total += end - first - counted
 
     def update(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Adds many ranges, which may overlap each other and the set. Fastest if they are sorted
+        """Add many ranges, which may overlap each other and the set. Fastest if they are sorted
         and above the set."""
         added = sorted(ranges)
         if not added:
@@ -77,7 +77,7 @@ class RangeSet:
         self.total += self._count_in(low, len(ends) + low)
 
     def drop_below(self, seq: int) -> None:
-        """Removes every number below `seq`."""
+        """Remove all numbers below `seq`."""
         keep = bisect_right(self._ends, seq)
         self.total -= self._count_in(0, keep)
         del self._firsts[:keep], self._ends[:keep]
@@ -86,12 +86,12 @@ class RangeSet:
             self._firsts[0] = seq
 
     def covers(self, first: int, end: int) -> bool:
-        """Whether all of `[first, end)` is in the set."""
+        """Whether all numbers of `[first, end)` are in the set."""
         at = bisect_right(self._firsts, first) - 1
         return first >= end or (at >= 0 and self._ends[at] >= end)
 
     def count(self, first: int, end: int) -> int:
-        """How many numbers of `[first, end)` are in the set."""
+        """Number of numbers of `[first, end)` that are in the set."""
         if not self._firsts or (first <= self._firsts[0] and end >= self._ends[-1]):
             return self.total
         return sum(stop - start for start, stop in self._clipped(first, end))
@@ -125,7 +125,7 @@ class RangeSet:
 
 
 def to_ranges(seqs: Sequence[int]) -> list[tuple[int, int]]:
-    """The ranges that these numbers make up, in order; cheapest when they are one run."""
+    """Convert numbers to ranges, in order. Fastest if the numbers are consecutive."""
     if not seqs:
         return []
     ordered = sorted(seqs)
@@ -144,33 +144,34 @@ def to_ranges(seqs: Sequence[int]) -> list[tuple[int, int]]:
 
 
 class RetryState(NamedTuple):
-    """What must not be forgotten of an open message that has been handed out before."""
+    """Attempts and due time of an open message that was delivered before."""
 
     attempts: int
     due_ns: int
-    """Wall time before which it must not be delivered again; 0 is now."""
+    """Wall time before which it must not be delivered again; 0 if it is not deferred."""
 
 
 class Progress:
-    """Which messages of a topic a channel is done with."""
+    """Which messages of a topic a channel has finished."""
 
     __slots__ = ("_finished", "floor", "retry_states")
 
     def __init__(self, floor: int) -> None:
         self.floor = floor
-        """Everything below is finished; this is the first number that is open."""
+        """The first open sequence number: all below are finished."""
         self.retry_states: dict[int, RetryState] = {}
-        """Of open messages only."""
+        """Only open messages have one."""
         self._finished = RangeSet()
 
     def reset(self, floor: int) -> None:
-        """Begins again: below `floor` all is finished, above it nothing, and no note is left."""
+        """Start again: all messages below `floor` are finished, all others open, without retry
+        states."""
         self.floor = floor
         self.retry_states.clear()
         self._finished = RangeSet()
 
     def finish(self, first: int, end: int) -> None:
-        """Marks `[first, end)` finished; numbers that already are stay so."""
+        """Mark `[first, end)` as finished; some numbers may already be finished."""
         if self.retry_states:
             self._remove_retry_states(first, end)
         if first > self.floor:
@@ -179,7 +180,7 @@ class Progress:
             self._raise_floor(end)
 
     def set_retry_state(self, seq: int, state: RetryState) -> None:
-        """Keeps `note` for `seq`, unless that is finished."""
+        """Set the retry state of a message, unless it is finished."""
         if seq >= self.floor and not (self._finished and self._finished.covers(seq, seq + 1)):
             self.retry_states[seq] = state
 
@@ -202,7 +203,7 @@ class Progress:
 
     @property
     def next_unused_seq(self) -> int:
-        """Nothing at or above this number has been finished or noted."""
+        """One past the highest sequence number that is finished or has a retry state."""
         return max(self.finished_end, max(self.retry_states, default=-1) + 1)
 
     def _raise_floor(self, floor: int) -> None:

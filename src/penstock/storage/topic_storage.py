@@ -55,28 +55,29 @@ __all__ = [
     "load_store",
 ]
 
-# More messages than nsqd can store between two fsyncs: twelve minutes at 1.5 million a second.
-# The 54 bits of a sequence number suffice for 10 million such skips.
+# Sequence numbers skipped after a power loss: more messages than nsqd can store between two fsyncs
+# (twelve minutes at 1.5 million per second). The 54 bits suffice for 10 million such skips.
 SKIPPED_SEQS = 1 << 30
 
 
 class LastShutdown(Enum):
-    """How the last run that had the data path open came to its end."""
+    """How the last run that had the data path open ended."""
 
-    CLEAN = auto()  # all is synced
-    CRASH = auto()  # all that was written is there, but may not be synced
-    POWER_LOSS = auto()  # what was not synced may be lost
+    CLEAN = auto()  # All data is synced.
+    CRASH = auto()  # All data is present, but some may not be synced.
+    POWER_LOSS = auto()  # Unsynced data may be lost.
 
 
 class LoadedSegments(NamedTuple):
-    """The segments of a topic, in order and without empty ones."""
+    """The non-empty segments of a topic, in order."""
 
     segments: list[Segment]
     issues: list[Issue]
     next_seq: int
-    """Every message that is known of has a lower number."""
+    """Above the sequence numbers of all known messages."""
     is_tail_lost: bool
-    """Messages at the end were damaged, and how many is not known: their numbers were in use."""
+    """An unknown number of messages at the end is damaged, so their sequence numbers are
+    unknown."""
 
 
 class TopicStore:
@@ -87,11 +88,11 @@ class TopicStore:
         self.cursors = cursors
         self.is_closed = False
         self.is_fully_synced = True
-        """Whether, once closed, all of it was brought to disk."""
+        """False if closing could not sync everything."""
 
     def close(self) -> None:
-        """Closes both, so that the next start reads no message. Raises StorageError if one could
-        not be brought to disk; both are closed then too."""
+        """Close both, so that the next start reads no messages. If it raises StorageError
+        because one could not be synced, both are closed nevertheless."""
         self.is_closed = True
         self.is_fully_synced = False
         try:
@@ -101,21 +102,21 @@ class TopicStore:
         self.is_fully_synced = True
 
     def discard(self) -> None:
-        """Closes both and leaves everything as it is: for a topic that is to be removed."""
+        """Close both without syncing; for a topic that is about to be deleted."""
         self.is_closed = True
         self.cursors.discard()
         self.log.discard()
 
 
 def close_stores(stores: Sequence[TopicStore]) -> list[StorageError]:
-    """Closes many topics, with their fsyncs in parallel; returns the failures. An unexpected
+    """Close many topics, with their fsyncs in parallel, and return the errors. An unexpected
     exception is raised after all others are closed.
 
-    No sync may be under way.
+    No sync may be in progress.
     """
     if len(stores) > 1:
         _try_to_sync(stores)
-    # What has failed until here is tried once more by `close`, which tells if it fails again.
+    # `close` retries the fsyncs that failed, and raises if they fail again.
     failures: list[StorageError] = []
     bugs: list[Exception] = []
     for store in stores:
@@ -139,7 +140,7 @@ def _try_to_sync(stores: Sequence[TopicStore]) -> None:
 
 
 def create_store(pool: FilePool, folder: str, settings: LogSettings, next_seq: int) -> TopicStore:
-    """Begins a topic in an empty folder, whose first message gets the number `next_seq`."""
+    """Create a topic in an empty folder. Its first message gets the number `next_seq`."""
     cursors = Cursors(pool, folder)
     cursors.create_journal(next_seq)
     return TopicStore(TopicLog(pool, folder, settings, [], next_seq), cursors)
@@ -148,13 +149,13 @@ def create_store(pool: FilePool, folder: str, settings: LogSettings, next_seq: i
 def load_store(
     pool: FilePool, folder: str, settings: LogSettings, new_seq: int, last_shutdown: LastShutdown
 ) -> tuple[TopicStore, list[Issue]]:
-    """Loads a topic; also returns what had to be put right. Raises OSError or StorageError.
+    """Load a topic; also return the issues that were repaired. Raises OSError or StorageError.
     `new_seq` is the first sequence number of a new topic.
 
-    After a power loss, messages that were delivered may be gone without a trace. Their numbers are
-    not used again, because a reader may remember its position: the next message gets a number far
-    above every known one, even if the clock was set back. The new start is fsynced before it is
-    used, so that a second power loss skips further.
+    After a power loss, messages that were delivered may be lost. Their sequence numbers are not
+    used again, because a consumer may have stored them: the next message gets a number far above
+    every known one, even if the clock was set back. The new start is fsynced before it is used, so
+    that a second power loss skips further.
     """
     lost_power = last_shutdown is LastShutdown.POWER_LOSS
     loaded = load_segments(pool, folder)
@@ -169,11 +170,11 @@ def load_store(
         next_seq = cursors.next_unused_seq
     stored_end = loaded.segments[-1].next_seq if loaded.segments else 0
     if next_seq > max(stored_end, cursors.next_unused_seq):
-        # Recovery has removed an empty segment, whose name was the only trace of these numbers.
+        # Recovery removed an empty segment whose name was the only record of these numbers.
         cursors.reserve_below(next_seq)
     log = TopicLog(pool, folder, settings, loaded.segments, next_seq)
     if not cursors.progress and any(issue.is_damage for issue in journal_issues):
-        # The channels will be made again: let them have everything rather than miss something.
+        # The channels are lost and will be created again: let them get all messages.
         cursors.set_pause_point(log.first_seq)
     for channel, progress in cursors.progress.items():
         for first, end in log.gaps(progress.floor, next_seq):
@@ -184,7 +185,8 @@ def load_store(
 def _create_missing_journal(
     folder: str, cursors: Cursors, loaded: LoadedSegments, new_seq: int, *, lost_power: bool
 ) -> list[Issue]:
-    """Without a journal the topic was being created, or something took the journal away."""
+    """If there are no segments, the topic was just being created. Otherwise the journal was
+    lost."""
     if not loaded.segments:
         # After a power loss, `_skip_seqs` is next.
         cursors.create_journal(max(loaded.next_seq, new_seq))
@@ -198,18 +200,18 @@ def _skip_seqs(folder: str, cursors: Cursors, first: int, new_seq: int) -> list[
     end = max(first + SKIPPED_SEQS, new_seq)
     cursors.reserve_below(end)
     cursors.sync()
-    problem = "message numbers are skipped, since their messages may have been lost"
+    problem = "sequence numbers are skipped because their messages may have been lost"
     return [Issue(folder, problem, is_damage=False, first_seq=first, end_seq=end)]
 
 
 def initial_seq(wall_ns: int) -> int:
-    """The number that a topic begins with which is made then: microseconds, so that one that is
-    made again uses no number that it had before."""
+    """First sequence number of a topic created at this time: microseconds, so that a topic that
+    is created again uses new numbers."""
     return wall_ns // 1000
 
 
 def load_segments(pool: FilePool, folder: str) -> LoadedSegments:
-    """Loads what is in a topic's folder; raises OSError if it cannot be read or put right."""
+    """Load and repair the segments in a topic's folder. Raises OSError."""
     seqs = _remove_unfinished_files(pool.files, folder)
     segments: list[Segment] = []
     issues: list[Issue] = []
@@ -226,7 +228,7 @@ def load_segments(pool: FilePool, folder: str) -> LoadedSegments:
 
 
 def _remove_unfinished_files(files: Files, folder: str) -> list[int]:
-    """Removes what was never finished; returns the segments' first sequence numbers, in order."""
+    """Remove unfinished files; return the segments' first sequence numbers, in order."""
     names = files.names(folder)
     seqs = [seq for name in names if (seq := maybe_segment_seq(name)) is not None]
     kept = {index_name(seq) for seq in seqs}
@@ -245,7 +247,7 @@ def _remove_empty(segments: list[Segment]) -> list[Segment]:
 
 
 class _SegmentRecovery:
-    """The loading of one segment, and of those that it may have to be split into."""
+    """Loads one segment, and splits it if it is damaged."""
 
     def __init__(self, pool: FilePool, folder: str, first_seq: int, limit_seq: int | None) -> None:
         self.segment = Segment(pool, folder, first_seq)
@@ -273,16 +275,17 @@ class _SegmentRecovery:
             self._report_missing(size, checkpoint)
 
     def _classify_batches(self, size: int) -> None:
-        """Tells what belongs to the segment, what has to leave it, and what is no batch."""
+        """Find the batches that stay, the batches that must move to a new segment, and bad
+        bytes."""
         for found in scan_batches(self.segment.handle.open(), self.segment.end, size):
             if isinstance(found, BadBytes):
                 self._reject(found)
             elif found.header.first_seq < self.next_seq:
-                reason = "a batch repeats message numbers"
+                reason = "a batch repeats sequence numbers"
                 self._reject(BadBytes.from_batch(found.header, reason, is_leftover=False))
             elif self._limit_seq is not None and found.header.first_seq >= self._limit_seq:
-                # A write that was reported as failed, or a batches that was already split off.
-                reason = "a batch has message numbers of the next segment"
+                # A write that was reported as failed, or a batch that was already split off.
+                reason = "a batch has sequence numbers of the next segment"
                 self._reject(BadBytes.from_batch(found.header, reason, is_leftover=True))
             else:
                 self._accept(found.header)
@@ -311,11 +314,11 @@ class _SegmentRecovery:
         damaged = [bad for bad, _ in self._bad if not bad.is_leftover]
         if damaged:
             self._save_damaged_bytes(damaged)
-        # From the last to the first: a segment that is there always ends the one before it.
+        # From last to first, so that at an interruption each new segment limits the one before it.
         for batches in reversed(self._detached):
             self.split_off.insert(0, self._split_off(batches))
         if self.split_off and self.split_off[0].first_seq == self.segment.first_seq:
-            # What stood before it was no batch: it has the segment's name, and its place.
+            # There was no valid batch before it, so it replaces the segment of the same name.
             self.segment.handle.close()
             self.segment = self.split_off.pop(0)
         elif self._bad or self._detached:
@@ -347,7 +350,7 @@ class _SegmentRecovery:
     def _to_issue(self, bad: BadBytes, first_seq: int) -> Issue:
         path = self.segment.handle.path
         if bad.is_leftover:
-            return replace(bad.to_issue(path), problem=f"{bad.reason}; cut off")
+            return replace(bad.to_issue(path), problem=f"{bad.reason}; truncated")
         after = (batches[0] for batches in self._detached if batches[0].position >= bad.end)
         following = next(after, None)
         end_seq = following.first_seq if following else self._limit_seq
@@ -361,7 +364,7 @@ class _SegmentRecovery:
         )
 
     def _report_missing(self, size: int, checkpoint: Checkpoint) -> None:
-        """The index file speaks of bytes that are not there any more."""
+        """Report that the segment is shorter than its index file says."""
         self.issues.append(
             Issue(
                 self.segment.handle.path,
