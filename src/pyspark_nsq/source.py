@@ -142,16 +142,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(offsets)
 
     def latestOffset(self, start: JsonOffsets, limit: ReadLimit) -> JsonOffsets:  # noqa: N802
-        begun = from_json(start)
+        start_offsets = from_json(start)
         self._refresh_metadata()
-        ends = self._available_ends(begun)
-        self._commits.create_channels(self._logs, {**ends, **begun})
+        ends = self._available_ends(start_offsets)
+        self._commits.create_channels(self._logs, {**ends, **start_offsets})
         # Messages before the start of a new batch are done. Spark calls commit() only when the next
         # batch has data; until then an idle query would appear to have a lag.
-        self._commits.commit(self._logs, begun)
+        self._commits.commit(self._logs, start_offsets)
         rows_max, bytes_max = self._limits(limit)
         logs = {key: found.log for key, found in self._logs.items()}
-        return to_json(limit_end(begun, ends, logs, rows_max=rows_max, bytes_max=bytes_max))
+        return to_json(limit_end(start_offsets, ends, logs, rows_max=rows_max, bytes_max=bytes_max))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         options = self._options
@@ -200,25 +200,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             log.warning("continuing without an unreachable nsqd: %s", unreachable[who])
         self._unreachable = set(unreachable)
 
-    def _available_ends(self, begun: Offsets) -> Offsets:
+    def _available_ends(self, start_offsets: Offsets) -> Offsets:
         """The current end of each log; of a new log, its beginning."""
-        ends = dict(begun)
+        ends = dict(start_offsets)
         for key, found in self._logs.items():
-            if key in begun:
-                ends[key] = self._next_seq(key, found, begun[key])
+            if key in start_offsets:
+                ends[key] = self._next_seq(key, found, start_offsets[key])
             elif self._target is None or key in self._target:
                 ends[key] = found.log.first_seq
         # The tasks wait for a node that was reachable at the start and is not now.
-        for key in (self._target or {}).keys() & begun.keys() - self._logs.keys():
-            ends[key] = max(begun[key], (self._target or {})[key])
+        for key in (self._target or {}).keys() & start_offsets.keys() - self._logs.keys():
+            ends[key] = max(start_offsets[key], (self._target or {})[key])
         return ends
 
-    def _next_seq(self, key: TopicNode, found: Found, begun: int) -> int:
+    def _next_seq(self, key: TopicNode, found: Found, start_seq: int) -> int:
         next_seq = found.log.next_seq
-        if next_seq < begun:
+        if next_seq < start_seq:
             lost = (
                 f"topic {key.topic}, node {key.node}: the log ends at {next_seq}, but has been "
-                f"read to {begun}: was nsqd restored from a backup?"
+                f"read to {start_seq}: was nsqd restored from a backup?"
             )
             if self._options.fail_on_data_loss:
                 raise DataLossError(f"{lost}; failOnDataLoss=false continues with new messages")
@@ -226,7 +226,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return next_seq
         if self._target is None:
             return next_seq
-        return max(begun, min(next_seq, self._target.get(key, begun)))
+        return max(start_seq, min(next_seq, self._target.get(key, start_seq)))
 
     def _limits(self, limit: ReadLimit) -> tuple[int | None, int | None]:
         if isinstance(limit, ReadAllAvailable):

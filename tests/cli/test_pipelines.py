@@ -1,4 +1,4 @@
-"""penstock archive, replay and report as programs: what is wrong is told at once, in one line.
+"""penstock archive, replay and report as programs.
 
 What they do when nothing is wrong is in tests/pipelines; one test here starts Spark as they do.
 """
@@ -24,7 +24,7 @@ def at(nsqd: NsqdProcess) -> tuple[str, str]:
 
 
 @spark
-def test_what_is_wrong_is_told_in_one_line_before_spark_is_started(
+def test_errors_are_one_line_and_found_before_spark_is_started(
     nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
     nsqd.publish("orders", b"one")
@@ -34,14 +34,14 @@ def test_what_is_wrong_is_told_in_one_line_before_spark_is_started(
     empty = Lake.create(tmp_path / "empty").path
     no_java = {"JAVA_HOME": "", "PATH": str(tmp_path)}
     cases = {
-        ("archive", "ordres", "--lake", str(lake), *at(nsqd)): "there is no topic ordres",
-        ("archive", "orders", "--lake", str(photos), *at(nsqd)): "is no lake",
-        ("archive", "orders", "--lake", str(lake), *at(nsqd)): "Spark needs Java 17 or later",
-        ("replay", "orders", "again", "--lake", str(lake), *at(nsqd)): "is no lake",
-        ("replay", "ordres", "again", "--from-history", *at(nsqd)): "there is no topic ordres",
-        ("report", "--lake", str(photos)): "is no lake",
-        ("report", "--lake", str(empty)): "has no topic yet",
-        ("report", "--lake", str(empty), "--topic", "orders"): "there is no topic orders in",
+        ("archive", "ordres", "--lake", str(lake), *at(nsqd)): "topic ordres does not exist",
+        ("archive", "orders", "--lake", str(photos), *at(nsqd)): "is not a Penstock lake",
+        ("archive", "orders", "--lake", str(lake), *at(nsqd)): "Spark requires Java 17 or later",
+        ("replay", "orders", "again", "--lake", str(lake), *at(nsqd)): "is not a Penstock lake",
+        ("replay", "ordres", "again", "--from-history", *at(nsqd)): "topic ordres does not exist",
+        ("report", "--lake", str(photos)): "is not a Penstock lake",
+        ("report", "--lake", str(empty)): "has no topics",
+        ("report", "--lake", str(empty), "--topic", "orders"): "topic orders is not in",
     }
     for args, words in cases.items():
         done = in_pipe("penstock", *args, env=no_java)
@@ -53,8 +53,8 @@ def test_what_is_wrong_is_told_in_one_line_before_spark_is_started(
     assert ["holiday.jpg"] == [each.name for each in photos.iterdir()]
 
 
-def test_without_spark_the_extra_is_named(tmp_path: Path) -> None:
-    """As if it were not installed: nothing but what Penstock itself needs can be found."""
+def test_the_error_without_spark_names_the_extra(tmp_path: Path) -> None:
+    """Simulates a missing pyspark."""
     hide = "import sys; sys.modules['pyspark'] = None; from penstock.cli.penstock import main; "
     done = subprocess.run(
         [sys.executable, "-c", hide + "sys.exit(main(['archive', 'orders', '--lake', 'x']))"],
@@ -66,13 +66,13 @@ def test_without_spark_the_extra_is_named(tmp_path: Path) -> None:
     )
 
     assert 1 == done.returncode
-    assert "penstock: there is no pyspark here: pip install 'penstock[spark]'\n" == done.stderr
+    assert "penstock: pyspark is not installed: pip install 'penstock[spark]'\n" == done.stderr
 
 
 @spark
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_an_archive_goes_on_until_it_is_left_and_nothing_of_spark_is_to_be_seen(
+def test_an_archive_runs_until_a_signal_and_hides_sparks_output(
     nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
     nsqd.publish("sales", b"one", b"two")

@@ -1,4 +1,4 @@
-"""The Spark of tests/spark: there is one Java for all folders."""
+"""The Spark session of tests/spark; all folders share one Java."""
 
 from tests.spark.conftest import spark
 

@@ -32,7 +32,7 @@ def loaded(path: Path) -> ModuleType:
 
 
 @pytest.mark.timeout(300)  # Spark may have to start
-def test_the_spark_job_sums_up_orders(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_spark_job_aggregates_orders(spark: SparkSession, tmp_path: Path) -> None:
     orders = [("ann", 30), ("bob", 7), ("ann", 12.5)]
     bodies = [json.dumps({"id": 1, "customer": who, "amount": much}) for who, much in orders]
     with run_nsqd("--retention-time=1h") as nsqd:
@@ -48,7 +48,7 @@ def test_the_spark_job_sums_up_orders(spark: SparkSession, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)  # its kernel starts a Spark of its own
-def test_the_notebook_runs_and_comes_to_what_is_stored_in_it(
+def test_the_notebook_reproduces_its_stored_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)  # type: ignore[no-untyped-call]
@@ -66,7 +66,7 @@ def test_the_notebook_runs_and_comes_to_what_is_stored_in_it(
 
 
 def printed(notebook: nbformat.NotebookNode) -> list[str]:
-    """What its cells have shown as text, but for where the picture is in memory."""
+    """Text output of the cells, without memory addresses."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
     streams = [
         each.text for each in outputs if each.output_type == "stream" and each.name == "stdout"

@@ -1,4 +1,4 @@
-"""The demo's shop: what it tells, the account of it, and the checks that nothing passes by."""
+"""The shop of the demo: its events, its ledger, and the checks."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def told(per_second: float = 500) -> list[Event]:
 
 
 def faultless(ledger: Ledger) -> Found:
-    """What a pipeline without a fault makes of it; some is stored twice."""
+    """The result of a correct pipeline; some messages are stored twice."""
     archived = {topic: Counter(ledger.sound(topic)) for topic in TOPICS}
     archived["orders"].update(["o-1"])
     return Found(
@@ -38,20 +38,20 @@ def faultless(ledger: Ledger) -> Found:
 
 
 class TestEvents:
-    def test_come_at_the_rate_that_was_asked_for(self) -> None:
+    def test_have_the_requested_rate(self) -> None:
         # The first orders have no payment yet.
         assert SECONDS * 500 * 0.95 < len(told()) < SECONDS * 500
 
-    def test_are_the_same_each_time(self) -> None:
+    def test_are_deterministic(self) -> None:
         assert told() == told()
 
-    def test_have_ids_of_their_own_which_are_in_their_bodies_broken_or_not(self) -> None:
+    def test_have_unique_ids_in_their_bodies_even_if_broken(self) -> None:
         events = told()
 
         assert len(events) == len({event.id for event in events})
         assert [event.id for event in events] == [maybe_id_of(body_of(event)) for event in events]
 
-    def test_are_valid_json_unless_they_are_broken(self) -> None:
+    def test_are_valid_json_unless_broken(self) -> None:
         for event in told():
             if not event.flaw:
                 fields = msgspec.json.decode(body_of(event))
@@ -60,7 +60,7 @@ class TestEvents:
                 ] in fields
                 assert fields["ts"].endswith("Z")
 
-    def test_some_are_broken_each_in_its_way_and_some_are_late(self) -> None:
+    def test_some_are_broken_and_some_are_late(self) -> None:
         events = told(per_second=2000)
         flaws = {event.flaw for event in events if event.flaw}
 
@@ -70,13 +70,13 @@ class TestEvents:
 
 
 class TestLedger:
-    def test_is_the_same_when_it_is_read_again(self, tmp_path: Path) -> None:
+    def test_round_trips_through_its_file(self, tmp_path: Path) -> None:
         events = told()
         (tmp_path / "ledger.jsonl").write_bytes(lines_of(events))
 
         assert Ledger(events) == read_ledger(tmp_path / "ledger.jsonl")
 
-    def test_adds_up_revenue_by_windows_without_what_is_broken_or_closes_the_shop(self) -> None:
+    def test_sums_revenue_by_window_without_broken_and_closing_events(self) -> None:
         orders = [
             Event("orders", "o-1", 10_000, order_id="o-1", cents=100),
             Event("orders", "o-2", 19_999, order_id="o-2", cents=250),
@@ -87,7 +87,7 @@ class TestLedger:
 
         assert {10_000: Revenue(2, 350), 20_000: Revenue(1, 5)} == Ledger(orders).revenue()
 
-    def test_knows_which_orders_were_paid_in_time(self) -> None:
+    def test_lists_orders_paid_in_time(self) -> None:
         orders = [Event("orders", f"o-{n}", 1000, order_id=f"o-{n}") for n in range(4)]
         payments = [
             Event("payments", "p-0", 61_000, order_id="o-0"),
@@ -100,7 +100,7 @@ class TestLedger:
 
 
 class TestChecks:
-    def test_hold_if_all_has_arrived_and_tell_what_is_there_twice(self) -> None:
+    def test_pass_if_all_events_arrived_and_count_duplicates(self) -> None:
         ledger = Ledger(told())
         found = faultless(ledger)
 
@@ -117,7 +117,7 @@ class TestChecks:
             (lambda e: e.topic == "orders" and not e.flaw, "orders replayed"),
         ],
     )
-    def test_say_so_if_the_ledger_lacks_a_single_event(
+    def test_fail_if_a_single_event_is_missing(
         self, is_lost: Callable[[Event], bool], what: str
     ) -> None:
         events = told()
@@ -127,7 +127,7 @@ class TestChecks:
         results = checks(damaged, faultless(Ledger(events)))
         assert any(check.what.startswith(what) and check.fault for check in results)
 
-    def test_are_by_id_not_by_number(self) -> None:
+    def test_compare_ids_not_counts(self) -> None:
         ledger = Ledger(told())
         found = faultless(ledger)
         paid = Counter({("o-999999" if each == "o-2" else each): 1 for each in found.paid})
@@ -137,7 +137,7 @@ class TestChecks:
         )
         assert "1 missing, such as o-2; 1 unknown, such as o-999999" == fault
 
-    def test_say_so_if_an_order_counts_twice_in_a_window(self) -> None:
+    def test_fail_if_an_order_counts_twice_in_a_window(self) -> None:
         ledger = Ledger(told())
         found = faultless(ledger)
         start, revenue = next(iter(found.windows.items()))

@@ -36,7 +36,7 @@ def lake_faults(places: Places) -> list[Check]:
 @pytest.mark.crash
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_was_acknowledged_is_in_the_lake_and_half_a_file_less_is_noticed(
+def test_acknowledged_events_are_in_the_lake_and_a_truncated_file_is_noticed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with running_cluster(tmp_path) as cluster:

@@ -1,4 +1,4 @@
-"""The Spark of tests/spark, and its nsqds: there is one Java for both folders."""
+"""The Spark session and nsqds of tests/spark; both folders share one Java."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """As in tests/spark."""
+    """Mark the tests of this folder, as in tests/spark."""
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.spark)

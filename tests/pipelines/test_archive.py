@@ -1,4 +1,4 @@
-"""Topics to a lake: each message once, also after what can happen to a checkpoint."""
+"""Archives: each message exactly once, also with a lost or outdated checkpoint."""
 
 import shutil
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def stored(topic: str, *nsqds: NsqdProcess) -> list[str]:
     return sorted(message["id"] for nsqd in nsqds for message in history(nsqd, topic))
 
 
-def test_every_message_is_archived_once_whatever_happens_to_the_checkpoint(
+def test_every_message_is_archived_once_with_a_lost_or_outdated_checkpoint(
     spark: SparkSession, nsqd: NsqdProcess, other_nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
@@ -63,7 +63,7 @@ def test_every_message_is_archived_once_whatever_happens_to_the_checkpoint(
 
     folder.committed.write_bytes(committed)  # a lake that is put back has a hole
     publish(nsqd, "Orders", ["too late"])
-    with pytest.raises(PipelineError, match="was the lake put back to an older state"):
+    with pytest.raises(PipelineError, match="was the lake restored from a backup"):
         run(spark, wanted)
 
 
@@ -87,7 +87,7 @@ def test_a_node_that_joins_again_without_a_checkpoint_is_not_archived_twice(
 
 
 @pytest.mark.parametrize("visible", [0, 1])
-def test_a_batch_of_which_the_driver_does_not_see_every_row_is_not_committed(
+def test_a_batch_with_rows_that_the_driver_does_not_see_is_not_committed(
     spark: SparkSession,
     nsqd: NsqdProcess,
     tmp_path: Path,
@@ -116,13 +116,13 @@ def test_a_batch_of_which_the_driver_does_not_see_every_row_is_not_committed(
     assert (2, 2) == (done.messages, done.total)
 
 
-def test_a_file_system_that_is_not_local_is_refused_and_nothing_is_written(
+def test_a_remote_default_file_system_is_rejected_without_side_effects(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
     publish(nsqd, "orders", ["one"])
     spark.conf.set("fs.defaultFS", "viewfs://cluster/")
     try:
-        with pytest.raises(ConfigError, match=r"default file system is viewfs://cluster/: set it"):
+        with pytest.raises(ConfigError, match=r"default file system is viewfs://cluster/: pass"):
             run(spark, config(tmp_path / "lake", nsqd, topics=["orders"]))
     finally:
         spark.conf.unset("fs.defaultFS")
@@ -131,7 +131,7 @@ def test_a_file_system_that_is_not_local_is_refused_and_nothing_is_written(
     assert [] == nsqd.stats("orders")["channels"]
 
 
-def test_a_batch_whose_offsets_cannot_be_read_is_not_committed(
+def test_a_batch_with_unreadable_offsets_is_not_committed(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As if Spark kept its checkpoint in another file system."""
@@ -153,7 +153,7 @@ def test_a_batch_whose_offsets_cannot_be_read_is_not_committed(
     assert 1 == nsqd.stats("orders", "penstock-archive")["depth"]
 
 
-def test_json_becomes_columns_and_what_does_not_fit_is_kept_aside(
+def test_json_becomes_columns_and_violations_are_rejected(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
@@ -178,13 +178,13 @@ def test_json_becomes_columns_and_what_does_not_fit_is_kept_aside(
 @pytest.mark.parametrize(
     ("topic", "schema", "error", "words"),
     [
-        ("nowhere", "", ConfigError, "there is no topic nowhere"),
-        ("orders", "id strong", ConfigError, "'id strong' is no schema: Unsupported data type"),
-        ("orders", "infer", ConfigError, "no schema can be inferred: the first messages of orders"),
-        ("__HIVE_DEFAULT_PARTITION__", "", LakeError, "means no topic at all in a lake"),
+        ("nowhere", "", ConfigError, "topic nowhere does not exist"),
+        ("orders", "id strong", ConfigError, "invalid schema 'id strong': Unsupported data type"),
+        ("orders", "infer", ConfigError, "cannot infer a schema: the first messages of orders"),
+        ("__HIVE_DEFAULT_PARTITION__", "", LakeError, "is reserved in a lake"),
     ],
 )
-def test_what_cannot_be_archived_is_told_and_nothing_is_written(
+def test_invalid_options_are_rejected_without_side_effects(
     spark: SparkSession,
     nsqd: NsqdProcess,
     tmp_path: Path,
@@ -200,7 +200,7 @@ def test_what_cannot_be_archived_is_told_and_nothing_is_written(
     assert [] == list(tmp_path.iterdir())
 
 
-def test_nobody_to_archive_from_is_told(tmp_path: Path) -> None:
+def test_an_unreachable_nsqd_is_reported(tmp_path: Path) -> None:
     brokers = Brokers(("127.0.0.1:1",))
 
     with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1/topic/log: Connection refused"):

@@ -1,4 +1,4 @@
-"""A chunk is stored once, also when nsqd's answer is lost or nsqd is killed."""
+"""A chunk is stored exactly once, also if the response is lost or nsqd is killed."""
 
 import itertools
 from typing import Any
@@ -28,7 +28,7 @@ def bodies(nsqd: NsqdProcess) -> list[str]:
 
 
 @pytest.mark.parametrize("arrives", [True, False])
-def test_a_chunk_without_an_answer_is_looked_for_before_it_is_sent_again(
+def test_without_a_response_the_log_is_searched_before_a_retry(
     nsqd: NsqdProcess, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
 ) -> None:
     chunks = publisher(nsqd)
@@ -52,7 +52,7 @@ def test_a_chunk_without_an_answer_is_looked_for_before_it_is_sent_again(
     assert not chunks.is_stored(chunk, [b"two", b"two"])
 
 
-def test_a_node_that_does_not_come_back_ends_it(nsqd: NsqdProcess) -> None:
+def test_publishing_fails_if_the_node_does_not_return(nsqd: NsqdProcess) -> None:
     chunks = publisher(nsqd, timeout_seconds=0.0)
     chunk = chunks.prepare(1)
     nsqd.kill()
@@ -67,7 +67,9 @@ BODIES = st.lists(st.sampled_from([b"a", b"b"]), max_size=12)
 
 
 @given(wanted=BODIES.filter(bool), stored=BODIES)
-def test_a_run_of_bodies_is_found_wherever_it_is(wanted: list[bytes], stored: list[bytes]) -> None:
+def test_a_contiguous_run_is_found_at_any_position(
+    wanted: list[bytes], stored: list[bytes]
+) -> None:
     starts = range(len(stored) - len(wanted) + 1)
     expected = any(stored[start : start + len(wanted)] == wanted for start in starts)
 

@@ -1,4 +1,4 @@
-"""The folders of a lake: what is one, what is none, and what its topics are called."""
+"""Creating and opening lakes, and the folders of topics."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ from penstock.common.errors import LakeError
 from penstock.pipelines.lake import Lake, maybe_topic_name, topic_folder_name
 
 
-def test_a_lake_that_was_made_is_one_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_created_lake_can_be_opened_and_created_again(tmp_path: Path) -> None:
     made = Lake.create(tmp_path / "new" / "lake")
     before = sorted(made.path.iterdir())
     Lake.create(made.path)
@@ -18,52 +18,52 @@ def test_a_lake_that_was_made_is_one_and_stays_as_it_is(tmp_path: Path) -> None:
     assert before == sorted(made.path.iterdir())
 
 
-def test_what_is_no_lake_is_refused_and_not_touched(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_lake_is_rejected_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
     for use in (Lake.open, Lake.create):
-        with pytest.raises(LakeError, match=r"is no lake: there is no _lake\.json"):
+        with pytest.raises(LakeError, match=r"is not a Penstock lake \(no _lake\.json\)"):
             use(tmp_path)
-    with pytest.raises(LakeError, match="there is no such folder"):
+    with pytest.raises(LakeError, match="no such folder"):
         Lake.open(tmp_path / "nowhere")
-    with pytest.raises(LakeError, match="is no folder"):
+    with pytest.raises(LakeError, match="is not a folder"):
         Lake.create(tmp_path / "holiday.jpg")
 
     assert ["holiday.jpg"] == [each.name for each in tmp_path.iterdir()]
 
 
-def test_a_lake_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+def test_a_lake_of_a_newer_version_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "_lake.json").write_text(json.dumps({"penstock_lake": 2}))
 
-    with pytest.raises(LakeError, match="version 2, made by a newer Penstock"):
+    with pytest.raises(LakeError, match="version 2: upgrade Penstock"):
         Lake.create(tmp_path)
 
 
 @pytest.mark.parametrize("topic", ["orders", "Orders", "a.b-c_d", ".", "..", "_x", "1e5", "007"])
-def test_a_topics_folder_is_its_own_whatever_the_file_system(topic: str) -> None:
+def test_folder_names_are_unique_on_any_file_system(topic: str) -> None:
     folder = topic_folder_name(topic)
 
     assert topic == maybe_topic_name(folder)
     assert maybe_topic_name(folder.lower()) in (topic, None)
 
 
-def test_one_process_archives_a_topic(tmp_path: Path) -> None:
+def test_only_one_process_can_lock_a_topic(tmp_path: Path) -> None:
     topic = Lake.create(tmp_path / "lake").topic("orders")
     with (
         topic.locked(),
-        pytest.raises(LakeError, match="another process archives orders"),
+        pytest.raises(LakeError, match="another process is archiving orders"),
         topic.locked(),
     ):
         pass
 
 
 @pytest.mark.parametrize("url", ["s3a://bucket/lake", "hdfs:///lake", "file:///tmp/lake"])
-def test_a_url_is_refused_and_no_folder_is_made(
+def test_a_url_is_rejected_without_side_effects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for use in (Lake.check_usable, Lake.create, Lake.open):
         for folder in (url, Path(url)):
-            with pytest.raises(LakeError, match="is a URL, and a lake is a folder"):
+            with pytest.raises(LakeError, match="must be a local folder, not the URL"):
                 use(folder)
 
     assert [] == list(tmp_path.iterdir())

@@ -40,7 +40,7 @@ def names(topic: TopicFolder) -> list[str]:
 
 
 def die_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """The process is killed instead of renaming for the so manieth time."""
+    """Simulate SIGKILL after this number of renames."""
     renames = iter(range(step))
 
     def dying(real: Any) -> Any:
@@ -56,7 +56,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 
 @pytest.mark.parametrize("step", range(6))
-def test_a_batch_is_in_the_lake_whole_and_once_wherever_it_was_killed(
+def test_a_batch_is_committed_once_and_completely_after_a_crash_at_any_step(
     topic: TopicFolder, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     before = Commits(topic)
@@ -81,7 +81,7 @@ def test_a_batch_is_in_the_lake_whole_and_once_wherever_it_was_killed(
     assert ({"1": 20}, 8, 4) == (after.state.next_seqs, after.state.messages, after.state.rejected)
 
 
-def test_a_nodes_number_never_decreases(topic: TopicFolder) -> None:
+def test_the_sequence_number_of_a_node_never_decreases(topic: TopicFolder) -> None:
     commits = Commits(topic)
     commits.commit({"1": 10, "2": 7}, messages=4, rejected=0)
     commits.commit({"1": 12, "2": 3}, messages=2, rejected=0)
@@ -89,7 +89,7 @@ def test_a_nodes_number_never_decreases(topic: TopicFolder) -> None:
     assert {"1": 12, "2": 7} == Commits(topic).state.next_seqs
 
 
-def test_what_was_merged_away_since_is_not_missed(topic: TopicFolder) -> None:
+def test_files_compacted_since_the_commit_are_not_missed(topic: TopicFolder) -> None:
     commits = Commits(topic)
     stage(commits, "first")
     commits.commit({"1": 10, "2": 7}, messages=4, rejected=2)
@@ -100,7 +100,7 @@ def test_what_was_merged_away_since_is_not_missed(topic: TopicFolder) -> None:
     assert [] == topic.files()
 
 
-def test_a_state_that_cannot_be_read_is_refused(topic: TopicFolder) -> None:
+def test_an_unreadable_state_is_an_error(topic: TopicFolder) -> None:
     topic.committed.write_text("{")
 
     with pytest.raises(LakeError, match=r"cannot read .*committed\.json"):
@@ -137,7 +137,7 @@ def test_many_small_files_become_one(full_topic: TopicFolder) -> None:
     assert 0 == Compaction(full_topic, merge).run(small_files=2)
 
 
-def test_large_files_stay_as_they_are(
+def test_large_files_are_not_rewritten(
     full_topic: TopicFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = full_topic.messages / HOUR / "large.parquet"
@@ -152,10 +152,10 @@ def test_large_files_stay_as_they_are(
 
 @pytest.mark.parametrize("can_exchange", [True, False])
 @pytest.mark.parametrize("step", range(4))
-def test_nothing_is_lost_or_twice_wherever_it_was_killed(
+def test_no_message_is_lost_or_duplicated_by_a_crash_at_any_step(
     full_topic: TopicFolder, monkeypatch: pytest.MonkeyPatch, step: int, *, can_exchange: bool
 ) -> None:
-    """Each step is a change of names, before which it is killed."""
+    """Each step is a rename; the crash happens before it."""
     steps = iter(range(step))
 
     def dying(real: Any) -> Any:
@@ -182,8 +182,8 @@ def test_nothing_is_lost_or_twice_wherever_it_was_killed(
     assert not (full_topic.staging / "compaction").exists()
 
 
-def test_a_merge_that_loses_rows_is_not_taken(full_topic: TopicFolder) -> None:
-    with pytest.raises(LakeError, match="10 messages became 9"):
+def test_a_merge_that_loses_rows_is_discarded(full_topic: TopicFolder) -> None:
+    with pytest.raises(LakeError, match="merging 10 messages gave 9"):
         Compaction(full_topic, lambda files, to, count: merge(files[1:], to, count)).run()
 
     assert list(range(10)) == seqs(full_topic)

@@ -1,4 +1,4 @@
-"""From Spark's reports to figures, without Spark."""
+"""Metrics from Spark's progress reports, without Spark."""
 
 import pickle
 from typing import Any
@@ -26,7 +26,7 @@ def report(batch: int, rows: int, end: dict[str, int], there: dict[str, int]) ->
     }
 
 
-def test_reports_are_counted_once_and_lag_is_told_by_node() -> None:
+def test_reports_are_counted_once_and_lag_is_by_node() -> None:
     meter = QueryMeter("orders")
     first = report(0, 100, {"1": 100, "2": 7}, {"1": 150, "2": 7})
     meter.observe([first])
@@ -38,7 +38,7 @@ def test_reports_are_counted_once_and_lag_is_told_by_node() -> None:
     assert 22 == figures.behind
 
 
-def test_what_is_left_until_the_target_gives_the_time_it_takes() -> None:
+def test_remaining_messages_give_the_remaining_time() -> None:
     meter = QueryMeter("orders", target={TopicNode("orders", 1): 300})
     meter.metrics(10.0)
     meter.observe([report(0, 100, {"1": 100}, {"1": 400})])
@@ -50,7 +50,7 @@ def test_what_is_left_until_the_target_gives_the_time_it_takes() -> None:
     assert "orders: 100 messages, 50.0/s, batch 1.5 s, behind 300, 4 s left" == format_line(figures)
 
 
-def test_a_rate_outlasts_long_batches_and_ends_when_nothing_comes() -> None:
+def test_a_rate_is_constant_during_long_batches_and_decreases_when_overdue() -> None:
     meter = RateMeter()
     for at in range(5):
         meter.rate(30.0 * at, 3000 * at)
@@ -61,7 +61,7 @@ def test_a_rate_outlasts_long_batches_and_ends_when_nothing_comes() -> None:
     assert RateMeter().rate(1.0, 0) is None
 
 
-def test_offsets_of_another_source_are_not_taken_for_ours() -> None:
+def test_offsets_of_other_sources_are_ignored() -> None:
     meter = QueryMeter("rate")
     strange = report(0, 3, {}, {}) | {"sources": [{"endOffset": "7", "latestOffset": None}]}
     meter.observe([strange])

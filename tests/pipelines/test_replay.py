@@ -1,4 +1,4 @@
-"""Replays: config, rate, resumption, state file."""
+"""Replays: order, rate limit, resumption, state file."""
 
 import json
 import os
@@ -36,7 +36,7 @@ EIGHT_NS = int(EIGHT.timestamp()) * 10**9
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """Stands for SIGKILL."""
 
 
 def config(lake: Path | None, target: NsqdProcess, **wishes: Any) -> ReplayConfig:
@@ -52,8 +52,8 @@ def bodies(nsqd: NsqdProcess, topic: str) -> list[str]:
 
 
 def add(lake: Path, numbers: range, *, at_second: int | None = None) -> None:
-    """Archives messages as `penstock archive` would: a second apart, of two nodes in turn, and in
-    no config."""
+    """Write a lake like `penstock archive`: messages a second apart, of two nodes in turn,
+    unsorted."""
     first = numbers.start if at_second is None else at_second
     topic = Lake.create(lake).topic("orders")
     hour = topic.messages / "date=2026-11-15" / "hour=08"
@@ -75,10 +75,10 @@ def add(lake: Path, numbers: range, *, at_second: int | None = None) -> None:
     topic.committed.write_text(json.dumps({"next_seqs": dict.fromkeys("01", numbers.stop)}))
 
 
-def test_a_part_of_a_lake_is_published_in_order_and_once_however_often_it_is_killed(
+def test_messages_are_published_once_and_in_order_despite_crashes(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed after a chunk was stored and before that was written down; and before one was sent."""
+    """Crashes between storing a chunk and recording it, and before sending one."""
     lake = tmp_path / "lake"
     add(lake, range(20))
     add(lake, range(20, 40))
@@ -113,7 +113,7 @@ def test_a_part_of_a_lake_is_published_in_order_and_once_however_often_it_is_kil
     assert [] == list(Lake.open(lake).replays.iterdir())
 
 
-def test_a_rate_is_kept_and_a_delay_is_made_up_for_by_a_seconds_worth() -> None:
+def test_the_rate_limit_catches_up_by_at_most_one_second() -> None:
     pace = RateLimiter(50, 0.0)
     waits = []
     for now in (0.0, 0.0, 0.05, 10.0):
@@ -127,7 +127,7 @@ def test_a_rate_is_kept_and_a_delay_is_made_up_for_by_a_seconds_worth() -> None:
     assert 0.1 == round(pace.seconds_to_wait(10.0), 9)
 
 
-def test_history_is_replayed_and_can_be_left(
+def test_a_replay_of_history_can_be_stopped_and_resumed(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(nsqd, "orders", map(str, range(30)))
@@ -150,16 +150,16 @@ def test_history_is_replayed_and_can_be_left(
     assert [str(number) for number in range(30)] == bodies(nsqd, "again")
 
 
-def test_what_cannot_be_replayed_is_told_and_nothing_is_published(
+def test_invalid_options_are_rejected_before_publishing(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
     lake = tmp_path / "lake"
     add(lake, range(3))
-    with pytest.raises(LakeError, match=r"there is no topic nowhere in .*, which has orders"):
+    with pytest.raises(LakeError, match=r"topic nowhere is not in .*; topics: orders"):
         check_config(config(lake, nsqd, topic="nowhere"), dry_run=False)
-    with pytest.raises(ConfigError, match="a sequence number means something else at each node"):
+    with pytest.raises(ConfigError, match="a time is required, not a sequence number"):
         check_config(config(lake, nsqd, start="17"), dry_run=False)
-    with pytest.raises(ConfigError, match="ends before it begins"):
+    with pytest.raises(ConfigError, match="is not after its start"):
         check_config(config(lake, nsqd, start="1h", end="2h"), dry_run=False)
     with pytest.raises(PipelineError, match="`colour` cannot be resolved"):
         Replay(spark, config(lake, nsqd, where="colour = 'red'"))
@@ -176,7 +176,7 @@ def test_what_cannot_be_replayed_is_told_and_nothing_is_published(
     assert [] == bodies(nsqd, "again")
 
 
-def test_times_are_those_of_the_other_commands() -> None:
+def test_times_are_parsed_as_by_the_other_commands() -> None:
     assert 1_794_787_200_250_000_000 == parse_time_ns("2026-11-16T00:00:00.25Z")
     assert 1_794_787_200_250_000_000 == parse_time_ns("1794787200250000000")
     assert parse_time_ns("earliest") is None
@@ -194,14 +194,14 @@ STATE = ReplayState(
 )
 
 
-def test_a_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_a_state_file_round_trips(tmp_path: Path) -> None:
     ReplayStateFile(tmp_path, {"topic": "orders"}).save(STATE)
 
     assert STATE == ReplayStateFile(tmp_path, {"topic": "orders"}).load()
     assert ReplayStateFile(tmp_path, {"topic": "clicks"}).load() is None
 
 
-def test_a_state_in_one_line_is_read(tmp_path: Path) -> None:
+def test_a_state_file_in_one_line_is_read(tmp_path: Path) -> None:
     file = ReplayStateFile(tmp_path, {"topic": "orders"})
     state = {"ends": {"1": 17}, "done": 3, "key": [1, 2, 3], "sending": None}
     file.path.write_text(json.dumps({"replay": {}, "state": state}, separators=(",", ":")))
@@ -229,6 +229,6 @@ def test_file_and_folder_are_synced_in_the_right_order(
     assert [f"{file.path.name}.new", "rename", tmp_path.name] == steps
 
 
-def test_a_state_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+def test_an_unwritable_state_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match=r"cannot write .* - No such file or directory"):
         ReplayStateFile(tmp_path / "gone", {}).save(STATE)

@@ -1,4 +1,4 @@
-"""A lake's report says what plain Python finds in the same messages."""
+"""Reports have the same values as a computation in plain Python."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -30,8 +30,8 @@ COLUMNS = {
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `penstock archive` would have written it: ten orders a second for 10 s, a minute's
-    silence, and 10 s of them again; the last is dated ahead, and ten were rejected."""
+    """A lake like those of `penstock archive`: ten orders per second for 10 s, a gap of a minute,
+    and 10 s of orders again. The last is dated in the future, and ten were rejected."""
     path = tmp_path_factory.mktemp("report") / "lake"
     folder = Lake.create(path).topic("orders")
     fields = [
@@ -75,9 +75,7 @@ def report_of(spark: SparkSession, lake: Path, **wishes: Any) -> LakeReport:
     return make_report(spark, config)
 
 
-def test_messages_sizes_delays_and_silence_are_those_of_the_messages(
-    spark: SparkSession, lake: Path
-) -> None:
+def test_counts_sizes_delays_and_longest_gap(spark: SparkSession, lake: Path) -> None:
     report = report_of(spark, lake, event_time="value.ts", step_seconds=10)
 
     [orders] = report.topics
@@ -96,7 +94,7 @@ def test_messages_sizes_delays_and_silence_are_those_of_the_messages(
     assert {0: 50, 1: 50} == orders.intervals[0].by_node
 
 
-def test_a_part_of_the_time_is_reported_alone(spark: SparkSession, lake: Path) -> None:
+def test_a_time_range_limits_the_report(spark: SparkSession, lake: Path) -> None:
     report = report_of(spark, lake, end="2026-11-15T08:00:02Z")
 
     [orders] = report.topics
@@ -107,14 +105,14 @@ def test_a_part_of_the_time_is_reported_alone(spark: SparkSession, lake: Path) -
 @pytest.mark.parametrize(
     ("wishes", "error", "words"),
     [
-        ({"topics": ("ordres",)}, LakeError, "there is no topic ordres in .*, which has orders"),
-        ({"start": "2026-11-16T00:00:00Z"}, LakeError, "has no message from 2026-11-16T00:00:00Z"),
+        ({"topics": ("ordres",)}, LakeError, "topic ordres is not in .*; topics: orders"),
+        ({"start": "2026-11-16T00:00:00Z"}, LakeError, "has no messages from 2026-11-16T00:00:00Z"),
         ({"start": "yesterday"}, ConfigError, "yesterday"),
-        ({"event_time": "value.total"}, ConfigError, "value.total is double, and must be a time"),
+        ({"event_time": "value.total"}, ConfigError, "value.total must be a timestamp, not double"),
         ({"event_time": "value.when"}, ConfigError, "orders: value.when: No such struct field"),
     ],
 )
-def test_what_cannot_be_reported_is_told(
+def test_invalid_options_are_rejected(
     spark: SparkSession,
     lake: Path,
     wishes: dict[str, Any],
@@ -127,5 +125,5 @@ def test_what_cannot_be_reported_is_told(
     assert "\n" not in str(raised.value)
 
 
-def test_steps_are_as_long_as_a_plot_needs() -> None:
+def test_the_default_interval_depends_on_the_time_range() -> None:
     assert [1, 1, 2, 60, 86_400] == [step_for(s) for s in (1, 120, 121, 7200, 100 * 86_400)]

@@ -51,7 +51,7 @@ def report(lake: str = "lake", event_time: str = "value.ts") -> LakeReport:
 
 
 class Seen(HTMLParser):
-    """What a browser would see: elements that are opened and closed, their attributes, and text."""
+    """Parses a page: tags, unclosed elements, attributes and text."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Seen(HTMLParser):
         self.words += data
 
 
-def test_a_plot_and_a_table_for_each_figure() -> None:
+def test_each_figure_has_a_plot_and_a_table() -> None:
     seen = Seen(render_page(report(), MADE_AT))
 
     assert [] == seen.open
@@ -87,10 +87,10 @@ def test_a_plot_and_a_table_for_each_figure() -> None:
     assert 5 == seen.tags.count("table")
     assert "5,000" in seen.words
     assert "4,990" in seen.words
-    assert "Left out: 2 that are dated after they were published." in seen.words
+    assert "Excluded: 2 events dated after their publication." in seen.words
 
 
-def test_it_needs_nothing_from_elsewhere() -> None:
+def test_the_page_has_no_external_resources() -> None:
     seen = Seen(render_page(report(), MADE_AT))
 
     names = {name for name, _ in seen.attributes}
@@ -99,7 +99,7 @@ def test_it_needs_nothing_from_elsewhere() -> None:
     assert not {"script", "link", "img"} & set(seen.tags)
 
 
-def test_what_it_is_given_is_text_and_never_markup() -> None:
+def test_values_are_escaped() -> None:
     nasty = '<script>alert("1")</script>&amp;'
     seen = Seen(render_page(report(lake=nasty, event_time=nasty), MADE_AT))
 
@@ -107,7 +107,7 @@ def test_what_it_is_given_is_text_and_never_markup() -> None:
     assert 3 == seen.words.count(nasty)  # the title, the heading and the footer
 
 
-def test_the_summary_has_numbers_that_can_be_read() -> None:
+def test_the_summary_formats_numbers() -> None:
     head, orders = summary_rows(report())
 
     assert len(head) == len(orders)
@@ -117,7 +117,7 @@ def test_the_summary_has_numbers_that_can_be_read() -> None:
     assert ["500 ms", "1.02 min", "1.03 h", "10.2 s"] == orders[9:]
 
 
-def test_without_a_time_of_events_there_are_no_delays() -> None:
+def test_without_event_time_there_are_no_delays() -> None:
     assert "delay p50" not in summary_rows(report(event_time=""))[0]
 
 
@@ -152,24 +152,24 @@ def test_ticks_are_round_and_reach_the_highest(highest: float, ticks: list[float
     assert pytest.approx(ticks) == axis_ticks(highest)
 
 
-def test_a_line_goes_through_its_points_and_stops_at_a_gap() -> None:
+def test_a_line_has_gaps_where_values_are_missing() -> None:
     first, second = lines(drawn(0, 4, None, 2, 0))
 
     assert "M0.0 160.0L250.0 2.0" == first
     assert "M750.0 81.0L1000.0 160.0" == second
 
 
-def test_a_point_between_gaps_is_seen_and_so_is_a_single_one() -> None:
+def test_isolated_points_are_visible() -> None:
     assert 2 == len(lines(drawn(1, None, 2)))
     assert 1 == len(lines(drawn(1)))
 
 
-def test_each_point_says_what_it_is_and_text_is_escaped() -> None:
+def test_tooltips_have_escaped_values() -> None:
     titles = [title.text for title in drawn(1.5, label="<b> & co").iter("title")]
 
     assert ["<b> & co\na second 1.5/s"] == titles
 
 
-def test_nothing_at_all_is_an_empty_plot() -> None:
+def test_a_plot_without_values_is_empty() -> None:
     assert [] == lines(drawn(None, None))
     assert not re.search("nan|inf", render_svg(Plot(title="", labels=[], series=[], unit=str)))

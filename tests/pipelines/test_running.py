@@ -24,7 +24,7 @@ TOO_SLOW = "java.io.IOException: Python worker failed to connect back."
 
 
 class Query:
-    """As a query looks that has ended with these words, or runs if there are none."""
+    """A fake query that failed with this message, or is running if the message is empty."""
 
     def __init__(self, failure: str = "") -> None:
         self._failure = failure
@@ -49,19 +49,19 @@ def last_of(queries: Iterator[Query]) -> Query:
     return cast("Query", start_query(start, Stop()))
 
 
-def test_a_query_whose_python_was_too_slow_is_started_again() -> None:
+def test_a_query_is_restarted_if_its_python_worker_started_too_slowly() -> None:
     running = Query()
 
     assert running is last_of(iter([Query(TOO_SLOW), Query(TOO_SLOW), running]))
 
 
-def test_one_that_failed_for_another_reason_is_not() -> None:
+def test_a_query_that_failed_otherwise_is_not_restarted() -> None:
     failed = Query("there is no such column")
 
     assert failed is last_of(iter([failed, Query()]))
 
 
-def test_one_that_is_always_too_slow_is_given_up() -> None:
+def test_the_number_of_restarts_is_limited() -> None:
     queries = [Query(TOO_SLOW) for _ in range(ATTEMPTS + 1)]
 
     assert queries[ATTEMPTS - 1] is last_of(iter(queries))

@@ -1,4 +1,4 @@
-"""Spark as our commands start it: with our defaults, or as somebody else has started it."""
+"""Spark sessions of commands: started by them, or already running."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from penstock.pipelines.running import Stop
 from penstock.pipelines.session import SparkSettings, configuration, java_program, spark_session
 
 
-def test_a_spark_that_runs_is_used_and_left_running(spark: SparkSession) -> None:
+def test_a_running_session_is_used_and_left_running(spark: SparkSession) -> None:
     settings = SparkSettings(conf={"spark.sql.shuffle.partitions": "3"})
     with spark_session(settings, Stop()) as session:
         assert spark.sparkContext is session.sparkContext
@@ -21,7 +21,7 @@ def test_a_spark_that_runs_is_used_and_left_running(spark: SparkSession) -> None
     assert 3 == spark.range(3).count()
 
 
-def test_a_cluster_is_told_nothing_that_is_meant_for_one_machine() -> None:
+def test_local_settings_are_not_applied_to_a_cluster() -> None:
     local = configuration(SparkSettings())
     cluster = configuration(SparkSettings(master="spark://10.0.0.1:7077"))
 
@@ -30,14 +30,14 @@ def test_a_cluster_is_told_nothing_that_is_meant_for_one_machine() -> None:
     assert "spark://10.0.0.1:7077" == cluster["spark.master"]
 
 
-def test_what_the_user_sets_wins() -> None:
+def test_user_settings_override_defaults() -> None:
     settings = SparkSettings(conf={"spark.ui.enabled": "true"})
 
     assert "true" == configuration(settings)["spark.ui.enabled"]
 
 
-def test_no_java_is_told_with_the_way_to_get_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="needs Java 17 or later, and there is none: install"):
+def test_a_missing_java_is_an_error_with_instructions(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="requires Java 17 or later, but no java was found"):
         java_program({"PATH": str(tmp_path)})
     with pytest.raises(ConfigError, match=r"JAVA_HOME .* has no bin/java"):
         java_program({"JAVA_HOME": str(tmp_path)})

@@ -28,7 +28,7 @@ def nobody_there_for_a_stream(spark: SparkSession) -> None:
         (lambda spark: spark.sql("select raise_error('oh')").collect(), "oh"),
     ],
 )
-def test_a_failure_of_sparks_is_one_line(
+def test_an_exception_of_spark_becomes_one_line(
     spark: SparkSession, work: Callable[[SparkSession], object], words: str
 ) -> None:
     with pytest.raises(PipelineError) as failure, translate_spark_errors():

@@ -43,7 +43,7 @@ ON orders.id = payments.id AND payments.ts BETWEEN orders.ts AND orders.ts + INT
 """
 
 
-def order_of(nsqd: NsqdProcess, folder: Path, **told: Any) -> StreamConfig:
+def stream_config(nsqd: NsqdProcess, folder: Path, **told: Any) -> StreamConfig:
     definition = parse_definition(
         {
             "name": "shop",
@@ -74,18 +74,18 @@ def bodies(nsqd: NsqdProcess, topic: str) -> list[Any]:
 
 
 def publish_shop(nsqd: NsqdProcess, seconds: Iterable[int]) -> None:
-    """An order every second, and five seconds later its payment, unless it is a tenth one."""
+    """Publish an order every second, and its payment five seconds later; every tenth is unpaid."""
     publish(nsqd, "orders", [event(at, id=f"o{at}", amount=at) for at in seconds])
     paid = [event(at + 5, id=f"o{at}", paid=at) for at in seconds if at % 10]
     publish(nsqd, "payments", paid)
 
 
-def test_windows_and_joins_go_on_where_they_were(
+def test_windows_and_joins_continue_from_the_checkpoint(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
     """Half a minute is published and read, and then the rest: each window, and each pair, is
     published once. What is broken is kept aside; what comes too late is left out."""
-    config = order_of(nsqd, tmp_path)
+    config = stream_config(nsqd, tmp_path)
     publish_shop(nsqd, range(30))
     broken = ["no JSON", '{"id": "x", "amount": "much"}', '{"amount": 1}']
     publish(nsqd, "orders", broken)
@@ -112,7 +112,7 @@ def test_windows_and_joins_go_on_where_they_were(
     }
 
     # State that was kept for one query is of no use to another.
-    changed = order_of(
+    changed = stream_config(
         nsqd,
         tmp_path,
         queries={"revenue": REVENUE.replace("FROM", ", count(*) AS n FROM"), "paid": PAID},
@@ -123,10 +123,10 @@ def test_windows_and_joins_go_on_where_they_were(
 
 
 @pytest.mark.usefixtures("spark")
-def test_files_are_written_in_folders(
+def test_files_are_partitioned(
     nsqd: NsqdProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By a command line alone, of a topic without a schema."""
+    """Defined by flags only, for a topic without a schema."""
     publish(nsqd, "words", ["one", "two", "three"])
     folder = tmp_path / "words"
     command = [
@@ -144,12 +144,10 @@ def test_files_are_written_in_folders(
     assert '{"word":"three"}\n' == words["length=5"]
 
 
-def test_a_look_before_it_runs_writes_nothing(
-    spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path
-) -> None:
+def test_a_preview_writes_nothing(spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path) -> None:
     publish_shop(nsqd, range(20))
     publish(nsqd, "orders", ["no JSON"])
-    config = order_of(nsqd, tmp_path)
+    config = stream_config(nsqd, tmp_path)
 
     revenue, paid = query_samples(spark, config, 3)
     assert ["at", "amount"] == revenue.columns
@@ -161,7 +159,7 @@ def test_a_look_before_it_runs_writes_nothing(
         violation.example,
     )
     text = explain_stream(spark, config)
-    assert "orders: topic orders, from earliest; waits 10 seconds for late rows by ts" in text
+    assert "orders: topic orders, from earliest; late rows accepted for 10 seconds by ts" in text
     assert "at string, amount double" in text
     assert "StateStoreSave" in text
 
@@ -175,7 +173,7 @@ def nsqd_topics(nsqd: NsqdProcess) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("changes", "error"),
     [
         (
             {"queries": {"revenue": "SELECT amount\nFROM orders WHERE amuont > 1", "paid": PAID}},
@@ -187,11 +185,11 @@ def nsqd_topics(nsqd: NsqdProcess) -> list[str]:
         ),
         (
             {"sources": {"orders": {"schema": "id STRONG"}, "payments": PAYMENTS}},
-            'sources.orders: .*is no schema: Unsupported data type "STRONG"',
+            'sources.orders: .*invalid schema .*: Unsupported data type "STRONG"',
         ),
         (
             {"sources": {"orders": {**ORDERS, "watermark": "id, 1m"}, "payments": PAYMENTS}},
-            "sources.orders: watermark: id is string, and must be a timestamp",
+            "sources.orders: watermark: id must be a timestamp, not string",
         ),
         (
             {"queries": {"revenue": "SELECT id, count(*) FROM orders GROUP BY id", "paid": PAID}},
@@ -199,43 +197,45 @@ def nsqd_topics(nsqd: NsqdProcess) -> list[str]:
         ),
         (
             {"sinks": {"paid": {"path": "x", "partition_by": "day"}}},
-            "sinks.paid: partition_by: there is no column day among id, amount, paid, has_id",
+            "sinks.paid: partition_by: no column day; columns: id, amount, paid, has_id",
         ),
     ],
 )
-def test_what_spark_refuses_is_one_line(
-    spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path, told: dict[str, Any], complaint: str
+def test_errors_of_spark_are_one_line(
+    spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path, changes: dict[str, Any], error: str
 ) -> None:
     publish_shop(nsqd, range(1))
-    config = order_of(nsqd, tmp_path, **told)
+    config = stream_config(nsqd, tmp_path, **changes)
 
-    with pytest.raises(Error, match=complaint) as caught:
+    with pytest.raises(Error, match=error) as caught:
         run_stream(spark, config, survey_sources(config), Stop())
 
     assert "\n" not in str(caught.value)
     assert [] == list(tmp_path.iterdir())
 
 
-def test_what_needs_no_spark_to_be_refused(nsqd: NsqdProcess, tmp_path: Path) -> None:
+def test_checks_without_spark(nsqd: NsqdProcess, tmp_path: Path) -> None:
     publish_shop(nsqd, range(1))
     (tmp_path / "file").touch()
 
-    with pytest.raises(ConfigError, match="there is no topic ordres; there are orders, payments"):
+    with pytest.raises(ConfigError, match="topic ordres does not exist; topics: orders, payments"):
         survey_sources(
-            order_of(nsqd, tmp_path, sources={"ordres": {}, "orders": {}, "payments": {}})
+            stream_config(nsqd, tmp_path, sources={"ordres": {}, "orders": {}, "payments": {}})
         )
-    with pytest.raises(ConfigError, match=r"cannot write to .*: .*file is no folder"):
-        check_config(order_of(nsqd, tmp_path, checkpoint=str(tmp_path / "file" / "x")), writes=True)
+    with pytest.raises(ConfigError, match=r"cannot write to .*: .*file is not a folder"):
+        check_config(
+            stream_config(nsqd, tmp_path, checkpoint=str(tmp_path / "file" / "x")), writes=True
+        )
     wrong = {"orders": {**ORDERS, "options": {"failOnDataLoos": True}}, "payments": PAYMENTS}
     with pytest.raises(ConfigError, match="unknown option 'failondataloos'"):
-        check_config(order_of(nsqd, tmp_path, sources=wrong), writes=True)
-    with pytest.raises(ConfigError, match="there is no sink"):
-        check_config(order_of(nsqd, tmp_path, sinks={}), writes=True)
+        check_config(stream_config(nsqd, tmp_path, sources=wrong), writes=True)
+    with pytest.raises(ConfigError, match="no sink"):
+        check_config(stream_config(nsqd, tmp_path, sinks={}), writes=True)
 
 
-def test_a_topic_that_a_sink_makes_need_not_be_there(nsqd: NsqdProcess, tmp_path: Path) -> None:
+def test_a_source_may_be_a_topic_that_a_sink_creates(nsqd: NsqdProcess, tmp_path: Path) -> None:
     publish_shop(nsqd, range(1))
-    config = order_of(
+    config = stream_config(
         nsqd,
         tmp_path,
         sources={"orders": ORDERS, "payments": PAYMENTS, "revenue_": {"topic": "revenue"}},
@@ -244,7 +244,7 @@ def test_a_topic_that_a_sink_makes_need_not_be_there(nsqd: NsqdProcess, tmp_path
     assert {"orders", "payments"} == {key.topic for key in survey_sources(config).logs}
 
 
-def test_two_cannot_use_one_checkpoint(tmp_path: Path) -> None:
+def test_a_checkpoint_is_locked(tmp_path: Path) -> None:
     refused = pytest.raises(ConfigError, match="another process uses the checkpoint")
     with locked(str(tmp_path)), refused, locked(str(tmp_path)):
         pass

@@ -1,4 +1,4 @@
-"""The example of a declarative pipeline runs as its README says."""
+"""The declarative pipeline of examples/ runs as its README describes."""
 
 import json
 import os

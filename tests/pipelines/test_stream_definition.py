@@ -1,4 +1,4 @@
-"""What a stream is told: what goes without saying, and what is wrong before Spark is asked."""
+"""Definitions of streams: defaults, and errors found without Spark."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from penstock.pipelines.stream_definition import (
 SHOP = Path(__file__).parents[2] / "examples" / "shop" / "stream.toml"
 
 
-def told(**changes: Any) -> dict[str, Any]:
-    """Something that is right, but for the changes."""
+def definition_data(**changes: Any) -> dict[str, Any]:
+    """A valid definition with these changes."""
     return {
         "sources": {"orders": {"schema": "id STRING, ts TIMESTAMP"}},
         "queries": {"large": "SELECT * FROM orders"},
@@ -27,7 +27,7 @@ def told(**changes: Any) -> dict[str, Any]:
     }
 
 
-def test_the_example_is_right() -> None:
+def test_the_example_is_valid() -> None:
     shop = load_definition(str(SHOP))
 
     assert "shop.checkpoint" == shop.checkpoint
@@ -38,14 +38,14 @@ def test_the_example_is_right() -> None:
     assert "shop.revenue" == channel_name(shop, "revenue")
 
 
-def test_a_checkpoint_that_is_named_wins() -> None:
+def test_an_explicit_checkpoint_overrides_the_file() -> None:
     assert "elsewhere" == load_definition(str(SHOP), "elsewhere").checkpoint
 
 
-def test_a_query_needs_what_it_names_and_what_that_names() -> None:
-    """But not what comes after it, nor sources that nobody names."""
+def test_dependencies_of_a_query_are_transitive() -> None:
+    """They exclude later queries and unused sources."""
     definition = parse_definition(
-        told(
+        definition_data(
             sources={"orders": {}, "payments": {}, "clicks": {}},
             queries={
                 "one": "SELECT 1 FROM Orders",
@@ -61,43 +61,46 @@ def test_a_query_needs_what_it_names_and_what_that_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "error"),
     [
         ({"sorces": {}}, "unknown key 'sorces': did you mean 'sources'?"),
-        ({"sources": {}}, r"there is no source: \[sources.NAME\]"),
-        ({"sources": 5}, r"sources: a table is wanted, \[sources\]"),
+        ({"sources": {}}, r"no source: add \[sources.NAME\]"),
+        ({"sources": 5}, r"sources must be a table, \[sources\]"),
         (
             {"sources": {"orders": {"watermrak": "ts, 1m"}}},
             "sources.orders: unknown key 'watermrak': did you mean 'watermark'?",
         ),
         ({"sources": {"orders": {"topic": 5}}}, "sources.orders: topic: expected str, got int"),
-        ({"sources": {"orders": {"topic": "a b"}}}, "topic 'a b' is no name for a topic"),
-        ({"sources": {"orders": {"watermark": "ts"}}}, "watermark is like 'ts, 10 minutes'"),
-        ({"sources": {"orders": {"watermark": "ts, soon"}}}, "'soon' is no time such as"),
-        ({"sources": {"orders": {"rejects": "bad"}}}, "does not fit a schema, and there is none"),
-        ({"sources": {"or-ders": {}}}, "sources.or-ders: not a name that SQL can use"),
-        ({"queries": {"Orders": "SELECT 1"}}, "have one name: orders and Orders"),
-        ({"queries": {"large": " ; "}}, "queries.large: there is no SQL"),
+        ({"sources": {"orders": {"topic": "a b"}}}, "topic 'a b' is not a valid name"),
+        ({"sources": {"orders": {"watermark": "ts"}}}, "watermark must be like 'ts, 10 minutes'"),
+        ({"sources": {"orders": {"watermark": "ts, soon"}}}, "'10m', not 'soon'"),
+        ({"sources": {"orders": {"rejects": "bad"}}}, "rejects requires a schema"),
+        ({"sources": {"or-ders": {}}}, "sources.or-ders: not a valid SQL identifier"),
+        ({"queries": {"Orders": "SELECT 1"}}, "have the same name: orders and Orders"),
+        ({"queries": {"large": " ; "}}, "queries.large: the SQL is empty"),
         ({"queries": {"large": {"sql": "x"}}}, "queries.large: expected str, got object"),
-        ({"sinks": {"large": {}}}, "sinks.large: one of topic and path has to be given"),
+        ({"sinks": {"large": {}}}, "sinks.large: exactly one of topic and path is required"),
         (
             {"sinks": {"out": {"from": "lrage", "topic": "x"}}},
-            "sinks.out: there is no source or query 'lrage': did you mean 'large'?",
+            "sinks.out: no source or query 'lrage': did you mean 'large'?",
         ),
         ({"sinks": {"large": {"path": "x", "format": "xml"}}}, "parquet, json or csv, not 'xml'"),
         ({"sinks": {"large": {"path": "x", "mode": "update"}}}, "can only be appended to"),
-        ({"sinks": {"large": {"topic": "x", "trigger": "now"}}}, "trigger: 'now' is no time"),
+        (
+            {"sinks": {"large": {"topic": "x", "trigger": "now"}}},
+            "trigger must be like .*, not 'now'",
+        ),
         ({"sinks": {"large": {"topic": "x", "partition_by": "a"}}}, "are for files"),
-        ({"sinks": {"large": {"topic": "orders"}}}, "read what it writes: topic orders"),
+        ({"sinks": {"large": {"topic": "orders"}}}, "writes to its own source, topic orders"),
         ({"name": "x" * 60}, "sinks.large: 'x+.large' is too long for a channel"),
     ],
 )
-def test_what_is_wrong_is_named(changes: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(ConfigError, match=complaint):
-        parse_definition(told(**changes))
+def test_invalid_definitions_are_rejected(changes: dict[str, Any], error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        parse_definition(definition_data(**changes))
 
 
-def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
+def test_an_invalid_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "shop.toml"
     file.write_text("[sources\n")
 

@@ -1,4 +1,4 @@
-"""`penstock archive`: topics to a lake of Parquet files."""
+"""`penstock archive`: archive topics to a lake of Parquet files."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -34,42 +34,42 @@ __all__ = ["command"]
     ],
 )
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, type=TOPIC)
-@click.option("--lake", required=True, metavar="DIR", help="The folder to archive to.")
+@click.option("--lake", required=True, metavar="DIR", help="Lake to write to: a local folder.")
 @http_addresses
 @http_access
-@click.option("--once", is_flag=True, help="Archive what there is now, and end.")
+@click.option("--once", is_flag=True, help="Archive the messages that exist now, then exit.")
 @click.option(
     "--trigger",
     type=DURATION,
     default="10s",
     show_default=True,
-    help="How often a batch is written, while there are messages.",
+    help="Interval between two batches.",
 )
 @click.option(
     "--batch-size",
     type=click.IntRange(min=1),
     default=1_000_000,
     show_default=True,
-    help="A batch has no more messages.",
+    help="Maximum messages per batch.",
 )
 @click.option(
     "--schema",
     default="",
     metavar="SCHEMA",
-    help="JSON becomes a column: fields and types, a file with them, or infer."
-    "  [default: the one that the lake has]",
+    help="Schema of the bodies: DDL string, path of a file, or infer."
+    "  [default: the lake's schema]",
 )
 @click.option(
     "--compact/--no-compact",
     default=None,
-    help="Merge all small files at the end, or none ever.  [default: where there are many]",
+    help="Merge all small files at the end, or never merge.  [default: merge where there are many]",
 )
 @click.option(
     "--channel",
     type=CHANNEL,
     default="penstock-archive",
     show_default=True,
-    help="Keeps the archive's place on the nodes; each lake needs its own.",
+    help="Channel that records the progress on the nodes; use another one for each lake.",
 )
 @spark_options
 def command(
@@ -89,11 +89,12 @@ def command(
     spark_log: str,
     spark_conf: tuple[str, ...],
 ) -> None:
-    """Archive each TOPIC to a lake, every message once.
+    """Archive each TOPIC to a lake, every message exactly once.
 
-    A lake is a folder of Parquet files by topic, date and hour (UTC). It goes on until Ctrl-C, and
-    the next time where it was; nsqds keep what is not archived yet. With a schema, bodies become
-    columns, and what does not fit is kept aside in _rejected.
+    A lake is a folder of Parquet files by topic, date and hour (UTC). The command runs until Ctrl-C
+    and continues where it stopped when it is started again; nsqd retains messages that are not
+    archived yet. With a schema, the fields of JSON bodies become columns, and messages that violate
+    the schema go to _rejected.
     """
     settings = spark_settings(master, spark_log, spark_conf)
 
@@ -114,7 +115,7 @@ def command(
     )
     survey = check_config(config)
     for failure in survey.failures:
-        click.echo(f"penstock: goes on without this nsqd until it is back: {failure}", err=True)
+        click.echo(f"penstock: continuing without an unreachable nsqd: {failure}", err=True)
     with (
         stop_on_signals() as stop,
         suppress(JobInterruptedError),
@@ -123,7 +124,7 @@ def command(
         for done in archive(spark, config, survey, stop):
             click.echo(_summary(done, lake))
     if once and stop.is_requested:
-        raise PipelineError("interrupted; the same command goes on from there")
+        raise PipelineError("interrupted; run the same command again to continue")
 
 
 def _summary(done: "ArchiveResult", lake: str) -> str:
@@ -133,5 +134,5 @@ def _summary(done: "ArchiveResult", lake: str) -> str:
     if done.rejected:
         words += f", {done.rejected:,} of them rejected"
     if done.files_merged:
-        words += f"; {format_count(done.files_merged, 'file')} less after merging"
+        words += f"; {format_count(done.files_merged, 'file')} fewer after merging"
     return f"{words}; {lake} has {done.total:,}"

@@ -1,4 +1,4 @@
-"""`penstock replay`: publish again what a lake or history has."""
+"""`penstock replay`: publish the messages of a lake or of nsqd's history again."""
 
 import os
 import sys
@@ -35,17 +35,23 @@ __all__ = ["command"]
 )
 @click.argument("topic", type=TOPIC)
 @click.argument("target", type=TOPIC)
-@click.option("--lake", metavar="DIR", help="Replay what penstock archive has written there.")
-@click.option("--from-history", is_flag=True, help="Replay what the nodes still have instead.")
+@click.option("--lake", metavar="DIR", help="Lake to read from.")
+@click.option("--from-history", is_flag=True, help="Read from nsqd's history instead of a lake.")
 @http_addresses
 @http_access
-@click.option("--from", "start", default="", metavar="TIME", help="The first.  [default: earliest]")
-@click.option("--to", "end", default="", metavar="TIME", help="After the last.  [default: latest]")
-@click.option("--where", default="", metavar="SQL", help="Only those for which this is true.")
-@click.option("--rate", type=click.IntRange(min=1), help="So many messages a second at most.")
-@click.option("--dry-run", is_flag=True, help="Count them, and end.")
-@click.option("--restart", is_flag=True, help="Do not go on where the same replay was interrupted.")
-@click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
+@click.option("--from", "start", default="", metavar="TIME", help="Start.  [default: earliest]")
+@click.option("--to", "end", default="", metavar="TIME", help="End, exclusive.  [default: latest]")
+@click.option("--where", default="", metavar="SQL", help="Condition that messages must meet.")
+@click.option(
+    "--rate", type=click.IntRange(min=1), help="Maximum messages per second.  [default: unlimited]"
+)
+@click.option("--dry-run", is_flag=True, help="Count the messages, then exit.")
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="Start from the beginning, even if the same replay was interrupted.",
+)
+@click.option("--yes", "-y", is_flag=True, help="Publish without confirmation.")
 @spark_options
 def command(
     topic: str,
@@ -67,15 +73,15 @@ def command(
     spark_log: str,
     spark_conf: tuple[str, ...],
 ) -> None:
-    """Publish again, to TARGET, what is archived or stored of TOPIC.
+    """Publish the messages of TOPIC, from a lake or from history, to TARGET.
 
-    Messages are published in the order in which they once were, at one node. A TIME is one such as
-    2026-11-15T08:00:00Z, or how long ago, such as 15m. A condition is SQL, with the columns node,
-    seq, id, timestamp, timestamp_ns and body, and value if the lake has a schema. They are counted
-    first. After an interruption, the same command goes on after the last message that was stored.
+    Messages are counted first, then published in their original order to one node. TIME is a point
+    in time (2026-11-15T08:00:00Z) or a duration before now (15m). The condition is SQL with the
+    columns node, seq, id, timestamp, timestamp_ns and body, and value if the lake has a schema.
+    After an interruption, the same command continues after the last message that was stored.
     """
     if (lake is None) != from_history:
-        raise click.UsageError("messages come from a --lake or --from-history: name one of them")
+        raise click.UsageError("exactly one of --lake and --from-history is required")
     settings = spark_settings(master, spark_log, spark_conf)
 
     from penstock.pipelines.lake import Lake  # noqa: PLC0415
@@ -109,7 +115,7 @@ def command(
             done = replay.run(stop)
     click.echo(f"{topic}: {done.done:,} of {done.messages:,} messages published to {target}")
     if done.done < done.messages:
-        raise PipelineError("interrupted; the same command goes on from there")
+        raise PipelineError("interrupted; run the same command again to continue")
 
 
 def _state_folder() -> Path:
@@ -126,7 +132,7 @@ def _summary(replay: "Replay", topic: str, target: str) -> str:
         size = f"{extent.size_bytes / 1e6:,.1f} MB"
         words += f", {size}, {_time(extent.first_ns)} to {_time(extent.last_ns)}"
     if replay.is_resumed:
-        words += f"; {replay.state.done:,} are published already"
+        words += f"; {replay.state.done:,} already published"
     return words
 
 
@@ -136,8 +142,8 @@ def _time(time_ns: int) -> str:
 
 def _confirm() -> None:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigError("there is nobody to ask whether that is right: say --yes")
+        raise ConfigError("no terminal to confirm on: pass --yes")
     from penstock.pipelines.running import raise_on_signals  # noqa: PLC0415
 
     with raise_on_signals():
-        click.confirm("Publish them?", abort=True, err=True)
+        click.confirm("Publish these messages?", abort=True, err=True)

@@ -1,4 +1,4 @@
-"""`penstock report`: what a lake has, as a page."""
+"""`penstock report`: HTML report on a lake."""
 
 import os
 from datetime import UTC, datetime
@@ -23,23 +23,31 @@ __all__ = ["command"]
         "penstock report --lake lake --topic orders --event-time value.ts --every 1m",
     ],
 )
-@click.option("--lake", required=True, metavar="DIR", help="What penstock archive has written.")
-@click.option("--topic", "topics", multiple=True, type=TOPIC, help="Only these.  [default: all]")
-@click.option("--from", "start", default="", metavar="TIME", help="The first.  [default: earliest]")
-@click.option("--to", "end", default="", metavar="TIME", help="After the last.  [default: latest]")
-@click.option("--every", type=DURATION, help="The steps of the plots.  [default: a hundred or so]")
+@click.option("--lake", required=True, metavar="DIR", help="Lake to report on.")
+@click.option(
+    "--topic",
+    "topics",
+    multiple=True,
+    type=TOPIC,
+    help="Topic to include; may be repeated.  [default: all]",
+)
+@click.option("--from", "start", default="", metavar="TIME", help="Start.  [default: earliest]")
+@click.option("--to", "end", default="", metavar="TIME", help="End, exclusive.  [default: latest]")
+@click.option(
+    "--every", type=DURATION, help="Interval of the plots.  [default: for about 100 points]"
+)
 @click.option(
     "--event-time",
     default="",
     metavar="SQL",
-    help="When it happened, such as value.ts: shows how late it was published.",
+    help="Event time, such as value.ts; adds the delay until publication.",
 )
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
     default="report.html",
     show_default=True,
-    help="The page.",
+    help="File to write.",
 )
 @spark_options
 def command(
@@ -55,10 +63,10 @@ def command(
     spark_log: str,
     spark_conf: tuple[str, ...],
 ) -> None:
-    """Report what a lake has, over time.
+    """Report throughput, sizes and delays of the topics in a lake.
 
-    The report is one HTML page, with plots and tables, that can be sent to anybody; a summary is
-    printed. A TIME is one such as 2026-11-15T08:00:00Z, or how long ago, such as 15m.
+    Writes a self-contained HTML page with plots and tables, and prints a summary. TIME is a point
+    in time (2026-11-15T08:00:00Z) or a duration before now (15m).
     """
     settings = spark_settings(master, spark_log, spark_conf)
 
@@ -88,19 +96,19 @@ def command(
     rows = summary_rows(report)
     for line in format_table(rows, right=frozenset(range(1, len(rows[0])))):
         click.echo(line)
-    click.echo(f"{out} has it all")
+    click.echo(f"wrote {out}")
 
 
 def _whole_seconds(every: float | None) -> int:
     if every is None:
         return 0
     if every < 1 or every != int(every):
-        raise click.BadParameter("steps are whole seconds", param_hint="--every")
+        raise click.BadParameter("must be whole seconds", param_hint="--every")
     return int(every)
 
 
 def _check_writable(out: Path) -> None:
-    """Before the work is done in vain."""
+    """Check before the report is computed. Raises ConfigError."""
     if not os.access(out if out.exists() else out.absolute().parent, os.W_OK):
         raise ConfigError(f"cannot write {out}")
 

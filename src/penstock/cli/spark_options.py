@@ -1,6 +1,6 @@
-"""What the commands that run on Spark have in common on their command lines.
+"""Options that all Spark commands have.
 
-Imports no Spark: `penstock archive --help` has to work, and to work fast, without it.
+Does not import Spark: `penstock archive --help` must be fast and work without it.
 """
 
 from collections.abc import Callable
@@ -24,32 +24,32 @@ _NEEDED = ("pyspark", "pyarrow", "numpy", "pandas")
 
 
 def spark_options(command: F) -> F:
-    """Which Spark, and what to hear of it: `master`, `spark_log` and `spark_conf`."""
+    """Add the options `master`, `spark_log` and `spark_conf`."""
     master = click.option(
         "--master",
         envvar="PENSTOCK_SPARK_MASTER",
         default="local[*]",
         show_default=True,
         metavar="URL",
-        help="Where Spark runs, such as spark://10.0.0.1:7077.",
+        help="Spark master, such as spark://10.0.0.1:7077.",
     )
     log = click.option(
         "--spark-log",
         default="",
         metavar="FILE",
-        help="Write what Spark has to say to FILE; - for stderr.  [default: nowhere]",
+        help="File for Spark's log; - for stderr.  [default: no log]",
     )
     conf = click.option(
         "--spark-conf",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Set one of Spark's own settings; may be repeated.",
+        help="Spark setting; may be repeated.",
     )
     return master(log(conf(command)))
 
 
 def spark_settings(master: str, spark_log: str, spark_conf: tuple[str, ...]) -> "SparkSettings":
-    """Of those options. Raises ConfigError if Spark is not installed."""
+    """Settings from these options. Raises ConfigError if Spark is not installed."""
     require_spark()
     from penstock.pipelines.session import SparkSettings  # noqa: PLC0415
 
@@ -57,7 +57,7 @@ def spark_settings(master: str, spark_log: str, spark_conf: tuple[str, ...]) -> 
 
 
 def brokers_of(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess) -> "Brokers":
-    """The nsqds at these addresses; without any, the one on this machine. Raises ConfigError."""
+    """Brokers at these addresses; by default the nsqd on this machine. Raises ConfigError."""
     require_spark()
     from penstock.pipelines.brokers import Brokers  # noqa: PLC0415
 
@@ -72,10 +72,10 @@ def brokers_of(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAc
 
 
 def require_spark() -> None:
-    """Raises ConfigError if something that Spark needs of Python is not installed."""
+    """Raises ConfigError if a Python package that Spark needs is not installed."""
     for package in _NEEDED:
         if find_spec(package) is None:
-            raise ConfigError(f"there is no {package} here: pip install 'penstock[spark]'")
+            raise ConfigError(f"{package} is not installed: pip install 'penstock[spark]'")
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-# Between two looks whether what is waited for is there.
+# Interval between two attempts with --wait.
 WAIT_SECONDS = 1.0
 
-# Of a row's value, or of a body, in a terminal.
+# Maximum characters shown of a value or a body.
 SHOWN_MAX = 80
 
 
@@ -45,41 +45,61 @@ SHOWN_MAX = 80
 @click.argument("file", required=False, type=click.Path(dir_okay=False))
 @http_addresses
 @http_access
-@click.option("--source", multiple=True, metavar="NAME=TOPIC", help="A topic to read.")
+@click.option(
+    "--source",
+    multiple=True,
+    metavar="NAME=TOPIC",
+    help="Topic to read, and its table name in SQL.",
+)
 @click.option(
     "--schema",
     multiple=True,
     metavar="NAME=COLUMNS",
-    help="The fields of a source's JSON, such as 'orders=id STRING, total DOUBLE'.",
+    help="Schema of a source's JSON bodies, such as 'orders=id STRING, total DOUBLE'.",
 )
 @click.option(
     "--watermark",
     multiple=True,
     metavar="NAME=COLUMN,TIME",
-    help="A source's time of events, and how late they may be: 'orders=ts, 10 minutes'.",
+    help="Event time of a source, and maximum delay, such as 'orders=ts, 10 minutes'.",
 )
 @click.option(
     "--rejects",
     multiple=True,
     metavar="NAME=TOPIC",
-    help="Where messages of a source go that do not fit its schema.",
+    help="Topic for messages of a source that violate its schema.",
 )
-@click.option("--sql", help="The query over the sources.")
-@click.option("--to-topic", type=TOPIC, help="Publish the rows to this topic, as JSON.")
-@click.option("--to-files", metavar="PATH", help="Write the rows to files in this folder.")
-@click.option("--format", metavar="FORMAT", help="parquet, json or csv.  [default: parquet]")
-@click.option("--partition-by", multiple=True, metavar="COLUMN", help="A folder for each value.")
-@click.option("--mode", metavar="MODE", help="append, update or complete.  [default: append]")
-@click.option("--trigger", metavar="TIME", help="Between two batches, such as '10 seconds'.")
-@click.option("--checkpoint", metavar="DIR", help="Where it keeps how far it has come.")
-@click.option("--once", is_flag=True, help="End when all that is there now has been read.")
-@click.option("--wait", is_flag=True, help="Wait for nodes and topics that are not there yet.")
-@click.option("--explain", is_flag=True, help="Show what would be done and how; write nothing.")
+@click.option("--sql", help="Query over the sources.")
+@click.option("--to-topic", type=TOPIC, help="Topic to publish the rows to, as JSON.")
+@click.option("--to-files", metavar="PATH", help="Folder to write the rows to.")
+@click.option(
+    "--format", metavar="FORMAT", help="File format: parquet, json or csv.  [default: parquet]"
+)
+@click.option(
+    "--partition-by",
+    multiple=True,
+    metavar="COLUMN",
+    help="Column to partition files by; may be repeated.",
+)
+@click.option(
+    "--mode", metavar="MODE", help="Output mode: append, update or complete.  [default: append]"
+)
+@click.option(
+    "--trigger", metavar="TIME", help="Interval between two batches, such as '10 seconds'."
+)
+@click.option(
+    "--checkpoint", metavar="DIR", help="Checkpoint directory.  [default: NAME.checkpoint]"
+)
+@click.option("--once", is_flag=True, help="Process the messages that exist now, then exit.")
+@click.option("--wait", is_flag=True, help="Wait for missing nodes and topics.")
+@click.option(
+    "--explain", is_flag=True, help="Show sources, sinks and Spark's plans; write nothing."
+)
 @click.option(
     "--sample",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Show the first N rows that come of what is there; write nothing.",
+    help="Show the first N rows of each query on stored messages; write nothing.",
 )
 @spark_options
 def command(
@@ -98,10 +118,11 @@ def command(
     spark_conf: tuple[str, ...],
     **flags: Any,
 ) -> None:
-    """Run SQL over topics, as long as messages come.
+    """Run streaming SQL from topics to topics or files.
 
-    FILE is TOML: sources with their schemas, queries, and sinks (docs/how_to/pipelines.md). Options
-    can give a single query instead. A restarted query continues where it stopped. Ctrl-C stops it.
+    FILE is TOML with sources, queries and sinks (docs/how_to/pipelines.md). A single query can be given
+    by options instead. The command runs until Ctrl-C, and continues from its checkpoint when it is
+    started again.
     """
     settings = spark_settings(master, spark_log, spark_conf)
 
@@ -148,20 +169,20 @@ def command(
                 click.echo(_violations_line(some), err=True)
 
 
-# What is to be done.
+# The definition.
 
 
 def _definition(
     file: str | None, checkpoint: str | None, flags: Mapping[str, Any]
 ) -> "StreamDefinition":
-    """Of the file, or of the options that stand for one."""
+    """Definition from the file or from the options."""
     from penstock.pipelines.stream_definition import load_definition, parse_definition  # noqa: PLC0415
 
     given = [name.replace("_", "-") for name, value in flags.items() if value]
     if file is not None and given:
-        raise click.UsageError(f"--{given[0]} and a file do not go together: say it in the file")
+        raise click.UsageError(f"--{given[0]} cannot be combined with FILE: add it to the file")
     if file is None and not flags["source"]:
-        raise click.UsageError("a file is wanted, or a --source")
+        raise click.UsageError("provide FILE or --source")
     return (
         load_definition(file, checkpoint)
         if file
@@ -176,7 +197,7 @@ def _definition_from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("schema", "watermark", "rejects"):
         for name, value in _pairs(key, flags):
             if name not in sources:
-                raise click.UsageError(f"--{key} {name}=...: there is no --source {name}=...")
+                raise click.UsageError(f"--{key} {name}=... requires --source {name}=...")
             sources[name][key] = value
     whole: dict[str, Any] = {"sources": sources}
     if flags["sql"]:
@@ -195,12 +216,12 @@ def _pairs(option: str, flags: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for text in flags[option]:
         name, equals, value = text.partition("=")
         if not (name.strip() and equals and value.strip()):
-            raise click.UsageError(f"--{option}: {text!r} is not NAME=...")
+            raise click.UsageError(f"--{option} must be NAME=..., not {text!r}")
         yield name.strip(), value.strip()
 
 
 def _survey(config: "StreamConfig", stop: "Stop", *, wait: bool) -> "Survey":
-    """The logs of all sources; with `wait`, retries until there are some. Raises
+    """Locate the topics of all sources; with `wait`, retry until all exist. Raises
     JobInterruptedError."""
     from penstock.pipelines.stream import survey_sources  # noqa: PLC0415
 
@@ -217,11 +238,11 @@ def _survey(config: "StreamConfig", stop: "Stop", *, wait: bool) -> "Survey":
             stop.wait(WAIT_SECONDS)
         else:
             for each in survey.failures:
-                click.echo(f"penstock: continuing without it until it is back: {each}", err=True)
+                click.echo(f"penstock: continuing without an unreachable nsqd: {each}", err=True)
             return survey
 
 
-# What is shown.
+# Output.
 
 
 def _show(sample: "QuerySample") -> None:

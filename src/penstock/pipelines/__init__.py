@@ -1,4 +1,4 @@
-"""Jobs on Spark: topics archived to a lake of Parquet files, replayed from it, and queried.
+"""Spark jobs: archive topics to a lake of Parquet files, replay them, report on them, query them.
 
-With `pyspark_nsq`, the only part of Penstock that knows Spark.
+Only this package and `pyspark_nsq` import Spark.
 """

@@ -1,7 +1,7 @@
-"""`penstock archive`: topics go to a lake, each message once.
+"""`penstock archive`: write topics to a lake, each message exactly once.
 
-A query for each topic, with its own checkpoint, schema and place: topics come and go without each
-other. Spark plans and reads the batches; how they get into the lake is `commits`.
+Each topic has its own Spark query with a checkpoint, a schema and a folder, so topics can be added
+and removed independently. Spark plans and reads the batches; `lake_writer` commits them.
 """
 
 import json
@@ -41,12 +41,12 @@ __all__ = ["ArchiveConfig", "ArchiveResult", "archive", "check_config"]
 DEFAULT_CHANNEL = "penstock-archive"
 
 TASK_ROWS = 500_000
-"""A task writes a file: large ones, unless there are many cores to do it at once."""
+"""Maximum messages per task. Each task writes one file, so few tasks make large files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveConfig:
-    """What is to be done."""
+    """Options of `penstock archive`."""
 
     topics: tuple[str, ...]
     lake: str
@@ -57,24 +57,26 @@ class ArchiveConfig:
     batch_rows: int = 1_000_000
     schema: str = ""
     compact: bool | None = None
-    """True: all small files at the end; None: where there are many; False: never."""
+    """True: merge all small files at the end; None: where there are many; False: never."""
 
 
 @dataclass(slots=True)
 class ArchiveResult:
-    """What has been done for a topic."""
+    """Result for one topic."""
 
     topic: str
     messages: int = 0
     rejected: int = 0
     files_merged: int = 0
     total: int = 0
-    """Messages of it in the lake by now, rejected ones among them."""
+    """Messages of the topic in the lake, including rejected ones."""
 
 
 def check_config(config: ArchiveConfig) -> Survey:
-    """Before Spark is started: whether there is something to archive, and where to. Changes
-    nothing. Raises LakeError, NotConnectedError or ConfigError."""
+    """Check topics and lake before Spark is started, without side effects.
+
+    Raises LakeError, NotConnectedError or ConfigError.
+    """
     Lake.check_usable(config.lake)
     for topic in config.topics:
         Lake(Path(config.lake)).topic(topic)
@@ -84,9 +86,9 @@ def check_config(config: ArchiveConfig) -> Survey:
 def archive(
     spark: SparkSession, config: ArchiveConfig, survey: Survey, stop: Stop
 ) -> list[ArchiveResult]:
-    """Until it is told to stop or, with `once`, until all that was there is archived.
+    """Run until a stop is requested or, with `once`, until all messages in `survey` are archived.
 
-    Raises PipelineError, LakeError or ConfigError. What has been archived until then stays.
+    Raises PipelineError, LakeError or ConfigError; batches committed before remain in the lake.
     """
     folders = [Lake(Path(config.lake)).topic(topic) for topic in config.topics]
     _check_file_system(spark)
@@ -123,7 +125,7 @@ def _run(
         target = {key: seq for key, seq in ends.items() if key.topic == each.topic}
         meter = QueryMeter(each.topic, target=target if config.once else None, counts=each.counts)
         with translate_spark_errors(), ExitStack() as others:
-            for before in running:  # are stopped if this one cannot be started
+            for before in running:  # stop the earlier queries if this one does not start
                 others.callback(before.query.stop)
             running.append(RunningQuery(start_query(each.start, stop), meter))
             others.pop_all()
@@ -131,7 +133,7 @@ def _run(
 
 
 class _TopicArchive:
-    """One topic's query, and the lake's folder that it fills."""
+    """The query of one topic, and the folder that it writes."""
 
     def __init__(
         self,
@@ -154,9 +156,8 @@ class _TopicArchive:
         self._writing = threading.Lock()
 
     def start(self) -> StreamingQuery:
-        """The query."""
         starting = "earliest"
-        if self._commits.state.next_seqs:  # of use only if there is no checkpoint any more
+        if self._commits.state.next_seqs:  # used only if the checkpoint was deleted
             starting = json.dumps({self.topic: self._commits.state.next_seqs})
         stream = (
             self._spark.readStream.format("nsq")
@@ -181,19 +182,17 @@ class _TopicArchive:
         )
 
     def wait_for_batch(self) -> None:
-        """Waits for a batch that its query has given up, but that has not noticed yet."""
+        """Wait for a batch that is still being written after its query was stopped."""
         with self._writing:
             return
 
     def counts(self) -> dict[str, int]:
-        """What has been committed by this process: messages, and those among them that did not
-        fit."""
+        """Messages committed by this process and, with a schema, how many of them were rejected."""
         done = self.done()
         counts = {"messages": done.messages}
         return counts | {"rejected": done.rejected} if self._schema is not None else counts
 
     def done(self) -> ArchiveResult:
-        """So far."""
         state, before = self._commits.state, self._before
         return ArchiveResult(
             self.topic,
@@ -207,30 +206,33 @@ class _TopicArchive:
         with translate_spark_errors():
             self._files_merged += self._compaction.run(small_files=small_files)
 
-    # A batch.
+    # Batches.
 
     def _write(self, batch: DataFrame, batch_id: int) -> None:
-        """Called by Spark, with a batch that may have been committed already."""
+        """Callback of Spark. The batch may have been committed before."""
         with self._writing:
             self._write_once(batch, batch_id)
 
     def _write_once(self, batch: DataFrame, batch_id: int) -> None:
         commits = self._commits
-        begun, end = self._start_offsets(batch_id), self._offsets(batch_id)
-        self._check_start(begun)
+        start_offsets, end = self._start_offsets(batch_id), self._offsets(batch_id)
+        self._check_start(start_offsets)
         next_seqs = {str(key.node): seq for key, seq in end.items()}
         known = commits.state.next_seqs
         if next_seqs and all(known.get(node, -1) >= seq for node, seq in next_seqs.items()):
-            return  # the whole batch is in the lake
+            return  # the lake has the whole batch
         commits.begin()
-        rows, rejected = self._stage(self._new_rows(batch, begun))
+        rows, rejected = self._stage(self._new_rows(batch, start_offsets))
         commits.commit(next_seqs, messages=rows, rejected=rejected)
         if self._config.compact is not False:
             self._files_merged += self._compaction.run(commits.hours())
 
     def _stage(self, batch: DataFrame) -> tuple[int, int]:
-        """Write the batch to staging. Returns the number of messages, and how many of them were
-        rejected; rejected ones are read twice. Raises LakeError if staged rows are missing."""
+        """Write the batch to staging. Returns the numbers of messages and of rejected messages.
+
+        If there are rejected messages, the batch is read twice. Raises LakeError if staged rows are
+        missing.
+        """
         commits, schema = self._commits, self._schema
         parsed = batch if schema is None else parse_bodies(batch, schema)
         is_invalid = sql.lit(False) if schema is None else violates_schema(schema)
@@ -249,46 +251,46 @@ class _TopicArchive:
         return rows, rejected
 
     def _check_staged(self, folder: Path, expected: int) -> None:
-        """Raises LakeError unless this process sees every row that the tasks have read."""
+        """Raises LakeError unless this process sees all rows that the tasks have written."""
         visible = count_rows(_parquet_files(folder))
         if visible != expected:
             raise LakeError(
                 f"{self.topic}: Spark's executors wrote {expected:,} messages, but {visible:,} of"
                 f" them are in {folder}: the driver and all executors must share the lake's folder;"
-                " nothing of this batch is committed"
+                " the batch is not committed"
             )
 
-    def _new_rows(self, batch: DataFrame, begun: Offsets) -> DataFrame:
-        """Without what is in the lake already, which a checkpoint that is behind brings again."""
+    def _new_rows(self, batch: DataFrame, start_offsets: Offsets) -> DataFrame:
+        """Remove messages that the lake has; an outdated checkpoint delivers them again."""
         for node, seq in self._commits.state.next_seqs.items():
-            if any(str(key.node) == node and start == seq for key, start in begun.items()):
+            if any(str(key.node) == node and start == seq for key, start in start_offsets.items()):
                 continue
             batch = batch.where((sql.col("node") != int(node)) | (sql.col("seq") >= seq))
         return batch
 
-    def _check_start(self, begun: Offsets) -> None:
-        for key, seq in begun.items():
+    def _check_start(self, start_offsets: Offsets) -> None:
+        for key, seq in start_offsets.items():
             have = self._commits.state.next_seqs.get(str(key.node), -1)
             if seq > have:
                 raise LakeError(
-                    f"{self.topic}: the checkpoint is at message {seq} of node {key.node}, the lake"
-                    f" at {have}: was the lake put back to an older state? Without"
-                    f" {self._folder.checkpoint} it goes on where the lake ends"
+                    f"{self.topic}: the checkpoint is at message {seq} of node {key.node}, but the"
+                    f" lake ends at {have}: was the lake restored from a backup? To continue from"
+                    f" the end of the lake, delete {self._folder.checkpoint}"
                 )
 
     def _start_offsets(self, batch_id: int) -> Offsets:
-        """The offsets at which a batch begins; the checkpoint has none for the first batch."""
+        """Start offsets of a batch; the checkpoint has none for the first batch."""
         return self._offsets(batch_id - 1) if batch_id > 0 else {}
 
     def _offsets(self, batch_id: int) -> Offsets:
-        """The offsets at which a batch ends, from Spark's checkpoint. Raises LakeError."""
+        """End offsets of a batch, from Spark's checkpoint. Raises LakeError."""
         path = self._folder.checkpoint / "offsets" / str(batch_id)
         try:
             return from_json(json.loads(path.read_text(encoding="utf-8").splitlines()[2]))
         except (OSError, ValueError, IndexError, ConfigError) as failure:
             raise LakeError(
                 f"{self.topic}: cannot read the offsets of batch {batch_id} in {path} ({failure});"
-                " nothing of this batch is committed"
+                " the batch is not committed"
             ) from None
 
     def _merge(self, files: Sequence[Path], target: Path, count: int) -> None:
@@ -303,7 +305,7 @@ def _check_file_system(spark: SparkSession) -> None:
         default = session.sessionState().newHadoopConf().get("fs.defaultFS") or "file:///"
     if not default.startswith("file:"):
         raise ConfigError(
-            f"a lake is a local folder, but Spark's default file system is {default}: set it by"
+            f"a lake must be a local folder, but Spark's default file system is {default}: pass"
             " --spark-conf spark.hadoop.fs.defaultFS=file:///"
         )
 
@@ -314,7 +316,7 @@ def _table(spark: SparkSession, config: ArchiveConfig, topic: str) -> DataFrame:
 
 
 def _stage(rows: DataFrame, folder: Path) -> None:
-    """In folders by date and hour, in UTC: the time zone of the session."""
+    """Write rows to folders by date and hour, in UTC, the time zone of the session."""
     timed = rows.withColumns(
         {
             "date": sql.date_format("timestamp", "yyyy-MM-dd"),

@@ -1,4 +1,4 @@
-"""The nsqds that a job reads from and publishes to, as the command line names them."""
+"""The nsqds that a job reads from and publishes to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from pyspark_nsq.nodes import Nodes, Survey, Topics
 
 __all__ = ["Brokers"]
 
-# Of those that there are, to somebody who has asked for one that is not.
+# Maximum topics listed in the error for an unknown topic.
 TOPICS_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Brokers:
-    """HTTP addresses of nsqds, of nsqlookupds that know some, or of both."""
+    """HTTP addresses of nsqds or nsqlookupds, and credentials."""
 
     nsqds: tuple[str, ...] = ()
     lookupds: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Brokers:
     tls_key: str = ""
 
     def options(self) -> dict[str, str]:
-        """For Spark's `format("nsq")`."""
+        """Options for Spark's `format("nsq")`."""
         given = {
             "nsqd": ",".join(self.nsqds),
             "lookupd": ",".join(self.lookupds),
@@ -39,29 +39,27 @@ class Brokers:
         return {name: value for name, value in given.items() if value}
 
     def survey(self, topics: Sequence[str]) -> Survey:
-        """What the nodes have of these topics, each of which one must have.
+        """Locate the logs of these topics on all nodes.
 
-        Raises NotConnectedError if no node answers, and ConfigError if there is no such topic.
+        Raises NotConnectedError if no node answers, and ConfigError if a topic does not exist.
         """
         for topic in filter(names.is_ephemeral, topics):
-            raise ConfigError(f"{topic} is ephemeral, and has no history")
+            raise ConfigError(f"{topic} is ephemeral and has no history")
         survey = self.nodes().survey(Topics(tuple(topics)))
         known = {key.topic for key in survey.logs}
         for topic in topics:
             if topic not in known:
                 silent = "".join(f"; {failure}" for failure in survey.failures)
-                raise ConfigError(f"there is no topic {topic}{silent or self._known_topics()}")
+                raise ConfigError(f"topic {topic} does not exist{silent or self._known_topics()}")
         return survey
 
     def _known_topics(self) -> str:
         topics = self.nodes().topics()
         more = ", ..." if len(topics) > TOPICS_SHOWN else ""
-        return (
-            f"; there are {', '.join(topics[:TOPICS_SHOWN])}{more}" if topics else ", nor any other"
-        )
+        return f"; topics: {', '.join(topics[:TOPICS_SHOWN]) or 'none'}{more}"
 
     def check_reachable(self) -> None:
-        """Raises NotConnectedError unless one of the nodes answers."""
+        """Raises NotConnectedError if no node answers."""
         calls, failures = self.calls(), []
         for base in self.nodes().bases():
             try:
@@ -69,14 +67,14 @@ class Brokers:
                 return
             except HttpRequestError as failure:
                 failures.append(str(failure))
-        raise NotConnectedError("; ".join(failures) or "no lookupd knows of an nsqd")
+        raise NotConnectedError("; ".join(failures) or "nsqlookupd knows no nsqd")
 
     def nodes(self) -> Nodes:
-        """Raises ConfigError if an address is none."""
+        """Raises ConfigError if an address is invalid."""
         return Nodes(self._access())
 
     def calls(self) -> HttpCalls:
-        """To ask the nodes for anything else. Raises ConfigError."""
+        """Client for other requests. Raises ConfigError if an address is invalid."""
         return HttpCalls(self._access())
 
     def _access(self) -> Access:

@@ -1,7 +1,7 @@
-"""Publishing chunks of messages to one nsqd, each once. Knows no Spark.
+"""Publishing chunks of messages to one nsqd, each exactly once. No Spark here.
 
-A chunk is one MPUB, which nsqd stores whole, one message after the other, or not at all. When there
-is no answer, nobody knows which: then nsqd's log is looked at, from where it ended before.
+A chunk is one MPUB, which nsqd stores completely and contiguously, or not at all. If the response
+is lost, the publisher searches nsqd's log for the chunk, starting at its end before the request.
 """
 
 import time
@@ -30,17 +30,17 @@ T = TypeVar("T")
 
 
 class PendingChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages that may have been published, or not."""
+    """A chunk that may or may not have been stored."""
 
     node_id: int
-    """Of the nsqd that they were sent to."""
+    """Node that the chunk was sent to."""
     from_seq: int
-    """If it has them, then from this number on."""
+    """If the node stored the chunk, it is at or after this sequence number."""
     count: int
 
 
 class ChunkPublisher:
-    """Publishes to a topic, at one node, so that the order is kept."""
+    """Publishes to a topic at one node, which preserves the order."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ChunkPublisher:
         self._bases: dict[int, str] = {}
 
     def choose_node(self) -> None:
-        """The first that answers; the topic is made there if need be. Raises NotConnectedError."""
+        """Choose the first node that answers; create the topic there. Raises NotConnectedError."""
         failures: list[str] = []
         for base in self._nodes.bases():
             try:
@@ -70,18 +70,21 @@ class ChunkPublisher:
             except HttpRequestError as failure:
                 failures.append(str(failure))
         raise NotConnectedError(
-            f"no nsqd can be used: {'; '.join(failures) or 'no lookupd knows of one'}"
+            f"no nsqd available: {'; '.join(failures) or 'nsqlookupd knows none'}"
         )
 
     def prepare(self, count: int) -> PendingChunk:
-        """What is to be known before so many messages are published. Raises Error when the node has
-        been waited for."""
+        """Describe a chunk of `count` messages before it is published. Raises Error if the node is
+        unreachable for too long."""
         log = self._retry(lambda: self._log_at(self._locate(self._node_id)))
         return PendingChunk(node_id=self._node_id, from_seq=log.next_seq, count=count)
 
     def publish(self, chunk: PendingChunk, bodies: Sequence[bytes]) -> None:
-        """Once, whatever happens to nsqd meanwhile. Raises Error when it has been waited for, or if
-        it does not take them: then too they are stored whole or not at all, see `is_stored`."""
+        """Publish a chunk exactly once, also if nsqd restarts meanwhile.
+
+        Raises Error if nsqd rejects it or is unreachable for too long. Even then the chunk is
+        stored completely or not at all; `is_stored` tells which.
+        """
         content = _multi_body(bodies)
         is_unclear = False
 
@@ -99,14 +102,13 @@ class ChunkPublisher:
         self._retry(publish_or_find)
 
     def is_stored(self, chunk: PendingChunk, bodies: Sequence[bytes]) -> bool:
-        """Whether the node has them, one after the other. Raises Error when it has been waited
-        for."""
+        """Whether the node has stored the chunk. Raises Error if it is unreachable for too long."""
         return self._retry(lambda: self._is_stored(chunk, list(bodies)))
 
-    # Within.
+    # Internals.
 
     def _ensure_topic(self, base: str) -> None:
-        """Asked for only where it is not there: it takes a token of another scope."""
+        """Create the topic if it is missing; the request requires a token of another scope."""
         if self._nodes.history(base, self._topic).log() is None:
             answer = self._calls.post(base, "/topic/create", topic=self._topic)
             if answer.status != 200:
@@ -127,7 +129,7 @@ class ChunkPublisher:
             return contains_run(bodies, stored)
 
     def _retry(self, ask: Callable[[], T]) -> T:
-        """Asks until there is an answer, or for so long."""
+        """Retry until the node answers, or until the timeout."""
         deadline = time.monotonic() + self._patience_seconds
         while True:
             try:
@@ -137,22 +139,22 @@ class ChunkPublisher:
                 is_final = status is not None and status < 500
                 if is_final or time.monotonic() > deadline or self._stop.wait(RETRY_SECONDS):
                     raise
-            self._bases.clear()  # it may come back elsewhere
+            self._bases.clear()  # the node may return at another address
 
     def _locate(self, node_id: int) -> str:
-        """Where a node is now. Raises HttpRequestError or NotConnectedError."""
+        """Find the base URL of a node. Raises HttpRequestError or NotConnectedError."""
         if node_id not in self._bases:
             found = self._nodes.survey(Topics((self._topic,))).logs
             key = TopicNode(self._topic, node_id)
             if key not in found:
-                raise NotConnectedError(f"node {node_id}, which has {self._topic}, is not found")
+                raise NotConnectedError(f"node {node_id} of topic {self._topic} not found")
             self._bases[node_id] = found[key].base
         return self._bases[node_id]
 
     def _log_at(self, base: str) -> TopicLogResponse:
         log = self._nodes.history(base, self._topic).log()
         if log is None:
-            raise HttpRequestError(base, f"topic {self._topic} is not there any more", status=404)
+            raise HttpRequestError(base, f"topic {self._topic} was deleted", status=404)
         return log
 
 
@@ -184,7 +186,7 @@ def _overlaps(wanted: Sequence[bytes]) -> list[int]:
 
 
 def _multi_body(bodies: Sequence[bytes]) -> bytes:
-    """As MPUB has it: how many, and each after its size."""
+    """Body of an MPUB: the number of messages, then each with its size."""
     parts = [_SIZE.pack(len(bodies))]
     for body in bodies:
         parts += (_SIZE.pack(len(body)), body)

@@ -51,7 +51,7 @@ STATE_NAME = "_topics"
 REJECTED_NAME = "_rejected"
 REPLAYS_NAME = "_replays"
 
-# How Hive, and so Spark, writes that there is no value.
+# Null value in the names of partition folders of Hive and Spark.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 # A single slash, because Path collapses double ones.
@@ -59,33 +59,33 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 class Lake:
-    """A folder that has been found to be a lake, or has been made one."""
+    """A lake at a local path. Use `open` or `create`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def open(cls, folder: str | Path) -> "Lake":
-        """Raises LakeError if it is none."""
+        """Raises LakeError if the folder is not a lake."""
         path = _local_path(folder)
         if not path.is_dir():
-            raise LakeError(f"{folder} is no lake: there is no such folder")
+            raise LakeError(f"{folder} is not a Penstock lake (no such folder)")
         _check_marker(path)
         return cls(path)
 
     @classmethod
     def check_usable(cls, folder: str | Path) -> None:
-        """Raises LakeError unless it is a lake, or can be made one. Changes nothing."""
+        """Raises LakeError unless the folder is a lake, empty or missing. No side effects."""
         path = _local_path(folder)
         if path.is_dir() and any(path.iterdir()):
             _check_marker(path)
         elif path.exists() and not path.is_dir():
-            raise LakeError(f"{folder} is no folder")
+            raise LakeError(f"{folder} is not a folder")
 
     @classmethod
     def create(cls, folder: str | Path) -> "Lake":
-        """Makes a folder that is empty, or not there yet, a lake; one that is a lake stays as it
-        is. Raises LakeError."""
+        """Create a lake in an empty or missing folder, or open an existing lake. Raises
+        LakeError."""
         cls.check_usable(folder)
         path = Path(folder)
         try:
@@ -93,36 +93,36 @@ class Lake:
             if not (path / MARKER_NAME).exists():
                 write_json(path / MARKER_NAME, {"penstock_lake": VERSION})
         except OSError as failure:
-            raise LakeError(f"cannot make a lake of {folder} - {failure.strerror}") from None
+            raise LakeError(f"cannot create a lake in {folder} - {failure.strerror}") from None
         return cls(path)
 
     def topics(self) -> list[str]:
-        """Those that it has messages of."""
+        """Names of the topics in the lake."""
         found = (maybe_topic_name(each.name) for each in self.path.iterdir() if each.is_dir())
         return sorted(topic for topic in found if topic is not None)
 
     def topic(self, topic: str) -> "TopicFolder":
-        """Where everything of a topic is. Raises LakeError if a lake can have no such topic."""
+        """Folders of a topic. Raises LakeError if a lake cannot store a topic of this name."""
         if topic == _NO_VALUE:
-            raise LakeError(f"{topic} means no topic at all in a lake")
+            raise LakeError(f"{topic} is reserved in a lake: it means null")
         return TopicFolder(self.path, topic)
 
     def existing_topic(self, topic: str) -> "TopicFolder":
-        """The same, of one that there is. Raises LakeError."""
+        """Folders of a topic that the lake contains. Raises LakeError if it does not."""
         folder = self.topic(topic)
         if not folder.messages.is_dir():
-            known = ", ".join(self.topics()) or "no topic at all"
-            raise LakeError(f"there is no topic {topic} in {self.path}, which has {known}")
+            known = ", ".join(self.topics()) or "none"
+            raise LakeError(f"topic {topic} is not in {self.path}; topics: {known}")
         return folder
 
     @property
     def replays(self) -> Path:
-        """The folder for the state of replays."""
+        """Folder for the state of replays."""
         return self.path / REPLAYS_NAME
 
 
 class TopicFolder:
-    """The folders and files of one topic."""
+    """Folders and files of one topic."""
 
     def __init__(self, lake: Path, topic: str) -> None:
         folder = topic_folder_name(topic)
@@ -137,19 +137,19 @@ class TopicFolder:
         self.schema = self.state / "schema.json"
 
     def files(self) -> list[Path]:
-        """The Parquet files of its messages, in order of date and hour."""
+        """Parquet files of the messages, by date and hour."""
         return sorted(self.messages.glob("date=*/hour=*/[!._]*.parquet"))
 
     def rejected_files(self) -> list[Path]:
-        """Those of what does not fit the schema."""
+        """Parquet files of the rejected messages."""
         return sorted(self.rejected.glob("date=*/hour=*/[!._]*.parquet"))
 
     def hours(self) -> list[Path]:
-        """The folders with messages, the oldest first."""
+        """Folders with messages, oldest first."""
         return sorted(self.messages.glob("date=*/hour=*"))
 
     def body_schema(self) -> dict[str, Any] | None:
-        """The schema of its bodies, as Spark writes one in JSON. Raises LakeError."""
+        """Schema of the bodies, in Spark's JSON form. Raises LakeError."""
         schema: dict[str, Any] | None = maybe_read_json(self.schema)
         return schema
 
@@ -159,20 +159,24 @@ class TopicFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For the one process that writes. Raises LakeError if there is another."""
+        """Lock the topic for writing. Raises LakeError if another process has the lock."""
         self.state.mkdir(parents=True, exist_ok=True)
         with (self.state / "lock").open("wb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise LakeError(f"another process archives {self.name} to {self.lake}") from None
+                raise LakeError(
+                    f"another process is archiving {self.name} to {self.lake}"
+                ) from None
             yield
 
 
 def _local_path(folder: str | Path) -> Path:
     """Raises LakeError for a URL, which would otherwise become a folder with the scheme's name."""
     if _URL.match(str(folder)):
-        raise LakeError(f"{folder} is a URL, and a lake is a folder: mount it and pass its path")
+        raise LakeError(
+            f"a lake must be a local folder, not the URL {folder}: mount it and pass its path"
+        )
     return Path(folder)
 
 
@@ -182,7 +186,7 @@ def topic_folder_name(topic: str) -> str:
 
 
 def maybe_topic_name(folder: str) -> str | None:
-    """The topic whose folder has this name, if it is one's."""
+    """The topic of a folder; None if the name is not that of a topic's folder."""
     topic = unquote(folder.removeprefix("topic="))
     is_its_folder = names.is_valid(topic) and topic_folder_name(topic) == folder
     return topic if is_its_folder else None
@@ -192,18 +196,16 @@ def _check_marker(path: Path) -> None:
     marker = maybe_read_json(path / MARKER_NAME)
     version = marker.get("penstock_lake") if isinstance(marker, dict) else None
     if not isinstance(version, int):
-        raise LakeError(
-            f"{path} is no lake: there is no {MARKER_NAME}, which penstock archive makes"
-        )
+        raise LakeError(f"{path} is not a Penstock lake (no {MARKER_NAME})")
     if version > VERSION:
-        raise LakeError(f"{path} is a lake of version {version}, made by a newer Penstock")
+        raise LakeError(f"{path} is a lake of version {version}: upgrade Penstock to read it")
 
 
 # Durable files.
 
 
 def write_json(path: Path, content: Any) -> None:
-    """JSON, in a file that is the old one or the new one, whatever happens. Raises OSError."""
+    """Replace a file atomically and durably by JSON. Raises OSError."""
     new = path.with_name(f"{path.name}.new")
     new.write_text(json.dumps(content, indent=1))
     fsync(new)
@@ -212,7 +214,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def fsync(path: Path) -> None:
-    """What was written to a file; what was made, renamed or removed in a folder."""
+    """Call fsync on a file, or on a folder after files in it were created, renamed or removed."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -221,7 +223,7 @@ def fsync(path: Path) -> None:
 
 
 def maybe_read_json(path: Path) -> Any:
-    """None if there is no such file. Raises LakeError if it cannot be read."""
+    """Read a JSON file; None if it does not exist. Raises LakeError if it is unreadable."""
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:
@@ -231,6 +233,6 @@ def maybe_read_json(path: Path) -> Any:
 
 
 def remove_folder(folder: Path) -> None:
-    """With all that is in it, if it is there."""
+    """Remove a folder and its contents, if it exists."""
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)

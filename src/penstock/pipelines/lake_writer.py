@@ -29,20 +29,20 @@ __all__ = ["CommitState", "Commits", "Compaction", "MergeFiles", "count_rows"]
 
 
 class CommitState(msgspec.Struct, frozen=True, kw_only=True):
-    """What `committed.json` says. Paths are relative to the lake."""
+    """Contents of `committed.json`. Paths are relative to the lake."""
 
     next_seqs: dict[str, int] = {}
-    """By node id."""
+    """Next sequence number, by node id."""
     messages: int = 0
     rejected: int = 0
     moves: list[tuple[str, str]] = []
 
 
 class Commits:
-    """Of one topic."""
+    """Commits batches of one topic."""
 
     def __init__(self, topic: TopicFolder) -> None:
-        """Ends what a process before this one has not ended. Raises LakeError."""
+        """Completes a commit that a previous process started. Raises LakeError."""
         self._topic = topic
         self.state = self.load_state(topic)
         self._move()
@@ -50,7 +50,7 @@ class Commits:
 
     @staticmethod
     def load_state(topic: TopicFolder) -> CommitState:
-        """For those who only read. Raises LakeError."""
+        """Read the state without recovery. Raises LakeError."""
         path = topic.committed
         try:
             return msgspec.json.decode(path.read_bytes(), type=CommitState)
@@ -61,22 +61,25 @@ class Commits:
 
     @property
     def staged_messages(self) -> Path:
-        """Where a batch's messages are written to, in folders by date and hour."""
+        """Folder to write a batch's messages to, in folders by date and hour."""
         return self._batch / "messages"
 
     @property
     def staged_rejected(self) -> Path:
-        """Where those that do not fit the schema are."""
+        """Folder to write rejected messages to."""
         return self._batch / "rejected"
 
     def begin(self) -> None:
-        """A new batch; whatever was staged and not committed is forgotten."""
+        """Start a batch; discard staged files that were not committed."""
         remove_folder(self._batch)
         self._batch.mkdir(parents=True)
 
     def commit(self, next_seqs: dict[str, int], *, messages: int, rejected: int) -> None:
-        """Add the staged files to the lake, which then has all messages below `next_seqs`. A node's
-        number never decreases, even if the node joins again without a checkpoint."""
+        """Add the staged files to the lake, which then has all messages below `next_seqs`.
+
+        The sequence number of a node never decreases, even if the node joins again without a
+        checkpoint.
+        """
         staged = [
             *_files(self.staged_messages, self._topic.messages),
             *_files(self.staged_rejected, self._topic.rejected),
@@ -96,13 +99,13 @@ class Commits:
         remove_folder(self._batch)
 
     def hours(self) -> list[Path]:
-        """The folders that the last batch has added messages to."""
+        """Folders to which the last batch added messages."""
         folders = {(self._topic.lake / target).parent for _, target in self.state.moves}
         return sorted(each for each in folders if each.is_relative_to(self._topic.messages))
 
     def _move(self) -> None:
-        """A file that is not in staging any more has been moved before, and since then maybe merged
-        with others."""
+        """Move staged files to the lake. Files that are not in staging were moved before, and may
+        have been compacted since."""
         lake, folders = self._topic.lake, set()
         for source, target in self.state.moves:
             if (lake / source).exists():
@@ -119,17 +122,17 @@ class Commits:
 
 
 def _maximum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    """The larger number of each node."""
+    """The larger sequence number of each node."""
     return {node: max(one.get(node, 0), other.get(node, 0)) for node in one | other}
 
 
 def _files(staged: Path, target: Path) -> list[tuple[Path, Path]]:
-    """Each staged file, and where it belongs."""
+    """Staged files with their targets."""
     return [(file, target / file.relative_to(staged)) for file in sorted(staged.rglob("*.parquet"))]
 
 
 def _sync(files: Iterable[Path]) -> None:
-    """Files, and the folders that lead to them, stay after a power loss."""
+    """Call fsync on the files and their parent folders."""
     folders = set()
     for file in files:
         fsync(file)
@@ -142,33 +145,36 @@ def _sync(files: Iterable[Path]) -> None:
 
 
 FILE_BYTES = 128 << 20
-"""What a merged file should have."""
+"""Target size of a merged file."""
 
 SMALL_FILES = 8
-"""So many in one hour are worth the work."""
+"""Minimum number of small files in an hour for a compaction."""
 
 _AT_FDCWD = -100 if sys.platform == "linux" else -2
 _EXCHANGE = 2
 
 MergeFiles = Callable[[Sequence[Path], Path, int], None]
-"""Writes the rows of some files into a new folder, as so many files."""
+"""Function that writes the rows of files to a new folder, as the given number of files."""
 
 
 class Compaction:
-    """Of one topic's folders."""
+    """Compacts the folders of one topic."""
 
     def __init__(self, topic: TopicFolder, merge: MergeFiles) -> None:
-        """Ends what a process before this one has not ended."""
+        """Completes a compaction that a previous process started."""
         self._topic = topic
         self._merge = merge
         self._folder = topic.staging / "compaction"
         self._recover()
 
     def run(self, hours: Iterable[Path] | None = None, *, small_files: int = SMALL_FILES) -> int:
-        """Each of these hours, or of all, that has so many small files; how many files there are
-        less. Raises LakeError if what was merged is not what there was."""
-        looked_at = self._topic.hours() if hours is None else hours
-        return sum(self._compact(hour, small_files) for hour in looked_at)
+        """Compact the given hours, or all, that have at least `small_files` small files.
+
+        Returns by how many the number of files decreased. Raises LakeError if the merged files do
+        not have all messages.
+        """
+        candidates = self._topic.hours() if hours is None else hours
+        return sum(self._compact(hour, small_files) for hour in candidates)
 
     def _compact(self, hour: Path, small_files: int) -> int:
         files = sorted(hour.glob("[!._]*.parquet"))
@@ -216,18 +222,18 @@ class Compaction:
 
 
 def count_rows(files: Sequence[Path]) -> int:
-    """By what the files say themselves."""
+    """Number of rows, from the metadata of the files."""
     return sum(pq.read_metadata(file).num_rows for file in files)
 
 
 def _check(before: Sequence[Path], merged: Path) -> None:
     expected, actual = count_rows(before), count_rows(sorted(merged.glob("*.parquet")))
     if expected != actual:
-        raise LakeError(f"{expected} messages became {actual} when files were merged: left alone")
+        raise LakeError(f"merging {expected} messages gave {actual}: keeping the original files")
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Two folders change places, at once; whether the system can do that."""
+    """Exchange two folders atomically. Returns False if the system does not support it."""
     libc = ctypes.CDLL(None, use_errno=True)
     paths = os.fsencode(one), os.fsencode(other)
     if hasattr(libc, "renameat2"):

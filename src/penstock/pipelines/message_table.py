@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 PART_BYTES = 32 << 20
-"""About so much is sorted, and held by the driver, at a time."""
+"""Approximate amount that is sorted, and held by the driver, at a time."""
 
 ROW_OVERHEAD_BYTES = 50
 
@@ -43,7 +43,7 @@ _ORDER = ("timestamp_ns", "node", "seq")
 
 
 class MessageKey(NamedTuple):
-    """What messages are sorted by."""
+    """Sort key of messages."""
 
     timestamp_ns: int
     node: int
@@ -52,7 +52,7 @@ class MessageKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much there is."""
+    """Number, size and time range of messages."""
 
     messages: int
     size_bytes: int
@@ -62,7 +62,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class MessageTable:
-    """A table, and the number for each node from which on it is not looked at."""
+    """A table of messages, and the end of each node: the first sequence number to ignore."""
 
     table: DataFrame
     ends: dict[str, int]
@@ -75,8 +75,8 @@ class MessageTable:
         to_ns: int | None,
         where: str,
     ) -> "MessageTable":
-        """The messages of a time, up to those numbers, for which the condition is true. Raises
-        what Spark raises if it is none."""
+        """The messages in a time range, below `ends`, that meet the SQL condition `where`. Raises
+        Spark's exception if the condition is invalid."""
         table = self.table.where(_before(ends))
         if from_ns is not None:
             table = table.where(sql.col("timestamp_ns") >= from_ns)
@@ -87,17 +87,17 @@ class MessageTable:
         return MessageTable(table.where(where) if where else table, ends)
 
     def after(self, key: MessageKey | None) -> "MessageTable":
-        """What comes after a key."""
+        """The messages after a key."""
         if key is None:
             return self
         time, node, seq = (sql.col(name) for name in _ORDER)
         is_later_node = (node > key.node) | ((node == key.node) & (seq > key.seq))
         is_later = (time > key.timestamp_ns) | ((time == key.timestamp_ns) & is_later_node)
-        # The first condition says nothing new, but something that files can be skipped by.
+        # The first condition is redundant, but lets Spark skip files.
         return MessageTable(self.table.where(time >= key.timestamp_ns).where(is_later), self.ends)
 
     def measure(self) -> Extent:
-        """Counts it."""
+        """Count the messages."""
         row = self.table.select(
             sql.count(sql.lit(1)),
             sql.coalesce(sql.sum(sql.length("body")), sql.lit(0)),
@@ -108,29 +108,29 @@ class MessageTable:
         return Extent(*row)
 
     def sorted_batches(self, extent: Extent) -> Iterator[pa.RecordBatch]:
-        """All of it: `timestamp_ns`, `node`, `seq` and `body`. Sorted in parts, none of which is
-        much to hold."""
+        """All messages, sorted: `timestamp_ns`, `node`, `seq` and `body`. Spark sorts them in parts
+        that fit into memory."""
         size_bytes = extent.size_bytes + extent.messages * ROW_OVERHEAD_BYTES
         parts = size_bytes // PART_BYTES + 1
         rows = self.table.select(*_ORDER, "body")
-        # To part it by ranges, Spark would have to look at it twice.
+        # Partitioning by range makes Spark read the table twice; a single part avoids it.
         rows = rows.coalesce(1) if parts == 1 else rows.repartitionByRange(parts, *_ORDER)
         sorted_rows = rows.sortWithinPartitions(*_ORDER)
-        # Arrow batches travel as one value each: a row at a time would take ten times as long.
+        # Speed: fetching each Arrow batch as one value is ten times as fast as fetching rows.
         packed = sorted_rows.mapInArrow(_pack_batches, "batch binary")
         for row in packed.toLocalIterator(prefetchPartitions=True):
             yield from pa.ipc.open_stream(bytes(row.batch))
 
 
 def lake_messages(spark: SparkSession, lake: Lake, topic: str) -> MessageTable:
-    """All that is archived of a topic by now. Raises LakeError if there is no such topic."""
+    """The archived messages of a topic. Raises LakeError if the lake does not have the topic."""
     return MessageTable(
         topic_table(spark, lake, topic), Commits.load_state(lake.topic(topic)).next_seqs
     )
 
 
 def history_messages(spark: SparkSession, brokers: Brokers, topic: str) -> MessageTable:
-    """All that the nodes have of it by now. Raises ConfigError or NotConnectedError."""
+    """The messages of a topic on the nodes. Raises ConfigError or NotConnectedError."""
     survey = brokers.survey([topic])
     reader = spark.read.format("nsq").options(**brokers.options()).option("topic", topic)
     return MessageTable(
@@ -139,35 +139,34 @@ def history_messages(spark: SparkSession, brokers: Brokers, topic: str) -> Messa
 
 
 def parse_time_ns(place: str) -> int | None:
-    """Of an absolute place: None for earliest and latest. Raises ConfigError if it is the number of
-    a message, which means something at one node only."""
+    """Parse a time in nanoseconds or ISO 8601; None for earliest and latest. Raises ConfigError,
+    also for a sequence number, because that is valid at one node only."""
     if place in ("", "earliest", "latest"):
         return None
     if place.isdecimal():
         if int(place) < _TIME_NS_MIN:
             raise ConfigError(
-                "a replay is of a time: a sequence number means something else at"
-                " each node; try --where 'seq >= ...'"
+                "a time is required, not a sequence number, which differs between nodes:"
+                " use --where 'seq >= ...'"
             )
         return int(place)
     try:
         moment = datetime.fromisoformat(place.upper())
     except ValueError:
-        raise ConfigError(f"{place!r} is no time") from None
+        raise ConfigError(f"invalid time {place!r}") from None
     if moment.tzinfo is None:
-        raise ConfigError(f"{place!r} is no time: is it in UTC? Then it ends with Z")
+        raise ConfigError(f"time {place!r} has no time zone: append Z for UTC")
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
 
 
 def parse_time_range(start: str, end: str) -> tuple[int | None, int | None]:
-    """From when to when, in nanoseconds; None for as far as there is something. Raises
-    ConfigError."""
+    """Parse a time range; None where it is unlimited. Raises ConfigError."""
     from_ns, to_ns = (
         parse_time_ns(absolute_position(place)) if place else None for place in (start, end)
     )
     if from_ns is not None and to_ns is not None and from_ns >= to_ns:
-        raise ConfigError("the time ends before it begins")
+        raise ConfigError("the end of the time range is not after its start")
     return from_ns, to_ns
 
 
@@ -179,7 +178,7 @@ def _before(ends: dict[str, int]) -> Column:
 
 
 def _prune_days(table: DataFrame, from_ns: int | None, to_ns: int | None) -> DataFrame:
-    """Without the folders of other days."""
+    """Skip the folders of other days."""
     if from_ns is not None:
         table = table.where(sql.col("date") >= sql.lit(_date(from_ns)))
     if to_ns is not None:
@@ -192,7 +191,7 @@ def _date(time_ns: int) -> datetime:
 
 
 def _pack_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """On an executor."""
+    """Serialise batches. Runs on the executors."""
     for batch in batches:
         out = pa.BufferOutputStream()
         with pa.ipc.new_stream(out, batch.schema) as stream:

@@ -54,21 +54,21 @@ OVERDUE_FACTOR = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMetrics:
-    """Of one query, now."""
+    """Current metrics of one query."""
 
     name: str
     batches: int = 0
     rows: int = 0
-    """Read since it was started."""
+    """Rows read since the start."""
     rows_per_second: float | None = None
     batch_seconds: float | None = None
-    """How long the last batch took."""
+    """Duration of the last batch."""
     lag: Mapping[str, int] = field(default_factory=dict)
     """Messages not read yet, by node; by topic and node if there are several topics."""
     left: int | None = None
-    """Messages until the end, if there is one."""
+    """Remaining messages, if the query has an end."""
     notes: Mapping[str, int] = field(default_factory=dict)
-    """What else the job counts, such as `rejected`."""
+    """Other counters of the job, such as `rejected`."""
 
     @property
     def behind(self) -> int:
@@ -76,14 +76,14 @@ class QueryMetrics:
 
     @property
     def seconds_left(self) -> float | None:
-        """If that can be told."""
+        """Estimated time to the end; None if unknown."""
         if self.left is None or not self.rows_per_second:
             return None
         return self.left / self.rows_per_second
 
     @property
     def fraction(self) -> float | None:
-        """How much of all there is to do is done."""
+        """Completed fraction; None if the query has no end."""
         if self.left is None:
             return None
         total = self.rows + self.left
@@ -112,7 +112,7 @@ class RateMeter:
 
 
 class QueryMeter:
-    """Is shown what Spark reports, again and again, and counts each report once."""
+    """Computes the metrics of a query from Spark's progress reports, counting each report once."""
 
     def __init__(
         self,
@@ -121,8 +121,8 @@ class QueryMeter:
         target: Mapping[Any, int] | None = None,
         counts: Callable[[], Mapping[str, int]] | None = None,
     ) -> None:
-        """`target` is where the query will end: offsets by topic and node. `counts` are a job's
-        own: its `messages`, where Spark would count those twice that are read twice, and more."""
+        """`target`: the offsets at which the query ends. `counts` returns the job's counters; its
+        `messages` replaces Spark's row count, which includes rows that are read twice."""
         self.name = name
         self._target = target
         self._counts = counts
@@ -135,7 +135,7 @@ class QueryMeter:
         self._meter = RateMeter()
 
     def observe(self, reports: Iterable[Mapping[str, Any]]) -> None:
-        """Reports of one query, oldest first; those that were seen before are passed over."""
+        """Add reports of one query, oldest first. Reports seen before are skipped."""
         for report in reports:
             at = str(report["timestamp"]), int(report["batchId"])
             if at > self._seen:
@@ -143,7 +143,7 @@ class QueryMeter:
                 self._add(report)
 
     def metrics(self, now_seconds: float) -> QueryMetrics:
-        """As of now, by a clock that only goes forward."""
+        """Current metrics. `now_seconds` is from a monotonic clock."""
         notes = dict(self._counts()) if self._counts is not None else {}
         rows = notes.pop("messages", self._rows)
         return QueryMetrics(
@@ -212,7 +212,7 @@ class ObservedCounts:
 
 
 def offsets_of(text: str | JsonOffsets | None) -> Offsets:
-    """Of what Spark reports, which may be nothing; not every source's offsets are ours."""
+    """Parse offsets from a report; empty if missing or from a source of another kind."""
     try:
         nested = json.loads(text) if isinstance(text, str) else text
     except ValueError:
@@ -225,7 +225,7 @@ def offsets_of(text: str | JsonOffsets | None) -> Offsets:
 # Display.
 
 
-# Between two lines in a pipe.
+# Minimum interval between two lines if stderr is not a terminal.
 LINE_SECONDS = 5.0
 
 BAR_WIDTH = 20
@@ -245,7 +245,7 @@ def progress_display(title: str) -> Iterator[ShowMetrics]:
 
 
 class _LineDisplay:
-    """Calm: one line a query, and only when there is something new to say."""
+    """Prints a line for each query every LINE_SECONDS, if it has changed."""
 
     def __init__(self) -> None:
         self._next_at = time.monotonic() + LINE_SECONDS
@@ -279,7 +279,7 @@ def format_line(metrics: QueryMetrics) -> str:
 
 
 def metrics_table(title: str, metrics: Sequence[QueryMetrics]) -> Table:
-    """For a terminal."""
+    """Table for a terminal."""
     names = list(dict.fromkeys(name for each in metrics for name in each.notes))
     has_end = any(each.left is not None for each in metrics)
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -308,7 +308,7 @@ def metrics_table(title: str, metrics: Sequence[QueryMetrics]) -> Table:
 
 
 def format_duration(seconds: float | None) -> str:
-    """`8 s`, `2 min 05 s`, `3 h 20 min`; `-` if it is not known."""
+    """`8 s`, `2 min 05 s`, `3 h 20 min`; `-` if unknown."""
     if seconds is None:
         return "-"
     minutes, rest = divmod(round(seconds), 60)

@@ -44,40 +44,43 @@ __all__ = [
 
 CHUNK_MESSAGES = 1000
 CHUNK_BYTES = 1 << 20
-"""Well below what an nsqd takes at once."""
+"""Well below nsqd's maximum body size."""
 
 CHUNKS_PER_SECOND = 10
-"""With a rate, so that it is even and not in bursts."""
+"""With a rate limit, to avoid bursts."""
 
 
 class ReplayState(msgspec.Struct, frozen=True, kw_only=True):
-    """`ends` are the numbers, by node, from which on nothing is replayed: what is archived while
-    a replay is under way, or before it is resumed, is not part of it."""
+    """Contents of the state file.
+
+    `ends` has the end of each node, so that messages archived after the start of the replay are not
+    part of it.
+    """
 
     ends: dict[str, int]
     from_ns: int | None = None
     to_ns: int | None = None
     messages: int = 0
-    """All there is to do."""
+    """Total number of messages to replay."""
     size_bytes: int = 0
     done: int = 0
     key: MessageKey | None = None
-    """Of the last message that is confirmed."""
+    """Key of the last confirmed message."""
     sending: PendingChunk | None = None
 
 
 class ReplayStateFile:
-    """The state of the one replay that is asked for by these words."""
+    """State file of the replay with these arguments."""
 
-    def __init__(self, folder: Path, words: dict[str, str]) -> None:
-        """Replays that are asked for in the same words are the same."""
-        digest = hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
+    def __init__(self, folder: Path, arguments: dict[str, str]) -> None:
+        """Equal arguments mean the same replay."""
+        digest = hashlib.sha256(json.dumps(arguments, sort_keys=True).encode()).hexdigest()
         self.path = folder / f"{digest[:16]}.json"
-        self._words = words
+        self._arguments = arguments
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Raises LakeError if the same replay runs already, or if there is no place for it."""
+        """Raises LakeError if the same replay is running, or if the folder is not writable."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = self.path.with_suffix(".lock").open("wb")
@@ -87,22 +90,20 @@ class ReplayStateFile:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise LakeError("this replay is running already") from None
+                raise LakeError("this replay is already running") from None
             yield
             if not self.path.exists():
                 self.path.with_suffix(".lock").unlink(missing_ok=True)
 
     def load(self) -> ReplayState | None:
-        """None if there is nothing to resume. Raises ConfigError."""
+        """Read the state; None if there is nothing to resume. Raises ConfigError."""
         try:
             stored = msgspec.json.decode(self.path.read_bytes(), type=dict[str, msgspec.Raw])
             return msgspec.json.decode(stored["state"], type=ReplayState)
         except FileNotFoundError:
             return None
         except (OSError, KeyError, msgspec.DecodeError) as failure:
-            raise ConfigError(
-                f"cannot read {self.path}: {failure}; --restart does without"
-            ) from None
+            raise ConfigError(f"cannot read {self.path}: {failure}; --restart ignores it") from None
 
     def save(self, state: ReplayState) -> None:
         """Write this state durably in place of the old one. Raises LakeError.
@@ -111,12 +112,12 @@ class ReplayStateFile:
         be published again.
         """
         try:
-            write_json(self.path, msgspec.to_builtins({"replay": self._words, "state": state}))
+            write_json(self.path, msgspec.to_builtins({"replay": self._arguments, "state": state}))
         except OSError as failure:
             raise LakeError(f"cannot write {self.path} - {failure.strerror}") from None
 
     def remove(self) -> None:
-        """It is over."""
+        """Remove the file of a complete replay."""
         self.path.unlink(missing_ok=True)
         if self.path.parent.is_dir():
             fsync(self.path.parent)
@@ -124,7 +125,7 @@ class ReplayStateFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayConfig:
-    """What is to be done. Without a lake, history is replayed."""
+    """Options of `penstock replay`. Without a lake, nsqd's history is replayed."""
 
     topic: str
     target: str
@@ -135,23 +136,23 @@ class ReplayConfig:
     end: str = ""
     where: str = ""
     rate: int = 0
-    """Messages a second; 0 for as many as there can be."""
+    """Maximum messages per second; 0: unlimited."""
 
-    def file(self) -> ReplayStateFile:
-        """Its state. `--from 1h` means the same hour when it is resumed."""
+    def state_file(self) -> ReplayStateFile:
+        """Keeps the absolute time range: `--from 1h` means the same hour after a resume."""
         source = str(self.lake.path.resolve()) if self.lake is not None else "history"
-        words = {"from": self.start, "to": self.end, "where": self.where, "source": source}
+        arguments = {"from": self.start, "to": self.end, "where": self.where, "source": source}
         return ReplayStateFile(
-            self.state_folder, words | {"topic": self.topic, "target": self.target}
+            self.state_folder, arguments | {"topic": self.topic, "target": self.target}
         )
 
 
 def check_config(config: ReplayConfig, *, dry_run: bool) -> None:
-    """Before Spark is started: whether it can be done at all. Changes nothing. Raises LakeError,
+    """Check the options before Spark is started, without side effects. Raises LakeError,
     NotConnectedError or ConfigError."""
     parse_time_range(config.start, config.end)
     if names.is_ephemeral(config.target):
-        raise ConfigError(f"{config.target} is ephemeral: what it has stored cannot be looked up")
+        raise ConfigError(f"{config.target} is ephemeral: a replay requires a topic with a log")
     if config.lake is not None:
         config.lake.existing_topic(config.topic)
     else:
@@ -161,18 +162,18 @@ def check_config(config: ReplayConfig, *, dry_run: bool) -> None:
 
 
 class Replay:
-    """A replay that has been counted, and can be run."""
+    """A replay whose messages have been counted."""
 
     def __init__(self, spark: SparkSession, config: ReplayConfig, *, restart: bool = False) -> None:
         """Count the messages; change nothing. Raises LakeError, ConfigError, NotConnectedError or
         PipelineError."""
         self._config = config
-        self._file = config.file()
+        self._file = config.state_file()
         with translate_spark_errors():
             source = _source(spark, config)
             known = None if restart else self._file.load()
             self.is_resumed = known is not None
-            self.state = known or _begun(config, source)
+            self.state = known or _new_state(config, source)
             part = source.select(
                 ends=self.state.ends,
                 from_ns=self.state.from_ns,
@@ -187,8 +188,8 @@ class Replay:
             )
 
     def run(self, stop: Stop) -> ReplayState:
-        """Until all is published, or it is told to stop. Raises Error; what is confirmed until
-        then is not published again when it is resumed."""
+        """Publish until all messages are published or a stop is requested. Raises Error; a resumed
+        replay does not publish confirmed messages again."""
         with self._file.locked():
             publisher = ChunkPublisher(self._config.brokers, self._config.target, stop)
             publisher.choose_node()
@@ -197,7 +198,7 @@ class Replay:
                 with translate_spark_errors(), progress_display("replay") as show:
                     self._publish_all(publisher, stop, show)
             except Error:
-                if not stop.is_requested:  # or it is what we were waiting for that has been stopped
+                if not stop.is_requested:  # a stop also ends the calls that the publisher waits for
                     raise
             if self.state.done == self.state.messages:
                 self._file.remove()
@@ -218,12 +219,12 @@ class Replay:
             show([self._metrics(meter)])
         if self.state.done < self.state.messages:
             raise PipelineError(
-                f"{self.state.messages:,} messages were counted, and {self.state.done:,} published:"
-                " was something removed meanwhile?"
+                f"{self.state.messages:,} messages were counted, but {self.state.done:,} published:"
+                " were messages deleted meanwhile?"
             )
 
     def _publish(self, publisher: ChunkPublisher, bodies: list[bytes]) -> None:
-        """Unless it has been, by a replay that was killed before it could say so."""
+        """Publish a chunk, unless a killed replay has already published it."""
         before = self.state.sending
         if before is not None and publisher.is_stored(before, bodies):
             return
@@ -233,8 +234,8 @@ class Replay:
         publisher.publish(chunk, bodies)
 
     def _chunks(self, first: int | None, size: int) -> Iterator[tuple[MessageKey, list[bytes]]]:
-        """Each with the key of its last message. The first is as large as the one that was under
-        way when this replay was interrupted: it is the same one then."""
+        """Chunks with the key of their last message. After an interruption, the first chunk has the
+        size of the interrupted one, so that both have the same messages."""
         last, bodies = MessageKey(0, 0, 0), list[bytes]()
         size_bytes, limit = 0, first or size
         for batch in self._left.sorted_batches(self.extent):
@@ -262,8 +263,8 @@ class Replay:
 
 
 class RateLimiter:
-    """So many a second, or all at once if that is 0. A delay is made up for, by a second's worth.
-    Pure."""
+    """Limits messages per second; 0 means unlimited. After a delay it catches up by at most one
+    second's worth. Pure."""
 
     def __init__(self, rate: int, now_seconds: float) -> None:
         self._rate = rate
@@ -274,7 +275,7 @@ class RateLimiter:
             self.chunk_messages = min(max(rate // CHUNKS_PER_SECOND, 1), CHUNK_MESSAGES)
 
     def seconds_to_wait(self, now_seconds: float) -> float:
-        """Until the next chunk may go."""
+        """Delay until the next chunk may be sent."""
         if not self._rate:
             return 0.0
         due = self._began + self._sent / self._rate
@@ -291,6 +292,6 @@ def _source(spark: SparkSession, config: ReplayConfig) -> MessageTable:
     return history_messages(spark, config.brokers, config.topic)
 
 
-def _begun(config: ReplayConfig, source: MessageTable) -> ReplayState:
+def _new_state(config: ReplayConfig, source: MessageTable) -> ReplayState:
     from_ns, to_ns = parse_time_range(config.start, config.end)
     return ReplayState(ends=source.ends, from_ns=from_ns, to_ns=to_ns)

@@ -1,11 +1,11 @@
-"""`penstock report`: what a lake has of each topic, over time, computed by Spark.
+"""`penstock report`: throughput, sizes and delays of the topics in a lake, computed by Spark.
 
-Everything is counted where the files are read; what comes to the driver are a few hundred rows. A
-percentile is Spark's, right to a ten-thousandth of the rows.
+The executors aggregate; the driver receives a few hundred rows. Percentiles are Spark's, with an
+error of at most a ten-thousandth of the rows.
 
-What a lake can tell: when a message was published (`timestamp`), how large it is, and, if an event
-carries the time at which it happened, how long it took until it was published. When a message was
-archived, or consumed, a lake does not know, and a report does not say.
+A lake has the time at which a message was published (`timestamp`), its size and, if the body has an
+event time, the delay until it was published. It does not have the times at which messages were
+archived or consumed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ __all__ = [
     "step_for",
 ]
 
-# So many points in a plot are as many as can be seen.
+# Maximum points of a plot with the default interval, and with any interval.
 INTERVALS_MAX = 120
 INTERVALS_LIMIT = 5000
 
@@ -46,7 +46,7 @@ STEPS_SECONDS = (
 
 PERCENTILES = (0.5, 0.95, 0.99)
 
-# More lines than that in a plot cannot be told apart.
+# Maximum lines in the plot by node.
 NODES_MAX = 6
 
 TimeRange = tuple[int | None, int | None]
@@ -54,20 +54,20 @@ TimeRange = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportConfig:
-    """What is to be reported. No topics means all of them."""
+    """Options of `penstock report`. No topics means all."""
 
     lake: Lake
     topics: tuple[str, ...] = ()
     start: str = ""
     end: str = ""
     step_seconds: int = 0
-    """0: so long that a plot has a hundred points or so."""
+    """Length of an interval; 0: chosen so that a plot has about a hundred points."""
     event_time: str = ""
-    """SQL: when it happened."""
+    """SQL expression for the event time."""
 
 
 class SizePercentiles(NamedTuple):
-    """Of bodies, in bytes: half of them are not larger than `p50`."""
+    """Sizes of bodies in bytes."""
 
     p50: float
     p95: float
@@ -76,18 +76,18 @@ class SizePercentiles(NamedTuple):
 
 
 class DelayPercentiles(NamedTuple):
-    """From when it happened until it was published, in seconds."""
+    """Time from the event to its publication, in seconds."""
 
     p50: float
     p95: float
     p99: float
     max: float
     ahead: int
-    """Events that are dated after they were published; they are not among the others."""
+    """Number of events dated after their publication; excluded from the percentiles."""
 
 
 class IntervalStats(NamedTuple):
-    """A step of time, or all of it."""
+    """Aggregates of an interval, or of the whole time range."""
 
     start_seconds: int
     messages: int
@@ -96,12 +96,12 @@ class IntervalStats(NamedTuple):
     sizes: SizePercentiles | None
     delays: DelayPercentiles | None
     by_node: Mapping[int, int]
-    """Messages; of no node, if there are too many for a plot."""
+    """Messages by node id; empty if there are too many nodes for a plot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicReport:
-    """Of one topic. A step in which nothing was published has a moment of zeros."""
+    """Report of one topic. Intervals without messages are included, with zeros."""
 
     topic: str
     first_ns: int
@@ -110,17 +110,17 @@ class TopicReport:
     intervals: Sequence[IntervalStats]
     by_node: Mapping[int, int]
     longest_gap_seconds: float
-    """The longest time between two messages."""
+    """Longest time between two messages."""
 
     @property
     def seconds(self) -> float:
-        """From the first message to the last."""
+        """Seconds from the first message to the last."""
         return (self.last_ns - self.first_ns) / 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LakeReport:
-    """Of all topics, in the same steps of time."""
+    """Report of all topics, with the same intervals."""
 
     lake: str
     step_seconds: int
@@ -129,22 +129,22 @@ class LakeReport:
 
 
 def check_config(config: ReportConfig) -> None:
-    """Before Spark is started. Raises LakeError or ConfigError."""
+    """Check the options before Spark is started. Raises LakeError or ConfigError."""
     parse_time_range(config.start, config.end)
     for topic in config.topics:
         config.lake.existing_topic(topic)
     if not config.topics and not config.lake.topics():
-        raise LakeError(f"{config.lake.path} has no topic yet")
+        raise LakeError(f"{config.lake.path} has no topics")
 
 
 def make_report(spark: SparkSession, config: ReportConfig) -> LakeReport:
-    """Raises LakeError if there is nothing to report, ConfigError for a wrong `event_time`, or
+    """Raises LakeError if there are no messages, ConfigError if `event_time` is invalid, or
     PipelineError."""
     with translate_spark_errors():
         table = _messages(spark, config)
         extents = _extents(table)
         if not extents:
-            raise LakeError(f"{config.lake.path} has no message{_of_what(config)}")
+            raise LakeError(f"{config.lake.path} has no messages{_selection(config)}")
         first = min(extent.first_ns for extent in extents.values()) // 10**9
         seconds = max(extent.last_ns for extent in extents.values()) // 10**9 + 1 - first
         step = _checked_step(config.step_seconds or step_for(seconds), seconds)
@@ -157,7 +157,7 @@ def make_report(spark: SparkSession, config: ReportConfig) -> LakeReport:
 
 
 def step_for(seconds: int) -> int:
-    """The shortest step by which so long a time has few enough of them."""
+    """The shortest interval with at most INTERVALS_MAX points in this many seconds."""
     return next(
         (step for step in STEPS_SECONDS if seconds / step <= INTERVALS_MAX), STEPS_SECONDS[-1]
     )
@@ -172,21 +172,21 @@ def _checked_step(step: int, seconds: int) -> int:
     return step
 
 
-def _of_what(config: ReportConfig) -> str:
-    """`of orders between ... and ...`, as far as that was said."""
+def _selection(config: ReportConfig) -> str:
+    """The options that select messages, such as ` of orders from 2h`."""
     parts = [f" of {', '.join(config.topics)}" if config.topics else ""]
     parts += [f" from {config.start}" if config.start else ""]
     parts += [f" before {config.end}" if config.end else ""]
     return "".join(parts)
 
 
-# The table.
+# Messages.
 
 
 def _messages(spark: SparkSession, config: ReportConfig) -> DataFrame:
-    """All that is reported: `topic`, `at_ns`, `node`, `size`, `is_rejected` and, if that can be
-    told, `delay`, in seconds."""
-    times = parse_time_range(config.start, config.end)  # once: `1h` is another time a moment later
+    """Columns `topic`, `at_ns`, `node`, `size`, `is_rejected` and `delay` (seconds, or null)."""
+    # Parsed once for all topics, because `1h` is relative to the current time.
+    times = parse_time_range(config.start, config.end)
     tables = [
         table
         for topic in config.topics or config.lake.topics()
@@ -198,7 +198,7 @@ def _messages(spark: SparkSession, config: ReportConfig) -> DataFrame:
 def _messages_of(
     spark: SparkSession, config: ReportConfig, topic: str, times: TimeRange
 ) -> Iterator[DataFrame]:
-    """Those that were archived, and those that were rejected, if there are any."""
+    """The archived messages, and the rejected ones if there are any."""
     columns = [
         sql.lit(topic).alias("topic"),
         sql.col("timestamp_ns").alias("at_ns"),
@@ -222,7 +222,7 @@ def _part(source: MessageTable, times: TimeRange) -> DataFrame:
 
 
 def _delay(table: DataFrame, event_time: str, topic: str) -> Column:
-    """Raises ConfigError if `event_time` is no time."""
+    """Raises ConfigError if `event_time` is not a timestamp."""
     try:
         happened = sql.expr(event_time)
         kind = table.select(happened).schema.fields[0].dataType.simpleString()
@@ -230,7 +230,7 @@ def _delay(table: DataFrame, event_time: str, topic: str) -> Column:
         words = error_line(failure).partition("; line ")[0]
         raise ConfigError(f"{topic}: {event_time}: {words}") from None
     if kind != "timestamp":
-        raise ConfigError(f"{topic}: {event_time} is {kind}, and must be a timestamp")
+        raise ConfigError(f"{topic}: {event_time} must be a timestamp, not {kind}")
     return (sql.unix_micros("timestamp") - sql.unix_micros(happened)) / 1e6
 
 
@@ -238,15 +238,13 @@ def _delay(table: DataFrame, event_time: str, topic: str) -> Column:
 
 
 class _TopicExtent(NamedTuple):
-    """Of a topic."""
-
     first_ns: int
     last_ns: int
     by_node: dict[int, int]
 
 
 def _extents(table: DataFrame) -> dict[str, _TopicExtent]:
-    """Of those topics that there is something of."""
+    """Extents of the topics that have messages."""
     at_ns = sql.min("at_ns").alias("first_ns"), sql.max("at_ns").alias("last_ns")
     rows = table.groupBy("topic", "node").agg(sql.count(sql.lit(1)).alias("count"), *at_ns)
     extents: dict[str, _TopicExtent] = {}
@@ -265,7 +263,7 @@ def _topic_reports(
 ) -> list[TopicReport]:
     start = (sql.floor(sql.col("at_ns") / (step * 10**9)) * step).cast("long")
     stepped = table.withColumn("start", start)
-    # Every step of each topic and, where there is no start, all of it: the files are read once.
+    # Intervals and totals (rows without a start) in one query, which reads the files once.
     sets = stepped.groupingSets([["topic", "start"], ["topic"]], "topic", "start")
     nodes = sorted({node for extent in extents.values() for node in extent.by_node})
     nodes = nodes if len(nodes) <= NODES_MAX else []
@@ -331,7 +329,7 @@ def _interval(row: Row) -> IntervalStats:
 
 
 def _intervals(rows: Sequence[Row], step: int) -> list[IntervalStats]:
-    """In config, with a moment for each step between the first and the last."""
+    """Sorted, with all intervals between the first and the last."""
     known = {row["start"]: _interval(row) for row in rows if row["start"] is not None}
     return [
         known.get(start, IntervalStats(start, 0, 0, 0, None, None, {}))
@@ -340,8 +338,8 @@ def _intervals(rows: Sequence[Row], step: int) -> list[IntervalStats]:
 
 
 def _longest_gaps(table: DataFrame) -> dict[str, float]:
-    """The longest of each topic, in seconds. By the second first: those are few enough to be put in
-    a row."""
+    """Longest gap of each topic, in seconds. Aggregates by second first, because the window
+    function sorts all rows of a topic in one partition."""
     second = sql.floor(sql.col("at_ns") / 10**9).alias("second")
     seconds = table.groupBy("topic", second).agg(
         sql.min("at_ns").alias("first_ns"), sql.max("at_ns").alias("last_ns")

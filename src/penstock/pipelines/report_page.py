@@ -22,7 +22,7 @@ __all__ = ["Plot", "Series", "axis_ticks", "render_page", "render_svg", "summary
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line; where a value is None, it has a gap."""
+    """A line of a plot, with a gap where a value is None."""
 
     name: str
     values: Sequence[float | None]
@@ -30,18 +30,18 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """Lines that have their times in common."""
+    """Lines with a common time axis."""
 
     title: str
     labels: Sequence[str]
-    """Of each point: its time."""
+    """Time of each point."""
     series: Sequence[Series]
     unit: Callable[[float], str]
-    """A value, as it is read."""
+    """Formats a value."""
 
 
 def render_page(report: LakeReport, made_at: datetime) -> str:
-    """The whole page."""
+    """Render the report as HTML."""
     environment = Environment(
         loader=PackageLoader("penstock.pipelines"),
         autoescape=True,
@@ -63,12 +63,12 @@ def render_page(report: LakeReport, made_at: datetime) -> str:
 
 
 def summary_rows(report: LakeReport) -> list[list[str]]:
-    """A row for each topic, after one of headings."""
-    head = ["topic", "messages", "rejected", "bytes", "a second", "at most"]
-    head += ["size p50", "p99", "largest"]
+    """A row of headings, then a row for each topic."""
+    head = ["topic", "messages", "rejected", "bytes", "per second", "peak"]
+    head += ["size p50", "p99", "max"]
     if report.event_time:
-        head += ["delay p50", "p99", "longest"]
-    head += ["longest silence"]
+        head += ["delay p50", "p99", "max"]
+    head += ["longest gap"]
     return [head, *(_summary(topic, report) for topic in report.topics)]
 
 
@@ -92,16 +92,16 @@ def _summary(topic: TopicReport, report: LakeReport) -> list[str]:
 
 
 def _peak(topic: TopicReport, report: LakeReport) -> float:
-    """Of the busiest step."""
-    return max(moment.messages for moment in topic.intervals) / report.step_seconds
+    """Messages per second in the busiest interval."""
+    return max(each.messages for each in topic.intervals) / report.step_seconds
 
 
-# A topic's section.
+# The section of a topic.
 
 
 @dataclass(frozen=True, slots=True)
 class _PlotSection:
-    """A plot, what its lines are, and its table."""
+    """A plot with its legend and its table."""
 
     title: str
     svg: Markup
@@ -138,26 +138,26 @@ def _facts(topic: TopicReport) -> list[tuple[str, str]]:
         ("first", _time(topic.first_ns / 1e9)),
         ("last", _time(topic.last_ns / 1e9)),
         ("by node", nodes),
-        ("longest silence", _seconds(topic.longest_gap_seconds)),
+        ("longest gap", _seconds(topic.longest_gap_seconds)),
     ]
 
 
 def _throughput(topic: TopicReport, report: LakeReport) -> _PlotSection:
     step = report.step_seconds
-    rates: list[float | None] = [moment.messages / step for moment in topic.intervals]
-    series = [Series("messages a second", rates)]
+    rates: list[float | None] = [each.messages / step for each in topic.intervals]
+    series = [Series("messages per second", rates)]
     if topic.total.rejected:
-        series.append(Series("rejected", [moment.rejected / step for moment in topic.intervals]))
+        series.append(Series("rejected", [each.rejected / step for each in topic.intervals]))
     rows = [
         [
-            _time(moment.start_seconds),
-            *map(format_number, (moment.messages, moment.rejected)),
-            format_rate(moment.messages / step),
-            _bytes(moment.size_bytes),
+            _time(each.start_seconds),
+            *map(format_number, (each.messages, each.rejected)),
+            format_rate(each.messages / step),
+            _bytes(each.size_bytes),
         ]
-        for moment in topic.intervals
+        for each in topic.intervals
     ]
-    head = ["from", "messages", "rejected", "a second", "size"]
+    head = ["from", "messages", "rejected", "per second", "size"]
     return _plot_section(
         "Throughput", topic, series, lambda rate: f"{format_rate(rate)}/s", head, rows
     )
@@ -180,44 +180,42 @@ def _nodes(topic: TopicReport, report: LakeReport) -> _PlotSection:
 
 
 def _delays(topic: TopicReport) -> _PlotSection:
-    delays = [moment.delays for moment in topic.intervals]
+    delays = [each.delays for each in topic.intervals]
     series = [
         Series(name, [None if each is None else each[index] for each in delays])
         for index, name in enumerate(("p50", "p95", "p99"))
     ]
     rows = [
         [
-            _time(moment.start_seconds),
-            *map(_seconds, moment.delays[:4]),
-            format_number(moment.delays.ahead),
+            _time(each.start_seconds),
+            *map(_seconds, each.delays[:4]),
+            format_number(each.delays.ahead),
         ]
-        for moment in topic.intervals
-        if moment.delays is not None
+        for each in topic.intervals
+        if each.delays is not None
     ]
-    head = ["from", "p50", "p95", "p99", "longest", "dated ahead"]
+    head = ["from", "p50", "p95", "p99", "max", "in the future"]
     ahead = topic.total.delays.ahead if topic.total.delays is not None else 0
     remark = (
-        f"Left out: {format_number(ahead)} that are dated after they were published."
-        if ahead
-        else ""
+        f"Excluded: {format_number(ahead)} events dated after their publication." if ahead else ""
     )
-    title = "Delay: from when it happened until it was published"
+    title = "Delay from event to publication"
     return _plot_section(title, topic, series, _seconds, head, rows, remark)
 
 
 def _sizes(topic: TopicReport) -> _PlotSection:
-    sizes = [moment.sizes for moment in topic.intervals]
+    sizes = [each.sizes for each in topic.intervals]
     series = [
         Series(name, [None if each is None else each[index] for each in sizes])
         for index, name in enumerate(("p50", "p95", "p99"))
     ]
     rows = [
-        [_time(moment.start_seconds), *map(_bytes, moment.sizes)]
-        for moment in topic.intervals
-        if moment.sizes is not None
+        [_time(each.start_seconds), *map(_bytes, each.sizes)]
+        for each in topic.intervals
+        if each.sizes is not None
     ]
-    head = ["from", "p50", "p95", "p99", "largest"]
-    return _plot_section("SizePercentiles of bodies", topic, series, _bytes, head, rows)
+    head = ["from", "p50", "p95", "p99", "max"]
+    return _plot_section("Body sizes", topic, series, _bytes, head, rows)
 
 
 def _plot_section(
@@ -235,14 +233,14 @@ def _plot_section(
     return _PlotSection(title, Markup(render_svg(plot)), names, head, rows, remark)  # noqa: S704
 
 
-# Numbers and times, as they are read.
+# Formatting.
 
 
 def _labels(intervals: Sequence[IntervalStats]) -> list[str]:
-    """Times of one day without the day."""
-    moments_at = [datetime.fromtimestamp(each.start_seconds, UTC) for each in intervals]
-    is_one_day = moments_at[0].date() == moments_at[-1].date()
-    return [f"{each:%H:%M:%S}" if is_one_day else f"{each:%m-%d %H:%M}" for each in moments_at]
+    """Labels of the time axis; without the date if all times are on one day."""
+    times = [datetime.fromtimestamp(each.start_seconds, UTC) for each in intervals]
+    is_one_day = times[0].date() == times[-1].date()
+    return [f"{each:%H:%M:%S}" if is_one_day else f"{each:%m-%d %H:%M}" for each in times]
 
 
 def _span(report: LakeReport) -> str:
@@ -275,16 +273,16 @@ def _bytes(size: float) -> str:
 
 
 HEIGHT = 190
-"""Of all of it, in pixels, of which the lowest are for the times."""
+"""Total height in pixels, including the labels of the time axis."""
 PLOT_HEIGHT = 160
 
-# Of the inner picture.
+# Width of the coordinate system of the curves.
 WIDTH_UNITS = 1000.0
 TICKS = 4
 
 
 def render_svg(plot: Plot) -> str:
-    """The picture. Where the pointer rests, it says what is there."""
+    """Render a plot, with tooltips that show the values."""
     highest = max((value for each in plot.series for value in each.values if value), default=0.0)
     ticks = axis_ticks(highest)
     top = ticks[-1]
@@ -299,7 +297,7 @@ def render_svg(plot: Plot) -> str:
 
 
 def axis_ticks(highest: float) -> list[float]:
-    """Round numbers from 0 to the first that is not below."""
+    """Round numbers from 0 to at least `highest`."""
     if highest <= 0:
         return [0.0, 1.0]
     magnitude = 10.0 ** floor(log10(highest / TICKS))
@@ -313,7 +311,7 @@ def axis_ticks(highest: float) -> list[float]:
 
 
 def _curve(series: Series, number: int, top: float) -> str:
-    """The line, and for the first of them what is below it."""
+    """The line of a series; for the first one, also the area below it."""
     points = [
         None if value is None else (_x(index, len(series.values)), _y(value, top))
         for index, value in enumerate(series.values)
@@ -332,7 +330,7 @@ def _curve(series: Series, number: int, top: float) -> str:
 
 
 def _runs(points: Sequence[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
-    """The parts of a line between its gaps; a point that is alone is a short line."""
+    """The parts of a line between its gaps; a single point becomes a short dash."""
     runs: list[list[tuple[float, float]]] = [[]]
     for point in points:
         if point is None:
@@ -352,7 +350,7 @@ def _path(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _grid(ticks: Sequence[float], unit: Callable[[float], str]) -> str:
-    """A line and its value, which stands on it."""
+    """Horizontal grid lines with their values."""
     parts = []
     for tick in ticks:
         y = _y(tick, ticks[-1])
@@ -363,7 +361,7 @@ def _grid(ticks: Sequence[float], unit: Callable[[float], str]) -> str:
 
 
 def _hints(plot: Plot) -> str:
-    """A column for each point, which cannot be seen but pointed at."""
+    """An invisible column for each point, with a tooltip."""
     width = WIDTH_UNITS / max(len(plot.labels), 1)
     return "".join(
         f'<rect class="hint" x="{index * width:.1f}" y="0" width="{width:.1f}"'
@@ -382,7 +380,7 @@ def _hint(plot: Plot, index: int) -> str:
 
 
 def _times(labels: Sequence[str]) -> str:
-    """The first, the last, and some between them; a phone has no room for all of those."""
+    """Labels of the time axis: first, last, middle and, on wide screens, the quarters."""
     if not labels:
         return ""
     last = len(labels) - 1
@@ -400,5 +398,5 @@ def _x(index: int, count: int) -> float:
 
 
 def _y(value: float, top: float) -> float:
-    """The highest is a little below the edge, or its line would be cut in half."""
+    """Leaves a margin of two pixels at the top, so that the line is not clipped."""
     return PLOT_HEIGHT - (PLOT_HEIGHT - 2) * value / top

@@ -149,10 +149,10 @@ def _run_in_thread(callback: Callable[[], None]) -> None:
 # Queries.
 
 
-# Between two looks at the queries.
+# Interval at which queries are polled.
 LOOK_SECONDS = 0.5
 
-# Between two looks whether a query has start_query.
+# Interval at which a starting query is polled.
 BEGIN_SECONDS = 0.1
 
 ATTEMPTS = 10
@@ -160,16 +160,18 @@ _TOO_SLOW = "Python worker failed to connect back"
 
 
 class RunningQuery(NamedTuple):
-    """A query that has been started, and what counts its progress."""
+    """A started query, and the meter of its progress."""
 
     query: StreamingQuery
     meter: QueryMeter
 
 
 def start_query(start: Callable[[], StreamingQuery], stop: Stop) -> StreamingQuery:
-    """A query that `start` starts, once it is past its beginning; so queries begin one after the
-    other. Each source has a Python process, which Spark gives ten seconds to start: a machine that
-    is too busy for that gets another chance."""
+    """Start a query and wait until it is initialised, so that queries start one after the other.
+
+    Each source has a Python process, which Spark expects to start within ten seconds. On a busy
+    machine this may fail; then the query is started again.
+    """
     for _ in range(ATTEMPTS):
         query = start()
         while query.isActive and query.status["message"].startswith("Initializing"):
@@ -181,10 +183,10 @@ def start_query(start: Callable[[], StreamingQuery], stop: Stop) -> StreamingQue
 
 
 def run_queries(title: str, running: Sequence[RunningQuery], stop: Stop) -> list[QueryMetrics]:
-    """The last figures of each, once all have ended. A batch that is under way when it is time to
-    stop is abandoned: it will be done again, from its beginning.
+    """Wait until all queries have ended or a stop is requested, and return their final metrics.
 
-    Raises PipelineError as soon as one fails; the others are stopped then.
+    A stop aborts the current batch; the next run repeats it. If a query fails, the others are
+    stopped, and PipelineError is raised.
     """
     with translate_spark_errors():
         try:

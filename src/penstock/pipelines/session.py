@@ -57,13 +57,13 @@ __all__ = [
 
 LOCAL_MASTER = "local[*]"
 
-# More tasks than that after a shuffle are not worth their overhead on one machine.
+# Maximum tasks after a shuffle on one machine; more are not worth their overhead.
 LOCAL_SHUFFLES_MAX = 8
 
-# So much of what Java said is remembered for the case that it does not start.
+# Lines of Java's output kept for the error message if it does not start.
 LINES_KEPT = 50
 
-# Time for the rest of Java's output to arrive after it has ended.
+# Maximum wait for the rest of Java's output after it has ended.
 OUTPUT_SECONDS = 20.0
 
 _ALWAYS = {
@@ -71,8 +71,8 @@ _ALWAYS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.python.filterPushdown.enabled": "true",
-    "spark.sql.streaming.numRecentProgressUpdates": "20",  # they are all looked at, twice a second
-    # Rows of a few hours are written as they come, instead of being sorted by the hour first.
+    "spark.sql.streaming.numRecentProgressUpdates": "20",  # all are read twice a second
+    # Speed: writes rows of a few hours directly, instead of sorting them by hour first.
     "spark.sql.maxConcurrentOutputFileWriters": "16",
 }
 _AT_START = {
@@ -90,7 +90,7 @@ _LOCAL = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkSettings:
-    """What a user can say about Spark. `log` is a file, or `-` for stderr; empty for nowhere."""
+    """Spark options of a command. `log` is a file, `-` for stderr, or empty for no log."""
 
     master: str = LOCAL_MASTER
     log: str = ""
@@ -197,7 +197,7 @@ def spark_session(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]
     JobInterruptedError if a stop is requested before it has started."""
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 (there is no other way)
         yield _configure(SparkSession.builder.getOrCreate(), settings)
-    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java, and is to stop it
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java and stops it
         _create_context(None, None)
         session = _configure(SparkSession.builder.getOrCreate(), settings)
         yield session
@@ -208,7 +208,7 @@ def spark_session(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]
 
 
 def configuration(settings: SparkSettings) -> dict[str, str]:
-    """What a Spark of our own is told; what the user says wins."""
+    """Configuration of a session that this process starts. The user's settings override it."""
     is_local = settings.master.startswith("local")
     log_level = {"spark.log.level": "INFO" if settings.log else "ERROR"}
     return {
@@ -223,18 +223,18 @@ def configuration(settings: SparkSettings) -> dict[str, str]:
 
 
 def java_program(environment: Mapping[str, str]) -> str:
-    """The Java that Spark will take. Raises ConfigError if there is none."""
+    """Path of the Java program that Spark will use. Raises ConfigError if there is none."""
     home = environment.get("JAVA_HOME", "")
     if home:
         program = Path(home) / "bin" / "java"
         if os.access(program, os.X_OK):
             return str(program)
-        raise ConfigError(f"Spark needs Java 17 or later, and JAVA_HOME ({home}) has no bin/java")
+        raise ConfigError(f"Spark requires Java 17 or later; JAVA_HOME ({home}) has no bin/java")
     found = shutil.which("java", path=environment.get("PATH", ""))
     if found is None:
         raise ConfigError(
-            "Spark needs Java 17 or later, and there is none: install one"
-            " (such as the package openjdk-17-jre-headless), or set JAVA_HOME to where it is"
+            "Spark requires Java 17 or later, but no java was found: install it (for example the"
+            " package openjdk-17-jre-headless), or set JAVA_HOME to its folder"
         )
     return found
 
@@ -249,7 +249,7 @@ def _configure(session: SparkSession, settings: SparkSettings) -> SparkSession:
 @contextmanager
 def _own_java(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]:
     java_path = java_program(os.environ)
-    # Or Spark's workers take the first python3 of the PATH, which may be another version.
+    # Otherwise Spark's workers use the first python3 of the PATH, possibly another version.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if settings.log != "-":
         _silence_python()
@@ -268,7 +268,7 @@ def _own_java(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]:
         except PipelineError:
             if java.has_ended and not stop.is_requested:
                 raise PipelineError(
-                    "Spark's Java has ended (out of memory?): --spark-log FILE says why"
+                    "Spark's Java process ended (out of memory?): see --spark-log FILE"
                 ) from None
             raise
         finally:
@@ -290,7 +290,7 @@ def _create_context(conf: SparkConf | None, gateway: Any) -> None:
 def _start_failure(java_path: str, said: list[str]) -> Error:
     """The error for a Java process that ended early, from its output."""
     if any("UnsupportedClassVersionError" in line for line in said):
-        return ConfigError(f"Spark needs Java 17 or later, and {java_path} is older")
+        return ConfigError(f"Spark requires Java 17 or later, but {java_path} is older")
     last = next((line for line in reversed(said) if line.strip()), "no output")
     return PipelineError(f"Spark did not start: {last.strip()}")
 
@@ -309,7 +309,7 @@ def _disconnect(java: SparkJava) -> None:
 
 
 def _silence_python() -> None:
-    """py4j and PySpark log what they raise as well."""
+    """Disable the logs of py4j and PySpark, which repeat the exceptions that they raise."""
     log = logging.getLogger("py4j")
     log.addHandler(logging.NullHandler())
     log.propagate = False
@@ -347,7 +347,7 @@ class _JavaOutput:
         return {} if self._file is None else {"stdout": self._file, "stderr": self._file}
 
     def tail(self) -> list[str]:
-        """All that came, once nobody can write any more; of a log file, its end."""
+        """The last lines of the output. Java must have ended."""
         if self._file is not None:
             self._file.close()
         if self._reader is not None:

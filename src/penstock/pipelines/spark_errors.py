@@ -16,7 +16,7 @@ from penstock.common.errors import PipelineError
 
 __all__ = ["error_line", "translate_spark_errors"]
 
-# The last line of a traceback, if the exception is one of ours.
+# The last line of a traceback, if the exception is one of Penstock's.
 _OWN_ERROR = re.compile(r"^(?:\w+Error: )?(?:penstock|pyspark_nsq)(?:\.\w+)+: (.+)$", re.MULTILINE)
 
 # The last line of any other Python traceback: a class and a text.
@@ -34,7 +34,7 @@ LENGTH_MAX = 500
 
 @contextmanager
 def translate_spark_errors() -> Iterator[None]:
-    """Raises a PipelineError for anything that Spark raises in the block."""
+    """Convert exceptions of Spark in the block to PipelineError."""
     try:
         yield
     except (PySparkException, Py4JError, ConnectionError, EOFError) as failure:
@@ -42,7 +42,7 @@ def translate_spark_errors() -> Iterator[None]:
 
 
 def error_line(failure: BaseException) -> str:
-    """The line that says most."""
+    """The most useful line of an exception."""
     text = _text(failure)
     ours = _OWN_ERROR.findall(text)
     if ours:
@@ -59,7 +59,7 @@ def _text(failure: BaseException) -> str:
 
 
 def _strip_noise(text: str) -> str:
-    """Spark's sentence without its codes, its plan and the text of the query."""
+    """Spark's message without error codes, query plan and query text."""
     words = text.strip().partition("\n")[0]
     before = ""
     while words != before:
@@ -67,4 +67,4 @@ def _strip_noise(text: str) -> str:
         for noise in (_JAVA_CLASS, _CONDITION, _QUERY_FAILED):
             words = noise.sub("", words)
     words = _SQL_STATE.sub("", words).strip().rstrip(";")
-    return words or "Spark failed, and does not say why"
+    return words or "Spark failed without an error message"

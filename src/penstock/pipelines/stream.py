@@ -62,10 +62,10 @@ __all__ = [
     "survey_sources",
 ]
 
-# The name by which rows that come out are counted in the progress that Spark reports.
+# Name of the metric for written rows in Spark's progress reports.
 ROWS_OUT = "rows out"
 
-# What Spark says when it cannot make sense of what a checkpoint remembers.
+# Spark's errors for a query that does not match its checkpoint.
 _OTHER_QUERY = re.compile(
     r"STATE_STORE_\w*SCHEMA|STATEFUL_OPERATOR_NOT_MATCH|sources in the checkpoint offsets"
 )
@@ -73,14 +73,14 @@ _OTHER_QUERY = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
-    """What is to be done, and where the nodes are unless a source or a sink has its own."""
+    """Options of `penstock stream`. `brokers` is the default for sources and sinks."""
 
     definition: StreamDefinition
     brokers: Brokers
     once: bool = False
 
     def brokers_of(self, part: SourceDefinition | SinkDefinition) -> Brokers:
-        """The token is for the nodes that it was given for."""
+        """Nodes of a source or sink. Its own nodes do not get the token of the command line."""
         if not part.nsqd and not part.lookupd:
             return self.brokers
         return Brokers(_listed(part.nsqd), _listed(part.lookupd))
@@ -91,7 +91,7 @@ class StreamConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOutput:
-    """Rows that go somewhere, once `writer` is started: a sink's, or a source's rejects."""
+    """An output of the stream: the rows of a sink, or the rejects of a source."""
 
     name: str
     rows: DataFrame
@@ -109,17 +109,14 @@ class StreamOutput:
         )
 
 
-# Before Spark is started.
+# Checks without Spark.
 
 
 def check_config(config: StreamConfig, *, writes: bool) -> None:
-    """Whether it could run at all, as far as that can be known here. Changes nothing.
-
-    Raises ConfigError.
-    """
+    """Check the options, without side effects. Raises ConfigError."""
     definition = config.definition
     if writes and not definition.sinks:
-        raise ConfigError("there is no sink: [sinks.NAME] has a topic or a path")
+        raise ConfigError("no sink: add [sinks.NAME] with a topic or a path")
     for source in definition.sources.values():
         SourceOptions.parse(source_options(config, source), streaming=True)
     for sink in definition.sinks.values():
@@ -135,7 +132,7 @@ def survey_sources(config: StreamConfig) -> Survey:
     """What there is of all sources. Raises NotConnectedError; ConfigError if there is no such
     topic."""
     definition = config.definition
-    # These are made as soon as there is something to publish.
+    # These topics are created by the first message published to them.
     own = {sink.topic for sink in definition.sinks.values()}
     own |= {source.rejects for source in definition.sources.values()}
     surveys = [
@@ -154,18 +151,18 @@ def _check_writable(folder: str) -> None:
     path = Path(absolute(folder))
     there = next(each for each in (path, *path.parents) if each.exists())
     if not there.is_dir():
-        raise ConfigError(f"cannot write to {folder}: {there} is no folder")
+        raise ConfigError(f"cannot write to {folder}: {there} is not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise ConfigError(f"cannot write to {folder}: no permission in {there}")
 
 
-# With Spark.
+# Running with Spark.
 
 
 def run_stream(
     spark: SparkSession, config: StreamConfig, survey: Survey, stop: Stop
 ) -> list[QueryMetrics]:
-    """Until it is told to stop or, with `once`, until all that was there has been read.
+    """Run until a stop is requested or, with `once`, until all messages in `survey` are read.
 
     Raises PipelineError or ConfigError.
     """
@@ -179,7 +176,7 @@ def run_stream(
                 break
             query = start_query(partial(output.start, config), stop)
             stack.callback(query.stop)
-            target = ends if config.once else None  # of what it does not read, nothing is left
+            target = ends if config.once else None  # topics that it does not read do not count
             meter = QueryMeter(output.name, target=target, counts=_counts_of(query))
             running.append(RunningQuery(query, meter))
         try:
@@ -189,20 +186,20 @@ def run_stream(
 
 
 def _counts_of(query: StreamingQuery) -> Callable[[], dict[str, int]]:
-    """A function that returns the rows rejected and written so far, as observed by Spark."""
+    """A function that returns the numbers of rejected and written rows."""
     observed = ObservedCounts()
     return lambda: observed.totals(query.recentProgress)
 
 
 def _with_name(words: str, running: Sequence[RunningQuery], config: StreamConfig) -> str:
-    """Which query failed, and what to do if it is no longer the one that its checkpoint is of."""
+    """Add the name of the failed query and, if it does not match its checkpoint, what to do."""
     for query, meter in running:
         failure = query.exception()
         if failure is not None and _OTHER_QUERY.search(str(failure)):
             checkpoint = config.checkpoint_of(meter.name)
             return (
-                f"{meter.name}: the query is another one than that of its checkpoint {checkpoint},"
-                f" and cannot go on from there: name another by --checkpoint ({words})"
+                f"{meter.name}: the query does not match its checkpoint {checkpoint}: pass another"
+                f" --checkpoint ({words})"
             )
         if failure is not None:
             return f"{meter.name}: {words}"
@@ -210,8 +207,7 @@ def _with_name(words: str, running: Sequence[RunningQuery], config: StreamConfig
 
 
 def plan_outputs(spark: SparkSession, config: StreamConfig) -> list[StreamOutput]:
-    """All that is to be started, checked by Spark. Raises ConfigError, PipelineError or what
-    Spark raises."""
+    """Build all outputs, and let Spark check their queries. Raises ConfigError or PipelineError."""
     with translate_spark_errors():
         sinks = [_output(spark, config, *each) for each in config.definition.sinks.items()]
         rejects = [
@@ -264,7 +260,7 @@ def _stream(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
 def source_options(
     config: StreamConfig, source: SourceDefinition, channel: str = ""
 ) -> dict[str, str]:
-    """Of Spark's `format("nsq")`; the user's own win."""
+    """Options for Spark's `format("nsq")`. The user's own override them."""
     is_place = source.start in ("earliest", "latest")
     options = {
         **config.brokers_of(source).options(),
@@ -293,13 +289,13 @@ def _listed(addresses: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def absolute(folder: str) -> str:
-    """As Spark wants it, whose own folder is another on a cluster; a URL as it is."""
+    """Absolute path, because Spark has another working folder on a cluster. Keeps URLs."""
     return folder if "://" in folder else str(Path(folder).absolute())
 
 
 @contextmanager
 def locked(checkpoint: str) -> Iterator[None]:
-    """Two of them at one checkpoint would spoil each other's work."""
+    """Lock the checkpoint. Raises ConfigError if another process has the lock."""
     if "://" in checkpoint:
         yield
         return
@@ -320,7 +316,7 @@ def locked(checkpoint: str) -> Iterator[None]:
 # Preview.
 
 
-# So many messages of a source are looked at to see whether its schema is right.
+# Number of messages of a source that a preview validates against its schema.
 VALIDATED_MESSAGES = 1000
 
 
@@ -335,7 +331,7 @@ class QuerySample:
 
 @dataclass(frozen=True, slots=True)
 class SchemaViolations:
-    """Messages that do not fit a source's schema, among its first ones; and one of them."""
+    """Number of messages that violate a source's schema among the first ones, and an example."""
 
     source: str
     count: int
@@ -346,7 +342,7 @@ class SchemaViolations:
 def query_samples(
     spark: SparkSession, config: StreamConfig, rows_max: int
 ) -> Iterator[QuerySample]:
-    """What the queries of all sinks make of history; of the last query, if there are no sinks.
+    """Run the queries of all sinks on the history; without sinks, run the last query.
 
     Raises ConfigError or PipelineError.
     """
@@ -357,7 +353,7 @@ def query_samples(
 
 
 def schema_violations(spark: SparkSession, config: StreamConfig) -> Iterator[SchemaViolations]:
-    """Of each source that has some. Raises ConfigError or PipelineError."""
+    """Violations in each source that has any. Raises ConfigError or PipelineError."""
     for name, source in config.definition.sources.items():
         if source.schema:
             with translate_spark_errors():
@@ -368,7 +364,7 @@ def schema_violations(spark: SparkSession, config: StreamConfig) -> Iterator[Sch
 
 
 def explain_stream(spark: SparkSession, config: StreamConfig) -> str:
-    """Sources, queries and sinks with their columns, and Spark's plan for each of its queries.
+    """Describe sources and sinks with their columns, and Spark's plan for each query.
 
     Raises ConfigError or PipelineError.
     """
@@ -396,7 +392,7 @@ def _sample(spark: SparkSession, config: StreamConfig, query: str, rows_max: int
 
 
 def _history(spark: SparkSession, config: StreamConfig, source: SourceDefinition) -> DataFrame:
-    """What there is of it, as a table."""
+    """The stored messages of a source as a table."""
     options = source_options(config, source)
     del options["maxMessagesPerTrigger"]
     if source.start == "latest":
@@ -404,7 +400,7 @@ def _history(spark: SparkSession, config: StreamConfig, source: SourceDefinition
     return spark.read.format("nsq").options(**options).load()
 
 
-# Words.
+# Formatting.
 
 
 def _section(title: str, parts: list[str]) -> str:
@@ -414,12 +410,14 @@ def _section(title: str, parts: list[str]) -> str:
 def _source_words(source: SourceDefinition) -> str:
     words = [f"topic {source.topic}, from {source.start}"]
     if source.event_time is not None:
-        words.append(f"waits {source.event_time.delay} for late rows by {source.event_time.column}")
+        words.append(
+            f"late rows accepted for {source.event_time.delay} by {source.event_time.column}"
+        )
     if source.schema:
         words.append(
-            f"what does not fit goes to topic {source.rejects}"
+            f"rejected messages go to topic {source.rejects}"
             if source.rejects
-            else "what does not fit is left out and counted"
+            else "rejected messages are counted and dropped"
         )
     return "; ".join(words)
 

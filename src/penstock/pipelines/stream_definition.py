@@ -10,8 +10,8 @@
     [sinks.revenue]
     topic = "revenue"
 
-All that can be known without Spark and without the nodes is checked here. No Spark in this module:
-whether the SQL and the schemas are any good is for Spark to say.
+This module checks everything that requires neither Spark nor the nodes. SQL and schemas are checked
+by Spark later.
 """
 
 import re
@@ -38,7 +38,7 @@ __all__ = [
     "parse_definition",
 ]
 
-# What a micro-batch takes of one source: enough to be fast, and done again soon after a kill.
+# Maximum messages per source in a micro-batch: large enough for speed, small enough to repeat.
 MESSAGES_PER_BATCH = 500_000
 
 FORMATS = ("parquet", "json", "csv")
@@ -52,14 +52,14 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class EventTime(NamedTuple):
-    """The column that says when something happened, and for how long one waits for late rows."""
+    """The column with the event time, and the maximum delay of late rows."""
 
     column: str
     delay: str
 
 
 class SourceDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic as a table. Without a schema, its columns are the message's own."""
+    """A topic as a table. Without a schema, it has the columns of a message."""
 
     topic: str = ""
     schema: str = ""
@@ -73,17 +73,17 @@ class SourceDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def event_time(self) -> EventTime | None:
-        """Raises ConfigError if the watermark is not a column and a time."""
+        """Raises ConfigError if the watermark is not a column and a duration."""
         if not self.watermark:
             return None
         column, comma, delay = (part.strip() for part in self.watermark.rpartition(","))
         if not (column and comma):
-            raise ConfigError(f"watermark is like 'ts, 10 minutes', not {self.watermark!r}")
+            raise ConfigError(f"watermark must be like 'ts, 10 minutes', not {self.watermark!r}")
         return EventTime(column, _interval("watermark", delay))
 
 
 class SinkDefinition(msgspec.Struct, frozen=True, kw_only=True, rename={"query": "from"}):
-    """Where the rows of a query go: to a topic, or to files in a folder."""
+    """The target of a query's rows: a topic, or files in a folder."""
 
     query: str = ""
     topic: str = ""
@@ -98,12 +98,12 @@ class SinkDefinition(msgspec.Struct, frozen=True, kw_only=True, rename={"query":
 
     @property
     def interval(self) -> str:
-        """Between two batches, as Spark writes it; none at all if a batch follows the other."""
+        """Interval between two batches, in Spark's notation; by default none."""
         return _interval("trigger", self.trigger) if self.trigger else "0 seconds"
 
 
 class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. Queries are in order: one may use those before it."""
+    """A whole definition. A query may use the queries before it."""
 
     name: str = ""
     checkpoint: str = ""
@@ -112,8 +112,8 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
     sinks: dict[str, SinkDefinition] = {}
 
     def dependencies_of(self, name: str) -> "StreamDefinition":
-        """The sources and queries that this one stands on, and itself. One more than it needs may
-        be among them: names are looked for in the SQL as words."""
+        """This query with the sources and queries that it uses. May include too many, because
+        names are searched in the SQL as words."""
         wanted = {name.lower()}
         queries: dict[str, str] = {}
         for earlier, sql in reversed(self.queries.items()):
@@ -126,8 +126,8 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_definition(path: str, checkpoint: str | None = None) -> StreamDefinition:
-    """Raises ConfigError if it cannot be read, or if something in it is wrong. A checkpoint that is
-    given wins over the file's."""
+    """Read a TOML file. `checkpoint` overrides the file's. Raises ConfigError if the file is
+    unreadable or invalid."""
     try:
         data = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as failure:
@@ -155,7 +155,7 @@ def parse_definition(data: Mapping[str, Any], checkpoint: str | None = None) -> 
     return msgspec.structs.replace(definition, checkpoint=folder)
 
 
-# One by one.
+# Sources, sinks and queries.
 
 
 def _source(name: str, table: Any) -> SourceDefinition:
@@ -167,11 +167,11 @@ def _source(name: str, table: Any) -> SourceDefinition:
         if source.rejects:
             _check_topic("rejects", source.rejects)
         if source.rejects and not source.schema:
-            raise ConfigError("rejects are what does not fit a schema, and there is none")
+            raise ConfigError("rejects requires a schema")
         if source.rejects == source.topic:
-            raise ConfigError("rejects cannot go back to the topic that they come from")
+            raise ConfigError("rejects must not be the source's own topic")
         if source.max_messages < 1:
-            raise ConfigError(f"max_messages is {source.max_messages}, and must be at least 1")
+            raise ConfigError(f"max_messages must be at least 1, not {source.max_messages}")
         source.event_time  # noqa: B018 (raises)
     return source
 
@@ -183,14 +183,14 @@ def _sink(name: str, table: Any) -> SinkDefinition:
         _check_word("format", sink.format, FORMATS)
         _check_word("mode", sink.mode, MODES)
         if bool(sink.topic) == bool(sink.path):
-            raise ConfigError("one of topic and path has to be given")
+            raise ConfigError("exactly one of topic and path is required")
         if sink.topic:
             _check_topic("topic", sink.topic)
             _refuse_given(table, ("format", "partition_by"), "are for files")
         else:
             _refuse_given(table, ("nsqd", "lookupd"), "are for topics")
         if sink.path and sink.mode != "append":
-            raise ConfigError(f"files can only be appended to: mode {sink.mode!r} is for topics")
+            raise ConfigError(f"mode {sink.mode!r} requires a topic: files can only be appended to")
         sink.interval  # noqa: B018 (raises)
     return msgspec.structs.replace(sink, query=sink.query or name)
 
@@ -198,57 +198,57 @@ def _sink(name: str, table: Any) -> SinkDefinition:
 def _query(name: str, sql: Any) -> str:
     text: str = _converted(f"queries.{name}", sql, str).strip().removesuffix(";").rstrip()
     if not text:
-        raise ConfigError(f"queries.{name}: there is no SQL")
+        raise ConfigError(f"queries.{name}: the SQL is empty")
     return text
 
 
 def _check_topic(key: str, topic: str) -> None:
     if not names.is_valid(topic):
-        raise ConfigError(f"{key} {topic!r} is no name for a topic")
+        raise ConfigError(f"{key} {topic!r} is not a valid name")
 
 
 def _check_word(key: str, word: str, known: tuple[str, ...]) -> None:
     if word not in known:
-        raise ConfigError(f"{key} is {', '.join(known[:-1])} or {known[-1]}, not {word!r}")
+        raise ConfigError(f"{key} must be {', '.join(known[:-1])} or {known[-1]}, not {word!r}")
 
 
 def _interval(key: str, text: str) -> str:
-    """As Spark writes it: `10 minutes`. As Go does, `10m`, is good enough as well."""
+    """Parse an interval such as `10 minutes` (Spark) or `10m` (Go)."""
     if _INTERVAL.fullmatch(text):
         return text
     try:
         return f"{parse_duration(text) // 1_000_000} milliseconds"
     except ValueError:
-        raise ConfigError(f"{key}: {text!r} is no time such as '10 minutes' or '10m'") from None
+        raise ConfigError(f"{key} must be like '10 minutes' or '10m', not {text!r}") from None
 
 
-# All together.
+# The definition as a whole.
 
 
 def _check_references(definition: StreamDefinition) -> None:
     if not definition.sources:
-        raise ConfigError("there is no source: [sources.NAME] has a topic")
+        raise ConfigError("no source: add [sources.NAME]")
     for kind in ("sources", "queries"):
         for name in getattr(definition, kind):
             if not _IDENTIFIER.fullmatch(name):
-                raise ConfigError(f"{kind}.{name}: not a name that SQL can use")
+                raise ConfigError(f"{kind}.{name}: not a valid SQL identifier")
     _check_unique(definition)
     known = (*definition.sources, *definition.queries)
     _check_topic("name", definition.name)
     for name, sink in definition.sinks.items():
         with _ErrorPrefix(f"sinks.{name}"):
             if not _SINK_NAME.fullmatch(name):
-                raise ConfigError("its name has other characters than A-Z, a-z, 0-9, _ and -")
+                raise ConfigError("the name may contain only A-Z, a-z, 0-9, _ and -")
             if sink.query not in known:
                 hint = _hint(sink.query, known)
-                raise ConfigError(f"there is no source or query {sink.query!r}{hint}")
+                raise ConfigError(f"no source or query {sink.query!r}{hint}")
             if not names.is_valid(channel_name(definition, name)):
                 raise ConfigError(f"{channel_name(definition, name)!r} is too long for a channel")
             _check_no_loop(definition, sink)
 
 
 def channel_name(definition: StreamDefinition, output: str) -> str:
-    """The channel by which nsqd knows how far an output has come."""
+    """The channel that records the progress of an output."""
     return f"{definition.name}.{output}"
 
 
@@ -256,23 +256,23 @@ def _check_no_loop(definition: StreamDefinition, sink: SinkDefinition) -> None:
     for source in definition.dependencies_of(sink.query).sources.values():
         nodes = (source.nsqd, source.lookupd)
         if sink.topic and sink.topic == source.topic and nodes == (sink.nsqd, sink.lookupd):
-            raise ConfigError(f"it would read what it writes: topic {sink.topic}, for ever")
+            raise ConfigError(f"the sink writes to its own source, topic {sink.topic}")
 
 
 def _check_unique(definition: StreamDefinition) -> None:
-    """Spark does not care about case."""
+    """Names in Spark are not case-sensitive."""
     seen: dict[str, str] = {}
     for name in (*definition.sources, *definition.queries):
         other = seen.setdefault(name.lower(), name)
         if other is not name:
-            raise ConfigError(f"two sources or queries have one name: {other} and {name}")
-    # They are names of folders too, and some file systems do not care either.
+            raise ConfigError(f"two sources or queries have the same name: {other} and {name}")
+    # Sinks are also names of folders, and some file systems are not case-sensitive.
     folders = [name.lower() for name in definition.sinks]
     if len(set(folders)) < len(folders):
-        raise ConfigError("two sinks have names that differ in case alone")
+        raise ConfigError("two sinks have names that differ only in case")
 
 
-# Reading tables.
+# Decoding of tables.
 
 
 def _tables(data: Mapping[str, Any], key: str) -> Iterable[tuple[str, Any]]:
@@ -282,13 +282,13 @@ def _tables(data: Mapping[str, Any], key: str) -> Iterable[tuple[str, Any]]:
 def _table(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     table = data.get(key, {})
     if not isinstance(table, dict):
-        raise ConfigError(f"{key}: a table is wanted, [{key}]")
+        raise ConfigError(f"{key} must be a table, [{key}]")
     return table
 
 
 def _struct(where: str, table: Any, kind: type[T]) -> T:
     if not isinstance(table, dict):
-        raise ConfigError(f"{where}: a table is wanted, [{where}]")
+        raise ConfigError(f"{where} must be a table, [{where}]")
     _check_keys(where, table, kind)
     struct: T = _converted(where, table, kind)
     return struct
@@ -319,14 +319,14 @@ def _refuse_given(table: Mapping[str, Any], keys: Iterable[str], why: str) -> No
 
 
 def _hint(word: str, known: Iterable[str]) -> str:
-    """The nearest right word, or all of them."""
+    """The most similar known word, or all of them."""
     words = list(known)
     near = get_close_matches(word, words, n=1)
-    return f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(words)}"
+    return f": did you mean {near[0]!r}?" if near else f"; known: {', '.join(words)}"
 
 
 class _ErrorPrefix:
-    """Names the table that something is wrong with."""
+    """Prefixes errors with the name of the table."""
 
     def __init__(self, where: str) -> None:
         self._where = where

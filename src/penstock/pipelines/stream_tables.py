@@ -36,11 +36,11 @@ __all__ = [
 ]
 
 REJECTED = "rejected"
-"""The name by which misfits are counted in the progress that Spark reports."""
+"""Name of the metric for rejected messages in Spark's progress reports."""
 
 OWN_COLUMNS = ("topic", "node", "seq", "id", "timestamp")
 
-# What stands before a query's text when Spark reads it. It ends a line, so that columns are right.
+# Prefix of a query. It ends with a line break, so that columns in Spark's errors are right.
 _CREATE = "CREATE OR REPLACE TEMPORARY VIEW `{}` AS\n"
 _PLACE = re.compile(r"[;,]? \(?line (\d+),? pos (\d+)\)?;?")
 
@@ -49,9 +49,9 @@ _PLACE = re.compile(r"[;,]? \(?line (\d+),? pos (\d+)\)?;?")
 def tables(
     spark: SparkSession, definition: StreamDefinition, messages: Mapping[str, DataFrame]
 ) -> Iterator[Mapping[str, DataFrame]]:
-    """All sources and queries by their names; `messages` are those of the sources.
+    """Create temporary views for all sources and queries; `messages` has those of the sources.
 
-    Raises ConfigError for a schema, and PipelineError for SQL, that Spark does not take.
+    Raises ConfigError for an invalid schema, and PipelineError for invalid SQL.
     """
     made: dict[str, DataFrame] = {}
     try:
@@ -67,7 +67,7 @@ def tables(
 
 
 def source_table(name: str, source: SourceDefinition, messages: DataFrame) -> DataFrame:
-    """Raises ConfigError if the schema or the watermark is wrong."""
+    """Raises ConfigError if the schema or the watermark is invalid."""
     try:
         table = _with_columns(name, source, messages) if source.schema else messages
         return _with_watermark(source, table)
@@ -76,7 +76,7 @@ def source_table(name: str, source: SourceDefinition, messages: DataFrame) -> Da
 
 
 def violations_of(source: SourceDefinition, messages: DataFrame) -> DataFrame:
-    """The bodies that do not fit the source's schema."""
+    """The bodies that violate the source's schema."""
     schema = parse_schema(source.schema)
     return parse_bodies(messages, schema).where(violates_schema(schema)).select("body")
 
@@ -110,24 +110,24 @@ def _with_watermark(source: SourceDefinition, table: DataFrame) -> DataFrame:
     column, delay = source.event_time
     kinds = {field.name: field.dataType.simpleString() for field in table.schema.fields}
     if column not in kinds:
-        raise ConfigError(f"watermark: there is no column {column} among {', '.join(kinds)}")
+        raise ConfigError(f"watermark: no column {column}; columns: {', '.join(kinds)}")
     if kinds[column] != "timestamp":
-        raise ConfigError(f"watermark: {column} is {kinds[column]}, and must be a timestamp")
+        raise ConfigError(f"watermark: {column} must be a timestamp, not {kinds[column]}")
     return table.withWatermark(column, delay)
 
 
 def _of_query(spark: SparkSession, name: str, text: str) -> DataFrame:
-    """As a view: then Spark takes no statement that would do something."""
+    """Create the query as a view, which rules out statements with side effects."""
     try:
         spark.sql(_CREATE.format(name) + text)
-        # Spark explains and starts only what it sees to be a stream, which a name alone is not.
+        # The select makes Spark recognise a stream; the name of a view alone does not.
         return spark.table(name).select("*")
     except PySparkException as failure:
         raise PipelineError(f"queries.{name}: {_with_place(failure)}") from None
 
 
 def _with_place(failure: PySparkException) -> str:
-    """Spark's sentence, and the line and the column as the user counts them."""
+    """Spark's message, with line and column of the user's SQL."""
     place = _PLACE.search(str(failure))
     words = _PLACE.sub("", error_line(failure))
     if place is None:
@@ -138,20 +138,20 @@ def _with_place(failure: PySparkException) -> str:
 # Sinks.
 
 
-# A query with these columns, and no others, makes its messages itself.
+# A query with only these columns defines the messages itself.
 _OF_MESSAGES = {"body", "defer_ms"}
 
 
 def to_messages(rows: DataFrame) -> DataFrame:
-    """Each row as a JSON object, unless the query has made bodies of its own."""
+    """Convert rows to JSON objects, unless the query defines the bodies."""
     if "body" in rows.columns and set(rows.columns) <= _OF_MESSAGES:
         return rows
     return rows.selectExpr("to_json(struct(*)) AS body")
 
 
 def check_sink(name: str, sink: SinkDefinition, rows: DataFrame) -> None:
-    """Raises ConfigError if these rows cannot go there, and PipelineError if Spark cannot compute
-    them in this mode."""
+    """Raises ConfigError if the sink cannot store these rows, and PipelineError if Spark does not
+    support the query in this mode."""
     try:
         if sink.topic:
             check_columns(to_messages(rows).schema, sink.topic)
@@ -165,12 +165,12 @@ def check_sink(name: str, sink: SinkDefinition, rows: DataFrame) -> None:
 
 
 def writer_to_topic(messages: DataFrame, options: Mapping[str, str]) -> DataStreamWriter:
-    """The topic is among the options."""
+    """The options include the topic."""
     return messages.writeStream.format("nsq").options(**options)
 
 
 def writer_to_files(rows: DataFrame, sink: SinkDefinition, path: str) -> DataStreamWriter:
-    """A folder for each value of the partition columns, if there are any."""
+    """Creates a folder for each value of the partition columns."""
     options = {name: str(value) for name, value in sink.options.items()}
     writer = rows.writeStream.format(sink.format).options(**options).option("path", path)
     columns = partition_columns(sink)
@@ -190,7 +190,7 @@ def start_writer(
 
 
 def partition_columns(sink: SinkDefinition) -> list[str]:
-    """One may stand alone in the file."""
+    """The definition may have a single column instead of a list."""
     columns = sink.partition_by
     return [column for column in ([columns] if isinstance(columns, str) else columns) if column]
 
@@ -199,11 +199,11 @@ def _check_partition_columns(columns: list[str], schema: StructType) -> None:
     for column in columns:
         if column not in schema.names:
             there = ", ".join(schema.names)
-            raise ConfigError(f"partition_by: there is no column {column} among {there}")
+            raise ConfigError(f"partition_by: no column {column}; columns: {there}")
 
 
 def _check_streamable(rows: DataFrame, mode: str) -> None:
-    """Spark checks this when a query starts; by then, it and others would have written."""
+    """Check the query before any output is written; Spark itself checks it at the start only."""
     jvm = rows.sparkSession._jvm  # noqa: SLF001
     assert jvm is not None
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker

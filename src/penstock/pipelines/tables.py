@@ -59,8 +59,8 @@ MESSAGE_COLUMNS = tuple(MESSAGES.names)
 
 
 def topic_table(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
-    """All that a lake has of a topic, with `topic`, `date` and `hour`, and `value` if its bodies
-    have a schema. Raises LakeError if there is nothing."""
+    """The messages of a topic, with the columns `topic`, `date` and `hour`, and `value` if the
+    bodies have a schema. Raises LakeError if the lake does not have the topic."""
     folder = lake.existing_topic(topic)
     stored = folder.body_schema()
     schema = _with_value(None if stored is None else StructType.fromJson(stored))
@@ -69,7 +69,7 @@ def topic_table(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
 
 
 def rejected_table(spark: SparkSession, lake: Lake, topic: str) -> DataFrame | None:
-    """What did not fit the schema, with a `reason`, if there is any."""
+    """The rejected messages of a topic, with a `reason`; None if there are none."""
     folder = lake.topic(topic).rejected
     if not folder.is_dir():
         return None
@@ -78,7 +78,7 @@ def rejected_table(spark: SparkSession, lake: Lake, topic: str) -> DataFrame | N
 
 
 def files_table(spark: SparkSession, files: Sequence[Path], schema: StructType | None) -> DataFrame:
-    """These files, without what their folders say."""
+    """The rows of these files, without the columns of the folder names."""
     reader = spark.read.schema(_with_value(schema))
     return reader.parquet(*map(str, files))
 
@@ -89,7 +89,7 @@ def _with_value(body_schema: StructType | None) -> StructType:
 
 
 def _with_folders(schema: StructType) -> StructType:
-    """And what the names of the folders say."""
+    """Add the columns of the folder names."""
     return schema.add("topic", StringType()).add("date", DateType()).add("hour", IntegerType())
 
 
@@ -98,27 +98,29 @@ def _with_folders(schema: StructType) -> StructType:
 
 INFER = "infer"
 
-# What Spark's own inference calls a body that is no JSON.
+# Column that Spark's inference adds for bodies that are not JSON.
 _NOT_JSON = "_corrupt_record"
 
 
-def resolve_schema(topic: TopicFolder, wish: str, table: DataFrame) -> StructType | None:
-    """The lake's, the wish, or none. `table` is what there is of the topic, to infer from.
+def resolve_schema(topic: TopicFolder, requested: str, table: DataFrame) -> StructType | None:
+    """Schema for archiving a topic: the requested one, the lake's, or None.
 
-    Raises ConfigError if the wish is no schema, or if the lake's is another one.
+    `table` contains the topic's messages, for inference. Raises ConfigError if the requested schema
+    is invalid or contradicts the lake's.
     """
     stored = topic.body_schema()
     known = StructType.fromJson(stored) if stored is not None else None
-    if not wish or (wish == INFER and known is not None):
+    if not requested or (requested == INFER and known is not None):
         return known
-    wanted = _inferred(topic.name, table) if wish == INFER else parse_schema(wish)
+    wanted = _inferred(topic.name, table) if requested == INFER else parse_schema(requested)
     if known is not None:
         _check_extends(topic.name, known, wanted)
     return wanted
 
 
 def parse_schema(text: str) -> StructType:
-    """Of a file of that name if there is one, or of the text itself. Raises ConfigError."""
+    """Parse a schema from a file, if `text` is the path of one, or from the text. Raises
+    ConfigError."""
     content = text
     if Path(text).is_file():
         try:
@@ -130,17 +132,17 @@ def parse_schema(text: str) -> StructType:
     try:
         return StructType.fromJson(json.loads(content))
     except (ValueError, KeyError, TypeError) as failure:
-        raise ConfigError(f"{text} is no schema as Spark writes one: {failure!r}") from None
+        raise ConfigError(f"{text} is not a schema in Spark's JSON form: {failure!r}") from None
 
 
 def value_column(schema: StructType) -> Column:
-    """`value` as the lake has it: the fields of the schema, and nothing else."""
+    """Column `value` of the lake: exactly the fields of the schema."""
     fields = (sql.col("value").getField(name).alias(name) for name in schema.names)
     return sql.struct(*fields).alias("value")
 
 
 def rejection_reason() -> Column:
-    """`reason`, in words, for a body that does not fit."""
+    """Column `reason` of rejected messages."""
     is_object = sql.from_json(sql.col("body").cast("string"), "map<string,string>").isNotNull()
     words = sql.when(is_object, "it does not fit the schema").otherwise("it is no JSON object")
     return words.alias("reason")
@@ -150,45 +152,45 @@ def _inferred(topic: str, table: DataFrame) -> StructType:
     found = infer_json_schema(table)
     fields = [field for field in found.fields if field.name != _NOT_JSON]
     if not fields:
-        raise ConfigError(f"no schema can be inferred: the first messages of {topic} are no JSON")
+        raise ConfigError(f"cannot infer a schema: the first messages of {topic} are not JSON")
     return StructType(fields)
 
 
 def _check_extends(topic: str, known: StructType, wanted: StructType) -> None:
-    """More fields are welcome: where there were none, they read as null."""
+    """Additional fields are allowed; they are null in older files."""
     kinds = {field.name: field.dataType for field in wanted.fields}
     for field in known.fields:
         if kinds.get(field.name) != field.dataType:
             raise ConfigError(
-                f"the lake has {topic} with another schema: field {field.name} is"
-                f" {field.dataType.simpleString()} there; fields can be added, and no more"
+                f"the lake has another schema for {topic}: field {field.name} is"
+                f" {field.dataType.simpleString()} there; only adding fields is possible"
             )
 
 
 # JSON bodies.
 
 
-# Where Spark puts the text of what it cannot parse.
+# Field in which Spark stores text that it cannot parse.
 _UNPARSED = "__unparsed"
 
 
 def parse_ddl(ddl: str) -> StructType:
-    """Raises ConfigError if it is none. Needs a Spark that runs."""
+    """Raises ConfigError if the DDL is invalid. Requires a running Spark session."""
     try:
         schema = StructType.fromDDL(ddl)
     except PySparkException as failure:
-        raise ConfigError(f"{ddl!r} is no schema: {error_line(failure)}") from None
+        raise ConfigError(f"invalid schema {ddl!r}: {error_line(failure)}") from None
     if not isinstance(schema, StructType) or not schema.fields:
-        raise ConfigError(f"{ddl!r} is no schema: it has no fields")
+        raise ConfigError(f"invalid schema {ddl!r}: it has no fields")
     names = [field.name.lower() for field in schema.fields]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ConfigError(f"{ddl!r} is no schema: there are two fields {twice}")
+        raise ConfigError(f"invalid schema {ddl!r}: it has two fields {twice}")
     return schema
 
 
 def parse_bodies(messages: DataFrame, schema: StructType) -> DataFrame:
-    """The same with the fields of the body in a struct `value` as well."""
+    """Add a struct column `value` with the parsed fields of the body."""
     fields = [StructField(field.name, field.dataType) for field in schema.fields]
     kind = StructType([*fields, StructField(_UNPARSED, StringType())])
     options = {"columnNameOfCorruptRecord": _UNPARSED}
@@ -197,7 +199,7 @@ def parse_bodies(messages: DataFrame, schema: StructType) -> DataFrame:
 
 
 def violates_schema(schema: StructType) -> Column:
-    """Whether a body does not fit, of rows that `parse_bodies` has made."""
+    """Condition that is true if the body violates the schema, for rows of `parse_bodies`."""
     value = sql.col("value")
     required = [field.name for field in schema.fields if not field.nullable]
     missing = (value.getField(name).isNull() for name in required)
