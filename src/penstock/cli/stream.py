@@ -120,9 +120,9 @@ def command(
 ) -> None:
     """Run streaming SQL from topics to topics or files.
 
-    FILE is TOML with sources, queries and sinks (docs/how_to/pipelines.md). A single query can be given
-    by options instead. The command runs until Ctrl-C, and continues from its checkpoint when it is
-    started again.
+    FILE is TOML with sources, queries and sinks (docs/how_to/pipelines.md). A single query can be
+    given by options instead. The command runs until Ctrl-C, and continues from its checkpoint when
+    it is started again.
     """
     settings = spark_settings(master, spark_log, spark_conf)
 
