@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.nsqd.history_peek import LIMIT_MAX
+from penstock.nsqd.history import PEEK_LIMIT_MAX
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.raw_client import WireError
@@ -152,7 +152,7 @@ REFUSALS = {
     "GET /channel/messages?topic=known": "MISSING_ARG_CHANNEL",
     "GET /channel/messages?topic=known&channel=c&state=lost": "INVALID_ARG_STATE",
     "GET /channel/messages?topic=known&channel=c&limit=0": "INVALID_ARG_LIMIT",
-    f"GET /channel/messages?topic=known&channel=c&limit={LIMIT_MAX + 1}": "INVALID_ARG_LIMIT",
+    f"GET /channel/messages?topic=known&channel=c&limit={PEEK_LIMIT_MAX + 1}": "INVALID_ARG_LIMIT",
     "POST /channel/cancel?topic=known&channel=c": "MISSING_ARG_ID",
     "POST /channel/cancel?topic=known&channel=c&id=7": "INVALID_ARG_ID",
     "POST /channel/cancel?topic=known&channel=c&id=ABCDEF0123456789": "INVALID_ARG_ID",

@@ -39,7 +39,7 @@ from penstock.nsqd.auth import Authenticator
 from penstock.nsqd.drain import Drain
 from penstock.nsqd.error_counters import Refusals
 from penstock.nsqd.history_streams import HistoryStreams
-from penstock.nsqd.http import HttpApi, HttpServices
+from penstock.nsqd.http import NsqdHttpApi, NsqdHttpServices
 from penstock.nsqd.http_tokens import HttpTokens
 from penstock.nsqd.lookup_peers import LookupPeers
 from penstock.nsqd.loop_lag import LoopLag
@@ -282,7 +282,7 @@ class Nsqd:
         self.log.info("TCP: listening on %s", self.tcp.address)
 
     async def _serve_http(self) -> None:
-        services = HttpServices(
+        services = NsqdHttpServices(
             broker=self.broker,
             clock=self.clock,
             log=self.log,
@@ -302,7 +302,7 @@ class Nsqd:
         gate = ClearTextGate() if self.options.tls_required is TlsRequired.EVERYBODY else None
         middleware = [each for each in (gate, self._tokens) if each is not None]
         server = HttpServer(
-            HttpApi(services).router(),
+            NsqdHttpApi(services).router(),
             log=self.log,
             middleware=middleware,
             connection_limits=self._connection_limits,

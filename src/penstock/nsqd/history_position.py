@@ -1,14 +1,14 @@
-"""Places in a topic's log, as users write them: a number, a time, or a word. Pure but for the log.
+"""Positions in a topic's log, as users write them: a sequence number, a time, or a keyword.
 
     earliest                        the oldest message that is stored
     latest                          after the newest one
-    1763240000123456                the message with this number
+    1763240000123456                the message with this sequence number
     1763240000123456789             the first message stored at or after this time, in nanoseconds
-    2026-11-15T10:00:00.5+01:00     the same, as RFC 3339 writes it
+    2026-11-15T10:00:00.5+01:00     the same, in RFC 3339
 
-A sequence number has at most 54 bits, because the rest of a message's id names its node. So a
-number below 2**54 is a sequence number, and a larger one a time: as nanoseconds, 2**54 is in July
-1970, and no message is that old.
+A sequence number has at most 54 bits, because the other 10 bits of a message id are the node id. A
+number below 2**54 is therefore a sequence number, and a larger one a time: 2**54 nanoseconds are in
+July 1970, and no message is that old.
 """
 
 import re
@@ -32,7 +32,7 @@ _SEQ_LIMIT = 1 << 54
 _TIME_LIMIT_NS = 1 << 63
 
 _NUMBER = re.compile(r"[0-9]{1,19}")
-# The `+` of an offset is a blank by the time that a query has been decoded, unless it was escaped.
+# An unescaped `+` of an offset becomes a blank when the query is decoded.
 _RFC_3339 = re.compile(
     r"(?P<date>\d{4}-\d\d-\d\d)[Tt ](?P<time>\d\d:\d\d:\d\d)(?:\.(?P<fraction>\d{1,9})\d*)?"
     r"(?:[Zz]|(?P<sign>[-+ ])(?P<hours>\d\d):(?P<minutes>\d\d))",
@@ -41,7 +41,7 @@ _RFC_3339 = re.compile(
 
 
 class Position(NamedTuple):
-    """A place; `value` is the number or the time, in nanoseconds."""
+    """`value` is the sequence number, or the time in nanoseconds."""
 
     kind: Literal["earliest", "latest", "seq", "time"]
     value: int = 0
@@ -52,7 +52,7 @@ LATEST = Position("latest")
 
 
 class OffsetTrimmedError(Exception):
-    """There is no such message any more; `first_seq` is the next one that there is."""
+    """The message has been deleted; `first_seq` is the next one that is stored."""
 
     def __init__(self, first_seq: int) -> None:
         super().__init__(first_seq)
@@ -60,7 +60,7 @@ class OffsetTrimmedError(Exception):
 
 
 class OffsetAheadError(Exception):
-    """There is no such message yet; `next_seq` is the number that the next one will get."""
+    """The message does not exist yet; `next_seq` is the number of the next message."""
 
     def __init__(self, next_seq: int) -> None:
         super().__init__(next_seq)
@@ -68,7 +68,7 @@ class OffsetAheadError(Exception):
 
 
 def parse_position(text: str) -> Position:
-    """The place that `text` means. Raises ValueError if it means none."""
+    """Parses a position. Raises ValueError."""
     if text in ("earliest", "latest"):
         return EARLIEST if text == "earliest" else LATEST
     if _NUMBER.fullmatch(text):
@@ -79,16 +79,15 @@ def parse_position(text: str) -> Position:
     else:
         time_ns = _parse_rfc_3339(text)
     if not 0 <= time_ns < _TIME_LIMIT_NS:
-        raise ValueError("a time that no message can have")
+        raise ValueError("time out of range")
     return Position("time", time_ns)
 
 
 def find_seq(log: TopicLog, position: Position) -> int:
-    """The message at a place, or `next_seq`.
+    """Sequence number of the message at a position, or the log's `next_seq`.
 
-    Raises OffsetTrimmedError, OffsetAheadError, or StorageError.
-
-    A number must be that of a message that is stored, or the next one. A time may be any.
+    A sequence number must be that of a stored message or of the next one; any time is accepted.
+    Raises OffsetTrimmedError, OffsetAheadError or StorageError.
     """
     match position.kind:
         case "earliest":
@@ -115,7 +114,7 @@ def _parse_rfc_3339(text: str) -> int:
     zone: timezone = UTC
     if match["sign"]:
         if int(match["hours"]) > 23 or int(match["minutes"]) > 59:
-            raise ValueError("no such offset")
+            raise ValueError("invalid offset")
         offset = timedelta(hours=int(match["hours"]), minutes=int(match["minutes"]))
         zone = timezone(-offset if match["sign"] == "-" else offset)
     moment = datetime.fromisoformat(f"{match['date']}T{match['time']}").replace(tzinfo=zone)

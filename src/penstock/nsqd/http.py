@@ -1,8 +1,8 @@
-"""nsqd's HTTP API: publishing, stats, and the verbs of an operator.
+"""nsqd's HTTP API: publishing, stats, and operations on topics, channels, clients and options.
 
-Paths, arguments, answers, error codes and the order in which a request's faults are found are the
-reference's. Go's /debug endpoints do not exist here. What an endpoint does is done when it returns,
-but for publishing, which is answered when the message is stored.
+Paths, arguments, responses, error codes and the order of checks are the reference's; Go's /debug
+endpoints do not exist here. A publish is acknowledged when the message is stored, a change when it
+is fsynced.
 """
 
 import asyncio
@@ -36,18 +36,17 @@ from penstock.net.http_server import (
     json_response,
 )
 from penstock.net.prometheus import exposition
-from penstock.nsqd.history import HistoryServices, TopicHistory
-from penstock.nsqd.history_channels import ChannelHistory
-from penstock.nsqd.history_peek import ChannelPeek
+from penstock.nsqd.history import ChannelHistory, ChannelPeek, HistoryServices, TopicHistory
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http_args import (
-    failing_with_500,
-    required,
-    topic_and_channel,
-    topic_name,
-    topic_of,
+    BOOLEANS,
+    count_arg,
+    find_topic,
+    find_topic_and_channel,
+    required_arg,
+    storage_errors_as_http,
+    topic_name_arg,
 )
-from penstock.nsqd.http_clients import ClientEndpoints
 from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.metrics import MetricsSource, metrics
 from penstock.nsqd.options import NsqdOptions
@@ -57,10 +56,10 @@ from penstock.nsqd.tcp import Clients
 from penstock.protocol.events import Limits
 from penstock.protocol.mpub import parse_mpub_body
 
-__all__ = ["HttpApi", "HttpServices"]
+__all__ = ["NsqdHttpApi", "NsqdHttpServices"]
 
-# History endpoints whose changes must be persisted before the answer.
-_LASTING = {
+# History endpoints whose changes are persisted before the response.
+_PERSISTED_PATHS = {
     "/channel/cancel",
     "/channel/create",
     "/channel/mode",
@@ -68,15 +67,14 @@ _LASTING = {
     "/topic/retention",
 }
 
-_BOOLS = {"true": True, "1": True, "false": False, "0": False}
 # Maximum topics and channels for which /stats is computed in one turn of the loop.
 _ROWS_AT_ONCE_MAX = 500
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 @dataclass(slots=True, kw_only=True)
-class HttpServices:
-    """What the endpoints work with."""
+class NsqdHttpServices:
+    """Dependencies of the endpoints."""
 
     broker: Broker
     clock: Clock
@@ -92,25 +90,25 @@ class HttpServices:
     save_metadata_soon: Callable[[], None]
     history: HistoryStreams
     started_at_ns: int
-    # Where we listen: -1 for a unix socket. To be set when that is known.
+    # Ports of the listeners, -1 for a unix socket; set after listening.
     tcp_port: int = -1
     http_port: int = -1
-    # How PUT /config changes whom we register with.
+    # Called by PUT /config/nsqlookupd_tcp_addresses.
     register_with: Callable[[tuple[str, ...]], None]
     drain: Callable[[], None]
 
 
-class HttpApi:
-    """The endpoints, and the table of them."""
+class NsqdHttpApi:
+    """The endpoints and their routes."""
 
-    def __init__(self, services: HttpServices) -> None:
+    def __init__(self, services: NsqdHttpServices) -> None:
         self._services = services
         self._broker = services.broker
         self._destinations = services.broker.destinations
         self._publisher = services.publisher
 
     def router(self) -> Router:
-        """The table: what a body may be, and what answers."""
+        """Routes with their limits of bodies."""
         return Router([*self._publish_routes(), *self._operator_routes(), *self._history_routes()])
 
     def _publish_routes(self) -> list[Route]:
@@ -135,22 +133,24 @@ class HttpApi:
         ]
 
     def _operator_routes(self) -> list[Route]:
-        settled, lasting = self._when_publishes_are_stored, self._when_persisted
+        stored, persisted = self._after_publishes, self._persisted
         return [
-            Route("GET", "/ping", settled(self._ping), response_format=PLAIN_TEXT),
+            Route("GET", "/ping", stored(self._ping), response_format=PLAIN_TEXT),
             Route("GET", "/info", self._info),
-            Route("GET", "/stats", settled(self._stats)),
-            Route("GET", "/metrics", settled(self._metrics), is_logged=False),
-            Route("POST", "/topic/create", lasting(self._create_topic)),
-            Route("POST", "/topic/delete", lasting(self._delete_topic)),
-            Route("POST", "/topic/empty", lasting(self._empty_topic)),
-            Route("POST", "/topic/pause", lasting(partial(self._pause_topic, paused=True))),
-            Route("POST", "/topic/unpause", lasting(partial(self._pause_topic, paused=False))),
-            Route("POST", "/channel/delete", lasting(self._delete_channel)),
-            Route("POST", "/channel/empty", lasting(self._empty_channel)),
-            Route("POST", "/channel/pause", lasting(partial(self._pause_channel, paused=True))),
-            Route("POST", "/channel/unpause", lasting(partial(self._pause_channel, paused=False))),
-            *ClientEndpoints(self._services.clients).routes(),
+            Route("GET", "/stats", stored(self._stats)),
+            Route("GET", "/metrics", stored(self._metrics), is_logged=False),
+            Route("POST", "/topic/create", persisted(self._create_topic)),
+            Route("POST", "/topic/delete", persisted(self._delete_topic)),
+            Route("POST", "/topic/empty", persisted(self._empty_topic)),
+            Route("POST", "/topic/pause", persisted(partial(self._pause_topic, paused=True))),
+            Route("POST", "/topic/unpause", persisted(partial(self._pause_topic, paused=False))),
+            Route("POST", "/channel/delete", persisted(self._delete_channel)),
+            Route("POST", "/channel/empty", persisted(self._empty_channel)),
+            Route("POST", "/channel/pause", persisted(partial(self._pause_channel, paused=True))),
+            Route(
+                "POST", "/channel/unpause", persisted(partial(self._pause_channel, paused=False))
+            ),
+            Route("POST", "/client/close", self._close_client),
             Route("POST", "/drain", self._drain),
             Route("GET", "/config/:opt", self._config),
             Route(
@@ -173,7 +173,7 @@ class HttpApi:
             streams=services.history,
             save_metadata_soon=services.save_metadata_soon,
         )
-        settled = self._when_publishes_are_stored
+        stored = self._after_publishes
         routes = [
             *TopicHistory(history).routes(),
             *ChannelHistory(history).routes(),
@@ -182,15 +182,15 @@ class HttpApi:
         return [
             replace(
                 route,
-                handler=self._when_persisted(route.handler)
-                if route.path in _LASTING
-                else settled(route.handler),
+                handler=self._persisted(route.handler)
+                if route.path in _PERSISTED_PATHS
+                else stored(route.handler),
             )
             for route in routes
         ]
 
-    def _when_publishes_are_stored(self, handler: Handler) -> Handler:
-        """An operator sees, and changes, topics with all that was published to them before."""
+    def _after_publishes(self, handler: Handler) -> Handler:
+        """Wraps a handler: publishes of the same turn are stored first, so that it sees them."""
 
         def handle(request: Request) -> object:
             self._publisher.store()
@@ -198,35 +198,35 @@ class HttpApi:
 
         return handle
 
-    def _when_persisted(self, handler: Handler) -> Handler:
-        """Wraps a handler: the answer is sent after the change is fsynced, so that it survives a
-        power loss."""
-        handler = self._when_publishes_are_stored(handler)
+    def _persisted(self, handler: Handler) -> Handler:
+        """Wraps a handler: the response is sent after the change is fsynced, so that the change
+        survives a power loss."""
+        handler = self._after_publishes(handler)
 
         def handle(request: Request) -> object:
-            answer = handler(request)
-            if isinstance(answer, Response):
-                return answer  # a refusal
-            persisted = DeferredResponse()
+            result = handler(request)
+            if isinstance(result, Response):
+                return result  # an error
+            response = DeferredResponse()
 
             def done(failure: StorageError | None) -> None:
                 if failure is not None:
                     self._services.log.error("failure in %s - %s", request.path, failure)
-                    persisted.resolve(HttpError(500, "INTERNAL_ERROR"))
+                    response.resolve(HttpError(500, "INTERNAL_ERROR"))
                 else:
-                    persisted.resolve(answer)
+                    response.resolve(result)
 
             self._services.persist(self._broker.topics.get(request.args.get("topic", "")), done)
-            return persisted
+            return response
 
         return handle
 
-    # Looking.
+    # Reading.
 
     def _ping(self, _: Request) -> str:
         failure = self._broker.health()
         if failure is not None:
-            raise HttpError(500, _not_ok(failure))
+            raise HttpError(500, _unhealthy_text(failure))
         return "OK"
 
     def _info(self, _: Request) -> object:
@@ -252,7 +252,7 @@ class HttpApi:
         topics = self._broker.topics.values()
         if len(topics) + sum(len(topic.channels) for topic in topics) <= _ROWS_AT_ONCE_MAX:
             return result_of(steps)
-        return _in_turns(steps)
+        return _run_in_turns(steps)
 
     def _stats_steps(self, args: dict[str, str]) -> Steps[object]:
         services = self._services
@@ -260,7 +260,7 @@ class HttpApi:
         stats = yield from collect(
             topics=self._broker.topics,
             clients=services.clients if _flag(args, "include_clients") else None,
-            health="OK" if failure is None else _not_ok(failure),
+            health="OK" if failure is None else _unhealthy_text(failure),
             started_at_ns=services.started_at_ns,
             memory=memory_stats(services.gc_pauses) if _flag(args, "include_mem") else None,
             quantiles=services.options.e2e_processing_latency_percentiles,
@@ -283,15 +283,17 @@ class HttpApi:
         body = request.body
         if not body:
             raise HttpError(400, "MSG_EMPTY")
-        args = request.head.line.args or request.args  # the latter says what is wrong with them
-        topic = self._topic_to_publish_to(args)
-        # nsq compat: the topic has been made by the time the deferral is found to be wrong.
+        args = (
+            request.head.line.args or request.args
+        )  # The property raises if they are invalid; this saves its call.
+        topic = self._destination_topic(args)
+        # nsq compat: the topic is created even if the deferral is invalid.
         if "defer" in args and (defer_ns := self._defer_ns(args["defer"])):
             return self._publish(topic, [body], defer_ns)
         return self._publish(topic, [body])
 
     def _mpub(self, request: Request) -> object:
-        topic = self._topic_to_publish_to(request.args)
+        topic = self._destination_topic(request.args)
         if self._is_binary(request.args):
             bodies = self._binary_bodies(request.body)
         else:
@@ -299,7 +301,7 @@ class HttpApi:
         return self._publish(topic, bodies) if bodies else OK
 
     def _publish(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> object:
-        """OK when the messages are stored, or else an HttpError."""
+        """Publishes; the response is OK after the messages are stored."""
         try:
             if defer_ns:
                 batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
@@ -309,24 +311,24 @@ class HttpApi:
             raise _not_stored(topic, failure, self._services.log) from failure
         if batch is None:
             return OK
-        answer = _PublishAnswer()
-        answer.topic, answer.log = topic, self._services.log
-        batch.waiting.append(answer)
-        return answer
+        response = _PublishResponse()
+        response.topic, response.log = topic, self._services.log
+        batch.waiting.append(response)
+        return response
 
-    def _topic_to_publish_to(self, args: dict[str, str]) -> Topic:
+    def _destination_topic(self, args: dict[str, str]) -> Topic:
         topic = self._destinations.get(args.get("topic", ""))
         if topic is not None:
             return topic
         try:
-            return self._destinations[topic_name(args, "INVALID_TOPIC")]
+            return self._destinations[topic_name_arg(args, "INVALID_TOPIC")]
         except StorageError as failure:
             self._services.log.repeating_error(
                 failure.reason, "HTTP: failed to publish - %s", failure
             )
-            raise HttpError(503, self._why_not_published(failure)) from failure
+            raise HttpError(503, self._publish_error_code(failure)) from failure
 
-    def _why_not_published(self, failure: StorageError) -> str:
+    def _publish_error_code(self, failure: StorageError) -> str:
         if isinstance(failure, LimitReachedError):
             return "LIMIT_REACHED"
         return "DRAINING" if self._broker.draining else "EXITING"
@@ -343,9 +345,9 @@ class HttpApi:
         if "binary" not in args:
             return False
         value = args["binary"]
-        if value not in _BOOLS:
+        if value not in BOOLEANS:
             self._services.log.warning("deprecated value '%s' used for /mpub binary param", value)
-        return _BOOLS.get(value, True)
+        return BOOLEANS.get(value, True)
 
     def _binary_bodies(self, body: bytes) -> list[bytes]:
         try:
@@ -362,43 +364,60 @@ class HttpApi:
     # Topics.
 
     def _create_topic(self, request: Request) -> None:
-        name = topic_name(request.args, "INVALID_TOPIC")
-        with failing_with_500(self._services.log, request):
+        name = topic_name_arg(request.args, "INVALID_TOPIC")
+        with storage_errors_as_http(self._services.log, request):
             self._broker.topic(name)
 
     def _delete_topic(self, request: Request) -> None:
-        topic = topic_of(self._broker, required(request.args, "topic"))
-        with failing_with_500(self._services.log, request):
+        topic = find_topic(self._broker, required_arg(request.args, "topic"))
+        with storage_errors_as_http(self._services.log, request):
             self._broker.delete_topic(topic.name)
 
     def _empty_topic(self, request: Request) -> None:
-        topic = topic_of(self._broker, topic_name(request.args, "INVALID_TOPIC"))
-        with failing_with_500(self._services.log, request):
+        topic = find_topic(self._broker, topic_name_arg(request.args, "INVALID_TOPIC"))
+        with storage_errors_as_http(self._services.log, request):
             topic.empty()
 
     def _pause_topic(self, request: Request, *, paused: bool) -> None:
-        topic = topic_of(self._broker, required(request.args, "topic"))
-        with failing_with_500(self._services.log, request):
+        topic = find_topic(self._broker, required_arg(request.args, "topic"))
+        with storage_errors_as_http(self._services.log, request):
             topic.pause(paused)
 
     # Channels.
 
     def _delete_channel(self, request: Request) -> None:
-        topic, channel = topic_and_channel(self._broker, request.args)
-        with failing_with_500(self._services.log, request):
+        topic, channel = find_topic_and_channel(self._broker, request.args)
+        with storage_errors_as_http(self._services.log, request):
             self._broker.delete_channel(topic, channel.name)
 
     def _empty_channel(self, request: Request) -> None:
-        topic, channel = topic_and_channel(self._broker, request.args)
-        with failing_with_500(self._services.log, request):
+        topic, channel = find_topic_and_channel(self._broker, request.args)
+        with storage_errors_as_http(self._services.log, request):
             channel.empty(topic.owed_seq)
 
     def _pause_channel(self, request: Request, *, paused: bool) -> None:
-        _, channel = topic_and_channel(self._broker, request.args)
-        with failing_with_500(self._services.log, request):
+        _, channel = find_topic_and_channel(self._broker, request.args)
+        with storage_errors_as_http(self._services.log, request):
             channel.pause(paused)
 
-    # The node.
+    # Clients and the node.
+
+    def _close_client(self, request: Request) -> None:
+        """Not in NSQ. A client is identified as in /stats: by its address and, because addresses
+        are reused, by the time when it connected."""
+        address = required_arg(request.args, "remote_address")
+        since = count_arg(request.args, "connect_ts")
+        matches = [
+            client
+            for client in self._services.clients
+            if client.remote_address == address
+            and since in (None, client.connected_at_ns // SECOND_NS)
+        ]
+        if not matches:
+            raise HttpError(404, "CLIENT_NOT_FOUND")
+        if len(matches) > 1:  # clients of a unix socket have no addresses
+            raise HttpError(409, "CLIENT_NOT_UNIQUE")
+        matches[0].kick()
 
     def _drain(self, _: Request) -> None:
         self._services.drain()
@@ -443,15 +462,15 @@ class HttpApi:
         services.options = replace(services.options, lookupd_tcp_addresses=addresses)
 
 
-class _PublishAnswer(DeferredResponse):
-    """What a publish is told once its batch is stored. There is one for each: a constructor would
-    double what they cost."""
+class _PublishResponse(DeferredResponse):
+    """The response to a publish, resolved when its batch is stored. Without a constructor, which
+    would double its cost."""
 
     topic: Topic
     log: Logger
 
     def settled(self, batch: PublishBatch) -> None:
-        """It is, or cannot be."""
+        """Called by the publisher when the batch is stored or has failed."""
         if batch.failure is None:
             self.resolve(OK)
         else:
@@ -460,11 +479,11 @@ class _PublishAnswer(DeferredResponse):
 
 def _not_stored(topic: Topic, failure: StorageError, log: Logger) -> HttpError:
     log.repeating_error(failure.reason, "HTTP: failed to publish to %s - %s", topic.name, failure)
-    return HttpError(503, "EXITING")  # nsq compat: the same, whatever the reason
+    return HttpError(503, "EXITING")  # nsq compat: the same for every reason
 
 
-async def _in_turns(steps: Steps[object]) -> object:
-    """Runs one step in each turn of the loop, so that other clients are served in between."""
+async def _run_in_turns(steps: Steps[object]) -> object:
+    """Runs one step per turn of the loop, so that other clients are served in between."""
     while True:
         try:
             next(steps)
@@ -474,9 +493,9 @@ async def _in_turns(steps: Steps[object]) -> object:
 
 
 def _flag(args: dict[str, str], name: str) -> bool:
-    """On, unless it is clearly turned off."""
-    return _BOOLS.get(args.get(name, ""), True)
+    """False only if explicitly turned off."""
+    return BOOLEANS.get(args.get(name, ""), True)
 
 
-def _not_ok(failure: str) -> str:
+def _unhealthy_text(failure: str) -> str:
     return f"NOK - {failure}"

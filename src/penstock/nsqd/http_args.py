@@ -1,8 +1,9 @@
-"""What the endpoints of nsqd's HTTP API find in a request: topics, channels, and what is wrong.
+"""Arguments of nsqd's HTTP endpoints: parsing, validation, and lookup of topics and channels.
 
-The codes, and the order in which a request's faults are found, are the reference's.
+Error codes and the order of checks are the reference's.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,59 +16,101 @@ from penstock.common.logs import Logger
 from penstock.net.http_server import HttpError, Request
 
 __all__ = [
-    "failing_with_500",
-    "required",
-    "topic_and_channel",
-    "topic_and_channel_name",
-    "topic_name",
-    "topic_of",
+    "BOOLEANS",
+    "choice_arg",
+    "count_arg",
+    "find_topic",
+    "find_topic_and_channel",
+    "find_topic_and_channel_name",
+    "flag_arg",
+    "invalid_arg",
+    "required_arg",
+    "storage_errors_as_http",
+    "topic_name_arg",
 ]
 
+BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+_COUNT = re.compile(r"[0-9]{1,18}", re.ASCII)
 
-def required(args: dict[str, str], name: str) -> str:
-    """An argument that may be empty but not missing."""
+
+def required_arg(args: dict[str, str], name: str) -> str:
+    """A required argument, which may be empty."""
     if name not in args:
         raise HttpError(400, f"MISSING_ARG_{name.upper()}")
     return args[name]
 
 
-def topic_name(args: dict[str, str], code_if_invalid: str) -> str:
-    """The name of a topic, which need not be there."""
-    name = required(args, "topic")
+def topic_name_arg(args: dict[str, str], code_if_invalid: str) -> str:
+    """A valid topic name; the topic need not exist."""
+    name = required_arg(args, "topic")
     if not names.is_valid(name):
         raise HttpError(400, code_if_invalid)
     return name
 
 
-def topic_of(broker: Broker, name: str) -> Topic:
-    """The topic of that name, or 404."""
+def find_topic(broker: Broker, name: str) -> Topic:
+    """The topic. Raises HttpError 404 if it does not exist."""
     topic = broker.topics.get(name)
     if topic is None:
         raise HttpError(404, "TOPIC_NOT_FOUND")
     return topic
 
 
-def topic_and_channel_name(broker: Broker, args: dict[str, str]) -> tuple[Topic, str]:
-    """A topic that is there, and the name of a channel that need not be."""
-    name_of_topic = topic_name(args, "INVALID_ARG_TOPIC")
-    name = required(args, "channel")
+def find_topic_and_channel_name(broker: Broker, args: dict[str, str]) -> tuple[Topic, str]:
+    """An existing topic and a valid channel name; the channel need not exist."""
+    topic_name = topic_name_arg(args, "INVALID_ARG_TOPIC")
+    name = required_arg(args, "channel")
     if not names.is_valid(name):
         raise HttpError(400, "INVALID_ARG_CHANNEL")
-    return topic_of(broker, name_of_topic), name
+    return find_topic(broker, topic_name), name
 
 
-def topic_and_channel(broker: Broker, args: dict[str, str]) -> tuple[Topic, Channel]:
-    """A topic and a channel of it."""
-    topic, name = topic_and_channel_name(broker, args)
+def find_topic_and_channel(broker: Broker, args: dict[str, str]) -> tuple[Topic, Channel]:
+    """An existing topic and channel."""
+    topic, name = find_topic_and_channel_name(broker, args)
     channel = topic.channels.get(name)
     if channel is None:
         raise HttpError(404, "CHANNEL_NOT_FOUND")
     return topic, channel
 
 
+def count_arg(args: dict[str, str], name: str, *, at_most: int | None = None) -> int | None:
+    """An integer of at least 1; None if missing."""
+    if name not in args:
+        return None
+    if not _COUNT.fullmatch(args[name]):
+        raise invalid_arg(name)
+    count = int(args[name])
+    if count < 1 or (at_most is not None and count > at_most):
+        raise invalid_arg(name)
+    return count
+
+
+def flag_arg(args: dict[str, str], name: str) -> bool:
+    """A boolean; False if missing."""
+    if name not in args:
+        return False
+    if args[name] not in BOOLEANS:
+        raise invalid_arg(name)
+    return BOOLEANS[args[name]]
+
+
+def choice_arg(args: dict[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """One of `choices`; the first if missing."""
+    choice = args.get(name, choices[0])
+    if choice not in choices:
+        raise invalid_arg(name)
+    return choice
+
+
+def invalid_arg(name: str) -> HttpError:
+    """The error for an argument with an invalid value."""
+    return HttpError(400, f"INVALID_ARG_{name.upper()}")
+
+
 @contextmanager
-def failing_with_500(log: Logger, request: Request) -> Iterator[None]:
-    """What an operator is told when the disk does not let us."""
+def storage_errors_as_http(log: Logger, request: Request) -> Iterator[None]:
+    """Logs a StorageError and raises it as an HttpError: 503 for a reached limit, else 500."""
     try:
         yield
     except LimitReachedError as failure:
