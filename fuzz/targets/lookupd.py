@@ -10,8 +10,7 @@ from typing import Any
 from fuzz.cutting import Pieces, cuttings
 from penstock.common.clock import SECOND_NS
 from penstock.common.errors import LimitReachedError, ProtocolError
-from penstock.nsqlookupd.registration import Producer
-from penstock.nsqlookupd.registry import Registry
+from penstock.nsqlookupd.registry import RegisteredProducer, Registry
 from penstock.protocol import lookup_v1
 from penstock.protocol.lookup_v1 import (
     Event,
@@ -102,18 +101,18 @@ def check_registry(events: list[Event]) -> None:
     peer.receive_data(IDENTIFY)
     first = peer.next_event()
     assert isinstance(first, IdentifyPeer)
-    producers = [registry.identify(f"{n}:1", first.peer)[0] for n in range(2)]
+    producers = [registry.add_producer(f"{n}:1", first.peer)[0] for n in range(2)]
     # They take turns, so that both hold and take back the same keys.
     for at, event in enumerate(events):
         clock.advance(SECOND_NS // 3)
         follow(registry, producers[at % 2], event)
         check_mutual(registry, producers)
     for producer in producers:
-        registry.leave(producer)
+        registry.remove_producer(producer)
     assert not any(key.producers for key in registry.registrations())
 
 
-def follow(registry: Registry, producer: Producer, event: Event) -> None:
+def follow(registry: Registry, producer: RegisteredProducer, event: Event) -> None:
     try:
         match event:
             case Register(topic, channel):
@@ -125,12 +124,12 @@ def follow(registry: Registry, producer: Producer, event: Event) -> None:
                 registry.unregister(producer, topic, channel)
                 registry.tombstone(topic, producer.node)
             case Ping(draining):
-                registry.ping(producer, draining=draining)
+                registry.ping(producer, is_draining=draining)
     except LimitReachedError:
         pass
 
 
-def check_mutual(registry: Registry, producers: list[Producer]) -> None:
+def check_mutual(registry: Registry, producers: list[RegisteredProducer]) -> None:
     keys: list[Any] = list(registry.registrations())[1:]  # the first is of all that are connected
     assert len(registry.topics()) <= TOPICS_MAX
     for producer in producers:

@@ -1,4 +1,4 @@
-"""What the tests of the running nsqlookupd share."""
+"""Fixtures with a running nsqlookupd."""
 
 import re
 import time
@@ -11,7 +11,7 @@ from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 
 @pytest.fixture(scope="module")
 def nsqlookupd() -> Iterator[NsqlookupdProcess]:
-    """One for all tests of a module that need no flags."""
+    """Shared by the tests of a module that need no flags."""
     with run_nsqlookupd("--broadcast-address=lookup.example") as process:
         yield process
 

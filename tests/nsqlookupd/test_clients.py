@@ -1,4 +1,4 @@
-"""Existing clients, as they are, find an nsqd through our nsqlookupd."""
+"""Existing clients, unchanged, find an nsqd through our nsqlookupd."""
 
 import subprocess
 import sys
@@ -101,7 +101,7 @@ def test_a_consumer_finds_its_nsqd(
     assert b"found\n" == line
 
 
-def test_an_operator_understands_every_answer(nsqlookupd: NsqlookupdProcess) -> None:
+def test_gnsq_decodes_every_response(nsqlookupd: NsqlookupdProcess) -> None:
     command = [sys.executable, "-W", "ignore", "-c", OPERATOR, nsqlookupd.http_address]
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=CLIENT_SECONDS

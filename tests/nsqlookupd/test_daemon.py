@@ -1,4 +1,4 @@
-"""The life of the process."""
+"""Start and stop of the process."""
 
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from penstock.testing.waiting import wait_until
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_cleanly_with_everybody_connected(number: signal.Signals) -> None:
+def test_a_signal_stops_it_cleanly_with_open_connections(number: signal.Signals) -> None:
     with run_nsqlookupd() as nsqlookupd, ThreadPoolExecutor(1) as pool:
         node = nsqlookupd.node("n")
         lookup = pool.submit(nsqlookupd.http, "GET", "/lookup?topic=t&wait=30s")
@@ -28,7 +28,7 @@ def test_a_signal_stops_it_cleanly_with_everybody_connected(number: signal.Signa
         assert "NSQLOOKUPD: bye" in nsqlookupd.log
 
 
-def test_all_is_forgotten_by_a_restart_and_nodes_can_come_back() -> None:
+def test_a_restart_clears_the_registry_and_nodes_can_register_again() -> None:
     with run_nsqlookupd() as nsqlookupd:
         nsqlookupd.node("n").call(lookup_v1.register("t"))
         nsqlookupd.restart()
@@ -39,7 +39,7 @@ def test_all_is_forgotten_by_a_restart_and_nodes_can_come_back() -> None:
         assert ["n"] == nsqlookupd.found("t")
 
 
-def test_an_address_in_use_is_told_in_one_line() -> None:
+def test_an_address_in_use_is_an_error_of_one_line() -> None:
     with run_nsqlookupd() as nsqlookupd:
         address = nsqlookupd.tcp_address
 
@@ -53,7 +53,7 @@ def test_an_address_in_use_is_told_in_one_line() -> None:
         assert f"FATAL: listen ({address}) failed - " in failure.value.log
 
 
-def test_it_serves_on_unix_sockets_too(tmp_path: Path) -> None:
+def test_it_serves_on_unix_sockets(tmp_path: Path) -> None:
     http, tcp = tmp_path / "http.sock", tmp_path / "tcp.sock"
     with run_nsqlookupd(f"--http-address={http}", f"--tcp-address={tcp}"):
         assert http.is_socket()

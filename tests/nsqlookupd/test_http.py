@@ -1,4 +1,4 @@
-"""The HTTP API of the running program: every endpoint, every answer, every refusal."""
+"""The HTTP API of the running program: every endpoint, response and error."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.nsqlookupd.http import KEPT_ANSWERS_MAX
+from penstock.nsqlookupd.http import CACHED_LOOKUPS_MAX
 from penstock.nsqlookupd.metrics import FAMILIES
 from penstock.protocol import lookup_v1
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
@@ -21,8 +21,8 @@ from penstock.testing.waiting import wait_until
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An HTTP answer with its headers, but for the date."""
+class FullResponse:
+    """An HTTP response with its headers, without the date."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -33,13 +33,13 @@ class Answer:
         return int(dict(self.headers)["X-Penstock-Index"])
 
 
-def call(nsqlookupd: NsqlookupdProcess, method: str, target: str) -> Answer:
+def call(nsqlookupd: NsqlookupdProcess, method: str, target: str) -> FullResponse:
     connection = HTTPConnection(nsqlookupd.http_address, timeout=60)
     try:
         connection.request(method, target)
         response = connection.getresponse()
         headers = [header for header in response.getheaders() if header[0] != "Date"]
-        return Answer(response.status, headers, response.read())
+        return FullResponse(response.status, headers, response.read())
     finally:
         connection.close()
 
@@ -54,7 +54,7 @@ def json_headers(body: bytes, *more: tuple[str, str]) -> list[tuple[str, str]]:
 
 
 class Call(NamedTuple):
-    """A request, and the status and body that answer it."""
+    """A request, and the status and body of its response."""
 
     method: str
     target: str
@@ -127,20 +127,20 @@ CALLS = [
 
 @pytest.fixture(scope="module")
 def empty() -> Iterator[NsqlookupdProcess]:
-    """One without nodes."""
+    """An nsqlookupd without nodes."""
     with run_nsqlookupd() as process:
         process.post("/channel/create?topic=known&channel=c")
         yield process
 
 
 @pytest.mark.parametrize("case", CALLS, ids=lambda case: f"{case.method} {case.target[:60]}")
-def test_every_call_has_its_answer(empty: NsqlookupdProcess, case: Call) -> None:
+def test_every_request_has_its_response(empty: NsqlookupdProcess, case: Call) -> None:
     answer = call(empty, case.method, case.target)
 
     assert (case.status, case.answer) == (answer.status, answer.body)
 
 
-def test_another_web_site_changes_nothing(empty: NsqlookupdProcess) -> None:
+def test_requests_of_another_web_site_are_refused(empty: NsqlookupdProcess) -> None:
     headers = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
 
     for target in ("/topic/create?topic=t", "/topic/delete?topic=t", "/topic/tombstone?topic=t"):
@@ -149,7 +149,7 @@ def test_another_web_site_changes_nothing(empty: NsqlookupdProcess) -> None:
     assert 200 == empty.http("GET", "/topics", headers=headers).status
 
 
-def test_answers_have_the_headers_of_nsq(empty: NsqlookupdProcess) -> None:
+def test_responses_have_the_headers_of_nsq(empty: NsqlookupdProcess) -> None:
     ping = call(empty, "GET", "/ping")
     found = call(empty, "GET", "/lookup?topic=known")
     nothing = call(empty, "POST", "/topic/delete?topic=unknown")
@@ -164,7 +164,9 @@ def test_answers_have_the_headers_of_nsq(empty: NsqlookupdProcess) -> None:
     assert json_headers(not_found.body) == not_found.headers
 
 
-def test_a_topic_and_a_channel_are_made_and_deleted(empty: NsqlookupdProcess, topic: str) -> None:
+def test_a_topic_and_a_channel_are_created_and_deleted(
+    empty: NsqlookupdProcess, topic: str
+) -> None:
     def known() -> tuple[bool, bytes]:
         topics = json.loads(call(empty, "GET", "/topics").body)["topics"]
         return topic in topics, call(empty, "GET", f"/channels?topic={topic}").body
@@ -182,7 +184,7 @@ def test_a_topic_and_a_channel_are_made_and_deleted(empty: NsqlookupdProcess, to
     assert f"DB: removing topic({topic})" in empty.log
 
 
-def test_a_node_is_shown_field_by_field(topic: str) -> None:
+def test_all_fields_of_a_node(topic: str) -> None:
     with run_nsqlookupd() as nsqlookupd:
         node = nsqlookupd.node(
             "<n>", hostname="h", version="v", topology_zone="z", topology_region="r"
@@ -217,10 +219,10 @@ def test_a_node_is_shown_field_by_field(topic: str) -> None:
         assert "{" + ",".join(f'"{key}":{entry}' for key in keys) + "}" == debug.decode()
 
 
-def test_each_of_many_topics_has_its_own_answer_and_it_is_never_an_old_one() -> None:
+def test_cached_lookups_of_many_topics_are_never_stale() -> None:
     with run_nsqlookupd() as nsqlookupd:
         first, second = nsqlookupd.node("first"), nsqlookupd.node("second")
-        topics = [f"topic-{number}" for number in range(KEPT_ANSWERS_MAX + 10)]
+        topics = [f"topic-{number}" for number in range(CACHED_LOOKUPS_MAX + 10)]
 
         for node, expected in ((first, ["first"]), (second, ["first", "second"])):
             for topic in topics:
@@ -251,7 +253,7 @@ def test_a_tombstoned_node_is_hidden_from_lookups_and_flagged_among_the_nodes() 
         assert 0 < debug["tombstoned_at"] <= time.time_ns()
 
 
-def test_a_node_that_does_not_ping_is_left_out_of_lookups_and_nodes() -> None:
+def test_a_node_without_pings_is_left_out_of_lookups_and_nodes() -> None:
     with run_nsqlookupd("--inactive-producer-timeout=200ms") as nsqlookupd:
         nsqlookupd.node("silent").call(lookup_v1.register("t", "c"))
         wait_until(lambda: not nsqlookupd.found("t"), "the node to be inactive")
@@ -287,7 +289,7 @@ def test_a_draining_node_is_marked_among_the_nodes_and_in_debug() -> None:
         assert b'{"producers":[]}' == nsqlookupd.http("GET", "/nodes?for=producer").body
 
 
-# Lookups that wait.
+# Long polling.
 
 
 @pytest.fixture
@@ -305,8 +307,8 @@ def waiting(nsqlookupd: NsqlookupdProcess) -> int:
 
 def ask_and_wait(
     pool: ThreadPoolExecutor, nsqlookupd: NsqlookupdProcess, topic: str, index: int
-) -> "Future[Answer]":
-    """A lookup that waits, and does so by now."""
+) -> "Future[FullResponse]":
+    """Starts a lookup, and returns once it waits."""
     before = waiting(nsqlookupd)
     target = f"/lookup?topic={topic}&wait=30s&index={index}"
     answer = pool.submit(call, nsqlookupd, "GET", target)
@@ -314,7 +316,7 @@ def ask_and_wait(
     return answer
 
 
-def test_an_index_is_told_to_those_who_ask_for_one(
+def test_a_lookup_with_wait_or_index_gets_the_index(
     nsqlookupd: NsqlookupdProcess, topic: str
 ) -> None:
     nsqlookupd.post(f"/topic/create?topic={topic}")
@@ -330,7 +332,7 @@ def test_an_index_is_told_to_those_who_ask_for_one(
     assert (404, 0) == (unknown.status, unknown.index)
 
 
-def test_a_lookup_waits_until_its_topic_is_there(
+def test_a_lookup_waits_until_its_topic_exists(
     nsqlookupd: NsqlookupdProcess, topic: str, pool: ThreadPoolExecutor
 ) -> None:
     answer = ask_and_wait(pool, nsqlookupd, topic, 0)
@@ -373,7 +375,7 @@ def test_every_change_ends_a_wait(
     assert 0 == index
 
 
-def test_time_alone_can_end_a_wait(topic: str) -> None:
+def test_a_timeout_of_the_registry_ends_a_wait(topic: str) -> None:
     flags = ("--inactive-producer-timeout=8s", "--tombstone-lifetime=4s")
     with run_nsqlookupd(*flags) as nsqlookupd:
         nsqlookupd.node("n").call(lookup_v1.register(topic))
@@ -389,7 +391,7 @@ def test_time_alone_can_end_a_wait(topic: str) -> None:
         assert [0, 1, 0] == producers
 
 
-def test_a_wait_ends_when_its_time_is_up(nsqlookupd: NsqlookupdProcess, topic: str) -> None:
+def test_a_wait_ends_after_its_timeout(nsqlookupd: NsqlookupdProcess, topic: str) -> None:
     started = time.monotonic()
     unknown = call(nsqlookupd, "GET", f"/lookup?topic={topic}&wait=100ms")
     nsqlookupd.post(f"/topic/create?topic={topic}")
@@ -409,7 +411,7 @@ def test_waits_are_limited_in_time_and_in_number(flag: str, topic: str) -> None:
         assert (404, 0) == (answer.status, answer.index)
 
 
-def test_a_peer_that_stops_waiting_leaves_nothing_behind_for_long(topic: str) -> None:
+def test_the_wait_of_a_disconnected_client_ends_with_its_timeout(topic: str) -> None:
     with run_nsqlookupd("--max-lookup-wait=2s") as nsqlookupd:
         connection = HTTPConnection(nsqlookupd.http_address, timeout=60)
         connection.request("GET", f"/lookup?topic={topic}&wait=1m")
@@ -419,10 +421,10 @@ def test_a_peer_that_stops_waiting_leaves_nothing_behind_for_long(topic: str) ->
         wait_until(lambda: waiting(nsqlookupd) == 0, "the wait to end")
 
 
-# Figures.
+# Metrics.
 
 
-def test_prometheus_understands_the_figures_and_all_are_there(
+def test_prometheus_parses_all_metrics(
     nsqlookupd: NsqlookupdProcess,
 ) -> None:
     page = nsqlookupd.http("GET", "/metrics").body.decode()
@@ -431,7 +433,7 @@ def test_prometheus_understands_the_figures_and_all_are_there(
     assert {family.name.removesuffix("_total"): family.kind for family in FAMILIES} == families
 
 
-def test_the_page_in_docs_has_every_figure() -> None:
+def test_the_documentation_lists_every_metric() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/nsqlookupd.md").read_text()
     rows = [
         f"| `{family.name}` | {', '.join(f'`{label}`' for label in family.labels)} "

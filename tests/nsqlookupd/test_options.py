@@ -4,7 +4,7 @@ from penstock.common.clock import SECOND_NS
 from penstock.common.options import load_config, markdown_page, option_value, options_of
 from penstock.nsqlookupd.options import NsqlookupdOptions
 
-# What a stock nsqlookupd has without flags, save for what depends on the machine.
+# Defaults of a stock nsqlookupd, except for those that depend on the machine.
 NSQ_DEFAULTS: dict[str, object] = {
     "http_address": "0.0.0.0:4161",
     "inactive_producer_timeout": 300 * SECOND_NS,
@@ -21,13 +21,13 @@ def test_the_defaults_are_those_of_nsq() -> None:
     assert {key: option_value(options, key) for key in NSQ_DEFAULTS} == NSQ_DEFAULTS
 
 
-def test_every_flag_of_nsq_is_there() -> None:
+def test_every_flag_of_nsq_exists() -> None:
     flags = {declared.flag for declared in options_of(NsqlookupdOptions)}
 
     assert not {"version", "config", "verbose", "broadcast-address"} - flags
 
 
-def test_a_config_file_for_nsq_is_understood(tmp_path: Path) -> None:
+def test_a_config_file_of_nsq_is_read(tmp_path: Path) -> None:
     config = tmp_path / "nsqlookupd.cfg"
     config.write_text(
         'tcp_address = "127.0.0.1:1"\n'
@@ -43,7 +43,7 @@ def test_a_config_file_for_nsq_is_understood(tmp_path: Path) -> None:
     assert SECOND_NS * 3 // 2 == options.tombstone_lifetime_ns
 
 
-def test_the_page_in_docs_is_up_to_date() -> None:
+def test_the_documentation_of_options_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs/reference/nsqlookupd_options.md"
 
     assert markdown_page(NsqlookupdOptions, "nsqlookupd") == page.read_text()

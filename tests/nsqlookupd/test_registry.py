@@ -1,4 +1,4 @@
-"""The registry by itself: its rules, its clock, and when its answers change."""
+"""The registry alone: its rules, its timeouts, and its indexes."""
 
 from collections.abc import Callable
 
@@ -15,8 +15,12 @@ from hypothesis.stateful import (
 
 from penstock.common.clock import SECOND_NS
 from penstock.common.errors import LimitReachedError
-from penstock.nsqlookupd.registration import UNKNOWN_INDEX, Producer, Registration
-from penstock.nsqlookupd.registry import Registry
+from penstock.nsqlookupd.registry import (
+    UNKNOWN_INDEX,
+    RegisteredProducer,
+    Registration,
+    Registry,
+)
 from penstock.protocol.lookup_v1 import NsqdInfo
 from penstock.testing.clock import ManualClock
 
@@ -25,8 +29,8 @@ TOMBSTONE_NS = 45 * SECOND_NS
 LIFETIMES = {"inactive_producer_timeout_ns": INACTIVE_NS, "tombstone_lifetime_ns": TOMBSTONE_NS}
 
 
-class Wishes:
-    """A driver that writes down what it is asked for."""
+class RecordingListener:
+    """Records the callbacks of the registry."""
 
     def __init__(self) -> None:
         self.changes: list[str] = []
@@ -40,16 +44,16 @@ class Wishes:
 
 
 class Setup:
-    """A registry, and all that is around it."""
+    """A registry with its clock and its listener."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
-        self.wishes = Wishes()
-        self.registry = Registry(self.clock, self.wishes, **LIFETIMES)
+        self.listener = RecordingListener()
+        self.registry = Registry(self.clock, self.listener, **LIFETIMES)
 
-    def producer(self, name: str) -> Producer:
+    def producer(self, name: str) -> RegisteredProducer:
         info = NsqdInfo(broadcast_address=name, tcp_port=4150, http_port=4151, version="1.3.0")
-        return self.registry.identify(f"{name}:50000", info)[0]
+        return self.registry.add_producer(f"{name}:50000", info)[0]
 
     def found(self, topic: str) -> list[str] | None:
         found = self.registry.lookup(topic)
@@ -82,7 +86,7 @@ def test_registering_again_changes_nothing(setup: Setup) -> None:
     assert index == setup.registry.index("t")
 
 
-def test_what_is_not_known_is_not_found(setup: Setup) -> None:
+def test_unknown_names_are_not_found(setup: Setup) -> None:
     assert None is setup.registry.lookup("t")
     assert [] == setup.registry.channels("t")
     assert not setup.registry.delete_channel("t", "c")
@@ -92,16 +96,16 @@ def test_what_is_not_known_is_not_found(setup: Setup) -> None:
     assert [] == setup.registry.topics()
 
 
-# What is left of topic `t` and channel `c` after a producer that had both has done something.
+# What remains of topic `t` and channel `c` after an action of their only producer.
 Left = tuple[list[str], list[str]]
 
 
-def taking_back(topic: str, channel: str = "") -> Callable[[Setup, Producer], object]:
+def taking_back(topic: str, channel: str = "") -> Callable[[Setup, RegisteredProducer], object]:
     return lambda setup, producer: setup.registry.unregister(producer, topic, channel)
 
 
-def leaving(setup: Setup, producer: Producer) -> object:
-    return setup.registry.leave(producer)
+def leaving(setup: Setup, producer: RegisteredProducer) -> object:
+    return setup.registry.remove_producer(producer)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +126,7 @@ def test_which_keys_outlive_their_producers(
     setup: Setup,
     topic: str,
     channel: str,
-    action: Callable[[Setup, Producer], object],
+    action: Callable[[Setup, RegisteredProducer], object],
     left: Left,
 ) -> None:
     producer = setup.producer("a")
@@ -133,7 +137,7 @@ def test_which_keys_outlive_their_producers(
     assert left == (setup.registry.topics(), setup.registry.channels(topic))
 
 
-def test_an_ephemeral_key_stays_while_another_producer_has_it(setup: Setup) -> None:
+def test_an_ephemeral_key_remains_while_another_producer_has_it(setup: Setup) -> None:
     first, second = setup.producer("a"), setup.producer("b")
     for producer in (first, second):
         setup.registry.register(producer, "t#ephemeral", "c#ephemeral")
@@ -145,7 +149,7 @@ def test_an_ephemeral_key_stays_while_another_producer_has_it(setup: Setup) -> N
     assert ["c#ephemeral"] == setup.registry.channels("t#ephemeral")
 
 
-def test_a_topic_is_taken_back_with_its_channels(setup: Setup) -> None:
+def test_unregistering_a_topic_unregisters_its_channels(setup: Setup) -> None:
     producer = setup.producer("a")
     setup.registry.register(producer, "t", "c")
     setup.registry.register(producer, "other", "c")
@@ -156,13 +160,13 @@ def test_a_topic_is_taken_back_with_its_channels(setup: Setup) -> None:
     assert ([], ["a"]) == (setup.found("t"), setup.found("other"))
 
 
-def test_one_who_leaves_is_gone_from_everywhere(setup: Setup) -> None:
+def test_a_removed_producer_is_in_no_registration(setup: Setup) -> None:
     producer, other = setup.producer("a"), setup.producer("b")
     for topic in ("t", "u"):
         setup.registry.register(producer, topic, "c")
         setup.registry.register(other, topic, "c")
 
-    lost = setup.registry.leave(producer)
+    lost = setup.registry.remove_producer(producer)
 
     assert 5 == len(lost)
     assert "category:client key: subkey:" == str(lost[-1])
@@ -171,7 +175,9 @@ def test_one_who_leaves_is_gone_from_everywhere(setup: Setup) -> None:
     assert [other] == setup.registry.active_producers()
 
 
-def test_a_deleted_topic_takes_its_channels_and_comes_back_with_its_producer(setup: Setup) -> None:
+def test_deleting_a_topic_deletes_its_channels_until_a_producer_registers_again(
+    setup: Setup,
+) -> None:
     producer = setup.producer("a")
     setup.registry.register(producer, "t", "c")
 
@@ -183,10 +189,10 @@ def test_a_deleted_topic_takes_its_channels_and_comes_back_with_its_producer(set
     assert (None, []) == gone
     assert 1 == len(made)
     assert ["a"] == setup.found("t")
-    assert 2 == len(setup.registry.leave(producer))
+    assert 2 == len(setup.registry.remove_producer(producer))
 
 
-def test_an_operator_makes_keys_without_producers(setup: Setup) -> None:
+def test_an_operator_creates_keys_without_producers(setup: Setup) -> None:
     setup.registry.create("t", "c")
 
     assert [] == setup.found("t")
@@ -195,9 +201,9 @@ def test_an_operator_makes_keys_without_producers(setup: Setup) -> None:
     assert (["t"], []) == (setup.registry.topics(), setup.registry.channels("t"))
 
 
-def test_there_are_only_so_many_names(setup: Setup) -> None:
+def test_topics_and_channels_are_limited(setup: Setup) -> None:
     limits = {"max_topics": 1, "max_channels_per_topic": 1}
-    registry = Registry(setup.clock, setup.wishes, **LIFETIMES, **limits)
+    registry = Registry(setup.clock, setup.listener, **LIFETIMES, **limits)
     registry.create("t", "c")
 
     for topic, channel in (("u", ""), ("u", "c"), ("t", "d")):
@@ -213,7 +219,7 @@ def test_there_are_only_so_many_names(setup: Setup) -> None:
 # Time.
 
 
-def test_a_producer_is_inactive_when_it_was_not_heard_of_for_long(setup: Setup) -> None:
+def test_a_producer_without_pings_becomes_inactive(setup: Setup) -> None:
     producer = setup.producer("a")
     setup.registry.register(producer, "t")
 
@@ -221,26 +227,26 @@ def test_a_producer_is_inactive_when_it_was_not_heard_of_for_long(setup: Setup) 
     at_the_limit = setup.found("t")
     setup.clock.advance(1)
     after_it = setup.found("t"), setup.registry.active_producers()
-    silence_ns = setup.registry.ping(producer, draining=False)
+    silence_ns = setup.registry.ping(producer, is_draining=False)
 
     assert INACTIVE_NS + 1 == silence_ns
     assert (["a"], ([], [])) == (at_the_limit, after_it)
     assert (["a"], [producer]) == (setup.found("t"), setup.registry.active_producers())
 
 
-def test_a_ping_puts_inactivity_off(setup: Setup) -> None:
+def test_a_ping_keeps_a_producer_active(setup: Setup) -> None:
     producer, silent = setup.producer("a"), setup.producer("b")
     for each in (producer, silent):
         setup.registry.register(each, "t")
 
     for _ in range(3):
         setup.clock.advance(INACTIVE_NS // 2)
-        setup.registry.ping(producer, draining=False)
+        setup.registry.ping(producer, is_draining=False)
 
     assert ["a"] == setup.found("t")
 
 
-def test_a_tombstone_hides_a_producer_from_one_topic_for_a_while(setup: Setup) -> None:
+def test_a_tombstone_hides_a_producer_from_one_topic_for_its_lifetime(setup: Setup) -> None:
     producer = setup.producer("a")
     for topic in ("t", "u"):
         setup.registry.register(producer, topic)
@@ -256,14 +262,14 @@ def test_a_tombstone_hides_a_producer_from_one_topic_for_a_while(setup: Setup) -
 
 
 @pytest.mark.parametrize("node", ["a", "a:4150", "b:4151", ""])
-def test_a_tombstone_for_another_node_hides_nobody(setup: Setup, node: str) -> None:
+def test_a_tombstone_for_an_unknown_node_hides_no_producer(setup: Setup, node: str) -> None:
     setup.registry.register(setup.producer("a"), "t")
     setup.registry.tombstone("t", node)
 
     assert ["a"] == setup.found("t")
 
 
-def test_only_taking_back_the_topic_lifts_a_tombstone(setup: Setup) -> None:
+def test_only_unregistering_the_topic_removes_a_tombstone(setup: Setup) -> None:
     producer = setup.producer("a")
     setup.registry.register(producer, "t")
     setup.registry.tombstone("t", "a:4151")
@@ -279,31 +285,31 @@ def test_only_taking_back_the_topic_lifts_a_tombstone(setup: Setup) -> None:
 # Changes.
 
 
-def test_an_index_is_never_used_twice_not_even_after_a_restart(setup: Setup) -> None:
+def test_an_index_is_not_reused_even_after_a_restart(setup: Setup) -> None:
     setup.registry.create("t")
     first = setup.registry.index("t")
     setup.registry.delete_topic("t")
     setup.registry.create("t")
     restarted = Setup()
     restarted.clock.set_wall(setup.clock.wall_ns() + SECOND_NS)
-    later = Registry(restarted.clock, Wishes(), **LIFETIMES)
+    later = Registry(restarted.clock, RecordingListener(), **LIFETIMES)
     later.create("t")
 
     assert UNKNOWN_INDEX < first < setup.registry.index("t") < later.index("t")
 
 
-def test_the_driver_is_asked_to_advance_when_an_answer_changes_by_time_alone(setup: Setup) -> None:
+def test_the_listener_is_asked_to_advance_at_the_next_timeout(setup: Setup) -> None:
     producer = setup.producer("a")
     setup.registry.register(producer, "t")
     setup.registry.tombstone("t", "a:4151")
 
     asked_ns = []
     for _ in range(2):
-        asked_ns.append(setup.wishes.advance_ns)
-        setup.clock.advance(setup.wishes.advance_ns - setup.clock.now_ns())
-        setup.wishes.changes.clear()
+        asked_ns.append(setup.listener.advance_ns)
+        setup.clock.advance(setup.listener.advance_ns - setup.clock.now_ns())
+        setup.listener.changes.clear()
         setup.registry.advance()
-        assert ["t"] == setup.wishes.changes
+        assert ["t"] == setup.listener.changes
 
     assert [TOMBSTONE_NS, INACTIVE_NS + 1] == asked_ns
 
@@ -313,7 +319,7 @@ CHANNELS = st.sampled_from(["", "c", "d", "c#ephemeral"])
 
 
 class RegistryMachine(RuleBasedStateMachine):
-    """Whatever happens, the index tells of every change, and no reference is left dangling."""
+    """After any actions: a changed lookup has a changed index, and no reference is dangling."""
 
     nodes = Bundle("nodes")
 
@@ -323,28 +329,28 @@ class RegistryMachine(RuleBasedStateMachine):
         self.seen: dict[str, tuple[int, object]] = {}
 
     @initialize(target=nodes)
-    def begin(self) -> Producer:
+    def begin(self) -> RegisteredProducer:
         return self.setup.producer("a")
 
     @rule(target=nodes, name=st.sampled_from(["a", "b"]))
-    def come(self, name: str) -> Producer:
+    def connect(self, name: str) -> RegisteredProducer:
         return self.setup.producer(name)
 
     @rule(node=nodes, topic=TOPICS, channel=CHANNELS)
-    def register(self, node: Producer, topic: str, channel: str) -> None:
+    def register(self, node: RegisteredProducer, topic: str, channel: str) -> None:
         self.setup.registry.register(node, topic, channel)
 
     @rule(node=nodes, topic=TOPICS, channel=CHANNELS)
-    def unregister(self, node: Producer, topic: str, channel: str) -> None:
+    def unregister(self, node: RegisteredProducer, topic: str, channel: str) -> None:
         self.setup.registry.unregister(node, topic, channel)
 
     @rule(node=nodes, draining=st.booleans())
-    def ping(self, node: Producer, draining: bool) -> None:
-        self.setup.registry.ping(node, draining=draining)
+    def ping(self, node: RegisteredProducer, draining: bool) -> None:
+        self.setup.registry.ping(node, is_draining=draining)
 
     @rule(node=consumes(nodes))
-    def leave(self, node: Producer) -> None:
-        self.setup.registry.leave(node)
+    def disconnect(self, node: RegisteredProducer) -> None:
+        self.setup.registry.remove_producer(node)
 
     @rule(topic=TOPICS, channel=CHANNELS)
     def create(self, topic: str, channel: str) -> None:
@@ -367,10 +373,10 @@ class RegistryMachine(RuleBasedStateMachine):
         self.setup.clock.advance(duration_ns)
 
     @invariant()
-    def an_index_stands_for_one_answer(self) -> None:
+    def equal_indexes_have_equal_lookups(self) -> None:
         for topic in ("t", "u", "t#ephemeral"):
             found = self.setup.registry.lookup(topic)
-            answer = found and (found.channels, [(id(n), n.draining) for n in found.producers])
+            answer = found and (found.channels, [(id(n), n.is_draining) for n in found.producers])
             index = self.setup.registry.index(topic)
             before_index, before = self.seen.get(topic, (UNKNOWN_INDEX, None))
             assert answer == before or index != before_index
@@ -378,7 +384,7 @@ class RegistryMachine(RuleBasedStateMachine):
             self.seen[topic] = index, answer
 
     @invariant()
-    def a_producer_and_its_registrations_know_each_other(self) -> None:
+    def producers_and_registrations_refer_to_each_other(self) -> None:
         registry = self.setup.registry
         known = set(registry.registrations())
         for producer in registry.producers:

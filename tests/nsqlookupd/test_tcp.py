@@ -1,4 +1,4 @@
-"""The TCP side of the running program: its answers, its log, and peers that mean no good."""
+"""The TCP port of the running program: responses, log lines, and hostile clients."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def refusals(nsqlookupd: NsqlookupdProcess, reason: str) -> int:
     return int(found[1])
 
 
-def test_identify_is_answered_by_who_we_are(nsqlookupd: NsqlookupdProcess) -> None:
+def test_the_response_to_identify(nsqlookupd: NsqlookupdProcess) -> None:
     answer = nsqlookupd.connect().call(identify())
     http_port, tcp_port = (
         address.rpartition(":")[2] for address in (nsqlookupd.http_address, nsqlookupd.tcp_address)
@@ -41,7 +41,7 @@ def test_identify_is_answered_by_who_we_are(nsqlookupd: NsqlookupdProcess) -> No
     ).encode() == answer
 
 
-def test_commands_are_answered_in_order_however_they_are_cut(
+def test_commands_in_pieces_of_any_size_are_answered_in_order(
     nsqlookupd: NsqlookupdProcess, topic: str
 ) -> None:
     peer = nsqlookupd.connect()
@@ -68,7 +68,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("magic", "sent", "error"), REFUSED)
-def test_a_refused_peer_can_read_why_and_is_closed(
+def test_a_refused_client_can_read_the_error(
     nsqlookupd: NsqlookupdProcess, magic: bytes, sent: bytes, error: bytes
 ) -> None:
     before = refusals(nsqlookupd, "protocol")
@@ -83,7 +83,7 @@ def test_a_refused_peer_can_read_why_and_is_closed(
     assert f"- {error.decode()}" in nsqlookupd.log
 
 
-def test_what_came_before_an_error_is_answered(nsqlookupd: NsqlookupdProcess) -> None:
+def test_commands_before_an_error_get_their_responses(nsqlookupd: NsqlookupdProcess) -> None:
     peer = nsqlookupd.connect()
     peer.send(b"PING\nPING\nPONG\nPING\n")
 
@@ -92,7 +92,7 @@ def test_what_came_before_an_error_is_answered(nsqlookupd: NsqlookupdProcess) ->
     assert lookup_v1.OK * 2 + sized(b"E_INVALID invalid command PONG") == told
 
 
-def test_a_body_that_is_cut_short_is_refused(nsqlookupd: NsqlookupdProcess) -> None:
+def test_an_incomplete_body_is_refused(nsqlookupd: NsqlookupdProcess) -> None:
     peer = nsqlookupd.connect()
     peer.send(identify()[:-1])
     peer.end()
@@ -100,7 +100,7 @@ def test_a_body_that_is_cut_short_is_refused(nsqlookupd: NsqlookupdProcess) -> N
     assert sized(b"E_BAD_BODY IDENTIFY failed to read body") == peer.read_to_end()
 
 
-def test_one_who_is_refused_is_gone_at_once(nsqlookupd: NsqlookupdProcess, topic: str) -> None:
+def test_a_refused_node_is_unregistered_at_once(nsqlookupd: NsqlookupdProcess, topic: str) -> None:
     peer = nsqlookupd.node("a")
     peer.call(lookup_v1.register(topic))
 
@@ -110,7 +110,7 @@ def test_one_who_is_refused_is_gone_at_once(nsqlookupd: NsqlookupdProcess, topic
     assert [] == nsqlookupd.found(topic)
 
 
-def test_one_who_disconnects_is_gone_and_what_it_had_is_known_still(
+def test_a_disconnected_node_is_unregistered_and_its_topics_remain(
     nsqlookupd: NsqlookupdProcess, topic: str
 ) -> None:
     peer = nsqlookupd.node("a")
@@ -125,7 +125,7 @@ def test_one_who_disconnects_is_gone_and_what_it_had_is_known_still(
     assert b'{"channels":["c"],"producers":[]}' == answer.body
 
 
-def test_the_log_tells_what_a_node_does(nsqlookupd: NsqlookupdProcess, topic: str) -> None:
+def test_actions_of_a_node_are_logged(nsqlookupd: NsqlookupdProcess, topic: str) -> None:
     peer = nsqlookupd.node("a", version="v9")
     peer.call(lookup_v1.register(topic, "c"))
     peer.call(lookup_v1.unregister(topic, "c"))
@@ -156,7 +156,7 @@ def test_the_log_tells_what_a_node_does(nsqlookupd: NsqlookupdProcess, topic: st
     ] == said
 
 
-# Peers that mean no good.
+# Hostile clients.
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_the_log_tells_what_a_node_does(nsqlookupd: NsqlookupdProcess, topic: st
         b"  V1" + identify() + b"REGISTER",
     ],
 )
-def test_who_keeps_us_waiting_is_given_up(sent: bytes) -> None:
+def test_an_unfinished_command_times_out(sent: bytes) -> None:
     with run_nsqlookupd("--greeting-timeout=200ms", "--command-timeout=200ms") as nsqlookupd:
         peer = LookupPeer(nsqlookupd.tcp_address)
         peer.send(sent)
@@ -182,7 +182,7 @@ def test_who_keeps_us_waiting_is_given_up(sent: bytes) -> None:
         peer.close()
 
 
-def test_who_sends_a_byte_now_and_then_is_given_up_all_the_same() -> None:
+def test_single_bytes_do_not_extend_the_timeout() -> None:
     with run_nsqlookupd("--command-timeout=200ms") as nsqlookupd:
         peer = nsqlookupd.connect()
 
@@ -198,7 +198,7 @@ def test_who_sends_a_byte_now_and_then_is_given_up_all_the_same() -> None:
         assert 1 == refusals(nsqlookupd, "timeout")
 
 
-def test_who_never_reads_is_given_up() -> None:
+def test_a_client_that_does_not_read_times_out() -> None:
     with run_nsqlookupd("--command-timeout=300ms") as nsqlookupd:
         peer = nsqlookupd.connect()
 
@@ -218,13 +218,13 @@ def test_a_node_may_be_silent_between_commands() -> None:
     with run_nsqlookupd("--greeting-timeout=3s", "--command-timeout=3s") as nsqlookupd:
         node, silent = nsqlookupd.node("a"), nsqlookupd.connect()
         node.call(lookup_v1.register("t"))
-        silent.read_to_end()  # by when the node has had as much time
+        silent.read_to_end()  # the node has now been silent for as long
 
         assert ["a"] == nsqlookupd.found("t")
         assert b"OK" == node.call(lookup_v1.ping())
 
 
-def test_a_name_too_many_is_refused_and_the_node_goes_on() -> None:
+def test_a_topic_over_the_limit_is_refused_and_the_connection_stays() -> None:
     with run_nsqlookupd("--max-topics=1", "--max-channels-per-topic=1") as nsqlookupd:
         node = nsqlookupd.node("a")
         node.call(lookup_v1.register("t", "c"))
@@ -240,7 +240,7 @@ def test_a_name_too_many_is_refused_and_the_node_goes_on() -> None:
 
 
 def keepalive_seconds(nsqlookupd: NsqlookupdProcess, peer: LookupPeer) -> float:
-    """In how many seconds the kernel will probe the peer, by its table of connections."""
+    """Seconds until the kernel probes the client, from its table of connections."""
     ports = [int(address.rpartition(":")[2]) for address in (nsqlookupd.tcp_address, peer.address)]
     for row in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
         _, local, remote, _, _, timer, *_ = row.split()
@@ -250,13 +250,13 @@ def keepalive_seconds(nsqlookupd: NsqlookupdProcess, peer: LookupPeer) -> float:
     return float("nan")
 
 
-def test_a_peer_whose_host_vanishes_is_found_out_by_probes(nsqlookupd: NsqlookupdProcess) -> None:
+def test_tcp_keepalive_is_on(nsqlookupd: NsqlookupdProcess) -> None:
     node = nsqlookupd.node("n")
 
     wait_until(lambda: keepalive_seconds(nsqlookupd, node) <= 15, "the kernel to probe the peer")
 
 
-def test_there_are_only_so_many_connections() -> None:
+def test_connections_are_limited() -> None:
     with run_nsqlookupd("--max-connections=2") as nsqlookupd:
         first, second = nsqlookupd.node("a"), nsqlookupd.node("b")
         third = LookupPeer(nsqlookupd.tcp_address)

@@ -1,4 +1,4 @@
-"""Both ports, encrypted."""
+"""TLS on both ports."""
 
 import signal
 import ssl
@@ -76,19 +76,19 @@ def test_an_error_can_be_read(encrypted: NsqlookupdProcess, known: ssl.SSLContex
     assert lookup_v1.response(b"E_INVALID invalid command PONG") == told
 
 
-def test_who_has_no_certificate_is_not_served(
+def test_a_client_without_a_certificate_is_refused(
     encrypted: NsqlookupdProcess, authority: Authority
 ) -> None:
     stranger = client_context(root_ca=authority.root_ca)
 
-    # In TLS 1.3 a client is refused after its own handshake is over, at whatever it does next.
+    # With TLS 1.3, a client learns of the refusal only after its own handshake.
     with pytest.raises(OSError, match=NOT_SERVED):
         encrypted.connect(tls=stranger).call(lookup_v1.ping())
     with pytest.raises(OSError, match=NOT_SERVED):
         get(encrypted, "/ping", stranger)
 
 
-def test_who_speaks_plainly_is_not_served(encrypted: NsqlookupdProcess) -> None:
+def test_a_plaintext_client_is_refused(encrypted: NsqlookupdProcess) -> None:
     peer = LookupPeer(encrypted.tcp_address)
     peer.send(lookup_v1.MAGIC, lookup_v1.ping())
 
@@ -96,7 +96,7 @@ def test_who_speaks_plainly_is_not_served(encrypted: NsqlookupdProcess) -> None:
     peer.close()
 
 
-def test_a_renewed_certificate_is_shown_after_sighup(authority: Authority) -> None:
+def test_sighup_loads_a_renewed_certificate(authority: Authority) -> None:
     identity = authority.issue("renewed")
     tls = client_context(root_ca=authority.root_ca)
 

@@ -1,6 +1,6 @@
-"""The nsqlookupd process: listen, serve, stop.
+"""The nsqlookupd process: start, serve, stop.
 
-All state is in memory: every nsqd registers itself anew with an nsqlookupd that has started.
+All state is in memory: every nsqd registers again with an nsqlookupd that has restarted.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ from penstock.net.connection_limits import ConnectionLimits
 from penstock.net.http_server import HttpServer, Router, to_json
 from penstock.net.listener import Listener, listen
 from penstock.net.tls import ReloadableContext, server_context, wrap_in_tls
-from penstock.nsqlookupd.http import HttpApi, HttpServices
-from penstock.nsqlookupd.long_poll import WaitingLookups
-from penstock.nsqlookupd.metrics import Metrics
+from penstock.nsqlookupd.http import LookupdHttpApi, LookupdHttpServices
+from penstock.nsqlookupd.long_poll import LongPolls
+from penstock.nsqlookupd.metrics import LookupdMetrics
 from penstock.nsqlookupd.options import NsqlookupdOptions
 from penstock.nsqlookupd.registry import Registry
-from penstock.nsqlookupd.tcp import Peer, TcpServices
+from penstock.nsqlookupd.tcp import LookupdTcpServices, NsqdConnection
 
 __all__ = ["Nsqlookupd", "run"]
 
-# How long a clean stop waits for clients to take what was written to them.
+# Timeout of a clean stop for clients to read their responses.
 STOP_SECONDS = 1.0
 
 
 def run(options: NsqlookupdOptions, log: Logger) -> int:
-    """Runs nsqlookupd until it is told to stop; returns the exit code."""
+    """Runs nsqlookupd until a signal stops it; returns the exit code."""
     raise_open_files_limit()
     return uvloop.run(_serve(options, log))
 
@@ -62,7 +62,7 @@ async def _serve(options: NsqlookupdOptions, log: Logger) -> int:
 
 
 class Nsqlookupd:
-    """One nsqlookupd; also its registry's `Driver`."""
+    """One nsqlookupd; also the `RegistryListener` of its registry."""
 
     def __init__(self, options: NsqlookupdOptions, log: Logger, clock: Clock | None = None) -> None:
         self.options = options
@@ -70,10 +70,10 @@ class Nsqlookupd:
         self.clock = clock or SystemClock()
         self.tcp: Listener | None = None
         self.http: Listener | None = None
-        self._tls = _tls_of(options)
+        self._tls = _tls_context(options)
         self._loop = asyncio.get_running_loop()
         self._advance_timer: asyncio.TimerHandle | None = None
-        self._waiting = WaitingLookups(limit=options.max_waiting_lookups)
+        self._long_polls = LongPolls(limit=options.max_waiting_lookups)
         self.registry = Registry(
             self.clock,
             self,
@@ -82,7 +82,7 @@ class Nsqlookupd:
             max_topics=options.max_topics,
             max_channels_per_topic=options.max_channels_per_topic,
         )
-        self._tcp_services = TcpServices(
+        self._tcp_services = LookupdTcpServices(
             registry=self.registry,
             log=log,
             connection_limits=ConnectionLimits(
@@ -96,11 +96,11 @@ class Nsqlookupd:
         log.info("%s", version_line("nsqlookupd"))
 
     async def start(self) -> None:
-        """Opens the sockets; HTTP's first, because nsqd is told its port."""
+        """Opens the sockets; HTTP first, because the response to IDENTIFY has its port."""
         options, server = self.options, self._http_server
         self.http = await listen(options.http_address, self._secured(server.new_connection))
         self.log.info("HTTP: listening on %s", self.http.address)
-        self.tcp = await listen(options.tcp_address, self._secured(self._new_peer))
+        self.tcp = await listen(options.tcp_address, self._secured(self._new_nsqd_connection))
         self.log.info("TCP: listening on %s", self.tcp.address)
         if self._tls is not None:
             reload_on_hangup({"certificates": self._tls.reload}, self.log)
@@ -108,7 +108,7 @@ class Nsqlookupd:
     def _secured(
         self, factory: Callable[[], asyncio.BaseProtocol]
     ) -> Callable[[], asyncio.BaseProtocol]:
-        """With a certificate, the same by TLS."""
+        """Wraps a protocol factory in TLS, if a certificate is configured."""
         if self._tls is None:
             return factory
         return wrap_in_tls(self._tls, factory, self._on_tls_failure)
@@ -117,22 +117,22 @@ class Nsqlookupd:
         self.log.info("TLS: [%s] %s", address, failure)
 
     async def stop(self) -> None:
-        """Stops accepting, answers what has been asked, closes connections."""
+        """Stops accepting, responds to received requests, and closes all connections."""
         for listener in (self.tcp, self.http):
             if listener is not None:
                 listener.close()
-        self._waiting.wake_all()
-        for peer in self._tcp_services.peers:
-            peer.close()
+        self._long_polls.wake_all()
+        for connection in self._tcp_services.connections:
+            connection.close()
         await self._http_server.stop(STOP_SECONDS)
         if self._advance_timer is not None:
             self._advance_timer.cancel()
         self.log.info("NSQLOOKUPD: bye")
 
-    # The registry's driver.
+    # RegistryListener.
 
     def changed(self, topic: str) -> None:
-        self._waiting.changed(topic)
+        self._long_polls.notify(topic)
 
     def advance_at(self, now_ns: int) -> None:
         if self._advance_timer is not None:
@@ -145,24 +145,24 @@ class Nsqlookupd:
         self.registry.advance()
         next_ns = self.registry.next_deadline_ns
         if next_ns is not None and self._advance_timer is None:
-            self.advance_at(next_ns)  # The loop's timers may be a moment early.
+            self.advance_at(next_ns)  # The timer was early.
 
-    # Within.
+    # Parts.
 
     def _new_http_server(self) -> HttpServer:
         services = self._tcp_services
-        api = HttpApi(
-            HttpServices(
+        api = LookupdHttpApi(
+            LookupdHttpServices(
                 registry=self.registry,
-                waiting=self._waiting,
+                long_polls=self._long_polls,
                 log=self.log,
                 max_lookup_wait_ns=self.options.max_lookup_wait_ns,
             )
         )
-        metrics = Metrics(
+        metrics = LookupdMetrics(
             registry=self.registry,
-            peers=services.peers,
-            waiting=self._waiting,
+            connections=services.connections,
+            long_polls=self._long_polls,
             tcp_refusals=services.refusals,
         )
         server = metrics.http = HttpServer(
@@ -172,11 +172,11 @@ class Nsqlookupd:
         )
         return server
 
-    def _new_peer(self) -> Peer:
-        return Peer(self._tcp_services, self._about_us)
+    def _new_nsqd_connection(self) -> NsqdConnection:
+        return NsqdConnection(self._tcp_services, self._identify_response)
 
-    def _about_us(self) -> bytes:
-        """The answer to IDENTIFY, in the order of its keys."""
+    def _identify_response(self) -> bytes:
+        """The response to IDENTIFY, with sorted keys."""
         return to_json(
             {
                 "broadcast_address": self.options.broadcast_address,
@@ -188,7 +188,7 @@ class Nsqlookupd:
         )
 
 
-def _tls_of(options: NsqlookupdOptions) -> ReloadableContext | None:
+def _tls_context(options: NsqlookupdOptions) -> ReloadableContext | None:
     if not options.tls_cert:
         return None
     make = partial(

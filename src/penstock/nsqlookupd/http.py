@@ -1,11 +1,11 @@
-"""nsqlookupd's HTTP API: where a topic is, what there is, and the verbs of an operator.
+"""nsqlookupd's HTTP API: lookups, nodes, and operations on topics and channels.
 
-Paths, arguments, answers and error codes are the reference's, byte for byte. Ours alone are, and
-they change no answer to those who do not ask:
+Paths, arguments, responses and error codes are the reference's, byte for byte. Extensions, which do
+not change the response to a request of a standard client:
 
-- `GET /lookup?topic=T&wait=30s&index=N` waits until the answer is another one than at index N;
-- `for=producer`, of /lookup and /nodes, leaves out nodes that are draining, and a draining node is
-  marked as such wherever it is shown;
+- `GET /lookup?topic=T&wait=30s&index=N` waits until the result differs from that of index N;
+- `for=producer` of /lookup and /nodes leaves out draining nodes; all responses mark draining nodes
+  with `draining`;
 - `GET /metrics`.
 """
 
@@ -26,50 +26,56 @@ from penstock.net.http_server import (
     Request,
     Response,
     Route,
+    error_response,
     json_response,
     to_json,
 )
-from penstock.net.http_server.responses import error_response
-from penstock.nsqlookupd.long_poll import WaitingLookups
-from penstock.nsqlookupd.registration import UNKNOWN_INDEX, Producer, Registration, Tombstone
-from penstock.nsqlookupd.registry import Registry
+from penstock.nsqlookupd.long_poll import LongPolls
+from penstock.nsqlookupd.registry import (
+    UNKNOWN_INDEX,
+    RegisteredProducer,
+    Registration,
+    Registry,
+    Tombstone,
+)
 
-__all__ = ["HttpApi", "HttpServices"]
+__all__ = ["LookupdHttpApi", "LookupdHttpServices"]
 
 INDEX_HEADER = "X-Penstock-Index"
 
-# nsq compat: what Go makes of the time of a tombstone that was never set.
+# nsq compat: Go's zero time in nanoseconds, for a tombstone that was never set.
 _NEVER_NS = -6795364578871345152
 
-# With 200 producers, an answer takes 40 kB, and as much again as it was last sent.
-KEPT_ANSWERS_MAX = 256
+# With 200 producers, a response and its cached wire form take 40 kB each.
+CACHED_LOOKUPS_MAX = 256
 
 _INDEX = re.compile(r"[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpServices:
-    """What the endpoints work with."""
+class LookupdHttpServices:
+    """Dependencies of the endpoints."""
 
     registry: Registry
-    waiting: WaitingLookups
+    long_polls: LongPolls
     log: Logger
     max_lookup_wait_ns: int
 
 
-class HttpApi:
-    """The endpoints, and the table of them."""
+class LookupdHttpApi:
+    """The endpoints and their routes."""
 
-    def __init__(self, services: HttpServices) -> None:
+    def __init__(self, services: LookupdHttpServices) -> None:
         self._registry = services.registry
-        self._waiting = services.waiting
+        self._long_polls = services.long_polls
         self._log = services.log
         self._wait_ns_max = services.max_lookup_wait_ns
-        # Answers of /lookup with the index they are good for: many ask for the same topic.
-        self._kept: dict[tuple[str, bool, bool], tuple[int, Response]] = {}
+        # Responses of /lookup with the index for which they are valid: many clients ask for the
+        # same topic.
+        self._cached: dict[tuple[str, bool, bool], tuple[int, Response]] = {}
 
     def routes(self) -> list[Route]:
-        """The table."""
+        """Their routes."""
         return [
             Route("GET", "/ping", lambda _: "OK", response_format=PLAIN_TEXT),
             Route("GET", "/info", lambda _: {"version": NSQ_VERSION}),
@@ -85,7 +91,7 @@ class HttpApi:
             Route("POST", "/channel/delete", self._delete_channel),
         ]
 
-    # Looking.
+    # Queries.
 
     def _topics(self, _: Request) -> Response:
         return json_response(200, b'{"topics":%b}' % _names(self._registry.topics()))
@@ -99,65 +105,69 @@ class HttpApi:
         topic = _required(args, "topic")
         for_producer = _is_for_producer(args)
         if "wait" not in args and "index" not in args:
-            return self._answer(topic, for_producer=for_producer)
+            return self._lookup_response(topic, for_producer=for_producer)
         index, wait_ns = _index(args), min(_wait_ns(args), self._wait_ns_max)
-        if self._registry.index(topic) != index or not wait_ns or self._waiting.is_full:
-            return self._answer(topic, for_producer=for_producer, with_index=True)
-        return self._answer_later(topic, wait_ns / SECOND_NS, for_producer=for_producer)
+        if self._registry.index(topic) != index or not wait_ns or self._long_polls.is_full:
+            return self._lookup_response(topic, for_producer=for_producer, with_index=True)
+        return self._lookup_later(topic, wait_ns / SECOND_NS, for_producer=for_producer)
 
-    def _answer_later(
+    def _lookup_later(
         self, topic: str, seconds: float, *, for_producer: bool
     ) -> "asyncio.Future[Response]":
-        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
 
         def on_change(_: object) -> None:
-            answer.set_result(self._answer(topic, for_producer=for_producer, with_index=True))
+            response.set_result(
+                self._lookup_response(topic, for_producer=for_producer, with_index=True)
+            )
 
-        self._waiting.wait(topic, seconds).add_done_callback(on_change)
-        return answer
+        self._long_polls.wait(topic, seconds).add_done_callback(on_change)
+        return response
 
-    def _answer(self, topic: str, *, for_producer: bool, with_index: bool = False) -> Response:
-        """Rendered anew when the topic's index has changed, since nothing else can change it."""
+    def _lookup_response(
+        self, topic: str, *, for_producer: bool, with_index: bool = False
+    ) -> Response:
+        """Cached until the topic's index changes."""
         index = self._registry.index(topic)
         headers = ((INDEX_HEADER, str(index)),) if with_index else ()
         if index == UNKNOWN_INDEX:
             return error_response(404, "TOPIC_NOT_FOUND", extra_headers=headers)
         key = topic, for_producer, with_index
-        kept = self._kept.get(key)
-        if kept is not None and kept[0] == index:
-            return kept[1]
-        body = self._rendered_lookup(topic, for_producer=for_producer)
-        answer = json_response(200, body, extra_headers=headers)
-        if len(self._kept) >= KEPT_ANSWERS_MAX:
-            self._kept.clear()
-        self._kept[key] = index, answer
-        return answer
+        cached = self._cached.get(key)
+        if cached is not None and cached[0] == index:
+            return cached[1]
+        body = self._render_lookup(topic, for_producer=for_producer)
+        response = json_response(200, body, extra_headers=headers)
+        if len(self._cached) >= CACHED_LOOKUPS_MAX:
+            self._cached.clear()
+        self._cached[key] = index, response
+        return response
 
-    def _rendered_lookup(self, topic: str, *, for_producer: bool) -> bytes:
+    def _render_lookup(self, topic: str, *, for_producer: bool) -> bytes:
         found = self._registry.lookup(topic)
         assert found is not None, "a topic with an index is known"
-        producers = _chosen(found.producers, for_producer=for_producer)
+        producers = _select(found.producers, for_producer=for_producer)
         return b'{"channels":%b,"producers":[%b]}' % (
             _names(found.channels),
-            b",".join(map(_found, producers)),
+            b",".join(map(_render_lookup_producer, producers)),
         )
 
     def _nodes(self, request: Request) -> Response:
         producers = self._registry.active_producers()
-        chosen = _chosen(producers, for_producer=_is_for_producer(request.args))
-        return json_response(200, b'{"producers":[%b]}' % b",".join(map(self._node, chosen)))
+        chosen = _select(producers, for_producer=_is_for_producer(request.args))
+        return json_response(200, b'{"producers":[%b]}' % b",".join(map(self._render_node, chosen)))
 
-    def _node(self, producer: Producer) -> bytes:
+    def _render_node(self, producer: RegisteredProducer) -> bytes:
         tombstones = self._registry.tombstones_of(producer)
         return b'%b,"tombstones":[%b],"topics":%b%b}' % (
-            _rendered(producer),
+            _render_prefix(producer),
             ",".join(["true" if is_hidden else "false" for is_hidden in tombstones]).encode(),
             _names([registration.topic for registration in producer.topics]),
-            _drain_mark(producer),
+            _draining_suffix(producer),
         )
 
     def _debug(self, _: Request) -> object:
-        # Go writes a map with its keys in order, and such are these, inside and outside.
+        # Go writes the keys of maps in order.
         registrations = sorted(self._registry.registrations(), key=_key)
         return {
             _key(registration): [
@@ -211,7 +221,7 @@ class HttpApi:
 
 
 def _required(args: dict[str, str], name: str) -> str:
-    """An argument that may be empty but not missing."""
+    """A required argument, which may be empty."""
     if name not in args:
         raise HttpError(400, f"MISSING_ARG_{name.upper()}")
     return args[name]
@@ -248,37 +258,37 @@ def _index(args: dict[str, str]) -> int:
     return int(text)
 
 
-# Answers ------------------------------------------------------------------------------------------
+# Rendering ----------------------------------------------------------------------------------------
 
 
 def _names(valid_names: Iterable[str]) -> bytes:
-    """A JSON list. Nothing that a valid name can hold needs an escape."""
+    """A JSON list. Valid names need no escaping."""
     joined = '","'.join(valid_names)
     return f'["{joined}"]'.encode() if joined else b"[]"
 
 
-def _chosen(producers: list[Producer], *, for_producer: bool) -> list[Producer]:
-    """A draining node is to be emptied by consumers, and to be left alone by producers."""
-    return [node for node in producers if not node.draining] if for_producer else producers
+def _select(producers: list[RegisteredProducer], *, for_producer: bool) -> list[RegisteredProducer]:
+    """Leaves out draining nodes for producers; consumers still have to empty them."""
+    return [node for node in producers if not node.is_draining] if for_producer else producers
 
 
-def _rendered(producer: Producer) -> bytes:
-    """The start of a producer's object, rendered once: it is shown often and never changes."""
+def _render_prefix(producer: RegisteredProducer) -> bytes:
+    """The common fields of a producer, without the closing brace. Cached: they never change."""
     if not producer.rendered:
         producer.rendered = to_json(_fields(producer)).removesuffix(b"}")
     return producer.rendered
 
 
-def _drain_mark(producer: Producer) -> bytes:
-    return b',"draining":true' if producer.draining else b""
+def _draining_suffix(producer: RegisteredProducer) -> bytes:
+    return b',"draining":true' if producer.is_draining else b""
 
 
-def _found(producer: Producer) -> bytes:
-    """A producer as /lookup shows it."""
-    return b"%b%b}" % (_rendered(producer), _drain_mark(producer))
+def _render_lookup_producer(producer: RegisteredProducer) -> bytes:
+    """A producer in /lookup."""
+    return b"%b%b}" % (_render_prefix(producer), _draining_suffix(producer))
 
 
-def _fields(producer: Producer) -> dict[str, object]:
+def _fields(producer: RegisteredProducer) -> dict[str, object]:
     info = producer.info
     return {
         "remote_address": producer.remote_address,
@@ -296,12 +306,12 @@ def _key(registration: Registration) -> str:
     return f"{registration.category}:{registration.topic}:{registration.channel}"
 
 
-def _debug_entry(producer: Producer, stone: Tombstone | None) -> dict[str, object]:
+def _debug_entry(producer: RegisteredProducer, stone: Tombstone | None) -> dict[str, object]:
     entry = _fields(producer)
     entry["id"] = entry.pop("remote_address")
     entry["last_update"] = producer.seen_wall_ns
     entry["tombstoned"] = stone is not None
     entry["tombstoned_at"] = _NEVER_NS if stone is None else stone.at_wall_ns
-    if producer.draining:
+    if producer.is_draining:
         entry["draining"] = True
     return dict(sorted(entry.items()))

@@ -1,20 +1,20 @@
-"""Lookups that wait for their answer to change.
+"""Long polling of /lookup: requests that wait until the registry's result for a topic changes.
 
-Each is a future, which comes true when the topic it is about has changed, when its time is up, or
-when nsqlookupd stops; what the answer is by then is for the asker to find out. A topic that changes
-many times in one turn of the loop wakes those who wait for it once.
+Each waiting request has a future, which is done when the topic has changed, when the timeout has
+passed, or when nsqlookupd stops. The caller then makes the response. If a topic changes several
+times in one turn of the loop, its waiting requests respond once.
 
-A peer that goes away does not end its wait. That costs a future and a timer until its time is up,
-so both the time and the number of those who wait are limited.
+A client that disconnects does not end its wait, which costs a future and a timer until the timeout.
+The timeout and the number of waiting requests are therefore limited.
 """
 
 import asyncio
 
-__all__ = ["WaitingLookups"]
+__all__ = ["LongPolls"]
 
 
-class WaitingLookups:
-    """Who waits for which topic."""
+class LongPolls:
+    """The waiting requests by topic."""
 
     def __init__(self, *, limit: int) -> None:
         self._limit = limit
@@ -27,34 +27,34 @@ class WaitingLookups:
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody else may wait."""
+        """Whether the maximum number of requests wait."""
         return self._count >= self._limit
 
-    def wait(self, topic: str, seconds: float) -> "asyncio.Future[None]":
-        """Comes true when `topic` has changed, or after so many seconds."""
+    def wait(self, topic: str, timeout_seconds: float) -> "asyncio.Future[None]":
+        """A future that is done when `topic` has changed, or after the timeout."""
         change: asyncio.Future[None] = self._loop.create_future()
-        timer = self._loop.call_later(seconds, _wake, change)
+        timer = self._loop.call_later(timeout_seconds, _wake, change)
         self._by_topic.setdefault(topic, set()).add(change)
         self._count += 1
 
-        def forget(_: "asyncio.Future[None]") -> None:
+        def remove(_: "asyncio.Future[None]") -> None:
             timer.cancel()
-            self._forget(topic, change)
+            self._remove(topic, change)
 
-        change.add_done_callback(forget)
+        change.add_done_callback(remove)
         return change
 
-    def changed(self, topic: str) -> None:
-        """Wakes those who wait for `topic`."""
+    def notify(self, topic: str) -> None:
+        """Ends the waits for `topic`."""
         for change in self._by_topic.get(topic, ()):
             _wake(change)
 
     def wake_all(self) -> None:
-        """Nobody is to wait any longer."""
+        """Ends all waits."""
         for topic in tuple(self._by_topic):
-            self.changed(topic)
+            self.notify(topic)
 
-    def _forget(self, topic: str, change: "asyncio.Future[None]") -> None:
+    def _remove(self, topic: str, change: "asyncio.Future[None]") -> None:
         waiting = self._by_topic[topic]
         waiting.discard(change)
         self._count -= 1

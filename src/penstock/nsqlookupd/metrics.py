@@ -1,4 +1,4 @@
-"""What nsqlookupd tells Prometheus."""
+"""Metrics of nsqlookupd for Prometheus."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -6,26 +6,24 @@ from dataclasses import dataclass
 from penstock import __version__
 from penstock.net.http_server import HttpServer, Request, Route, StreamingResponse
 from penstock.net.prometheus import Family, Sample, exposition, labels
-from penstock.nsqlookupd.long_poll import WaitingLookups
-from penstock.nsqlookupd.registration import Producer
-from penstock.nsqlookupd.registry import Registry
-from penstock.nsqlookupd.tcp import Peers
+from penstock.nsqlookupd.long_poll import LongPolls
+from penstock.nsqlookupd.registry import RegisteredProducer, Registry
+from penstock.nsqlookupd.tcp import NsqdConnections
 
-__all__ = ["FAMILIES", "Metrics"]
+__all__ = ["FAMILIES", "LookupdMetrics"]
 
-INFO = Family("nsqlookupd_info", "gauge", "Always 1; what runs here.", ("version",))
+INFO = Family("nsqlookupd_info", "gauge", "Always 1; labelled with the version.", ("version",))
 TOPICS = Family("nsqlookupd_topics", "gauge", "Topics known, with or without a producer.")
 CHANNELS = Family("nsqlookupd_channels", "gauge", "Channels known, with or without a producer.")
-PRODUCERS = Family(
-    "nsqlookupd_producers", "gauge", "nsqds connected, each in one state.", ("state",)
-)
-REGISTRATIONS = Family(
-    "nsqlookupd_registrations", "gauge", "Topics of each producer, taken together."
-)
+PRODUCERS = Family("nsqlookupd_producers", "gauge", "Connected nsqds by state.", ("state",))
+REGISTRATIONS = Family("nsqlookupd_registrations", "gauge", "Topic registrations of all producers.")
 CONNECTIONS = Family("nsqlookupd_connections", "gauge", "Open connections.", ("protocol",))
-WAITING = Family("nsqlookupd_waiting_lookups", "gauge", "Lookups that wait for a change.")
+WAITING = Family("nsqlookupd_waiting_lookups", "gauge", "Long-polling lookups in progress.")
 REFUSALS = Family(
-    "nsqlookupd_refusals_total", "counter", "Peers that were refused or given up.", ("reason",)
+    "nsqlookupd_refusals_total",
+    "counter",
+    "Connections that were refused or timed out.",
+    ("reason",),
 )
 
 FAMILIES = (INFO, TOPICS, CHANNELS, PRODUCERS, REGISTRATIONS, CONNECTIONS, WAITING, REFUSALS)
@@ -34,20 +32,20 @@ _REASONS = ("connections", "limits", "protocol", "timeout")
 
 
 @dataclass(slots=True, kw_only=True)
-class Metrics:
-    """Where the figures come from."""
+class LookupdMetrics:
+    """The sources of the metrics."""
 
     registry: Registry
-    peers: Peers
-    waiting: WaitingLookups
+    connections: NsqdConnections
+    long_polls: LongPolls
     tcp_refusals: Mapping[str, int]
-    http: HttpServer | None = None  # which serves these figures, so that it is made after them
+    http: HttpServer | None = None  # set later, because it serves these metrics
 
     def route(self) -> Route:
-        """The row of the API's table."""
-        return Route("GET", "/metrics", self._answer)
+        """The route of /metrics."""
+        return Route("GET", "/metrics", self._metrics)
 
-    def _answer(self, _: Request) -> StreamingResponse:
+    def _metrics(self, _: Request) -> StreamingResponse:
         samples = {
             INFO: [(labels(version=__version__), 1)],
             TOPICS: [("", len(self.registry.topics()))],
@@ -55,7 +53,7 @@ class Metrics:
             PRODUCERS: self._producers(),
             REGISTRATIONS: [("", sum(len(each.topics) for each in self.registry.producers))],
             CONNECTIONS: self._connections(),
-            WAITING: [("", len(self.waiting))],
+            WAITING: [("", len(self.long_polls))],
             REFUSALS: self._refusals(),
         }
         return exposition([(family, samples[family]) for family in FAMILIES])
@@ -69,7 +67,7 @@ class Metrics:
 
     def _connections(self) -> Iterable[Sample]:
         http = self.http.connection_count if self.http is not None else 0
-        return [(labels(protocol="tcp"), len(self.peers)), (labels(protocol="http"), http)]
+        return [(labels(protocol="tcp"), len(self.connections)), (labels(protocol="http"), http)]
 
     def _refusals(self) -> Iterable[Sample]:
         by_status = self.http.rejections_by_status if self.http is not None else {}
@@ -79,7 +77,7 @@ class Metrics:
         ]
 
 
-def _state(producer: Producer) -> str:
+def _state(producer: RegisteredProducer) -> str:
     if not producer.is_active:
         return "lost"
-    return "draining" if producer.draining else "active"
+    return "draining" if producer.is_draining else "active"

@@ -1,76 +1,146 @@
-"""Who has what: the producers (nsqds) registered for each topic and each channel.
+"""Registry of the producers (nsqds) of each topic and channel. Pure: no socket, HTTP or JSON.
 
-A registration is a key, its category `client`, `topic` or `channel`, and the producers under it.
-The rules are the reference's, also the odd ones: a key outlives its producers, unless its name is
-ephemeral and its last producer has taken it back; what a lost connection leaves behind stays,
-ephemeral or not; channels do not go with an ephemeral topic; a tombstone is forgotten only with the
-producer's registration for that topic.
+A registration is a key (category `client`, `topic` or `channel`, and names) with its producers. A
+producer is in `Registration.producers` if and only if that registration is in the producer's
+`topics` or `channels`; only the registry changes either.
 
-Every topic has an `index`, which is another number whenever what `lookup` answers for it is
-different, be it by what a producer does or by the passing of time; a topic that is not known has
-index 0. The driver is told of each change, and tells the registry when time has passed.
+The rules are the reference's:
 
-Costs: a lookup grows with the producers of its topic, the end of a producer with its registrations;
-everything else is constant. It knows no socket, no HTTP and no JSON.
+- A key outlives its producers, unless its name is ephemeral and its last producer unregisters it.
+- The keys of a producer that disconnects remain, ephemeral or not.
+- Deleting an ephemeral topic's key keeps its channels.
+- A tombstone is deleted only together with the producer's registration for that topic.
+
+Every topic has an `index`, which changes whenever the result of `lookup` changes, by an action of a
+producer or by the passing of time. An unknown topic has index 0. The listener is notified of each
+change, and calls `advance` when a deadline has passed.
+
+A lookup takes time proportional to the producers of its topic, the removal of a producer to its
+registrations. Everything else takes constant time.
 """
 
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from penstock.common.clock import Clock
 from penstock.common.errors import LimitReachedError
 from penstock.common.names import is_ephemeral
-from penstock.nsqlookupd.registration import (
-    CHANNEL,
-    CLIENT,
-    TOPIC,
-    UNKNOWN_INDEX,
-    Producer,
-    Registration,
-    Tombstone,
-)
 from penstock.protocol.lookup_v1 import NsqdInfo
 
-__all__ = ["Driver", "Lookup", "Registry"]
+__all__ = [
+    "CHANNEL",
+    "CLIENT",
+    "TOPIC",
+    "UNKNOWN_INDEX",
+    "Lookup",
+    "RegisteredProducer",
+    "Registration",
+    "Registry",
+    "RegistryListener",
+    "Tombstone",
+]
+
+# Categories of registrations.
+CLIENT: Final = "client"
+TOPIC: Final = "topic"
+CHANNEL: Final = "channel"
+
+UNKNOWN_INDEX: Final = 0
+"""The index of a topic that does not exist."""
 
 
-class Driver(Protocol):
-    """What the registry needs from those around it."""
+class Tombstone(NamedTuple):
+    """Hides a producer from the lookups of a topic for --tombstone-lifetime."""
+
+    at_ns: int
+    at_wall_ns: int
+
+
+class RegisteredProducer:
+    """A connected nsqd."""
+
+    __slots__ = (
+        "channels",
+        "info",
+        "is_active",
+        "is_draining",
+        "remote_address",
+        "rendered",
+        "seen_ns",
+        "seen_wall_ns",
+        "topics",
+    )
+
+    def __init__(self, remote_address: str, info: NsqdInfo, clock: Clock) -> None:
+        self.remote_address = remote_address
+        self.info = info
+        self.seen_ns = clock.now_ns()
+        self.seen_wall_ns = clock.wall_ns()
+        self.is_active = True
+        self.is_draining = False
+        self.topics: dict[Registration, None] = {}
+        self.channels: dict[Registration, None] = {}
+        self.rendered = b""  # cache of the HTTP API: its JSON, rendered once
+
+    @property
+    def node(self) -> str:
+        """Its name in `/topic/tombstone`: `broadcast address:HTTP port`."""
+        return f"{self.info.broadcast_address}:{self.info.http_port}"
+
+
+class Registration:
+    """A key (category, topic, channel), and its producers with their tombstones."""
+
+    __slots__ = ("category", "channel", "index", "producers", "topic")
+
+    def __init__(self, category: str, topic: str = "", channel: str = "") -> None:
+        self.category = category
+        self.topic = topic
+        self.channel = channel
+        self.producers: dict[RegisteredProducer, Tombstone | None] = {}
+        self.index = UNKNOWN_INDEX  # only of topics
+
+    def __str__(self) -> str:
+        return f"category:{self.category} key:{self.topic} subkey:{self.channel}"
+
+
+class RegistryListener(Protocol):
+    """Callbacks of a registry."""
 
     def changed(self, topic: str) -> None:
-        """The answer for this topic may be another one now."""
+        """The result of `lookup` for this topic may have changed."""
 
     def advance_at(self, now_ns: int) -> None:
-        """Calls `advance` at this time; only the latest such wish counts."""
+        """The registry wants a call of `advance` at this time, in place of any earlier request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """What is known of a topic."""
+    """Result of a lookup."""
 
     index: int
     channels: list[str]
-    producers: list[Producer]
+    producers: list[RegisteredProducer]
 
 
 class Registry:
-    """All registrations there are."""
+    """All registrations."""
 
     def __init__(
         self,
         clock: Clock,
-        driver: Driver,
+        listener: RegistryListener,
         *,
         inactive_producer_timeout_ns: int,
         tombstone_lifetime_ns: int,
         max_topics: int = 0,
         max_channels_per_topic: int = 0,
     ) -> None:
-        """A limit of 0 is none."""
+        """0 disables a limit."""
         self._clock = clock
-        self._driver = driver
+        self._listener = listener
         self._inactive_ns = inactive_producer_timeout_ns
         self._tombstone_ns = tombstone_lifetime_ns
         self._max_topics = max_topics
@@ -78,97 +148,106 @@ class Registry:
         self._clients = Registration(CLIENT)
         self._topics: dict[str, Registration] = {}
         self._channels: dict[str, dict[str, Registration]] = {}
-        # All tombstones last equally long, so that those set first go first.
+        # In the order of expiry, because all tombstones have the same lifetime.
         self._tombstones: deque[tuple[int, Registration]] = deque()
         self._due_ns: int | None = None
-        # From the time of day, so that no index is given twice, by this process or the next.
+        # Starts at the wall time, so that a restarted process reuses no index.
         self._last_index = clock.wall_ns() // 1000
 
-    # What producers do. Registrations that were made or taken back are returned.
+    # Actions of producers. They return the registrations that were added or removed.
 
-    def identify(self, remote_address: str, info: NsqdInfo) -> tuple[Producer, Registration]:
-        """A producer has come."""
-        producer = Producer(remote_address, info, self._clock)
+    def add_producer(
+        self, remote_address: str, info: NsqdInfo
+    ) -> tuple[RegisteredProducer, Registration]:
+        """Adds a producer."""
+        producer = RegisteredProducer(remote_address, info, self._clock)
         self._clients.producers[producer] = None
-        self._advance_by(self._inactive_from_ns(producer))
+        self._schedule_advance(self._inactive_from_ns(producer))
         return producer, self._clients
 
-    def ping(self, producer: Producer, *, draining: bool) -> int:
-        """A producer is still there. Returns for how many ns it was not heard of."""
+    def ping(self, producer: RegisteredProducer, *, is_draining: bool) -> int:
+        """Records a PING. Returns the time since the last one, in ns."""
         silence_ns = self._clock.now_ns() - producer.seen_ns
         producer.seen_ns += silence_ns
         producer.seen_wall_ns = self._clock.wall_ns()
-        if not producer.is_active or producer.draining != draining:
-            producer.draining = draining
+        if not producer.is_active or producer.is_draining != is_draining:
+            producer.is_draining = is_draining
             self._set_active(producer, is_active=True)
         return silence_ns
 
-    def register(self, producer: Producer, topic: str, channel: str = "") -> list[Registration]:
-        """A producer has this topic, and this channel of it. Raises LimitReachedError."""
-        self._check_room(topic, channel)
-        made = []
+    def register(
+        self, producer: RegisteredProducer, topic: str, channel: str = ""
+    ) -> list[Registration]:
+        """Registers a producer for a topic, or for a channel and its topic.
+
+        Raises LimitReachedError."""
+        self._check_limits(topic, channel)
+        added = []
         if channel:
             registration = self._channel(topic, channel)
             if producer not in registration.producers:
                 registration.producers[producer] = None
                 producer.channels[registration] = None
-                made.append(registration)
+                added.append(registration)
         registration = self._topic(topic)
         if producer not in registration.producers:
             registration.producers[producer] = None
             producer.topics[registration] = None
-            self._bump(registration)
-            made.append(registration)
-        return made
+            self._bump_index(registration)
+            added.append(registration)
+        return added
 
-    def unregister(self, producer: Producer, topic: str, channel: str = "") -> list[Registration]:
-        """A producer has this channel no more, or this topic and all of its channels."""
+    def unregister(
+        self, producer: RegisteredProducer, topic: str, channel: str = ""
+    ) -> list[Registration]:
+        """Unregisters a producer from a channel, or from a topic and all of its channels."""
         if channel:
             registration = self._channels.get(topic, {}).get(channel)
-            return self._take_back(producer, [registration] if registration else [])
-        taken_back = self._take_back(
-            producer, list(self._channels.get(topic, {}).values()), keys_stay=True
+            return self._remove_from(producer, [registration] if registration else [])
+        removed = self._remove_from(
+            producer, list(self._channels.get(topic, {}).values()), keep_keys=True
         )
         if registration := self._topics.get(topic):
-            taken_back += self._take_back(producer, [registration])
-        return taken_back
+            removed += self._remove_from(producer, [registration])
+        return removed
 
-    def leave(self, producer: Producer) -> list[Registration]:
-        """A producer has gone. All keys stay, whatever their names."""
+    def remove_producer(self, producer: RegisteredProducer) -> list[Registration]:
+        """Removes a producer. All keys remain, also ephemeral ones."""
         self._clients.producers.pop(producer, None)
         registrations = [*producer.channels, *producer.topics]
-        return [*self._take_back(producer, registrations, keys_stay=True), self._clients]
+        return [*self._remove_from(producer, registrations, keep_keys=True), self._clients]
 
-    # What an operator does.
+    # Actions of an operator.
 
     def create(self, topic: str, channel: str = "") -> None:
-        """Makes the key of a topic, and of a channel, with no producer yet.
+        """Creates a topic, or a channel and its topic, without producers.
+
         Raises LimitReachedError."""
-        self._check_room(topic, channel)
+        self._check_limits(topic, channel)
         if channel:
             self._channel(topic, channel)
         self._topic(topic)
 
     def delete_topic(self, topic: str) -> list[Registration]:
-        """Forgets a topic and its channels, and returns what there was of them."""
+        """Deletes a topic and its channels; returns the deleted registrations."""
         deleted = list(self._channels.pop(topic, {}).values())
         if registration := self._topics.pop(topic, None):
             deleted.append(registration)
-            self._driver.changed(topic)
+            self._listener.changed(topic)
         for registration in deleted:
-            self._forget(registration)
+            self._clear(registration)
         return deleted
 
     def delete_channel(self, topic: str, channel: str) -> bool:
-        """Forgets a channel, if there is one of that name."""
+        """Deletes a channel; returns whether it existed."""
         registration = self._channels.get(topic, {}).get(channel)
         if registration is not None:
-            self._forget(registration)
+            self._clear(registration)
             self._remove_key(registration)
         return registration is not None
 
     def tombstone(self, topic: str, node: str) -> None:
-        """Hides this node, `broadcast address:HTTP port`, from lookups of a topic for a while."""
+        """Hides a node, `broadcast address:HTTP port`, from the lookups of a topic."""
         registration = self._topics.get(topic)
         if registration is None:
             return
@@ -177,13 +256,14 @@ class Registry:
             if producer.node == node:
                 registration.producers[producer] = stone
                 self._tombstones.append((stone.at_ns + self._tombstone_ns, registration))
-                self._advance_by(stone.at_ns + self._tombstone_ns)
-                self._bump(registration)
+                self._schedule_advance(stone.at_ns + self._tombstone_ns)
+                self._bump_index(registration)
 
-    # What anybody may ask.
+    # Queries.
 
     def lookup(self, topic: str) -> Lookup | None:
-        """The channels of a topic, and its producers that are active and not tombstoned."""
+        """Channels of a topic, and its producers that are active and not tombstoned; None if the
+        topic does not exist."""
         self.advance()
         registration = self._topics.get(topic)
         if registration is None:
@@ -191,72 +271,72 @@ class Registry:
         producers = [
             producer
             for producer, stone in registration.producers.items()
-            if producer.is_active and (stone is None or not self._hides(stone))
+            if producer.is_active and (stone is None or not self._is_in_effect(stone))
         ]
         return Lookup(registration.index, self.channels(topic), producers)
 
     def index(self, topic: str) -> int:
-        """The number that changes with the answer of `lookup`."""
+        """A number that changes with the result of `lookup`."""
         self.advance()
         registration = self._topics.get(topic)
         return UNKNOWN_INDEX if registration is None else registration.index
 
     @property
-    def producers(self) -> Collection[Producer]:
-        """All that are connected."""
+    def producers(self) -> Collection[RegisteredProducer]:
+        """All connected producers."""
         return self._clients.producers.keys()
 
     def topics(self) -> list[str]:
-        """All names, also of topics that no producer has."""
+        """Names of all topics, also of those without producers."""
         return list(self._topics)
 
     def channels(self, topic: str) -> list[str]:
-        """The names of a topic's channels, also of those that no producer has."""
+        """Names of a topic's channels, also of those without producers."""
         return list(self._channels.get(topic, ()))
 
     def count_channels(self) -> int:
-        """How many there are, of all topics together."""
+        """Number of channels of all topics."""
         return sum(map(len, self._channels.values()))
 
-    def active_producers(self) -> list[Producer]:
-        """All that were heard of lately."""
+    def active_producers(self) -> list[RegisteredProducer]:
+        """Producers that have sent a PING within --inactive-producer-timeout."""
         self.advance()
         return [producer for producer in self._clients.producers if producer.is_active]
 
-    def tombstones_of(self, producer: Producer) -> list[bool]:
-        """For each of a producer's topics, whether it is hidden from the lookups of that one."""
+    def tombstones_of(self, producer: RegisteredProducer) -> list[bool]:
+        """For each of a producer's topics, whether its lookups hide the producer."""
         self.advance()
         if not self._tombstones:
             return [False] * len(producer.topics)
         stones = (registration.producers[producer] for registration in producer.topics)
-        return [stone is not None and self._hides(stone) for stone in stones]
+        return [stone is not None and self._is_in_effect(stone) for stone in stones]
 
     def registrations(self) -> Iterator[Registration]:
-        """Everything."""
+        """All registrations."""
         yield self._clients
         yield from self._topics.values()
         for channels in self._channels.values():
             yield from channels.values()
 
-    # The passing of time.
+    # Time.
 
     @property
     def next_deadline_ns(self) -> int | None:
-        """When there will be something to notice, at the earliest."""
+        """When `advance` has to be called next; None if it need not be called."""
         return self._due_ns
 
     def advance(self) -> None:
-        """Notices producers that were not heard of for long, and tombstones that have expired."""
+        """Applies the timeouts of producers and tombstones."""
         now_ns = self._clock.now_ns()
         if self._due_ns is None or now_ns < self._due_ns:
             return
         while self._tombstones and self._tombstones[0][0] <= now_ns:
-            self._bump(self._tombstones.popleft()[1])
+            self._bump_index(self._tombstones.popleft()[1])
         for producer in self._clients.producers:
             if producer.is_active and self._inactive_from_ns(producer) <= now_ns:
                 self._set_active(producer, is_active=False)
         self._due_ns = None
-        self._advance_by(self._next_due_ns())
+        self._schedule_advance(self._next_due_ns())
 
     def _next_due_ns(self) -> int | None:
         times_ns = [
@@ -268,29 +348,30 @@ class Registry:
             times_ns.append(self._tombstones[0][0])
         return min(times_ns, default=None)
 
-    def _advance_by(self, due_ns: int | None) -> None:
-        # What a producer's PING puts off is found out when the time comes, not at every PING.
+    def _schedule_advance(self, due_ns: int | None) -> None:
+        # A PING does not change the timer: `advance` finds out that the deadline has moved.
         if due_ns is not None and (self._due_ns is None or due_ns < self._due_ns):
             self._due_ns = due_ns
-            self._driver.advance_at(due_ns)
+            self._listener.advance_at(due_ns)
 
-    def _inactive_from_ns(self, producer: Producer) -> int:
+    def _inactive_from_ns(self, producer: RegisteredProducer) -> int:
         return producer.seen_ns + self._inactive_ns + 1
 
-    def _hides(self, stone: Tombstone) -> bool:
+    def _is_in_effect(self, stone: Tombstone) -> bool:
         return self._clock.now_ns() - stone.at_ns < self._tombstone_ns
 
-    def _set_active(self, producer: Producer, *, is_active: bool) -> None:
+    def _set_active(self, producer: RegisteredProducer, *, is_active: bool) -> None:
         producer.is_active = is_active
         for registration in producer.topics:
-            self._bump(registration)
+            self._bump_index(registration)
         if is_active:
-            self._advance_by(self._inactive_from_ns(producer))
+            self._schedule_advance(self._inactive_from_ns(producer))
 
     # Keys.
 
-    def _check_room(self, topic: str, channel: str) -> None:
-        """Whether keys can be made, before any is: since they stay, a peer could go on forever."""
+    def _check_limits(self, topic: str, channel: str) -> None:
+        """Raises LimitReachedError if a key that is missing cannot be created. Keys outlive their
+        producers, so without limits a client could fill the memory."""
         if 0 < self._max_topics <= len(self._topics) and topic not in self._topics:
             raise LimitReachedError(f"too many topics, the limit is {self._max_topics}")
         channels = self._channels.get(topic, ())
@@ -303,7 +384,7 @@ class Registry:
         registration = self._topics.get(topic)
         if registration is None:
             registration = self._topics[topic] = Registration(TOPIC, topic)
-            self._bump(registration)
+            self._bump_index(registration)
         return registration
 
     def _channel(self, topic: str, channel: str) -> Registration:
@@ -314,37 +395,41 @@ class Registry:
             self._channels_changed(topic)
         return registration
 
-    def _take_back(
-        self, producer: Producer, registrations: list[Registration], *, keys_stay: bool = False
+    def _remove_from(
+        self,
+        producer: RegisteredProducer,
+        registrations: list[Registration],
+        *,
+        keep_keys: bool = False,
     ) -> list[Registration]:
-        """Removes a producer from these, and says from which it did."""
-        taken_back = []
+        """Removes a producer from registrations; returns those that had it."""
+        removed = []
         for registration in registrations:
             if producer in registration.producers:
                 del registration.producers[producer]
-                self._no_longer_of(producer, registration)
-                taken_back.append(registration)
+                self._unlink(producer, registration)
+                removed.append(registration)
                 if registration.category == TOPIC:
-                    self._bump(registration)
+                    self._bump_index(registration)
             name = registration.channel or registration.topic
-            if not keys_stay and not registration.producers and is_ephemeral(name):
+            if not keep_keys and not registration.producers and is_ephemeral(name):
                 self._remove_key(registration)
-        return taken_back
+        return removed
 
-    def _forget(self, registration: Registration) -> None:
+    def _clear(self, registration: Registration) -> None:
         for producer in registration.producers:
-            self._no_longer_of(producer, registration)
+            self._unlink(producer, registration)
         registration.producers.clear()
 
-    def _no_longer_of(self, producer: Producer, registration: Registration) -> None:
-        held = producer.topics if registration.category == TOPIC else producer.channels
-        del held[registration]
+    def _unlink(self, producer: RegisteredProducer, registration: Registration) -> None:
+        linked = producer.topics if registration.category == TOPIC else producer.channels
+        del linked[registration]
 
     def _remove_key(self, registration: Registration) -> None:
         topic = registration.topic
         if registration.category == TOPIC:
             del self._topics[topic]
-            self._driver.changed(topic)
+            self._listener.changed(topic)
             return
         channels = self._channels[topic]
         del channels[registration.channel]
@@ -356,9 +441,9 @@ class Registry:
 
     def _channels_changed(self, topic: str) -> None:
         if registration := self._topics.get(topic):
-            self._bump(registration)
+            self._bump_index(registration)
 
-    def _bump(self, registration: Registration) -> None:
+    def _bump_index(self, registration: Registration) -> None:
         self._last_index += 1
         registration.index = self._last_index
-        self._driver.changed(registration.topic)
+        self._listener.changed(registration.topic)

@@ -1,9 +1,8 @@
-"""A TCP peer, which is an nsqd: its bytes to the wire, events from there to the registry, answers
-back.
+"""TCP connections of nsqds: reads commands, updates the registry, and responds.
 
-All that one read brings is answered with one write. A peer that has identified itself may be silent
-for as long as it likes, as the reference lets it; whatever else it may keep us waiting for, it has
-a limited time. Peers that vanished without a word are found out by TCP keep-alive.
+The responses to all commands of one read leave in one write. As in the reference, a client that has
+identified itself may be silent for any time. The greeting, the IDENTIFY, the rest of a command and
+the reading of our responses have timeouts. TCP keep-alive detects clients that have vanished.
 """
 
 import asyncio
@@ -18,8 +17,7 @@ from penstock.common.errors import LimitReachedError, ProtocolError
 from penstock.common.logs import Logger
 from penstock.net.connection_limits import ConnectionLimits
 from penstock.net.listener import enable_keepalive, peer_address
-from penstock.nsqlookupd.registration import Producer, Registration
-from penstock.nsqlookupd.registry import Registry
+from penstock.nsqlookupd.registry import RegisteredProducer, Registration, Registry
 from penstock.protocol import lookup_v1
 from penstock.protocol.lookup_v1 import (
     Event,
@@ -30,70 +28,72 @@ from penstock.protocol.lookup_v1 import (
     Unregister,
 )
 
-__all__ = ["Peer", "Peers", "TcpServices"]
+__all__ = ["LookupdTcpServices", "NsqdConnection", "NsqdConnections"]
 
-# A peer that has been told its error may still be sending: reading on for this long keeps the
-# kernel from resetting the connection, and so from taking the error out of the peer's hands.
+# After an error response, the connection is read for this long. If it were closed while the client
+# is still sending, the client's kernel would discard the error.
 LINGER_SECONDS = 1.0
 
 
-class Peers:
-    """The connections there are."""
+class NsqdConnections:
+    """All open connections."""
 
     def __init__(self) -> None:
-        self._peers: set[Peer] = set()
+        self._connections: set[NsqdConnection] = set()
 
     def __len__(self) -> int:
-        return len(self._peers)
+        return len(self._connections)
 
-    def __iter__(self) -> Iterator["Peer"]:
-        return iter(tuple(self._peers))
+    def __iter__(self) -> Iterator["NsqdConnection"]:
+        return iter(tuple(self._connections))
 
-    def add(self, peer: "Peer") -> None:
-        """A peer has connected."""
-        self._peers.add(peer)
+    def add(self, connection: "NsqdConnection") -> None:
+        """Adds an open connection."""
+        self._connections.add(connection)
 
-    def discard(self, peer: "Peer") -> None:
-        """A peer has gone."""
-        self._peers.discard(peer)
+    def discard(self, connection: "NsqdConnection") -> None:
+        """Removes a closed connection."""
+        self._connections.discard(connection)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TcpServices:
-    """What every connection works with."""
+class LookupdTcpServices:
+    """Dependencies of the connections."""
 
     registry: Registry
     log: Logger
     connection_limits: ConnectionLimits
     greeting_seconds: float
     command_seconds: float
-    peers: Peers = field(default_factory=Peers)
+    connections: NsqdConnections = field(default_factory=NsqdConnections)
     refusals: Counter[str] = field(default_factory=Counter)  # by reason
 
 
-class Peer(asyncio.Protocol):
-    """One connection. `about_us` makes the data of the answer to IDENTIFY."""
+class NsqdConnection(asyncio.Protocol):
+    """One connection. `identify_response` returns the data of the response to IDENTIFY."""
 
-    def __init__(self, services: TcpServices, about_us: Callable[[], bytes]) -> None:
+    def __init__(
+        self, services: LookupdTcpServices, identify_response: Callable[[], bytes]
+    ) -> None:
         self._services = services
         self._registry = services.registry
         self._log = services.log
-        self._about_us = about_us
+        self._identify_response = identify_response
         self._wire = LookupServerConnection()
-        self._producer: Producer | None = None
+        self._producer: RegisteredProducer | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._is_blocked = False  # has not read our answers
-        self._has_ended = False  # is told nothing more
+        self._is_blocked = False  # the client does not read our responses
+        self._has_ended = False  # nothing more is sent
         self._is_admitted = False
         self._address = ""
 
-    # What the transport calls.
+    # asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._address = peer_address(transport)
         services, host = self._services, host_of(self._address)
-        services.peers.add(self)
+        services.connections.add(self)
         refusal = services.connection_limits.rejection(host)
         if refusal is not None:
             self._refuse(ProtocolError("E_TOO_MANY_CONNECTIONS", refusal), [], "connections")
@@ -102,23 +102,23 @@ class Peer(asyncio.Protocol):
         self._is_admitted = True
         self._log.info("TCP: new client(%s)", self._address)
         enable_keepalive(transport)
-        self._watch(progressed=True)
+        self._update_timeout(has_progressed=True)
 
     def data_received(self, data: bytes) -> None:
         if self._has_ended:
             return
         was_greeted = self._wire.has_magic
         self._wire.receive_data(data)
-        answers: list[bytes] = []
+        responses: list[bytes] = []
         try:
             while (event := self._wire.next_event()) is not None:
-                answers.append(self._answer(event))
+                responses.append(self._handle(event))
         except ProtocolError as error:
-            self._refuse(error, answers)
+            self._refuse(error, responses)
             return
-        if answers:
-            self._transport.write(b"".join(answers))
-        self._watch(progressed=bool(answers) or self._wire.has_magic != was_greeted)
+        if responses:
+            self._transport.write(b"".join(responses))
+        self._update_timeout(has_progressed=bool(responses) or self._wire.has_magic != was_greeted)
 
     def eof_received(self) -> None:
         if not self._has_ended:
@@ -133,31 +133,31 @@ class Peer(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._is_blocked = True
         self._transport.pause_reading()
-        self._watch(progressed=False)
+        self._update_timeout(has_progressed=False)
 
     def resume_writing(self) -> None:
         self._is_blocked = False
         self._transport.resume_reading()
-        self._watch(progressed=True)
+        self._update_timeout(has_progressed=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_ended = True
         if self._is_admitted:
             self._services.connection_limits.remove(host_of(self._address))
-        self._services.peers.discard(self)
+        self._services.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
         self._log.info("PROTOCOL(V1): [%s] exiting ioloop", self._address)
-        self._leave()
+        self._remove_producer()
 
     def close(self) -> None:
-        """Closes: nsqlookupd is stopping."""
+        """Closes the connection, because nsqlookupd stops."""
         self._has_ended = True
         self._transport.close()
 
     # Commands.
 
-    def _answer(self, event: Event) -> bytes:
+    def _handle(self, event: Event) -> bytes:
         match event:
             case Ping():
                 return self._on_ping(event)
@@ -170,7 +170,7 @@ class Peer(asyncio.Protocol):
 
     def _on_ping(self, event: Ping) -> bytes:
         if self._producer is not None:
-            silence_ns = self._registry.ping(self._producer, draining=event.draining)
+            silence_ns = self._registry.ping(self._producer, is_draining=event.draining)
             self._log.info(
                 "CLIENT(%s): pinged (last ping %s)", self._address, format_duration(silence_ns)
             )
@@ -178,20 +178,20 @@ class Peer(asyncio.Protocol):
 
     def _on_register(self, event: Register) -> bytes:
         try:
-            made = self._registry.register(self._known(), event.topic, event.channel)
+            added = self._registry.register(self._identified_producer(), event.topic, event.channel)
         except LimitReachedError as failure:
             error = lookup_v1.register_failed(failure)
             self._services.refusals["limits"] += 1
             self._log.error("[%s] - %s", self._address, error)
             return lookup_v1.error(error)
-        self._log_registrations("REGISTER", made)
+        self._log_registrations("REGISTER", added)
         return lookup_v1.OK
 
     def _on_unregister(self, event: Unregister) -> bytes:
-        lost = self._registry.unregister(self._known(), event.topic, event.channel)
-        for registration in lost:
+        removed = self._registry.unregister(self._identified_producer(), event.topic, event.channel)
+        for registration in removed:
             if registration.channel and not event.channel:
-                # An nsqd takes its channels back one by one before it takes back their topic.
+                # An nsqd unregisters its channels one by one before their topic.
                 self._log.warning(
                     "client(%s) unexpected UNREGISTER %s", self._address, registration
                 )
@@ -209,19 +209,19 @@ class Peer(asyncio.Protocol):
             info.http_port,
             info.version,
         )
-        self._producer, registration = self._registry.identify(self._address, info)
+        self._producer, registration = self._registry.add_producer(self._address, info)
         self._log_registrations("REGISTER", [registration])
-        return lookup_v1.response(self._about_us())
+        return lookup_v1.response(self._identify_response())
 
-    def _known(self) -> Producer:
-        """The wire lets only a peer that has identified itself come here."""
+    def _identified_producer(self) -> RegisteredProducer:
+        """The protocol accepts such commands only after IDENTIFY."""
         assert self._producer is not None
         return self._producer
 
-    def _leave(self) -> None:
+    def _remove_producer(self) -> None:
         if self._producer is not None:
             producer, self._producer = self._producer, None
-            self._log_registrations("UNREGISTER", self._registry.leave(producer))
+            self._log_registrations("UNREGISTER", self._registry.remove_producer(producer))
 
     def _log_registrations(self, verb: str, registrations: list[Registration]) -> None:
         for registration in registrations:
@@ -229,36 +229,38 @@ class Peer(asyncio.Protocol):
 
     # The end.
 
-    def _refuse(self, error: ProtocolError, answers: list[bytes], reason: str = "protocol") -> None:
-        """Answers what came before, then the error, then ends the connection."""
+    def _refuse(
+        self, error: ProtocolError, responses: list[bytes], reason: str = "protocol"
+    ) -> None:
+        """Sends the responses so far and the error, and ends the connection."""
         self._services.refusals[reason] += 1
         self._log.error("[%s] - %s", self._address, error)
         self._has_ended = True
-        self._leave()
+        self._remove_producer()
         if self._timer is not None:
             self._timer.cancel()
-        self._transport.write(b"".join((*answers, lookup_v1.error(error))))
-        if not self._transport.can_write_eof():  # as with TLS, which says so in its own way
+        self._transport.write(b"".join((*responses, lookup_v1.error(error))))
+        if not self._transport.can_write_eof():  # TLS has its own close message
             self._transport.close()
             return
         self._transport.write_eof()
         self._timer = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._transport.abort)
 
-    def _watch(self, *, progressed: bool) -> None:
-        """Gives the peer its time for what it owes us: from the last command it has ended, however
-        many bytes of the next one it sends meanwhile."""
-        if progressed and self._timer is not None:
+    def _update_timeout(self, *, has_progressed: bool) -> None:
+        """Starts the timeout, if the client has something to do, and restarts it after progress.
+        Bytes of an incomplete command are no progress."""
+        if has_progressed and self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        owes = self._is_blocked or self._producer is None or self._wire.is_inside_command
-        if owes and self._timer is None:
+        is_waiting = self._is_blocked or self._producer is None or self._wire.is_inside_command
+        if is_waiting and self._timer is None:
             services = self._services
             seconds = (
                 services.command_seconds if self._wire.has_magic else services.greeting_seconds
             )
-            self._timer = asyncio.get_running_loop().call_later(seconds, self._give_up)
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._on_timeout)
 
-    def _give_up(self) -> None:
+    def _on_timeout(self) -> None:
         self._services.refusals["timeout"] += 1
         self._log.error("[%s] - i/o timeout", self._address)
         self._transport.abort()
