@@ -18,6 +18,7 @@ from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins
 from penstock.nsqadmin.confirmations import Args, Confirmation, Confirmations, target_of
+from penstock.nsqadmin.node_queries import node_at, nodes_with_topic
 from penstock.nsqadmin.notifications import ChangeEvent, Notifier
 from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.responses import Renderer
@@ -72,7 +73,7 @@ class ClusterCommands:
         """Delete a channel, or a topic with all its channels."""
         query = self._cluster.new_query()
         path, args = f"/{_kind(channel)}/delete", _name_args(topic, channel)
-        nodes = await self._nodes_of(query, topic)  # before nsqlookupds forget the producers
+        nodes = await nodes_with_topic(query, topic)  # before nsqlookupds forget the producers
         lookupd_count = await self._post_to_lookupds(query, path, args)
         nsqd_count = await query.post(_addresses(nodes), path, args)
         if channel and not lookupd_count and not nsqd_count:
@@ -82,7 +83,7 @@ class ClusterCommands:
     async def apply(self, action: str, topic: str, channel: str = "") -> ClusterQuery:
         """Pause, unpause or empty a topic or channel."""
         query = self._cluster.new_query()
-        nodes = await self._nodes_of(query, topic)
+        nodes = await nodes_with_topic(query, topic)
         path = f"/{_kind(channel)}/{action}"
         await query.post(_addresses(nodes), path, _name_args(topic, channel))
         if query.was_not_found or not nodes:
@@ -92,9 +93,7 @@ class ClusterCommands:
     async def tombstone(self, topic: str, address: str) -> ClusterQuery:
         """Hide a node from lookups of a topic, and delete the topic on that node."""
         query = self._cluster.new_query()
-        node = await query.node(address)
-        if node is None:
-            raise HttpError(404, "NODE_NOT_FOUND")
+        node = await node_at(query, address)
         args = {"topic": topic, "node": address}
         await self._post_to_lookupds(query, "/topic/tombstone", args)
         await query.post([node.address], "/topic/delete", {"topic": topic})
@@ -102,12 +101,6 @@ class ClusterCommands:
 
     async def _post_to_lookupds(self, query: ClusterQuery, path: str, args: dict[str, str]) -> int:
         return await query.post(self._cluster.lookupds, path, args, what="nsqlookupd")
-
-    async def _nodes_of(self, query: ClusterQuery, topic: str) -> list[Node]:
-        nodes = await query.nodes_with_topic(topic)
-        if nodes is None:
-            raise HttpError(404, "TOPIC_NOT_FOUND")
-        return nodes
 
 
 class Actions:
@@ -284,8 +277,7 @@ class Actions:
     async def _check_node(self, address: str) -> None:
         """Raises HttpError 404 if the cluster has no such node, so that nsqadmin cannot be made to
         send requests to arbitrary addresses."""
-        if await self._cluster.new_query().node(address) is None:
-            raise HttpError(404, "NODE_NOT_FOUND")
+        await node_at(self._cluster.new_query(), address)
 
     def _page_of(self, args: Args) -> str:
         """URL of the page of the action's target."""

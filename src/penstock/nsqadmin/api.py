@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.admin_api.cluster import Cluster, ClusterQuery, Node
+from penstock.admin_api.cluster import Cluster, ClusterQuery
 from penstock.common import names
 from penstock.common.go_json import decode_json
 from penstock.net.http_server import HttpError
@@ -26,6 +26,7 @@ from penstock.nsqadmin.aggregate import (
     node_json,
     node_topics,
 )
+from penstock.nsqadmin.node_queries import node_at, nodes_with_topic
 from penstock.nsqadmin.notifications import ChangeEvent, Notifier
 from penstock.nsqadmin.responses import json_reply
 
@@ -99,7 +100,7 @@ class Api:
     async def _topic(self, request: Request) -> Response:
         topic = request.path_params["topic"]
         query = self._cluster.new_query()
-        nodes = await _nodes_of(query, topic)
+        nodes = await nodes_with_topic(query, topic)
         answers = await query.stats(nodes, topic)
         found = aggregate_topic(topic, answers, time.time_ns())
         return json_reply({**found, "message": query.warning})
@@ -107,7 +108,7 @@ class Api:
     async def _channel(self, request: Request) -> Response:
         topic, channel = request.path_params["topic"], request.path_params["channel"]
         query = self._cluster.new_query()
-        nodes = await _nodes_of(query, topic)
+        nodes = await nodes_with_topic(query, topic)
         answers = await query.stats(nodes, topic, channel, clients=True)
         found = aggregate_channel(topic, channel, answers, time.time_ns())
         if found is None:
@@ -122,9 +123,7 @@ class Api:
     async def _node(self, request: Request) -> Response:
         address = request.path_params["node"]
         query = self._cluster.new_query()
-        node = await query.node(address)
-        if node is None:
-            raise HttpError(404, "NODE_NOT_FOUND")
+        node = await node_at(query, address)
         (answer,) = await query.stats([node], clients=True)
         topics = answer.stats.topics or ()
         return json_reply(
@@ -204,13 +203,6 @@ class Api:
     ) -> None:
         event = ChangeEvent(verb=verb, topic=topic, channel=channel, node=node)
         self._notifier.notify(event, request)
-
-
-async def _nodes_of(query: ClusterQuery, topic: str) -> list[Node]:
-    nodes = await query.nodes_with_topic(topic)
-    if nodes is None:
-        raise HttpError(404, "TOPIC_NOT_FOUND")
-    return nodes
 
 
 def _named(request: Request) -> tuple[str, str]:

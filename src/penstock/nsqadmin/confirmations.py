@@ -6,12 +6,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.admin_api.cluster import Cluster, ClusterQuery, Node
+from penstock.admin_api.cluster import Cluster
 from penstock.admin_api.models import ClientSummary
 from penstock.admin_api.seeking import Move, absolute_position
 from penstock.common.errors import HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.formatting import commas
+from penstock.nsqadmin.node_queries import node_at, nodes_with_topic
 from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.views import (
     ChannelRow,
@@ -94,7 +95,7 @@ class Confirmations:
 
     async def _drain(self, address: str) -> Confirmation:
         query = self._cluster.new_query()
-        node = await _node(query, address)
+        node = await node_at(query, address)
         state = ClusterState(0.0, [], [node], await query.stats([node]))
         return confirm_drain(node_rows(state, self._watcher.metrics_store)[0])
 
@@ -106,7 +107,7 @@ class Confirmations:
     async def _kick(self, args: Args) -> Confirmation:
         topic, channel, address = target_of(args)
         query = self._cluster.new_query()
-        node = await _node(query, address)
+        node = await node_at(query, address)
         answers = await query.stats([node], topic, channel, clients=True)
         wanted = args.get("client"), args.get("since")
         for client in clients_of(answers, topic, channel):
@@ -122,21 +123,12 @@ class Confirmations:
 
     async def _topic_row(self, topic: str, *, only: str = "") -> TopicRow:
         query = self._cluster.new_query()
-        nodes = await query.nodes_with_topic(topic)
-        if nodes is None:
-            raise HttpError(404, "TOPIC_NOT_FOUND")
+        nodes = await nodes_with_topic(query, topic)
         answers = await query.stats(
             [node for node in nodes if not only or node.has_address(only)], topic
         )
         rows = topic_rows(ClusterState(0.0, [topic], nodes, answers), self._watcher.metrics_store)
         return next(row for row in rows if row.name == topic)
-
-
-async def _node(query: ClusterQuery, address: str) -> Node:
-    node = await query.node(address)
-    if node is None:
-        raise HttpError(404, "NODE_NOT_FOUND")
-    return node
 
 
 def target_of(args: Args) -> tuple[str, str, str]:

@@ -15,6 +15,7 @@ from penstock.admin_api.seeking import absolute_position, is_seq
 from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.formatting import FormattedBody, format_body
+from penstock.nsqadmin.node_queries import nodes_with_topic
 from penstock.nsqadmin.penstock_api import STATES, PenstockApi
 from penstock.nsqadmin.responses import Renderer
 
@@ -58,12 +59,12 @@ class MessagePages:
     async def _history(self, request: Request) -> Response:
         topic, args = request.path_params["topic"], request.query_params
         nodes, node = await self._nodes(request, topic)
-        start, query = args.get("from", "").strip(), args.get("q", "").strip()
+        start, search_text = args.get("from", "").strip(), args.get("q", "").strip()
         problem, history, extent = "", _HistoryPage([]), None
         try:
             if node:
                 extent = (await self._penstock_api.logs_of([node], topic)).get(node)
-                history = await self._browse(node, topic, start, query, extent)
+                history = await self._browse(node, topic, start, search_text, extent)
         except (HttpRequestError, ConfigError) as error:
             problem = str(error)
         return self._renderer.page(
@@ -73,7 +74,7 @@ class MessagePages:
             nodes=nodes,
             node=node,
             start=start,
-            query=query,
+            search_text=search_text,
             history=history,
             extent=extent,
             problem=problem,
@@ -81,13 +82,15 @@ class MessagePages:
         )
 
     async def _browse(
-        self, node: str, topic: str, start: str, query: str, extent: TopicLogResponse | None
+        self, node: str, topic: str, start: str, search_text: str, extent: TopicLogResponse | None
     ) -> _HistoryPage:
         if extent is None or not extent.count_from(0):
             return _HistoryPage([])
-        position = _start_position(start, extent, from_end=not query)
-        if query:
-            search = await self._penstock_api.search(node, topic, position, query, PAGE_MESSAGES)
+        position = _start_position(start, extent, from_end=not search_text)
+        if search_text:
+            search = await self._penstock_api.search(
+                node, topic, position, search_text, PAGE_MESSAGES
+            )
             newer = search.next_seq
             has_more = newer is not None and newer < extent.next_seq
             rows = _rows(search.found)
@@ -129,9 +132,7 @@ class MessagePages:
     async def _nodes(self, request: Request, topic: str) -> tuple[list[str], str]:
         """The nodes of a topic that run Penstock's nsqd, and the selected one; empty if there are
         none."""
-        nodes = await self._cluster.new_query().nodes_with_topic(topic)
-        if nodes is None:
-            raise HttpError(404, "TOPIC_NOT_FOUND")
+        nodes = await nodes_with_topic(self._cluster.new_query(), topic)
         penstock_nodes = await self._penstock_api.supporting(node.address for node in nodes)
         chosen = request.query_params.get("node", "")
         return penstock_nodes, chosen if chosen in penstock_nodes else next(

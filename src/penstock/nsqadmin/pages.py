@@ -13,11 +13,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.admin_api.cluster import Cluster, ClusterQuery, Node, NodeStats
+from penstock.admin_api.cluster import Cluster, Node, NodeStats
 from penstock.admin_api.models import TopicLogResponse
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.aggregate import aggregate_channel, node_topics
 from penstock.nsqadmin.metrics_store import CLUSTER, Key, channel_key, node_key, topic_key
+from penstock.nsqadmin.node_queries import node_at, nodes_with_topic
 from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.responses import Renderer, json_reply
 from penstock.nsqadmin.views import (
@@ -85,8 +86,8 @@ class Pages:
         metrics_store = self._watcher.metrics_store
         rows = topic_rows(state, metrics_store)
         sort = request.query_params.get("sort", "name")
-        query = request.query_params.get("q", "").strip()
-        matches = sorted(_matching(rows, query), key=_SORTS.get(sort, _SORTS["name"]))
+        search_text = request.query_params.get("q", "").strip()
+        matches = sorted(_matching(rows, search_text), key=_SORTS.get(sort, _SORTS["name"]))
         shows_all = request.query_params.get("all") == "true"
         return self._renderer.page(
             request,
@@ -95,7 +96,7 @@ class Pages:
             match_count=len(matches),
             shows_all=shows_all,
             sort=sort,
-            query=query,
+            search_text=search_text,
             totals=totals(rows, state),
             metrics=metrics_store.latest(CLUSTER),
             warning=state.warning,
@@ -104,7 +105,7 @@ class Pages:
     async def _topic(self, request: Request) -> Response:
         topic = request.path_params["topic"]
         query = self._cluster.new_query()
-        nodes = await _nodes_of(query, topic)
+        nodes = await nodes_with_topic(query, topic)
         answers = await query.stats(nodes, topic)
         row = self._row_of(topic, nodes, answers)
         penstock_nodes, logs = await self._logs(answers, topic)
@@ -123,7 +124,7 @@ class Pages:
     async def _channel(self, request: Request) -> Response:
         topic, channel = request.path_params["topic"], request.path_params["channel"]
         query = self._cluster.new_query()
-        nodes = await _nodes_of(query, topic)
+        nodes = await nodes_with_topic(query, topic)
         answers = await query.stats(nodes, topic, channel, clients=True)
         stats = aggregate_channel(topic, channel, answers, time.time_ns())
         if stats is None:
@@ -143,13 +144,15 @@ class Pages:
 
     async def _consumers(self, request: Request) -> Response:
         state = await self._watcher.state()
-        query = request.query_params.get("q", "").strip()
+        search_text = request.query_params.get("q", "").strip()
         rows = topic_rows(state, self._watcher.metrics_store)
         channels = [
             channel
             for row in rows
             for channel in channel_rows(row, self._watcher.metrics_store)
-            if all(word in f"{row.name} {channel.name}".lower() for word in query.lower().split())
+            if all(
+                word in f"{row.name} {channel.name}".lower() for word in search_text.lower().split()
+            )
         ]
         channels.sort(key=lambda row: (-row.depth, row.topic, row.name))
         return self._renderer.page(
@@ -157,7 +160,7 @@ class Pages:
             "consumers.html",
             rows=channels[:ROWS_MAX],
             match_count=len(channels),
-            query=query,
+            search_text=search_text,
             warning=state.warning,
         )
 
@@ -177,9 +180,7 @@ class Pages:
     async def _node(self, request: Request) -> Response:
         address = request.path_params["node"]
         query = self._cluster.new_query()
-        node = await query.node(address)
-        if node is None:
-            raise HttpError(404, "NODE_NOT_FOUND")
+        node = await node_at(query, address)
         answers = await query.available_stats([node])
         state = ClusterState(0.0, [], [node], answers)
         (row,) = node_rows(state, self._watcher.metrics_store)
@@ -232,9 +233,11 @@ class Pages:
         )
 
     async def _find(self, request: Request) -> Response:
-        query = request.query_params.get("q", "")
-        results = find(await self._watcher.state(), query)
-        return self._renderer.page(request, "search_results.html", results=results, query=query)
+        search_text = request.query_params.get("q", "")
+        results = find(await self._watcher.state(), search_text)
+        return self._renderer.page(
+            request, "search_results.html", results=results, search_text=search_text
+        )
 
     async def _charts(self, request: Request) -> Response:
         args = request.query_params
@@ -263,16 +266,9 @@ class Pages:
         return penstock_nodes, await self._penstock_api.logs_of(penstock_nodes, topic)
 
 
-def _matching(rows: list[TopicRow], query: str) -> list[TopicRow]:
-    words = query.lower().split()
+def _matching(rows: list[TopicRow], search_text: str) -> list[TopicRow]:
+    words = search_text.lower().split()
     return [row for row in rows if all(word in row.name.lower() for word in words)]
-
-
-async def _nodes_of(query: ClusterQuery, topic: str) -> list[Node]:
-    nodes = await query.nodes_with_topic(topic)
-    if nodes is None:
-        raise HttpError(404, "TOPIC_NOT_FOUND")
-    return nodes
 
 
 def _of_topic(answers: Sequence[NodeStats], topic: str) -> list[tuple[Node, Any]]:

@@ -246,10 +246,12 @@ def clients_of(answers: Iterable[NodeStats], topic: str, channel: str) -> list[C
     ]
 
 
-def find(state: ClusterState, query: str) -> list[SearchMatch]:
-    """Topics, channels and nodes whose name contains all words of `query`, best match first: names
-    that start with the first word come first, then shorter names."""
-    words = query.lower().split()
+def find(state: ClusterState, search_text: str) -> list[SearchMatch]:
+    """Topics, channels and nodes whose name contains all words of `search_text`.
+
+    Names that start with the first word come first, then shorter names.
+    """
+    words = search_text.lower().split()
     if not words:
         return []
     ranked = [

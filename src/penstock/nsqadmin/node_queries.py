@@ -1,0 +1,22 @@
+"""Nodes by topic or address, with HttpError 404 for unknown ones."""
+
+from penstock.admin_api.cluster import ClusterQuery, Node
+from penstock.net.http_server import HttpError
+
+__all__ = ["node_at", "nodes_with_topic"]
+
+
+async def nodes_with_topic(query: ClusterQuery, topic: str) -> list[Node]:
+    """The nodes that have a topic. Raises HttpError 404 if no daemon knows the topic."""
+    nodes = await query.nodes_with_topic(topic)
+    if nodes is None:
+        raise HttpError(404, "TOPIC_NOT_FOUND")
+    return nodes
+
+
+async def node_at(query: ClusterQuery, address: str) -> Node:
+    """The node with this HTTP address. Raises HttpError 404 if the cluster has no such node."""
+    node = await query.node(address)
+    if node is None:
+        raise HttpError(404, "NODE_NOT_FOUND")
+    return node
