@@ -16,8 +16,13 @@ BROWSER_PATH = shutil.which("chromium")
 # Refreshes may take long on a busy machine.
 expect.set_options(timeout=60_000)
 
-# Console messages while a test is offline.
-OFFLINE_SIGNS = ("ERR_INTERNET_DISCONNECTED", "htmx:afterRequest", "htmx:sendError")
+# Console messages while a test is offline, or leaves a page during a refresh.
+OFFLINE_SIGNS = (
+    "ERR_INTERNET_DISCONNECTED",
+    "htmx:afterRequest",
+    "htmx:sendError",
+    "htmx:sendAbort",
+)
 
 # Console messages of pages with an error status.
 FAILURE_SIGNS = ("status of 404", "status of 502", "htmx:responseError", "Response Status Error")

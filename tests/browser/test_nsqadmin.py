@@ -176,7 +176,7 @@ def test_messages_are_requeued_and_cancelled_and_a_consumer_disconnected(
     expect(dialog).to_contain_text("1 message in flight will be requeued at once")
     dialog.get_by_role("button", name="Disconnect").click()
     expect(phone.locator(".notice")).to_contain_text("disconnected")
-    expect(phone.get_by_text("No consumers")).to_be_visible()
+    expect(phone.get_by_role("heading", name="No consumers")).to_be_visible()
 
 
 def test_a_node_is_drained_and_its_page_shows_that_it_stopped(browser: Browser) -> None:

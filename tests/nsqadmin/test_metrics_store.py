@@ -111,11 +111,11 @@ class TestRings:
 
         for tick in range(2, 1000):
             metrics_store.add_sample([answer(1, topic="other")], 50.0 + 5 * tick)
-        assert CHANNEL not in metrics_store._records
+        assert CHANNEL not in metrics_store._rings_by_key
 
     def test_the_number_of_keys_is_limited(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("penstock.nsqadmin.metrics_store.KEYS_MAX", 4)
         metrics_store = MetricsStore(5.0)
         metrics_store.add_sample([answer(1, topic=f"t{number}") for number in range(10)], 50.0)
 
-        assert 4 == len(metrics_store._records)
+        assert 4 == len(metrics_store._rings_by_key)

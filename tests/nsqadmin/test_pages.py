@@ -271,7 +271,7 @@ class TestActions:
         assert "The job had committed 2 of them." in asked
         assert "continues from its own checkpoint" in asked
         assert "deliver" not in asked
-        assert "Channel spark moved to earliest." == notice
+        assert "Channel spark moved to the earliest stored message." == notice
         assert nsqd.shows(topic, "spark", depth=2)
 
     def test_urls_of_earlier_versions_work(self, cluster: Cluster, topic: str) -> None:

@@ -17,7 +17,13 @@ from penstock.common.durations import parse_duration
 from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins
-from penstock.nsqadmin.confirmations import Args, Confirmation, Confirmations, target_of
+from penstock.nsqadmin.confirmations import (
+    Args,
+    Confirmation,
+    Confirmations,
+    position_text,
+    target_of,
+)
 from penstock.nsqadmin.node_queries import node_at, nodes_with_topic
 from penstock.nsqadmin.notifications import ChangeEvent, Notifier
 from penstock.nsqadmin.penstock_api import PenstockApi
@@ -229,7 +235,7 @@ class Actions:
         moves = await self._confirmations.moves(args)
         await self._penstock_api.seek(moves, topic, channel)
         self._notify(request, "seek_channel", args)
-        notice = f"Channel {channel} moved to {args.get('to', '').strip()}."
+        notice = f"Channel {channel} moved to {position_text(args.get('to', ''))}."
         if not is_commit_channel:
             redelivered = sum(each.again for each in moves)
             notice += f" Messages to be delivered again: {redelivered:,}."

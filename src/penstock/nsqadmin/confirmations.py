@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock.admin_api.cluster import Cluster
 from penstock.admin_api.models import ClientSummary
-from penstock.admin_api.seeking import Move, absolute_position
+from penstock.admin_api.seeking import Move, absolute_position, is_seq
 from penstock.common.errors import HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.formatting import commas
@@ -24,7 +24,7 @@ from penstock.nsqadmin.views import (
 )
 from penstock.nsqadmin.watcher import ClusterState, Watcher
 
-__all__ = ["Args", "Confirmation", "Confirmations", "target_of"]
+__all__ = ["Args", "Confirmation", "Confirmations", "position_text", "target_of"]
 
 Args = Mapping[str, str]
 
@@ -263,14 +263,20 @@ def confirm_seek(row: ChannelRow, position: str, moves: Sequence[Move]) -> Confi
     if row.mode == COMMIT_MODE:
         effects = _effects_of_committed_seek(position, ahead, redelivered, skipped)
     else:
-        effects = [f"The channel will deliver {_count(ahead, 'message')}, starting at {position}."]
+        effects = [
+            f"The channel moves to {position_text(position)}.",
+            f"It will deliver {_count(ahead, 'message')}.",
+        ]
         if redelivered:
             effects.append(f"{_count(redelivered, 'finished message')} will be delivered again.")
         if skipped:
             effects.append(f"{_count(skipped, 'unfinished message')} will be skipped.")
         if not redelivered and not skipped:
             effects.append("The channel is already at this position.")
-        effects.append("Messages in flight no longer count. Consumers stay connected.")
+        effects += [
+            "Consumers stay connected.",
+            "nsqd refuses FIN and REQ for the messages that they have in flight now.",
+        ]
     return Confirmation(f"Rewind channel {row.name}?", effects, "Rewind channel")
 
 
@@ -280,7 +286,7 @@ def _effects_of_committed_seek(
     """Effects on a channel that has no consumers: see `_effects_on_commit_channel`."""
     effects = [
         "This channel stores the position of a job that reads the log, such as a Spark query.",
-        f"The committed position moves to {position}.",
+        f"The committed position moves to {position_text(position)}.",
         f"{_count(ahead, 'message')} will count as not committed.",
     ]
     if uncommitted:
@@ -292,6 +298,19 @@ def _effects_of_committed_seek(
         ]
     effects.append("The job itself does not move: it continues from its own checkpoint.")
     return effects
+
+
+def position_text(position: str) -> str:
+    """A position as the operator entered it, for use in a sentence."""
+    position = position.strip()
+    if position == "earliest":
+        return "the earliest stored message"
+    if position == "latest":
+        return "the end of the log"
+    if is_seq(position):
+        return f"sequence number {position}"
+    is_time = absolute_position(position) == position
+    return position if is_time else f"{position} ago"
 
 
 def confirm_kick(client: ClientSummary, channel: str, node: str) -> Confirmation:

@@ -134,10 +134,10 @@ class MessagePages:
         none."""
         nodes = await nodes_with_topic(self._cluster.new_query(), topic)
         penstock_nodes = await self._penstock_api.supporting(node.address for node in nodes)
-        chosen = request.query_params.get("node", "")
-        return penstock_nodes, chosen if chosen in penstock_nodes else next(
-            iter(penstock_nodes), ""
-        )
+        selected = request.query_params.get("node", "")
+        if selected not in penstock_nodes:
+            selected = next(iter(penstock_nodes), "")
+        return penstock_nodes, selected
 
 
 def _start_position(start: str, extent: TopicLogResponse, *, from_end: bool) -> str:

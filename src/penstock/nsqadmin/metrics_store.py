@@ -1,10 +1,10 @@
 """In-memory time series of the last hour, for the charts: per topic, channel, node and cluster.
 
 Each metric has two ring buffers: a fine one for ten minutes, and a coarse one for the hour, whose
-points are means of fine points. All series share the same timestamps. A metric that was
-always zero has no buffer, so that thousands of idle channels need little memory. Keys that no
-sample contained for an hour are deleted, and the number of keys is limited. Pure: the caller passes
-the time of each sample.
+points are means of fine points. All series share the same timestamps. A metric that was always zero
+has no buffer, so that thousands of idle channels need little memory. Keys that no sample contained
+for an hour are deleted, and the number of keys is limited. Pure: the caller passes the time of each
+sample.
 
 A rate is the sum of the increases of each node's counter since the previous sample. So a node that
 joins or restarts causes no peak.
@@ -96,7 +96,7 @@ class MetricsStore:
         self._fine_times = array("d", bytes(8 * self._fine_points))
         self._coarse_times = array("d", bytes(8 * COARSE_POINTS))
         self._tick = 0
-        self._records: dict[Key, _Rings] = {}
+        self._rings_by_key: dict[Key, _Rings] = {}
         self._previous: dict[_Process, dict[Key, _Counts]] = {}
         self._previous_at = 0.0
 
@@ -104,8 +104,8 @@ class MetricsStore:
 
     def latest(self, key: Key) -> MetricsSample:
         """The metrics of the last sample; zeros if the key was not in it."""
-        record = self._records.get(key)
-        return record.latest if record is not None else _NO_METRICS
+        rings = self._rings_by_key.get(key)
+        return rings.latest if rings is not None else _NO_METRICS
 
     def series(self, key: Key, names: Sequence[str], *, fine: bool) -> dict[str, list[float]]:
         """Time series of some metrics, oldest first, with `time` in seconds."""
@@ -128,18 +128,18 @@ class MetricsStore:
     def add_sample(self, answers: Iterable[NodeStats], at_seconds: float) -> None:
         """Add a sample of all nodes, taken at this wall-clock time."""
         answers = list(answers)
-        found = _gauges(answers)
+        by_key = _gauges(answers)
         counts = {
             (answer.node.address, answer.stats.start_time): _counts(answer) for answer in answers
         }
         if self._previous_at:
-            self._add_rates(found, counts, max(at_seconds - self._previous_at, 1e-3))
+            self._add_rates(by_key, counts, max(at_seconds - self._previous_at, 1e-3))
         self._previous, self._previous_at = counts, at_seconds
-        self._write(found, at_seconds)
+        self._write(by_key, at_seconds)
 
     def _add_rates(
         self,
-        found: dict[Key, MetricsSample],
+        by_key: dict[Key, MetricsSample],
         counts: dict[_Process, dict[Key, _Counts]],
         seconds: float,
     ) -> None:
@@ -147,67 +147,67 @@ class MetricsStore:
             before = self._previous.get(process)
             if before is None:
                 continue  # a new node: no previous counts
-            samples = (found[CLUSTER], found[node_key(process[0])])
+            totals = (by_key[CLUSTER], by_key[node_key(process[0])])
             for key, counted in now.items():
                 old = before.get(key, _ZERO_COUNTS)
                 if counted[0] < old[0]:  # deleted and created again
                     old = _ZERO_COUNTS
                 if key[0] == "topic":
-                    _add_published((*samples, found[key]), old, counted, seconds)
+                    _add_published((*totals, by_key[key]), old, counted, seconds)
                 else:
-                    _add_published((found[key],), old, counted, seconds)
-                    parts = (*samples, found[topic_key(key[1])], found[key])
-                    _add_finished(parts, old, counted, seconds)
+                    _add_published((by_key[key],), old, counted, seconds)
+                    affected = (*totals, by_key[topic_key(key[1])], by_key[key])
+                    _add_finished(affected, old, counted, seconds)
 
-    def _write(self, found: dict[Key, MetricsSample], at_seconds: float) -> None:
+    def _write(self, by_key: dict[Key, MetricsSample], at_seconds: float) -> None:
         slot = self._tick % self._fine_points
         self._fine_times[slot] = at_seconds
-        for key, metrics in found.items():
-            record = self._records.get(key)
-            if record is None:
-                if len(self._records) >= KEYS_MAX:
+        for key, metrics in by_key.items():
+            rings = self._rings_by_key.get(key)
+            if rings is None:
+                if len(self._rings_by_key) >= KEYS_MAX:
                     continue
-                record = self._records[key] = _Rings()
-            record.seen_tick, record.latest = self._tick, metrics
-            self._write_slot(record, slot, metrics)
+                rings = self._rings_by_key[key] = _Rings()
+            rings.seen_tick, rings.latest = self._tick, metrics
+            self._write_slot(rings, slot, metrics)
         self._write_missing(slot)
         self._tick += 1
         if self._tick % self._fine_per_coarse == 0:
             self._write_coarse(at_seconds)
 
-    def _write_slot(self, record: _Rings, slot: int, metrics: MetricsSample) -> None:
+    def _write_slot(self, rings: _Rings, slot: int, metrics: MetricsSample) -> None:
         for number, name in enumerate(_NAMES):
-            value, ring = getattr(metrics, name), record.fine[number]
+            value, ring = getattr(metrics, name), rings.fine[number]
             if ring is None:
                 if not value:
                     continue
-                ring = record.fine[number] = array("f", bytes(4 * self._fine_points))
+                ring = rings.fine[number] = array("f", bytes(4 * self._fine_points))
             ring[slot] = value
 
     def _write_missing(self, slot: int) -> None:
         """Write zeros for keys that the sample lacks; delete keys older than the charts."""
         expired = []
-        for key, record in self._records.items():
-            if record.seen_tick != self._tick:
-                record.latest = _NO_METRICS
-                self._write_slot(record, slot, _NO_METRICS)
-                if self._tick - record.seen_tick > self._fine_per_coarse * COARSE_POINTS:
+        for key, rings in self._rings_by_key.items():
+            if rings.seen_tick != self._tick:
+                rings.latest = _NO_METRICS
+                self._write_slot(rings, slot, _NO_METRICS)
+                if self._tick - rings.seen_tick > self._fine_per_coarse * COARSE_POINTS:
                     expired.append(key)
         for key in expired:
-            del self._records[key]
+            del self._rings_by_key[key]
 
     def _write_coarse(self, at_seconds: float) -> None:
         slot = self._coarse_tick % COARSE_POINTS
         count = min(self._fine_per_coarse, self._fine_points)
         slots = [(self._tick - 1 - back) % self._fine_points for back in range(count)]
         self._coarse_times[slot] = at_seconds
-        for record in self._records.values():
-            for number, fine in enumerate(record.fine):
-                ring = record.coarse[number]
+        for rings in self._rings_by_key.values():
+            for number, fine in enumerate(rings.fine):
+                ring = rings.coarse[number]
                 if fine is None and ring is None:
                     continue
                 if ring is None:
-                    ring = record.coarse[number] = array("f", bytes(4 * COARSE_POINTS))
+                    ring = rings.coarse[number] = array("f", bytes(4 * COARSE_POINTS))
                 ring[slot] = sum(fine[each] for each in slots) / count if fine else 0.0
 
     # Helpers.
@@ -223,27 +223,27 @@ class MetricsStore:
         return (tick % points for tick in range(max(end - points, 0), end))
 
     def _ring(self, key: Key, name: str, *, fine: bool) -> "array[float] | None":
-        record = self._records.get(key)
-        if record is None:
+        rings = self._rings_by_key.get(key)
+        if rings is None:
             return None
-        return (record.fine if fine else record.coarse)[_NAMES.index(name)]
+        return (rings.fine if fine else rings.coarse)[_NAMES.index(name)]
 
 
 def _gauges(answers: Sequence[NodeStats]) -> dict[Key, MetricsSample]:
-    found: dict[Key, MetricsSample] = {CLUSTER: MetricsSample()}
+    by_key: dict[Key, MetricsSample] = {CLUSTER: MetricsSample()}
     for answer in answers:
-        node = found.setdefault(node_key(answer.node.address), MetricsSample())
+        node = by_key.setdefault(node_key(answer.node.address), MetricsSample())
         for topic in answer.stats.topics or ():
-            of_topic = found.setdefault(topic_key(topic.topic_name), MetricsSample())
-            samples = (found[CLUSTER], node, of_topic)
-            for sample in samples:
-                sample.depth += topic.depth
+            topic_metrics = by_key.setdefault(topic_key(topic.topic_name), MetricsSample())
+            totals = (by_key[CLUSTER], node, topic_metrics)
+            for metrics in totals:
+                metrics.depth += topic.depth
             for channel in topic.channels:
                 key = channel_key(topic.topic_name, channel.channel_name)
-                own = found.setdefault(key, MetricsSample())
-                for metrics in (*samples, own):
+                own = by_key.setdefault(key, MetricsSample())
+                for metrics in (*totals, own):
                     _add_gauges(metrics, channel)
-    return found
+    return by_key
 
 
 def _add_gauges(metrics: MetricsSample, channel: ChannelSummary) -> None:

@@ -34,6 +34,8 @@
     return size >= 10 || Number.isInteger(value) ? Math.round(value).toString() : value.toFixed(1);
   };
 
+  const axisLabel = (value) => (Math.abs(value) < 10 ? `${Number(value.toFixed(2))}` : short(value));
+
   // Without a pointer over the chart, its legend shows the latest values.
   const showLatest = (plot) => {
     if (plot.cursor.idx === null || plot.cursor.left < 0) {
@@ -94,7 +96,7 @@
         scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, 1)] } },
         axes: [
           { ...axis, size: 26, space: 76, values: (_, splits) => splits.map((at) => clock(at)) },
-          { ...axis, size: 46, space: 28, values: (_, splits) => splits.map(short) },
+          { ...axis, size: 46, space: 28, values: (_, splits) => splits.map(axisLabel) },
         ],
         series: [{ label: "time", value: (_, at) => (at ? clock(at, true) : "") }, ...lines],
       };
