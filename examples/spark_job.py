@@ -1,6 +1,6 @@
-"""A job on Spark: revenue by customer, from the topic `orders` to Parquet and the topic `revenue`.
+"""A Spark job: revenue by customer, from the topic `orders` to Parquet and the topic `revenue`.
 
-python examples/spark_job.py revenue    # the folder to write to; NSQD_HTTP names another nsqd
+python examples/spark_job.py revenue    # folder to write to; set NSQD_HTTP for another nsqd
 """
 
 import os
@@ -15,7 +15,7 @@ NSQD = os.environ.get("NSQD_HTTP", "127.0.0.1:4151")
 
 
 def revenue(spark: SparkSession, nsqd: str) -> DataFrame:
-    """All orders that are stored, summed up. What is no JSON counts for nobody."""
+    """Sum all stored orders by customer. Bodies that are not JSON are ignored."""
     messages = spark.read.format("nsq").option("nsqd", nsqd).option("topic", "orders").load()
     orders = from_json_body(messages, "id bigint, customer string, amount double")
     by_customer = orders.where("value.customer is not null").groupBy("value.customer")
@@ -23,14 +23,14 @@ def revenue(spark: SparkSession, nsqd: str) -> DataFrame:
 
 
 def publish(table: DataFrame, nsqd: str, topic: str) -> None:
-    """Each row as a JSON object."""
+    """Publish each row as a JSON object."""
     bodies = table.selectExpr("to_json(struct(*)) as body")
     bodies.write.format("nsq").option("nsqd", nsqd).option("topic", topic).mode("append").save()
 
 
 def main(folder: str, nsqd: str = NSQD) -> None:
-    """Reads once, and writes to both."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers' Python is ours
+    """Read the topic once, and write the result to both targets."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the workers use this Python
     spark = SparkSession.builder.appName("revenue").getOrCreate()
     table = revenue(spark, nsqd).cache()
     table.write.mode("overwrite").parquet(folder)

@@ -1,4 +1,4 @@
-"""Any `penstock` command, for spark-submit, which wants a file.
+"""Runs any `penstock` command under spark-submit, which requires a file.
 
 spark-submit --master spark://10.0.0.1:7077 examples/spark_submit.py archive orders --lake /mnt/lake
 """

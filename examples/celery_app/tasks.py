@@ -1,4 +1,4 @@
-"""A Celery application on NSQ. docs/how_to/celery.md shows how it is run."""
+"""A Celery application on NSQ. See docs/how_to/celery.md."""
 
 import os
 import time
@@ -11,14 +11,14 @@ app.conf.task_ignore_result = True
 
 @app.task
 def greet(name: str) -> None:
-    """The least that a task can be."""
+    """A minimal task."""
     print(f"hello, {name}")
 
 
 @app.task(bind=True, acks_late=True, max_retries=3)
 def charge(self: Task, order: int) -> None:
-    """Fails at first, and is tried again a second later. A worker that is killed meanwhile costs
-    nothing: it is not acknowledged before it is done."""
+    """Fails at first and is retried after a second. If the worker is killed meanwhile, the task is
+    delivered again, because it is acknowledged only when it is done."""
     if self.request.retries == 0:
         raise self.retry(countdown=1)
     time.sleep(0.1)

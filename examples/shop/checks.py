@@ -1,23 +1,23 @@
-"""Whether all that was acknowledged has arrived everywhere, and nothing else. Pure.
+"""Checks that every acknowledged event, and no other, has arrived in every result. Pure.
 
-Compared by id, event by event; the numbers are only what is shown of it. Whatever is there twice
-counts once, but is not passed over: it is told how many there are.
+Events are compared by id; the counts are for display only. Duplicates count once, and their number
+is shown.
 """
 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from examples.shop.events import TOPICS
-from examples.shop.found import Found
 from examples.shop.ledger import Ledger, Revenue
+from examples.shop.results import PipelineResults
 
-__all__ = ["Check", "checks", "remarks"]
+__all__ = ["Check", "checks", "notes"]
 
 EXAMPLES = 3
 
 
 class Check(NamedTuple):
-    """A line of the summary; `fault` says what is wrong, if something is."""
+    """A line of the summary; `fault` describes the difference, if any."""
 
     what: str
     expected: str
@@ -25,41 +25,47 @@ class Check(NamedTuple):
     fault: str = ""
 
 
-def checks(ledger: Ledger, found: Found) -> list[Check]:
-    """All of them, in the order in which an event comes past."""
+def checks(ledger: Ledger, found: PipelineResults) -> list[Check]:
+    """All checks, in the order of processing."""
     expected = ledger.revenue()
     return [
         *(
-            _same_ids(f"{each} archived", ledger.sound(each), found.archived[each])
+            _same_ids(f"{each} archived", ledger.valid(each), found.archived[each])
             for each in TOPICS
         ),
         *(
-            _same_ids(f"broken {each} kept aside", ledger.broken(each), found.rejected[each])
+            _same_ids(
+                f"broken {each} rejected by the archive", ledger.broken(each), found.rejected[each]
+            )
             for each in TOPICS
         ),
-        _same_ids("broken orders rejected by the stream", ledger.broken("orders"), found.set_aside),
+        _same_ids(
+            "broken orders rejected by the stream",
+            ledger.broken("orders"),
+            found.rejected_by_stream,
+        ),
         _same_windows("windows with the right revenue", expected, found.windows),
         _same("orders in these windows", _orders(expected), _orders(found.windows)),
         _same("revenue", _amount(expected), _amount(found.windows)),
         _same_ids("orders joined with their payments", ledger.paid(), found.paid),
-        _same_ids("clicks in files", ledger.sound("clicks"), found.clicks),
-        _same_ids("orders replayed", ledger.sound("orders"), found.replayed),
+        _same_ids("clicks in files", ledger.valid("clicks"), found.clicks),
+        _same_ids("orders replayed", ledger.valid("orders"), found.replayed),
         _same(
-            "the same, counted as messages",
+            "messages replayed",
             f"{found.archived['orders'].total():,}",
             f"{found.replayed.total():,}",
         ),
     ]
 
 
-def remarks(ledger: Ledger, found: Found) -> list[str]:
-    """What else there is to know of these numbers."""
+def notes(ledger: Ledger, found: PipelineResults) -> list[str]:
+    """Explanations of the numbers."""
     stored = [*found.archived.values(), *found.rejected.values()]
     twice = sum(ids.total() - len(ids) for ids in stored)
     return [
-        f"{ledger.late:,} events were told up to 45 s late, and count for when they happened",
-        f"{twice:,} are stored twice, and known by their ids: published again after the kill",
-        "the order that closes the shop is in no window: it is dated ahead, to end those before it",
+        f"{ledger.late:,} events arrived up to 45 s late and count at their event time",
+        f"{twice:,} are stored twice, with the same id: published again after the kill",
+        "the last order is in no window: it is dated an hour ahead to close the other windows",
     ]
 
 
@@ -84,7 +90,7 @@ def _same_windows(
 
 
 def _same(what: str, expected: str, found: str) -> Check:
-    return Check(what, expected, found, "" if expected == found else "they differ")
+    return Check(what, expected, found, "" if expected == found else "different")
 
 
 def _orders(windows: Mapping[int, Revenue]) -> str:

@@ -1,4 +1,4 @@
-"""The brokers of the demo: nsqlookupd, two nsqds and nsqadmin, each the real program."""
+"""The brokers of the demo: nsqlookupd, two nsqds and nsqadmin."""
 
 import socket
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ NODES = 2
 
 @dataclass(frozen=True)
 class Cluster:
-    """All of them, running."""
+    """The running processes."""
 
     nsqlookupd: NsqlookupdProcess
     nsqds: list[NsqdProcess]
@@ -28,17 +28,17 @@ class Cluster:
         return [nsqd.http_address for nsqd in self.nsqds]
 
     def create_topic(self, topic: str) -> None:
-        """On every node."""
+        """Create a topic on every node."""
         for nsqd in self.nsqds:
             nsqd.post(f"/topic/create?topic={topic}")
 
     def next_seqs(self, topic: str) -> dict[str, int]:
-        """By node id: the number of the message that comes next."""
+        """Next sequence number of a topic, by node id."""
         logs = [nsqd.http("GET", f"/topic/log?topic={topic}").json() for nsqd in self.nsqds]
         return {str(log["node_id"]): log["next_seq"] for log in logs}
 
     def depth(self, topic: str, channel: str) -> int | None:
-        """What a channel has not had yet, on all nodes; None if one of them cannot say."""
+        """Depth of a channel on all nodes; None if it is missing, or a node is unreachable."""
         depths = [_depth(nsqd, topic, channel) for nsqd in self.nsqds]
         known = [depth for depth in depths if depth is not None]
         return sum(known) if len(known) == len(depths) else None
@@ -46,7 +46,7 @@ class Cluster:
 
 @contextmanager
 def running_cluster(folder: Path) -> Iterator[Cluster]:
-    """Stopped cleanly in the end, or killed, if something goes wrong."""
+    """Start all processes. They are stopped at the end, or killed after an error."""
     with ExitStack() as stack:
         nsqlookupd = stack.enter_context(run_nsqlookupd("--broadcast-address=127.0.0.1"))
         nsqds = [
@@ -59,7 +59,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
 
 @contextmanager
 def _nsqd(node: int, folder: Path, nsqlookupd: NsqlookupdProcess) -> Iterator[NsqdProcess]:
-    """On ports that stay the same when it is started again, as those of a real one do."""
+    """An nsqd with fixed ports, which it keeps after a restart."""
     data_path = folder / f"nsqd-{node}"
     data_path.mkdir()
     tcp_port, http_port = _free_ports(2)
@@ -86,7 +86,7 @@ def _free_ports(count: int) -> list[int]:
 def _depth(nsqd: NsqdProcess, topic: str, channel: str) -> int | None:
     try:
         stats = nsqd.http("GET", f"/stats?format=json&topic={topic}&channel={channel}").json()
-    except OSError:  # it is away
+    except OSError:  # the node is down
         return None
     channels = [each for found in stats["topics"] for each in found["channels"]]
     return channels[0]["depth"] if channels else None

@@ -1,15 +1,15 @@
-"""What happens in a shop: visitors click, some order, most of those pay. Pure.
+"""Events of a shop: clicks, orders and payments. Pure.
 
     shop = Shop(per_second=3000, began_ms=now_ms)
     for event in shop.events_until(now_ms):
         publish(event.topic, body_of(event))
 
-Some events are late: a phone was offline, and tells what happened some time ago. Some are broken:
-cut off, without a field that has to be there, or with a word where a number belongs. The shop knows
-which, and whoever keeps an account of what was sent can say what has to come of it.
+Some events are late, as from a phone that was offline. Some are broken: cut off, without a required
+field, or with a value of a wrong type. Each event records this, so the expected results can be
+computed from the events that were sent.
 
-Every event has an id of its own, which is in its body, broken or not: what is stored twice, because
-a broker was killed before it could answer, can be told from what happened twice.
+Every event has a unique id in its body, even if it is broken. So a message that is stored twice,
+because a broker was killed before it responded, is recognised as a duplicate.
 """
 
 import heapq
@@ -25,7 +25,7 @@ __all__ = ["LATE_SECONDS_MAX", "TOPICS", "Event", "Shop", "body_of", "maybe_id_o
 TOPICS = ("orders", "payments", "clicks")
 
 ORDER_SHARE = 0.2
-"""Of clicks and orders; the rest are clicks."""
+"""Share of orders among clicks and orders."""
 PAID_SHARE = 0.9
 LATE_SHARE = 0.02
 BROKEN_SHARE = 0.005
@@ -41,7 +41,7 @@ _ID = re.compile(rb'"(?:order|payment|click)_id":"([a-z]-\d+)"')
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that happened, and what is wrong with its telling, if anything is."""
+    """An event, and its flaw if it is broken."""
 
     topic: str
     id: str
@@ -52,31 +52,31 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     cents: int = 0
     is_late: bool = False
     is_closing: bool = False
-    """It is dated ahead, so that all windows of time before it come to an end."""
+    """Dated in the future, so that all earlier windows close."""
     flaw: str = ""
 
 
 class Shop:
-    """A source of events that is the same for the same seed, rate and times."""
+    """A source of events, deterministic for a given seed, rate and clock."""
 
     def __init__(self, *, per_second: float, began_ms: int, seed: int = 2026) -> None:
-        # Payments come on top of what is drawn.
+        # Payments are added to the drawn events.
         self._drawn_per_ms = per_second / (1 + ORDER_SHARE * PAID_SHARE) / 1000
         self._began_ms = began_ms
         self._drawn = 0
         self._random = random.Random(seed)
         self._numbers = dict.fromkeys(TOPICS, 0)
-        self._to_be_told: list[tuple[int, str, Event]] = []
+        self._pending_payments: list[tuple[int, str, Event]] = []
 
     def events_until(self, now_ms: int) -> Iterator[Event]:
-        """All that is told since the last call. What is late was told late, and happened before."""
+        """Events since the last call. The time of a late event is earlier."""
         due = int((now_ms - self._began_ms) * self._drawn_per_ms)
         for _ in range(due - self._drawn):
             is_order = self._random.random() < ORDER_SHARE
             yield from self._order(now_ms) if is_order else self._click(now_ms)
         self._drawn = max(due, self._drawn)
-        while self._to_be_told and self._to_be_told[0][0] <= now_ms:
-            yield heapq.heappop(self._to_be_told)[2]
+        while self._pending_payments and self._pending_payments[0][0] <= now_ms:
+            yield heapq.heappop(self._pending_payments)[2]
 
     def closing(self, at_ms: int) -> Event:
         """The last order, dated `at_ms`."""
@@ -96,7 +96,7 @@ class Shop:
         )
 
     def _order(self, now_ms: int) -> Iterator[Event]:
-        """And its payment, which is told after as long as it took to pay."""
+        """An order; schedules its payment for later."""
         late_ms = self._late_ms()
         order = Event(
             "orders",
@@ -123,7 +123,7 @@ class Shop:
             is_late=order.is_late,
             flaw=self._flaw(),
         )
-        heapq.heappush(self._to_be_told, (now_ms + took_ms, payment.id, payment))
+        heapq.heappush(self._pending_payments, (now_ms + took_ms, payment.id, payment))
 
     def _next_id(self, topic: str) -> str:
         self._numbers[topic] += 1
@@ -141,7 +141,7 @@ class Shop:
 
 
 def body_of(event: Event) -> bytes:
-    """As it is published: JSON, unless it is broken."""
+    """Body of the message: JSON, unless the event is broken."""
     fields = _fields(event)
     if event.flaw == "a field is missing":
         del fields["ts"]
@@ -152,13 +152,13 @@ def body_of(event: Event) -> bytes:
 
 
 def maybe_id_of(body: bytes) -> str | None:
-    """The id of the event whose body this is."""
+    """The id in a body, if it has one."""
     found = _ID.search(body)
     return found[1].decode() if found else None
 
 
 def _fields(event: Event) -> dict[str, str | float]:
-    """The id comes first, so that it is there whatever is cut off."""
+    """The id comes first, so that it remains in a truncated body."""
     moment = datetime.fromtimestamp(event.at_ms / 1000, UTC)
     ts = f"{moment:%Y-%m-%dT%H:%M:%S}.{event.at_ms % 1000:03}Z"
     amount = event.cents / 100

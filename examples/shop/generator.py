@@ -1,11 +1,10 @@
-"""The shop itself, as a process of its own: publishes events, and keeps the ledger.
+"""The shop as a process: publishes events and writes the ledger.
 
     python -m examples.shop.generator LEDGER --nsqd HOST:PORT --nsqd HOST:PORT
 
-It publishes for some seconds, says so, waits for a line on its input, and then publishes the one
-order that closes the shop. Every half second, and at each of these steps, it prints a line of JSON:
-how many events are acknowledged. An event is published until it is acknowledged, by whichever nsqd
-is there; then it is in the ledger.
+It publishes for some seconds, waits for a line on stdin, and then publishes the order that closes
+the shop. At each of these steps, and every half second, it prints the number of acknowledged events
+as JSON. An event is retried until an nsqd acknowledges it; then it is added to the ledger.
 """
 
 import argparse
@@ -19,7 +18,7 @@ from typing import BinaryIO
 
 import msgspec
 from examples.shop.events import Event, Shop, body_of
-from examples.shop.ledger import lines_of
+from examples.shop.ledger import encode_lines
 
 from penstock.client import ClientConfig, ClientError, Producer
 
@@ -28,11 +27,11 @@ __all__ = ["Status"]
 TICK_SECONDS = 0.05
 STATUS_SECONDS = 0.5
 
-# A broker that was killed may take its time on a busy machine, and there is always the other one.
+# Generous, because a killed broker may restart slowly on a busy machine.
 TIMEOUT_SECONDS = 120.0
 
 CLOSING_MS = 3_600_000
-"""The last order is dated an hour ahead."""
+"""Offset of the last order's time into the future."""
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -43,7 +42,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class Generator:
-    """Publishes what the shop tells."""
+    """Publishes the events of a shop."""
 
     def __init__(self, producer: Producer, shop: Shop, ledger: BinaryIO) -> None:
         self._producer = producer
@@ -52,31 +51,31 @@ class Generator:
         self._acknowledged = 0
 
     async def run(self, seconds: float) -> None:
-        """While the shop is open."""
+        """Publish events for this long."""
         ends_at = time.monotonic() + seconds
         status_at = 0.0
         async with asyncio.TaskGroup() as group:
             while (now := time.monotonic()) < ends_at:
                 group.create_task(self.publish(list(self._shop.events_until(_now_ms()))))
                 if now >= status_at:
-                    self.tell("open")
+                    self.print_status("open")
                     status_at = now + STATUS_SECONDS
                 await asyncio.sleep(TICK_SECONDS)
-        self.tell("closed")
+        self.print_status("closed")
 
     async def close_shop(self) -> None:
         await self.publish([self._shop.closing(_now_ms() + CLOSING_MS)])
-        self.tell("done")
+        self.print_status("done")
 
     async def publish(self, events: Iterable[Event]) -> None:
-        """Until all are acknowledged, and in the ledger."""
+        """Publish events until all are acknowledged, and add them to the ledger."""
         by_topic: dict[str, list[Event]] = defaultdict(list)
         for event in events:
             by_topic[event.topic].append(event)
         await asyncio.gather(*(self._publish(*each) for each in by_topic.items()))
 
     async def _publish(self, topic: str, events: list[Event]) -> None:
-        """In one command, which an nsqd stores whole or not at all."""
+        """Publish in one command, which nsqd stores completely or not at all."""
         bodies = [body_of(event) for event in events]
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
@@ -86,10 +85,10 @@ class Generator:
             except ClientError:
                 if time.monotonic() > deadline:
                     raise
-        self._ledger.write(lines_of(events))
+        self._ledger.write(encode_lines(events))
         self._acknowledged += len(events)
 
-    def tell(self, step: str) -> None:
+    def print_status(self, step: str) -> None:
         self._ledger.flush()
         print(msgspec.json.encode(Status(step, self._acknowledged)).decode(), flush=True)
 
@@ -106,10 +105,12 @@ async def run(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Publishes a shop's events, and keeps a ledger.")
+    parser = argparse.ArgumentParser(
+        description="Publish the events of a shop, and write a ledger."
+    )
     parser.add_argument("ledger", type=Path)
     parser.add_argument("--nsqd", action="append", required=True, metavar="HOST:PORT")
-    parser.add_argument("--rate", type=float, default=3000, help="events a second")
+    parser.add_argument("--rate", type=float, default=3000, help="events per second")
     parser.add_argument("--seconds", type=float, default=45)
     args = parser.parse_args()
     try:

@@ -1,7 +1,7 @@
-"""The processes that the demo runs beside its brokers: the generator, and Spark's jobs.
+"""Processes of the demo besides the brokers: the event generator and the Spark jobs.
 
-Each has a session of its own, so that Ctrl-C reaches the demo alone, which then ends them in good
-order: a job is asked first, and what is left of its session is killed.
+Each runs in its own session, so that Ctrl-C reaches only the demo. The demo first requests each job
+to stop, then kills the rest of its session.
 """
 
 import os
@@ -16,13 +16,12 @@ from pathlib import Path
 import msgspec
 from examples.shop.generator import Status
 
-__all__ = ["Generating", "Job", "JobFailed", "running_jobs"]
+__all__ = ["GeneratorProcess", "Job", "JobError", "running_jobs"]
 
 ROOT = Path(__file__).parents[2]
 STOP_SECONDS = 60.0
 
-# Small enough for two of them beside everything else on a small machine. What lives for a minute or
-# two is not worth being compiled for hours of work.
+# Settings for short jobs on a small machine: little memory, and no optimising compiler.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SPARK = (
     *("--master", "local[2]"),
@@ -31,12 +30,12 @@ SPARK = (
 )
 
 
-class JobFailed(Exception):
-    """A process has ended that should not have, or not in this way."""
+class JobError(Exception):
+    """A process ended unexpectedly or with an error."""
 
 
 class Job:
-    """A `penstock` command that runs on Spark, in the demo's folder; what it says goes to files."""
+    """A Spark command of `penstock`, run in the demo's folder, with its output in files."""
 
     def __init__(self, name: str, args: Sequence[str], folder: Path) -> None:
         self.name = name
@@ -54,47 +53,47 @@ class Job:
             )
 
     def check_runs(self) -> None:
-        """Raises JobFailed if it does not."""
+        """Raises JobError if the job has ended."""
         if self._process.poll() is not None:
-            raise JobFailed(f"{self.name} has ended: {self.last_line()}")
+            raise JobError(f"{self.name} has ended: {self.last_line()}")
 
     def has_ended(self) -> bool:
-        """Whether it has done its work. Raises JobFailed if it could not."""
+        """Whether the job has ended. Raises JobError if it failed."""
         code = self._process.poll()
         if code:
-            raise JobFailed(f"{self.name} has failed: {self.last_line()}")
+            raise JobError(f"{self.name} has failed: {self.last_line()}")
         return code == 0
 
-    def ask_to_stop(self) -> None:
-        """Once: asked again, it would drop everything."""
+    def request_stop(self) -> None:
+        """Send SIGINT. A second one would abort the job."""
         self._process.send_signal(signal.SIGINT)
 
     def wait(self) -> None:
-        """For what has been asked to stop. Raises JobFailed if it does not, or not cleanly."""
+        """Wait for a job to stop. Raises JobError if it does not stop or fails."""
         try:
             code = self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            raise JobFailed(f"{self.name} does not stop: {self.last_line()}") from None
+            raise JobError(f"{self.name} does not stop: {self.last_line()}") from None
         if code:
-            raise JobFailed(f"{self.name} has failed: {self.last_line()}")
+            raise JobError(f"{self.name} has failed: {self.last_line()}")
 
     def kill(self) -> None:
-        """With all that it has started."""
+        """Kill the job and its child processes."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def last_line(self) -> str:
-        """What it said last on stderr, where progress and failures are told."""
-        return (_lines(self._progress) or ["it said nothing"])[-1]
+        """Last line on stderr, which has progress and errors."""
+        return (_lines(self._progress) or ["no output"])[-1]
 
     def results(self) -> list[str]:
-        """What it says that it has done."""
+        """Lines on stdout."""
         return _lines(self._output)
 
 
-class Generating:
-    """The generator's process, and the last that it has said."""
+class GeneratorProcess:
+    """The process of the generator, and its last status."""
 
     def __init__(self, ledger: Path, nsqds: Sequence[str], *, rate: float, seconds: float) -> None:
         self.status = Status("open", 0)
@@ -107,7 +106,7 @@ class Generating:
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # it says that a broker is gone
+            stderr=subprocess.DEVNULL,  # has warnings about the killed broker
             text=True,
             start_new_session=True,
         )
@@ -115,9 +114,9 @@ class Generating:
         self._reader.start()
 
     def check_runs(self) -> None:
-        """Raises JobFailed if it has ended before its work was done."""
+        """Raises JobError if the process ended too early."""
         if self._process.poll() and self.status.step != "done":
-            raise JobFailed("the generator has ended")
+            raise JobError("the generator has ended")
 
     def close_shop(self) -> None:
         assert self._process.stdin is not None
@@ -141,8 +140,8 @@ class Generating:
 
 @contextmanager
 def running_jobs(folder: Path) -> Iterator[Callable[[str, Sequence[str]], Job]]:
-    """A function that starts jobs. In the end, all are asked to stop, or killed, if something goes
-    wrong; none is left."""
+    """Yield a function that starts jobs. At the end all jobs are stopped, or killed after an
+    error."""
     jobs: list[Job] = []
 
     def start(name: str, args: Sequence[str]) -> Job:
@@ -152,7 +151,7 @@ def running_jobs(folder: Path) -> Iterator[Callable[[str, Sequence[str]], Job]]:
     try:
         yield start
         for job in jobs:
-            job.ask_to_stop()
+            job.request_stop()
         for job in jobs:
             job.wait()
     finally:
@@ -165,6 +164,6 @@ def _lines(file: Path) -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Whatever Spark writes down for itself is gone with the folder."""
+    """Put Spark's temporary files into the demo's folder."""
     scratch = str(folder / "scratch")
     return {**os.environ, "TMPDIR": scratch, "SPARK_LOCAL_DIRS": scratch}

@@ -1,8 +1,7 @@
-"""What was acknowledged, event by event, and what has to come of it.
+"""The acknowledged events, and the results expected from them.
 
-A line of JSON for each event, written once an nsqd has said that it is stored. Nothing here knows
-Spark: what a window's revenue is, and which payment belongs to which order, is worked out once more
-in plain Python, to be compared with.
+The ledger has a line of JSON for each event, written after nsqd has acknowledged it. The revenue of
+windows and the paid orders are computed in plain Python, for comparison with Spark's results.
 """
 
 from collections import defaultdict
@@ -14,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 from examples.shop.events import Event
 
-__all__ = ["Ledger", "Revenue", "lines_of", "read_ledger"]
+__all__ = ["Ledger", "Revenue", "encode_lines", "read_ledger"]
 
 # As in stream.toml.
 WINDOW_MS = 10_000
@@ -22,7 +21,7 @@ PAYABLE_MS = 60_000
 
 
 class Revenue(NamedTuple):
-    """Of a window of time."""
+    """Revenue of a window."""
 
     orders: int = 0
     cents: int = 0
@@ -30,32 +29,32 @@ class Revenue(NamedTuple):
 
 @dataclass(frozen=True)
 class Ledger:
-    """The events that were acknowledged."""
+    """The acknowledged events."""
 
     events: list[Event]
 
     def ids(self, topic: str) -> set[str]:
-        """Of all events of a topic."""
+        """Ids of all events of a topic."""
         return {each.id for each in self.events if each.topic == topic}
 
     def broken(self, topic: str) -> set[str]:
-        """Of those that fit no schema."""
+        """Ids of events that violate the schema."""
         return {each.id for each in self.events if each.topic == topic and each.flaw}
 
-    def sound(self, topic: str) -> set[str]:
-        """Of those that do."""
+    def valid(self, topic: str) -> set[str]:
+        """Ids of events that match the schema."""
         return self.ids(topic) - self.broken(topic)
 
     @property
     def late(self) -> int:
-        """How many were told long after they happened."""
+        """Number of late events."""
         return sum(each.is_late for each in self.events)
 
     def revenue(self) -> dict[int, Revenue]:
-        """By the time at which a window starts, in milliseconds; the order that closes the shop is
-        in a window that never ends."""
+        """Revenue by start of the window, in milliseconds. Excludes the last order, whose window
+        never closes."""
         windows: dict[int, Revenue] = defaultdict(Revenue)
-        for each in self._sound("orders"):
+        for each in self._valid("orders"):
             if not each.is_closing:
                 start = each.at_ms - each.at_ms % WINDOW_MS
                 orders, cents = windows[start]
@@ -63,20 +62,20 @@ class Ledger:
         return dict(windows)
 
     def paid(self) -> set[str]:
-        """The ids of orders that were paid in time."""
-        ordered = {each.id: each.at_ms for each in self._sound("orders")}
+        """Ids of orders that were paid in time."""
+        ordered = {each.id: each.at_ms for each in self._valid("orders")}
         return {
             each.order_id
-            for each in self._sound("payments")
+            for each in self._valid("payments")
             if each.order_id in ordered and 0 <= each.at_ms - ordered[each.order_id] <= PAYABLE_MS
         }
 
-    def _sound(self, topic: str) -> Iterable[Event]:
+    def _valid(self, topic: str) -> Iterable[Event]:
         return (each for each in self.events if each.topic == topic and not each.flaw)
 
 
-def lines_of(events: Iterable[Event]) -> bytes:
-    """For the ledger's file."""
+def encode_lines(events: Iterable[Event]) -> bytes:
+    """Encode events as lines of JSON."""
     return b"".join(msgspec.json.encode(each) + b"\n" for each in events)
 
 

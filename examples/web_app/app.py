@@ -1,4 +1,4 @@
-"""A web app that publishes: an order is on the broker's disk before it is answered.
+"""A web app that publishes orders: it responds after the broker has stored the order.
 
 uvicorn --app-dir examples/web_app app:app --port 8000
 curl -d '{"id": 1, "customer": "ann", "amount": 30}' http://127.0.0.1:8000/orders
@@ -21,19 +21,19 @@ TOPIC = "orders"
 
 @asynccontextmanager
 async def with_producer(app: Starlette) -> AsyncIterator[None]:
-    """One producer for all requests: what they publish at the same time leaves together."""
+    """One producer for all requests, which batches concurrent publishes."""
     async with Producer(os.environ.get("NSQD", "127.0.0.1:4150")) as producer:
         app.state.producer = producer
         yield
 
 
 async def take_order(request: Request) -> JSONResponse:
-    """Answers 201 when the order is stored, 400 if it is none, and 503 if it cannot be stored."""
+    """Returns 201 if the order is stored, 400 if it is invalid, 503 if it cannot be stored."""
     try:
         order = json.loads(await request.body())
         body = json.dumps({key: order[key] for key in ("id", "customer", "amount")})
     except (ValueError, KeyError, TypeError):
-        return JSONResponse({"error": "an order has an id, a customer and an amount"}, 400)
+        return JSONResponse({"error": "an order requires id, customer and amount"}, 400)
     try:
         await request.app.state.producer.publish(TOPIC, body.encode())
     except ClientError as error:

@@ -1,6 +1,6 @@
-"""A worker: bills orders, ten at a time; what fails three times goes to the topic `orders.dead`.
+"""A worker that bills ten orders at a time. Orders that fail three times go to `orders.dead`.
 
-python examples/worker/worker.py    # until Ctrl-C or SIGTERM, after which it ends what it has begun
+python examples/worker/worker.py    # until Ctrl-C or SIGTERM; completes orders in progress
 """
 
 import asyncio
@@ -12,12 +12,12 @@ from penstock.client import ClientConfig, Consumer, Message, Producer
 
 NSQD = os.environ.get("NSQD", "127.0.0.1:4150")
 
-# A failed order is tried again after 0.2 s, then 0.4; meanwhile the worker slows down.
+# A failed order is retried after 0.2 s, then after 0.4 s, while the consumer backs off.
 CONFIG = ClientConfig(max_attempts=3, default_requeue_delay=0.2, backoff_multiplier=0.1)
 
 
 async def bill(message: Message) -> None:
-    """Returns when the order is billed, which finishes the message; raises to have it retried."""
+    """Bill an order. Returning finishes the message; an exception requeues it."""
     order = json.loads(message.body)
     if order["amount"] <= 0:
         raise ValueError(f"an amount of {order['amount']} cannot be billed")
@@ -25,14 +25,14 @@ async def bill(message: Message) -> None:
 
 
 async def work() -> None:
-    """Consumes until it is told to stop."""
+    """Consume until a signal."""
     async with (
         Producer(NSQD) as producer,
         Consumer("orders", "billing", nsqd=NSQD, config=CONFIG) as consumer,
     ):
 
         async def bury(message: Message, error: BaseException | None) -> None:
-            """Keeps what cannot be billed, and why, for somebody to look at."""
+            """Publish an order that cannot be billed, with the error."""
             try:
                 order = dict(json.loads(message.body))
             except ValueError:

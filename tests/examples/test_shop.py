@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from examples.shop.checks import checks, remarks
+from examples.shop.checks import checks, notes
 from examples.shop.events import LATE_SECONDS_MAX, TOPICS, Event, Shop, body_of, maybe_id_of
-from examples.shop.found import Found
-from examples.shop.ledger import Ledger, Revenue, lines_of, read_ledger
+from examples.shop.ledger import Ledger, Revenue, encode_lines, read_ledger
+from examples.shop.results import PipelineResults
 
 BEGAN_MS = 1_794_800_000_000
 SECONDS = 20
@@ -22,17 +22,17 @@ def told(per_second: float = 500) -> list[Event]:
     return [event for now_ms in times_ms for event in shop.events_until(now_ms)]
 
 
-def faultless(ledger: Ledger) -> Found:
+def faultless(ledger: Ledger) -> PipelineResults:
     """The result of a correct pipeline; some messages are stored twice."""
-    archived = {topic: Counter(ledger.sound(topic)) for topic in TOPICS}
+    archived = {topic: Counter(ledger.valid(topic)) for topic in TOPICS}
     archived["orders"].update(["o-1"])
-    return Found(
+    return PipelineResults(
         archived=archived,
         rejected={topic: Counter(ledger.broken(topic)) for topic in TOPICS},
         windows=ledger.revenue(),
         paid=Counter(ledger.paid()),
-        set_aside=Counter(ledger.broken("orders")),
-        clicks=Counter(ledger.sound("clicks")),
+        rejected_by_stream=Counter(ledger.broken("orders")),
+        clicks=Counter(ledger.valid("clicks")),
         replayed=archived["orders"],
     )
 
@@ -72,7 +72,7 @@ class TestEvents:
 class TestLedger:
     def test_round_trips_through_its_file(self, tmp_path: Path) -> None:
         events = told()
-        (tmp_path / "ledger.jsonl").write_bytes(lines_of(events))
+        (tmp_path / "ledger.jsonl").write_bytes(encode_lines(events))
 
         assert Ledger(events) == read_ledger(tmp_path / "ledger.jsonl")
 
@@ -105,13 +105,13 @@ class TestChecks:
         found = faultless(ledger)
 
         assert [] == [check for check in checks(ledger, found) if check.fault]
-        assert any("1 are stored twice" in remark for remark in remarks(ledger, found))
+        assert any("1 are stored twice" in remark for remark in notes(ledger, found))
 
     @pytest.mark.parametrize(
         ("is_lost", "what"),
         [
             (lambda e: e.topic == "clicks" and not e.flaw, "clicks archived"),
-            (lambda e: e.topic == "payments" and e.flaw, "broken payments kept aside"),
+            (lambda e: e.topic == "payments" and e.flaw, "broken payments rejected by the archive"),
             (lambda e: e.topic == "orders" and not e.flaw, "windows with the right revenue"),
             (lambda e: e.topic == "orders" and not e.flaw, "revenue"),
             (lambda e: e.topic == "orders" and not e.flaw, "orders replayed"),

@@ -12,9 +12,9 @@ from examples.shop.checks import Check, checks
 from examples.shop.cluster import running_cluster
 from examples.shop.demo import LAKE_SCHEMA, RESULTS
 from examples.shop.events import TOPICS
-from examples.shop.found import Places, look
-from examples.shop.jobs import Generating
+from examples.shop.jobs import GeneratorProcess
 from examples.shop.ledger import read_ledger
+from examples.shop.results import DemoPaths, read_results
 from pyspark.sql import SparkSession
 
 from penstock.pipelines.archive import ArchiveConfig, archive, check_config
@@ -26,9 +26,9 @@ from penstock.testing.waiting import wait_until
 RATE, SECONDS = 1000, 3
 
 
-def lake_faults(places: Places) -> list[Check]:
-    results = checks(read_ledger(places.ledger), look(places))
-    of_the_lake = re.compile(".* archived|broken .* kept aside")
+def lake_faults(places: DemoPaths) -> list[Check]:
+    results = checks(read_ledger(places.ledger), read_results(places))
+    of_the_lake = re.compile(".* archived|broken .* rejected by the archive")
     return [check for check in results if check.fault and of_the_lake.fullmatch(check.what)]
 
 
@@ -42,9 +42,9 @@ def test_acknowledged_events_are_in_the_lake_and_a_truncated_file_is_noticed(
     with running_cluster(tmp_path) as cluster:
         for topic in (*TOPICS, *RESULTS):
             cluster.create_topic(topic)
-        places = Places(str(tmp_path), cluster.http_addresses)
+        places = DemoPaths(str(tmp_path), cluster.http_addresses)
         tcp_addresses = [nsqd.tcp_address for nsqd in cluster.nsqds]
-        shop = Generating(places.ledger, tcp_addresses, rate=RATE, seconds=SECONDS)
+        shop = GeneratorProcess(places.ledger, tcp_addresses, rate=RATE, seconds=SECONDS)
         try:
             wait_until(lambda: shop.status.acknowledged > RATE, "a third of it", seconds=60)
             cluster.nsqds[1].kill()

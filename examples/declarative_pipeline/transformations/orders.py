@@ -13,7 +13,7 @@ nsqd = os.environ.get("PENSTOCK_NSQD_HTTP_ADDRESS", "127.0.0.1:4151")
 
 @dp.table
 def orders() -> DataFrame:
-    """All orders that there have been."""
+    """All orders."""
     messages = (
         spark.readStream.format("nsq")
         .option("nsqd", nsqd)
@@ -30,6 +30,6 @@ dp.create_sink("large_orders", "nsq", {"nsqd": nsqd, "topic": "orders.large"})
 
 @dp.append_flow(target="large_orders")
 def publish_large_orders() -> DataFrame:
-    """Each order of 100 and more becomes a message."""
+    """Publish orders of 100 or more."""
     large = spark.readStream.table("orders").where("amount >= 100")
     return large.selectExpr("to_json(struct(order_id, customer, amount)) AS body")

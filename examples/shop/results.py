@@ -1,7 +1,7 @@
-"""What is there in the end: in the lake, in topics, and in files. Read without Spark.
+"""Results of the demo in the lake, topics and files, read without Spark.
 
-What Spark has written is looked at by other means than Spark's: Parquet by Arrow, topics by nsqd's
-history. What was stored twice is there twice, under one id.
+Parquet files are read by Arrow, topics from nsqd's history. Duplicates appear twice, with the same
+id.
 """
 
 from collections import Counter
@@ -20,18 +20,18 @@ from pyarrow import parquet
 from penstock.pipelines.lake import Lake
 from penstock.tools.history import read_history
 
-__all__ = ["Found", "Ids", "Places", "look", "paid_orders", "revenue"]
+__all__ = ["DemoPaths", "Ids", "PipelineResults", "paid_orders", "read_results", "revenue"]
 
 Ids = Counter[str]
-"""The ids of events, and how many times each is there."""
+"""Ids of events with their number of occurrences."""
 
 
-class Places(msgspec.Struct, frozen=True):
-    """Where to look. The demo leaves it in its folder, as `demo.json`."""
+class DemoPaths(msgspec.Struct, frozen=True):
+    """Locations of the results. The demo stores them in `demo.json` in its folder."""
 
     folder: str
     nsqds: list[str]
-    """Their HTTP addresses."""
+    """HTTP addresses."""
 
     @property
     def lake(self) -> Path:
@@ -47,33 +47,33 @@ class Places(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """All that the demo's jobs have made of the events."""
+class PipelineResults:
+    """Results of the demo's jobs."""
 
     archived: Mapping[str, Ids]
-    """By topic: what the lake has as messages."""
+    """Archived messages, by topic."""
     rejected: Mapping[str, Ids]
-    """And what it keeps aside."""
+    """Messages rejected by the archive, by topic."""
     windows: Mapping[int, Revenue]
     paid: Ids
-    set_aside: Ids
-    """What the stream did not take for orders."""
+    rejected_by_stream: Ids
+    """Orders rejected by the stream."""
     clicks: Ids
     replayed: Ids
 
 
-def look(places: Places) -> Found:
-    """Raises LakeError or HttpRequestError if something is not there at all."""
+def read_results(places: DemoPaths) -> PipelineResults:
+    """Raises LakeError or HttpRequestError if a result does not exist."""
     lake = Lake.open(places.lake)
     folders = {topic: lake.existing_topic(topic) for topic in TOPICS}
-    return Found(
+    return PipelineResults(
         archived={topic: _ids_in_files(folder.files()) for topic, folder in folders.items()},
         rejected={
             topic: _ids_in_files(folder.rejected_files()) for topic, folder in folders.items()
         },
         windows=revenue(places.nsqds),
         paid=paid_orders(places.nsqds),
-        set_aside=_ids(_bodies(places.nsqds, "orders.rejected")),
+        rejected_by_stream=_ids(_bodies(places.nsqds, "orders.rejected")),
         clicks=Counter(
             click_id
             for file in places.pages.glob("day=*/*.parquet")
@@ -93,8 +93,8 @@ class _Window(msgspec.Struct, frozen=True):
 
 
 def revenue(nsqds: Sequence[str]) -> dict[int, Revenue]:
-    """By a window's start. A row that is published twice is the same both times; two that are
-    not the same would be a window that was published before its end, and are added up."""
+    """Revenue by start of the window, in milliseconds. Equal rows are duplicates. Different rows of
+    one window would mean that it was published too early; these are summed."""
     decode = msgspec.json.Decoder(_Window).decode
     windows: dict[int, Revenue] = {}
     for row in {decode(body) for body in _bodies(nsqds, "revenue")}:
@@ -106,7 +106,7 @@ def revenue(nsqds: Sequence[str]) -> dict[int, Revenue]:
 
 
 def paid_orders(nsqds: Sequence[str]) -> Ids:
-    """The orders that the join has found a payment for."""
+    """Orders that the stream joined with a payment."""
     return _ids(_bodies(nsqds, "orders.paid"))
 
 
@@ -119,7 +119,7 @@ def _ids_in_files(files: Iterable[Path]) -> Ids:
 
 
 def _values(file: Path, column: str) -> list[Any]:
-    # As a file by itself: what its folder's name says is no column of it.
+    # Reads the file alone, without partition columns from the folder name.
     values: list[Any] = parquet.ParquetFile(file).read([column]).column(0).to_pylist()
     return values
 

@@ -1,7 +1,6 @@
-"""How the demo speaks: scenes, facts, and what is being waited for.
+"""Output of the demo: headings, facts and progress.
 
-On a terminal, what goes on is one line that changes; in a pipe, a line now and then, so that a log
-can be read afterwards.
+Progress is one changing line on a terminal, and a line every few seconds otherwise.
 """
 
 import time
@@ -15,39 +14,38 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["InVain", "Stage"]
+__all__ = ["DemoConsole", "WaitTimeoutError"]
 
 _Answer = TypeVar("_Answer")
 
 LOOK_SECONDS = 0.5
 
-# Between two lines in a pipe.
+# Minimum interval between two lines if the output is not a terminal.
 LINE_SECONDS = 10.0
 
 
-class InVain(Exception):
-    """What was waited for did not come in time."""
+class WaitTimeoutError(Exception):
+    """A condition was not met in time."""
 
 
-class Stage:
-    """Where it is all told."""
+class DemoConsole:
+    """Prints the output of the demo."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._began = time.monotonic()
 
-    def scene(self, title: str) -> None:
-        """Announces what comes next, and when."""
+    def heading(self, title: str) -> None:
+        """Print a heading with the elapsed time."""
         self._console.print(Text.assemble("\n", (title, "bold cyan"), (f"  {self.clock}", "dim")))
 
     @property
     def clock(self) -> str:
-        """How long it has been going on: `1:05`."""
+        """Elapsed time, such as `1:05`."""
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         return f"{minutes}:{seconds:02}"
 
-    def tell(self, fact: str, style: str = "") -> None:
-        """Says what has happened."""
+    def print_fact(self, fact: str, style: str = "") -> None:
         self._console.print(Text(f"  {fact}", style))
 
     def wait(
@@ -58,30 +56,30 @@ class Stage:
         seconds: float,
         progress: Callable[[], str] = str,
     ) -> _Answer:
-        """The first true answer of `probe`, and meanwhile what is waited for, and how far that is.
+        """Wait until `probe` returns a true value, and return it. Shows `what` and the progress.
 
-        Raises InVain.
+        Raises WaitTimeoutError.
         """
         deadline = time.monotonic() + seconds
-        with self._telling() as tell:
+        with self._progress_printer() as tell:
             while not (answer := probe()):
                 if time.monotonic() > deadline:
-                    raise InVain(f"waited {seconds:.0f} s in vain for {what}: {progress()}")
+                    raise WaitTimeoutError(f"timeout after {seconds:.0f} s: {what}: {progress()}")
                 tell(f"{what}  {progress()}".rstrip())
                 time.sleep(LOOK_SECONDS)
         return answer
 
     @contextmanager
-    def _telling(self) -> Iterator[Callable[[str], None]]:
-        """A function that tells how far something is."""
+    def _progress_printer(self) -> Iterator[Callable[[str], None]]:
+        """Yield a function that shows progress."""
         if self._console.is_terminal:
             with self._console.status("") as status:
                 yield lambda line: status.update(Text(line, "dim"))
         else:
-            yield _NowAndThen(self.tell)
+            yield _LinePrinter(self.print_fact)
 
-    def summary(self, checks: Sequence[Check], remarks: Sequence[str]) -> None:
-        """What has been checked, and whether it holds."""
+    def summary(self, checks: Sequence[Check], notes: Sequence[str]) -> None:
+        """Print a table of the checks, and notes."""
         table = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="dim")
         table.add_column("", no_wrap=True)
         table.add_column("sent", justify="right")
@@ -91,12 +89,12 @@ class Stage:
             verdict = Text("equal", "green") if not check.fault else Text(check.fault, "bold red")
             table.add_row(check.what, check.expected, check.found, verdict)
         self._console.print(table)
-        for remark in remarks:
-            self.tell(remark, "dim")
+        for remark in notes:
+            self.print_fact(remark, "dim")
 
 
-class _NowAndThen:
-    """A line every few seconds, unless it is the same as the last."""
+class _LinePrinter:
+    """Prints a line every few seconds, if it has changed."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
