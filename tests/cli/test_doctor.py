@@ -31,7 +31,7 @@ def test_what_fails_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str])
         "    eat",
         "third    FAIL  ill",
         "    rest",
-        "not fit: 1 to put right, 1 to look at",
+        "not ready: 1 failed, 1 warning",
     ] == capsys.readouterr().out.splitlines()
 
 
@@ -47,4 +47,4 @@ def test_the_same_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_fit_machine_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == main(["doctor", "--data-path", str(tmp_path)])
-    assert capsys.readouterr().out.splitlines()[-1].startswith("fit")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("ready")

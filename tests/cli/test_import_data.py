@@ -26,7 +26,7 @@ def test_a_dry_run_counts(old: Path, capsys: pytest.CaptureFixture[str]) -> None
         "topic   channel  depth  found   bytes",
         "orders  -            5      5      45",
         "orders  billing  1,100  1,100  12,300",
-        "1,105 messages of 1 topic and 1 channel can be imported; nothing has been written",
+        "1,105 messages of 1 topic and 1 channel can be imported; nothing was written",
     ] == capsys.readouterr().out.splitlines()
 
 
@@ -49,16 +49,16 @@ def test_what_is_damaged_or_missing_is_named(old: Path, capsys: pytest.CaptureFi
     stretch = f"{file.name}: bytes {2 * size} to {3 * size - 1} are no record"
     assert [
         f"DAMAGE: {stretch}; kept in {new}/import-damage",
-        "MISSING: orders should have 2 messages more than could be found",
+        "MISSING: 2 messages of orders",
     ] == said[3:5]
-    assert said[5].endswith("read back and compared; what is missing or damaged stands above")
+    assert said[5].endswith("read back and compared; see above for missing or damaged data")
 
 
 @pytest.mark.parametrize(
     ("args", "code", "why"),
     [
-        ([], 2, "Error: where to? name --data-path, or look first with --dry-run"),
-        (["--data-path", "{old}"], 2, "Error: --data-path must be another folder than"),
+        ([], 2, "Error: pass --data-path or --dry-run"),
+        (["--data-path", "{old}"], 2, "Error: --data-path must differ from"),
         (["--data-path", "{old}/../none/new"], 1, "penstock: cannot make "),
         (["--data-path", "{old}/nsqd.dat"], 1, "penstock: cannot make "),
     ],

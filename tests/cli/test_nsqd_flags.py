@@ -107,7 +107,7 @@ def test_what_has_no_effect_is_pointed_out(tmp_path: Path) -> None:
     assert 1 == done.returncode
     assert "WARNING: arguments after the flags have no effect: stray -snappy=no" in done.stderr
     assert (
-        f"WARNING: config file {config}: no option of that name: "
+        f"WARNING: config file {config}: unknown option "
         "mem_queue_sizze (did you mean mem_queue_size?)" in done.stderr
     )
     assert "WARNING: --verbose is deprecated and has no effect, use --log-level" in done.stderr

@@ -71,6 +71,6 @@ def test_a_flag_beats_the_config_file_and_what_has_no_effect_is_pointed_out(tmp_
 
     assert 1 == done.returncode
     assert "FATAL: listen (127.0.0.1:99999) failed - 99999 is no port" in done.stderr
-    assert "no option of that name: http_adress (did you mean http_address?)" in done.stderr
+    assert "unknown option http_adress (did you mean http_address?)" in done.stderr
     assert "WARNING: arguments after the flags have no effect: stray" in done.stderr
     assert "WARNING: --verbose is deprecated and has no effect, use --log-level" in done.stderr

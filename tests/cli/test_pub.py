@@ -69,7 +69,7 @@ class TestOnATerminal:
     def test_what_is_typed_is_published_line_by_line(self, nsqd: NsqdProcess) -> None:
         nsqd.post("/topic/create?topic=typed")
         with on_terminal("penstock", *publishing(nsqd, "typed")) as terminal:
-            terminal.see("One message a line; Ctrl-D ends.")
+            terminal.see("Enter one message per line; Ctrl-D ends.")
             terminal.press("hello\n")
             wait_until(lambda: stored(nsqd, "typed") == ["hello"], "the first line")
             terminal.press("bye\n\x04")

@@ -39,8 +39,8 @@ def test_a_channel_is_rewound_and_what_comes_again_is_counted(nsqd: NsqdProcess)
 
     assert 0 == done.returncode
     assert [
-        f"{nsqd.http_address}: 3 messages from {second} on, 2 of them once more",
-        "rewound/c has been moved",
+        f"{nsqd.http_address}: 3 messages from {second} on, 2 of them again",
+        "moved rewound/c",
     ] == done.stderr.splitlines()
     assert nsqd.shows("rewound", "c", depth=3)
 
@@ -50,7 +50,7 @@ def test_what_is_skipped_is_counted(nsqd: NsqdProcess) -> None:
     done = in_pipe("penstock", *moving(nsqd, "skipped", "latest", "--yes"))
 
     assert 0 == done.returncode
-    assert ", and 2 that wait are skipped" in done.stderr
+    assert "; 2 waiting messages are skipped" in done.stderr
     assert nsqd.shows("skipped", "c", depth=0)
 
 
@@ -59,7 +59,7 @@ def test_nobody_to_ask_is_a_failure_that_changes_nothing(nsqd: NsqdProcess) -> N
     done = in_pipe("penstock", *moving(nsqd, "unasked", "earliest"))
 
     assert 1 == done.returncode
-    assert "there is nobody to ask whether that is right: say --yes" in done.stderr
+    assert "no terminal to ask for confirmation: pass --yes" in done.stderr
     assert nsqd.shows("unasked", "c", depth=0)
 
 
@@ -68,7 +68,7 @@ def test_it_asks_on_a_terminal(nsqd: NsqdProcess, answer: str, code: int, depth:
     topic = f"asked-{answer}"
     publish_and_finish(nsqd, topic, b"0", finished=1)
     with on_terminal("penstock", *moving(nsqd, topic, "1h")) as terminal:
-        assert "1 of them once more" in terminal.see(f"Move {topic}/c? [y/N]")
+        assert "1 of them again" in terminal.see(f"Move {topic}/c? [y/N]")
         terminal.press(f"{answer}\n")
 
         assert code == terminal.end()[0]

@@ -150,7 +150,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(flag: str, tmp_path: Path) -> 
 
     assert (1, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
     assert "address already in use" in done.stderr.lower()
-    assert done.stderr.endswith(f"; {flag} sets another\n")
+    assert done.stderr.endswith(f"; use {flag} to choose another\n")
 
 
 def test_a_data_path_that_is_in_use_is_told_in_one_line(tmp_path: Path) -> None:

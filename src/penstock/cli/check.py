@@ -1,4 +1,4 @@
-"""`penstock check`: is everything in a data path as it was written?"""
+"""`penstock check`: verify the checksums and structure of a data path."""
 
 from pathlib import Path
 
@@ -17,16 +17,16 @@ __all__ = ["command"]
 def command(context: click.Context, data_path: str) -> None:
     """Verify every byte of a data path that no nsqd is using.
 
-    Nothing is changed. Exits with 1 if something is damaged. What a crash leaves behind, and the
-    next start puts right, is listed as a note. Of the data path of `penstock up`, or of shards,
-    every nsqd's is verified.
+    Changes nothing. Exits with 1 if data is damaged. Leftovers of a crash, which the next start
+    repairs, are listed as notes. For the data path of `penstock up` or of a sharded nsqd, the data
+    path of every nsqd in it is verified.
     """
     verdicts = [_is_sound(each) for each in _data_paths(data_path)]
     context.exit(0 if all(verdicts) else 1)
 
 
 def _data_paths(path: str) -> list[str]:
-    """This one and its shards, or if it is none itself, those in it."""
+    """The data path and its shards; for a folder of data paths, those in it."""
     inner = sorted(Path(path).glob(f"*/{FORMAT_NAME}"))
     if inner and not (Path(path) / FORMAT_NAME).exists():
         return [str(each.parent) for each in inner]

@@ -1,6 +1,7 @@
-"""From the addresses on a command line to those who answer there.
+"""HTTP clients and cluster views for the addresses of a command line, and shell completion of topic
+and channel names.
 
-Not for the head of a command's module: it brings asyncio, which `penstock --help` can do without.
+Import this module inside functions: it loads asyncio, which would slow down `penstock --help`.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ REQUEST_SECONDS = 5.0
 
 
 def build_http_client(access: HttpAccess) -> HttpClient:
-    """Patient enough for any node that is well. Raises ConfigError."""
+    """An HTTP client with these credentials. Raises ConfigError if a TLS file cannot be used."""
     return HttpClient(
         connect_timeout_seconds=CONNECT_SECONDS,
         request_timeout_seconds=REQUEST_SECONDS,
@@ -40,15 +41,15 @@ def build_http_client(access: HttpAccess) -> HttpClient:
 
 
 def build_tls_context(access: HttpAccess) -> ssl.SSLContext | None:
-    """For nsqds that want TLS; None if nothing was said of it. Raises ConfigError."""
+    """The TLS context for these credentials; None if no TLS option is set. Raises ConfigError."""
     cert, key, root_ca = access.tls_cert, access.tls_key, access.tls_root_ca_file
     if key and not cert:
-        raise click.UsageError("--tls-key needs a --tls-cert")
+        raise click.UsageError("--tls-key requires --tls-cert")
     return client_context(root_ca=root_ca, cert=cert, key=key) if cert or root_ca else None
 
 
 def build_cluster(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess) -> Cluster:
-    """The cluster at these addresses; without any, the nsqd on this machine."""
+    """The cluster at these addresses; without addresses, the nsqd on this machine."""
     return Cluster(
         build_http_client(access),
         nsqds=nsqds if nsqds or lookupds else (NSQD_HTTP_ADDRESS,),
@@ -60,8 +61,8 @@ def build_cluster(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: Htt
 def find_nodes_with_topic(
     topic: str, nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess
 ) -> list[str]:
-    """The nodes that were named, and those that have the topic. Raises HttpRequestError if there
-    are none."""
+    """The given nsqds, and those that have the topic according to nsqlookupds. Raises
+    HttpRequestError if there are none."""
     addresses, failures = asyncio.run(build_cluster(nsqds, lookupds, access).addresses(topic))
     for failure in failures:
         click.echo(f"penstock: {failure}", err=True)
@@ -70,18 +71,18 @@ def find_nodes_with_topic(
     return addresses
 
 
-PATIENCE_SECONDS = 1.0
+COMPLETION_SECONDS = 1.0
 
 
 def complete_topics(params: Mapping[str, Any], *, by_http: bool) -> list[str]:
-    """All topics; `params` are those on the command line so far, and `by_http` says whether the
-    addresses among them are of HTTP."""
+    """All topics. `params` are the options on the command line so far; `by_http` says whether their
+    nsqd addresses are HTTP addresses. Empty if no node answers within a second."""
     topics = (topic for node in _snapshot(params, by_http).nodes for topic in node.topics)
     return sorted({topic.topic_name for topic in topics})
 
 
 def complete_channels(params: Mapping[str, Any], *, by_http: bool) -> list[str]:
-    """All channels of the topic that is among the `params`."""
+    """All channels of the topic in `params`."""
     wanted = params.get("topic")
     topics = (topic for node in _snapshot(params, by_http).nodes for topic in node.topics)
     channels = (each for topic in topics if topic.topic_name == wanted for each in topic.channels)
@@ -90,7 +91,7 @@ def complete_channels(params: Mapping[str, Any], *, by_http: bool) -> list[str]:
 
 def _snapshot(params: Mapping[str, Any], by_http: bool) -> ClusterStats:
     http = HttpClient(
-        connect_timeout_seconds=PATIENCE_SECONDS / 2, request_timeout_seconds=PATIENCE_SECONDS
+        connect_timeout_seconds=COMPLETION_SECONDS / 2, request_timeout_seconds=COMPLETION_SECONDS
     )
     lookupds = params.get("lookupds") or ()
     nsqds = params.get("nsqds") or () if by_http else ()

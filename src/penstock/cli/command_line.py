@@ -1,6 +1,6 @@
-"""What every command does first: read its command line, or say why it cannot.
+"""From the command line of a daemon or a tool to its exit code.
 
-Exit codes are NSQ's: 0 after a clean stop, 1 when it cannot run, 2 when the command line is wrong.
+Exit codes are NSQ's: 0 after a clean stop, 1 for an error, 2 for an invalid command line.
 """
 
 import os
@@ -27,8 +27,8 @@ __all__ = ["DaemonCommand", "ToolCommand", "read_command_line"]
 def read_command_line(
     options: type[Any], program: str, args: Sequence[str] | None
 ) -> CommandLine | int:
-    """The command line, or the exit code if that is all that was to be done."""
-    _occupy_standard_files()
+    """The parsed command line; an exit code after `-help`, `-version` or an error."""
+    _open_closed_standard_files()
     try:
         line = parse_flags(options, sys.argv[1:] if args is None else args)
     except UsageError as error:
@@ -43,28 +43,28 @@ def read_command_line(
     return line
 
 
-def _occupy_standard_files() -> None:
-    """Where one is closed, no socket of ours may take its number: libuv would not stand it, and
-    what is meant for the user would go elsewhere."""
+def _open_closed_standard_files() -> None:
+    """Open /dev/null for each closed standard file. Otherwise a socket would get its number: libuv
+    fails, and output for the user would go to a client."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # which takes the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCommand:
-    """A tool's command. Log lines begin with the tool's name, unless its options set a prefix."""
+    """The command of a tool. Log lines start with its name, unless the options set a prefix."""
 
     name: str
     options: type[Any]
     check: Callable[[Any], None]
-    run: Callable[[Any, Logger], int]  # to import the tool itself only when it is called
-    refuses_arguments: bool = False  # as NSQ's nsq_to_file does; other tools ignore arguments
+    run: Callable[[Any, Logger], int]  # may import the tool lazily
+    refuses_arguments: bool = False  # nsq compat: only nsq_to_file does
 
     def main(self, args: Sequence[str] | None = None) -> int:
-        """Runs the tool until its work is done or it is told to stop."""
+        """Run the tool until its work is done or a signal stops it."""
         line = read_command_line(self.options, self.name, args)
         if isinstance(line, int):
             return line
@@ -90,16 +90,18 @@ OptionsT = TypeVar("OptionsT", bound=DaemonOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonCommand(Generic[OptionsT]):
-    """A daemon's command."""
+    """The command of a daemon."""
 
     name: str
     options: type[OptionsT]
     check: Callable[[OptionsT], None]
-    run: Callable[[OptionsT, Logger], int]  # to import the daemon itself only when it is called
-    deprecated: Mapping[str, str] = field(default_factory=dict)  # field to what replaces it
+    run: Callable[[OptionsT, Logger], int]  # may import the daemon lazily
+    deprecated: Mapping[str, str] = field(
+        default_factory=dict
+    )  # field name to the flag that replaces it
 
     def main(self, args: Sequence[str] | None = None) -> int:
-        """Runs the daemon until it is told to stop."""
+        """Run the daemon until a signal stops it."""
         line = read_command_line(self.options, self.name, args)
         if isinstance(line, int):
             return line
@@ -111,7 +113,7 @@ class DaemonCommand(Generic[OptionsT]):
             options = self._options(line)
             log = options.logger()
             self.check(options)
-            self._warn_of_what_has_no_effect(line, options.config, log)
+            self._warn_of_ignored_settings(line, options.config, log)
             return self.run(options, log)
         except Error as error:
             log.fatal("%s", error)
@@ -124,9 +126,9 @@ class DaemonCommand(Generic[OptionsT]):
         from_file = load_config(self.options, config) if config else {}
         return self.options(**{**from_file, **line.values})
 
-    def _warn_of_what_has_no_effect(self, line: CommandLine, config: str, log: Logger) -> None:
+    def _warn_of_ignored_settings(self, line: CommandLine, config: str, log: Logger) -> None:
         for key in unknown_keys(self.options, config) if config else ():
-            log.warning("config file %s: no option of that name: %s", config, key)
+            log.warning("config file %s: unknown option %s", config, key)
         if line.rest:
             log.warning("arguments after the flags have no effect: %s", " ".join(line.rest))
         for name, instead in self.deprecated.items():

@@ -1,7 +1,6 @@
-"""What the subcommands of `penstock` have in common on their command lines.
+"""Options and argument types shared by the subcommands of `penstock`.
 
-Every address can be given by an environment variable too, so that a shell that works with one
-cluster need say it only once.
+Every address can also be set by an environment variable.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,7 +41,7 @@ NSQD_HTTP_ADDRESS = "127.0.0.1:4151"
 if TYPE_CHECKING:
     _DurationType = click.ParamType[float]
     _NameType = click.ParamType[str]
-else:  # Older versions of click know it as no generic type.
+else:  # In older versions of click, ParamType is not generic.
     _DurationType = _NameType = click.ParamType
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,7 +61,7 @@ class CommandWithExamples(click.Command):
 
 
 class DurationType(_DurationType):
-    """A positive time as Go writes it, `250ms` or `1m30s`, in seconds."""
+    """A positive duration in Go's form, such as `250ms` or `1m30s`; converted to seconds."""
 
     name = "duration"
 
@@ -74,7 +73,7 @@ class DurationType(_DurationType):
         try:
             duration_ns = parse_duration(value)
         except ValueError:
-            self.fail(f"{value!r} is no duration, such as 250ms, 2s or 1m30s", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 250ms, 2s or 1m30s", param, ctx)
         if duration_ns <= 0:
             self.fail(f"{format_duration(duration_ns)} is not a positive duration", param, ctx)
         return duration_ns / SECOND_NS
@@ -84,7 +83,7 @@ DURATION = DurationType()
 
 
 class NameType(_NameType):
-    """A name that NSQ allows for a topic or a channel."""
+    """A valid name of a topic or a channel."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -94,13 +93,13 @@ class NameType(_NameType):
     ) -> str:
         name = str(value)
         if not names.is_valid(name):
-            self.fail(f"{name!r} is no name for a {self.name}", param, ctx)
+            self.fail(f"{name!r} is not a valid {self.name} name", param, ctx)
         return name
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Those that there are."""
+        """The existing topics or channels."""
         from penstock.cli.cluster_access import complete_channels, complete_topics  # noqa: PLC0415
 
         known = complete_topics if self.name == "topic" else complete_channels
@@ -114,7 +113,7 @@ CHANNEL = NameType("channel")
 
 
 class LogPosition(_NameType):
-    """A place in a topic's log, as nsqd takes it."""
+    """A position in a topic's log: earliest, latest, sequence number, time or age."""
 
     name = "place"
 
@@ -133,27 +132,27 @@ LOG_POSITION = LogPosition()
 
 
 def http_addresses(command: F) -> F:
-    """Which nsqds are asked over HTTP: `nsqds` and `lookupds`."""
+    """Add the options for HTTP addresses: `nsqds` and `lookupds`."""
     nsqd = click.option(
         "--nsqd-http-address",
         "nsqds",
         multiple=True,
         envvar="PENSTOCK_NSQD_HTTP_ADDRESS",
         metavar="HOST:PORT",
-        help=f"An nsqd's HTTP address; may be repeated.  [default: {NSQD_HTTP_ADDRESS}]",
+        help=f"HTTP address of an nsqd; repeatable.  [default: {NSQD_HTTP_ADDRESS}]",
     )
     return nsqd(_lookupds(command))
 
 
 def tcp_addresses(command: F) -> F:
-    """Which nsqds are connected to: `nsqds` and `lookupds`."""
+    """Add the options for TCP addresses: `nsqds` and `lookupds`."""
     nsqd = click.option(
         "--nsqd-tcp-address",
         "nsqds",
         multiple=True,
         envvar="PENSTOCK_NSQD_TCP_ADDRESS",
         metavar="HOST:PORT",
-        help=f"An nsqd's TCP address; may be repeated.  [default: {NSQD_TCP_ADDRESS}]",
+        help=f"TCP address of an nsqd; repeatable.  [default: {NSQD_TCP_ADDRESS}]",
     )
     return nsqd(_lookupds(command))
 
@@ -165,19 +164,19 @@ def _lookupds(command: F) -> F:
         multiple=True,
         envvar="PENSTOCK_LOOKUPD_HTTP_ADDRESS",
         metavar="HOST:PORT",
-        help="An nsqlookupd that knows the nsqds; may be repeated.",
+        help="HTTP address of an nsqlookupd that lists the nsqds; repeatable.",
     )(command)
 
 
 def client_options(role: str) -> Callable[[F], F]:
-    """Adds `--producer-opt` or `--consumer-opt`, as NSQ's own tools have it: `options`."""
+    """Add `--producer-opt` or `--consumer-opt`, as in NSQ's own tools: `options`."""
     return click.option(
         f"--{role}-opt",
         "options",
         multiple=True,
         metavar="NAME,VALUE",
         callback=_checked_client_options,
-        help=f"Set an option of the {role}, such as snappy or auth_secret,xyz; may be repeated.",
+        help=f"Client option of the {role}, such as snappy or auth_secret,xyz; repeatable.",
     )
 
 
@@ -196,7 +195,7 @@ def _checked_client_options(
 
 @dataclass(frozen=True, slots=True)
 class HttpAccess:
-    """What makes nsqds let us in over HTTP."""
+    """Credentials for the HTTP API of nsqd."""
 
     token: str = ""
     tls_cert: str = ""
@@ -205,12 +204,12 @@ class HttpAccess:
 
     @property
     def headers(self) -> list[tuple[str, str]]:
-        """What a request has to say."""
+        """The headers of a request."""
         return token_headers(self.token)
 
 
 def http_access(command: F) -> F:
-    """What nsqd's HTTP API may ask for: `access`."""
+    """Add the options for the credentials: `access`."""
 
     @wraps(command)
     def with_access(
@@ -225,11 +224,15 @@ def http_access(command: F) -> F:
             default="",
             envvar="PENSTOCK_HTTP_TOKEN",
             metavar="TOKEN",
-            help="The bearer token that nsqd's API asks for; best set in $PENSTOCK_HTTP_TOKEN.",
+            help="Bearer token for nsqd's HTTP API; prefer $PENSTOCK_HTTP_TOKEN.",
         ),
-        _file_option("--tls-cert", "The certificate to show to an nsqd that asks for one."),
-        _file_option("--tls-key", "The key of --tls-cert, if that file has it not."),
-        _file_option("--tls-root-ca-file", "Who vouches for nsqds, if not the system's CAs."),
+        _file_option("--tls-cert", "Client certificate for nsqd (PEM)."),
+        _file_option(
+            "--tls-key", "Private key of --tls-cert (PEM).  [default: in the --tls-cert file]"
+        ),
+        _file_option(
+            "--tls-root-ca-file", "CA bundle for verifying nsqd.  [default: the system's]"
+        ),
     )
     wrapped: Callable[..., Any] = with_access
     for option in reversed(options):
@@ -243,5 +246,5 @@ def _file_option(flag: str, text: str) -> Callable[[F], F]:
 
 
 def token_headers(token: str) -> list[tuple[str, str]]:
-    """What a request has to say to be let in."""
+    """The Authorization header for a token; empty without a token."""
     return [("Authorization", f"Bearer {token}")] if token else []

@@ -1,4 +1,4 @@
-"""`penstock doctor`: is this machine fit to run Penstock?"""
+"""`penstock doctor`: check whether this machine can run Penstock."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ import sys
 import click
 
 from penstock.cli.command_options import CommandWithExamples
-from penstock.tools.display import format_table
+from penstock.tools.display import format_count, format_table
 
 __all__ = ["command"]
 
@@ -23,17 +23,19 @@ _COLOURS = {"ok": "green", "warn": "yellow", "FAIL": "red"}
     type=click.Path(),
     default="penstock-data",
     show_default=True,
-    help="Where messages are to be kept.",
+    help="Data path to check.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to serve on.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address whose ports to check."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as one JSON object.")
 @click.pass_context
 def command(context: click.Context, *, data_path: str, host: str, as_json: bool) -> None:
-    """Check this machine, and say what to put right.
+    """Check whether this machine can run Penstock, and suggest repairs.
 
-    Looks at Python and the packages, Java for Spark, the data path and its disk, limits, memory,
-    clock, and the ports of nsqd, nsqlookupd and nsqadmin. Nothing is changed. Exits with 1 if
-    something would keep Penstock from working; what only might be better is a warning.
+    Checks Python and its packages, Java for Spark, the data path and its disk, limits, memory,
+    clock, and the ports of nsqd, nsqlookupd and nsqadmin. Changes nothing. Exits with 1 if a
+    failed check would prevent Penstock from working. Warnings do not change the exit code.
     """
     from penstock.tools.doctor import Grade, Subject, examine  # noqa: PLC0415
 
@@ -62,5 +64,5 @@ def _coloured(line: str, grade: str) -> str:
 def _verdict(grades: list[str]) -> str:
     failures, warnings = grades.count("FAIL"), grades.count("warn")
     if failures:
-        return f"not fit: {failures} to put right" + (f", {warnings} to look at" * bool(warnings))
-    return f"fit, {warnings} to look at" if warnings else "fit"
+        return f"not ready: {failures} failed, {format_count(warnings, 'warning')}"
+    return f"ready, {format_count(warnings, 'warning')}" if warnings else "ready"

@@ -27,20 +27,20 @@ POLL_SECONDS = 0.2
 )
 @click.argument("node", metavar="NODE")
 @http_access
-@click.option("--no-wait", is_flag=True, help="Begin, and do not wait for the end.")
+@click.option("--no-wait", is_flag=True, help="Start draining and return at once.")
 @click.option(
     "--timeout",
     type=DURATION,
     default="5m",
     show_default=True,
-    help="How long to wait for the end; the node goes on all the same.",
+    help="Maximum time to wait; the node continues to drain after it.",
 )
 def command(node: str, *, access: HttpAccess, no_wait: bool, timeout: float) -> None:
     """Take a node out of service without losing a message.
 
-    NODE is an nsqd's HTTP address. It takes no more messages, and tells every nsqlookupd, so that
-    producers go elsewhere. It stops by itself when its consumers have finished everything, or when
-    its --drain-timeout is over; what is left then stays on its disk. Exits with 0 when it has
+    NODE is the HTTP address of an nsqd. The nsqd refuses new messages and tells every nsqlookupd,
+    so that producers use other nodes. It stops when its consumers have finished all messages, or
+    after its --drain-timeout; remaining messages stay on its disk. Exits with 0 when the nsqd has
     stopped.
     """
     import asyncio  # noqa: PLC0415
@@ -54,13 +54,13 @@ def command(node: str, *, access: HttpAccess, no_wait: bool, timeout: float) -> 
         return
     cluster = build_cluster((node,), (), access)
     left = asyncio.run(wait_until_drained(cluster, node, _tell, timeout_seconds=timeout))
-    stays = f"; {left:,} messages were left a moment before, and stay on its disk" if left else ""
+    stays = f"; {left:,} messages remain on its disk" if left else ""
     _tell("")
     click.echo(f"{node} has stopped{stays}", err=True)
 
 
 def _tell(progress: str) -> None:
-    """On a terminal, on one line that is written over and over."""
+    """On a terminal, overwrite the progress line; otherwise print nothing."""
     if sys.stderr.isatty():
         click.echo(f"\r\x1b[K{progress}", err=True, nl=False)
 
@@ -68,8 +68,8 @@ def _tell(progress: str) -> None:
 async def wait_until_drained(
     cluster: "Cluster", node: str, tell: Callable[[str], None], *, timeout_seconds: float
 ) -> int:
-    """Returns how many messages were left when it was last seen. Raises ClientError if it is still
-    there after so long, or may be."""
+    """Poll the node until it has stopped. Returns how many messages it had at the last poll. Raises
+    ClientError if it has not stopped within the timeout."""
     import asyncio  # noqa: PLC0415
 
     from penstock.tools.display import format_count  # noqa: PLC0415
@@ -84,13 +84,13 @@ async def wait_until_drained(
                 raise
             if not failure.timed_out:
                 return left
-            seen = "does not answer"  # It may be busy, and is not known to have stopped.
+            seen = "does not respond"  # It may only be busy.
         else:
             if not snapshot.nodes[0].is_draining:
-                return left  # Somebody has started it again.
+                return left  # It was restarted.
             left = snapshot.nodes[0].pending_count
             seen = f"is draining, {format_count(left, 'message')} left"
         tell(f"{node} {seen}")
         await asyncio.sleep(POLL_SECONDS)
     tell("")
-    raise ClientError(f"{node} has not stopped in time: it {seen}")
+    raise ClientError(f"{node} has not stopped within {timeout_seconds:g} s: it {seen}")

@@ -1,4 +1,4 @@
-"""`penstock history`: read messages back, by number or by time."""
+"""`penstock history`: print stored messages, by sequence number or time."""
 
 import sys
 from contextlib import nullcontext
@@ -35,19 +35,19 @@ __all__ = ["command"]
     "start",
     type=LOG_POSITION,
     metavar="POSITION",
-    help="The first message.  [default: earliest; with --follow, latest]",
+    help="First message.  [default: earliest; with --follow, latest]",
 )
 @click.option(
     "--to",
     "end",
     type=LOG_POSITION,
     metavar="POSITION",
-    help="The one after the last.  [default: latest]",
+    help="End, exclusive.  [default: latest]",
 )
-@click.option("--limit", "-n", type=click.IntRange(min=1), help="So many messages at most.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option("--json", "form", flag_value="json", help="Print a JSON object for each message.")
-@click.option("--body", "form", flag_value="body", help="Print nothing but the bodies.")
+@click.option("--limit", "-n", type=click.IntRange(min=1), help="Maximum number of messages.")
+@click.option("--follow", "-f", is_flag=True, help="Also print new messages, until Ctrl-C.")
+@click.option("--json", "form", flag_value="json", help="Print one JSON object per message.")
+@click.option("--body", "form", flag_value="body", help="Print only the bodies.")
 def command(
     topic: str,
     nsqds: tuple[str, ...],
@@ -60,13 +60,13 @@ def command(
     follow: bool,
     form: str | None,
 ) -> None:
-    """Read back what is stored of TOPIC.
+    """Print the stored messages of TOPIC.
 
-    Printed are sequence number, time in UTC, and body. Reading touches no channel. A POSITION is
-    earliest, latest, a sequence number, a time such as 2026-11-15T08:00:00Z, or how long ago, such
-    as 15m. With several nodes, their messages are merged by time.
+    Prints sequence number, time in UTC and body. Does not affect channels. A POSITION is earliest,
+    latest, a sequence number, a time such as 2026-11-15T08:00:00Z, or an age such as 15m. Messages
+    of several nodes are merged by time.
 
-    How long messages are kept once all channels have finished them is nsqd's --retention-time.
+    nsqd's --retention-time sets how long messages are kept after all channels have finished them.
     """
     from penstock.admin_api.seeking import is_seq  # noqa: PLC0415
     from penstock.cli.cluster_access import build_tls_context, find_nodes_with_topic  # noqa: PLC0415
@@ -82,7 +82,9 @@ def command(
     start = start or ("latest" if follow else "earliest")
     addresses = find_nodes_with_topic(topic, nsqds, lookupds, access)
     if len(addresses) > 1 and (is_seq(start) or (end is not None and is_seq(end))):
-        raise click.UsageError("a sequence number means one node: name it by --nsqd-http-address")
+        raise click.UsageError(
+            "a sequence number requires a single node: select it with --nsqd-http-address"
+        )
     with exit_on_signals() if follow else nullcontext():
         for message in read_history(
             addresses,

@@ -1,4 +1,4 @@
-"""`penstock import`: take over the data path of NSQ's own nsqd."""
+"""`penstock import`: import the data path of the Go nsqd."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,12 +29,12 @@ _NUMBERS = frozenset({2, 3, 4})
     ],
 )
 @click.argument("old_data_path", type=click.Path(), metavar="OLD_DATA_PATH")
-@click.option("--data-path", type=click.Path(), help="Where to: our nsqd's --data-path.")
-@click.option("--dry-run", is_flag=True, help="Read everything, count it, and write nothing.")
+@click.option("--data-path", type=click.Path(), help="Target: the --data-path of Penstock's nsqd.")
+@click.option("--dry-run", is_flag=True, help="Read and count everything; write nothing.")
 @click.option(
     "--node-id",
     type=click.IntRange(0, 1023),
-    help="Our nsqd's --node-id.  [default: as nsqd's, made from the hostname]",
+    help="The --node-id of Penstock's nsqd.  [default: derived from the hostname]",
 )
 @click.pass_context
 def command(
@@ -45,15 +45,14 @@ def command(
     dry_run: bool,
     node_id: int | None,
 ) -> None:
-    """Take over what NSQ's own nsqd has left on disk.
+    """Import the data path of the Go nsqd.
 
-    Topics, channels, pauses, and every message that a topic or a channel still has, in its order,
-    with its time and its attempts. The old nsqd must have been stopped; nothing in OLD_DATA_PATH is
-    changed. What was written is read back and compared before it counts, so an import that is
-    interrupted can simply be run again.
+    Imports topics, channels, pauses and all remaining messages, in order, with their timestamps and
+    attempts. Stop the old nsqd first. OLD_DATA_PATH is not changed. The written data is read back
+    and compared before it becomes valid, so an interrupted import can be run again.
 
-    Exits with 1 if messages are missing or damaged. All others are imported even so, and damaged
-    bytes are kept in DATA_PATH/import-damage.
+    Exits with 1 if messages are missing or damaged. All other messages are imported; damaged bytes
+    are kept in DATA_PATH/import-damage.
     """
     from penstock.common.process import raise_open_files_limit  # noqa: PLC0415
     from penstock.migration.data_import import (  # noqa: PLC0415
@@ -65,13 +64,13 @@ def command(
     from penstock.nsqd.options import NsqdOptions  # noqa: PLC0415
 
     if data_path is None and not dry_run:
-        raise click.UsageError("where to? name --data-path, or look first with --dry-run")
+        raise click.UsageError("pass --data-path or --dry-run")
     if data_path is not None and Path(data_path).resolve() == Path(old_data_path).resolve():
-        raise click.UsageError("--data-path must be another folder than OLD_DATA_PATH")
+        raise click.UsageError("--data-path must differ from OLD_DATA_PATH")
     if data_path is not None and not dry_run and (topics := finish_interrupted(data_path)):
-        click.echo(f"completed an import that had been interrupted: {', '.join(topics)}")
+        click.echo(f"completed an interrupted import: {', '.join(topics)}")
         return
-    raise_open_files_limit()  # all channels of a topic are read at once
+    raise_open_files_limit()  # all channels of a topic are read in parallel
     try:
         with progress_bar(size_to_read(old_data_path)) as bar:
 
@@ -85,15 +84,15 @@ def command(
                 chosen = NsqdOptions().node_id if node_id is None else node_id
                 found = import_data(old_data_path, data_path, node_id=chosen, on_read=on_read)
     except KeyboardInterrupt:
-        raise StorageError("interrupted; it can be run again") from None
+        raise StorageError("interrupted: run the same command again") from None
     for line in _report_lines(found, None if dry_run else data_path):
         click.echo(line)
     context.exit(0 if found.is_complete else 1)
 
 
 def _report_lines(found: "Found", data_path: str | None) -> Iterator[str]:
-    """A table of all queues, what is worth knowing of them, and the outcome. Without a `data_path`
-    nothing was written."""
+    """The report: a table of all queues, notes, damage and the result. `data_path` is None after a
+    dry run."""
     from penstock.migration.data_import import DAMAGE_NAME  # noqa: PLC0415
 
     reports = sorted(found.reports, key=lambda each: (each.queue.topic, each.queue.channel or ""))
@@ -106,7 +105,7 @@ def _report_lines(found: "Found", data_path: str | None) -> Iterator[str]:
             yield f"{'note' if damage.is_leftover else 'DAMAGE'}: {damage}{kept}"
         if _missing(report) > 0:
             what = format_count(_missing(report), "message")
-            yield f"MISSING: {report.queue} should have {what} more than could be found"
+            yield f"MISSING: {what} of {report.queue}"
     yield _outcome(found, data_path)
 
 
@@ -126,7 +125,7 @@ def _notes(report: "QueueReport") -> Iterator[str]:
     yield from report.notes
     if report.late:
         what = format_count(report.late, "message")
-        yield f"{report.queue} has {what} from just before a crash, which its depth does not count"
+        yield f"{report.queue} has {what} written just before a crash, not counted in its depth"
     elif _missing(report) < 0:
         what = format_count(-_missing(report), "message")
         yield f"{report.queue} has {what} more than its depth says"
@@ -142,8 +141,8 @@ def _outcome(found: "Found", data_path: str | None) -> str:
         sum(report.queue.channel is not None for report in found.reports), "channel"
     )
     messages = format_count(sum(report.found for report in found.reports), "message")
-    all_of_it = f"{messages} of {topics} and {channels}"
+    total = f"{messages} of {topics} and {channels}"
     if data_path is None:
-        return f"{all_of_it} can be imported; nothing has been written"
-    rest = "" if found.is_complete else "; what is missing or damaged stands above"
-    return f"{all_of_it} imported into {data_path}, read back and compared{rest}"
+        return f"{total} can be imported; nothing was written"
+    rest = "" if found.is_complete else "; see above for missing or damaged data"
+    return f"{total} imported into {data_path}, read back and compared{rest}"

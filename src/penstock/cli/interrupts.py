@@ -1,5 +1,4 @@
-"""What ends a tool, and is no failure: being told to stop, or having been read enough. And what is
-one, though it be no fault of the tool's: an output that is closed."""
+"""Signals and closed outputs: a stop by signal is a success, a closed stdout is an error."""
 
 import os
 import signal
@@ -15,7 +14,7 @@ __all__ = ["exit_on_signals", "require_stdout", "silence_stdout"]
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the block, and nothing else: the exit code is then 0."""
+    """Ctrl-C and SIGTERM end the block without an error."""
     before = signal.signal(signal.SIGTERM, _interrupt)
     try:
         yield
@@ -26,19 +25,19 @@ def exit_on_signals() -> Iterator[None]:
 
 
 def require_stdout() -> None:
-    """Raises Error if it is closed."""
+    """Raises Error if stdout is closed."""
     if sys.stdout is None:
         raise Error("standard output is closed")
 
 
 def silence_stdout() -> None:
-    """Python would complain once more, at its end, that nobody reads what is left."""
+    """Redirect stdout to /dev/null, so that Python's flush at exit does not report an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _interrupt(_number: int, frame: FrameType | None) -> None:
-    """As Ctrl-C, which asyncio has its own way with: an exception amid the work of a loop would let
-    it lose what it had in hand, and then wait for that for ever."""
+    """Handle SIGTERM like Ctrl-C. asyncio has its own SIGINT handler: an exception raised inside
+    the event loop could lose data and then hang."""
     on_ctrl_c = signal.getsignal(signal.SIGINT)
     if not callable(on_ctrl_c):
         raise KeyboardInterrupt

@@ -1,8 +1,7 @@
-"""nsqlookupd, nsqds and nsqadmin in one process, on one loop: what `penstock up` runs.
+"""nsqlookupd, nsqds and nsqadmin in one process, on one event loop: the cluster of `penstock up`.
 
-They are the daemons as they are, each with its own ports and, for an nsqd, its own folder and node
-id. What is started first is stopped last; whatever cannot start takes down what had started before
-it.
+Each daemon has its own ports; each nsqd also has its own folder and node id. Daemons stop in
+reverse order of their start. If one cannot start, the daemons that already run are stopped.
 """
 
 import asyncio
@@ -36,14 +35,14 @@ from penstock.nsqlookupd.options import check as check_nsqlookupd
 if TYPE_CHECKING:
     from penstock.nsqadmin.daemon import Nsqadmin
 
-__all__ = ["ClusterPlan", "LocalCluster", "run_cluster"]
+__all__ = ["LocalCluster", "LocalClusterConfig", "run_cluster"]
 
-_ANYWHERE = ("0.0.0.0", "::", "[::]")  # as it is given, and as it is listened on
+_ALL_INTERFACES = ("0.0.0.0", "::", "[::]")  # as given by the user, and as reported by the socket
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterPlan:
-    """What is to be started. A port of 0 is any that is free."""
+class LocalClusterConfig:
+    """Configuration of a local cluster. Port 0 means any free port."""
 
     nodes: int
     data_path: str
@@ -55,49 +54,51 @@ class ClusterPlan:
     log_level: LogLevel = LogLevel.WARN
 
     def addresses(self, port: int, node: int = 0) -> tuple[str, str]:
-        """Of TCP and of HTTP. Raises ConfigError if there are no such ports."""
+        """TCP and HTTP address. Raises ConfigError if a port exceeds 65535."""
         tcp_port = port + node * PORT_STEP if port else 0
         http_port = tcp_port + 1 if port else 0
         if http_port > 65535:
-            raise ConfigError(f"there is no port {http_port} for node {node + 1}")
+            raise ConfigError(
+                f"port {http_port} of node {node + 1} exceeds 65535: choose a lower --nsqd-port"
+            )
         host = f"[{self.host.strip('[]')}]" if ":" in self.host else self.host
         return f"{host}:{tcp_port}", f"{host}:{http_port}"
 
     @property
     def broadcast_address(self) -> str:
-        """What others are told; one that serves everywhere is known by the host's name."""
-        return os.uname().nodename if self.host in _ANYWHERE else self.host
+        """Address announced to clients: the hostname if the cluster listens on all interfaces."""
+        return os.uname().nodename if self.host in _ALL_INTERFACES else self.host
 
     def folder(self, node: int) -> str:
-        """Where a node keeps its messages."""
+        """Data path of a node."""
         return os.path.join(self.data_path, f"nsqd-{node + 1}")
 
 
-def run_cluster(plan: ClusterPlan, say: Callable[[str], None]) -> None:
-    """Runs it until it is told to stop. Raises penstock.common.errors.Error if it cannot start."""
+def run_cluster(config: LocalClusterConfig, echo: Callable[[str], None]) -> None:
+    """Run the cluster until a signal stops it. Raises Error if it cannot start."""
     raise_open_files_limit()
-    uvloop.run(_serve(plan, say))
+    uvloop.run(_serve(config, echo))
 
 
-async def _serve(plan: ClusterPlan, say: Callable[[str], None]) -> None:
-    log = Logger("[penstock] ", plan.log_level)
+async def _serve(config: LocalClusterConfig, echo: Callable[[str], None]) -> None:
+    log = Logger("[penstock] ", config.log_level)
     stop = asyncio.Event()
     stop_on_signals(stop, log)
-    async with LocalCluster(plan, stop.set) as cluster:
-        say(cluster.announcement())
+    async with LocalCluster(config, stop.set) as cluster:
+        echo(cluster.announcement())
         settle_memory()
         await stop.wait()
-        say("\nstopping")
+        echo("\nstopping")
     ignore_signals()
-    say(f"stopped; messages stay in {plan.data_path}")
+    echo(f"stopped; messages stay in {config.data_path}")
 
 
 class LocalCluster:
-    """A running cluster; a context manager."""
+    """A running cluster, as an async context manager."""
 
-    def __init__(self, plan: ClusterPlan, stop: Callable[[], None]) -> None:
-        """`stop` is called when every nsqd has been drained."""
-        self._plan = plan
+    def __init__(self, config: LocalClusterConfig, stop: Callable[[], None]) -> None:
+        """`stop` is called when all nsqds have drained."""
+        self._config = config
         self._stop = stop
         self._nsqlookupd: Nsqlookupd | None = None
         self._nsqds: dict[int, Nsqd] = {}
@@ -107,10 +108,10 @@ class LocalCluster:
     async def __aenter__(self) -> Self:
         try:
             await self._start_nsqlookupd()
-            for node in range(self._plan.nodes):
+            for node in range(self._config.nodes):
                 await self._start_nsqd(node)
-            if self._plan.admin_port is not None:
-                await self._start_nsqadmin(self._plan.admin_port)
+            if self._config.admin_port is not None:
+                await self._start_nsqadmin(self._config.admin_port)
         except BaseException:
             await self._stop_all()
             raise
@@ -120,11 +121,11 @@ class LocalCluster:
         await self._stop_all()
 
     def announcement(self) -> str:
-        """Who serves where, and what to do next."""
+        """The text for the user: addresses, data paths and example commands."""
         assert self._nsqlookupd is not None
-        rows = [("nsqlookupd", *_served(self._nsqlookupd), "")]
+        rows = [("nsqlookupd", *_addresses_of(self._nsqlookupd), "")]
         rows += [
-            (f"nsqd-{node + 1}", *_served(nsqd), self._plan.folder(node))
+            (f"nsqd-{node + 1}", *_addresses_of(nsqd), self._config.folder(node))
             for node, nsqd in self._nsqds.items()
         ]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -138,94 +139,94 @@ class LocalCluster:
                 "",
                 *map(str.rstrip, lines),
                 "",
-                *self._browsing(),
-                f"  publish   penstock pub greetings hello{self._found_by('tcp')}",
-                f"  consume   penstock sub greetings printer{self._found_by('tcp')}",
-                f"  watch     penstock top{self._found_by('http')}",
+                *self._nsqadmin_lines(),
+                f"  publish   penstock pub greetings hello{self._address_flag('tcp')}",
+                f"  consume   penstock sub greetings printer{self._address_flag('tcp')}",
+                f"  watch     penstock top{self._address_flag('http')}",
                 "",
                 "Ctrl-C stops it.",
             ]
         )
 
-    def _browsing(self) -> list[str]:
+    def _nsqadmin_lines(self) -> list[str]:
         if self._nsqadmin is None or self._nsqadmin.http is None:
             return []
         return [f"  browse    http://{_reachable(self._nsqadmin.http.address)}/"]
 
-    def _found_by(self, protocol: str) -> str:
-        """The flag by which a command finds this cluster, if it does not by itself."""
+    def _address_flag(self, protocol: str) -> str:
+        """The flag that a command needs to find this cluster; empty if the default suffices."""
         assert self._nsqlookupd is not None
         if len(self._nsqds) > 1:
-            return f" --lookupd-http-address {_served(self._nsqlookupd)[1]}"
-        tcp, http = _served(self._nsqds[0])
+            return f" --lookupd-http-address {_addresses_of(self._nsqlookupd)[1]}"
+        tcp, http = _addresses_of(self._nsqds[0])
         address, default = (
             (tcp, NSQD_TCP_ADDRESS) if protocol == "tcp" else (http, NSQD_HTTP_ADDRESS)
         )
         return "" if address == default else f" --nsqd-{protocol}-address {address}"
 
-    # Starting: first those whom the others have to know.
+    # Starting, in the order of dependencies.
 
     async def _start_nsqlookupd(self) -> None:
-        plan = self._plan
-        tcp_address, http_address = plan.addresses(plan.lookupd_port)
+        config = self._config
+        tcp_address, http_address = config.addresses(config.lookupd_port)
         options = NsqlookupdOptions(
             tcp_address=tcp_address,
             http_address=http_address,
-            broadcast_address=plan.broadcast_address,
+            broadcast_address=config.broadcast_address,
         )
         check_nsqlookupd(options)
-        self._nsqlookupd = Nsqlookupd(options, Logger("[nsqlookupd] ", plan.log_level))
-        with _naming_flag("--lookupd-port"):
+        self._nsqlookupd = Nsqlookupd(options, Logger("[nsqlookupd] ", config.log_level))
+        with _adding_flag_to_error("--lookupd-port"):
             await self._nsqlookupd.start()
 
     async def _start_nsqd(self, node: int) -> None:
-        plan = self._plan
+        config = self._config
         assert self._nsqlookupd is not None
-        tcp_address, http_address = plan.addresses(plan.nsqd_port, node)
+        tcp_address, http_address = config.addresses(config.nsqd_port, node)
         options = NsqdOptions(
             node_id=node + 1,
             tcp_address=tcp_address,
             http_address=http_address,
-            lookupd_tcp_addresses=(_served(self._nsqlookupd)[0],),
-            data_path=_made(plan.folder(node)),
-            retention_time_ns=round(plan.retention_seconds * SECOND_NS),
-            broadcast_address=plan.broadcast_address,
+            lookupd_tcp_addresses=(_addresses_of(self._nsqlookupd)[0],),
+            data_path=_make_folder(config.folder(node)),
+            retention_time_ns=round(config.retention_seconds * SECOND_NS),
+            broadcast_address=config.broadcast_address,
         )
         check_nsqd(options)
-        log = Logger(f"[nsqd-{node + 1}] ", plan.log_level)
-        self._nsqds[node] = Nsqd(options, log, stop=lambda: self._let_go(node))
-        with _naming_flag("--nsqd-port"):
+        log = Logger(f"[nsqd-{node + 1}] ", config.log_level)
+        self._nsqds[node] = Nsqd(options, log, stop=lambda: self._stop_drained(node))
+        with _adding_flag_to_error("--nsqd-port"):
             await self._nsqds[node].start()
 
     async def _start_nsqadmin(self, port: int) -> None:
-        # Here, because whoever does without it need not load its web framework.
+        # Imported here: without nsqadmin, its web framework is not loaded.
         from penstock.nsqadmin.daemon import Nsqadmin  # noqa: PLC0415
         from penstock.nsqadmin.options import NsqadminOptions  # noqa: PLC0415
         from penstock.nsqadmin.options import check as check_nsqadmin  # noqa: PLC0415
 
         assert self._nsqlookupd is not None
         options = NsqadminOptions(
-            http_address=self._plan.addresses(port)[0],
-            lookupd_http_addresses=(_served(self._nsqlookupd)[1],),
+            http_address=self._config.addresses(port)[0],
+            lookupd_http_addresses=(_addresses_of(self._nsqlookupd)[1],),
         )
         check_nsqadmin(options)
-        self._nsqadmin = Nsqadmin(options, Logger("[nsqadmin] ", self._plan.log_level))
-        with _naming_flag("--admin-port"):
+        self._nsqadmin = Nsqadmin(options, Logger("[nsqadmin] ", self._config.log_level))
+        with _adding_flag_to_error("--admin-port"):
             await self._nsqadmin.start()
 
     # Stopping.
 
-    def _let_go(self, node: int) -> None:
-        """A node has been drained: it stops alone, and the last one stops the cluster."""
+    def _stop_drained(self, node: int) -> None:
+        """Stop a drained node; after the last node, stop the cluster."""
         nsqd = self._nsqds.pop(node, None)
         if nsqd is None:
-            return  # All are being stopped already.
+            return  # The whole cluster is stopping.
         self._leaving.add(asyncio.get_running_loop().create_task(nsqd.stop()))
         if not self._nsqds:
             self._stop()
 
     async def _stop_all(self) -> None:
-        """nsqlookupd last, so that the nsqds can take leave of it."""
+        """Stop nsqlookupd last, so that the nsqds can unregister."""
         nsqds, self._nsqds = self._nsqds, {}
         async with AsyncExitStack() as stopping:
             if self._nsqlookupd is not None:
@@ -237,8 +238,8 @@ class LocalCluster:
             await asyncio.gather(*self._leaving)
 
 
-def _served(daemon: Nsqd | Nsqlookupd) -> tuple[str, str]:
-    """Where a daemon is reached from this machine, by TCP and by HTTP."""
+def _addresses_of(daemon: Nsqd | Nsqlookupd) -> tuple[str, str]:
+    """TCP and HTTP address of a daemon, as reached from this machine."""
     assert daemon.tcp is not None
     assert daemon.http is not None
     return _reachable(daemon.tcp.address), _reachable(daemon.http.address)
@@ -246,21 +247,21 @@ def _served(daemon: Nsqd | Nsqlookupd) -> tuple[str, str]:
 
 def _reachable(address: str) -> str:
     host, _, port = address.rpartition(":")
-    return f"127.0.0.1:{port}" if host in _ANYWHERE else address
+    return f"127.0.0.1:{port}" if host in _ALL_INTERFACES else address
 
 
-def _made(folder: str) -> str:
+def _make_folder(folder: str) -> str:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as failure:
-        raise StorageError(f"cannot make {folder} - {failure.strerror}") from failure
+        raise StorageError(f"cannot create {folder} - {failure.strerror}") from failure
     return folder
 
 
 @contextmanager
-def _naming_flag(flag: str) -> Iterator[None]:
-    """A port that is taken can be exchanged for another."""
+def _adding_flag_to_error(flag: str) -> Iterator[None]:
+    """Append the flag that sets the port to the text of a ConfigError."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{error}; {flag} sets another") from error
+        raise ConfigError(f"{error}; use {flag} to choose another") from error

@@ -1,7 +1,7 @@
-"""`penstock log dump`: what is in one file of a log, as text.
+"""`penstock log dump`: print one file of a log as text.
 
-A segment's batches, and on request its messages; the changes in a journal of cursors; the entries
-of an index file. Damaged bytes are named in their place, and do not stop it.
+Prints the batches of a segment (with --messages, also the messages), the changes in a cursor
+journal, or the entries of an index. Damaged bytes are reported in place and skipped.
 """
 
 import contextlib
@@ -25,15 +25,15 @@ __all__ = ["command"]
 
 @click.group("log")
 def command() -> None:
-    """Look into the files of a log."""
+    """Inspect the files of a log."""
 
 
 @command.command("dump")
 @click.argument("file", type=click.Path(), metavar="FILE")
-@click.option("--messages", is_flag=True, help="Show every message, not only its batch.")
-@click.option("--limit", type=click.IntRange(min=1), help="Stop after so many lines.")
+@click.option("--messages", is_flag=True, help="Print every message, not only the batches.")
+@click.option("--limit", type=click.IntRange(min=1), help="Maximum number of lines.")
 def dump(file: str, *, messages: bool, limit: int | None) -> None:
-    """Show what is in a segment (.log), a journal (cursors.N) or an index (.index)."""
+    """Print a segment (.log), a cursor journal (cursors.N) or an index (.index)."""
     for line in islice(_lines_of(file, messages=messages), limit):
         click.echo(line)
 

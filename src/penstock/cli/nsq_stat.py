@@ -1,7 +1,7 @@
-"""The `nsq_stat` command: the figures of one channel, over all its nodes, again and again.
+"""The `nsq_stat` command: statistics of one channel over all its nodes.
 
-Flags, columns and exit codes are NSQ's. On a terminal it is a live view, unless `-plain` asks for
-the lines that a pipe gets.
+Flags, columns and exit codes are NSQ's. On a terminal it shows a live view, with `-plain` the same
+lines as in a pipe.
 """
 
 import sys
@@ -24,43 +24,43 @@ FOR_EVER = sys.maxsize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsqStatOptions:
-    """All it can be told."""
+    """The options of nsq_stat."""
 
-    topic: str = option("", STRING, "the topic")
-    channel: str = option("", STRING, "the channel")
-    interval_ns: int = option(
-        2 * SECOND_NS, DURATION, "time between two looks, which is a row each", at_least=1
+    topic: str = option("", STRING, "topic to show")
+    channel: str = option("", STRING, "channel to show")
+    interval_ns: int = option(2 * SECOND_NS, DURATION, "time between two rows", at_least=1)
+    count: int = option(
+        FOR_EVER, INT, "exit after this many rows", default_text="unlimited", at_least=1
     )
-    count: int = option(FOR_EVER, INT, "exit after so many rows", default_text="no end", at_least=1)
-    plain: bool = option(False, BOOL, "print rows on a terminal too, instead of a live view")
+    plain: bool = option(False, BOOL, "print rows instead of a live view on a terminal")
     nsqd_http_addresses: tuple[str, ...] = option(
         (),
         STRINGS,
-        "the HTTP address of an nsqd",
+        "HTTP address of an nsqd: host:port",
         flag="nsqd-http-address",
     )
     lookupd_http_addresses: tuple[str, ...] = option(
         (),
         STRINGS,
-        "the HTTP address of an nsqlookupd",
+        "HTTP address of an nsqlookupd: host:port",
         flag="lookupd-http-address",
     )
     http_client_connect_timeout_ns: int = option(
-        2 * SECOND_NS, DURATION, "limit on connecting", at_least=1
+        2 * SECOND_NS, DURATION, "timeout of connecting to a server", at_least=1
     )
     http_client_request_timeout_ns: int = option(
-        5 * SECOND_NS, DURATION, "limit on a request, connecting included", at_least=1
+        5 * SECOND_NS, DURATION, "timeout of a request, including connecting", at_least=1
     )
     version: bool = option(False, BOOL, "print the version and exit")
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Shows the figures until it is told to stop."""
+    """Show the statistics until stopped."""
     return COMMAND.main(args)
 
 
 def check(options: NsqStatOptions) -> None:
-    """Raises ConfigError if it cannot do as these options say."""
+    """Raises ConfigError if the options are invalid."""
     if not options.topic or not options.channel:
         raise ConfigError("--topic and --channel are required")
     check_values(options)
@@ -75,7 +75,7 @@ def check(options: NsqStatOptions) -> None:
 
 
 def _run(options: NsqStatOptions, log: Logger) -> int:
-    # Last, so that a mistake in the flags is answered at once.
+    # Imported here, so that an error in the flags is reported at once.
     import asyncio  # noqa: PLC0415
 
     from penstock.admin_api.cluster import Cluster  # noqa: PLC0415

@@ -11,12 +11,12 @@ __all__ = ["main"]
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs nsqd until it is told to stop."""
+    """Run nsqd until a signal stops it."""
     return COMMAND.main(args)
 
 
 def _run(options: NsqdOptions, log: Logger) -> int:
-    # Last, so that a mistake in the flags is answered at once.
+    # Imported here, so that an error in the flags is reported at once.
     from penstock.nsqd.daemon import run  # noqa: PLC0415
     from penstock.nsqd.shards import shards_of  # noqa: PLC0415
 

@@ -11,12 +11,12 @@ __all__ = ["main"]
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs nsqlookupd until it is told to stop."""
+    """Run nsqlookupd until a signal stops it."""
     return COMMAND.main(args)
 
 
 def _run(options: NsqlookupdOptions, log: Logger) -> int:
-    # Last, so that a mistake in the flags is answered at once.
+    # Imported here, so that an error in the flags is reported at once.
     from penstock.nsqlookupd.daemon import run  # noqa: PLC0415
 
     return run(options, log)

@@ -1,6 +1,6 @@
-"""The `penstock` command: what NSQ's own tools have no word for.
+"""The `penstock` command: a group of subcommands beyond NSQ's own tools.
 
-A command's module is imported when the command is used, so that each starts as fast as it can.
+The module of a subcommand is imported only when the subcommand is used, for a fast start.
 """
 
 import sys
@@ -17,7 +17,8 @@ __all__ = ["LazyGroup", "cli", "main"]
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are named by their modules, each of which has a `command`."""
+    """A group that imports its commands on demand: `modules` maps a command's name to the module
+    that defines `command`."""
 
     def __init__(self, *args: object, modules: dict[str, str], **kwargs: object) -> None:
         super().__init__(*args, **kwargs)  # type: ignore[arg-type]
@@ -56,16 +57,15 @@ class LazyGroup(click.Group):
 )
 @click.version_option(__version__, prog_name="penstock")
 def cli() -> None:
-    """Run Penstock, work with its messages, and look after its data.
+    """Run Penstock, publish and consume messages, and maintain the data.
 
-    Exits with 0 if all went well, with 1 if something failed, which is told in one line, and with
-    2 if the command line is wrong. Ctrl-C is the way to leave what goes on until it is left, and
-    no failure.
+    Exit codes: 0 for success, 1 for an error (reported in one line), 2 for an invalid command
+    line. Long-running commands stop on Ctrl-C and exit with 0.
     """
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code. What goes wrong is told in one line."""
+    """Run a command and return its exit code. Report an error in one line."""
     try:
         require_stdout()
         return cli.main(args, prog_name="penstock", standalone_mode=False) or 0
@@ -78,9 +78,9 @@ def main(args: Sequence[str] | None = None) -> int:
     except click.Abort:
         return 1
     except BrokenPipeError:
-        silence_stdout()  # Whoever read our output has seen enough.
+        silence_stdout()  # The reader of the pipe is gone.
         return 1
-    except OSError as error:  # of our output, most likely: commands translate what else may fail
+    except OSError as error:  # most likely from stdout: commands translate all others
         silence_stdout()
         click.echo(f"penstock: {error.strerror or error}", err=True)
         return 1

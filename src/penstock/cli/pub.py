@@ -33,10 +33,17 @@ __all__ = ["command"]
 @click.option(
     "--file",
     type=click.Path(exists=True, dir_okay=False, readable=True, allow_dash=True),
-    help="Publish the lines of a file; - for stdin.",
+    help="Publish the lines of this file; - for stdin.",
 )
-@click.option("--whole", is_flag=True, help="All of the file, or of stdin, is one message.")
-@click.option("--defer", type=DURATION, default=0.0, help="Deliver so much later, such as 1m30s.")
+@click.option(
+    "--whole", is_flag=True, help="Publish the whole file, or all of stdin, as one message."
+)
+@click.option(
+    "--defer",
+    type=DURATION,
+    default=0.0,
+    help="Delay of the delivery, such as 1m30s.  [default: none]",
+)
 def command(
     topic: str,
     bodies: tuple[str, ...],
@@ -50,20 +57,20 @@ def command(
 ) -> None:
     """Publish messages to TOPIC.
 
-    Each BODY is a message. Without any, each line of stdin or of a file is one; empty lines are
-    left out, since NSQ has no empty messages. Exits with 0 once nsqd has stored them all.
+    Each BODY is a message. Without BODY, each line of stdin or of --file is a message; empty lines
+    are skipped, because NSQ has no empty messages. Exits with 0 when nsqd has stored all messages.
     """
     from penstock.tools.pub import PubInput, publish  # noqa: PLC0415
 
     if bodies and (file or whole):
-        raise click.UsageError("messages come from the command line or from a file, not from both")
+        raise click.UsageError("use either BODY or --file and --whole, not both")
     if bodies and not all(bodies):
-        raise click.UsageError("NSQ has no empty messages")
+        raise click.UsageError("BODY must not be empty")
     path = None if file in (None, "-") else file
     if not bodies and path is None and sys.stdin is None:
         raise click.UsageError("standard input is closed")
     if not bodies and path is None and sys.stdin.isatty():
-        click.echo("One message a line; Ctrl-D ends.", err=True)
+        click.echo("Enter one message per line; Ctrl-D ends.", err=True)
     source = PubInput(tuple(map(_to_bytes, bodies)), path, whole=whole)
     publish(
         topic,
@@ -76,5 +83,5 @@ def command(
 
 
 def _to_bytes(argument: str) -> bytes:
-    """As the shell gave it, whatever its encoding."""
+    """The original bytes of the argument, whatever its encoding."""
     return argument.encode("utf-8", "surrogateescape")

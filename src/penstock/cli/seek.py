@@ -1,4 +1,4 @@
-"""`penstock seek`: move a channel to another place in its topic's log."""
+"""`penstock seek`: move a channel to another position in its topic's log."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -36,7 +36,7 @@ __all__ = ["command"]
 @click.argument("place", metavar="TO", type=LOG_POSITION)
 @http_addresses
 @http_access
-@click.option("--yes", "-y", is_flag=True, help="Do it without asking.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def command(
     topic: str,
     channel: str,
@@ -47,12 +47,12 @@ def command(
     access: HttpAccess,
     yes: bool,
 ) -> None:
-    """Move CHANNEL of TOPIC: rewind it, or skip what waits.
+    """Rewind CHANNEL of TOPIC, or skip waiting messages.
 
-    TO is earliest, latest, a sequence number, a time such as 2026-11-15T08:00:00Z, or how long ago,
-    such as 15m. Everything stored from there on is delivered, once more if need be; what is before
-    it counts as finished. Consumers stay connected. What that means is shown, and has to be
-    confirmed.
+    TO is earliest, latest, a sequence number, a time such as 2026-11-15T08:00:00Z, or an age such
+    as 15m. The channel delivers all stored messages from TO on, including finished ones; messages
+    before TO count as finished. Consumers stay connected. The command shows the effect and asks
+    for confirmation.
     """
     import asyncio  # noqa: PLC0415
 
@@ -70,33 +70,35 @@ def command(
 
     addresses = find_nodes_with_topic(topic, nsqds, lookupds, access)
     if is_seq(place) and len(addresses) > 1:
-        raise click.UsageError("a sequence number means one node: name it by --nsqd-http-address")
+        raise click.UsageError(
+            "a sequence number requires a single node: select it with --nsqd-http-address"
+        )
     cluster = build_cluster(tuple(addresses), (), access)
     snapshot = asyncio.run(cluster.snapshot(topic))
     if snapshot.failures:
-        raise snapshot.failures[0]  # A channel is moved on all its nodes, or on none.
+        raise snapshot.failures[0]  # Move the channel on all of its nodes or on none.
     apis = [NsqdApi(build_http_client(access), address, access.headers) for address in addresses]
     moves = asyncio.run(plan(apis, snapshot, topic, channel, place))
     for each in moves:
-        click.echo(_in_words(each), err=True)
+        click.echo(_describe(each), err=True)
     if not yes:
         _confirm(topic, channel)
     asyncio.run(move(moves, topic, channel))
-    click.echo(f"{topic}/{channel} has been moved", err=True)
+    click.echo(f"moved {topic}/{channel}", err=True)
 
 
-def _in_words(move: "Move") -> str:
+def _describe(move: "Move") -> str:
     from penstock.tools.display import format_count  # noqa: PLC0415
 
     effect = f"{format_count(move.ahead, 'message')} from {move.seq} on"
     if move.again:
-        effect += f", {move.again:,} of them once more"
+        effect += f", {move.again:,} of them again"
     if move.skipped:
-        effect += f", and {move.skipped:,} that wait are skipped"
+        effect += f"; {move.skipped:,} waiting messages are skipped"
     return f"{move.api.address}: {effect}"
 
 
 def _confirm(topic: str, channel: str) -> None:
     if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigError("there is nobody to ask whether that is right: say --yes")
+        raise ConfigError("no terminal to ask for confirmation: pass --yes")
     click.confirm(f"Move {topic}/{channel}?", abort=True, err=True)

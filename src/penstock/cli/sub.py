@@ -1,4 +1,4 @@
-"""`penstock sub`: print what comes to a channel."""
+"""`penstock sub`: consume a channel and print its messages."""
 
 from contextlib import nullcontext
 
@@ -30,15 +30,19 @@ __all__ = ["command"]
 @click.argument("channel", type=CHANNEL)
 @tcp_addresses
 @client_options("consumer")
-@click.option("--count", "-n", type=click.IntRange(min=1), help="Exit after so many messages.")
-@click.option("--timeout", type=DURATION, help="Exit with 1 if nothing comes for so long.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each message.")
+@click.option("--count", "-n", type=click.IntRange(min=1), help="Exit after this many messages.")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    help="Exit with 1 if no message arrives for this long.  [default: no limit]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 @click.option(
     "--max-in-flight",
     type=click.IntRange(min=1),
     default=200,
     show_default=True,
-    help="How many messages nsqd may send ahead.",
+    help="Maximum unanswered messages.",
 )
 def command(
     topic: str,
@@ -52,11 +56,11 @@ def command(
     as_json: bool,
     max_in_flight: int,
 ) -> None:
-    """Print the messages that come to CHANNEL of TOPIC.
+    """Consume CHANNEL of TOPIC and print its messages, one per line.
 
-    Each is a line. They are finished once they have been printed, so that other consumers of the
-    channel do not get them. A channel whose name ends in #ephemeral is of your own, and goes when
-    you do. Ctrl-C leaves, with exit code 0 unless --count was to be reached.
+    Messages are finished after they are printed, so other consumers of the channel do not get
+    them. To get a channel that is deleted when you disconnect, end its name with #ephemeral.
+    Ctrl-C exits with 0, or with 1 if --count is not reached.
     """
     import asyncio  # noqa: PLC0415
 

@@ -25,18 +25,18 @@ __all__ = ["command"]
 @http_addresses
 @http_access
 @click.option(
-    "--interval", type=DURATION, default="2s", show_default=True, help="Time between two looks."
+    "--interval", type=DURATION, default="2s", show_default=True, help="Time between two refreshes."
 )
 @click.option(
     "--sort",
     type=click.Choice(["name", "depth", "in-flight", "in", "out", "clients"]),
     default="name",
     show_default=True,
-    help="What comes first.",
+    help="Sort order; figures sort in descending order.",
 )
-@click.option("--once", is_flag=True, help="Print one table, and exit.")
-@click.option("--count", type=click.IntRange(min=1), help="Exit after so many tables.")
-@click.option("--plain", is_flag=True, help="Print lines, as in a pipe, on a terminal too.")
+@click.option("--once", is_flag=True, help="Print one table and exit.")
+@click.option("--count", type=click.IntRange(min=1), help="Exit after this many tables.")
+@click.option("--plain", is_flag=True, help="Print plain lines on a terminal, too.")
 def command(
     nsqds: tuple[str, ...],
     lookupds: tuple[str, ...],
@@ -50,12 +50,12 @@ def command(
 ) -> None:
     """Watch all topics and channels of a cluster.
 
-    Shown are how much waits, how much is in flight, and how fast it comes and goes. On a terminal,
-    the view is live: q or Ctrl-C leaves it, and the keys at its foot change the order. In a pipe, a
-    table of plain lines is printed every so often. "in/s" is what comes in, "out/s" what is
-    finished, over the time since the last look.
+    Shows depth, in-flight messages and rates. "in/s" is the rate of published messages, "out/s" of
+    finished ones, since the last refresh. On a terminal the view is live: q or Ctrl-C exits, the
+    keys in the last line change the sort order. In a pipe, a table of plain lines is printed at
+    each interval.
     """
-    # Here, so that `penstock --help` need not load them.
+    # Imported here to keep `penstock --help` fast.
     import asyncio  # noqa: PLC0415
 
     from penstock.cli.cluster_access import build_cluster  # noqa: PLC0415

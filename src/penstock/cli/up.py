@@ -1,4 +1,4 @@
-"""`penstock up`: a whole cluster in one process, with one command."""
+"""`penstock up`: run a whole cluster in one process."""
 
 import click
 
@@ -25,47 +25,49 @@ NODES_MAX = 64
     type=click.IntRange(1, NODES_MAX),
     default=1,
     show_default=True,
-    help="How many nsqds.",
+    help="Number of nsqds.",
 )
 @click.option(
     "--data-path",
     type=click.Path(file_okay=False),
     default="penstock-data",
     show_default=True,
-    help="Where messages are kept: a folder in it for each nsqd.",
+    help="Data folder, with a subfolder for each nsqd.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to serve on.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--nsqd-port",
     type=click.IntRange(0, 65535),
     default=4150,
     show_default=True,
-    help="TCP of the first nsqd, HTTP on the next; 100 more for each node. 0: any that are free.",
+    help="TCP port of the first nsqd; HTTP is the next port; further nsqds add 100. 0: any free.",
 )
 @click.option(
     "--lookupd-port",
     type=click.IntRange(0, 65535),
     default=4160,
     show_default=True,
-    help="TCP of nsqlookupd, HTTP on the next. 0: any that are free.",
+    help="TCP port of nsqlookupd; HTTP is the next port. 0: any free.",
 )
 @click.option(
     "--admin-port",
     type=click.IntRange(0, 65535),
     default=4171,
     show_default=True,
-    help="HTTP of nsqadmin. 0: any that is free.",
+    help="HTTP port of nsqadmin. 0: any free.",
 )
-@click.option("--no-admin", is_flag=True, help="Leave nsqadmin out.")
+@click.option("--no-admin", is_flag=True, help="Do not start nsqadmin.")
 @click.option(
-    "--retention-time", type=DURATION, help="Keep what all channels have finished, such as 72h."
+    "--retention-time",
+    type=DURATION,
+    help="Time to keep finished messages, such as 72h.  [default: 0s]",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warn", "error"]),
     default="warn",
     show_default=True,
-    help="How much is logged, to stderr.",
+    help="Minimum level of log lines on stderr.",
 )
 def command(
     *,
@@ -79,16 +81,16 @@ def command(
     retention_time: float | None,
     log_level: str,
 ) -> None:
-    """Start a cluster here: nsqlookupd, nsqd and nsqadmin.
+    """Start a local cluster: nsqlookupd, nsqd and nsqadmin.
 
-    One process serves them all, which is right for trying things out, for development and for small
-    installations. Data stay in the data path, and are there again the next time. Ctrl-C stops it.
+    All daemons run in one process, for development and small installations. Data stays in the data
+    path. Ctrl-C stops the cluster.
     """
-    from penstock.cli.local_cluster import ClusterPlan, run_cluster  # noqa: PLC0415
+    from penstock.cli.local_cluster import LocalClusterConfig, run_cluster  # noqa: PLC0415
     from penstock.common.logs import LogLevel  # noqa: PLC0415
 
     run_cluster(
-        ClusterPlan(
+        LocalClusterConfig(
             nodes=nodes,
             data_path=data_path,
             host=host,
@@ -98,12 +100,12 @@ def command(
             retention_seconds=retention_time or 0.0,
             log_level=LogLevel.parse(log_level),
         ),
-        _say,
+        _echo,
     )
 
 
-def _say(text: str) -> None:
-    """Who has closed the terminal, or the pipe, need not be told; the cluster goes on."""
+def _echo(text: str) -> None:
+    """Print; if stdout is gone, continue without output."""
     try:
         click.echo(text)
     except OSError:
