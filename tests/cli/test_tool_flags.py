@@ -131,7 +131,7 @@ def test_an_nsqd_that_cannot_be_reached_is_named(
             "invalid or unsupported syntax after (?",
         ),
         ("nsq_to_file", [LOOKUPD, "--topic-pattern=("], "--topic-pattern '(' is not an RE2"),
-        ("nsq_to_file", [NSQD, TOPIC, f"--output-dir={__file__}"], "is a file, and no folder"),
+        ("nsq_to_file", [NSQD, TOPIC, f"--output-dir={__file__}"], "is a file, not a folder"),
         ("nsq_to_file", [NSQD, TOPIC, "--gzip", "a", "b"], "unknown arguments: a b"),
         ("nsq_to_file", [NSQD, TOPIC, "--gzip-level=10"], "--gzip-level must be from 1 to 9"),
         (
@@ -147,10 +147,10 @@ def test_an_nsqd_that_cannot_be_reached_is_named(
             [NSQD, TOPIC, "--get=http://x/%s%s"],
             "invalid GET address - must be a printf string",
         ),
-        ("nsq_to_http", [NSQD, TOPIC, "--post=ftp://x"], "not a URL of http:// or https://"),
+        ("nsq_to_http", [NSQD, TOPIC, "--post=ftp://x"], "not an http:// or https:// URL"),
         ("nsq_to_http", [NSQD, TOPIC, POST, "--sample=1.5"], "--sample must be from 0.0 to 1.0"),
         ("nsq_to_http", [NSQD, TOPIC, POST, "--header=x"], "--header must be 'Key: Value'"),
-        ("nsq_to_http", [NSQD, TOPIC, POST, "--header=Host: x"], "--header cannot be Host"),
+        ("nsq_to_http", [NSQD, TOPIC, POST, "--header=Host: x"], "--header Host is not allowed"),
         (
             "nsq_to_http",
             [NSQD, TOPIC, "--get=http://x/%s", "--content-type=text/plain"],

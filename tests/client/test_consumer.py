@@ -527,7 +527,7 @@ def test_what_cannot_be_subscribed_to(nsqd: NsqdProcess, run: Run) -> None:
     run(scenario())
     with pytest.raises(ConfigError, match="channel name 'no channel' is not valid"):
         Consumer("t", "no channel", nsqd=nsqd.tcp_address)
-    with pytest.raises(ConfigError, match="address of an nsqd or of a lookupd"):
+    with pytest.raises(ConfigError, match="without an address: pass nsqd= or lookupd="):
         Consumer("t", "c")
 
 

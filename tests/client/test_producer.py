@@ -194,7 +194,7 @@ def test_what_is_no_address(address: str) -> None:
 
 
 def test_it_needs_an_address() -> None:
-    with pytest.raises(ConfigError, match="address of an nsqd or of a lookupd"):
+    with pytest.raises(ConfigError, match="without an address: pass nsqd= or lookupd="):
         Producer()
 
 

@@ -97,4 +97,4 @@ def test_a_channel_that_is_rewound_has_no_rate_below_zero() -> None:
 def test_the_past_is_kept_as_long_as_it_can_be_shown() -> None:
     flow = observed(*([node("a", 2 * number)] for number in range(SAMPLES_MAX + 10)))
 
-    assert [1.0] * SAMPLES_MAX == [sample.ingress for sample in flow.trail]
+    assert [1.0] * SAMPLES_MAX == [sample.ingress for sample in flow.history]

@@ -294,7 +294,7 @@ def test_a_revision_has_six_digits() -> None:
 
 def test_no_topic_leads_out_of_the_folder() -> None:
     for format_ in ("<TOPIC>/<TOPIC>.log", "<TOPIC>", "a/<TOPIC>/<TOPIC>/b"):
-        with pytest.raises(ConfigError, match="would not be in the output folder"):
+        with pytest.raises(ConfigError, match="would be outside of the output folder"):
             names("..", filename_format=format_)
     assert "...web1.2023-11-14_22.log" == names("..").at(AT)
     assert "./..log" == names(".", filename_format="<TOPIC>/<TOPIC>.log").at(AT)

@@ -118,7 +118,7 @@ def test_what_cannot_be_published_in_time_after_a_signal_is_counted(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     nsqd.post(f"/topic/create?topic={topic}")
-    prelude = "from penstock.tools import to_nsq as p; p.LEAVING_SECONDS = 0.2"
+    prelude = "from penstock.tools import to_nsq as p; p.STOP_SECONDS = 0.2"
     flags = (f"--topic={topic}", "--rate=1", at(nsqd))
     with tool_process("to_nsq", *flags, prelude=prelude) as to_nsq:
         to_nsq.stdin.write(b"x\n" * 1000)
@@ -129,7 +129,8 @@ def test_what_cannot_be_published_in_time_after_a_signal_is_counted(
         log = to_nsq.log
 
     left = 1000 - nsqd.stats(topic)["message_count"]
-    expected = f"FATAL: not all was published within 0.2 s ({left} records read and not published)"
+    reason = "publishing took longer than 0.2 s after the signal"
+    expected = f"FATAL: {reason} ({left} records read but not published)"
     assert expected in log
 
 
@@ -140,7 +141,7 @@ def test_what_is_refused_is_told_and_what_came_before_is_kept(topic: str) -> Non
 
         assert 1 == done.returncode
         assert f"FATAL: {nsqd.tcp_address}: E_BAD_MESSAGE" in done.stderr
-        assert done.stderr.endswith(" (2 records read and not published)\n")
+        assert done.stderr.endswith(" (2 records read but not published)\n")
         assert [b"one", b"two"] == published(nsqd, topic)
 
 
@@ -197,7 +198,7 @@ def test_a_record_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     splitter = RecordSplitter(b"\n")
     splitter.feed(b"x" * 10)
 
-    with pytest.raises(Error, match="no b'\\\\n' within 10 bytes"):
+    with pytest.raises(Error, match="no delimiter b'\\\\n' within 10 bytes"):
         splitter.feed(b"x")
 
 

@@ -1,6 +1,6 @@
-"""The options that all consumer tools share, and the option type of `--consumer-opt`.
+"""Options shared by the consumer tools, and the option type of `--consumer-opt`.
 
-Flags and defaults are NSQ's. None of them can stand in a file.
+Flags and defaults are NSQ's. There is no config file for them.
 """
 
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def _parse_client_option(text: str) -> tuple[str, ...]:
-    """nsq compat: an unknown option is an error of the command line, which exits with 2."""
+    """nsq compat: an unknown option is a usage error, exit code 2."""
     try:
         parse_option(text)
     except ConfigError as error:
@@ -36,25 +36,31 @@ CLIENT_OPTIONS = replace(STRINGS, parse=_parse_client_option)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """The options of a tool that consumes, before its own."""
+    """Options common to all consumer tools."""
 
     version: bool = option(False, BOOL, "print the version and exit", key=None)
     nsqd_tcp_address: tuple[str, ...] = option(
-        (), STRINGS, "nsqd to consume from: host:port, or a unix socket's path", key=None
+        (), STRINGS, "TCP address of an nsqd: host:port, or the path of a unix socket", key=None
     )
     lookupd_http_address: tuple[str, ...] = option(
-        (), STRINGS, "nsqlookupd that knows the nsqds to consume from: host:port or URL", key=None
+        (),
+        STRINGS,
+        "HTTP address of an nsqlookupd that lists the nsqds: host:port or URL",
+        key=None,
     )
     max_in_flight: int = option(
-        200, INT, "most messages to be sent before they are answered", key=None, at_least=1
+        200, INT, "maximum number of unanswered messages", key=None, at_least=1
     )
     consumer_opt: tuple[str, ...] = option(
-        (), CLIENT_OPTIONS, "option of the consumer: name,value, or name alone for true", key=None
+        (),
+        CLIENT_OPTIONS,
+        "client option of the consumer: name,value, or name alone for true",
+        key=None,
     )
 
 
 def check_source(options: ConsumerOptions) -> None:
-    """Raises ConfigError unless there is one kind of place to consume from, and all else fits."""
+    """Raises ConfigError unless the options name either nsqds or nsqlookupds, and are valid."""
     check_values(options)
     if not options.nsqd_tcp_address and not options.lookupd_http_address:
         raise ConfigError("--nsqd-tcp-address or --lookupd-http-address required")
@@ -64,14 +70,14 @@ def check_source(options: ConsumerOptions) -> None:
 
 
 def consumer_config(program: str, options: ConsumerOptions) -> ClientConfig:
-    """The settings of a consumer: `--consumer-opt`, and the flags that override it. Raises
+    """The consumer's settings: `--consumer-opt`, and the flags that override it. Raises
     ConfigError."""
     given = (*options.consumer_opt, f"max_in_flight,{options.max_in_flight}")
     return client_config(program, "--consumer-opt", given)
 
 
 def client_config(program: str, flag: str, given: tuple[str, ...]) -> ClientConfig:
-    """The settings of a producer or a consumer. Raises ConfigError if two options contradict."""
+    """Settings of a producer or a consumer. Raises ConfigError if two options conflict."""
     ours = ClientConfig(user_agent=f"{program}/{NSQ_VERSION} penstock/{__version__}")
     try:
         return ours.with_options(given)

@@ -1,4 +1,4 @@
-"""`nsq_stat`: the figures of one channel, over all its nodes, as NSQ's rows or as a live view."""
+"""`nsq_stat`: statistics of one channel over all its nodes, as NSQ's rows or as a live view."""
 
 import asyncio
 import time
@@ -43,19 +43,19 @@ class ChannelNotFoundError(HttpRequestError):
         return f"ERROR: failed to find channel({self.channel}) {where}"
 
 
-def format_row(flow: QueueStats) -> str:
-    """A row, as NSQ has it."""
-    rates = flow.rates or RateSample()
+def format_row(stats: QueueStats) -> str:
+    """A row in NSQ's format."""
+    rates = stats.rates or RateSample()
     return (
         f"{round(rates.ingress):7d} {round(rates.egress):7d}"
-        f" | {flow.depth:7d} {flow.depth - flow.disk_depth:7d} {flow.disk_depth:7d}"
-        f" {flow.in_flight:5d} {flow.deferred:5d}"
-        f" | {flow.requeues:7d} {flow.timeouts:7d} {flow.messages:12d} {flow.clients:7d}\n"
+        f" | {stats.depth:7d} {stats.depth - stats.disk_depth:7d} {stats.disk_depth:7d}"
+        f" {stats.in_flight:5d} {stats.deferred:5d}"
+        f" | {stats.requeues:7d} {stats.timeouts:7d} {stats.messages:12d} {stats.clients:7d}\n"
     )
 
 
 class ChannelView:
-    """One channel, looked at again and again."""
+    """Polls the statistics of one channel and shows them."""
 
     def __init__(
         self,
@@ -72,62 +72,62 @@ class ChannelView:
         self._interval_seconds = interval_seconds
         self._count = count
         self._meter = QueueMeter()
-        self._flow = QueueStats(topic, channel)
+        self._stats = QueueStats(topic, channel)
         self._snapshot = ClusterStats(0.0, [], [])
         self._failures: list[HttpRequestError] = []
 
     async def print_rows(self, output: StdoutWriter, warn: Callable[[str], None]) -> None:
-        """Writes rows; the first once there is something to compare. Raises HttpRequestError if
-        nobody answers, or nobody has the channel; and what `output` raises."""
+        """Write rows, the first after one interval. Raises HttpRequestError if no node answers or
+        has the channel, and the errors of `output`."""
         loop = asyncio.get_running_loop()
-        await self._look()
+        await self._poll()
         next_at, rows = loop.time(), 0
         while rows < self._count:
             if rows % ROWS_PER_HEADER == 0:
                 await output.write(HEADER.encode())
             next_at = max(next_at + self._interval_seconds, loop.time())
             await asyncio.sleep(next_at - loop.time())
-            await self._look()
+            await self._poll()
             for failure in self._failures:
                 warn(str(failure))
-            await output.write(format_row(self._flow).encode())
+            await output.write(format_row(self._stats).encode())
             rows += 1
 
     async def show_live(self, console: Console) -> None:
-        """Fills the terminal, until the user leaves; what was seen last stays there. Raises
-        HttpRequestError if nobody answers at first, or nobody has the channel."""
-        await self._look()
+        """Show the live view until the user exits; then print it once more below. Raises
+        HttpRequestError if at first no node answers or has the channel."""
+        await self._poll()
         screen = LiveScreen(
             console,
             lambda: self.render(console),
-            self._look_again,
+            self._refresh,
             interval_seconds=self._interval_seconds,
             count=self._count,
         )
         await screen.run()
         console.print(self.render(console))
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         snapshot = await self._cluster.snapshot(self._topic, self._channel)
-        flows = {flow.channel: flow for flow in self._meter.observe(snapshot)}
-        if self._channel not in flows:
+        all_stats = {stats.channel: stats for stats in self._meter.observe(snapshot)}
+        if self._channel not in all_stats:
             raise snapshot.failures[0] if snapshot.failures else self._not_found()
-        self._flow, self._snapshot = flows[self._channel], snapshot
+        self._stats, self._snapshot = all_stats[self._channel], snapshot
         self._failures = snapshot.failures
 
     def _not_found(self) -> ChannelNotFoundError:
         return ChannelNotFoundError(self._topic, self._channel)
 
-    async def _look_again(self) -> None:
+    async def _refresh(self) -> None:
         try:
-            await self._look()
+            await self._poll()
         except HttpRequestError as failure:
             self._failures = [failure]
 
-    # The picture.
+    # Rendering.
 
     def render(self, console: Console) -> RenderableType:
-        """Rates and depth with their past, then the counters, then what is wrong."""
+        """Rates and depth with sparklines, counters, nodes, and errors."""
         width = min(max(console.size.width - 30, 10), _TREND_WIDTH_MAX)
         notes = [Text(f" {each}", _ALARM, overflow="ellipsis") for each in self._failures]
         parts: list[RenderableType] = [self._title(), "", self._trends(width, console), ""]
@@ -142,40 +142,40 @@ class ChannelView:
         line.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
         line.add_column(no_wrap=True, justify="right")
         name = Text.assemble((f" {self._topic} / {self._channel}", _TITLE), (f"   {nodes}", _QUIET))
-        if self._flow.is_paused:
+        if self._stats.is_paused:
             name.append("   paused", _ALARM)
         every = f"every {self._interval_seconds:g} s"
         line.add_row(name, Text(f"{every} · {time.strftime('%H:%M:%S')} ", _QUIET))
         return line
 
     def _trends(self, width: int, console: Console) -> Table:
-        trail = self._flow.trail
+        history = self._stats.history
         table = Table(box=None, show_header=False, pad_edge=True)
         table.add_column(style=_QUIET, min_width=8)
         table.add_column(justify="right", min_width=10)
         table.add_column(no_wrap=True)
-        ingress, egress = [each.ingress for each in trail], [each.egress for each in trail]
-        depth = [float(each.depth) for each in trail]
+        ingress, egress = [each.ingress for each in history], [each.egress for each in history]
+        depth = [float(each.depth) for each in history]
         for name, now, past, style in (
             ("ingress", f"{format_rate(ingress[-1] if ingress else None)} /s", ingress, "cyan"),
             ("egress", f"{format_rate(egress[-1] if egress else None)} /s", egress, "green"),
-            ("depth", f"{format_number(self._flow.depth)}   ", depth, "yellow"),
+            ("depth", f"{format_number(self._stats.depth)}   ", depth, "yellow"),
         ):
             bars = sparkline(past, width, ascii_only=console.options.ascii_only).lstrip()
             table.add_row(name, now, Text(bars, style))
         return table
 
     def _counters(self) -> RenderableType:
-        flow = self._flow
+        stats = self._stats
         figures = {
-            "in memory": flow.depth - flow.disk_depth,
-            "on disk": flow.disk_depth,
-            "in flight": flow.in_flight,
-            "deferred": flow.deferred,
-            "requeued": flow.requeues,
-            "timed out": flow.timeouts,
-            "messages": flow.messages,
-            "clients": flow.clients,
+            "in memory": stats.depth - stats.disk_depth,
+            "on disk": stats.disk_depth,
+            "in flight": stats.in_flight,
+            "deferred": stats.deferred,
+            "requeued": stats.requeues,
+            "timed out": stats.timeouts,
+            "messages": stats.messages,
+            "clients": stats.clients,
         }
         shown = [
             Text.assemble((f"{name} ", _QUIET), format_number(number))

@@ -1,8 +1,7 @@
-"""nsq_tail: the messages of topics on standard output, each on a line of its own.
+"""nsq_tail: print the messages of topics, one per line.
 
-A message is finished once it has been written, the last one too. Whoever reads slowly holds up the
-messages, but not our heartbeats, nor our end. When nobody reads any more, that is the end, and no
-error.
+A message is finished after it is written. A slow reader of the output delays messages, but not
+heartbeats or the exit. When the reader closes the pipe, nsq_tail exits with 0.
 """
 
 import asyncio
@@ -23,10 +22,10 @@ from penstock.tools.stdout_writer import StdoutWriter, open_stdout
 
 __all__ = ["NsqTailOptions", "check", "run"]
 
-# How long what is here may take to be shown, once we are to leave.
-LEAVING_SECONDS = 0.5
+# Time limit for printing the received messages after a signal.
+STOP_SECONDS = 0.5
 
-# How often we look whether there is still a reader, when there is nothing to write.
+# Interval between checks whether the output is still read.
 READER_CHECK_SECONDS = 0.5
 
 
@@ -34,23 +33,29 @@ READER_CHECK_SECONDS = 0.5
 class NsqTailOptions(ConsumerOptions):
     """The options of nsq_tail."""
 
-    topic: tuple[str, ...] = option((), STRINGS, "topic to show", key=None)
+    topic: tuple[str, ...] = option((), STRINGS, "topic to print", key=None)
     channel: str = option(
-        "", STRING, "channel to consume; without one, our own that goes when we go", key=None
+        "",
+        STRING,
+        "channel to consume",
+        key=None,
+        default_text="a new ephemeral channel",
     )
-    n: int = option(0, INT, "messages to show in all; 0 for no end", key=None, at_least=0)
-    print_topic: bool = option(False, BOOL, "show a message's topic before it", key=None)
+    n: int = option(
+        0, INT, "total number of messages to print; 0 for no limit", key=None, at_least=0
+    )
+    print_topic: bool = option(False, BOOL, "print the topic before each message", key=None)
 
 
 def check(options: NsqTailOptions) -> None:
-    """Raises ConfigError if nsq_tail cannot do as these options say."""
+    """Raises ConfigError if the options are invalid."""
     if not options.topic:
         raise ConfigError("--topic required")
     check_source(options)
 
 
 def run(options: NsqTailOptions, log: Logger) -> int:
-    """Shows messages until there are enough, or it is told to stop, or nobody reads them."""
+    """Print messages until `-n` is reached, a signal arrives, or the output is closed."""
     return run_tool(lambda stop: _tail(options, stop), log)
 
 
@@ -72,14 +77,14 @@ async def _tail(options: NsqTailOptions, stop: asyncio.Event) -> int:
     tail = _Tail(open_stdout(), count_max=options.n, print_topic=options.print_topic)
     watching = asyncio.create_task(tail.watch_reader(stop))
     try:
-        await consume_all(consumers, tail.show, stop, leaving_seconds=LEAVING_SECONDS)
+        await consume_all(consumers, tail.show, stop, stop_seconds=STOP_SECONDS)
     finally:
         watching.cancel()
     return 0
 
 
 class _Tail:
-    """What is shown, of all topics together."""
+    """Prints the messages of all topics."""
 
     def __init__(self, output: StdoutWriter, *, count_max: int, print_topic: bool) -> None:
         self._output = output
@@ -87,10 +92,10 @@ class _Tail:
         self._print_topic = print_topic
 
     async def show(self, consumer: Consumer) -> None:
-        """Shows what comes, until there has been enough, or nobody reads it."""
+        """Print the messages of a consumer until `-n` is reached or the output is closed."""
         prefix = f"{consumer.topic} | ".encode() if self._print_topic else b""
         messages: list[Message] = []
-        # Whoever reads us may take long, as a pager does.
+        # The reader of the output may be slow, such as a pager.
         touching = asyncio.create_task(consumer.keep_touching(lambda: messages))
         try:
             while self._left and (messages := await consumer.batch()):
@@ -108,10 +113,10 @@ class _Tail:
         await self._output.show(shown, _lines(prefix, shown))
 
     async def watch_reader(self, stop: asyncio.Event) -> None:
-        """Sets `stop` when there is nobody to write for, though there be nothing to write."""
+        """Set `stop` when the output is closed, even if there is nothing to write."""
         poll = select.poll()
         poll.register(self._output.fd, 0)
-        # The loop can wait until there is room to write, but there nearly always is.
+        # An event loop can only wait for a writable pipe, which this one nearly always is.
         while not any(events & select.POLLERR for _, events in poll.poll(0)):  # noqa: ASYNC110
             await asyncio.sleep(READER_CHECK_SECONDS)
         stop.set()

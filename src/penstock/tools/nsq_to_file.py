@@ -1,9 +1,9 @@
-"""nsq_to_file: the messages of topics in files, a line each.
+"""nsq_to_file: write the messages of topics to files, one per line.
 
-A message is finished after the file it is in has been synced, and not before: whatever happens,
-it is in a file or still in the channel, or both. Files are synced when as many messages wait for
-it as may, or as nsqd sends; when `--sync-interval` has passed; on SIGHUP, which also begins new
-files; and at the end. A disk that fails ends the program.
+A message is finished only after its file is synced, so every message is in a file, in the channel,
+or in both. Files are synced when `--max-in-flight` messages are unsynced or nsqd waits for answers,
+after `--sync-interval`, on SIGHUP (which also starts new files), and at the end. If the disk fails,
+the program exits.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ from penstock.tools.runner import run_tool
 
 __all__ = ["TopicArchiver", "run"]
 
-# Delay before nsqlookupds are queried again for topics when none has answered.
+# Delay before the next query for topics if no nsqlookupd has answered.
 RETRY_SECONDS = 5.0
 
 
 def run(options: NsqToFileOptions, log: Logger) -> int:
-    """Writes messages to files until it is told to stop. Raises Error."""
+    """Write messages to files until a signal stops it. Raises Error."""
     return run_tool(lambda stop: _Archiver(options, log).run(stop), log)
 
 
@@ -43,7 +43,7 @@ class _Topics(msgspec.Struct):
 
 
 class _Archiver:
-    """All topics: those that are named, or those that lookupds know, as they become known."""
+    """Archives the given topics, or all topics that nsqlookupds list, including new ones."""
 
     def __init__(self, options: NsqToFileOptions, log: Logger) -> None:
         self._options = options
@@ -57,7 +57,7 @@ class _Archiver:
         self._topics: dict[str, TopicArchiver] = {}
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Until `stop` is set, or something fails. Raises Error."""
+        """Run until `stop` is set or a topic fails. Raises Error."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 await self._run(stop, tasks)
@@ -68,30 +68,30 @@ class _Archiver:
     async def _run(self, stop: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
         hangup = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hangup.set)
-        chores = [tasks.create_task(self._hang_up_whenever(hangup, tasks))]
+        background = [tasks.create_task(self._rotate_on_hangup(hangup, tasks))]
         if self._options.topic:
             await self._add(self._options.topic, tasks)
         else:
-            chores.append(tasks.create_task(self._keep_looking(tasks)))
+            background.append(tasks.create_task(self._poll_topics(tasks)))
         await stop.wait()
-        for chore in chores:
-            chore.cancel()
+        for task in background:
+            task.cancel()
         for topic in self._topics.values():
             topic.stop()
 
-    async def _hang_up_whenever(self, hangup: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
-        """Leaves it to tasks that are not cancelled with this one: what a thread has begun to do
-        with a file goes on, and until it has ended nobody else may have the file."""
+    async def _rotate_on_hangup(self, hangup: asyncio.Event, tasks: asyncio.TaskGroup) -> None:
+        """Rotate all files on SIGHUP. Each rotation is its own task and survives the cancellation
+        of this one: its thread may still be using the file."""
         while await hangup.wait():
             hangup.clear()
             self._log.info("SIGHUP, syncing and finishing files")
             for topic in self._topics.values():
-                tasks.create_task(topic.hang_up())
+                tasks.create_task(topic.rotate())
 
     # Topics.
 
     async def _add(self, topics: Iterable[str], tasks: asyncio.TaskGroup) -> None:
-        """Raises ConfigError or ClientError if there is something wrong with one."""
+        """Start archiving new topics. Raises ConfigError or ClientError if one fails to start."""
         for topic in topics:
             if not names.is_valid(topic):
                 raise ConfigError(f"topic name {topic!r} is not valid")
@@ -114,12 +114,12 @@ class _Archiver:
             consumer, RotatingFile(options, file_names, self._log, SystemClock()), options
         )
 
-    async def _keep_looking(self, tasks: asyncio.TaskGroup) -> None:
+    async def _poll_topics(self, tasks: asyncio.TaskGroup) -> None:
         refresh_seconds = self._options.topic_refresh_ns / SECOND_NS
         while True:
             pause_seconds = refresh_seconds
             try:
-                known = await self._known_topics()
+                known = await self._query_topics()
             except NotConnectedError as failure:
                 self._log.error("could not retrieve topic list: %s", failure)
                 pause_seconds = min(refresh_seconds, RETRY_SECONDS)
@@ -132,10 +132,10 @@ class _Archiver:
             try:
                 await self._add([topic], tasks)
             except (ConfigError, ClientError) as failure:
-                self._log.error("topic %s is left out for now: %s", topic, failure)
+                self._log.error("cannot archive topic %s yet: %s", topic, failure)
 
-    async def _known_topics(self) -> list[str]:
-        """Of all lookupds together. Raises NotConnectedError if none can be asked."""
+    async def _query_topics(self) -> list[str]:
+        """All topics of all nsqlookupds. Raises NotConnectedError if none answers."""
         # HttpClient asks for V1 by itself.
         headers = [each for each in request_headers(self._config) if each != ACCEPT_V1]
         found: set[str] = set()
@@ -150,37 +150,38 @@ class _Archiver:
             else:
                 found.update(answer.topics or ())
         if len(failures) == len(lookupds):
-            raise NotConnectedError("no lookupd can be asked: " + "; ".join(map(str, failures)))
+            raise NotConnectedError("no nsqlookupd answers: " + "; ".join(map(str, failures)))
         return sorted(found)
 
 
 class TopicArchiver:
-    """Takes what the consumer, which has been started, brings."""
+    """Writes the messages of one topic. `_unsynced` are written, but not yet synced messages; hold
+    the lock to access them or the files."""
 
     def __init__(self, consumer: Consumer, files: RotatingFile, options: NsqToFileOptions) -> None:
         self._consumer = consumer
         self._files = files
-        self._held_max = options.max_in_flight
+        self._unsynced_max = options.max_in_flight
         self._sync_seconds = options.sync_interval_ns / SECOND_NS
-        self._held: list[Message] = []
+        self._unsynced: list[Message] = []
         self._lock = asyncio.Lock()
 
     async def run(self) -> None:
-        """Until `stop`; then all that has come is on disk, and finished. Raises StorageError."""
-        touching = asyncio.create_task(self._consumer.keep_touching(lambda: self._held))
+        """Run until `stop`; then sync and finish all messages. Raises StorageError."""
+        touching = asyncio.create_task(self._consumer.keep_touching(lambda: self._unsynced))
         try:
             await self._take()
-            await self.hang_up()
+            await self.rotate()
         finally:
             touching.cancel()
             await self._consumer.close()
 
     def stop(self) -> None:
-        """Asks for no more messages."""
+        """Receive no more messages."""
         self._consumer.stop()
 
-    async def hang_up(self) -> None:
-        """Syncs, and finishes the file. Raises StorageError."""
+    async def rotate(self) -> None:
+        """Sync and complete the file. Raises StorageError."""
         async with self._lock:
             await self._sync()
             await asyncio.to_thread(self._files.close)
@@ -192,7 +193,7 @@ class TopicArchiver:
             messages: list[Message] | None = None
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(tick_at):
-                    messages = await self._consumer.batch(self._held_max)
+                    messages = await self._consumer.batch(self._unsynced_max)
             if messages:
                 await self._store(messages)
             elif messages is not None:
@@ -203,15 +204,15 @@ class TopicArchiver:
 
     async def _store(self, messages: list[Message]) -> None:
         async with self._lock:
-            is_full = len(self._held) + len(messages) >= self._held_max
+            is_full = len(self._unsynced) + len(messages) >= self._unsynced_max
             must_sync = is_full or self._consumer.is_starved
             is_synced = await asyncio.to_thread(self._write, messages, must_sync=must_sync)
-            self._held += messages
+            self._unsynced += messages
             if is_synced:
                 self._finish()
 
     def _write(self, messages: list[Message], *, must_sync: bool) -> bool:
-        """In a thread. Returns whether all is synced."""
+        """Runs in a thread. Returns whether everything is synced."""
         has_rotated = self._files.write([message.body for message in messages])
         if has_rotated or must_sync:
             self._files.sync()
@@ -223,12 +224,12 @@ class TopicArchiver:
             await self._sync()
 
     async def _sync(self) -> None:
-        if self._held:
+        if self._unsynced:
             await asyncio.to_thread(self._files.sync)
             self._finish()
 
     def _finish(self) -> None:
-        """All that is held, which is synced."""
-        for message in self._held:
+        """Finish the messages, which are now synced."""
+        for message in self._unsynced:
             message.finish()
-        self._held = []
+        self._unsynced = []

@@ -1,4 +1,4 @@
-"""Everything nsq_to_file can be told. Flags and defaults are NSQ's."""
+"""The options of nsq_to_file. Flags and defaults are NSQ's."""
 
 import os
 from dataclasses import dataclass
@@ -25,65 +25,68 @@ class NsqToFileOptions(ConsumerOptions):
     log_level: LogLevel = option(
         LogLevel.INFO,
         LOG_LEVEL,
-        "least severe log lines to write: debug, info, warn, error, fatal",
+        "minimum level of log lines: debug, info, warn, error or fatal",
         key=None,
     )
-    log_prefix: str = option("[nsq_to_file] ", STRING, "what every log line starts with", key=None)
+    log_prefix: str = option("[nsq_to_file] ", STRING, "prefix of every log line", key=None)
 
     topic: tuple[str, ...] = option((), STRINGS, "topic to write to files", key=None)
     topic_pattern: str = option(
-        "", STRING, "RE2 regular expression: write only the topics that it matches", key=None
+        "", STRING, "RE2 regular expression: write only topics that match", key=None
     )
     topic_refresh_ns: int = option(
         60 * SECOND_NS,
         DURATION,
-        "how often nsqlookupd is asked for topics, when none is named",
+        "interval between queries of nsqlookupd for topics, without --topic",
         key=None,
         at_least=MILLISECOND_NS,
     )
     channel: str = option("nsq_to_file", STRING, "channel to consume", key=None)
 
-    output_dir: str = option("/tmp", STRING, "folder for finished files", key=None)  # noqa: S108
+    output_dir: str = option("/tmp", STRING, "folder for completed files", key=None)  # noqa: S108
     work_dir: str = option(
         "",
         STRING,
-        "folder for files in the making, on the same disk; without one, the output folder",
+        "folder for incomplete files, on the same file system",
         key=None,
+        default_text="the output folder",
     )
     filename_format: str = option(
         "<TOPIC>.<HOST><REV>.<DATETIME>.log",
         STRING,
-        "name of a file: <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV> are replaced",
+        "format of file names, with <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV> (revision)",
         key=None,
     )
-    datetime_format: str = option(
-        "%Y-%m-%d_%H", STRING, "what replaces <DATETIME>, in strftime's letters", key=None
-    )
+    datetime_format: str = option("%Y-%m-%d_%H", STRING, "strftime format of <DATETIME>", key=None)
     host_identifier: str = option(
         "",
         STRING,
-        "what replaces <HOST>; may contain <SHORT_HOST> and <HOSTNAME>",
+        "value of <HOST>; may contain <SHORT_HOST> and <HOSTNAME>",
         key=None,
         default_text="the short hostname",
     )
 
-    gzip: bool = option(False, BOOL, "compress files", key=None)
+    gzip: bool = option(False, BOOL, "compress files with gzip", key=None)
     gzip_level: int = option(
-        6, INT, "from 1, the fastest, to 9, the smallest", key=None, at_least=1, at_most=9
+        6, INT, "gzip level, from 1 (fastest) to 9 (smallest)", key=None, at_least=1, at_most=9
     )
     skip_empty_files: bool = option(
-        False, BOOL, "begin a file only when there is a message for it", key=None
+        False, BOOL, "create a file only when there is a message for it", key=None
     )
     rotate_size: int = option(
-        0, INT, "bytes, before compression, after which a file is finished", key=None, at_least=0
+        0,
+        INT,
+        "maximum size of a file in bytes, before compression; 0 for no limit",
+        key=None,
+        at_least=0,
     )
     rotate_interval_ns: int = option(
-        0, DURATION, "time after which a file is finished", key=None, at_least=0
+        0, DURATION, "maximum age of a file; 0 for no limit", key=None, at_least=0
     )
     sync_interval_ns: int = option(
         30 * SECOND_NS,
         DURATION,
-        "how long a message may wait to be synced and finished",
+        "maximum time until a message is synced to disk and finished",
         key=None,
         at_least=MILLISECOND_NS,
     )
@@ -91,21 +94,21 @@ class NsqToFileOptions(ConsumerOptions):
     http_client_connect_timeout_ns: int = option(
         2 * SECOND_NS,
         DURATION,
-        "how long a connection to nsqlookupd may take",
+        "timeout of connecting to nsqlookupd",
         key=None,
         at_least=MILLISECOND_NS,
     )
     http_client_request_timeout_ns: int = option(
         5 * SECOND_NS,
         DURATION,
-        "how long nsqlookupd's answer may take",
+        "timeout of a request to nsqlookupd",
         key=None,
         at_least=MILLISECOND_NS,
     )
 
 
 def check(options: NsqToFileOptions) -> None:
-    """Raises ConfigError if nsq_to_file cannot do as these options say."""
+    """Raises ConfigError if the options are invalid."""
     if not names.is_valid(options.channel):
         raise ConfigError("--channel is required, and must be valid")
     check_source(options)
@@ -122,7 +125,7 @@ def check(options: NsqToFileOptions) -> None:
         )
     for flag, path in (("output-dir", options.output_dir), ("work-dir", options.work_dir)):
         if os.path.exists(path) and not os.path.isdir(path):
-            raise ConfigError(f"--{flag}: {path} is a file, and no folder")
+            raise ConfigError(f"--{flag}: {path} is a file, not a folder")
 
 
 def compile_topic_pattern(options: NsqToFileOptions) -> Pattern:
@@ -136,7 +139,7 @@ def compile_topic_pattern(options: NsqToFileOptions) -> Pattern:
 
 
 def has_revisions(options: NsqToFileOptions) -> bool:
-    """Whether a name may be taken, so that it needs a number."""
+    """Whether a file name may already exist, so that names need a revision number."""
     has_work_dir = options.work_dir not in ("", options.output_dir)
     rotates = options.rotate_size > 0 or options.rotate_interval_ns > 0
     return options.gzip or rotates or has_work_dir

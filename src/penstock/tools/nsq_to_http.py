@@ -1,4 +1,8 @@
-"""Everything nsq_to_http can be told. Flags and defaults are NSQ's."""
+"""nsq_to_http: send an HTTP request for each message.
+
+A message is finished if the response is a success: any 2xx for POST, 200 for GET. Otherwise it is
+requeued and the consumer backs off. Flags and defaults are NSQ's.
+"""
 
 import asyncio
 import random
@@ -34,8 +38,8 @@ CONTENT_TYPE = "application/octet-stream"
 
 _HEADER = re.compile(r"\s*([!#$%&'*+\-.^_`|~0-9A-Za-z]+)\s*:\s*([\t -~]*?)\s*")
 
-# They say how the request itself is to be read.
-_OUR_OWN = frozenset({"host", "connection", "content-length", "transfer-encoding"})
+# The HTTP client sets these headers itself.
+_RESERVED_HEADERS = frozenset({"host", "connection", "content-length", "transfer-encoding"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,47 +48,49 @@ class NsqToHttpOptions(ConsumerOptions):
 
     topic: str = option("", STRING, "topic to consume", key=None)
     channel: str = option("nsq_to_http", STRING, "channel to consume", key=None)
-    n: int = option(100, INT, "most requests at a time", key=None, at_least=1)
+    n: int = option(100, INT, "maximum number of concurrent requests", key=None, at_least=1)
     mode: str = option(
         "hostpool",
         STRING,
-        "how an address is chosen: round-robin, hostpool (which leaves out those that fail),"
-        " epsilon-greedy (which also prefers the fast); any other word means all of them",
+        "choice of the address: round-robin, hostpool (skips failing ones) or epsilon-greedy"
+        " (also prefers fast ones); any other word sends each message to all addresses",
         key=None,
     )
     sample: float = option(
         1.0,
         FLOAT,
-        "part of the messages to send; the others are finished",
+        "fraction of the messages to send, from 0 to 1; the others are finished",
         key=None,
         at_least=0.0,
         at_most=1.0,
     )
     post: tuple[str, ...] = option(
-        (), STRINGS, "URL to POST to, with the message as its body", key=None
+        (), STRINGS, "URL for POST requests with the message as body", key=None
     )
     get: tuple[str, ...] = option(
-        (), STRINGS, "URL to GET, with the message, query-escaped, for its %s", key=None
+        (), STRINGS, "URL for GET requests; %s is replaced by the escaped message", key=None
     )
-    header: tuple[str, ...] = option((), STRINGS, "header of each request, Key: Value", key=None)
-    content_type: str = option(CONTENT_TYPE, STRING, "Content-Type of a POST", key=None)
+    header: tuple[str, ...] = option(
+        (), STRINGS, "additional header of each request: Key: Value", key=None
+    )
+    content_type: str = option(CONTENT_TYPE, STRING, "Content-Type of POST requests", key=None)
     status_every: int = option(
         250,
         INT,
-        "requests between log lines on how long they took; 0 for none",
+        "number of requests between log lines with their durations; 0 for no such lines",
         key=None,
         at_least=0,
     )
     http_client_connect_timeout_ns: int = option(
-        2 * SECOND_NS, DURATION, "how long connecting may take", key=None, at_least=MILLISECOND_NS
+        2 * SECOND_NS, DURATION, "timeout of connecting", key=None, at_least=MILLISECOND_NS
     )
     http_client_request_timeout_ns: int = option(
-        20 * SECOND_NS, DURATION, "how long a request may take", key=None, at_least=MILLISECOND_NS
+        20 * SECOND_NS, DURATION, "timeout of a request", key=None, at_least=MILLISECOND_NS
     )
 
 
 def check(options: NsqToHttpOptions) -> None:
-    """Raises ConfigError if nsq_to_http cannot do as these options say."""
+    """Raises ConfigError if the options are invalid."""
     if not options.topic or not options.channel:
         raise ConfigError("--topic and --channel are required")
     if not names.is_valid(options.topic):
@@ -108,7 +114,7 @@ def check(options: NsqToHttpOptions) -> None:
 
 
 def request_headers(options: NsqToHttpOptions) -> tuple[tuple[str, str], ...]:
-    """What is sent with every request. Raises ConfigError."""
+    """The headers of every request. Raises ConfigError."""
     headers = {"user-agent": ("User-Agent", f"nsq_to_http v{NSQ_VERSION}")}
     if options.post:
         headers["content-type"] = ("Content-Type", options.content_type)
@@ -117,8 +123,8 @@ def request_headers(options: NsqToHttpOptions) -> tuple[tuple[str, str], ...]:
         if parts is None:
             raise ConfigError(f"--header must be 'Key: Value', not {header!r}")
         name, value = parts.groups()
-        if name.lower() in _OUR_OWN:
-            raise ConfigError(f"--header cannot be {name}")
+        if name.lower() in _RESERVED_HEADERS:
+            raise ConfigError(f"--header {name} is not allowed: nsq_to_http sets it")
         headers[name.lower()] = (name, value)
     return tuple(headers.values())
 
@@ -126,11 +132,11 @@ def request_headers(options: NsqToHttpOptions) -> tuple[tuple[str, str], ...]:
 def _check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
-        is_good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_success = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:
-        is_good = False
-    if not is_good or not url.isascii() or re.search(r"[\x00-\x20\x7f]", url):
-        raise ConfigError(f"not a URL of http:// or https://: {url!r}")
+        is_success = False
+    if not is_success or not url.isascii() or re.search(r"[\x00-\x20\x7f]", url):
+        raise ConfigError(f"not an http:// or https:// URL: {url!r}")
 
 
 _POOLS: dict[str, Callable[[Sequence[str]], HostSelector]] = {
@@ -141,11 +147,11 @@ _POOLS: dict[str, Callable[[Sequence[str]], HostSelector]] = {
 
 
 def run(options: NsqToHttpOptions, log: Logger) -> int:
-    """Makes requests until it is told to stop."""
-    return run_tool(lambda stop: _push(options, stop, log), log)
+    """Send requests until a signal stops it."""
+    return run_tool(lambda stop: _run(options, stop, log), log)
 
 
-async def _push(options: NsqToHttpOptions, stop: asyncio.Event, log: Logger) -> int:
+async def _run(options: NsqToHttpOptions, stop: asyncio.Event, log: Logger) -> int:
     consumer = Consumer(
         options.topic,
         options.channel,
@@ -153,13 +159,13 @@ async def _push(options: NsqToHttpOptions, stop: asyncio.Event, log: Logger) -> 
         lookupd=options.lookupd_http_address,
         config=consumer_config("nsq_to_http", options),
     )
-    push = _Sender(options, log)
+    sender = _Sender(options, log)
     try:
         await consume_all(
-            [consumer], lambda each: each.run(push.handle, concurrency=options.n), stop
+            [consumer], lambda each: each.run(sender.send, concurrency=options.n), stop
         )
     finally:
-        push.close()
+        sender.close()
     return 0
 
 
@@ -178,14 +184,14 @@ class _Sender:
         pool = _POOLS.get(options.mode)
         self._pool = pool(self._addresses) if pool is not None else None
         self._all_timings = RequestTimings("aggregate", options.status_every, log)
-        # Where there is one address, its times are those of all.
+        # With a single address, its line would repeat the aggregate.
         every = options.status_every if len(self._addresses) > 1 else 0
         self._timings = {
             each: RequestTimings(without_secrets(each), every, log) for each in self._addresses
         }
 
-    async def handle(self, message: Message) -> None:
-        """What it raises makes the consumer requeue the message, and back off."""
+    async def send(self, message: Message) -> None:
+        """Send a message. If this raises, the consumer requeues it and backs off."""
         if self._sample < 1 and random.random() >= self._sample:  # noqa: S311 (no secret)
             return
         began = time.monotonic()
@@ -197,7 +203,6 @@ class _Sender:
         self._all_timings.add(time.monotonic() - began)
 
     def close(self) -> None:
-        """There are no more messages."""
         self._http.close()
 
     async def _send_to_one(self, pool: HostSelector, body: bytes, began: float) -> None:
@@ -211,16 +216,16 @@ class _Sender:
         pool.mark(address, ended, ended - began)
 
     async def _send(self, address: str, body: bytes) -> None:
-        """Raises HttpRequestError if it is not answered well."""
+        """Raises HttpRequestError if the response is not a success."""
         began = time.monotonic()
         if self._is_post:
             reply = await self._http.fetch("POST", address, headers=self._headers, body=body)
-            is_good = 200 <= reply.status < 300
+            is_success = 200 <= reply.status < 300
         else:
             url = address.replace("%s", quote_plus(body))
             reply = await self._http.fetch("GET", url, headers=self._headers)
-            is_good = reply.status == 200
-        if not is_good:
+            is_success = reply.status == 200
+        if not is_success:
             shown, reason = without_secrets(address), f"got status code {reply.status}"
             raise HttpRequestError(shown, reason, status=reply.status)
         self._timings[address].add(time.monotonic() - began)

@@ -1,7 +1,8 @@
-"""nsq_to_nsq: the messages of topics, published again on other nsqds.
+"""nsq_to_nsq: publish the messages of topics to other nsqds.
 
-A message is finished when a destination has confirmed it, and requeued when none has; then the
-consumer backs off. So a message may arrive twice, and does not get lost.
+A message is finished when a destination has confirmed it. If none confirms, it is requeued and the
+consumer backs off. So messages are never lost, but may arrive twice. The JSON filter selects
+messages by a field, and fields by a whitelist; it passes values on byte for byte.
 """
 
 import asyncio
@@ -41,41 +42,47 @@ class NsqToNsqOptions(ConsumerOptions):
     topic: tuple[str, ...] = option((), STRINGS, "topic to consume", key=None)
     channel: str = option("nsq_to_nsq", STRING, "channel to consume", key=None)
     destination_topic: str = option(
-        "", STRING, "topic to publish to, whichever was consumed; without one, the same", key=None
+        "", STRING, "topic to publish to", key=None, default_text="the consumed topic"
     )
     destination_nsqd_tcp_address: tuple[str, ...] = option(
-        (), STRINGS, "nsqd to publish to: host:port, or a unix socket's path", key=None
+        (),
+        STRINGS,
+        "TCP address of a destination nsqd: host:port, or the path of a unix socket",
+        key=None,
     )
     mode: str = option(
         "hostpool",
         STRING,
-        "how a destination is chosen: hostpool and round-robin take turns and leave out what does"
-        " not work, epsilon-greedy prefers the fast",
+        "choice of the destination: hostpool and round-robin use the working ones in turn,"
+        " epsilon-greedy prefers fast ones",
         key=None,
     )
     require_json_field: str = option(
-        "", STRING, "pass only messages that are JSON and have this field", key=None
+        "", STRING, "publish only JSON messages with this field", key=None
     )
     require_json_value: str = option(
-        "", STRING, "pass only messages that have this value in the required field", key=None
+        "", STRING, "publish only messages with this value of the required field", key=None
     )
     whitelist_json_field: tuple[str, ...] = option(
-        (), STRINGS, "of messages that are JSON, pass this field, and not those unnamed", key=None
+        (), STRINGS, "publish only the whitelisted fields of JSON messages", key=None
     )
     status_every: int = option(
         250,
         INT,
-        "requests between log lines on how long they took; 0 for none",
+        "number of messages between log lines with publish durations; 0 for no such lines",
         key=None,
         at_least=0,
     )
     producer_opt: tuple[str, ...] = option(
-        (), CLIENT_OPTIONS, "option of the producers: name,value, or name alone for true", key=None
+        (),
+        CLIENT_OPTIONS,
+        "client option of the producers: name,value, or name alone for true",
+        key=None,
     )
 
 
 def check(options: NsqToNsqOptions) -> None:
-    """Raises ConfigError if nsq_to_nsq cannot do as these options say."""
+    """Raises ConfigError if the options are invalid."""
     if not options.topic or not options.channel:
         raise ConfigError("--topic and --channel are required")
     if not all(map(names.is_valid, options.topic)):
@@ -91,7 +98,7 @@ def check(options: NsqToNsqOptions) -> None:
 
 
 def run(options: NsqToNsqOptions, log: Logger) -> int:
-    """Passes messages on until it is told to stop."""
+    """Republish messages until a signal stops it."""
     return run_tool(lambda stop: _relay(options, stop, log), log)
 
 
@@ -118,14 +125,14 @@ async def _relay(options: NsqToNsqOptions, stop: asyncio.Event, log: Logger) -> 
 
 
 class Destination(Protocol):
-    """Where messages go. A producer is one."""
+    """Publishes messages; implemented by `Producer`."""
 
     async def publish(self, topic: str, body: bytes) -> None:
-        """Returns when it is stored. Raises ClientError."""
+        """Return when the message is stored. Raises ClientError."""
 
 
 class _Relay:
-    """Passes on what comes from any consumer."""
+    """Republishes the messages of all consumers."""
 
     def __init__(self, options: NsqToNsqOptions, destination: Destination, log: Logger) -> None:
         self._topic = options.destination_topic
@@ -138,12 +145,12 @@ class _Relay:
         self._log = log
 
     async def run(self, consumer: Consumer) -> None:
-        """Until the consumer is stopped."""
+        """Run until the consumer is stopped."""
         topic = self._topic or consumer.topic
-        await consumer.run(partial(self._pass_on, topic=topic), concurrency=self._concurrency)
+        await consumer.run(partial(self._republish, topic=topic), concurrency=self._concurrency)
 
-    async def _pass_on(self, message: Message, topic: str) -> None:
-        """What it raises makes the consumer requeue the message, and back off."""
+    async def _republish(self, message: Message, topic: str) -> None:
+        """Publish a message. If this raises, the consumer requeues it and backs off."""
         try:
             body = self._filter.filter(message.body)
         except NotJsonError as error:
@@ -157,7 +164,7 @@ class _Relay:
 
 
 async def _destination(options: NsqToNsqOptions, stack: AsyncExitStack, log: Logger) -> Destination:
-    """Connected; closed by the stack. Raises ClientError if it cannot be reached."""
+    """The connected destination; the stack closes it. Raises ClientError if it is unreachable."""
     addresses = tuple(dict.fromkeys(options.destination_nsqd_tcp_address))
     config = _producer_config(options)
     if options.mode != "epsilon-greedy" or len(addresses) == 1:
@@ -170,7 +177,7 @@ async def _destination(options: NsqToNsqOptions, stack: AsyncExitStack, log: Log
 
 
 class _FastestDestination:
-    """The faster a destination, the more it gets."""
+    """Publishes to several nsqds, preferring the fast ones."""
 
     def __init__(self, producers: Mapping[str, Producer], status_every: int, log: Logger) -> None:
         self._producers = producers
@@ -223,7 +230,7 @@ class JsonFilter:
 
     @property
     def passes_all(self) -> bool:
-        """Whether messages need not be looked at."""
+        """Whether every message passes unchanged."""
         return not self._field and not self._whitelist
 
     def filter(self, body: bytes) -> bytes | None:
@@ -232,11 +239,11 @@ class JsonFilter:
         if self.passes_all:
             return body
         fields = _fields(body)
-        if self._field and not self._has_it(fields):
+        if self._field and not self._matches(fields):
             return None
         return self._whitelisted(fields) if self._whitelist else body
 
-    def _has_it(self, fields: dict[str, msgspec.Raw]) -> bool:
+    def _matches(self, fields: dict[str, msgspec.Raw]) -> bool:
         if self._field not in fields:
             if self._value:
                 raise MissingFieldError(f"missing field {self._field!r} to check required value")

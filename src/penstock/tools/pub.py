@@ -1,7 +1,7 @@
-"""`penstock pub`: from lines, or from what was typed, to confirmed messages.
+"""`penstock pub`: publish arguments, lines or a whole file, with confirmation.
 
-What arrives is published at once, however slowly it comes; what arrives fast is published in large
-batches. On a terminal a bar shows how far it is, once that takes long enough to be watched.
+Input is published as soon as it is read; fast input is published in large batches. On a terminal, a
+progress bar is shown for large files.
 """
 
 import os
@@ -19,20 +19,20 @@ __all__ = ["PubInput", "publish"]
 
 READ_BYTES = 1 << 20
 
-# No nsqd is set up to take more than that.
+# Larger than any sensible --max-msg-size of nsqd.
 MESSAGE_BYTES_MAX = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class PubInput:
-    """Where messages come from: as they are, or from a file; without a path, from stdin."""
+    """The input: `bodies`, the file at `path`, or stdin. With `whole`, it is one message."""
 
     bodies: tuple[bytes, ...] = ()
     path: str | None = None
     whole: bool = False
 
     def batches(self) -> Iterator[tuple[list[bytes], int]]:
-        """Messages, and how many bytes were read for them. Raises ConfigError."""
+        """Batches of messages, each with the number of bytes read. Raises ConfigError."""
         if self.bodies:
             yield list(self.bodies), 0
             return
@@ -47,7 +47,7 @@ class PubInput:
 
     @property
     def size_bytes(self) -> int | None:
-        """How much there is to read, if that is known."""
+        """Size of the file; None if unknown."""
         return None if self.path is None else os.path.getsize(self.path)
 
 
@@ -60,8 +60,8 @@ def publish(
     options: Sequence[str] = (),
     defer: float = 0.0,
 ) -> None:
-    """Publishes everything. Raises ClientError, which says how much had been published before, or
-    ConfigError."""
+    """Publish the whole input. Raises ConfigError, or ClientError, which says how many messages
+    were published before."""
     began, done = time.monotonic(), 0
     config = ClientConfig().with_options(options)
     with (
@@ -88,7 +88,7 @@ def _after(failure: ClientError, done: int) -> ClientError:
 
 def _summary(topic: str, done: int, seconds: float) -> str:
     took = f" in {seconds:.1f} s" if seconds >= 1 else ""
-    speed = f", {done / seconds:,.0f} a second" if done > seconds >= 1 else ""
+    speed = f", {done / seconds:,.0f} per second" if done > seconds >= 1 else ""
     return f"{format_count(done, 'message')} published to {topic}{took}{speed}\n"
 
 
@@ -110,7 +110,7 @@ def _whole(descriptor: int) -> Iterator[tuple[list[bytes], int]]:
     while chunk := os.read(descriptor, READ_BYTES):
         body += chunk
         if len(body) > MESSAGE_BYTES_MAX:
-            raise ConfigError(f"a message of more than {MESSAGE_BYTES_MAX >> 20} MiB")
+            raise ConfigError(f"the message is longer than {MESSAGE_BYTES_MAX >> 20} MiB")
     if not body:
-        raise ConfigError("there is nothing to publish: NSQ has no empty messages")
+        raise ConfigError("the input is empty, and NSQ has no empty messages")
     yield [bytes(body)], len(body)

@@ -1,8 +1,7 @@
-"""From counters to rates: how fast messages come and go, and how that was a moment ago.
+"""Message rates, computed from the counters of two successive snapshots of a cluster.
 
-A rate is the sum of what each node counted between two snapshots. So a node that joins or was
-restarted brings its past without making a peak of it, and one that leaves makes no hole. Pure: time
-comes with the snapshots.
+Rates are computed per node and summed. So a node that joins or restarts causes no peak, and one
+that leaves causes no gap. No I/O; the time is part of the snapshots.
 """
 
 from collections import defaultdict, deque
@@ -14,13 +13,13 @@ from penstock.admin_api.models import ChannelSummary, TopicSummary
 
 __all__ = ["SAMPLES_MAX", "QueueMeter", "QueueStats", "RateSample"]
 
-# As much as a sparkline ever shows.
+# Maximum length of a sparkline.
 SAMPLES_MAX = 60
 
 
 @dataclass(slots=True)
 class QueueStats:
-    """A topic or, with a name of its own, a channel: the figures of all nodes taken together."""
+    """Statistics of a topic, or of a channel if `channel` is set, summed over all nodes."""
 
     topic: str
     channel: str = ""
@@ -36,69 +35,69 @@ class QueueStats:
     is_paused: bool = False
     rates: "RateSample | None" = None
     """None until there are two snapshots to compare."""
-    trail: list["RateSample"] = field(default_factory=list)
-    """The past up to now, which is `rates`."""
+    history: list["RateSample"] = field(default_factory=list)
+    """The last samples, including `rates`."""
 
     @property
     def pending(self) -> int:
-        """Messages that somebody still has to finish."""
+        """Number of unfinished messages."""
         return self.depth + self.in_flight + self.deferred
 
 
 @dataclass(slots=True)
 class RateSample:
-    """What happened between two snapshots, in messages a second, and how many waited then."""
+    """Rates between two snapshots, in messages per second, and the depth at the second."""
 
     ingress: float = 0.0
-    """Published."""
+    """Published messages."""
     egress: float = 0.0
-    """Taken from the queue, which is what `nsq_stat` calls it."""
+    """Messages taken from the queue, as `nsq_stat` defines it."""
     finished: float = 0.0
-    """Done with."""
+    """Finished messages."""
     depth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Counted:
-    """What is compared between two snapshots, for one topic or channel of one node."""
+class _Counters:
+    """The counters of one topic or channel of one node."""
 
     messages: int
     depth: int
     pending: int
 
 
-_NOTHING = _Counted(0, 0, 0)
+_NOTHING = _Counters(0, 0, 0)
 _Key = tuple[str, str]  # topic and channel
-_Process = tuple[str, int]  # a node's address, and when it was started
-_NodeCounts = dict[_Key, _Counted]
+_Process = tuple[str, int]  # address and start time of a node
+_NodeCounts = dict[_Key, _Counters]
 
 
 class QueueMeter:
-    """Is shown one snapshot after the other."""
+    """Computes rates from successive snapshots."""
 
     def __init__(self) -> None:
         self._before: dict[_Process, _NodeCounts] = {}
         self._before_at = 0.0
-        self._trails: dict[_Key, deque[RateSample]] = {}
+        self._histories: dict[_Key, deque[RateSample]] = {}
 
     def observe(self, snapshot: ClusterStats) -> list[QueueStats]:
-        """Every topic, each followed by its channels, by name."""
-        flows = _summed(snapshot)
+        """Statistics of all topics, sorted by name, each followed by its channels."""
+        stats = _summed(snapshot)
         counts = {(node.address, node.started_at): _counts(node) for node in snapshot.nodes}
         if self._before_at:
             rates = self._rates(counts, snapshot.taken_at - self._before_at)
-            for key, flow in flows.items():
-                rates[key].depth = flow.depth
-            self._trails = {key: self._trail(key, rates[key]) for key in flows}
-            for key, flow in flows.items():
-                flow.rates, flow.trail = rates[key], list(self._trails[key])
+            for key, each in stats.items():
+                rates[key].depth = each.depth
+            self._histories = {key: self._history(key, rates[key]) for key in stats}
+            for key, each in stats.items():
+                each.rates, each.history = rates[key], list(self._histories[key])
         self._before, self._before_at = counts, snapshot.taken_at
-        return [flows[key] for key in sorted(flows)]
+        return [stats[key] for key in sorted(stats)]
 
-    def _trail(self, key: _Key, latest: RateSample) -> deque[RateSample]:
-        trail = self._trails.get(key) or deque(maxlen=SAMPLES_MAX)
-        trail.append(latest)
-        return trail
+    def _history(self, key: _Key, latest: RateSample) -> deque[RateSample]:
+        history = self._histories.get(key) or deque(maxlen=SAMPLES_MAX)
+        history.append(latest)
+        return history
 
     def _rates(
         self, counts: dict[_Process, _NodeCounts], seconds: float
@@ -107,17 +106,18 @@ class QueueMeter:
         for process, now in counts.items():
             before = self._before.get(process)
             if before is None:
-                continue  # It has joined: there is nothing to compare it with.
+                continue  # The node is new: no earlier counters.
             for key, counted in now.items():
                 was = before.get(key, _NOTHING)
                 _add(rates[key], was, counted, max(seconds, 1e-9))
         return rates
 
 
-def _add(rates: RateSample, was: _Counted, now: _Counted, seconds: float) -> None:
-    """A topic may be emptied and a channel rewound; neither is a rate below zero."""
+def _add(rates: RateSample, was: _Counters, now: _Counters, seconds: float) -> None:
+    """Add the rates of one node. Emptying a topic or rewinding a channel counts as 0, not as a
+    negative rate."""
     came = now.messages - was.messages
-    if came < 0:  # deleted and made anew
+    if came < 0:  # deleted and created again
         was, came = _NOTHING, now.messages
     rates.ingress += came / seconds
     rates.egress += max(came - (now.depth - was.depth), 0) / seconds
@@ -127,32 +127,32 @@ def _add(rates: RateSample, was: _Counted, now: _Counted, seconds: float) -> Non
 def _counts(node: NodeStats) -> _NodeCounts:
     counts = {}
     for topic in node.topics:
-        counts[topic.topic_name, ""] = _Counted(topic.message_count, topic.depth, topic.depth)
+        counts[topic.topic_name, ""] = _Counters(topic.message_count, topic.depth, topic.depth)
         for channel in topic.channels:
-            counts[topic.topic_name, channel.channel_name] = _Counted(
+            counts[topic.topic_name, channel.channel_name] = _Counters(
                 channel.message_count, channel.depth, channel.pending_count
             )
     return counts
 
 
 def _summed(snapshot: ClusterStats) -> dict[_Key, QueueStats]:
-    flows: dict[_Key, QueueStats] = {}
+    stats: dict[_Key, QueueStats] = {}
     for topic, channel in _figures(snapshot):
         key = topic.topic_name, channel.channel_name if channel else ""
-        flow = flows.setdefault(key, QueueStats(*key))
-        flow.nodes += 1
+        each = stats.setdefault(key, QueueStats(*key))
+        each.nodes += 1
         of = channel or topic
-        flow.depth += of.depth
-        flow.disk_depth += of.backend_depth
-        flow.messages += of.message_count
-        flow.is_paused |= of.paused
+        each.depth += of.depth
+        each.disk_depth += of.backend_depth
+        each.messages += of.message_count
+        each.is_paused |= of.paused
         if channel is not None:
-            flow.in_flight += channel.in_flight_count
-            flow.deferred += channel.deferred_count
-            flow.requeues += channel.requeue_count
-            flow.timeouts += channel.timeout_count
-            flow.clients += channel.client_count
-    return flows
+            each.in_flight += channel.in_flight_count
+            each.deferred += channel.deferred_count
+            each.requeues += channel.requeue_count
+            each.timeouts += channel.timeout_count
+            each.clients += channel.client_count
+    return stats
 
 
 def _figures(snapshot: ClusterStats) -> Iterator[tuple[TopicSummary, ChannelSummary | None]]:

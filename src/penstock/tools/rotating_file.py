@@ -1,7 +1,14 @@
-"""What the files of nsq_to_file are called. Pure, but for the time zone.
+"""The output files of one topic of nsq_to_file: names, rotation, compression and fsync.
 
-A name is made in two steps: `FileNames.at` gives the name for a time, which may still contain
-`<REV>`; `fill_revision` fills that in, when it is known which numbers are taken.
+    files.write([b"one", b"two"])      # a line each
+    files.sync()                       # after this, they survive a crash
+
+One file is open at a time. `sync` and `close` return after the fsync of the file and of the folders
+in which it is new. Files are never overwritten: if a name exists, the next revision number is used;
+an old file is continued only without compression and without rotation by time. A completed file of
+the work folder is linked into the output folder, then removed from the work folder.
+
+All methods block; call them in a thread.
 """
 
 import os
@@ -19,15 +26,16 @@ from penstock.tools.nsq_to_file_options import NsqToFileOptions, has_revisions
 
 __all__ = ["FileNames", "RotatingFile", "fill_revision"]
 
-# What NSQ's tool knows; all else stays as it is written.
+# nsq compat: NSQ's tool replaces only these; all other text stays unchanged.
 _STRFTIME = re.compile(r"%([aAbBdHImMpSyYzZ%])")
 
 
 class FileNames:
-    """The names of a topic's files, relative to the folder they are in."""
+    """File names of a topic, relative to the output folder. `at` may return a name with `<REV>`,
+    which `fill_revision` replaces."""
 
     def __init__(self, options: NsqToFileOptions, topic: str, *, hostname: str, pid: int) -> None:
-        """Raises ConfigError if the files would not be in their folder."""
+        """Raises ConfigError if the names would lead out of the folder."""
         self._datetime_format = options.datetime_format
         self._format = (
             options.filename_format.replace("<TOPIC>", topic)
@@ -39,17 +47,17 @@ class FileNames:
             self._format = self._format.replace("<REV>", "")
         if options.gzip and not self._format.endswith(".gz"):
             self._format += ".gz"
-        # A topic may be called `..`, and nsqlookupd may tell us of any.
+        # `..` is a valid topic name.
         if os.path.normpath(self._format).split("/")[0] in ("", ".", ".."):
-            raise ConfigError(f"topic {topic}: its files would not be in the output folder")
+            raise ConfigError(f"topic {topic}: its files would be outside of the output folder")
 
     def at(self, wall_seconds: float) -> str:
-        """The name that a message gets into at this time."""
+        """The file name for messages written at this time."""
         return self._format.replace("<DATETIME>", _strftime(self._datetime_format, wall_seconds))
 
 
 def fill_revision(name: str, number: int) -> str:
-    """The name with its number in it."""
+    """Replace `<REV>` by the revision number."""
     return name.replace("<REV>", f"-{number:06d}")
 
 
@@ -68,11 +76,11 @@ def _strftime(format: str, wall_seconds: float) -> str:
 FILE_MODE = 0o666
 FOLDER_MODE = 0o770
 
-_GZIP_WBITS = 31  # zlib's way to say: with the header and the trailer of gzip
+_GZIP_WBITS = 31  # selects the gzip header and trailer
 
 
 class RotatingFile:
-    """What is open of a topic's files. Raises StorageError if the disk lets us down."""
+    """The current file of a topic. Methods raise StorageError if the disk fails."""
 
     def __init__(
         self, options: NsqToFileOptions, names: FileNames, log: Logger, clock: Clock
@@ -86,19 +94,19 @@ class RotatingFile:
         self._fd: int | None = None
         self._path = ""
         self._folder_is_synced = False
-        self._name = ""  # as FileNames gave it
+        self._name = ""  # from FileNames, with <REV>
         self._revision = 0
         self._opened_at_ns = 0
         self._size = 0  # before compression
-        self._member: zlib._Compress | None = None  # of gzip: what is written since the last sync
+        self._member: zlib._Compress | None = None  # the gzip member since the last sync
         self._is_empty = True
 
     def write(self, bodies: Sequence[bytes]) -> bool:
-        """Writes lines, into the next file where that is due; then, True is returned."""
+        """Write lines, rotating when due. Returns whether it has rotated."""
         rotated = False
         lines: list[bytes] = []
         name, now_ns = self._current_name(), self._clock.now_ns()
-        with self._telling("write to"):
+        with self._storage_errors("write to"):
             for body in bodies:
                 if self._is_due(name, now_ns):
                     self._put(lines)
@@ -111,27 +119,27 @@ class RotatingFile:
         return rotated
 
     def sync(self) -> None:
-        """What has been written is on disk when this returns."""
-        with self._telling("sync"):
+        """Sync all written lines to disk."""
+        with self._storage_errors("sync"):
             self._sync()
 
     def rotate_if_due(self) -> None:
-        """Finishes a file whose time has come, though there be nothing to write."""
+        """Rotate if due, even if there is nothing to write."""
         name, now_ns = self._current_name(), self._clock.now_ns()
         if not self._is_due(name, now_ns):
             return
         if self._options.skip_empty_files:
             self.close()
             return
-        with self._telling("rotate"):
+        with self._storage_errors("rotate"):
             self._rotate(name, now_ns)
 
     def close(self) -> None:
-        """Finishes the file, if one is open. The next line begins another."""
-        with self._telling("finish"):
+        """Complete the open file, if any. The next line starts a new file."""
+        with self._storage_errors("complete"):
             self._close()
 
-    # When the next file is due.
+    # Rotation.
 
     def _current_name(self) -> str:
         return self._names.at(self._clock.wall_ns() / SECOND_NS)
@@ -156,7 +164,7 @@ class RotatingFile:
     # Opening.
 
     def _open(self) -> bool:
-        """False if that number is taken."""
+        """Open the file of the current revision. False if it already exists."""
         relative = fill_revision(self._name, self._revision)
         self._path = os.path.join(self._work_dir, relative)
         _make_folder(os.path.dirname(self._path))
@@ -166,8 +174,8 @@ class RotatingFile:
             if os.path.lexists(target):
                 self._log.warning("output file already exists: %s", target)
                 return False
-        is_new_each_time = self._options.gzip or self._options.rotate_interval_ns > 0
-        how = os.O_EXCL if is_new_each_time else os.O_APPEND
+        must_be_new = self._options.gzip or self._options.rotate_interval_ns > 0
+        how = os.O_EXCL if must_be_new else os.O_APPEND
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | how, FILE_MODE)
         except FileExistsError:
@@ -188,10 +196,10 @@ class RotatingFile:
         return self._work_dir != self._output_dir
 
     def _end_torn_line(self, fd: int, size: int) -> None:
-        """A crash may have left half a line, whose message comes again: it is to be a line of its
-        own, and not the beginning of the next."""
+        """End a line that a crash cut off, so that the next line is not appended to it. nsqd
+        delivers the message of the cut line again."""
         if size and os.pread(fd, 1, size - 1) != b"\n":
-            self._log.warning("%s ends within a line, which stays as it is", self._path)
+            self._log.warning("%s ends within a line; starting a new line", self._path)
             self._put([b""])
             self._size += 1
 
@@ -229,13 +237,13 @@ class RotatingFile:
             _sync_folder(os.path.dirname(self._path))
             self._folder_is_synced = True
 
-    # Finishing.
+    # Completing.
 
     def _close(self) -> None:
         if self._fd is None:
             return
         if self._options.gzip and self._is_empty and self._member is None:
-            self._member = self._new_member()  # no bytes at all would not be gzip
+            self._member = self._new_member()  # an empty file is not valid gzip
         self._sync()
         os.close(self._fd)
         self._fd = None
@@ -256,7 +264,7 @@ class RotatingFile:
         self._log.debug("moved finished file %s to %s", self._path, target)
 
     @contextmanager
-    def _telling(self, what: str) -> Iterator[None]:
+    def _storage_errors(self, what: str) -> Iterator[None]:
         try:
             yield
         except OSError as error:
@@ -265,14 +273,14 @@ class RotatingFile:
 
 
 def _make_folder(path: str) -> None:
-    """With those above it; what is new is on disk when this returns."""
+    """Create a folder and its parents, and sync the new ones to disk."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(path)
     _make_folder(parent)
     try:
         os.mkdir(path, FOLDER_MODE)
-    except FileExistsError:  # another topic has made it meanwhile
+    except FileExistsError:  # another topic has created it meanwhile
         if not os.path.isdir(path):
             raise
     _sync_folder(parent)

@@ -1,6 +1,6 @@
-"""Consumers at work side by side, from their first message to a clean end, as every tool has them.
+"""Runs a tool and its consumers until a signal stops them.
 
-The first signal ends them cleanly: no more is asked for, and what is here is still worked on.
+After the first signal, the consumers receive no more messages and process those already received.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ Work = Callable[[Consumer], Awaitable[None]]
 
 
 def run_tool(work: Callable[[asyncio.Event], Coroutine[Any, Any, int]], log: Logger) -> int:
-    """Runs a tool to its end; `work` is given the event that a signal sets."""
+    """Run a tool and return its exit code. `work` gets the event that a signal sets."""
 
     async def main() -> int:
         stop = asyncio.Event()
@@ -30,7 +30,7 @@ def run_tool(work: Callable[[asyncio.Event], Coroutine[Any, Any, int]], log: Log
         ignore_signals()
         return exit_code
 
-    with _telling_of_clients(log):
+    with _client_logs_to(log):
         return uvloop.run(main())
 
 
@@ -39,19 +39,19 @@ async def consume_all(
     work: Work,
     stop: asyncio.Event,
     *,
-    leaving_seconds: float | None = None,
+    stop_seconds: float | None = None,
 ) -> None:
-    """Start the consumers and run `work` for each. When one ends, or `stop` is set, all are
-    stopped, and this returns when each has ended; work that still runs `leaving_seconds` after
-    `stop` is cancelled. Raises the first error. As in NSQ's tools, a consumer waits for its
-    nsqlookupds, while an nsqd that was given by address and cannot be reached is an error."""
+    """Start the consumers and run `work` for each. When one ends or `stop` is set, stop all and
+    wait for them; work that still runs `stop_seconds` after `stop` is cancelled. Raises the first
+    error. nsq compat: a consumer waits for its nsqlookupds, but an unreachable nsqd that was given
+    by address is an error."""
     async with AsyncExitStack() as stack:
         for consumer in consumers:
             await consumer.start(wait_for_lookupd=True)
             stack.push_async_callback(consumer.close)
         tasks = [asyncio.ensure_future(work(consumer)) for consumer in consumers]
         stopped = asyncio.create_task(stop.wait())
-        leaving = asyncio.create_task(_cancel_in_time(tasks, stop, leaving_seconds))
+        cancelling = asyncio.create_task(_cancel_after_timeout(tasks, stop, stop_seconds))
         try:
             await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -59,13 +59,13 @@ async def consume_all(
             for consumer in consumers:
                 consumer.stop()
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-            leaving.cancel()
+            cancelling.cancel()
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
 
 
-async def _cancel_in_time(
+async def _cancel_after_timeout(
     tasks: Sequence[asyncio.Future[None]], stop: asyncio.Event, seconds: float | None
 ) -> None:
     await stop.wait()
@@ -76,12 +76,12 @@ async def _cancel_in_time(
 
 
 @contextmanager
-def _telling_of_clients(log: Logger) -> Iterator[None]:
-    """What producers and consumers have to say becomes lines of the tool's own log."""
-    handler = _ToLogger(log)
+def _client_logs_to(log: Logger) -> Iterator[None]:
+    """Write the log records of producers and consumers to the tool's log."""
+    handler = _LoggerHandler(log)
     clients = logging.getLogger("penstock.client")
     clients.addHandler(handler)
-    clients.setLevel(logging.DEBUG)  # the tool's own level decides
+    clients.setLevel(logging.DEBUG)  # the tool's log has its own level
     clients.propagate = False
     try:
         yield
@@ -91,7 +91,7 @@ def _telling_of_clients(log: Logger) -> Iterator[None]:
         clients.setLevel(logging.NOTSET)
 
 
-class _ToLogger(logging.Handler):
+class _LoggerHandler(logging.Handler):
     def __init__(self, log: Logger) -> None:
         super().__init__()
         self._write = {

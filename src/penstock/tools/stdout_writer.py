@@ -1,8 +1,7 @@
-"""Lines on standard output, whose reader may hold it up for as long as he likes.
+"""Writes lines to standard output, whose reader may block for any time.
 
-A message is finished once its line has been written, and given back if it could not be. Writing
-happens in a thread, so that heartbeats go on meanwhile. It may last for ever: nobody waits for the
-thread when it is time to leave, as would be done for the loop's own threads.
+A message is finished after its line is written, or requeued if that fails. A daemon thread writes,
+so that heartbeats continue and the process can exit while a write blocks.
 """
 
 import asyncio
@@ -18,32 +17,32 @@ from penstock.common.errors import Error
 
 __all__ = ["StdoutWriter", "open_stdout"]
 
-# How long the reader may still take, once we are to leave, for what is being written.
-LEAVING_SECONDS = 0.3
+# Time limit for the current write after a cancellation.
+CANCEL_SECONDS = 0.3
 
 
 def open_stdout() -> "StdoutWriter":
-    """Raises Error if it is closed."""
+    """Raises Error if stdout is closed."""
     if sys.stdout is None:
         raise Error("standard output is closed")
     return StdoutWriter(sys.stdout.fileno())
 
 
 class StdoutWriter:
-    """A file, a pipe or a terminal."""
+    """Writes to a file, a pipe or a terminal."""
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        # One after the other, so that the lines of two topics do not mix.
+        # A queue, so that the lines of two topics do not mix.
         self._to_write: SimpleQueue[tuple[bytes, Future[None]]] = SimpleQueue()
         Thread(target=self._write_all, daemon=True).start()
 
     async def show(self, messages: Sequence[Message], lines: bytes) -> None:
-        """Returns when these messages' lines are written. Raises BrokenPipeError if nobody reads
-        any more, and Error if they cannot be written. Either way the messages are answered."""
+        """Write the lines of these messages, then finish the messages. If writing fails, requeue
+        them and raise BrokenPipeError if the reader is gone, Error otherwise."""
         writing = self._begin_writing(lines)
         try:
-            await _until_taken(writing)
+            await _wait_until_written(writing)
             _raise_failure(writing)
         finally:
             is_written = not writing.cancel() and writing.exception() is None
@@ -54,12 +53,12 @@ class StdoutWriter:
                     message.requeue()
 
     async def write(self, lines: bytes) -> None:
-        """The same for lines that are of no message."""
+        """Write lines that belong to no message; raises like `show`."""
         await self.show((), lines)
 
     def _begin_writing(self, data: bytes) -> asyncio.Future[None]:
         writing: Future[None] = Future()
-        writing.set_running_or_notify_cancel()  # It goes on, though its outcome be of no interest.
+        writing.set_running_or_notify_cancel()  # A write that has started cannot be cancelled.
         self._to_write.put((data, writing))
         return asyncio.wrap_future(writing)
 
@@ -80,11 +79,11 @@ def _write(fd: int, data: bytes) -> None:
         left = left[os.write(fd, left) :]
 
 
-async def _until_taken(writing: asyncio.Future[None]) -> None:
+async def _wait_until_written(writing: asyncio.Future[None]) -> None:
     try:
         await asyncio.wait({writing})
     except asyncio.CancelledError:
-        await asyncio.wait({writing}, timeout=LEAVING_SECONDS)
+        await asyncio.wait({writing}, timeout=CANCEL_SECONDS)
         raise
 
 

@@ -1,5 +1,8 @@
-"""`penstock sub`: consume a channel, and print it. A message is finished when it has been printed,
-which is when the system has taken it from us; when we are cancelled before that, it goes back."""
+"""`penstock sub`: consume a channel and print its messages.
+
+A message is finished after it is written to stdout. If the command is cancelled before that, the
+message is requeued.
+"""
 
 import asyncio
 import logging
@@ -39,9 +42,9 @@ async def print_messages(
     as_json: bool = False,
     max_in_flight: int = 200,
 ) -> None:
-    """Prints messages until there were `count` of them. An nsqd that is lost is warned of, and
-    tried again. Raises ClientError, also if none comes in time, ConfigError, BrokenPipeError if
-    nobody reads any more, or Error if standard output cannot be written."""
+    """Print `count` messages. Warn of a lost nsqd and reconnect. Raises ClientError, also if no
+    message arrives within the timeout; ConfigError; BrokenPipeError if stdout is closed by its
+    reader; Error if stdout cannot be written."""
     output = open_stdout()
     line_of = _json_line if as_json else _body_line
     left = count
@@ -54,13 +57,13 @@ async def print_messages(
         max_in_flight=in_flight,
         config=ClientConfig().with_options(options),
     )
-    with _warnings_of_clients(warn):
+    with _client_warnings_to(warn):
         await consumer.start()
     messages: list[Message] = []
-    # Whoever reads this may take a break.
+    # The reader of the output may be slow, such as a pager.
     touching = asyncio.create_task(consumer.keep_touching(lambda: messages))
     try:
-        with _warnings_of_clients(warn):
+        with _client_warnings_to(warn):
             while left is None or left > 0:
                 messages = await _next_messages(consumer, left or in_flight, timeout_seconds)
                 await output.show(messages, b"".join(map(line_of, messages)))
@@ -71,8 +74,8 @@ async def print_messages(
 
 
 @contextmanager
-def _warnings_of_clients(tell: Callable[[str], None]) -> Iterator[None]:
-    clients, handler = logging.getLogger("penstock.client"), _Telling(tell)
+def _client_warnings_to(warn: Callable[[str], None]) -> Iterator[None]:
+    clients, handler = logging.getLogger("penstock.client"), _WarningHandler(warn)
     clients.addHandler(handler)
     clients.propagate = False
     try:
@@ -82,13 +85,13 @@ def _warnings_of_clients(tell: Callable[[str], None]) -> Iterator[None]:
         clients.removeHandler(handler)
 
 
-class _Telling(logging.Handler):
-    def __init__(self, tell: Callable[[str], None]) -> None:
+class _WarningHandler(logging.Handler):
+    def __init__(self, warn: Callable[[str], None]) -> None:
         super().__init__(logging.WARNING)
-        self._tell = tell
+        self._warn = warn
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._tell(record.getMessage())
+        self._warn(record.getMessage())
 
 
 async def _next_messages(

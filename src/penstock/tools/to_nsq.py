@@ -1,8 +1,9 @@
-"""to_nsq: what comes on standard input is published, record by record, to every nsqd named.
+"""to_nsq: publish the records of standard input to every given nsqd.
 
-What is there is published together. It ends well only if all that was read has been confirmed by
-all; a signal ends the reading, and what was read before is still published, in a bounded time. What
-was read and is not confirmed at the end is format_count.
+Records that are available together are published together. The exit code is 0 only if every nsqd
+has confirmed every record read. A signal stops the reading; the records read so far are still
+published, within a time limit. The final error counts the records that were read, but not
+confirmed.
 """
 
 import asyncio
@@ -30,19 +31,19 @@ __all__ = ["RecordSplitter", "Throttle", "ToNsqOptions", "check", "run"]
 
 READ_BYTES = 1 << 20
 
-# How much may have been read and not been published.
+# Maximum number of chunks that are read, but not published.
 READ_AHEAD_CHUNKS = 2
 
-# How long what was read may take to be published after a signal; a rate can make that long.
-LEAVING_SECONDS = 5.0
+# Time limit for publishing the records read before a signal; --rate may make this slow.
+STOP_SECONDS = 5.0
 
-# How often the thread that reads looks for a signal when nothing comes, and how long it may take to
-# see one. It takes for ever if somebody else reads our input too, and was faster.
-LOOK_SECONDS = 0.1
-READER_LEAVING_SECONDS = 1.0
+# How often the reading thread checks for a stop, and the time limit for it to notice. It may block
+# for ever if another process reads the same input.
+STOP_CHECK_SECONDS = 0.1
+READER_STOP_SECONDS = 1.0
 
-# What nsqd says when one message among several is not to its liking.
-_MAY_BE_ONE_OF_MANY = frozenset({"E_BAD_MESSAGE", "E_BAD_BODY"})
+# nsqd may refuse only one message of the batch.
+_SPLIT_CODES = frozenset({"E_BAD_MESSAGE", "E_BAD_BODY"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +55,23 @@ class ToNsqOptions:
     nsqd_tcp_address: tuple[str, ...] = option(
         (),
         STRINGS,
-        "nsqd to publish to: host:port, or a unix socket's path; each gets every message",
+        "TCP address of an nsqd: host:port, or the path of a unix socket; each gets every message",
         key=None,
     )
     delimiter: str = option(
         "\n", STRING, "byte that ends a record", key=None, default_text="a newline"
     )
-    rate: int = option(0, INT, "most messages a second; 0 for no limit", key=None)
+    rate: int = option(0, INT, "maximum number of messages per second; 0 for no limit", key=None)
     producer_opt: tuple[str, ...] = option(
-        (), CLIENT_OPTIONS, "option of the producer: name,value, or name alone for true", key=None
+        (),
+        CLIENT_OPTIONS,
+        "client option of the producer: name,value, or name alone for true",
+        key=None,
     )
 
 
 def check(options: ToNsqOptions) -> None:
-    """Raises ConfigError if to_nsq cannot do as these options say."""
+    """Raises ConfigError if the options are invalid."""
     check_values(options)
     if not options.topic:
         raise ConfigError("--topic required")
@@ -81,7 +85,7 @@ def check(options: ToNsqOptions) -> None:
 
 
 def run(options: ToNsqOptions, log: Logger) -> int:
-    """Publishes standard input. Raises ClientError if not all of it was confirmed."""
+    """Publish standard input. Raises ClientError if a record was not confirmed."""
     return run_tool(lambda stop: _publish_all(options, stop, log), log)
 
 
@@ -105,7 +109,7 @@ async def _publish_all(options: ToNsqOptions, stop: asyncio.Event, log: Logger) 
         records, read_count = _records(_delimiter(options), stop), 0
         throttle = Throttle(options.rate)
         try:
-            async with _leaving_in_time(stop):
+            async with _limit_after_stop(stop):
                 async for batch in records:
                     read_count += len(batch)
                     await _publish(batch, publishers, throttle)
@@ -113,7 +117,7 @@ async def _publish_all(options: ToNsqOptions, stop: asyncio.Event, log: Logger) 
             stop.set()
             read_count += sum([len(batch) async for batch in records])
             left_count = read_count - min(each.confirmed_count for each in publishers)
-            raise ClientError(_what_is_left(failure, left_count)) from failure
+            raise ClientError(_describe_failure(failure, left_count)) from failure
     return 0
 
 
@@ -128,12 +132,12 @@ async def _publish(
 
 
 @asynccontextmanager
-async def _leaving_in_time(stop: asyncio.Event) -> AsyncIterator[None]:
-    """Raises TimeoutError if the block does not end in time after `stop` was set."""
+async def _limit_after_stop(stop: asyncio.Event) -> AsyncIterator[None]:
+    """Raises TimeoutError if the block does not end within STOP_SECONDS after `stop`."""
 
     async def limit_from_stop() -> None:
         await stop.wait()
-        limit.reschedule(asyncio.get_running_loop().time() + LEAVING_SECONDS)
+        limit.reschedule(asyncio.get_running_loop().time() + STOP_SECONDS)
 
     async with asyncio.timeout(None) as limit:
         limiting = asyncio.create_task(limit_from_stop())
@@ -143,9 +147,9 @@ async def _leaving_in_time(stop: asyncio.Event) -> AsyncIterator[None]:
             limiting.cancel()
 
 
-def _what_is_left(failure: Exception, left_count: int) -> str:
-    reason = str(failure) or f"not all was published within {LEAVING_SECONDS:g} s"
-    return f"{reason} ({format_count(left_count, 'record')} read and not published)"
+def _describe_failure(failure: Exception, left_count: int) -> str:
+    reason = str(failure) or f"publishing took longer than {STOP_SECONDS:g} s after the signal"
+    return f"{reason} ({format_count(left_count, 'record')} read but not published)"
 
 
 class _Publisher:
@@ -158,18 +162,18 @@ class _Publisher:
         self.confirmed_count = 0
 
     async def publish(self, records: Sequence[bytes]) -> None:
-        """Returns when all are confirmed. Raises ClientError for the first that is not."""
+        """Return when all records are confirmed. Raises the first ClientError."""
         batches = [self._publish(run) for run in split_into_batches(records, self._batch_size_max)]
         await asyncio.gather(*batches)
 
     async def _publish(self, batch: Sequence[bytes]) -> None:
-        """What goes together is stored whole or not at all: if one record is refused, those
-        before it are published by themselves."""
+        """Publish a batch, which is atomic. If nsqd refuses one record, publish the records before
+        it one by one."""
         try:
             await self._producer.publish_many(self._topic, batch)
             self.confirmed_count += len(batch)
         except RefusedError as refusal:
-            if len(batch) == 1 or refusal.code not in _MAY_BE_ONE_OF_MANY:
+            if len(batch) == 1 or refusal.code not in _SPLIT_CODES:
                 raise
             for record in batch:
                 await self._producer.publish(self._topic, record)
@@ -186,11 +190,8 @@ async def _records(delimiter: bytes, stop: asyncio.Event) -> AsyncIterator[list[
 
 
 async def _chunks(stop: asyncio.Event) -> AsyncIterator[bytes]:
-    """Standard input, until its end, or until what had been read when `stop` was set. Raises Error
-    if it cannot be read.
-
-    It is read by a thread, since what a loop can wait for does not include files.
-    """
+    """The chunks of standard input, until its end or until `stop` is set. Raises Error if it
+    cannot be read. A thread reads it, because an event loop cannot wait for files."""
     if sys.stdin is None:
         raise Error("standard input is closed")
     queue: asyncio.Queue[bytes | OSError] = asyncio.Queue(READ_AHEAD_CHUNKS)
@@ -210,9 +211,9 @@ def _read(
     loop: asyncio.AbstractEventLoop,
     stop: asyncio.Event,
 ) -> None:
-    """Every chunk goes into the queue, and the empty one, or an error, last."""
+    """Put every chunk into the queue; the last item is an empty chunk or an error."""
     chunk: bytes | OSError = b"?"
-    with suppress(CancelledError, RuntimeError):  # which is how we learn that the loop has ended
+    with suppress(CancelledError, RuntimeError):  # the loop has ended
         while isinstance(chunk, bytes) and chunk:
             try:
                 chunk = _read_chunk(fd, stop)
@@ -222,21 +223,21 @@ def _read(
 
 
 def _read_chunk(fd: int, stop: asyncio.Event) -> bytes:
-    """Nothing at the end, and once `stop` is set."""
+    """The next chunk; empty at the end, or when `stop` is set."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     while not stop.is_set():
-        if poll.poll(LOOK_SECONDS * 1000):
-            with suppress(BlockingIOError):  # somebody else was faster
+        if poll.poll(STOP_CHECK_SECONDS * 1000):
+            with suppress(BlockingIOError):  # another process has read it
                 return os.read(fd, READ_BYTES)
     return b""
 
 
 async def _next_chunk(queue: asyncio.Queue[bytes | OSError], stopped: asyncio.Task[bool]) -> bytes:
-    """Nothing at the end; the thread says so when we are stopped, unless it hangs."""
+    """The next chunk; empty at the end, or if the thread does not react to a stop."""
     getting = asyncio.create_task(queue.get())
     await asyncio.wait({getting, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    await asyncio.wait({getting}, timeout=READER_LEAVING_SECONDS)
+    await asyncio.wait({getting}, timeout=READER_STOP_SECONDS)
     if getting.cancel():
         return b""
     chunk = getting.result()
@@ -245,47 +246,47 @@ async def _next_chunk(queue: asyncio.Queue[bytes | OSError], stopped: asyncio.Ta
     return chunk
 
 
-# nsqd takes messages of 1 MiB unless it is told otherwise; what is far beyond is a wrong delimiter.
+# nsqd's default limit is 1 MiB; a record far above it means that the delimiter is wrong.
 RECORD_BYTES_MAX = 256 << 20
 
 
 class RecordSplitter:
-    """Takes bytes as they come, and gives records as soon as they are whole."""
+    """Splits bytes into records. Skips empty records; the last record needs no delimiter."""
 
     def __init__(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
-        self._pieces: list[bytes] = []  # of the record that is not whole yet
+        self._pieces: list[bytes] = []  # of the incomplete record
         self._pieces_bytes = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The records that `data` ends. Raises Error if one has no end."""
+        """The records that `data` completes. Raises Error if a record is too long."""
         first, *others = data.split(self._delimiter)
         if not others:
             self._keep(first)
             return []
-        records = [self._begun() + first, *others]
+        records = [self._take_incomplete() + first, *others]
         self._keep(records.pop())
         return [record for record in records if record]
 
     def rest(self) -> list[bytes]:
-        """The last record, if there is one."""
-        return [record] if (record := self._begun()) else []
+        """The last record, if any; call it at the end of the input."""
+        return [record] if (record := self._take_incomplete()) else []
 
     def _keep(self, piece: bytes) -> None:
         self._pieces.append(piece)
         self._pieces_bytes += len(piece)
         if self._pieces_bytes > RECORD_BYTES_MAX:
-            raise Error(f"no {self._delimiter!r} within {RECORD_BYTES_MAX} bytes")
+            raise Error(f"no delimiter {self._delimiter!r} within {RECORD_BYTES_MAX} bytes")
 
-    def _begun(self) -> bytes:
-        begun = b"".join(self._pieces)
+    def _take_incomplete(self) -> bytes:
+        record = b"".join(self._pieces)
         self._pieces.clear()
         self._pieces_bytes = 0
-        return begun
+        return record
 
 
 class Throttle:
-    """Lets `per_second` through, or all if that is 0. What was not used is good for a second."""
+    """Limits a rate to `per_second`; 0 for no limit. Unused allowance is kept for a second."""
 
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second
@@ -293,7 +294,7 @@ class Throttle:
         self._counted_at = asyncio.get_running_loop().time()
 
     async def take(self, wanted: int) -> int:
-        """How many of those wanted may pass now; waits until it is one at least."""
+        """Wait until at least one may pass. Returns how many of `wanted` may pass now."""
         if self._per_second <= 0:
             return wanted
         missing = 1 - self._grown_allowance()

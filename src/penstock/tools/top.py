@@ -1,7 +1,7 @@
-"""`penstock top`: all topics and channels of a cluster, as a picture that moves or as lines.
+"""`penstock top`: all topics and channels of a cluster, as a live view or as plain lines.
 
-On a terminal it fills the screen; keys change the order. In a pipe it is a table of plain lines,
-every row complete, for `grep` and `awk`.
+The live view fills the terminal; keys change the sort order. In a pipe it prints a table of plain
+lines for `grep` and `awk`.
 """
 
 import asyncio
@@ -23,22 +23,22 @@ from penstock.tools.stdout_writer import StdoutWriter
 
 __all__ = ["SORT_KEYS", "TopView", "print_tables", "watch"]
 
-# What a picture has beside its rows: title, blank line, heading, blank line, keys.
+# Lines of the view besides the rows: title, blank line, heading, blank line, keys.
 _LINES_AROUND = 5
 
 _NAME_WIDTH_MIN = 24
 _TREND_WIDTH_MIN, _TREND_WIDTH_MAX = 10, 30
-_COLUMN_WIDTH = 10  # of a figure and the space beside it, on average
+_COLUMN_WIDTH = 10  # average width of a number column, including the space
 
 _QUIET, _TITLE, _ALARM = "dim", "bold", "yellow"
 
 
-def _finished(flow: QueueStats) -> float | None:
-    return flow.rates.finished if flow.rates else None
+def _finished(queue: QueueStats) -> float | None:
+    return queue.rates.finished if queue.rates else None
 
 
-def _ingress(flow: QueueStats) -> float | None:
-    return flow.rates.ingress if flow.rates else None
+def _ingress(queue: QueueStats) -> float | None:
+    return queue.rates.ingress if queue.rates else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,80 +49,80 @@ class _SortKey:
 
 
 SORT_KEYS = {
-    "name": _SortKey("n", "name", lambda _flow: 0.0),
-    "depth": _SortKey("d", "depth", lambda flow: flow.depth),
-    "in-flight": _SortKey("f", "in flight", lambda flow: flow.in_flight),
-    "in": _SortKey("i", "in/s", lambda flow: _ingress(flow) or 0.0),
-    "out": _SortKey("o", "out/s", lambda flow: _finished(flow) or 0.0),
-    "clients": _SortKey("c", "clients", lambda flow: flow.clients),
+    "name": _SortKey("n", "name", lambda _stats: 0.0),
+    "depth": _SortKey("d", "depth", lambda queue: queue.depth),
+    "in-flight": _SortKey("f", "in flight", lambda queue: queue.in_flight),
+    "in": _SortKey("i", "in/s", lambda queue: _ingress(queue) or 0.0),
+    "out": _SortKey("o", "out/s", lambda queue: _finished(queue) or 0.0),
+    "clients": _SortKey("c", "clients", lambda queue: queue.clients),
 }
-"""What rows can be sorted by; the largest figures come first, names from A to Z."""
+"""The sort orders: numbers descending, names ascending."""
 
 
 @dataclass(slots=True)
 class TopView:
-    """The latest figures, and how they are to be shown."""
+    """The latest statistics and the settings of the view."""
 
     order: str = "name"
     interval_seconds: float = 2.0
-    flows: list[QueueStats] = field(default_factory=list)
+    stats: list[QueueStats] = field(default_factory=list)
     node_count: int = 0
     draining: list[str] = field(default_factory=list)
     failures: list[HttpRequestError] = field(default_factory=list)
     _meter: QueueMeter = field(default_factory=QueueMeter)
 
     def observe(self, snapshot: ClusterStats) -> None:
-        """Takes new figures in."""
-        self.flows = self._meter.observe(snapshot)
+        """Update the statistics."""
+        self.stats = self._meter.observe(snapshot)
         self.node_count = len(snapshot.nodes)
         self.draining = [node.address for node in snapshot.nodes if node.is_draining]
         self.failures = snapshot.failures
 
-    def miss(self, failure: HttpRequestError) -> None:
-        """Nobody answered: what was known last is all there is to show."""
+    def record_failure(self, failure: HttpRequestError) -> None:
+        """No node answered: keep the last statistics and show the error."""
         self.node_count = 0
         self.failures = [failure]
 
     def press(self, key: str) -> None:
-        """A key that names an order sorts by it."""
+        """Change the sort order if the key selects one."""
         for name, order in SORT_KEYS.items():
             if order.key == key.lower():
                 self.order = name
 
-    def sorted_flows(self) -> list[QueueStats]:
-        """Topics in order, each followed by its channels in the same order.
+    def sorted_stats(self) -> list[QueueStats]:
+        """Topics in the selected order, each followed by its channels.
 
-        A topic stands where its largest channel would, or it with its own figure.
+        The sort value of a topic is the largest of its own and those of its channels.
         """
         figure = SORT_KEYS[self.order].figure
-        families: dict[str, list[QueueStats]] = {}
-        for flow in self.flows:
-            families.setdefault(flow.topic, []).append(flow)
-        ordered = sorted(families.values(), key=lambda family: -max(map(figure, family)))
+        by_topic: dict[str, list[QueueStats]] = {}
+        for queue in self.stats:
+            by_topic.setdefault(queue.topic, []).append(queue)
+        ordered = sorted(by_topic.values(), key=lambda group: -max(map(figure, group)))
         return [
-            flow
-            for family in ordered
-            for flow in (family[0], *sorted(family[1:], key=lambda each: -figure(each)))
+            queue
+            for group in ordered
+            for queue in (group[0], *sorted(group[1:], key=lambda queue: -figure(queue)))
         ]
 
-    # On a terminal.
+    # Live view.
 
     def render(self, console: Console) -> RenderableType:
-        """A picture as large as the terminal, or smaller."""
+        """The view, at most as large as the terminal."""
         width, height = console.size
         notes = self._notes()
         room = max(height - _LINES_AROUND - len(notes), 1)
-        flows = self.sorted_flows()
-        shown = flows if len(flows) <= room else flows[: room - 1]
+        stats = self.sorted_stats()
+        shown = stats if len(stats) <= room else stats[: room - 1]
         table = self._table(shown, width, ascii_only=console.options.ascii_only)
-        hidden = len(flows) - len(shown)
+        hidden = len(stats) - len(shown)
         rest = [Text(f"   and {format_number(hidden)} more", _QUIET)] if hidden else []
-        body = table if flows else Padding(Text("no topics yet", _QUIET), (0, 1))
+        body = table if stats else Padding(Text("no topics yet", _QUIET), (0, 1))
         return Group(self._title(width), "", body, *rest, "", *notes, self._keys())
 
     def _title(self, width: int) -> RenderableType:
-        topics = sum(not flow.channel for flow in self.flows)
-        channels = len(self.flows) - topics
+        topics = sum(not queue.channel for queue in self.stats)
+        channels = len(self.stats) - topics
         counts = (
             format_count(self.node_count, "node"),
             format_count(topics, "topic"),
@@ -136,10 +136,10 @@ class TopView:
         line.add_row(title, clock if width >= 70 else "")
         return line
 
-    def _table(self, flows: list[QueueStats], width: int, *, ascii_only: bool) -> Table:
-        """What does not fit is left out: first the trend, then the least urgent figures. Long names
-        are cut before figures are."""
-        longest = max(map(_name_width, flows), default=0)
+    def _table(self, stats: list[QueueStats], width: int, *, ascii_only: bool) -> Table:
+        """Columns that do not fit are omitted: first the trend, then the least important numbers.
+        Long names are truncated before columns are omitted."""
+        longest = max(map(_name_width, stats), default=0)
         names_max = max(width - len(_COLUMNS) * _COLUMN_WIDTH, _NAME_WIDTH_MIN)
         room = width - min(max(longest, _NAME_WIDTH_MIN), names_max)
         columns = [each for each in _COLUMNS if room >= each.from_room]
@@ -150,22 +150,22 @@ class TopView:
             heading = Text(column.name, "bold" if column.order == self.order else _QUIET)
             table.add_column(heading, justify="right", no_wrap=True, min_width=7)
         if trend_width < _TREND_WIDTH_MIN:
-            for flow in flows:
-                table.add_row(_name(flow), *(column.cell(flow) for column in columns))
+            for queue in stats:
+                table.add_row(_name(queue), *(column.cell(queue) for column in columns))
             return table
         trend_width = min(trend_width, _TREND_WIDTH_MAX)
         table.add_column("trend", justify="right", no_wrap=True, min_width=trend_width)
-        for flow in flows:
-            cells = (column.cell(flow) for column in columns)
-            table.add_row(_name(flow), *cells, _trend(flow, trend_width, ascii_only=ascii_only))
+        for queue in stats:
+            cells = (column.cell(queue) for column in columns)
+            table.add_row(_name(queue), *cells, _trend(queue, trend_width, ascii_only=ascii_only))
         return table
 
     def _notes(self) -> list[Text]:
-        """What is not as it should be, in one line each."""
+        """Draining nodes and errors, one per line."""
         notes = [f"{address} is draining" for address in self.draining]
         notes += [str(failure) for failure in self.failures[:3]]
         if len(self.failures) > 3:
-            notes.append(f"and {len(self.failures) - 3} more that do not answer")
+            notes.append(f"and {len(self.failures) - 3} more errors")
         return [Text(f" {note}", _ALARM, no_wrap=True, overflow="ellipsis") for note in notes]
 
     def _keys(self) -> Text:
@@ -176,24 +176,25 @@ class TopView:
             line.append(order.key, "bold").append(f" {order.label}  ", style)
         return line
 
-    # In a pipe.
+    # Plain lines.
 
     def lines(self) -> list[str]:
-        """The same as plain text."""
+        """The table as plain lines."""
         heading = ("TOPIC", "CHANNEL", "DEPTH", "IN-FLIGHT", "DEFERRED", "CLIENTS", "IN/S", "OUT/S")
-        rows = [heading, *map(_plain_cells, self.sorted_flows())]
+        rows = [heading, *map(_plain_cells, self.sorted_stats())]
         return format_table(rows, right=frozenset(range(2, len(heading))))
 
 
 async def watch(cluster: Cluster, view: TopView, console: Console, *, count: int | None) -> None:
-    """Shows it live, until the user leaves. Raises HttpRequestError if nobody answers at first."""
+    """Show the live view until the user exits. Raises HttpRequestError if no node answers at
+    first."""
     view.observe(await cluster.snapshot())
 
     async def refresh() -> None:
         try:
             view.observe(await cluster.snapshot())
         except HttpRequestError as failure:
-            view.miss(failure)
+            view.record_failure(failure)
 
     screen = LiveScreen(
         console,
@@ -214,10 +215,8 @@ async def print_tables(
     *,
     count: int | None,
 ) -> None:
-    """Writes a table every so often, the first when there are rates to be shown.
-
-    Raises HttpRequestError if nobody answers, and what `output` raises.
-    """
+    """Write a table at each interval, the first after one interval. Raises HttpRequestError if no
+    node answers, and the errors of `output`."""
     loop = asyncio.get_running_loop()
     view.observe(await cluster.snapshot())
     next_at, done = loop.time(), 0
@@ -233,13 +232,13 @@ async def print_tables(
         done += 1
 
 
-def _name_width(flow: QueueStats) -> int:
-    return len(f"  {flow.channel}" if flow.channel else flow.topic) + 7 * flow.is_paused
+def _name_width(queue: QueueStats) -> int:
+    return len(f"  {queue.channel}" if queue.channel else queue.topic) + 7 * queue.is_paused
 
 
-def _name(flow: QueueStats) -> Text:
-    name = Text(f"  {flow.channel}") if flow.channel else Text(flow.topic, _TITLE)
-    return name.append(" paused", _ALARM) if flow.is_paused else name
+def _name(queue: QueueStats) -> Text:
+    name = Text(f"  {queue.channel}") if queue.channel else Text(queue.topic, _TITLE)
+    return name.append(" paused", _ALARM) if queue.is_paused else name
 
 
 def _figure(number: int) -> Text:
@@ -251,8 +250,8 @@ def _rate(rate: float | None) -> Text:
 
 
 def _of_channel(figure: Callable[[QueueStats], Text]) -> Callable[[QueueStats], Text]:
-    """A topic has no such figure."""
-    return lambda flow: figure(flow) if flow.channel else Text("")
+    """The cell for a channel; empty for a topic."""
+    return lambda queue: figure(queue) if queue.channel else Text("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,32 +260,32 @@ class _Column:
     order: str
     cell: Callable[[QueueStats], Text]
     from_room: int = 0
-    """How much room beside the names it takes for this column to be shown."""
+    """Minimum width beside the names at which the column is shown."""
 
 
 _COLUMNS = (
-    _Column("depth", "depth", lambda flow: _figure(flow.depth)),
-    _Column("in flight", "in-flight", _of_channel(lambda flow: _figure(flow.in_flight)), 36),
-    _Column("deferred", "", _of_channel(lambda flow: _figure(flow.deferred)), 58),
-    _Column("clients", "clients", _of_channel(lambda flow: _figure(flow.clients)), 48),
-    _Column("in/s", "in", lambda flow: _rate(_ingress(flow))),
-    _Column("out/s", "out", _of_channel(lambda flow: _rate(_finished(flow)))),
+    _Column("depth", "depth", lambda queue: _figure(queue.depth)),
+    _Column("in flight", "in-flight", _of_channel(lambda queue: _figure(queue.in_flight)), 36),
+    _Column("deferred", "", _of_channel(lambda queue: _figure(queue.deferred)), 58),
+    _Column("clients", "clients", _of_channel(lambda queue: _figure(queue.clients)), 48),
+    _Column("in/s", "in", lambda queue: _rate(_ingress(queue))),
+    _Column("out/s", "out", _of_channel(lambda queue: _rate(_finished(queue)))),
 )
 
 
-def _trend(flow: QueueStats, width: int, *, ascii_only: bool) -> Text:
-    """What comes into a topic, and what a channel gets done."""
-    values = [rates.finished if flow.channel else rates.ingress for rates in flow.trail]
-    style = "green" if flow.channel else "cyan"
+def _trend(queue: QueueStats, width: int, *, ascii_only: bool) -> Text:
+    """Sparkline of the ingress of a topic, or of the finished messages of a channel."""
+    values = [rates.finished if queue.channel else rates.ingress for rates in queue.history]
+    style = "green" if queue.channel else "cyan"
     return Text(sparkline(values, width, ascii_only=ascii_only), style)
 
 
-def _plain_cells(flow: QueueStats) -> tuple[str, ...]:
-    ingress, finished = _plain_rate(_ingress(flow)), _plain_rate(_finished(flow))
-    if not flow.channel:
-        return flow.topic, "-", str(flow.depth), "-", "-", "-", ingress, "-"
-    figures = (flow.depth, flow.in_flight, flow.deferred, flow.clients)
-    return flow.topic, flow.channel, *map(str, figures), ingress, finished
+def _plain_cells(queue: QueueStats) -> tuple[str, ...]:
+    ingress, finished = _plain_rate(_ingress(queue)), _plain_rate(_finished(queue))
+    if not queue.channel:
+        return queue.topic, "-", str(queue.depth), "-", "-", "-", ingress, "-"
+    figures = (queue.depth, queue.in_flight, queue.deferred, queue.clients)
+    return queue.topic, queue.channel, *map(str, figures), ingress, finished
 
 
 def _plain_rate(rate: float | None) -> str:
