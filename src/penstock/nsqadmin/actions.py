@@ -17,17 +17,11 @@ from penstock.common.durations import parse_duration
 from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins
-from penstock.nsqadmin.confirmations import (
-    Args,
-    Confirmation,
-    Confirmations,
-    position_text,
-    target_of,
-)
-from penstock.nsqadmin.node_queries import node_at, nodes_with_topic
+from penstock.nsqadmin.confirmations import Confirmation, Confirmations, position_text
 from penstock.nsqadmin.notifications import ChangeEvent, Notifier
 from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.responses import Renderer
+from penstock.nsqadmin.targets import Args, node_at, nodes_with_topic, target_of
 from penstock.nsqadmin.watcher import Watcher
 
 __all__ = ["Actions", "ClusterCommands"]

@@ -26,9 +26,9 @@ from penstock.nsqadmin.aggregate import (
     node_json,
     node_topics,
 )
-from penstock.nsqadmin.node_queries import node_at, nodes_with_topic
 from penstock.nsqadmin.notifications import ChangeEvent, Notifier
 from penstock.nsqadmin.responses import json_reply
+from penstock.nsqadmin.targets import node_at, nodes_with_topic
 
 __all__ = ["ACTIONS", "BODY_BYTES_MAX", "Api"]
 

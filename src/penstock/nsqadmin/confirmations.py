@@ -3,7 +3,7 @@
 `Confirmations` asks the cluster for the numbers; the pure functions below it write the text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.admin_api.cluster import Cluster
@@ -12,8 +12,8 @@ from penstock.admin_api.seeking import Move, absolute_position, is_seq
 from penstock.common.errors import HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.formatting import commas
-from penstock.nsqadmin.node_queries import node_at, nodes_with_topic
 from penstock.nsqadmin.penstock_api import PenstockApi
+from penstock.nsqadmin.targets import Args, node_at, nodes_with_topic, target_of
 from penstock.nsqadmin.views import (
     ChannelRow,
     NodeRow,
@@ -24,9 +24,7 @@ from penstock.nsqadmin.views import (
 )
 from penstock.nsqadmin.watcher import ClusterState, Watcher
 
-__all__ = ["Args", "Confirmation", "Confirmations", "position_text", "target_of"]
-
-Args = Mapping[str, str]
+__all__ = ["Confirmation", "Confirmations", "position_text"]
 
 COMMIT_MODE = "commit"
 
@@ -129,12 +127,6 @@ class Confirmations:
         )
         rows = topic_rows(ClusterState(0.0, [topic], nodes, answers), self._watcher.metrics_store)
         return next(row for row in rows if row.name == topic)
-
-
-def target_of(args: Args) -> tuple[str, str, str]:
-    """Topic, channel and node that the arguments name; empty where they name none."""
-    topic, channel, node = (args.get(name, "").strip() for name in ("topic", "channel", "node"))
-    return topic, channel, node
 
 
 def confirm_topic(action: str, row: TopicRow) -> Confirmation:

@@ -15,9 +15,9 @@ from penstock.admin_api.seeking import absolute_position, is_seq
 from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.formatting import FormattedBody, format_body
-from penstock.nsqadmin.node_queries import nodes_with_topic
 from penstock.nsqadmin.penstock_api import STATES, PenstockApi
 from penstock.nsqadmin.responses import Renderer
+from penstock.nsqadmin.targets import nodes_with_topic
 
 __all__ = ["MessagePages"]
 

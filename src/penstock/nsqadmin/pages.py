@@ -18,9 +18,9 @@ from penstock.admin_api.models import TopicLogResponse
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.aggregate import aggregate_channel, node_topics
 from penstock.nsqadmin.metrics_store import CLUSTER, Key, channel_key, node_key, topic_key
-from penstock.nsqadmin.node_queries import node_at, nodes_with_topic
 from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.responses import Renderer, json_reply
+from penstock.nsqadmin.targets import node_at, nodes_with_topic
 from penstock.nsqadmin.views import (
     TopicRow,
     channel_rows,

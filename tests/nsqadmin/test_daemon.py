@@ -10,7 +10,7 @@ import uvloop
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
-from penstock.nsqadmin.connections import HEAD_BYTES_MAX, LimitedHttpProtocol
+from penstock.nsqadmin.daemon import HEAD_BYTES_MAX, LimitedHttpProtocol
 
 # Time limits for a request: one that expires in the test, one that a busy machine can keep, and one
 # that does not matter.

@@ -1,9 +1,22 @@
-"""Nodes by topic or address, with HttpError 404 for unknown ones."""
+"""The targets of requests: names in the arguments, and the nodes that they mean.
+
+Unknown topics and nodes raise HttpError 404.
+"""
+
+from collections.abc import Mapping
 
 from penstock.admin_api.cluster import ClusterQuery, Node
 from penstock.net.http_server import HttpError
 
-__all__ = ["node_at", "nodes_with_topic"]
+__all__ = ["Args", "node_at", "nodes_with_topic", "target_of"]
+
+Args = Mapping[str, str]
+
+
+def target_of(args: Args) -> tuple[str, str, str]:
+    """Topic, channel and node that the arguments name; empty where they name none."""
+    topic, channel, node = (args.get(name, "").strip() for name in ("topic", "channel", "node"))
+    return topic, channel, node
 
 
 async def nodes_with_topic(query: ClusterQuery, topic: str) -> list[Node]:
