@@ -24,8 +24,8 @@ def main() -> int:
     args = parser.parse_args()
     console = DemoConsole(Console(highlight=False, soft_wrap=True))
     try:
-        places = msgspec.json.decode((args.folder / "demo.json").read_bytes(), type=DemoPaths)
-        return 0 if check(console, places) else 1
+        paths = msgspec.json.decode((args.folder / "demo.json").read_bytes(), type=DemoPaths)
+        return 0 if check(console, paths) else 1
     except (Error, OSError, msgspec.DecodeError) as failure:
         console.print_fact(str(failure), "bold red")
         return 1

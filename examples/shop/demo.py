@@ -72,7 +72,7 @@ class Demo:
         self._folder = folder
         self._lookupd = f"--lookupd-http-address={cluster.nsqlookupd.http_address}"
         self._lake = Lake(folder / "lake")
-        self.places = DemoPaths(str(folder), cluster.http_addresses)
+        self.paths = DemoPaths(str(folder), cluster.http_addresses)
         self.report = folder / "report.html"
         (folder / "scratch").mkdir()
 
@@ -102,7 +102,7 @@ class Demo:
         self._console.print_fact(f"nsqadmin    {cluster.nsqadmin.url}  <- open in a browser")
         for topic in (*TOPICS, *RESULTS):
             cluster.create_topic(topic)
-        (self._folder / "demo.json").write_bytes(msgspec.json.encode(self.places))
+        (self._folder / "demo.json").write_bytes(msgspec.json.encode(self.paths))
 
     def archive_command(self) -> Sequence[str]:
         flags = ("--lake=lake", f"--schema={LAKE_SCHEMA}", "--trigger=5s")
@@ -135,7 +135,7 @@ class Demo:
             f"The shop is open: {rate:,.0f} events per second for {seconds:.0f} s"
         )
         tcp_addresses = [nsqd.tcp_address for nsqd in self._cluster.nsqds]
-        shop = GeneratorProcess(self.places.ledger, tcp_addresses, rate=rate, seconds=seconds)
+        shop = GeneratorProcess(self.paths.ledger, tcp_addresses, rate=rate, seconds=seconds)
         try:
             yield shop
         finally:
@@ -183,7 +183,7 @@ class Demo:
         self._console.wait(
             lambda: watch.step() == "done", "the last order", seconds=TIMEOUT_SECONDS
         )
-        ledger = read_ledger(self.places.ledger)
+        ledger = read_ledger(self.paths.ledger)
         try:
             self._console.wait(
                 lambda: watch.step() and self._is_complete(ledger),
@@ -215,7 +215,7 @@ class Demo:
 
     def check(self) -> bool:
         self._console.heading("Checks")
-        return check(self._console, self.places)
+        return check(self._console, self.paths)
 
     def print_verdict(self, *, is_right: bool, is_kept: bool) -> None:
         verdict = f"all equal, after {self._console.clock}" if is_right else "some checks failed"
@@ -259,14 +259,14 @@ class Demo:
         )
         return (
             is_archived
-            and len(revenue(self.places.nsqds)) >= len(ledger.revenue())
-            and len(paid_orders(self.places.nsqds)) >= len(ledger.paid())
+            and len(revenue(self.paths.nsqds)) >= len(ledger.revenue())
+            and len(paid_orders(self.paths.nsqds)) >= len(ledger.paid())
         )
 
 
-def check(console: DemoConsole, places: DemoPaths) -> bool:
+def check(console: DemoConsole, paths: DemoPaths) -> bool:
     """Compare the results with the ledger, and print a summary."""
-    ledger, found = read_ledger(places.ledger), read_results(places)
+    ledger, found = read_ledger(paths.ledger), read_results(paths)
     results = checks(ledger, found)
     console.summary(results, notes(ledger, found))
     return not any(result.fault for result in results)

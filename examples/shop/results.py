@@ -62,24 +62,24 @@ class PipelineResults:
     replayed: Ids
 
 
-def read_results(places: DemoPaths) -> PipelineResults:
+def read_results(paths: DemoPaths) -> PipelineResults:
     """Raises LakeError or HttpRequestError if a result does not exist."""
-    lake = Lake.open(places.lake)
+    lake = Lake.open(paths.lake)
     folders = {topic: lake.existing_topic(topic) for topic in TOPICS}
     return PipelineResults(
         archived={topic: _ids_in_files(folder.files()) for topic, folder in folders.items()},
         rejected={
             topic: _ids_in_files(folder.rejected_files()) for topic, folder in folders.items()
         },
-        windows=revenue(places.nsqds),
-        paid=paid_orders(places.nsqds),
-        rejected_by_stream=_ids(_bodies(places.nsqds, "orders.rejected")),
+        windows=revenue(paths.nsqds),
+        paid=paid_orders(paths.nsqds),
+        rejected_by_stream=_ids(_bodies(paths.nsqds, "orders.rejected")),
         clicks=Counter(
             click_id
-            for file in places.pages.glob("day=*/*.parquet")
+            for file in paths.pages.glob("day=*/*.parquet")
             for click_id in _values(file, "click_id")
         ),
-        replayed=_ids(_bodies(places.nsqds, "orders.again")),
+        replayed=_ids(_bodies(paths.nsqds, "orders.again")),
     )
 
 

@@ -151,7 +151,7 @@ def limit_end(
 
 
 def _after(parts: Iterable[Range], count: int, start: int) -> int:
-    """The number that is so many messages on."""
+    """The sequence number after `count` messages."""
     reached, left = start, count
     for part in parts:
         if left <= 0:

@@ -131,8 +131,8 @@ def check_columns(schema: StructType, topic: str) -> None:
         raise ConfigError("the option topic or a column topic is required")
     for name, allowed in _COLUMNS.items():
         if name in kinds and not isinstance(kinds[name], allowed):
-            words = " or ".join(kind().simpleString() for kind in allowed)
-            raise ConfigError(f"column {name} must be {words}, not {kinds[name].simpleString()}")
+            expected = " or ".join(kind().simpleString() for kind in allowed)
+            raise ConfigError(f"column {name} must be {expected}, not {kinds[name].simpleString()}")
 
 
 def group_messages(batch: pa.RecordBatch, topic: str, size_max: int | None) -> list[MessageGroup]:

@@ -196,8 +196,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             survey = Survey({}, (failure,))
         self._logs = survey.logs
         unreachable = {_node_of(failure): failure for failure in survey.failures}
-        for who in unreachable.keys() - self._unreachable:
-            log.warning("continuing without an unreachable nsqd: %s", unreachable[who])
+        for node in unreachable.keys() - self._unreachable:
+            log.warning("continuing without an unreachable nsqd: %s", unreachable[node])
         self._unreachable = set(unreachable)
 
     def _available_ends(self, start_offsets: Offsets) -> Offsets:

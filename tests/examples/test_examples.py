@@ -1,4 +1,4 @@
-"""The examples do what they say. The shop has tests of its own; so have Celery and the declarative
+"""The examples run as described. The shop has its own tests; so have Celery and the declarative
 pipeline, and the web app with its worker is started by tests/docs, as examples/README.md says.
 """
 
@@ -47,7 +47,7 @@ def test_the_spark_job_aggregates_orders(spark: SparkSession, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # its kernel starts a Spark of its own
+@pytest.mark.timeout(300)  # its kernel starts another Spark
 def test_the_notebook_reproduces_its_stored_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ BEGAN_MS = 1_794_800_000_000
 SECONDS = 20
 
 
-def told(per_second: float = 500) -> list[Event]:
+def shop_events(per_second: float = 500) -> list[Event]:
     shop = Shop(per_second=per_second, began_ms=BEGAN_MS)
     times_ms = range(BEGAN_MS, BEGAN_MS + SECONDS * 1000, 50)
     return [event for now_ms in times_ms for event in shop.events_until(now_ms)]
@@ -40,19 +40,19 @@ def faultless(ledger: Ledger) -> PipelineResults:
 class TestEvents:
     def test_have_the_requested_rate(self) -> None:
         # The first orders have no payment yet.
-        assert SECONDS * 500 * 0.95 < len(told()) < SECONDS * 500
+        assert SECONDS * 500 * 0.95 < len(shop_events()) < SECONDS * 500
 
     def test_are_deterministic(self) -> None:
-        assert told() == told()
+        assert shop_events() == shop_events()
 
     def test_have_unique_ids_in_their_bodies_even_if_broken(self) -> None:
-        events = told()
+        events = shop_events()
 
         assert len(events) == len({event.id for event in events})
         assert [event.id for event in events] == [maybe_id_of(body_of(event)) for event in events]
 
     def test_are_valid_json_unless_broken(self) -> None:
-        for event in told():
+        for event in shop_events():
             if not event.flaw:
                 fields = msgspec.json.decode(body_of(event))
                 assert {"orders": "amount", "payments": "paid", "clicks": "page"}[
@@ -61,7 +61,7 @@ class TestEvents:
                 assert fields["ts"].endswith("Z")
 
     def test_some_are_broken_and_some_are_late(self) -> None:
-        events = told(per_second=2000)
+        events = shop_events(per_second=2000)
         flaws = {event.flaw for event in events if event.flaw}
 
         assert {"cut off", "a field is missing", "a wrong type"} == flaws
@@ -71,7 +71,7 @@ class TestEvents:
 
 class TestLedger:
     def test_round_trips_through_its_file(self, tmp_path: Path) -> None:
-        events = told()
+        events = shop_events()
         (tmp_path / "ledger.jsonl").write_bytes(encode_lines(events))
 
         assert Ledger(events) == read_ledger(tmp_path / "ledger.jsonl")
@@ -101,7 +101,7 @@ class TestLedger:
 
 class TestChecks:
     def test_pass_if_all_events_arrived_and_count_duplicates(self) -> None:
-        ledger = Ledger(told())
+        ledger = Ledger(shop_events())
         found = faultless(ledger)
 
         assert [] == [check for check in checks(ledger, found) if check.fault]
@@ -120,7 +120,7 @@ class TestChecks:
     def test_fail_if_a_single_event_is_missing(
         self, is_lost: Callable[[Event], bool], what: str
     ) -> None:
-        events = told()
+        events = shop_events()
         lost = next(event for event in events if is_lost(event))
         damaged = Ledger([event for event in events if event != lost])
 
@@ -128,7 +128,7 @@ class TestChecks:
         assert any(check.what.startswith(what) and check.fault for check in results)
 
     def test_compare_ids_not_counts(self) -> None:
-        ledger = Ledger(told())
+        ledger = Ledger(shop_events())
         found = faultless(ledger)
         paid = Counter({("o-999999" if each == "o-2" else each): 1 for each in found.paid})
 
@@ -138,7 +138,7 @@ class TestChecks:
         assert "1 missing, such as o-2; 1 unknown, such as o-999999" == fault
 
     def test_fail_if_an_order_counts_twice_in_a_window(self) -> None:
-        ledger = Ledger(told())
+        ledger = Ledger(shop_events())
         found = faultless(ledger)
         start, revenue = next(iter(found.windows.items()))
         windows = {**found.windows, start: Revenue(revenue.orders + 1, revenue.cents)}

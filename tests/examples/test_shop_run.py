@@ -26,8 +26,8 @@ from penstock.testing.waiting import wait_until
 RATE, SECONDS = 1000, 3
 
 
-def lake_faults(places: DemoPaths) -> list[Check]:
-    results = checks(read_ledger(places.ledger), read_results(places))
+def lake_faults(paths: DemoPaths) -> list[Check]:
+    results = checks(read_ledger(paths.ledger), read_results(paths))
     of_the_lake = re.compile(".* archived|broken .* rejected by the archive")
     return [check for check in results if check.fault and of_the_lake.fullmatch(check.what)]
 
@@ -42,9 +42,9 @@ def test_acknowledged_events_are_in_the_lake_and_a_truncated_file_is_noticed(
     with running_cluster(tmp_path) as cluster:
         for topic in (*TOPICS, *RESULTS):
             cluster.create_topic(topic)
-        places = DemoPaths(str(tmp_path), cluster.http_addresses)
+        paths = DemoPaths(str(tmp_path), cluster.http_addresses)
         tcp_addresses = [nsqd.tcp_address for nsqd in cluster.nsqds]
-        shop = GeneratorProcess(places.ledger, tcp_addresses, rate=RATE, seconds=SECONDS)
+        shop = GeneratorProcess(paths.ledger, tcp_addresses, rate=RATE, seconds=SECONDS)
         try:
             wait_until(lambda: shop.status.acknowledged > RATE, "a third of it", seconds=60)
             cluster.nsqds[1].kill()
@@ -58,18 +58,18 @@ def test_acknowledged_events_are_in_the_lake_and_a_truncated_file_is_noticed(
         spark.conf.set("spark.sql.session.timeZone", "UTC")
         config = ArchiveConfig(
             topics=TOPICS,
-            lake=str(places.lake),
+            lake=str(paths.lake),
             brokers=Brokers(tuple(cluster.http_addresses)),
             once=True,
             schema=LAKE_SCHEMA,
         )
         done = archive(spark, config, check_config(config), Stop())
         assert sum(each.messages for each in done) >= shop.status.acknowledged > RATE * SECONDS / 2
-        assert [] == lake_faults(places)
+        assert [] == lake_faults(paths)
 
-        file = Lake.open(places.lake).topic("payments").files()[0]
+        file = Lake.open(paths.lake).topic("payments").files()[0]
         rows = pq.ParquetFile(file).read()
         pq.write_table(rows.slice(rows.num_rows // 2), file)
-        (fault,) = lake_faults(places)
+        (fault,) = lake_faults(paths)
         assert "payments archived" == fault.what
         assert " missing, such as p-" in fault.fault

@@ -19,9 +19,11 @@ from penstock.pipelines.tables import topic_table
 from penstock.testing.nsqd import NsqdProcess
 
 
-def config(lake: Path, *nsqds: NsqdProcess, topics: Sequence[str], **wishes: Any) -> ArchiveConfig:
+def config(lake: Path, *nsqds: NsqdProcess, topics: Sequence[str], **options: Any) -> ArchiveConfig:
     brokers = Brokers(tuple(nsqd.http_address for nsqd in nsqds))
-    return ArchiveConfig(topics=tuple(topics), lake=str(lake), brokers=brokers, once=True, **wishes)
+    return ArchiveConfig(
+        topics=tuple(topics), lake=str(lake), brokers=brokers, once=True, **options
+    )
 
 
 def run(spark: SparkSession, wanted: ArchiveConfig) -> list[ArchiveResult]:

@@ -39,8 +39,8 @@ class Killed(BaseException):
     """Stands for SIGKILL."""
 
 
-def config(lake: Path | None, target: NsqdProcess, **wishes: Any) -> ReplayConfig:
-    words = {"topic": "orders", "target": "again"} | wishes
+def config(lake: Path | None, target: NsqdProcess, **options: Any) -> ReplayConfig:
+    words = {"topic": "orders", "target": "again"} | options
     opened = None if lake is None else Lake.open(lake)
     folder = Path(words.pop("state_folder", None) or (lake or Path()) / "_replays")
     brokers = Brokers((target.http_address,))

@@ -68,9 +68,9 @@ def write(folder: Path, rows: list[dict[str, Any]], columns: dict[str, Any]) -> 
     pq.write_table(pa.Table.from_pylist(rows, pa.schema(columns)), hour / "part-0.parquet")
 
 
-def report_of(spark: SparkSession, lake: Path, **wishes: Any) -> LakeReport:
+def report_of(spark: SparkSession, lake: Path, **options: Any) -> LakeReport:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    config = ReportConfig(lake=Lake.open(lake), **wishes)
+    config = ReportConfig(lake=Lake.open(lake), **options)
     check_config(config)
     return make_report(spark, config)
 
@@ -103,7 +103,7 @@ def test_a_time_range_limits_the_report(spark: SparkSession, lake: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("wishes", "error", "words"),
+    ("options", "error", "words"),
     [
         ({"topics": ("ordres",)}, LakeError, "topic ordres is not in .*; topics: orders"),
         ({"start": "2026-11-16T00:00:00Z"}, LakeError, "has no messages from 2026-11-16T00:00:00Z"),
@@ -115,12 +115,12 @@ def test_a_time_range_limits_the_report(spark: SparkSession, lake: Path) -> None
 def test_invalid_options_are_rejected(
     spark: SparkSession,
     lake: Path,
-    wishes: dict[str, Any],
+    options: dict[str, Any],
     error: type[Exception],
     words: str,
 ) -> None:
     with pytest.raises(error, match=words) as raised:
-        report_of(spark, lake, **wishes)
+        report_of(spark, lake, **options)
 
     assert "\n" not in str(raised.value)
 

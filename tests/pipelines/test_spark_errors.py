@@ -9,11 +9,11 @@ from penstock.common.errors import PipelineError
 from penstock.pipelines.spark_errors import translate_spark_errors
 
 
-def nobody_there(spark: SparkSession) -> None:
+def read_unreachable(spark: SparkSession) -> None:
     spark.read.format("nsq").options(nsqd="127.0.0.1:1", topic="x").load().count()
 
 
-def nobody_there_for_a_stream(spark: SparkSession) -> None:
+def stream_unreachable(spark: SparkSession) -> None:
     stream = spark.readStream.format("nsq").options(nsqd="127.0.0.1:1", topic="x").load()
     stream.writeStream.format("noop").start().awaitTermination()
 
@@ -21,8 +21,8 @@ def nobody_there_for_a_stream(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("work", "words"),
     [
-        (nobody_there, "http://127.0.0.1:1/topic/log: Connection refused"),
-        (nobody_there_for_a_stream, "http://127.0.0.1:1/topic/log: Connection refused"),
+        (read_unreachable, "http://127.0.0.1:1/topic/log: Connection refused"),
+        (stream_unreachable, "http://127.0.0.1:1/topic/log: Connection refused"),
         (lambda spark: spark.sql("selec 1"), "Syntax error at or near 'selec'. (line 1, pos 0)"),
         (lambda spark: spark.read.parquet("/no/where"), "Path does not exist: file:/no/where."),
         (lambda spark: spark.sql("select raise_error('oh')").collect(), "oh"),

@@ -43,7 +43,7 @@ ON orders.id = payments.id AND payments.ts BETWEEN orders.ts AND orders.ts + INT
 """
 
 
-def stream_config(nsqd: NsqdProcess, folder: Path, **told: Any) -> StreamConfig:
+def stream_config(nsqd: NsqdProcess, folder: Path, **changes: Any) -> StreamConfig:
     definition = parse_definition(
         {
             "name": "shop",
@@ -51,7 +51,7 @@ def stream_config(nsqd: NsqdProcess, folder: Path, **told: Any) -> StreamConfig:
             "sources": {"orders": ORDERS, "payments": PAYMENTS},
             "queries": {"revenue": REVENUE, "paid": PAID},
             "sinks": {"revenue": {"topic": "revenue"}, "paid": {"topic": "orders.paid"}},
-            **told,
+            **changes,
         }
     )
     return StreamConfig(definition=definition, brokers=Brokers((nsqd.http_address,)), once=True)
@@ -84,7 +84,7 @@ def test_windows_and_joins_continue_from_the_checkpoint(
     spark: SparkSession, nsqd: NsqdProcess, tmp_path: Path
 ) -> None:
     """Half a minute is published and read, and then the rest: each window, and each pair, is
-    published once. What is broken is kept aside; what comes too late is left out."""
+    published once. Broken messages are rejected; late ones are dropped."""
     config = stream_config(nsqd, tmp_path)
     publish_shop(nsqd, range(30))
     broken = ["no JSON", '{"id": "x", "amount": "much"}', '{"amount": 1}']

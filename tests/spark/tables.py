@@ -65,13 +65,13 @@ class Archive:
         return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
 
     def take_what_is_there(self, frame: DataFrame) -> StreamingQuery:
-        """Runs the query until it has all that is available now. It has ended."""
+        """Run the query with Trigger.AvailableNow until it ends."""
         query = self.start(frame, availableNow=True)
         assert query.awaitTermination(60), "the query did not end"
         return query
 
     def rows(self) -> DataFrame:
-        """What has been written."""
+        """The written rows."""
         return self._spark.read.parquet(self._table)
 
     def bodies(self) -> list[str]:

@@ -130,9 +130,9 @@ def command(
 def _summary(done: "ArchiveResult", lake: str) -> str:
     from penstock.tools.display import format_count  # noqa: PLC0415
 
-    words = f"{done.topic}: {format_count(done.messages, 'message')} archived"
+    summary = f"{done.topic}: {format_count(done.messages, 'message')} archived"
     if done.rejected:
-        words += f", {done.rejected:,} of them rejected"
+        summary += f", {done.rejected:,} of them rejected"
     if done.files_merged:
-        words += f"; {format_count(done.files_merged, 'file')} fewer after merging"
-    return f"{words}; {lake} has {done.total:,}"
+        summary += f"; {format_count(done.files_merged, 'file')} fewer after merging"
+    return f"{summary}; {lake} has {done.total:,}"

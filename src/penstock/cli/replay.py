@@ -127,13 +127,13 @@ def _summary(replay: "Replay", topic: str, target: str) -> str:
     from penstock.tools.display import format_count  # noqa: PLC0415
 
     extent = replay.extent
-    words = f"{topic} to {target}: {format_count(extent.messages, 'message')}"
+    summary = f"{topic} to {target}: {format_count(extent.messages, 'message')}"
     if extent.first_ns is not None and extent.last_ns is not None:
         size = f"{extent.size_bytes / 1e6:,.1f} MB"
-        words += f", {size}, {_time(extent.first_ns)} to {_time(extent.last_ns)}"
+        summary += f", {size}, {_time(extent.first_ns)} to {_time(extent.last_ns)}"
     if replay.is_resumed:
-        words += f"; {replay.state.done:,} already published"
-    return words
+        summary += f"; {replay.state.done:,} already published"
+    return summary
 
 
 def _time(time_ns: int) -> str:

@@ -199,17 +199,17 @@ def _definition_from_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
             if name not in sources:
                 raise click.UsageError(f"--{key} {name}=... requires --source {name}=...")
             sources[name][key] = value
-    whole: dict[str, Any] = {"sources": sources}
+    definition: dict[str, Any] = {"sources": sources}
     if flags["sql"]:
-        whole["queries"] = {"rows": flags["sql"]}
+        definition["queries"] = {"rows": flags["sql"]}
     sink = {"topic": flags["to_topic"], "path": flags["to_files"]}
     sink |= {key: flags[key] for key in ("format", "mode", "trigger")}
     sink |= {"partition_by": list(flags["partition_by"])}
     if any(sink.values()):
         taken = "rows" if flags["sql"] else next(iter(sources))
-        whole["sinks"] = {"out": {"from": taken, **{k: v for k, v in sink.items() if v}}}
-        whole["name"] = flags["to_topic"] or Path(flags["to_files"] or "stream").name
-    return whole
+        definition["sinks"] = {"out": {"from": taken, **{k: v for k, v in sink.items() if v}}}
+        definition["name"] = flags["to_topic"] or Path(flags["to_files"] or "stream").name
+    return definition
 
 
 def _pairs(option: str, flags: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

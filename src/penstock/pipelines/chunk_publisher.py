@@ -128,12 +128,12 @@ class ChunkPublisher:
             )
             return contains_run(bodies, stored)
 
-    def _retry(self, ask: Callable[[], T]) -> T:
+    def _retry(self, request: Callable[[], T]) -> T:
         """Retry until the node answers, or until the timeout."""
         deadline = time.monotonic() + self._patience_seconds
         while True:
             try:
-                return ask()
+                return request()
             except (HttpRequestError, NotConnectedError) as failure:
                 status = failure.status if isinstance(failure, HttpRequestError) else None
                 is_final = status is not None and status < 500

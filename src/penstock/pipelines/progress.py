@@ -44,7 +44,7 @@ __all__ = [
 # Period over which a rate is averaged.
 RATE_SECONDS = 20.0
 
-# And over so many samples at least, if batches take longer than that.
+# Minimum number of samples to average, even if they span more than RATE_SECONDS.
 SAMPLES_MIN = 4
 
 # A sample is overdue after this multiple of the longest interval between samples; the rate then

@@ -1,7 +1,7 @@
 """`penstock replay`: publish a topic's messages again, from a lake or from nsqd's history.
 
 Messages are published in order, to one node, in chunks of one MPUB each. The state file is written
-before each chunk (what is about to be sent) and after it (what is confirmed). After a crash, nsqd's
+before each chunk (to record the attempt) and after it (to record success). After a crash, nsqd's
 log shows whether the last chunk was stored. The same command resumes after the last stored message.
 """
 

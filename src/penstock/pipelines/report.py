@@ -227,8 +227,8 @@ def _delay(table: DataFrame, event_time: str, topic: str) -> Column:
         happened = sql.expr(event_time)
         kind = table.select(happened).schema.fields[0].dataType.simpleString()
     except PySparkException as failure:
-        words = error_line(failure).partition("; line ")[0]
-        raise ConfigError(f"{topic}: {event_time}: {words}") from None
+        message = error_line(failure).partition("; line ")[0]
+        raise ConfigError(f"{topic}: {event_time}: {message}") from None
     if kind != "timestamp":
         raise ConfigError(f"{topic}: {event_time} must be a timestamp, not {kind}")
     return (sql.unix_micros("timestamp") - sql.unix_micros(happened)) / 1e6

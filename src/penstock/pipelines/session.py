@@ -195,7 +195,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 def spark_session(settings: SparkSettings, stop: Stop) -> Iterator[SparkSession]:
     """Raises ConfigError if there is no Java, PipelineError if Spark does not start, and
     JobInterruptedError if a stop is requested before it has started."""
-    if SparkContext._active_spark_context is not None:  # noqa: SLF001 (there is no other way)
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 (no public API)
         yield _configure(SparkSession.builder.getOrCreate(), settings)
     elif "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java and stops it
         _create_context(None, None)

@@ -48,8 +48,8 @@ def error_line(failure: BaseException) -> str:
     if ours:
         return str(ours[-1])
     traceback = _PYTHON_ERROR.findall(text)
-    words = traceback[-1] if traceback else _strip_noise(text)
-    return words if len(words) <= LENGTH_MAX else words[:LENGTH_MAX] + "..."
+    line = traceback[-1] if traceback else _strip_noise(text)
+    return line if len(line) <= LENGTH_MAX else line[:LENGTH_MAX] + "..."
 
 
 def _text(failure: BaseException) -> str:
@@ -60,11 +60,11 @@ def _text(failure: BaseException) -> str:
 
 def _strip_noise(text: str) -> str:
     """Spark's message without error codes, query plan and query text."""
-    words = text.strip().partition("\n")[0]
+    line = text.strip().partition("\n")[0]
     before = ""
-    while words != before:
-        before = words
+    while line != before:
+        before = line
         for noise in (_JAVA_CLASS, _CONDITION, _QUERY_FAILED):
-            words = noise.sub("", words)
-    words = _SQL_STATE.sub("", words).strip().rstrip(";")
-    return words or "Spark failed without an error message"
+            line = noise.sub("", line)
+    line = _SQL_STATE.sub("", line).strip().rstrip(";")
+    return line or "Spark failed without an error message"

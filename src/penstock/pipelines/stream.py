@@ -129,8 +129,8 @@ def check_config(config: StreamConfig, *, writes: bool) -> None:
 
 
 def survey_sources(config: StreamConfig) -> Survey:
-    """What there is of all sources. Raises NotConnectedError; ConfigError if there is no such
-    topic."""
+    """Locate the topics of all sources. Raises NotConnectedError, or ConfigError if a topic does
+    not exist."""
     definition = config.definition
     # These topics are created by the first message published to them.
     own = {sink.topic for sink in definition.sinks.values()}
@@ -191,7 +191,7 @@ def _counts_of(query: StreamingQuery) -> Callable[[], dict[str, int]]:
     return lambda: observed.totals(query.recentProgress)
 
 
-def _with_name(words: str, running: Sequence[RunningQuery], config: StreamConfig) -> str:
+def _with_name(message: str, running: Sequence[RunningQuery], config: StreamConfig) -> str:
     """Add the name of the failed query and, if it does not match its checkpoint, what to do."""
     for query, meter in running:
         failure = query.exception()
@@ -199,11 +199,11 @@ def _with_name(words: str, running: Sequence[RunningQuery], config: StreamConfig
             checkpoint = config.checkpoint_of(meter.name)
             return (
                 f"{meter.name}: the query does not match its checkpoint {checkpoint}: pass another"
-                f" --checkpoint ({words})"
+                f" --checkpoint ({message})"
             )
         if failure is not None:
-            return f"{meter.name}: {words}"
-    return words
+            return f"{meter.name}: {message}"
+    return message
 
 
 def plan_outputs(spark: SparkSession, config: StreamConfig) -> list[StreamOutput]:
@@ -372,11 +372,11 @@ def explain_stream(spark: SparkSession, config: StreamConfig) -> str:
     with translate_spark_errors():
         made = plan_outputs(spark, config)
         sources = [
-            f"{name}: {_source_words(source)}\n    "
+            f"{name}: {_describe_source(source)}\n    "
             + _columns(source_table(name, source, _history(spark, config, source)))
             for name, source in definition.sources.items()
         ]
-        sinks = [_sink_words(config, each) + "\n    " + _columns(each.rows) for each in made]
+        sinks = [_describe_sink(config, each) + "\n    " + _columns(each.rows) for each in made]
         plans = [f"{each.name}:\n\n{_plan(each.rows)}" for each in made]
     return "\n\n".join(
         [_section("Sources", sources), _section("Sinks", sinks), "Spark's plans\n", *plans]
@@ -407,22 +407,22 @@ def _section(title: str, parts: list[str]) -> str:
     return "\n".join([title, "", *(f"  {part}" for part in parts)])
 
 
-def _source_words(source: SourceDefinition) -> str:
-    words = [f"topic {source.topic}, from {source.start}"]
+def _describe_source(source: SourceDefinition) -> str:
+    parts = [f"topic {source.topic}, from {source.start}"]
     if source.event_time is not None:
-        words.append(
+        parts.append(
             f"late rows accepted for {source.event_time.delay} by {source.event_time.column}"
         )
     if source.schema:
-        words.append(
+        parts.append(
             f"rejected messages go to topic {source.rejects}"
             if source.rejects
             else "rejected messages are counted and dropped"
         )
-    return "; ".join(words)
+    return "; ".join(parts)
 
 
-def _sink_words(config: StreamConfig, output: StreamOutput) -> str:
+def _describe_sink(config: StreamConfig, output: StreamOutput) -> str:
     sink = config.definition.sinks.get(output.name)
     where = _destination(sink) if sink is not None else "topic " + _topic_of_rejects(config, output)
     how = f"mode {output.mode}, checkpoint {config.checkpoint_of(output.name)}"

@@ -129,10 +129,10 @@ def _of_query(spark: SparkSession, name: str, text: str) -> DataFrame:
 def _with_place(failure: PySparkException) -> str:
     """Spark's message, with line and column of the user's SQL."""
     place = _PLACE.search(str(failure))
-    words = _PLACE.sub("", error_line(failure))
+    message = _PLACE.sub("", error_line(failure))
     if place is None:
-        return words
-    return f"{words} (line {int(place[1]) - 1}, column {int(place[2]) + 1})"
+        return message
+    return f"{message} (line {int(place[1]) - 1}, column {int(place[2]) + 1})"
 
 
 # Sinks.

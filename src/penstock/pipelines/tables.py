@@ -144,8 +144,8 @@ def value_column(schema: StructType) -> Column:
 def rejection_reason() -> Column:
     """Column `reason` of rejected messages."""
     is_object = sql.from_json(sql.col("body").cast("string"), "map<string,string>").isNotNull()
-    words = sql.when(is_object, "it does not fit the schema").otherwise("it is no JSON object")
-    return words.alias("reason")
+    reason = sql.when(is_object, "it does not fit the schema").otherwise("it is no JSON object")
+    return reason.alias("reason")
 
 
 def _inferred(topic: str, table: DataFrame) -> StructType:
