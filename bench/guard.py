@@ -150,7 +150,7 @@ def _events_of(connection: ServerConnection, data: bytes) -> Iterator[events.Eve
 
 
 class _Passage:
-    """A broker in memory with a publisher and a consumer; also its `EngineCallbacks` and `Peer`."""
+    """A broker in memory with a publisher and a consumer. Implements both callback protocols."""
 
     def __init__(self) -> None:
         files = MemoryFiles()
@@ -182,7 +182,7 @@ class _Passage:
     def _publish(self, request: bytes) -> None:
         for event in _events_of(self._publisher, request):
             assert isinstance(event, events.Publish)
-            topic = self._broker.destinations[event.topic]
+            topic = self._broker.topic_cache[event.topic]
             topic.publish(event.bodies)
         while self._pump_wanted:
             self._pump_wanted = False

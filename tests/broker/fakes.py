@@ -14,7 +14,7 @@ from penstock.broker.channel import Channel
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
-from penstock.broker.topology import NOWHERE, Place
+from penstock.broker.topology import UNKNOWN_LOCATION, Location
 from penstock.common.clock import SECOND_NS
 from penstock.protocol import frames as wire
 from penstock.storage import DataPath, LogSettings
@@ -62,7 +62,7 @@ class RecordingEngine:
 
 
 class Recorder:
-    """A `Peer` that keeps what it was sent."""
+    """A `SubscriberConnection` that keeps what it was sent."""
 
     def __init__(self) -> None:
         self.deliveries: list[list[bytes]] = []
@@ -102,10 +102,10 @@ class Consumer(Recorder):
         *,
         msg_timeout_ns: int = MSG_TIMEOUT_NS,
         sample_rate: int = 0,
-        place: Place = NOWHERE,
+        location: Location = UNKNOWN_LOCATION,
     ) -> None:
         super().__init__()
-        self.subscriber = Subscriber(self, msg_timeout_ns, sample_rate, place)
+        self.subscriber = Subscriber(self, msg_timeout_ns, sample_rate, location)
         self.channel: Channel = host.broker.subscribe(topic, channel, self.subscriber)
         self._host = host
         self._topic = topic
@@ -211,7 +211,7 @@ class Host:
     def publish(self, topic: str, *bodies: str, defer_ns: int = 0) -> None:
         """Publishes a batch."""
         encoded = [body.encode() for body in bodies]
-        self.broker.destinations[topic].publish(encoded, defer_ns)
+        self.broker.topic_cache[topic].publish(encoded, defer_ns)
         self.events_done()
 
     def consumer(
@@ -222,7 +222,7 @@ class Host:
         rdy: int = 0,
         msg_timeout_ns: int = MSG_TIMEOUT_NS,
         sample_rate: int = 0,
-        place: Place = NOWHERE,
+        location: Location = UNKNOWN_LOCATION,
     ) -> Consumer:
         """A new connection that has subscribed."""
         consumer = Consumer(
@@ -231,7 +231,7 @@ class Host:
             channel,
             msg_timeout_ns=msg_timeout_ns,
             sample_rate=sample_rate,
-            place=place,
+            location=location,
         )
         if rdy:
             consumer.rdy(rdy)

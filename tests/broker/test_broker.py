@@ -13,7 +13,7 @@ class TestTopics:
         topic = host.broker.topic("t")
 
         assert {"t": topic} == host.broker.topics
-        assert topic is host.broker.topic("t") is host.broker.destinations["t"]
+        assert topic is host.broker.topic("t") is host.broker.topic_cache["t"]
 
     def test_the_driver_hears_of_lasting_topics_and_channels(self, host: Host) -> None:
         def changes() -> int:

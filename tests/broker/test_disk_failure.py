@@ -238,7 +238,7 @@ class TestReading:
         (waiting,) = consumer.channel.peek_deferred(1)
         reads = FailingReads(log_of(host), monkeypatch, after=1)
         with pytest.raises(StorageError):
-            consumer.channel.recall(wire.message_id(waiting.frame), host.clock.wall_ns())
+            consumer.channel.requeue_now(wire.message_id(waiting.frame), host.clock.wall_ns())
 
         reads.failing = False
         host.pass_time(SECOND_NS)

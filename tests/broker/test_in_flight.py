@@ -33,8 +33,8 @@ def add_fresh(in_flight: InFlight, *numbers: int, deadline_ns: int) -> None:
     in_flight.add_fresh(frames(*numbers), numbers[-1], deadline_ns)
 
 
-def add_late(in_flight: InFlight, number: int, *, now_ns: int, deadline_ns: int) -> None:
-    in_flight.add_late(id_(number), frame(number), now_ns, deadline_ns)
+def add_timed(in_flight: InFlight, number: int, *, now_ns: int, deadline_ns: int) -> None:
+    in_flight.add_timed(id_(number), frame(number), now_ns, deadline_ns)
 
 
 def test_nothing_is_in_flight_at_first() -> None:
@@ -48,7 +48,7 @@ def test_nothing_is_in_flight_at_first() -> None:
 
 def test_what_was_added_is_there_first_deliveries_first() -> None:
     in_flight = InFlight()
-    add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
+    add_timed(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
     add_fresh(in_flight, 2, 3, deadline_ns=TIMEOUT_NS)
 
     assert 3 == len(in_flight)
@@ -58,7 +58,7 @@ def test_what_was_added_is_there_first_deliveries_first() -> None:
 
 def test_frames_are_found_by_id_each_once() -> None:
     in_flight = InFlight()
-    add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
+    add_timed(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
     add_fresh(in_flight, 2, 3, deadline_ns=TIMEOUT_NS)
 
     assert frames(3, 2) == in_flight.frames_of(ids(3, 2, 3))
@@ -68,7 +68,7 @@ def test_frames_are_found_by_id_each_once() -> None:
 
 def test_finished_first_deliveries_are_gone_and_the_others_are_named() -> None:
     in_flight = InFlight()
-    add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
+    add_timed(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
     add_fresh(in_flight, 2, 3, 4, deadline_ns=TIMEOUT_NS)
 
     assert [] == in_flight.finish_fresh(ids(3))
@@ -85,7 +85,7 @@ def test_a_message_finished_twice_in_one_go_is_named_once() -> None:
 
 def test_pop_takes_out_one_of_either_kind() -> None:
     in_flight = InFlight()
-    add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
+    add_timed(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
     add_fresh(in_flight, 2, 3, deadline_ns=TIMEOUT_NS)
 
     assert frames(1, 2) == [in_flight.pop(each) for each in ids(1, 2)]
@@ -95,7 +95,7 @@ def test_pop_takes_out_one_of_either_kind() -> None:
 
 def test_pop_all_leaves_nothing_not_even_a_deadline() -> None:
     in_flight = InFlight()
-    add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
+    add_timed(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
     add_fresh(in_flight, 2, 3, deadline_ns=TIMEOUT_NS)
 
     assert frames(2, 3, 1) == in_flight.pop_all()
@@ -153,8 +153,8 @@ def test_a_shared_deadline_does_not_slide_along_with_a_steady_stream() -> None:
 
 def test_late_messages_expire_each_at_its_own_time() -> None:
     in_flight = InFlight()
-    add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS + 2)
-    add_late(in_flight, 2, now_ns=0, deadline_ns=TIMEOUT_NS + 1)
+    add_timed(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS + 2)
+    add_timed(in_flight, 2, now_ns=0, deadline_ns=TIMEOUT_NS + 1)
 
     assert TIMEOUT_NS + 1 == in_flight.next_deadline_ns()
     assert frames(2) == in_flight.pop_expired(TIMEOUT_NS + 1)
@@ -165,7 +165,7 @@ def test_late_messages_expire_each_at_its_own_time() -> None:
 def test_what_was_answered_does_not_expire() -> None:
     in_flight = InFlight()
     add_fresh(in_flight, 1, 2, 3, deadline_ns=TIMEOUT_NS)
-    add_late(in_flight, 4, now_ns=0, deadline_ns=TIMEOUT_NS)
+    add_timed(in_flight, 4, now_ns=0, deadline_ns=TIMEOUT_NS)
     in_flight.finish_fresh(ids(1))
     in_flight.pop(id_(3))
     in_flight.pop(id_(4))
@@ -177,7 +177,7 @@ def test_what_was_answered_does_not_expire() -> None:
 def test_a_deadline_goes_with_its_message(late: bool) -> None:
     in_flight = InFlight()
     if late:
-        add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
+        add_timed(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
     else:
         add_fresh(in_flight, 1, deadline_ns=TIMEOUT_NS)
     in_flight.pop(id_(1))
@@ -187,9 +187,9 @@ def test_a_deadline_goes_with_its_message(late: bool) -> None:
 
 def test_a_message_that_comes_again_has_its_new_deadline_only() -> None:
     in_flight = InFlight()
-    add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
+    add_timed(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
     in_flight.pop(id_(1))
-    add_late(in_flight, 1, now_ns=SECOND_NS, deadline_ns=TIMEOUT_NS + SECOND_NS)
+    add_timed(in_flight, 1, now_ns=SECOND_NS, deadline_ns=TIMEOUT_NS + SECOND_NS)
 
     assert [] == in_flight.pop_expired(TIMEOUT_NS)
     assert frames(1) == in_flight.pop_expired(TIMEOUT_NS + SECOND_NS)
@@ -199,7 +199,7 @@ def test_a_message_that_comes_again_has_its_new_deadline_only() -> None:
 def test_a_touch_starts_the_timeout_again(late: bool) -> None:
     in_flight = InFlight()
     if late:
-        add_late(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
+        add_timed(in_flight, 1, now_ns=0, deadline_ns=TIMEOUT_NS)
     else:
         add_fresh(in_flight, 1, deadline_ns=TIMEOUT_NS)
     touched_ns = TIMEOUT_NS - SECOND_NS
@@ -225,7 +225,7 @@ def test_no_touch_goes_beyond_the_longest_timeout_since_delivery(late: bool) -> 
     delivered_ns = 7 * SECOND_NS
     in_flight = InFlight()
     if late:
-        add_late(in_flight, 1, now_ns=delivered_ns, deadline_ns=delivered_ns + TIMEOUT_NS)
+        add_timed(in_flight, 1, now_ns=delivered_ns, deadline_ns=delivered_ns + TIMEOUT_NS)
     else:
         add_fresh(in_flight, 1, deadline_ns=delivered_ns + TIMEOUT_NS)
 
@@ -256,7 +256,7 @@ def test_touching_over_and_over_does_not_pile_up_deadlines() -> None:
     for now_ns in range(10_000):
         in_flight.touch(id_(1), now_ns, TIMEOUT_NS, TIMEOUT_MAX_NS)
 
-    assert len(in_flight._late_deadlines) < 100
+    assert len(in_flight._timed_deadlines) < 100
     assert 9_999 + TIMEOUT_NS == in_flight.next_deadline_ns()
     assert frames(1) == in_flight.pop_expired(9_999 + TIMEOUT_NS)
 
@@ -312,11 +312,11 @@ class InFlightAgainstAModel(RuleBasedStateMachine):
 
     @precondition(lambda self: self.answered)
     @rule(data=st.data())
-    def add_late(self, data: st.DataObject) -> None:
+    def add_timed(self, data: st.DataObject) -> None:
         message_id = data.draw(st.sampled_from(sorted(self.answered)))
         self.answered.remove(message_id)
         deadline_ns = self.now_ns + self.TIMEOUT_NS
-        self.in_flight.add_late(message_id, frame_of(message_id), self.now_ns, deadline_ns)
+        self.in_flight.add_timed(message_id, frame_of(message_id), self.now_ns, deadline_ns)
         self.deadlines[message_id] = deadline_ns, deadline_ns
         self.delivered[message_id] = self.now_ns, self.now_ns
 
@@ -327,7 +327,7 @@ class InFlightAgainstAModel(RuleBasedStateMachine):
         chosen = data.draw(st.lists(known | st.just(b"f" * 16), unique=True))
         others = self.in_flight.finish_fresh(chosen)
         for message_id in others:
-            assert (self.in_flight.late.pop(message_id, None) is None) == (message_id == b"f" * 16)
+            assert (self.in_flight.timed.pop(message_id, None) is None) == (message_id == b"f" * 16)
         self.forget(message_id for message_id in chosen if message_id != b"f" * 16)
 
     @precondition(lambda self: self.deadlines)

@@ -134,7 +134,7 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
             for consumer in channel.consumers:
                 expected = {consumer.real.id_of(body) for body in consumer.in_flight}
                 in_flight = consumer.real.subscriber.in_flight
-                assert expected == {*in_flight.fresh, *in_flight.late}
+                assert expected == {*in_flight.fresh, *in_flight.timed}
 
     @invariant()
     def no_open_message_is_written_down_as_finished(self) -> None:
@@ -298,7 +298,7 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
         self.channels[name].finished.add(body)
         self.channels[name].finished_saved.add(body)
 
-    def recall(self, data: st.DataObject) -> None:
+    def requeue_now(self, data: st.DataObject) -> None:
         """One that somebody has, or that waits for a time, as far as we can see."""
         name = data.draw(st.sampled_from(sorted(self.channels) or [""]))
         if not name:
@@ -310,7 +310,7 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
             return
         frame = data.draw(st.sampled_from(in_flight + deferred))
         requeue_count = real.requeue_count
-        assert real.recall(wire.message_id(frame), self.host.clock.wall_ns())
+        assert real.requeue_now(wire.message_id(frame), self.host.clock.wall_ns())
         assert requeue_count + (frame in in_flight) == real.requeue_count
         body = wire.body(frame).decode()
         for consumer in model.consumers + model.departed:

@@ -159,7 +159,7 @@ class TestDeferred:
         host.publish(topic, *"abc", defer_ns=SECOND_NS)
         _, b, _ = [wire.message_id(each.frame) for each in consumer.channel.peek_deferred(3)]
 
-        assert consumer.channel.recall(b, host.clock.wall_ns())
+        assert consumer.channel.requeue_now(b, host.clock.wall_ns())
         host.pump()
         assert ["b"] == consumer.take()
         assert 2 == consumer.channel.deferred_count
@@ -174,8 +174,8 @@ class TestDeferred:
         channel, now_ns = host.channel(), host.clock.wall_ns()
         b = wire.message_id(channel.peek_deferred(100)[0].frame)
 
-        assert not channel.recall(b"%016x" % id_number(0, 5), now_ns)
-        assert channel.recall(b, now_ns)
+        assert not channel.requeue_now(b"%016x" % id_number(0, 5), now_ns)
+        assert channel.requeue_now(b, now_ns)
         host.crash()
         assert [*"ab"] == host.consumer(rdy=10).take()
 

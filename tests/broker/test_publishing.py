@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.publishing import TURN_BYTES, PublishBatch, Publisher
+from penstock.broker.publishing import TURN_BYTES, Publisher, TurnBatch
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.common.clock import SECOND_NS
@@ -49,7 +49,7 @@ class FutureAnswer:
     def __init__(self) -> None:
         self.future: Answer = asyncio.get_running_loop().create_future()
 
-    def settled(self, batch: PublishBatch) -> None:
+    def on_batch_done(self, batch: TurnBatch) -> None:
         assert batch.is_safe == (batch.failure is None)
         self.future.set_result(STORED if batch.is_safe else str(batch.failure))
 
@@ -90,7 +90,7 @@ class Bench:
             if batch is None:
                 answer.future.set_result(STORED)
             else:
-                batch.waiting.append(answer)
+                batch.waiters.append(answer)
         return answer.future
 
     def close(self) -> None:
@@ -136,10 +136,10 @@ def test_one_turn_is_one_batch_per_topic() -> None:
 def test_all_is_settled_before_anybody_is_told() -> None:
     class Onlooker:
         def __init__(self) -> None:
-            self.batches: list[PublishBatch] = []
+            self.batches: list[TurnBatch] = []
             self.seen: list[list[bool]] = []
 
-        def settled(self, batch: PublishBatch) -> None:
+        def on_batch_done(self, batch: TurnBatch) -> None:
             self.seen.append([each.is_safe for each in self.batches])
 
     async def test(bench: Bench) -> None:
@@ -148,7 +148,7 @@ def test_all_is_settled_before_anybody_is_told() -> None:
         for topic in (a, b):
             batch = bench.publisher.publish(topic, [b"1"])
             assert batch is not None
-            batch.waiting.append(onlooker)
+            batch.waiters.append(onlooker)
             onlooker.batches.append(batch)
         bench.end_turn()
 

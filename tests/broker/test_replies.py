@@ -1,6 +1,6 @@
 """Replies that wait for a message to be safe, and what must not overtake them."""
 
-from penstock.broker.publishing import PublishBatch
+from penstock.broker.publishing import TurnBatch
 from penstock.broker.replies import Replies
 from penstock.common.errors import StorageError
 from penstock.testing.bugs import raise_bug
@@ -16,34 +16,34 @@ class Recorder:
     def failed(self, word: str, failure: StorageError) -> None:
         self.happened.append((word, str(failure)))
 
-    def held(self, word: str, data: bytes) -> PublishBatch:
+    def held(self, word: str, data: bytes) -> TurnBatch:
         """The batch that a reply waits for."""
-        batch = PublishBatch([])
-        self.replies.hold(batch, word, data)
+        batch = TurnBatch([])
+        self.replies.send_when_stored(batch, word, data)
         return batch
 
 
 def test_what_need_not_wait_is_written_at_once() -> None:
     recorder = Recorder()
     recorder.replies.send(b"OK")
-    recorder.replies.then(lambda: recorder.happened.append("done"))
+    recorder.replies.call_when_sent(lambda: recorder.happened.append("done"))
 
     assert [b"OK", "done"] == recorder.happened
-    assert not recorder.replies.held
+    assert not recorder.replies.pending
 
 
 def test_nothing_overtakes_what_waits() -> None:
     recorder = Recorder()
     batch = recorder.held("PUB", b"first,")
     recorder.replies.send(b"second")
-    recorder.replies.then(lambda: recorder.happened.append("third"))
+    recorder.replies.call_when_sent(lambda: recorder.happened.append("third"))
     recorder.replies.send(b"fourth")
 
     assert [] == recorder.happened
-    assert recorder.replies.held
-    batch.settle(None, raise_bug)
+    assert recorder.replies.pending
+    batch.set_result(None, raise_bug)
     assert [b"first,second", "third", b"fourth"] == recorder.happened
-    assert not recorder.replies.held
+    assert not recorder.replies.pending
 
 
 def test_what_need_not_wait_waits_for_nothing_but_what_came_before() -> None:
@@ -54,7 +54,7 @@ def test_what_need_not_wait_waits_for_nothing_but_what_came_before() -> None:
     waiting = recorder.held("PUB", b"second,")
     recorder.replies.send(b"third")
     assert [b"first"] == recorder.happened
-    waiting.settle(None, raise_bug)
+    waiting.set_result(None, raise_bug)
     assert [b"first", b"second,third"] == recorder.happened
 
 
@@ -62,50 +62,50 @@ def test_what_is_safe_early_waits_for_what_came_before() -> None:
     recorder = Recorder()
     first, second = recorder.held("PUB", b"first,"), recorder.held("PUB", b"second")
 
-    second.settle(None, raise_bug)
+    second.set_result(None, raise_bug)
     assert [] == recorder.happened
-    first.settle(None, raise_bug)
+    first.set_result(None, raise_bug)
     assert [b"first,second"] == recorder.happened
 
 
 def test_several_replies_to_one_batch_are_one_write() -> None:
     recorder = Recorder()
     batch = recorder.held("PUB", b"first,")
-    recorder.replies.hold(batch, "PUB", b"second")
+    recorder.replies.send_when_stored(batch, "PUB", b"second")
 
-    batch.settle(None, raise_bug)
+    batch.set_result(None, raise_bug)
     assert [b"first,second"] == recorder.happened
 
 
 def test_a_failure_voids_all_that_waits_after_it() -> None:
     recorder = Recorder()
     first, second = recorder.held("MPUB", b"OK"), recorder.held("DPUB", b"OK")
-    first.settle(StorageError("disk full"), raise_bug)
-    second.settle(None, raise_bug)
+    first.set_result(StorageError("disk full"), raise_bug)
+    second.set_result(None, raise_bug)
 
     assert [("MPUB", "disk full")] == recorder.happened
-    assert not recorder.replies.held
+    assert not recorder.replies.pending
 
 
 def test_a_failure_is_told_in_its_place() -> None:
     recorder = Recorder()
     batches = [recorder.held(word, b"OK") for word in ("PUB", "MPUB", "DPUB")]
     for batch in reversed(batches[1:]):
-        batch.settle(StorageError("disk full"), raise_bug)
+        batch.set_result(StorageError("disk full"), raise_bug)
 
     assert [] == recorder.happened
-    batches[0].settle(None, raise_bug)
+    batches[0].set_result(None, raise_bug)
     assert [b"OK", ("MPUB", "disk full")] == recorder.happened
-    assert not recorder.replies.held
+    assert not recorder.replies.pending
 
 
 def test_what_is_corked_is_one_write_and_comes_before_what_is_to_be_done_after_it() -> None:
     recorder = Recorder()
     recorder.replies.cork()
     recorder.replies.send(b"first,")
-    recorder.held("PUB", b"second").settle(None, raise_bug)
+    recorder.held("PUB", b"second").set_result(None, raise_bug)
     assert [] == recorder.happened
-    recorder.replies.then(lambda: recorder.happened.append("done"))
+    recorder.replies.call_when_sent(lambda: recorder.happened.append("done"))
     assert [b"first,second", "done"] == recorder.happened
 
     recorder.replies.send(b"third")
@@ -117,10 +117,10 @@ def test_what_is_corked_is_one_write_and_comes_before_what_is_to_be_done_after_i
 def test_what_was_held_when_it_was_corked_keeps_its_place() -> None:
     recorder = Recorder()
     batch = recorder.held("PUB", b"first,")
-    recorder.replies.then(lambda: recorder.happened.append("done"))
+    recorder.replies.call_when_sent(lambda: recorder.happened.append("done"))
     recorder.replies.cork()
     recorder.replies.send(b"second")
-    batch.settle(None, raise_bug)
+    batch.set_result(None, raise_bug)
     assert [b"first,", "done"] == recorder.happened
     recorder.replies.uncork()
     assert [b"first,", "done", b"second"] == recorder.happened
@@ -131,7 +131,7 @@ def test_another_way_to_write_is_taken_at_once_also_for_what_is_kept_for_one_wri
     otherwise: list[bytes] = []
     recorder.replies.cork()
     recorder.replies.send(b"first,")
-    recorder.replies.write_by(otherwise.append)
+    recorder.replies.set_writer(otherwise.append)
     recorder.replies.send(b"second")
     assert [] == otherwise
 

@@ -10,7 +10,7 @@ def subscriber_with(rdy: int, in_flight: int, *, blocked: bool = False) -> Subsc
     subscriber.rdy = rdy
     subscriber.blocked = blocked
     for number in range(in_flight):
-        subscriber.in_flight.add_late(b"%016x" % number, b"", 0, 60 * SECOND_NS)
+        subscriber.in_flight.add_timed(b"%016x" % number, b"", 0, 60 * SECOND_NS)
     return subscriber
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.nsqd.heartbeat import Patience, Pulse
+from penstock.nsqd.heartbeat import Heartbeat, Timeouts
 
 GREETING_SECONDS, COMMAND_SECONDS = 5.0, 8.0
 
@@ -64,10 +64,10 @@ class Connection:
         self.beats = 0
         self.given_up: list[str] = []
 
-    def beat(self) -> None:
+    def send_heartbeat(self) -> None:
         self.beats += 1
 
-    def give_up(self, reason: str) -> None:
+    def time_out(self, reason: str) -> None:
         self.given_up.append(reason)
 
 
@@ -77,12 +77,12 @@ class Patient:
     def __init__(self) -> None:
         self.loop, self.connection = ManualLoop(), Connection()
         self.interval: float | None = 2.0
-        patience = Patience(greeting_seconds=GREETING_SECONDS, command_seconds=COMMAND_SECONDS)
+        timeouts = Timeouts(greeting_seconds=GREETING_SECONDS, command_seconds=COMMAND_SECONDS)
         loop: Any = self.loop
-        self.pulse = Pulse(
+        self.pulse = Heartbeat(
             cast("asyncio.AbstractEventLoop", loop),
             self.connection,
-            patience,
+            timeouts,
             lambda: self.interval,
         )
         self.pulse.start()
@@ -116,11 +116,11 @@ def test_two_intervals_of_silence_are_too_many(patient: Patient) -> None:
 
 
 def test_whoever_waits_for_us_is_not_silent(patient: Patient) -> None:
-    patient.pulse.waits_for_us = True
+    patient.pulse.is_answering = True
     patient.loop.pass_to(60.0)
     assert (30, []) == (patient.connection.beats, patient.connection.given_up)
 
-    patient.pulse.waits_for_us = False
+    patient.pulse.is_answering = False
     patient.pulse.last_command_at = patient.loop.now
     patient.loop.pass_to(63.9)
     assert [] == patient.connection.given_up

@@ -18,9 +18,8 @@ from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS
 from penstock.common.logs import Logger
 from penstock.net.prometheus import Histogram
-from penstock.nsqd.error_counters import Refusals
-from penstock.nsqd.memory import GcPauses
 from penstock.nsqd.metrics import FAMILIES, MetricsSource, metrics
+from penstock.nsqd.process_metrics import ErrorCounters, GcPauses
 from penstock.protocol import commands
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.nsqlookupd import run_nsqlookupd
@@ -240,7 +239,7 @@ def test_what_goes_while_it_is_being_shown_does_no_harm() -> None:
             broker=host.broker,
             clients=(),
             gc_pauses=gc_pauses,
-            refusals=Refusals(),
+            refusals=ErrorCounters(),
             bugs=BugReports(Logger("")),
             lookupds=dict,
             loop_lag=Histogram(()),

@@ -14,7 +14,7 @@ from tests.broker.fakes import Host
 from penstock.broker.settings import BrokerSettings
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 from penstock.common.logs import Logger, LogLevel
-from penstock.nsqd.memory import MemoryStats
+from penstock.nsqd.process_metrics import MemoryStats
 from penstock.nsqd.statsd import Report, Statsd, StatsdSettings, packets, statsd_prefix
 from penstock.testing.nsqd import run_nsqd
 from penstock.testing.waiting import wait_until

@@ -10,7 +10,7 @@ from tests.net.tls.certificates import Authority
 from penstock.common.errors import CorruptStreamError, TlsError
 from penstock.net.tls import ReloadableContext, TlsLayer, client_context, server_context
 from penstock.nsqd import upgraded_transport
-from penstock.nsqd.upgraded_transport import LayeredTransport
+from penstock.nsqd.upgraded_transport import UpgradedTransport
 from penstock.protocol.compression import Deflate, LayerStack, Snappy
 
 
@@ -34,7 +34,7 @@ def transport() -> Transport:
 
 
 @pytest.fixture
-def under_test(transport: Transport) -> LayeredTransport:
+def under_test(transport: Transport) -> UpgradedTransport:
     return layers_on(transport)
 
 
@@ -49,14 +49,14 @@ def context(authority: Authority) -> ReloadableContext:
     return ReloadableContext(lambda: server_context(cert=ours.cert, key=ours.key))
 
 
-def layers_on(transport: Transport) -> LayeredTransport:
+def layers_on(transport: Transport) -> UpgradedTransport:
     bare: Any = transport
-    return LayeredTransport(cast("asyncio.Transport", bare))
+    return UpgradedTransport(cast("asyncio.Transport", bare))
 
 
 class TestCompression:
     def test_what_came_before_its_time_is_not_lost(
-        self, under_test: LayeredTransport, transport: Transport
+        self, under_test: UpgradedTransport, transport: Transport
     ) -> None:
         peer = Deflate()
         under_test.compress(Deflate(), peer.encode(b"ahead"))
@@ -68,7 +68,7 @@ class TestCompression:
         assert b"answer" == peer.read()
 
     def test_a_stream_that_cannot_be_read_is_the_callers_to_end(
-        self, under_test: LayeredTransport
+        self, under_test: UpgradedTransport
     ) -> None:
         under_test.compress(Snappy(), b"not snappy")
 
@@ -76,7 +76,7 @@ class TestCompression:
             under_test.read()
 
     def test_there_is_no_tls_to_say_goodbye_with(
-        self, under_test: LayeredTransport, transport: Transport
+        self, under_test: UpgradedTransport, transport: Transport
     ) -> None:
         under_test.compress(Deflate(), b"")
         under_test.say_goodbye()
@@ -90,7 +90,7 @@ class TestCompression:
 class TestTls:
     def test_both_shake_hands_and_one_says_goodbye(
         self,
-        under_test: LayeredTransport,
+        under_test: UpgradedTransport,
         transport: Transport,
         authority: Authority,
         context: ReloadableContext,
@@ -130,7 +130,7 @@ class TestTls:
 
     def test_a_handshake_that_takes_too_long_leaves_the_transport_bare(
         self,
-        under_test: LayeredTransport,
+        under_test: UpgradedTransport,
         transport: Transport,
         context: ReloadableContext,
         monkeypatch: pytest.MonkeyPatch,
@@ -143,7 +143,7 @@ class TestTls:
         assert b"in clear" == transport.written
 
     def test_one_that_fails_leaves_it_bare_behind_an_alert(
-        self, under_test: LayeredTransport, transport: Transport, context: ReloadableContext
+        self, under_test: UpgradedTransport, transport: Transport, context: ReloadableContext
     ) -> None:
         with pytest.raises(TlsError, match="unexpected message"):
             asyncio.run(under_test.start_tls(context, b"\x16\x03\x01\x00\x05hello"))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from tests.simulation.loop import SimulatedLoop
 from tests.simulation.violation import Violation
 
-from penstock.nsqd.tcp import Client, TcpServices
+from penstock.nsqd.tcp import Client, ClientServices
 from penstock.protocol import commands
 from penstock.protocol.frames import ErrorFrame, FrameReader, MessageFrame, ResponseFrame
 
@@ -98,7 +98,7 @@ class Connection:
     """See the module's docstring."""
 
     def __init__(
-        self, name: str, services: TcpServices, loop: SimulatedLoop, observer: Observer
+        self, name: str, services: ClientServices, loop: SimulatedLoop, observer: Observer
     ) -> None:
         self.name = name
         self.deaf = False

@@ -23,7 +23,7 @@ from penstock.broker.log_queue import LogQueue
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.memory_queue import MemoryQueue
 from penstock.broker.message_id import seq_of
-from penstock.broker.publishing import PublishBatch
+from penstock.broker.publishing import TurnBatch
 from penstock.broker.replies import Replies
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
@@ -31,6 +31,7 @@ from penstock.nsqd.session import Session
 from penstock.protocol import frames as wire
 from penstock.storage.cursors import Cursors
 from penstock.storage.fsync import GroupCommit
+from penstock.storage.retention import Retention
 from penstock.storage.topic_log import TopicLog
 
 __all__ = ["MUTATIONS", "SEEDS_MAX", "Mutation", "seeds_until_found"]
@@ -87,10 +88,10 @@ def _plus(number: int) -> Callable[[Any], Any]:
 
 
 def _ack_before_write(_right: Any) -> Any:
-    def hold(self: Replies, _batch: PublishBatch, _word: str, data: bytes) -> None:
+    def send_when_stored(self: Replies, _batch: TurnBatch, _word: str, data: bytes) -> None:
         self.send(data)
 
-    return hold
+    return send_when_stored
 
 
 def _write_that_fails_is_no_failure(right: Any) -> Any:
@@ -138,7 +139,7 @@ def _delay_is_ignored(right: Any) -> Any:
 def _stays_on_disconnect(_right: Any) -> Any:
     def remove(self: Channel, subscriber: Subscriber) -> None:
         self.subscribers.remove(subscriber)
-        if subscriber.waiting:
+        if subscriber.is_ready:
             self._ready[subscriber.locality].remove(subscriber)
 
     return remove
@@ -339,7 +340,12 @@ def _channel_stays_subscribed(right: Any) -> Any:
 
 
 MUTATIONS = (
-    Mutation("a publish is acknowledged before it is written", Replies, "hold", _ack_before_write),
+    Mutation(
+        "a publish is acknowledged before it is written",
+        Replies,
+        "send_when_stored",
+        _ack_before_write,
+    ),
     Mutation(
         "a write that fails is no failure", TopicLog, "append", _write_that_fails_is_no_failure
     ),
@@ -373,7 +379,7 @@ MUTATIONS = (
     Mutation(
         "redeliveries do not time out",
         InFlight,
-        "add_late",
+        "add_timed",
         _never_times_out,
     ),
     Mutation("depth is one too many", MemoryQueue, "depth", _plus(1)),
@@ -394,8 +400,8 @@ MUTATIONS = (
     Mutation("what channels need is trimmed", Topic, "trim", _trims_what_is_needed),
     Mutation(
         "what is to be retained is trimmed",
-        TopicLog,
-        "_is_retained",
+        Retention,
+        "keeps",
         _returns(False),
     ),
     Mutation(
@@ -475,12 +481,12 @@ MUTATIONS = (
         _returns(wire.CLOSE_WAIT),
     ),
     Mutation(
-        "an ephemeral topic keeps nothing for its first channel", MemoryLog, "hold", _does_nothing
+        "an ephemeral topic keeps nothing for its first channel", MemoryLog, "keep", _does_nothing
     ),
     Mutation(
         "after a power loss, numbers are used again",
         penstock.storage.topic_storage,
-        "_skip_numbers",
+        "_skip_seqs",
         _returns([]),
     ),
 )

@@ -25,12 +25,12 @@ from penstock.common.logs import Logger, LogLevel
 from penstock.net.connection_limits import ConnectionLimits
 from penstock.nsqd import metadata, tcp
 from penstock.nsqd.auth import Authenticator
-from penstock.nsqd.error_counters import Refusals
-from penstock.nsqd.heartbeat import Patience
+from penstock.nsqd.heartbeat import Timeouts
 from penstock.nsqd.metadata import MetadataWriter
 from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.process_metrics import ErrorCounters
 from penstock.nsqd.session import SessionServices
-from penstock.nsqd.tcp import Clients, TcpServices
+from penstock.nsqd.tcp import Clients, ClientServices
 from penstock.protocol.events import Limits
 from penstock.protocol.identify import ServerOffer
 from penstock.storage import DataPath, GroupCommit, LogSettings, topic_storage
@@ -54,7 +54,7 @@ _OFFER = ServerOffer(
     max_msg_timeout_ms=TIMEOUT_MAX_NS // MILLISECOND_NS,
     heartbeat_interval_ms=HEARTBEAT_MS,
 )
-_PATIENCE = Patience(greeting_seconds=10, command_seconds=10)
+_TIMEOUTS = Timeouts(greeting_seconds=10, command_seconds=10)
 
 
 class Observer(Protocol):
@@ -178,7 +178,7 @@ class Node:
         self.services = self._tcp_services(clock)
         self._engine.start()
 
-    def _tcp_services(self, clock: Clock) -> TcpServices:
+    def _tcp_services(self, clock: Clock) -> ClientServices:
         session = SessionServices(
             broker=self.broker,
             publisher=self._engine.publisher,
@@ -187,15 +187,15 @@ class Node:
             offer=_OFFER,
             authenticator=_AUTHENTICATOR,
         )
-        return TcpServices(
+        return ClientServices(
             session=session,
             limits=_LIMITS,
-            patience=_PATIENCE,
+            timeouts=_TIMEOUTS,
             clients=self.clients,
             tls=None,
             tls_required=False,
             connection_limits=ConnectionLimits(),
-            refusals=Refusals(),
+            error_counters=ErrorCounters(),
             report_bug=raise_bug,
         )
 

@@ -255,7 +255,9 @@ def recall(world: World, step: Step) -> str | None:
     channel, entry, message_id = found
     done: list[bool] = []
     real, wall_ns = world.real_channel(channel), world.clock.wall_ns()
-    outcome = _operate(world, channel.topic, lambda: done.append(real.recall(message_id, wall_ns)))
+    outcome = _operate(
+        world, channel.topic, lambda: done.append(real.requeue_now(message_id, wall_ns))
+    )
     if done == [False]:
         raise Violation(f"{entry.message.body!r} is in flight or waits, and cannot be recalled")
     if entry.holder is not None:

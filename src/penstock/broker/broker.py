@@ -24,8 +24,8 @@ __all__ = ["Broker"]
 _CLOCK_STEP_NS = 5 * MILLISECOND_NS
 
 
-class _Destinations(dict[str, Topic]):
-    """Where publishes go: `destinations[name]` is the topic, made if there is none. Raises
+class TopicCache(dict[str, Topic]):
+    """Where publishes go: `topic_cache[name]` is the topic, made if there is none. Raises
     StorageError if it cannot be, or while we take no more messages."""
 
     def __init__(self, find: Callable[[str], Topic]) -> None:
@@ -49,7 +49,7 @@ class Broker:
     ) -> None:
         """`sample` draws uniformly from [0, 1) for subscribers that want only a share."""
         self.topics: dict[str, Topic] = {}
-        self.destinations = _Destinations(self._destination)
+        self.topic_cache = TopicCache(self._find_topic_to_publish)
         self.findings: list[Issue] = []  # what recovery had to mend
         self.exiting = False
         self.draining = False
@@ -80,7 +80,7 @@ class Broker:
     def delete_topic(self, name: str) -> None:
         """Deletes a topic with its channels and its log."""
         topic = self.topics.pop(name)
-        self.destinations.pop(name, None)
+        self.topic_cache.pop(name, None)
         topic.discard()
         if not topic.ephemeral:
             self._data_path.remove_topic(name, wall_ns=self._clock.wall_ns())
@@ -189,12 +189,12 @@ class Broker:
     def drain(self) -> None:
         """Takes no more messages, and goes on handing out those it has."""
         self.draining = True
-        self.destinations.clear()
+        self.topic_cache.clear()
 
     def exit(self) -> None:
         """Takes no more messages nor subscribers."""
         self.exiting = True
-        self.destinations.clear()
+        self.topic_cache.clear()
 
     def close(self) -> list[StorageError]:
         """Stores everything and sends all subscribers away. Returns what could not be stored."""
@@ -258,7 +258,7 @@ class Broker:
                 return topic.store.log.error
         return None
 
-    def _destination(self, name: str) -> Topic:
+    def _find_topic_to_publish(self, name: str) -> Topic:
         if self.exiting or self.draining:
             raise StorageError("exiting" if self.exiting else "draining")
         return self.topic(name)

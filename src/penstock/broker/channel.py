@@ -77,7 +77,7 @@ class Channel:
         self._settings = settings
         self._scheduler = scheduler
         self._sample = sample
-        self._ready = _rounds(prefers_near=settings.place is not None)
+        self._ready = _rounds(prefers_near=settings.location is not None)
         self._departed: list[Subscriber] = []  # gone, with messages that wait for their timeout
         self._last_seq = -1  # the highest number handed out in sequence
         self._queue = make_queue(self)
@@ -98,7 +98,7 @@ class Channel:
             ):
                 ready.popleft()
                 if frames := self._hand_out(subscriber, frames, first_seq + count - 1, now_ns):
-                    self._scheduler.deliver(subscriber.peer, frames)
+                    self._scheduler.deliver(subscriber.connection, frames)
                 self._go_on(subscriber, ready, capacity - len(frames))
                 return
         self._queue.enqueue(first_seq, frames, due_ns, TURN_FRAMES if ready else 0)
@@ -119,16 +119,16 @@ class Channel:
 
     def add(self, subscriber: Subscriber) -> None:
         """Lets a subscriber share in the channel."""
-        subscriber.locality = locality(self._settings.place, subscriber.place)
+        subscriber.locality = locality(self._settings.location, subscriber.location)
         self.subscribers.append(subscriber)
 
     def remove(self, subscriber: Subscriber) -> None:
         """The subscriber has gone; what it had in flight comes back at once or by timeout."""
         self.subscribers.remove(subscriber)
         self._delivered_to_others[subscriber.locality] += subscriber.message_count
-        if subscriber.waiting:
+        if subscriber.is_ready:
             self._ready[subscriber.locality].remove(subscriber)
-            subscriber.waiting = False
+            subscriber.is_ready = False
         if not subscriber.in_flight:
             return
         if not self._settings.requeue_on_disconnect:
@@ -141,8 +141,8 @@ class Channel:
     def ready(self, subscriber: Subscriber) -> None:
         """The subscriber may have become able to take more. One that is waiting was before: then
         either the channel is awake already, or there is nothing to hand out."""
-        if not subscriber.waiting and subscriber.capacity() > 0:
-            subscriber.waiting = True
+        if not subscriber.is_ready and subscriber.capacity() > 0:
+            subscriber.is_ready = True
             self._ready[subscriber.locality].append(subscriber)
             self._scheduler.wake(self)
 
@@ -154,7 +154,7 @@ class Channel:
             self.latency.finished(subscriber.in_flight.frames_of(ids))
         late = subscriber.in_flight.finish_fresh(ids)
         if late:
-            refusals = self._finish_late(subscriber, late)
+            refusals = self._finish_timed(subscriber, late)
             # Counted, because one that is finished twice over is refused once.
             refused = Counter(refusal.message_id for refusal in refusals)
             ids = list((Counter(ids) - refused).elements())
@@ -204,7 +204,7 @@ class Channel:
                 taken = queue.take(min(capacity, TURN_FRAMES))
                 last_seq = seq_of(wire.message_id(taken[-1]))
                 if frames := self._hand_out(subscriber, taken, last_seq, now_ns):
-                    subscriber.peer.deliver(frames)
+                    subscriber.connection.deliver(frames)
                     capacity -= len(frames)
             self._go_on(subscriber, ready, capacity)
         if queue.has_more and self._nearest_ready():
@@ -244,7 +244,7 @@ class Channel:
         for ready in self._ready:
             ready.clear()
         for subscriber in self.subscribers:
-            subscriber.waiting = False
+            subscriber.is_ready = False
         if isinstance(self._queue, LogQueue):
             for subscriber in chain(self.subscribers, self._departed):
                 self._queue.save_attempts(subscriber.in_flight.pop_all())
@@ -304,7 +304,7 @@ class Channel:
         """Finishes a message that is deferred. Returns whether there was such a one."""
         return self._queue.cancel(message_id, wall_ns)
 
-    def recall(self, message_id: bytes, wall_ns: int) -> bool:
+    def requeue_now(self, message_id: bytes, wall_ns: int) -> bool:
         """Queues a message that a subscriber has, or that waits for a time, for its next attempt at
         once. Returns whether there was such a one."""
         for subscriber in chain(self.subscribers, self._departed):
@@ -339,7 +339,7 @@ class Channel:
             ready.clear()
         subscribers, self.subscribers = self.subscribers, []
         for subscriber in subscribers:
-            subscriber.peer.channel_gone()
+            subscriber.connection.channel_gone()
 
     # What there is to see.
 
@@ -419,7 +419,7 @@ class Channel:
         if capacity > 0:
             ready.append(subscriber)
         else:
-            subscriber.waiting = False
+            subscriber.is_ready = False
 
     def _hand_out(
         self, subscriber: Subscriber, frames: list[bytes], last_seq: int, now_ns: int
@@ -455,7 +455,7 @@ class Channel:
                 self._last_seq = seq
                 in_sequence.append(frame)
             else:
-                subscriber.in_flight.add_late(message_id, frame, now_ns, deadline_ns)
+                subscriber.in_flight.add_timed(message_id, frame, now_ns, deadline_ns)
         if in_sequence:
             subscriber.in_flight.add_fresh(in_sequence, self._last_seq, deadline_ns)
 
@@ -469,8 +469,8 @@ class Channel:
             self._queue.finish(wire.message_ids(dropped))
         return kept
 
-    def _finish_late(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlight]:
-        late = subscriber.in_flight.late
+    def _finish_timed(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlight]:
+        late = subscriber.in_flight.timed
         return [
             self._refusal("FIN", message_id, subscriber)
             for message_id in ids

@@ -23,7 +23,7 @@ from penstock.broker.message_id import seq_of
 from penstock.common.clock import MILLISECOND_NS
 from penstock.protocol import frames as wire
 
-__all__ = ["DEADLINE_GRAIN_NS", "InFlight", "Late"]
+__all__ = ["DEADLINE_GRAIN_NS", "InFlight", "TimedDelivery"]
 
 # Batches sent within this time share a deadline, the latest of theirs: a subscriber that keeps one
 # message for a minute while thousands of batches pass then holds a bounded list of deadlines.
@@ -35,7 +35,7 @@ _BATCHES_BEFORE_PRUNING = 64
 _STALE_DEADLINES_MAX = 64
 
 
-class Late(NamedTuple):
+class TimedDelivery(NamedTuple):
     """A message with a deadline of its own."""
 
     frame: bytes
@@ -46,24 +46,24 @@ class Late(NamedTuple):
 class InFlight:
     """See the module's docstring."""
 
-    __slots__ = ("_batches", "_late_deadlines", "fresh", "late")
+    __slots__ = ("_batches", "_timed_deadlines", "fresh", "timed")
 
     def __init__(self) -> None:
         self.fresh: dict[bytes, bytes] = {}
-        self.late: dict[bytes, Late] = {}
+        self.timed: dict[bytes, TimedDelivery] = {}
         self._batches: deque[tuple[int, int]] = deque()  # last number, deadline of its messages
-        self._late_deadlines: list[tuple[int, bytes]] = []
+        self._timed_deadlines: list[tuple[int, bytes]] = []
 
     def __len__(self) -> int:
-        return len(self.fresh) + len(self.late)
+        return len(self.fresh) + len(self.timed)
 
     def __contains__(self, message_id: bytes) -> bool:
-        return message_id in self.fresh or message_id in self.late
+        return message_id in self.fresh or message_id in self.timed
 
     def frames(self) -> Iterator[bytes]:
         """Every frame in flight, first deliveries first."""
         yield from self.fresh.values()
-        for late in self.late.values():
+        for late in self.timed.values():
             yield late.frame
 
     def frames_of(self, ids: Iterable[bytes]) -> list[bytes]:
@@ -71,7 +71,7 @@ class InFlight:
         wanted = dict.fromkeys(ids)
         frames = list(filter(None, map(self.fresh.get, wanted)))
         if len(frames) < len(wanted):
-            late = filter(None, map(self.late.get, wanted))
+            late = filter(None, map(self.timed.get, wanted))
             frames.extend(each.frame for each in late)
         return frames
 
@@ -79,7 +79,7 @@ class InFlight:
         """Every frame in flight with the steady time until which it may be answered."""
         for message_id, frame in self.fresh.items():
             yield frame, self._deadline_of(message_id)
-        for late in self.late.values():
+        for late in self.timed.values():
             yield late.frame, late.deadline_ns
 
     def add_fresh(self, frames: list[bytes], last_seq: int, deadline_ns: int) -> None:
@@ -96,9 +96,9 @@ class InFlight:
             self._drop_finished_batches()
         batches.append((last_seq, deadline_ns + DEADLINE_GRAIN_NS))
 
-    def add_late(self, message_id: bytes, frame: bytes, now_ns: int, deadline_ns: int) -> None:
+    def add_timed(self, message_id: bytes, frame: bytes, now_ns: int, deadline_ns: int) -> None:
         """Takes one message with its own deadline."""
-        self._set_late(message_id, Late(frame, now_ns, deadline_ns))
+        self._set_timed(message_id, TimedDelivery(frame, now_ns, deadline_ns))
 
     def finish_fresh(self, ids: list[bytes]) -> list[bytes]:
         """Takes out those of `ids` that are first deliveries; returns the others."""
@@ -114,7 +114,7 @@ class InFlight:
     def pop(self, message_id: bytes) -> bytes | None:
         """Takes one message out and returns its frame, or None if it is not in flight here."""
         frame = self.fresh.pop(message_id, None)
-        if frame is None and (late := self.late.pop(message_id, None)) is not None:
+        if frame is None and (late := self.timed.pop(message_id, None)) is not None:
             frame = late.frame
         return frame
 
@@ -123,7 +123,7 @@ class InFlight:
     ) -> int | None:
         """Gives a message a new deadline, `timeout_ns` from now but never later than
         `timeout_max_ns` after it was delivered. Returns the deadline, None if not in flight."""
-        if (late := self.late.get(message_id)) is not None:
+        if (late := self.timed.get(message_id)) is not None:
             frame, delivered_ns = late.frame, late.delivered_ns
         elif message_id in self.fresh:
             delivered_ns = self._deadline_of(message_id) - DEADLINE_GRAIN_NS - timeout_ns
@@ -131,18 +131,18 @@ class InFlight:
         else:
             return None
         deadline_ns = min(now_ns + timeout_ns, delivered_ns + timeout_max_ns)
-        self._set_late(message_id, Late(frame, delivered_ns, deadline_ns))
+        self._set_timed(message_id, TimedDelivery(frame, delivered_ns, deadline_ns))
         return deadline_ns
 
     def pop_expired(self, now_ns: int) -> list[bytes]:
         """Takes out every message whose deadline has come; returns the frames."""
         expired = self._pop_expired_fresh(now_ns)
-        deadlines = self._late_deadlines
+        deadlines = self._timed_deadlines
         while deadlines and deadlines[0][0] <= now_ns:
             deadline_ns, message_id = heapq.heappop(deadlines)
-            late = self.late.get(message_id)
+            late = self.timed.get(message_id)
             if late is not None and late.deadline_ns == deadline_ns:
-                del self.late[message_id]
+                del self.timed[message_id]
                 expired.append(late.frame)
         return expired
 
@@ -150,9 +150,9 @@ class InFlight:
         """Takes everything out; returns the frames."""
         frames = list(self.frames())
         self.fresh.clear()
-        self.late.clear()
+        self.timed.clear()
         self._batches.clear()
-        self._late_deadlines.clear()
+        self._timed_deadlines.clear()
         return frames
 
     def next_deadline_ns(self) -> int | None:
@@ -162,18 +162,18 @@ class InFlight:
         heads = []
         if self._batches:
             heads.append(self._batches[0][1])
-        if self._late_deadlines:
-            heads.append(self._late_deadlines[0][0])
+        if self._timed_deadlines:
+            heads.append(self._timed_deadlines[0][0])
         return min(heads, default=None)
 
-    def _set_late(self, message_id: bytes, late: Late) -> None:
-        self.late[message_id] = late
-        deadlines = self._late_deadlines
-        if len(deadlines) < 2 * len(self.late) + _STALE_DEADLINES_MAX:
+    def _set_timed(self, message_id: bytes, late: TimedDelivery) -> None:
+        self.timed[message_id] = late
+        deadlines = self._timed_deadlines
+        if len(deadlines) < 2 * len(self.timed) + _STALE_DEADLINES_MAX:
             heapq.heappush(deadlines, (late.deadline_ns, message_id))
         else:
             # Touched or requeued over and over: most of what is here has been superseded.
-            deadlines[:] = [(each.deadline_ns, name) for name, each in self.late.items()]
+            deadlines[:] = [(each.deadline_ns, name) for name, each in self.timed.items()]
             heapq.heapify(deadlines)
 
     def _pop_expired_fresh(self, now_ns: int) -> list[bytes]:
@@ -199,10 +199,10 @@ class InFlight:
             batches.popleft()
 
     def _drop_stale_deadlines(self) -> None:
-        deadlines = self._late_deadlines
+        deadlines = self._timed_deadlines
         while deadlines:
             deadline_ns, message_id = deadlines[0]
-            late = self.late.get(message_id)
+            late = self.timed.get(message_id)
             if late is not None and late.deadline_ns == deadline_ns:
                 return
             heapq.heappop(deadlines)

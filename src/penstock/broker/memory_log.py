@@ -36,7 +36,7 @@ class MemoryLog:
         self.next_seq += len(frames)
         return sum(map(len, frames))
 
-    def hold(self, frames: list[bytes], due_ns: int) -> None:
+    def keep(self, frames: list[bytes], due_ns: int) -> None:
         """Keeps frames just appended until they are released, as far as there is room."""
         kept = frames[: max(self._held_max - self._held_count, 0)]
         if kept:
@@ -52,7 +52,7 @@ class MemoryLog:
         """How many messages are held."""
         return self._held_count
 
-    def forget(self) -> None:
+    def drop_kept(self) -> None:
         """Drops what is held: it has been released, or the topic was emptied."""
         self._held.clear()
         self._held_count = 0

@@ -19,7 +19,7 @@ from penstock.broker.topic import Topic
 from penstock.common.errors import InternalError, LogClosedError, StorageError
 from penstock.storage import GroupCommit, TopicLog
 
-__all__ = ["PublishBatch", "Publisher", "Waiter"]
+__all__ = ["BatchWaiter", "Publisher", "TurnBatch"]
 
 # So much is stored before the turn ends: waiting for more would save nothing.
 TURN_BYTES = 256 * 1024
@@ -31,35 +31,35 @@ _TRIED = 32
 _AT_ONCE = 2016
 
 
-class Waiter(Protocol):
+class BatchWaiter(Protocol):
     """Who is to be told what became of a batch."""
 
-    def settled(self, batch: "PublishBatch") -> None:
+    def on_batch_done(self, batch: "TurnBatch") -> None:
         """The batch is safe, or has failed."""
 
 
-class PublishBatch(Struct, eq=False):
+class TurnBatch(Struct, eq=False):
     """Messages for one topic that are stored together. Whoever waits for that enters `waiting`, as
     long as it is neither safe nor has failed."""
 
     bodies: list[bytes]
     is_safe: bool = False
     failure: StorageError | None = None
-    waiting: list[Waiter] = field(default_factory=list)
+    waiters: list[BatchWaiter] = field(default_factory=list)
 
-    def settle(
+    def set_result(
         self, failure: StorageError | None, report_bug: Callable[[str, Exception], None]
     ) -> None:
         """Applies the result of the fsync that the batch needs."""
         self.failure = failure
         self.is_safe = failure is None
-        self.tell_waiting(report_bug)
+        self.notify_waiters(report_bug)
 
-    def tell_waiting(self, report_bug: Callable[[str, Exception], None]) -> None:
+    def notify_waiters(self, report_bug: Callable[[str, Exception], None]) -> None:
         """Notifies all waiters of the batch that it is safe or has failed."""
-        for waiter in self.waiting:
+        for waiter in self.waiters:
             try:
-                waiter.settled(self)
+                waiter.on_batch_done(self)
             except Exception as bug:  # noqa: BLE001 (reported; the others are told)
                 report_bug("answering a publish", bug)
 
@@ -80,14 +80,14 @@ class Publisher:
         self._report_bug = report_bug
         self._sync_every = commit.sync_every
         self._end_turn_soon = end_turn_soon
-        self._batches: dict[Topic, PublishBatch] = {}
+        self._batches: dict[Topic, TurnBatch] = {}
         self._byte_size = 0  # of all that is in them
-        self._settled: list[PublishBatch] = []
+        self._done_batches: list[TurnBatch] = []
         self._at_once_left = 0  # while there are some, no batch is being put together
         self._waited = 0
         self._joined = 0
 
-    def publish(self, topic: Topic, bodies: list[bytes]) -> PublishBatch | None:
+    def publish(self, topic: Topic, bodies: list[bytes]) -> TurnBatch | None:
         """Takes messages, and the list that they are in. Returns the batch to wait for, or None
         where they are safe already. Raises StorageError if they are not, and will not be."""
         if self._at_once_left:
@@ -101,7 +101,7 @@ class Publisher:
         if batch is None:
             if not batches:
                 self._end_turn_soon()
-            batch = batches[topic] = PublishBatch(bodies)
+            batch = batches[topic] = TurnBatch(bodies)
         else:
             batch.bodies.extend(bodies)
         if self._byte_size >= TURN_BYTES:
@@ -110,7 +110,7 @@ class Publisher:
 
     def publish_deferred(
         self, topic: Topic, bodies: list[bytes], defer_ns: int
-    ) -> PublishBatch | None:
+    ) -> TurnBatch | None:
         """The same for messages that are not to be delivered before `defer_ns` have passed. They
         are stored at once."""
         self.store()  # what came before it
@@ -124,8 +124,8 @@ class Publisher:
             batches, self._batches, self._byte_size = self._batches, {}, 0
             for topic, batch in batches.items():
                 self._store_batch(topic, batch)
-                self._waited += len(batch.waiting)
-                self._joined += len(batch.waiting) - 1
+                self._waited += len(batch.waiters)
+                self._joined += len(batch.waiters) - 1
             if self._waited >= _TRIED:
                 if 5 * self._joined < 3 * self._waited:
                     self.skip_batching(_AT_ONCE)
@@ -138,12 +138,12 @@ class Publisher:
     def answer(self) -> None:
         """Tells those who wait for what has been stored. They may publish more then, and one that
         waits for several batches is to find them all settled: hence a step of its own."""
-        if self._settled:
-            settled, self._settled = self._settled, []
+        if self._done_batches:
+            settled, self._done_batches = self._done_batches, []
             for batch in settled:
-                batch.tell_waiting(self._report_bug)
+                batch.notify_waiters(self._report_bug)
 
-    def _store_batch(self, topic: Topic, batch: PublishBatch) -> None:
+    def _store_batch(self, topic: Topic, batch: TurnBatch) -> None:
         """Stores a batch, which is answered by the end of the turn or after an fsync."""
         try:
             unsynced_count = topic.publish(batch.bodies)
@@ -156,24 +156,24 @@ class Publisher:
             self._report_bug(f"publishing to {topic.name}", bug)
             batch.failure = InternalError(f"publishing to {topic.name}", bug)
         if batch.is_safe or batch.failure is not None:
-            self._settled.append(batch)
+            self._done_batches.append(batch)
         batch.bodies.clear()  # Free the memory before the batch is answered.
 
-    def _maybe_syncing(self, topic: Topic) -> PublishBatch | None:
+    def _maybe_syncing(self, topic: Topic) -> TurnBatch | None:
         """The batch that is answered once it has been synced; None if nobody need wait for that."""
         if self._request_in_background(topic):
             return None
-        batch = PublishBatch([])  # Without the bodies, to free their memory now.
+        batch = TurnBatch([])  # Without the bodies, to free their memory now.
         self._sync(topic, batch)
         return batch
 
-    def _sync(self, topic: Topic, batch: PublishBatch) -> None:
+    def _sync(self, topic: Topic, batch: TurnBatch) -> None:
         """Requests an fsync; the batch is answered after it."""
 
         def synced(failure: StorageError | None) -> None:
             if isinstance(failure, LogClosedError):
                 failure = StorageError(f"topic {topic.name} was deleted")
-            batch.settle(failure, self._report_bug)
+            batch.set_result(failure, self._report_bug)
 
         assert isinstance(topic.log, TopicLog)
         self._commit.request(topic.log, synced)

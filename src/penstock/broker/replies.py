@@ -4,19 +4,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from penstock.broker.publishing import PublishBatch
+from penstock.broker.publishing import TurnBatch
 from penstock.common.errors import StorageError
 
 __all__ = ["Replies"]
 
-Held: TypeAlias = tuple[PublishBatch | None, str, bytes, Callable[[], object] | None]
+PendingReply: TypeAlias = tuple[TurnBatch | None, str, bytes, Callable[[], object] | None]
 """What has to be safe first; the command to blame if it fails; what is to be written, and done."""
 
 
 class Replies:
     """The replies of one connection."""
 
-    __slots__ = ("_corked", "_later", "_on_failure", "_write", "_write_now", "held", "send")
+    __slots__ = ("_corked", "_later", "_on_failure", "_write", "_write_now", "pending", "send")
 
     def __init__(
         self, write: Callable[[bytes], None], on_failure: Callable[[str, StorageError], None]
@@ -25,14 +25,14 @@ class Replies:
         self._write = self._write_now = write
         self._corked: list[bytes] = []
         self._on_failure = on_failure
-        self.held: deque[Held] = deque()
+        self.pending: deque[PendingReply] = deque()
         """Replies that are not written yet, because they wait for an fsync."""
         self._later = self._send_later  # made once, not with each reply that waits
         self.send = write
         """Writes at once, or after all that is still waiting: whichever it is at the time, so that
         a reply for which nothing waits costs its write and no more."""
 
-    def write_by(self, write: Callable[[bytes], None]) -> None:
+    def set_writer(self, write: Callable[[bytes], None]) -> None:
         """Takes another function to write with."""
         if self._write is self._write_now:  # nothing is corked
             self._write = write
@@ -50,40 +50,40 @@ class Replies:
         self._choose()
         self._write_corked()
 
-    def hold(self, batch: PublishBatch, word: str, data: bytes) -> None:
+    def send_when_stored(self, batch: TurnBatch, word: str, data: bytes) -> None:
         """A reply that has to wait for a batch, and that all later ones wait for. `word` is the
         command that is to blame if it fails."""
-        self.held.append((batch, word, data, None))
-        batch.waiting.append(self)
+        self.pending.append((batch, word, data, None))
+        batch.waiters.append(self)
         self.send = self._later
 
-    def then(self, action: Callable[[], object]) -> None:
+    def call_when_sent(self, action: Callable[[], object]) -> None:
         """Does this at once, or after all that is still waiting has been written."""
-        if self.held:
-            self.held.append((None, "", b"", action))
+        if self.pending:
+            self.pending.append((None, "", b"", action))
         else:
             self._write_corked()
             action()
 
-    def settled(self, batch: PublishBatch) -> None:
+    def on_batch_done(self, batch: TurnBatch) -> None:
         """A batch that a reply waits for is safe, or has failed."""
-        held = self.held
+        held = self.pending
         if len(held) == 1 and batch.is_safe and held[0][0] is batch:  # nearly always
             data = held.popleft()[2]
             self.send = write = self._write
             write(data)
         elif held:
-            self._release()
+            self._send_ready()
 
     def _choose(self) -> None:
-        self.send = self._later if self.held else self._write
+        self.send = self._later if self.pending else self._write
 
     def _send_later(self, data: bytes) -> None:
-        self.held.append((None, "", data, None))
+        self.pending.append((None, "", data, None))
 
-    def _release(self) -> None:
+    def _send_ready(self) -> None:
         """Writes what need not wait any longer, with one write, up to what failed."""
-        held = self.held
+        held = self.pending
         due: list[bytes] = []
         while held:
             batch, word, data, action = held[0]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from penstock.broker.channel import Channel
-    from penstock.broker.subscriber import Peer
+    from penstock.broker.subscriber import SubscriberConnection
     from penstock.broker.topic import Topic
 
 __all__ = ["NEVER_NS", "EngineCallbacks", "Scheduler"]
@@ -62,7 +62,7 @@ class Scheduler:
     def __init__(self, engine: EngineCallbacks, wall_offset_ns: int) -> None:
         self._engine = engine
         self.awake: list[Channel] = []
-        self.outgoing: list[tuple[Peer, list[bytes]]] = []
+        self.outgoing: list[tuple[SubscriberConnection, list[bytes]]] = []
         self._deadlines: list[tuple[int, int, Channel]] = []
         self._sequence = 0
         self._unsaved: dict[Topic, None] = {}
@@ -84,13 +84,13 @@ class Scheduler:
             channel.awake = False
         return awake
 
-    def deliver(self, peer: "Peer", frames: list[bytes]) -> None:
+    def deliver(self, connection: "SubscriberConnection", frames: list[bytes]) -> None:
         """These frames are to be sent."""
         if not self.awake and not self.outgoing:
             self._engine.end_turn_soon()
-        self.outgoing.append((peer, frames))
+        self.outgoing.append((connection, frames))
 
-    def take_outgoing(self) -> list[tuple["Peer", list[bytes]]]:
+    def take_outgoing(self) -> list[tuple["SubscriberConnection", list[bytes]]]:
         """What is to be sent, in this order."""
         outgoing, self.outgoing = self.outgoing, []
         return outgoing

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock.broker.topology import Place
+from penstock.broker.topology import Location
 from penstock.common.clock import SECOND_NS
 
 __all__ = ["BrokerSettings"]
@@ -20,5 +20,5 @@ class BrokerSettings:
     """0 for no limit, as for the others."""
     max_channels_per_topic: int = 0
     requeue_on_disconnect: bool = True
-    place: Place | None = None  # where this node is, if it prefers consumers near it
+    location: Location | None = None  # where this node is, if it prefers consumers near it
     latency_window_ns: int = 0  # how far back latencies are known; 0 for not at all

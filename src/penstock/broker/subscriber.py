@@ -3,12 +3,12 @@
 from typing import Protocol
 
 from penstock.broker.in_flight import InFlight
-from penstock.broker.topology import NOWHERE, Locality, Place
+from penstock.broker.topology import UNKNOWN_LOCATION, Locality, Location
 
-__all__ = ["Peer", "Subscriber"]
+__all__ = ["Subscriber", "SubscriberConnection"]
 
 
-class Peer(Protocol):
+class SubscriberConnection(Protocol):
     """The other side of a subscriber: a connection, or a recorder in a test."""
 
     def deliver(self, frames: list[bytes]) -> None:
@@ -23,34 +23,34 @@ class Subscriber:
 
     __slots__ = (
         "blocked",
+        "connection",
         "finish_count",
         "in_flight",
+        "is_ready",
         "locality",
+        "location",
         "message_count",
         "msg_timeout_ns",
-        "peer",
-        "place",
         "rdy",
         "requeue_count",
         "sample_rate",
-        "waiting",
     )
 
     def __init__(
         self,
-        peer: Peer,
+        connection: SubscriberConnection,
         msg_timeout_ns: int,
         sample_rate: int = 0,
-        place: Place = NOWHERE,
+        location: Location = UNKNOWN_LOCATION,
     ) -> None:
-        self.peer = peer
+        self.connection = connection
         self.msg_timeout_ns = msg_timeout_ns
         self.sample_rate = sample_rate  # percent of the messages to deliver; 0 for all
-        self.place = place
+        self.location = location
         self.locality = Locality.GLOBAL  # its channel's to say, which knows where we are
         self.rdy = 0
         self.blocked = False  # the peer has not read what it was sent; nothing more for now
-        self.waiting = False  # is in its channel's round of ready subscribers
+        self.is_ready = False  # is in its channel's round of ready subscribers
         self.in_flight = InFlight()
         self.message_count = 0
         self.finish_count = 0
@@ -61,7 +61,7 @@ class Subscriber:
         if self.blocked:
             return 0
         in_flight = self.in_flight  # whose len() this is, at the cost of a call less
-        return self.rdy - len(in_flight.fresh) - len(in_flight.late)
+        return self.rdy - len(in_flight.fresh) - len(in_flight.timed)
 
     @property
     def delivered_counts(self) -> list[int]:

@@ -85,7 +85,7 @@ class Topic:
                     channel.restart(now_ns, self.released_seq)
         elif self.ephemeral:
             assert isinstance(log, MemoryLog)
-            log.hold(frames, due_ns)
+            log.keep(frames, due_ns)
         if self.on_grown is not None:
             self.on_grown()
         return log.next_seq - log.sync_requested_seq
@@ -103,7 +103,7 @@ class Topic:
             channel = self._add_channel(name, first_seq)
             self._scheduler.wake(channel)  # it may have deferred messages to find
             self._release()
-            self._note_hold()
+            self._persist_pause_point()
             self._topology_changed(channel)
         return channel
 
@@ -126,13 +126,13 @@ class Topic:
         del self.channels[name]
         self._choose_receivers()
         self._topology_changed(channel)
-        self._note_hold()
+        self._persist_pause_point()
 
     def pause(self, paused: bool) -> None:
         """A paused topic keeps what is published; its channels go on with what they have."""
         was_paused, self.paused = self.paused, paused
         try:
-            self._note_hold()
+            self._persist_pause_point()
         except StorageError:
             self.paused = was_paused
             raise
@@ -144,17 +144,17 @@ class Topic:
         for channel in self.channels.values():
             channel.skip(first_seq, self.released_seq)
         if isinstance(self.log, MemoryLog):
-            self.log.forget()
+            self.log.drop_kept()
         if self.store is not None:
             self.store.cursors.flush()  # what an operator has been told is done stays done
-        self._note_hold()
+        self._persist_pause_point()
 
     def save_progress(self) -> None:
         """Journals what the channels have finished."""
         if self.store is not None and not self.closed:
             for channel in self.channels.values():
                 channel.report_finished()
-            self._note_hold()  # unless that was refused, it has been written before
+            self._persist_pause_point()  # unless that was refused, it has been written before
             self.store.cursors.flush()
 
     def retain(self, retention: Retention | None) -> None:
@@ -187,7 +187,7 @@ class Topic:
         self.closed = True
         for channel in self.channels.values():
             channel.close()
-        self._note_hold()
+        self._persist_pause_point()
 
     def discard(self) -> None:
         """Sends all subscribers away; the topic is being deleted."""
@@ -234,7 +234,7 @@ class Topic:
         for name in cursors.progress:
             self._add_channel(name)
         self._release()
-        self._note_hold()
+        self._persist_pause_point()
 
     def _add_channel(self, name: str, first_seq: int | None = None) -> Channel:
         channel = Channel(
@@ -292,8 +292,8 @@ class Topic:
             for channel in self._receivers:
                 channel.release(runs, held, self.released_seq)
         if isinstance(self.log, MemoryLog):
-            self.log.forget()
-        self._note_hold()
+            self.log.drop_kept()
+        self._persist_pause_point()
 
     def _count_from(self, seq: int) -> int:
         """How many messages there are from `seq` on. Numbers that a power loss had skipped are not
@@ -315,7 +315,7 @@ class Topic:
             count += sum(len(run.frames) for run in more)
         return runs
 
-    def _note_hold(self) -> None:
+    def _persist_pause_point(self) -> None:
         """Tells the journal from where on messages wait in the topic."""
         if self.store is None:
             return

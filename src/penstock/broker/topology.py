@@ -8,17 +8,17 @@ everybody is equally far.
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["NOWHERE", "Locality", "Place", "locality"]
+__all__ = ["UNKNOWN_LOCATION", "Locality", "Location", "locality"]
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a node or a consumer is; an empty name is not known."""
 
     zone: str = ""
     region: str = ""
 
 
-NOWHERE = Place()
+UNKNOWN_LOCATION = Location()
 
 
 class Locality(IntEnum):
@@ -29,7 +29,7 @@ class Locality(IntEnum):
     GLOBAL = 2
 
 
-def locality(ours: Place | None, theirs: Place) -> Locality:
+def locality(ours: Location | None, theirs: Location) -> Locality:
     """How near `theirs` is to `ours`, which is None on a node that prefers nobody."""
     if ours is None:
         return Locality.GLOBAL

@@ -37,19 +37,17 @@ from penstock.net.tls import wrap_in_tls
 from penstock.nsqd import metadata, settings
 from penstock.nsqd.auth import Authenticator
 from penstock.nsqd.drain import Drain
-from penstock.nsqd.error_counters import Refusals
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http import NsqdHttpApi, NsqdHttpServices
 from penstock.nsqd.http_tokens import HttpTokens
 from penstock.nsqd.lookup_peers import LookupPeers
-from penstock.nsqd.loop_lag import LoopLag
-from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.metadata import MetadataWriter
 from penstock.nsqd.metrics import SYNC_BOUNDS_SECONDS, MetricsSource
 from penstock.nsqd.options import NsqdOptions, TlsRequired, in_effect
+from penstock.nsqd.process_metrics import ErrorCounters, GcPauses, LoopLag, memory_stats
 from penstock.nsqd.session import SessionServices
 from penstock.nsqd.statsd import Statsd, statsd_prefix
-from penstock.nsqd.tcp import Client, Clients, TcpServices
+from penstock.nsqd.tcp import Client, Clients, ClientServices
 from penstock.nsqd.tls_config import ClearTextGate, tls_of
 from penstock.storage import BackgroundRemover, DataPath, GroupCommit, RealFiles
 from penstock.storage.layout import IMPORTING_NAME
@@ -118,7 +116,7 @@ class Nsqd:
         self.clock = clock or SystemClock()
         self.started_at_ns = self.clock.wall_ns()
         self.clients = Clients()
-        self.refusals = Refusals()
+        self.error_counters = ErrorCounters()
         self.unresponsive_shards = 0
         """With `--shards`: the number last sent by the supervisor."""
         self._connection_limits = ConnectionLimits(
@@ -265,13 +263,13 @@ class Nsqd:
             offer=settings.offer(self.options),
             authenticator=Authenticator(self.options, self.clock, self.log),
         )
-        services = TcpServices(
+        services = ClientServices(
             session=session,
             limits=settings.limits(self.options),
-            patience=settings.patience(self.options),
+            timeouts=settings.timeouts(self.options),
             clients=self.clients,
             connection_limits=self._connection_limits,
-            refusals=self.refusals,
+            error_counters=self.error_counters,
             tls=self.tls,
             tls_required=self.options.tls_required is not TlsRequired.NOBODY,
             report_bug=self.report_bug,
@@ -354,7 +352,7 @@ class Nsqd:
         return options.broadcast_tcp_port or tcp_port, options.broadcast_http_port or http_port
 
     def _on_tls_failure(self, address: str, failure: TlsError) -> None:
-        self.refusals.count("tls")
+        self.error_counters.count("tls")
         self.log.info("HTTPS: [%s] %s", address, failure)
 
     def _reload_on_hangup(self) -> None:
@@ -382,7 +380,7 @@ class Nsqd:
             broker=self.broker,
             clients=self.clients,
             gc_pauses=self._gc_pauses,
-            refusals=self.refusals,
+            refusals=self.error_counters,
             bugs=self._bugs,
             lookupds=self._lookups.connected,
             loop_lag=self._loop_lag.histogram,

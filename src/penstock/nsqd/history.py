@@ -345,7 +345,7 @@ class ChannelPeek:
 
     def _requeue(self, request: Request) -> None:
         channel, message_id = self._channel_and_id(request.args)
-        if not channel.recall(message_id, self._services.clock.wall_ns()):
+        if not channel.requeue_now(message_id, self._services.clock.wall_ns()):
             raise HttpError(404, "MESSAGE_NOT_FOUND")
 
     def _channel_and_id(self, args: dict[str, str]) -> tuple[Channel, bytes]:

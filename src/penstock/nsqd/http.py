@@ -14,7 +14,7 @@ from functools import partial
 
 from penstock import NSQ_VERSION
 from penstock.broker.broker import Broker
-from penstock.broker.publishing import PublishBatch, Publisher
+from penstock.broker.publishing import Publisher, TurnBatch
 from penstock.broker.topic import Topic
 from penstock.common.addresses import is_address
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS, Clock
@@ -47,9 +47,9 @@ from penstock.nsqd.http_args import (
     storage_errors_as_http,
     topic_name_arg,
 )
-from penstock.nsqd.memory import GcPauses, memory_stats
 from penstock.nsqd.metrics import MetricsSource, metrics
 from penstock.nsqd.options import NsqdOptions
+from penstock.nsqd.process_metrics import GcPauses, memory_stats
 from penstock.nsqd.stats import Steps, collect, json_steps, result_of
 from penstock.nsqd.stats_text import text_steps
 from penstock.nsqd.tcp import Clients
@@ -104,7 +104,7 @@ class NsqdHttpApi:
     def __init__(self, services: NsqdHttpServices) -> None:
         self._services = services
         self._broker = services.broker
-        self._destinations = services.broker.destinations
+        self._topic_cache = services.broker.topic_cache
         self._publisher = services.publisher
 
     def router(self) -> Router:
@@ -313,15 +313,15 @@ class NsqdHttpApi:
             return OK
         response = _PublishResponse()
         response.topic, response.log = topic, self._services.log
-        batch.waiting.append(response)
+        batch.waiters.append(response)
         return response
 
     def _destination_topic(self, args: dict[str, str]) -> Topic:
-        topic = self._destinations.get(args.get("topic", ""))
+        topic = self._topic_cache.get(args.get("topic", ""))
         if topic is not None:
             return topic
         try:
-            return self._destinations[topic_name_arg(args, "INVALID_TOPIC")]
+            return self._topic_cache[topic_name_arg(args, "INVALID_TOPIC")]
         except StorageError as failure:
             self._services.log.repeating_error(
                 failure.reason, "HTTP: failed to publish - %s", failure
@@ -469,7 +469,7 @@ class _PublishResponse(DeferredResponse):
     topic: Topic
     log: Logger
 
-    def settled(self, batch: PublishBatch) -> None:
+    def on_batch_done(self, batch: TurnBatch) -> None:
         """Called by the publisher when the batch is stored or has failed."""
         if batch.failure is None:
             self.resolve(OK)

@@ -21,8 +21,7 @@ from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS
 from penstock.net.http_server import HttpServer
 from penstock.net.prometheus import Family, Histogram, Kind, Sample, labels, with_label
-from penstock.nsqd.error_counters import Refusals
-from penstock.nsqd.memory import GcPauses, memory_stats
+from penstock.nsqd.process_metrics import ErrorCounters, GcPauses, memory_stats
 from penstock.nsqd.stats import ClientView
 
 __all__ = ["FAMILIES", "SYNC_BOUNDS_SECONDS", "MetricsSource", "metrics"]
@@ -38,7 +37,7 @@ class MetricsSource:
     broker: Broker
     clients: Iterable[ClientView]
     gc_pauses: GcPauses
-    refusals: Refusals
+    refusals: ErrorCounters
     bugs: BugReports
     lookupds: Callable[[], Mapping[str, bool]]  # by address: whether it is connected
     loop_lag: Histogram

@@ -15,8 +15,8 @@ from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.publishing import Publisher
 from penstock.broker.replies import Replies
-from penstock.broker.subscriber import Peer, Subscriber
-from penstock.broker.topology import Place
+from penstock.broker.subscriber import Subscriber, SubscriberConnection
+from penstock.broker.topology import Location
 from penstock.common.clock import MILLISECOND_NS, Clock
 from penstock.common.errors import AuthError, ProtocolError, StorageError
 from penstock.common.logs import Logger
@@ -27,7 +27,7 @@ from penstock.protocol import events, frames
 from penstock.protocol.frames import OK
 from penstock.protocol.identify import Negotiated, ServerOffer, negotiate, parse_identify
 
-__all__ = ["Link", "Reply", "Session", "SessionServices", "failed"]
+__all__ = ["Reply", "Session", "SessionConnection", "SessionServices", "failed"]
 
 Reply: TypeAlias = bytes | Coroutine[Any, Any, bytes] | None
 
@@ -44,7 +44,7 @@ class SessionServices:
     authenticator: Authenticator
 
 
-class Link(Peer, Protocol):
+class SessionConnection(SubscriberConnection, Protocol):
     """The connection, as the session sees it."""
 
     remote_address: str
@@ -69,13 +69,13 @@ class Link(Peer, Protocol):
 class Session:
     """See the module's docstring."""
 
-    def __init__(self, services: SessionServices, link: Link) -> None:
+    def __init__(self, services: SessionServices, connection: SessionConnection) -> None:
         self._broker = services.broker
-        self._destinations = services.broker.destinations
+        self._topic_cache = services.broker.topic_cache
         self._publisher = services.publisher
         self._services = services
-        self._link = link
-        self._replies = link.replies
+        self._connection = connection
+        self._replies = connection.replies
         self._requires_auth = services.authenticator.enabled
         self._secret = b""
         self.authorizations: Authorizations | None = None
@@ -98,11 +98,11 @@ class Session:
             events.TopicNamed: self._on_topic_named,
         }
 
-    def called(self, host: str) -> None:
+    def set_default_name(self, host: str) -> None:
         """What the client is called until it says so itself."""
         self.negotiated = replace(self.negotiated, client_id=host, hostname=host)
 
-    def may_deliver(self, allowed: bool) -> None:
+    def set_writable(self, allowed: bool) -> None:
         """Whether the transport takes messages."""
         if self.subscriber is not None and self._channel is not None:
             self.subscriber.blocked = not allowed
@@ -123,7 +123,7 @@ class Session:
         name, bodies = event.topic, event.bodies
         count = len(bodies)
         try:
-            topic = self._destinations[name]
+            topic = self._topic_cache[name]
             if event.defer_ms:
                 defer_ns = event.defer_ms * MILLISECOND_NS
                 batch = self._publisher.publish_deferred(topic, bodies, defer_ns)
@@ -134,14 +134,14 @@ class Session:
         self.publish_counts[name] += count
         if batch is None:
             return OK if event.oks == 1 else OK * event.oks
-        self._replies.hold(batch, event.command, OK * event.oks)
+        self._replies.send_when_stored(batch, event.command, OK * event.oks)
         return None
 
     def _on_topic_named(self, event: events.TopicNamed) -> Reply:
         if self._requires_auth and (asking := self._check(event, event.command, event.topic)):
             return asking
         try:
-            self._destinations[event.topic]
+            self._topic_cache[event.topic]
         except StorageError as failure:
             raise failed(event.command, failure) from failure
         return None
@@ -156,10 +156,10 @@ class Session:
         self._publisher.store()  # what was published before comes before
         negotiated = self.negotiated
         subscriber = Subscriber(
-            self._link,
+            self._connection,
             negotiated.msg_timeout_ms * MILLISECOND_NS,
             negotiated.sample_rate,
-            Place(negotiated.topology_zone, negotiated.topology_region),
+            Location(negotiated.topology_zone, negotiated.topology_region),
         )
         try:
             self._channel = self._broker.subscribe(event.topic, event.channel, subscriber)
@@ -185,7 +185,7 @@ class Session:
         if event.clamped:
             services.log.info(
                 "PROTOCOL(V2): [%s] REQ timeout out of range, clamped to %d ms",
-                self._link.remote_address,
+                self._connection.remote_address,
                 event.delay_ms,
             )
         delay_ns = event.delay_ms * MILLISECOND_NS
@@ -225,10 +225,10 @@ class Session:
             parse_identify(event.body), self._services.offer, self.negotiated
         )
         self.negotiated = agreed
-        self._link.identified(agreed)
+        self._connection.identified(agreed)
         reply = frames.response(response)
         if agreed.tls or agreed.snappy or agreed.deflate:
-            return self._link.upgrade(agreed, reply)
+            return self._connection.upgrade(agreed, reply)
         return reply
 
     def _on_auth(self, event: events.Auth) -> Reply:
@@ -274,11 +274,11 @@ class Session:
         return reply or b""
 
     async def _ask(self) -> Authorizations:
-        tls = self._link.tls
+        tls = self._connection.tls
         try:
             return await self._services.authenticator.query(
                 self._secret,
-                remote_ip=self._link.remote_ip,
+                remote_ip=self._connection.remote_ip,
                 tls=tls is not None,
                 common_name=tls.common_name if tls else "",
             )

@@ -3,12 +3,12 @@
 import ssl
 
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.topology import Place
+from penstock.broker.topology import Location
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 from penstock.common.process import open_files_limit
 from penstock.net.http_client.client import HttpClient
 from penstock.net.tls import client_context
-from penstock.nsqd.heartbeat import Patience
+from penstock.nsqd.heartbeat import Timeouts
 from penstock.nsqd.options import TOPOLOGY_AWARE_CONSUMPTION, NsqdOptions
 from penstock.nsqd.statsd import StatsdSettings
 from penstock.protocol.events import Limits
@@ -22,8 +22,8 @@ __all__ = [
     "log_settings",
     "lookupd_tls",
     "offer",
-    "patience",
     "statsd_settings",
+    "timeouts",
 ]
 
 
@@ -50,7 +50,7 @@ def broker_settings(options: NsqdOptions) -> BrokerSettings:
         max_topics=options.max_topics,
         max_channels_per_topic=options.max_channels_per_topic,
         requeue_on_disconnect=options.requeue_on_disconnect,
-        place=Place(options.topology_zone, options.topology_region)
+        location=Location(options.topology_zone, options.topology_region)
         if TOPOLOGY_AWARE_CONSUMPTION in options.enable_experiment
         else None,
         latency_window_ns=options.e2e_processing_latency_window_time_ns
@@ -120,8 +120,8 @@ def http_client(options: NsqdOptions, tls: ssl.SSLContext | None) -> HttpClient:
     )
 
 
-def patience(options: NsqdOptions) -> Patience:
-    return Patience(
+def timeouts(options: NsqdOptions) -> Timeouts:
+    return Timeouts(
         greeting_seconds=options.greeting_timeout_ns / SECOND_NS,
         command_seconds=options.command_timeout_ns / SECOND_NS,
     )

@@ -24,7 +24,7 @@ from penstock.common.clock import SECOND_NS
 from penstock.common.go_json import to_json
 from penstock.net.tls import TlsInfo
 from penstock.nsqd.auth import Authorizations
-from penstock.nsqd.memory import MemoryStats
+from penstock.nsqd.process_metrics import MemoryStats
 from penstock.protocol.events import State
 from penstock.protocol.identify import Negotiated
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 from penstock.broker.channel import Channel
 from penstock.broker.topic import Topic
 from penstock.common.logs import Logger
-from penstock.nsqd.memory import MemoryStats
+from penstock.nsqd.process_metrics import MemoryStats
 from penstock.nsqd.stats import latency_of
 
 __all__ = ["Report", "Statsd", "StatsdSettings", "packets", "statsd_prefix"]

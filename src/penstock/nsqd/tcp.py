@@ -25,10 +25,10 @@ from penstock.net.connection_limits import ConnectionLimits
 from penstock.net.listener import enable_keepalive, peer_address
 from penstock.net.tls import ReloadableContext, TlsInfo
 from penstock.nsqd.auth import Authorizations
-from penstock.nsqd.error_counters import Refusals
-from penstock.nsqd.heartbeat import Patience, Pulse
+from penstock.nsqd.heartbeat import Heartbeat, Timeouts
+from penstock.nsqd.process_metrics import ErrorCounters
 from penstock.nsqd.session import Session, SessionServices, failed
-from penstock.nsqd.upgraded_transport import LayeredTransport
+from penstock.nsqd.upgraded_transport import UpgradedTransport
 from penstock.protocol import frames
 from penstock.protocol.command_cache import CommandCache
 from penstock.protocol.compression import Deflate, Snappy
@@ -36,7 +36,7 @@ from penstock.protocol.events import Event, Limits, State
 from penstock.protocol.identify import Negotiated
 from penstock.protocol.server import ServerConnection
 
-__all__ = ["Client", "Clients", "TcpServices"]
+__all__ = ["Client", "ClientServices", "Clients"]
 
 # A client that has been told its fatal error may still be sending: reading on for this long keeps
 # the kernel from resetting the connection, and so from taking the error out of the client's hands.
@@ -60,17 +60,17 @@ TURN_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class TcpServices:
+class ClientServices:
     """What every connection works with."""
 
     session: SessionServices
     limits: Limits
-    patience: Patience
+    timeouts: Timeouts
     clients: "Clients"
     tls: ReloadableContext | None
     tls_required: bool
     connection_limits: ConnectionLimits
-    refusals: Refusals
+    error_counters: ErrorCounters
     report_bug: Callable[[str, Exception], None]
     command_cache: CommandCache = field(default_factory=CommandCache)
 
@@ -112,7 +112,7 @@ class Clients:
 class Client(asyncio.Protocol):
     """One connection. It is a subscriber's peer once it has sent SUB."""
 
-    def __init__(self, services: TcpServices) -> None:
+    def __init__(self, services: ClientServices) -> None:
         self._services = services
         self._clients = services.clients
         self._log = services.session.log
@@ -120,7 +120,7 @@ class Client(asyncio.Protocol):
         self._wire = ServerConnection(
             services.limits, services.command_cache, tls_required=services.tls_required
         )
-        self._layered: LayeredTransport | None = None
+        self._upgraded: UpgradedTransport | None = None
         self._reading_waits_for: set[str] = set()
         self._turn_ends_at = 0.0
         self._unanswered_bytes = 0
@@ -136,7 +136,7 @@ class Client(asyncio.Protocol):
         self.connected_at_ns = services.session.clock.wall_ns()
         self.session = Session(services.session, self)
         self._handlers = self.session.handlers
-        self._pulse = Pulse(self._loop, self, services.patience, self._heartbeat_seconds)
+        self._heartbeat = Heartbeat(self._loop, self, services.timeouts, self._heartbeat_seconds)
 
     # What /stats shows.
 
@@ -168,7 +168,7 @@ class Client(asyncio.Protocol):
     @property
     def tls(self) -> TlsInfo | None:
         """What TLS the connection has, if it has any."""
-        return None if self._layered is None else self._layered.tls
+        return None if self._upgraded is None else self._upgraded.tls
 
     @property
     def remote_ip(self) -> str:
@@ -182,7 +182,7 @@ class Client(asyncio.Protocol):
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._send_by(self._transport.write)
         self.remote_address = peer_address(transport)
-        self.session.called(self.remote_ip)
+        self.session.set_default_name(self.remote_ip)
         self._clients.add(self)
         refusal = self._services.connection_limits.rejection(self.remote_ip)
         if refusal is not None:
@@ -192,20 +192,20 @@ class Client(asyncio.Protocol):
         self._admitted = True
         enable_keepalive(transport)
         self._log.info("TCP: new client(%s)", self.remote_address)
-        self._pulse.start()
+        self._heartbeat.start()
 
     def data_received(self, data: bytes) -> None:
-        if self.replies.held or self._unanswered_bytes:
+        if self.replies.pending or self._unanswered_bytes:
             self._count_unanswered(len(data))
         wire = self._wire
         event = wire.fast_parser.parse_single(data) or wire.parse_single(data)
         if event is not None:
             self._handle(event)
         elif not self._dead:
-            if self._layered is None:
+            if self._upgraded is None:
                 wire.receive_data(data)
             else:
-                self._layered.receive(data)
+                self._upgraded.receive(data)
             self._take_turn()
 
     def eof_received(self) -> bool:
@@ -217,27 +217,27 @@ class Client(asyncio.Protocol):
                 self._refuse(error)
             else:
                 self._close()
-        return bool(self.replies.held)  # the client may still be waiting for these
+        return bool(self.replies.pending)  # the client may still be waiting for these
 
     def pause_writing(self) -> None:
-        self._pulse.blocked_since = self._loop.time()
+        self._heartbeat.blocked_since = self._loop.time()
         self._direct_replies()
-        self.session.may_deliver(False)
-        self._pulse.schedule()
+        self.session.set_writable(False)
+        self._heartbeat.schedule()
 
     def resume_writing(self) -> None:
-        self._pulse.blocked_since = None
+        self._heartbeat.blocked_since = None
         self._direct_replies()
         self._resume_reading("answers to be read")
-        self.session.may_deliver(True)
+        self.session.set_writable(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._dead = True
-        self._fall_silent()
+        self._stop_writing()
         if self._admitted:
             self._services.connection_limits.remove(self.remote_ip)
         self._clients.discard(self)
-        self._pulse.stop()
+        self._heartbeat.stop()
         # Free it now: a partial message may be large, and the garbage collector runs seldom.
         self._wire.forget_unread()
         self.session.leave_channel()
@@ -268,7 +268,7 @@ class Client(asyncio.Protocol):
 
     def abort(self) -> None:
         """Closes at once."""
-        self._fall_silent()
+        self._stop_writing()
         self._transport.abort()
 
     def kick(self) -> None:
@@ -281,24 +281,24 @@ class Client(asyncio.Protocol):
         self._wire.heartbeats_enabled = negotiated.heartbeat_interval_ms is not None
         if not self._identified:  # nsq compat: the first alone sets the time of heartbeats
             self._identified = True
-            self._pulse.start()
+            self._heartbeat.start()
 
     async def upgrade(self, negotiated: Negotiated, response: bytes) -> bytes:
-        if self._layered is not None:
+        if self._upgraded is not None:
             raise ProtocolError("E_IDENTIFY_FAILED", "IDENTIFY failed already upgraded")
-        await self._all_is_answered()
+        await self._wait_for_replies()
         self._write(response)
-        layered = LayeredTransport(self._transport)
+        upgraded = UpgradedTransport(self._transport)
         if negotiated.tls:
-            await self._start_tls(layered)
+            await self._start_tls(upgraded)
         if negotiated.snappy or negotiated.deflate:
             if negotiated.tls:
                 self._write(frames.OK)
             await asyncio.sleep(BEFORE_COMPRESSION_SECONDS)
             codec = Snappy() if negotiated.snappy else Deflate(negotiated.deflate_level)
-            layered.compress(codec, self._wire.take_unread())
-        self._layered = layered
-        self._send_by(layered.write)
+            upgraded.compress(codec, self._wire.take_unread())
+        self._upgraded = upgraded
+        self._send_by(upgraded.write)
         return frames.OK
 
     # What the pulse calls.
@@ -311,14 +311,14 @@ class Client(asyncio.Protocol):
     def is_inside_command(self) -> bool:
         return self._takes_commands and self._wire.is_inside_command
 
-    def beat(self) -> None:
-        if self._layered is None or not self._layered.is_shaking_hands:
+    def send_heartbeat(self) -> None:
+        if self._upgraded is None or not self._upgraded.is_shaking_hands:
             self._write(frames.HEARTBEAT)
 
-    def give_up(self, reason: str) -> None:
-        self._services.refusals.count("timeout")
+    def time_out(self, reason: str) -> None:
+        self._services.error_counters.count("timeout")
         try:
-            if self._pulse.blocked_since is None:
+            if self._heartbeat.blocked_since is None:
                 self._wire.receive_eof()
         except ProtocolError as error:
             # nsq compat: who stops inside a body is told what is missing, others just cut off.
@@ -335,7 +335,7 @@ class Client(asyncio.Protocol):
         """Closes at once."""
         self._log.error("[%s] - %s", self.remote_address, reason)
         self._dead = True
-        self._fall_silent()
+        self._stop_writing()
         self._take_no_commands()
         self.session.leave_channel()  # nothing can be delivered through a layer that has failed
         self._transport.abort()
@@ -352,8 +352,8 @@ class Client(asyncio.Protocol):
         self.replies.cork()
         try:
             self._take_commands()
-            if self._layered is not None:
-                self._take_plain_bytes(self._layered)
+            if self._upgraded is not None:
+                self._take_plain_bytes(self._upgraded)
         finally:
             self.replies.uncork()
 
@@ -363,16 +363,16 @@ class Client(asyncio.Protocol):
             while self._takes_commands and (event := next_event()) is not None:
                 self._handle(event)
                 if monotonic() > self._turn_ends_at:
-                    self._give_way()
+                    self._yield_turn()
                     break
         except ProtocolError as error:
             self._refuse(error)
         except LineTooLongError:
-            self._services.refusals.count("line_too_long")
+            self._services.error_counters.count("line_too_long")
             self._close()
 
     def _handle(self, event: Event) -> None:
-        self._pulse.last_command_at = self._loop.time()
+        self._heartbeat.last_command_at = self._loop.time()
         try:
             reply = self._handlers[type(event)](event)
         except ProtocolError as error:
@@ -392,7 +392,7 @@ class Client(asyncio.Protocol):
     def _wait_for(self, answer: Coroutine[Any, Any, bytes]) -> None:
         """Takes no command before this one is answered."""
         self._take_no_commands()
-        self._pulse.waits_for_us = True
+        self._heartbeat.is_answering = True
         self._pause_reading("an answer")
         self._answering = self._loop.create_task(self._answer(answer))
 
@@ -411,58 +411,58 @@ class Client(asyncio.Protocol):
             if reply:
                 self.replies.send(reply)
             self._takes_commands = not self._dead
-        self._pulse.last_command_at = self._loop.time()
-        self._pulse.waits_for_us = False
+        self._heartbeat.last_command_at = self._loop.time()
+        self._heartbeat.is_answering = False
         self._resume_reading("an answer")
 
     # TLS and compression.
 
-    async def _all_is_answered(self) -> None:
+    async def _wait_for_replies(self) -> None:
         """Waits until what was owed to the client has been written."""
         written = asyncio.Event()
-        self.replies.then(written.set)
+        self.replies.call_when_sent(written.set)
         await written.wait()
 
-    async def _start_tls(self, layered: LayeredTransport) -> None:
+    async def _start_tls(self, upgraded: UpgradedTransport) -> None:
         context = self._services.tls
         assert context is not None, "TLS is offered only where there is a certificate"
-        self._layered = layered
+        self._upgraded = upgraded
         self._resume_reading("an answer")  # the handshake is the client's to go on with
         try:
-            await layered.start_tls(context, self._wire.take_unread())
+            await upgraded.start_tls(context, self._wire.take_unread())
         except TlsError as failure:
-            self._layered = None
+            self._upgraded = None
             raise ProtocolError("E_IDENTIFY_FAILED", f"IDENTIFY failed {failure}") from failure
         self._pause_reading("an answer")
         self._wire.tls_required = False
-        self._send_by(layered.write)
+        self._send_by(upgraded.write)
 
-    def _take_plain_bytes(self, layered: LayeredTransport) -> None:
+    def _take_plain_bytes(self, upgraded: UpgradedTransport) -> None:
         try:
             while self._takes_commands and not self._reading_waits_for:
-                data = layered.read()
+                data = upgraded.read()
                 if not data:
-                    self._maybe_end_with_peer(layered)
+                    self._maybe_end_with_peer(upgraded)
                     return
                 self._count_unanswered(len(data))
                 self._wire.receive_data(data)
                 self._take_commands()
                 if monotonic() > self._turn_ends_at:
-                    self._give_way()
+                    self._yield_turn()
         except CorruptStreamError as failure:
-            self._services.refusals.count("corrupt_stream")
+            self._services.error_counters.count("corrupt_stream")
             self._break_off(str(failure))
 
-    def _maybe_end_with_peer(self, layered: LayeredTransport) -> None:
+    def _maybe_end_with_peer(self, upgraded: UpgradedTransport) -> None:
         """TLS has an end of its own, whatever becomes of the transport."""
-        if layered.has_ended and not self._peer_ended and not self.eof_received():
+        if upgraded.has_ended and not self._peer_ended and not self.eof_received():
             self._transport.close()
 
     # Reading.
 
     def _count_unanswered(self, byte_count: int) -> None:
         """Stops reading after UNANSWERED_BYTES_MAX while publishes wait for an fsync."""
-        if not self.replies.held:
+        if not self.replies.pending:
             self._unanswered_bytes = 0
             return
         self._unanswered_bytes += byte_count
@@ -470,9 +470,9 @@ class Client(asyncio.Protocol):
             self._unanswered_bytes = 0
             reason = "publishes to be answered"
             self._pause_reading(reason)
-            self.replies.then(partial(self._loop.call_soon, self._resume_reading, reason))
+            self.replies.call_when_sent(partial(self._loop.call_soon, self._resume_reading, reason))
 
-    def _give_way(self) -> None:
+    def _yield_turn(self) -> None:
         """Goes on once others have had their turn."""
         if "others' turn" not in self._reading_waits_for:
             self._pause_reading("others' turn")
@@ -499,10 +499,10 @@ class Client(asyncio.Protocol):
 
     def _direct_replies(self) -> None:
         """Straight to the transport, unless there is something to be seen to on the way."""
-        straight = not self._ended and self._pulse.blocked_since is None
-        self.replies.write_by(self._send_bytes if straight else self._write)
+        straight = not self._ended and self._heartbeat.blocked_since is None
+        self.replies.set_writer(self._send_bytes if straight else self._write)
 
-    def _fall_silent(self) -> None:
+    def _stop_writing(self) -> None:
         self._ended = True
         self._direct_replies()
 
@@ -510,7 +510,7 @@ class Client(asyncio.Protocol):
         if self._ended:
             return
         self._send_bytes(data)
-        if self._pulse.blocked_since is not None:
+        if self._heartbeat.blocked_since is not None:
             # It sends commands and does not read the answers.
             self._pause_reading("answers to be read")
 
@@ -519,7 +519,7 @@ class Client(asyncio.Protocol):
 
     def _refuse(self, error: ProtocolError) -> None:
         """Answers what came before, then this, then ends the connection."""
-        self._services.refusals.count(error.code.lower())
+        self._services.error_counters.count(error.code.lower())
         if isinstance(error.__cause__, StorageError):
             cause = error.__cause__.reason  # without the client, as all may retry at once
             self._log.repeating_error(cause, "[%s] - %s", self.remote_address, error)
@@ -533,15 +533,15 @@ class Client(asyncio.Protocol):
         self._dead = True
         self._take_no_commands()
         self.session.leave_channel()
-        self.replies.then(self._end)
+        self.replies.call_when_sent(self._end)
 
     def _end(self) -> None:
         if self._ended or self._transport.is_closing():
             return
-        self._fall_silent()
-        self._pulse.stop()
-        if self._layered is not None:
-            self._layered.say_goodbye()
+        self._stop_writing()
+        self._heartbeat.stop()
+        if self._upgraded is not None:
+            self._upgraded.say_goodbye()
         if self._peer_ended or not self._transport.can_write_eof():
             self._transport.close()
         else:

@@ -7,12 +7,12 @@ from penstock.common.errors import CorruptStreamError, TlsError
 from penstock.net.tls import ReloadableContext, TlsInfo, TlsLayer
 from penstock.protocol.compression import Layer, LayerStack
 
-__all__ = ["LayeredTransport"]
+__all__ = ["UpgradedTransport"]
 
 HANDSHAKE_SECONDS = 5.0
 
 
-class LayeredTransport:
+class UpgradedTransport:
     """Plain bytes on this side, what the peer can read on the other."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
