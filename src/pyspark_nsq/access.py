@@ -4,9 +4,11 @@ import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from penstock.admin_api.blocking_api import BlockingApi
 from penstock.client.config import ClientConfig
 from penstock.common.addresses import is_address
 from penstock.common.errors import ConfigError
+from penstock.net.http_client.blocking import BlockingHttpClient
 from penstock.net.tls import client_context
 
 __all__ = ["Access", "base_url"]
@@ -39,6 +41,16 @@ class Access:
             key=self.tls_key,
             insecure_skip_verify=self.tls_insecure_skip_verify,
         )
+
+    def http_api(self) -> BlockingApi:
+        """Client of the HTTP APIs. Raises ConfigError if a certificate cannot be loaded."""
+        has_own_tls = self.tls_root_ca_file or self.tls_cert or self.tls_insecure_skip_verify
+        http = BlockingHttpClient(
+            connect_timeout_seconds=self.connect_seconds,
+            request_timeout_seconds=self.request_seconds,
+            ssl_context=self.ssl_context() if has_own_tls else None,
+        )
+        return BlockingApi(http, self.http_token)
 
     def client_config(self) -> ClientConfig:
         """Configuration of the TCP client."""

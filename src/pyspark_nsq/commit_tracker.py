@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from penstock.common.errors import HttpRequestError
 from pyspark_nsq.errors import NotStoredError
 from pyspark_nsq.history import History
-from pyspark_nsq.nodes import Found, Nodes
+from pyspark_nsq.nodes import Nodes, TopicLogLocation
 from pyspark_nsq.offsets import TopicNode
 
 __all__ = ["CommitTracker"]
@@ -29,7 +29,7 @@ class CommitTracker:
         self._committed: dict[TopicNode, int] = {}
 
     def create_channels(
-        self, logs: Mapping[TopicNode, Found], offsets: Mapping[TopicNode, int]
+        self, logs: Mapping[TopicNode, TopicLogLocation], offsets: Mapping[TopicNode, int]
     ) -> None:
         """Create missing channels. Raises HttpRequestError if a node refuses."""
         for key, found in logs.items():
@@ -39,7 +39,9 @@ class CommitTracker:
                     self._history(key, found).create_channel(self._channel, seq)
                     self._created.add(key)
 
-    def commit(self, logs: Mapping[TopicNode, Found], offsets: Mapping[TopicNode, int]) -> None:
+    def commit(
+        self, logs: Mapping[TopicNode, TopicLogLocation], offsets: Mapping[TopicNode, int]
+    ) -> None:
         """Move the channels to these offsets. Unreachable nodes are updated by a later commit.
 
         Raises HttpRequestError if a node refuses, because the channel has a consumer.
@@ -59,7 +61,7 @@ class CommitTracker:
             log.warning("channel %s was deleted; creating it again", self._channel)
             history.create_channel(self._channel, seq)
 
-    def _history(self, key: TopicNode, found: Found) -> History:
+    def _history(self, key: TopicNode, found: TopicLogLocation) -> History:
         return self._nodes.history(found.base, key.topic)
 
 

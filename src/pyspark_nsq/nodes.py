@@ -10,17 +10,23 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from penstock.admin_api.models import TopicLogResponse
+from penstock.admin_api.models import (
+    InfoResponse,
+    RegisteredNode,
+    StatsResponse,
+    TopicLogResponse,
+    TopicsResponse,
+)
 from penstock.common import names
+from penstock.common.addresses import host_of
 from penstock.common.errors import ConfigError, Error, HttpRequestError, NotConnectedError
 from pyspark_nsq.access import Access
 from pyspark_nsq.history import History
-from pyspark_nsq.http_calls import HttpCalls
 from pyspark_nsq.offsets import TopicNode
 
-__all__ = ["Found", "Nodes", "Survey", "Topics"]
+__all__ = ["ClusterSnapshot", "Nodes", "TopicLogLocation", "Topics"]
 
 log = logging.getLogger("pyspark_nsq")
 
@@ -37,7 +43,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Found(NamedTuple):
+class TopicLogLocation(NamedTuple):
     """A log, and the base URL of the nsqd that has it."""
 
     base: str
@@ -45,10 +51,10 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ClusterSnapshot:
     """What has been found, and who could not be asked, and why."""
 
-    logs: Mapping[TopicNode, Found]
+    logs: Mapping[TopicNode, TopicLogLocation]
     failures: tuple[Error, ...] = ()
 
 
@@ -72,30 +78,30 @@ class Nodes:
 
     def __init__(self, access: Access) -> None:
         self._access = access
-        self._calls = HttpCalls(access)
+        self._api = access.http_api()
         self._known: _Known | None = None
         self._silent_lookupds: set[str] = set()
 
-    def survey(self, topics: Topics) -> Survey:
+    def survey(self, topics: Topics) -> ClusterSnapshot:
         """Asks all nodes. Raises NotConnectedError if there are some and none can be asked, and
         ConfigError if two have one id."""
         places, trouble = self._places(topics)
         failures = list(trouble)
         outcomes = _at_once(self._log_at, places)
-        logs: dict[TopicNode, Found] = {}
+        logs: dict[TopicNode, TopicLogLocation] = {}
         for (base, topic), outcome in zip(places, outcomes, strict=True):
             if isinstance(outcome, Error):
                 failures.append(outcome)
             elif outcome is not None:
-                _add(logs, TopicNode(topic, outcome.node_id), Found(base, outcome))
+                _add(logs, TopicNode(topic, outcome.node_id), TopicLogLocation(base, outcome))
         unique = {str(failure): failure for failure in failures}
         if unique and all(isinstance(outcome, Error) for outcome in outcomes):
             raise NotConnectedError("; ".join(unique))
-        return Survey(logs, tuple(unique.values()))
+        return ClusterSnapshot(logs, tuple(unique.values()))
 
     def history(self, base: str, topic: str) -> History:
         """Of a topic, at the nsqd with this base URL."""
-        return History(self._calls, base, topic)
+        return History(self._api, base, topic)
 
     def topics(self) -> list[str]:
         """Names of all topics with a log, as far as anybody can say."""
@@ -107,9 +113,8 @@ class Nodes:
         Raises HttpRequestError or NotConnectedError if nobody can say.
         """
         asked = _at_once(self._tcp_address_of, self._access.nsqds)
-        told = [(_host(each), each["tcp_port"]) for each in self._producers("/nodes")]
         found = [each for each in asked if isinstance(each, str)]
-        found += [f"{host}:{port}" for host, port in told]
+        found += [node.tcp_address for node in self._registered_nodes("/nodes")]
         failures = [each for each in asked if isinstance(each, Error)]
         for failure in failures:
             log.warning("%s", failure)
@@ -121,15 +126,15 @@ class Nodes:
     def bases(self) -> list[str]:
         """The base URLs of all nodes, whatever topics they have. Raises NotConnectedError if no
         lookupd can be asked."""
-        known = [*self._access.nsqds, *map(_http_base, self._producers("/nodes"))]
+        known = [*self._access.nsqds, *map(_http_base, self._registered_nodes("/nodes"))]
         return list(dict.fromkeys(known))
 
     def size_max(self) -> int | None:
         """The largest message that the nodes take, if one of them tells."""
         for base in self.bases():
             try:
-                return int(self._calls.get_json(base, "/config/max_msg_size"))
-            except (HttpRequestError, TypeError, ValueError):
+                return self._api.get_json(base, "/config/max_msg_size", int)
+            except HttpRequestError:
                 continue
         return None
 
@@ -149,7 +154,7 @@ class Nodes:
         places = [(base, topic) for base in self._access.nsqds for topic in wanted]
         if self._access.lookupds:
             for topic in wanted:
-                producers = self._producers("/lookup", topic=topic)
+                producers = self._registered_nodes("/lookup", topic=topic)
                 places += [(_http_base(each), topic) for each in producers]
         return list(dict.fromkeys(places)), failures
 
@@ -164,17 +169,17 @@ class Nodes:
         return sorted(topic for topic in known if matches(topic) and not names.is_ephemeral(topic))
 
     def _topics_of_nsqd(self, base: str) -> list[str]:
-        stats = self._calls.get_json(base, "/stats", format="json", include_clients="false")
-        return [topic["topic_name"] for topic in stats["topics"]]
+        args = {"format": "json", "include_clients": "false"}
+        stats = self._api.get_json(base, "/stats", StatsResponse, **args)
+        return [topic.topic_name for topic in stats.topics or ()]
 
     def _topics_of_lookupd(self, base: str) -> list[str]:
-        topics: list[str] = self._calls.get_json(base, "/topics")["topics"]
-        return topics
+        return self._api.get_json(base, "/topics", TopicsResponse).topics or []
 
-    def _producers(self, path: str, **args: str) -> list[dict[str, Any]]:
+    def _registered_nodes(self, path: str, **args: str) -> list[RegisteredNode]:
         """What the lookupds know together. Raises NotConnectedError if none answers."""
         lookupds = self._access.lookupds
-        answers = _at_once(lambda base: self._producers_at(base, path, **args), lookupds)
+        answers = _at_once(lambda base: self._api.registered_nodes(base, path, **args), lookupds)
         failed = {
             base: answer
             for base, answer in zip(lookupds, answers, strict=True)
@@ -189,24 +194,15 @@ class Nodes:
         self._silent_lookupds = set(failed)
         return [each for found in answers if not isinstance(found, Error) for each in found]
 
-    def _producers_at(self, base: str, path: str, **args: str) -> list[dict[str, Any]]:
-        answer = self._calls.get(base, path, **args)
-        if answer.status == 404:  # nobody has published to the topic yet
-            return []
-        if answer.status != 200:
-            raise answer.refusal()
-        return list(answer.json().get("producers") or [])
-
     def _log_at(self, place: Place) -> TopicLogResponse | None:
         return self.history(*place).log()
 
     def _tcp_address_of(self, base: str) -> str:
-        port = self._calls.get_json(base, "/info")["tcp_port"]
-        host = base.partition("://")[2].rpartition(":")[0]
-        return f"{host}:{port}"
+        info = self._api.get_json(base, "/info", InfoResponse)
+        return f"{host_of(base.partition('://')[2])}:{info.tcp_port}"
 
 
-def _add(logs: dict[TopicNode, Found], key: TopicNode, found: Found) -> None:
+def _add(logs: dict[TopicNode, TopicLogLocation], key: TopicNode, found: TopicLogLocation) -> None:
     other = logs.get(key)
     # A node that is named and found as well, by two names of its host, shows one log.
     if other is not None and other.log.first_seq != found.log.first_seq:
@@ -233,10 +229,5 @@ def _at_once(ask: Callable[[T], R], items: Iterable[T]) -> list[R | Error]:
         return list(pool.map(outcome, asked))
 
 
-def _host(producer: dict[str, Any]) -> str:
-    host: str = producer["broadcast_address"]
-    return f"[{host}]" if ":" in host else host
-
-
-def _http_base(producer: dict[str, Any]) -> str:
-    return f"http://{_host(producer)}:{producer['http_port']}"
+def _http_base(node: RegisteredNode) -> str:
+    return f"http://{node.http_address}"

@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 
 from penstock.admin_api.models import LogSegment, TopicLogResponse
 from pyspark_nsq.errors import DataLossError
-from pyspark_nsq.nodes import Found, Nodes
+from pyspark_nsq.nodes import Nodes, TopicLogLocation
 from pyspark_nsq.offsets import EARLIEST, LATEST, SEQ_MAX, AtTime, Offsets, Position, TopicNode
 from pyspark_nsq.options import SourceOptions
 
@@ -227,7 +227,7 @@ class RangesPartition(InputPartition):
 
 
 def plan_partitions(
-    options: SourceOptions, ranges: Iterable[Range], logs: Mapping[TopicNode, Found]
+    options: SourceOptions, ranges: Iterable[Range], logs: Mapping[TopicNode, TopicLogLocation]
 ) -> list[InputPartition]:
     """Plan the tasks for these ranges. Raises DataLossError if messages have been trimmed."""
     stored = [part for each in ranges for part in _stored(options, each, logs.get(each.key))]
@@ -238,12 +238,12 @@ def plan_partitions(
     return [RangesPartition([_located(each, logs) for each in task]) for task in tasks or [[]]]
 
 
-def _located(wanted: Range, logs: Mapping[TopicNode, Found]) -> LocatedRange:
+def _located(wanted: Range, logs: Mapping[TopicNode, TopicLogLocation]) -> LocatedRange:
     found = logs.get(wanted.key)
     return LocatedRange(wanted, found.base if found is not None else "")
 
 
-def _stored(options: SourceOptions, wanted: Range, found: Found | None) -> list[Range]:
+def _stored(options: SourceOptions, wanted: Range, found: TopicLogLocation | None) -> list[Range]:
     """If the node is unreachable or has lost its newest messages, the task handles that."""
     if found is None or found.log.next_seq < wanted.end:
         return [wanted]
@@ -266,12 +266,14 @@ def _stored(options: SourceOptions, wanted: Range, found: Found | None) -> list[
 TIME_NS_MIN = 1 << 54
 
 
-def resolve_offsets(nodes: Nodes, logs: Mapping[TopicNode, Found], position: Position) -> Offsets:
+def resolve_offsets(
+    nodes: Nodes, logs: Mapping[TopicNode, TopicLogLocation], position: Position
+) -> Offsets:
     """The sequence number of a position in each log. Raises HttpRequestError."""
     return {key: _resolve(nodes, key, found, position) for key, found in logs.items()}
 
 
-def _resolve(nodes: Nodes, key: TopicNode, found: Found, position: Position) -> int:
+def _resolve(nodes: Nodes, key: TopicNode, found: TopicLogLocation, position: Position) -> int:
     if isinstance(position, AtTime):
         history = nodes.history(found.base, key.topic)
         return history.seq_at_time(max(position.time_ns, TIME_NS_MIN))

@@ -39,7 +39,7 @@ from penstock.common.errors import ConfigError, Error, HttpRequestError, NotConn
 from pyspark_nsq.channel_reader import ChannelReader
 from pyspark_nsq.commit_tracker import CommitTracker
 from pyspark_nsq.errors import DataLossError
-from pyspark_nsq.nodes import Found, Nodes, Survey
+from pyspark_nsq.nodes import ClusterSnapshot, Nodes, TopicLogLocation
 from pyspark_nsq.offsets import (
     EARLIEST,
     AtTime,
@@ -95,7 +95,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
 
-    def _check_failures(self, survey: Survey) -> None:
+    def _check_failures(self, survey: ClusterSnapshot) -> None:
         """Raises NotConnectedError if a node is missing, unless `failOnDataLoss=false`."""
         if survey.failures and self._options.fail_on_data_loss:
             raise NotConnectedError("; ".join(map(str, survey.failures)))
@@ -125,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._nodes = Nodes(options.access)
         self._commits = CommitTracker(self._nodes, options.channel)
-        self._logs: Mapping[TopicNode, Found] = {}
+        self._logs: Mapping[TopicNode, TopicLogLocation] = {}
         self._target: Offsets | None = None
         self._unreachable: set[str] = set()
 
@@ -193,7 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             survey = self._nodes.survey(self._options.topics)
         except (HttpRequestError, NotConnectedError) as failure:
-            survey = Survey({}, (failure,))
+            survey = ClusterSnapshot({}, (failure,))
         self._logs = survey.logs
         unreachable = {_node_of(failure): failure for failure in survey.failures}
         for node in unreachable.keys() - self._unreachable:
@@ -213,7 +213,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends[key] = max(start_offsets[key], (self._target or {})[key])
         return ends
 
-    def _next_seq(self, key: TopicNode, found: Found, start_seq: int) -> int:
+    def _next_seq(self, key: TopicNode, found: TopicLogLocation, start_seq: int) -> int:
         next_seq = found.log.next_seq
         if next_seq < start_seq:
             lost = (

@@ -13,6 +13,7 @@ from tests.nsqd.auth_server import AuthServer, auth_server
 from penstock.client import ClientConfig, Consumer, Producer, blocking
 from penstock.client.discovery import parse_answer
 from penstock.common.errors import NotConnectedError
+from penstock.net.http_client.messages import HttpReply
 from penstock.protocol import lookup_v1
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
@@ -150,7 +151,8 @@ def test_a_node_that_has_registered_no_address_does_not_hide_the_others(
     nodes = [("", 4150), ("a", 0), ("a", 70000), ("a\nb", 1), ("/run/x", 1), ("::1", 1), ("b", 2)]
     producers = [{"broadcast_address": host, "tcp_port": port} for host, port in nodes]
 
-    found = parse_answer("http://l/lookup", 200, json.dumps({"producers": producers}).encode())
+    reply = HttpReply(200, {}, json.dumps({"producers": producers}).encode())
+    found = parse_answer("http://l/lookup", reply)
     assert {"[::1]:1", "b:2"} == found
     assert 5 == len(caplog.messages)
     assert r"http://l/lookup: not an address (host:port): 'a\nb:1'" in caplog.messages
@@ -159,7 +161,7 @@ def test_a_node_that_has_registered_no_address_does_not_hide_the_others(
 @pytest.mark.parametrize(
     ("status", "answer", "complaint"),
     [
-        (500, {}, "got status 500"),
+        (500, {}, "got response 500"),
         (404, {"message": "NOT_FOUND"}, "got status 404: this is no nsqlookupd"),
         (200, b"nonsense", "unexpected answer"),
         (200, {"producers": 7}, "unexpected answer"),

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.spark.tables import history
 
+from penstock.admin_api.blocking_api import BlockingApi
 from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.chunk_publisher import ChunkPublisher, contains_run
 from penstock.pipelines.running import Stop
 from penstock.testing.nsqd import NsqdProcess
-from pyspark_nsq.http_calls import HttpCalls
 
 
 def publisher(nsqd: NsqdProcess, timeout_seconds: float = 60.0) -> ChunkPublisher:
@@ -35,16 +35,16 @@ def test_without_a_response_the_log_is_searched_before_a_retry(
     nsqd.publish("again", b"one")  # somebody else's
     chunk = chunks.prepare(2)
     nsqd.publish("again", b"two")
-    real, lost = HttpCalls.post, iter(["the answer"])
+    real, lost = BlockingApi.post, iter(["the answer"])
 
-    def post(self: HttpCalls, *args: Any, **more: Any) -> Any:
+    def post(self: BlockingApi, *args: Any, **more: Any) -> Any:
         if next(lost, None) is None:
             return real(self, *args, **more)
         if arrives:
             real(self, *args, **more)
         raise HttpRequestError("nsqd", "the connection was lost")
 
-    monkeypatch.setattr(HttpCalls, "post", post)
+    monkeypatch.setattr(BlockingApi, "post", post)
     chunks.publish(chunk, [b"one", b"two"])
 
     assert ["one", "two", "one", "two"] == bodies(nsqd)

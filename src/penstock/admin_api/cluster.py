@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
+from penstock.admin_api.lookupd_api import registered_nodes
 from penstock.admin_api.models import (
     ChannelsResponse,
     InfoResponse,
@@ -176,17 +177,9 @@ class Cluster:
         """
 
         async def ask(lookupd: str) -> list[RegisteredNode]:
-            if not topic:
-                nodes = await self.get_lookupd(lookupd, "/nodes", {}, NodesResponse)
-                return nodes.producers or []
-            args = {"topic": topic}
-            try:
-                found = await self.get_lookupd(lookupd, "/lookup", args, LookupResponse)
-            except HttpRequestError as failure:
-                if failure.status == 404 and "TOPIC_NOT_FOUND" in failure.reason:
-                    return []
-                raise
-            return found.producers or []
+            path, args = ("/lookup", {"topic": topic}) if topic else ("/nodes", {})
+            url = api_url(lookupd, path, args)
+            return registered_nodes(url, await self.http.ask("GET", url))
 
         answers, failures = await _ask_all(dict.fromkeys(self.lookupds), ask)
         if failures and not answers and not self.nsqds:

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 from penstock.admin_api.models import TopicLogResponse
 from penstock.common.errors import HttpRequestError
 from penstock.common.go_json import decode_json
-from penstock.net.http_client.client import HttpClient, HttpReply
+from penstock.net.http_client.client import HttpClient
+from penstock.net.http_client.messages import HttpReply
 
 __all__ = ["NsqdApi", "api_error", "api_url", "error_code"]
 

@@ -20,7 +20,12 @@ from penstock.common.errors import ConfigError, HttpRequestError, NotConnectedEr
 if TYPE_CHECKING:
     from penstock.pipelines.progress import QueryMetrics
     from penstock.pipelines.running import Stop
-    from penstock.pipelines.stream import QuerySample, SchemaViolations, StreamConfig, Survey
+    from penstock.pipelines.stream import (
+        ClusterSnapshot,
+        QuerySample,
+        SchemaViolations,
+        StreamConfig,
+    )
     from penstock.pipelines.stream_definition import StreamDefinition
 
 __all__ = ["command"]
@@ -220,7 +225,7 @@ def _pairs(option: str, flags: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield name.strip(), value.strip()
 
 
-def _survey(config: "StreamConfig", stop: "Stop", *, wait: bool) -> "Survey":
+def _survey(config: "StreamConfig", stop: "Stop", *, wait: bool) -> "ClusterSnapshot":
     """Locate the topics of all sources; with `wait`, retry until all exist. Raises
     JobInterruptedError."""
     from penstock.pipelines.stream import survey_sources  # noqa: PLC0415

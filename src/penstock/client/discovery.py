@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from urllib.parse import quote
 
-import msgspec
-
+from penstock.admin_api.lookupd_api import registered_nodes
+from penstock.admin_api.models import RegisteredNode
 from penstock.client.config import ClientConfig
 from penstock.common.addresses import PORT_MAX
 from penstock.common.errors import HttpRequestError, NotConnectedError
-from penstock.common.go_json import decode_json
-from penstock.net.http_client.client import ACCEPT_V1, HttpClient
+from penstock.net.http_client.client import HttpClient
+from penstock.net.http_client.messages import ACCEPT_V1, HttpReply
 
 __all__ = [
     "ALL_NODES",
@@ -54,15 +54,6 @@ PAUSE_SECONDS = 0.1
 def producers_of(topic: str) -> str:
     """For a consumer: the nsqds that have the topic."""
     return f"/lookup?topic={quote(topic)}"
-
-
-class _Producer(msgspec.Struct):
-    broadcast_address: str
-    tcp_port: int
-
-
-class _Answer(msgspec.Struct):
-    producers: list[_Producer] | None = None
 
 
 class Discovery:
@@ -130,7 +121,7 @@ class _Poller:
         began, asked_index = time.monotonic(), self._index
         headers = request_headers(self._config)
         reply = await self._http.fetch("GET", self._url + self._wait_args(), headers=headers)
-        self.addresses = parse_answer(self._url, reply.status, reply.body)
+        self.addresses = parse_answer(self._url, reply)
         self._index = reply.headers.get(INDEX_HEADER, "") if self._can_wait else ""
         # One that answers old news at once, because too many are waiting, is polled as well.
         is_news = self._index != asked_index
@@ -175,20 +166,10 @@ def request_headers(config: ClientConfig) -> list[tuple[str, str]]:
     return headers
 
 
-def parse_answer(url: str, status: int, body: bytes) -> frozenset[str]:
-    """The addresses in a lookupd's answer; empty if it does not know the topic. Raises
-    HttpRequestError if the answer is not from a lookupd."""
-    if status == 404 and b"TOPIC_NOT_FOUND" in body:
-        return frozenset()
-    if status == 404:
-        raise HttpRequestError(url, "got status 404: this is no nsqlookupd", status=status)
-    if status != 200:
-        raise HttpRequestError(url, f"got status {status}", status=status)
-    try:
-        answer = decode_json(body, _Answer)
-    except ValueError as failure:
-        raise HttpRequestError(url, f"unexpected answer: {failure}") from None
-    return frozenset(_tcp_addresses(url, answer.producers or []))
+def parse_answer(url: str, reply: HttpReply) -> frozenset[str]:
+    """TCP addresses of the nsqds in nsqlookupd's response; empty if it does not know the topic.
+    Raises HttpRequestError if the response is not from nsqlookupd."""
+    return frozenset(_tcp_addresses(url, registered_nodes(url, reply)))
 
 
 async def _failure_of(poller: _Poller) -> HttpRequestError | None:
@@ -199,12 +180,10 @@ async def _failure_of(poller: _Poller) -> HttpRequestError | None:
     return None
 
 
-def _tcp_addresses(url: str, producers: list[_Producer]) -> Iterator[str]:
-    """A node that has registered what is no address must not keep us from the others."""
-    for producer in producers:
-        host, port = producer.broadcast_address, producer.tcp_port
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if _HOST.fullmatch(host) and 0 < port <= PORT_MAX:
-            yield address
+def _tcp_addresses(url: str, nodes: list[RegisteredNode]) -> Iterator[str]:
+    """Skips nodes that registered an invalid address, with a warning."""
+    for node in nodes:
+        if _HOST.fullmatch(node.broadcast_address) and 0 < node.tcp_port <= PORT_MAX:
+            yield node.tcp_address
         else:
-            log.warning("%s: not an address (host:port): %r", url, address)
+            log.warning("%s: not an address (host:port): %r", url, node.tcp_address)

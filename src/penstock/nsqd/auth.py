@@ -22,7 +22,8 @@ from penstock.common.errors import AuthError, ConfigError, HttpRequestError, Pro
 from penstock.common.go_json import decode_json, to_json
 from penstock.common.logs import Logger
 from penstock.common.re2 import Pattern, compile_pattern
-from penstock.net.http_client.client import HttpClient, without_secrets
+from penstock.net.http_client.client import HttpClient
+from penstock.net.http_client.messages import without_secrets
 from penstock.nsqd.options import NsqdOptions
 
 __all__ = [

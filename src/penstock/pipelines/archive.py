@@ -33,7 +33,7 @@ from penstock.pipelines.tables import (
     value_column,
     violates_schema,
 )
-from pyspark_nsq.nodes import Survey
+from pyspark_nsq.nodes import ClusterSnapshot
 from pyspark_nsq.offsets import Offsets, from_json
 
 __all__ = ["ArchiveConfig", "ArchiveResult", "archive", "check_config"]
@@ -72,7 +72,7 @@ class ArchiveResult:
     """Messages of the topic in the lake, including rejected ones."""
 
 
-def check_config(config: ArchiveConfig) -> Survey:
+def check_config(config: ArchiveConfig) -> ClusterSnapshot:
     """Check topics and lake before Spark is started, without side effects.
 
     Raises LakeError, NotConnectedError or ConfigError.
@@ -84,7 +84,7 @@ def check_config(config: ArchiveConfig) -> Survey:
 
 
 def archive(
-    spark: SparkSession, config: ArchiveConfig, survey: Survey, stop: Stop
+    spark: SparkSession, config: ArchiveConfig, survey: ClusterSnapshot, stop: Stop
 ) -> list[ArchiveResult]:
     """Run until a stop is requested or, with `once`, until all messages in `survey` are archived.
 
@@ -115,7 +115,7 @@ def archive(
 
 
 def _run(
-    archives: "Sequence[_TopicArchive]", config: ArchiveConfig, survey: Survey, stop: Stop
+    archives: "Sequence[_TopicArchive]", config: ArchiveConfig, survey: ClusterSnapshot, stop: Stop
 ) -> None:
     ends = {key: found.log.next_seq for key, found in survey.logs.items()}
     running: list[RunningQuery] = []

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from penstock.admin_api.blocking_api import BlockingApi
 from penstock.common import names
 from penstock.common.errors import ConfigError, HttpRequestError, NotConnectedError
 from pyspark_nsq.access import Access, base_url
-from pyspark_nsq.http_calls import HttpCalls
-from pyspark_nsq.nodes import Nodes, Survey, Topics
+from pyspark_nsq.nodes import ClusterSnapshot, Nodes, Topics
 
 __all__ = ["Brokers"]
 
@@ -38,7 +38,7 @@ class Brokers:
         }
         return {name: value for name, value in given.items() if value}
 
-    def survey(self, topics: Sequence[str]) -> Survey:
+    def survey(self, topics: Sequence[str]) -> ClusterSnapshot:
         """Locate the logs of these topics on all nodes.
 
         Raises NotConnectedError if no node answers, and ConfigError if a topic does not exist.
@@ -73,9 +73,9 @@ class Brokers:
         """Raises ConfigError if an address is invalid."""
         return Nodes(self._access())
 
-    def calls(self) -> HttpCalls:
+    def calls(self) -> BlockingApi:
         """Client for other requests. Raises ConfigError if an address is invalid."""
-        return HttpCalls(self._access())
+        return self._access().http_api()
 
     def _access(self) -> Access:
         return Access(

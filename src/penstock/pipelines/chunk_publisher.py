@@ -97,7 +97,7 @@ class ChunkPublisher:
             answer = self._calls.post(base, "/mpub", content, topic=self._topic, binary="true")
             if answer.status != 200:
                 is_unclear = False
-                raise answer.refusal()
+                raise answer.error()
 
         self._retry(publish_or_find)
 
@@ -112,7 +112,7 @@ class ChunkPublisher:
         if self._nodes.history(base, self._topic).log() is None:
             answer = self._calls.post(base, "/topic/create", topic=self._topic)
             if answer.status != 200:
-                raise answer.refusal()
+                raise answer.error()
 
     def _is_stored(self, chunk: PendingChunk, bodies: list[bytes]) -> bool:
         base = self._locate(chunk.node_id)

@@ -42,15 +42,15 @@ from penstock.pipelines.stream_tables import (
     writer_to_files,
     writer_to_topic,
 )
-from pyspark_nsq.nodes import Survey
+from pyspark_nsq.nodes import ClusterSnapshot
 from pyspark_nsq.options import SinkOptions, SourceOptions
 
 __all__ = [
+    "ClusterSnapshot",
     "QuerySample",
     "SchemaViolations",
     "StreamConfig",
     "StreamOutput",
-    "Survey",
     "check_config",
     "explain_stream",
     "locked",
@@ -128,7 +128,7 @@ def check_config(config: StreamConfig, *, writes: bool) -> None:
             _check_writable(folder)
 
 
-def survey_sources(config: StreamConfig) -> Survey:
+def survey_sources(config: StreamConfig) -> ClusterSnapshot:
     """Locate the topics of all sources. Raises NotConnectedError, or ConfigError if a topic does
     not exist."""
     definition = config.definition
@@ -142,7 +142,7 @@ def survey_sources(config: StreamConfig) -> Survey:
     ]
     logs = {key: found for survey in surveys for key, found in survey.logs.items()}
     failures = {str(failure): failure for survey in surveys for failure in survey.failures}
-    return Survey(logs, tuple(failures.values()))
+    return ClusterSnapshot(logs, tuple(failures.values()))
 
 
 def _check_writable(folder: str) -> None:
@@ -160,7 +160,7 @@ def _check_writable(folder: str) -> None:
 
 
 def run_stream(
-    spark: SparkSession, config: StreamConfig, survey: Survey, stop: Stop
+    spark: SparkSession, config: StreamConfig, survey: ClusterSnapshot, stop: Stop
 ) -> list[QueryMetrics]:
     """Run until a stop is requested or, with `once`, until all messages in `survey` are read.
 

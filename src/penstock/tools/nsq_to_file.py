@@ -21,7 +21,8 @@ from penstock.common import names
 from penstock.common.clock import SECOND_NS, SystemClock
 from penstock.common.errors import ClientError, ConfigError, HttpRequestError, NotConnectedError
 from penstock.common.logs import Logger
-from penstock.net.http_client.client import ACCEPT_V1, HttpClient
+from penstock.net.http_client.client import HttpClient
+from penstock.net.http_client.messages import ACCEPT_V1
 from penstock.tools.consumer_options import consumer_config
 from penstock.tools.nsq_to_file_options import NsqToFileOptions, compile_topic_pattern
 from penstock.tools.rotating_file import FileNames, RotatingFile

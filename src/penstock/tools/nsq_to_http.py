@@ -20,8 +20,8 @@ from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.common.logs import Logger
 from penstock.common.option_types import DURATION, FLOAT, INT, STRING, STRINGS
 from penstock.common.options import option
-from penstock.net.http_client.keep_alive import KeepAliveClient
-from penstock.net.http_client.target import without_secrets
+from penstock.net.http_client.client import HttpClient
+from penstock.net.http_client.messages import without_secrets
 from penstock.tools.consumer_options import ConsumerOptions, check_source, consumer_config
 from penstock.tools.host_pool import (
     EpsilonGreedy,
@@ -177,9 +177,10 @@ class _Sender:
         self._is_post = bool(options.post)
         self._headers = request_headers(options)
         self._sample = options.sample
-        self._http = KeepAliveClient(
+        self._http = HttpClient(
             connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
             request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,
+            keep_alive=True,
         )
         pool = _POOLS.get(options.mode)
         self._pool = pool(self._addresses) if pool is not None else None

@@ -10,7 +10,8 @@ import uvloop
 from tests.net.http_client.scripted_server import scripted_server
 
 from penstock.common.errors import HttpRequestError
-from penstock.net.http_client.client import HttpClient, HttpReply
+from penstock.net.http_client.client import HttpClient
+from penstock.net.http_client.messages import HttpReply
 
 CLIENT = HttpClient(connect_timeout_seconds=60, request_timeout_seconds=60, body_bytes_max=1000)
 HASTY = HttpClient(connect_timeout_seconds=60, request_timeout_seconds=0.3, body_bytes_max=1000)

@@ -8,7 +8,7 @@ import pytest
 import uvloop
 
 from penstock.common.errors import HttpRequestError
-from penstock.net.http_client.keep_alive import KeepAliveClient
+from penstock.net.http_client.client import HttpClient
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 
@@ -38,7 +38,7 @@ class Server:
 
 
 def with_server(
-    scenario: Callable[[KeepAliveClient, str], Coroutine[Any, Any, None]],
+    scenario: Callable[[HttpClient, str], Coroutine[Any, Any, None]],
     *,
     answer: bytes = OK,
     requests_max: int = 1000,
@@ -49,7 +49,7 @@ def with_server(
 
     async def scene() -> None:
         server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
-        client = KeepAliveClient(connect_timeout_seconds=60, request_timeout_seconds=60)
+        client = HttpClient(connect_timeout_seconds=60, request_timeout_seconds=60, keep_alive=True)
         try:
             await scenario(client, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x")
         finally:
@@ -61,7 +61,7 @@ def with_server(
     return served
 
 
-async def twice(client: KeepAliveClient, url: str) -> None:
+async def twice(client: HttpClient, url: str) -> None:
     for _ in range(2):
         assert b"hi" == (await client.fetch("GET", url)).body
         await asyncio.sleep(0.01)  # so that we know of a connection that was closed
@@ -75,7 +75,7 @@ def test_one_connection_serves_one_request_after_the_other() -> None:
 
 
 def test_requests_at_a_time_have_connections_of_their_own_which_are_kept() -> None:
-    async def scenario(client: KeepAliveClient, url: str) -> None:
+    async def scenario(client: HttpClient, url: str) -> None:
         for _ in range(3):
             await asyncio.gather(*(client.fetch("GET", url) for _ in range(4)))
 
@@ -112,7 +112,7 @@ def test_a_connection_that_is_closed_at_the_next_request_is_no_failure_either() 
 
 
 def test_half_an_answer_is_a_failure() -> None:
-    async def scenario(client: KeepAliveClient, url: str) -> None:
+    async def scenario(client: HttpClient, url: str) -> None:
         for _ in range(2):
             with pytest.raises(HttpRequestError, match="ended before the answer did"):
                 await client.fetch("POST", url)

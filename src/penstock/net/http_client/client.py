@@ -1,99 +1,217 @@
-"""A small HTTP client: what our daemons and tools ask each other, and the auth servers, with.
+"""HTTP client for asyncio.
 
     client = HttpClient(connect_timeout_seconds=2, request_timeout_seconds=5)
-    stats = await client.get_json("http://127.0.0.1:4151/stats?format=json", dict[str, Any])
+    stats = await client.get_json("http://127.0.0.1:4151/stats?format=json", StatsResponse)
 
-One request, one connection. Everything that can go wrong is an `HttpRequestError`. Nothing here
-waits for ever, blocks the loop, or keeps more than the limits allow, whatever the server sends.
-Redirects are an answer like any other, and there are no proxies.
+Every failure is an `HttpRequestError`. Time and size of a response are limited. Redirects are not
+followed, and proxies are not used.
 """
 
 import asyncio
 import ssl
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from penstock.common.go_json import decode_json
-from penstock.net.http_client.connection import Broken, HttpConnection, HttpReply, TimedOut
-from penstock.net.http_client.target import Headers, Target, https_instead, without_secrets
+from penstock.net.connect_errors import describe_error
+from penstock.net.http_client.messages import (
+    ACCEPT_V1,
+    BODY_BYTES_MAX,
+    ENDED_EARLY,
+    Headers,
+    HttpReply,
+    HttpTarget,
+    ResponseError,
+    ResponseParser,
+    decode_reply,
+    https_url,
+    require_ok,
+)
 
-__all__ = ["ACCEPT_V1", "HttpClient", "HttpReply", "https_instead", "without_secrets"]
-
-ACCEPT_V1 = ("Accept", "application/vnd.nsq; version=1.0")
+__all__ = ["HttpClient"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpClient:
-    """Makes requests within these limits. Connecting is part of the request's time too."""
+    """Sends requests within these limits. The request timeout includes connecting.
+
+    With `keep_alive`, connections are kept for later requests: as many per server as there were
+    requests at the same time. If the server closed a kept connection without a response, the
+    request is sent again on another, so it may arrive twice. Call `close` at the end.
+    """
 
     connect_timeout_seconds: float
     request_timeout_seconds: float
-    body_bytes_max: int = 64 << 20
+    body_bytes_max: int = BODY_BYTES_MAX
     ssl_context: ssl.SSLContext | None = field(default=None, repr=False)  # None: the system's CAs
+    keep_alive: bool = False
+    _idle: dict[tuple[str, int, bool], list["_Connection"]] = field(
+        init=False, repr=False, compare=False, default_factory=lambda: defaultdict(list)
+    )
 
     async def fetch(
         self, method: str, url: str, *, headers: Headers = (), body: bytes = b""
     ) -> HttpReply:
-        """Makes one request, whatever status it is answered with. Raises HttpRequestError."""
-        target = Target(url)
-        request = target.request(method, headers, body)
+        """Sends a request and returns the response, whatever its status. Raises
+        HttpRequestError."""
+        target = HttpTarget(url)
+        request = target.request(method, headers, body, keep_alive=self.keep_alive)
         try:
             async with asyncio.timeout(self.request_timeout_seconds):
-                connection = await HttpConnection.connect(
-                    target,
-                    ssl_context=await self._context() if target.is_secure else None,
-                    timeout_seconds=self.connect_timeout_seconds,
-                    body_bytes_max=self.body_bytes_max,
-                )
-                try:
-                    return await connection.ask(request, has_body=method != "HEAD")
-                finally:
-                    connection.close()
+                return await self._exchange(target, request, has_body=method != "HEAD")
         except TimeoutError:
-            raise target.failure("timed out", timed_out=True) from None
-        except Broken as reason:
-            timed_out = isinstance(reason, TimedOut)
-            raise target.failure(str(reason), timed_out=timed_out) from None
+            raise target.error("timed out", timed_out=True) from None
+        except ResponseError as error:
+            raise target.error(str(error), timed_out=error.timed_out) from None
 
     async def ask(
         self, method: str, url: str, *, headers: Headers = (), body: bytes = b""
     ) -> HttpReply:
-        """Makes a request of one of NSQ's daemons, in V1 of its API, whatever status it is answered
-        with; over TLS if it says that it takes no other. Raises HttpRequestError."""
+        """Sends a request to a daemon of NSQ, in version 1 of its API, and repeats it over HTTPS if
+        the daemon demands that. Returns the response, whatever its status. Raises
+        HttpRequestError."""
         headers = (ACCEPT_V1, *headers)
         reply = await self.fetch(method, url, headers=headers, body=body)
-        https_url = https_instead(url, reply.status, reply.body)
-        if https_url is None:
+        secure_url = https_url(url, reply)
+        if secure_url is None:
             return reply
-        return await self.fetch(method, https_url, headers=headers, body=body)
+        return await self.fetch(method, secure_url, headers=headers, body=body)
 
     async def call(
         self, method: str, url: str, *, headers: Headers = (), body: bytes = b""
     ) -> bytes:
-        """The body of what `ask` gets, which must be a 200. Raises HttpRequestError."""
-        reply = await self.ask(method, url, headers=headers, body=body)
-        if reply.status != 200:
-            raise Target(url).failure(_said(reply), status=reply.status)
-        return reply.body
+        """Like `ask`; returns the body. Raises HttpRequestError if the status is not 200."""
+        return require_ok(url, await self.ask(method, url, headers=headers, body=body))
 
     async def get_json(self, url: str, type: type[T], *, headers: Headers = ()) -> T:
-        """What `call` gets, decoded as a `type` of msgspec's. Raises HttpRequestError."""
-        body = await self.call("GET", url, headers=headers)
+        """Like `call` with GET; returns the body decoded as a `type` of msgspec."""
+        return decode_reply(url, await self.ask("GET", url, headers=headers), type)
+
+    def close(self) -> None:
+        """Closes the kept connections."""
+        for idle in self._idle.values():
+            while idle:
+                idle.pop().close()
+
+    async def _exchange(self, target: HttpTarget, request: bytes, *, has_body: bool) -> HttpReply:
+        idle = self._idle[target.host, target.port, target.is_secure]
+        while idle:
+            connection = idle.pop()
+            if not connection.is_reusable:
+                connection.close()
+                continue
+            try:
+                return await self._send(connection, request, idle, has_body=has_body)
+            except ResponseError:
+                if connection.received_bytes:
+                    raise
+        connection = await self._connect(target)
+        return await self._send(connection, request, idle, has_body=has_body)
+
+    async def _send(
+        self,
+        connection: "_Connection",
+        request: bytes,
+        idle: list["_Connection"],
+        *,
+        has_body: bool,
+    ) -> HttpReply:
+        parser = ResponseParser(has_body=has_body, body_bytes_max=self.body_bytes_max)
         try:
-            return decode_json(body, type)
-        except ValueError as error:
-            raise Target(url).failure(f"unexpected answer: {error}") from None
+            return await connection.send(request, parser)
+        finally:
+            if self.keep_alive and connection.is_reusable:
+                idle.append(connection)
+            else:
+                connection.close()
 
-    async def _context(self) -> ssl.SSLContext:
-        """Made in a thread, because reading the system's certificates takes its time."""
-        if self.ssl_context is None:
-            return await asyncio.to_thread(ssl.create_default_context)
-        return self.ssl_context
+    async def _connect(self, target: HttpTarget) -> "_Connection":
+        context = None
+        if target.is_secure:
+            # In a thread: loading the system's certificates blocks for milliseconds.
+            context = self.ssl_context or await asyncio.to_thread(ssl.create_default_context)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self.connect_timeout_seconds):
+                _, connection = await loop.create_connection(
+                    _Connection, target.host, target.port, ssl=context
+                )
+        except TimeoutError:
+            raise ResponseError("timed out while connecting", timed_out=True) from None
+        except (OSError, UnicodeError) as error:
+            raise ResponseError(describe_error(error)) from None
+        return connection
 
 
-def _said(reply: HttpReply) -> str:
-    """A status, and the beginning of what came with it."""
-    said = reply.body[:200].decode("utf-8", "replace")
-    return f"got response {reply.status} {said!r}"
+class _Connection(asyncio.Protocol):
+    """A connection that carries one request at a time."""
+
+    def __init__(self) -> None:
+        self._is_open = True
+        self._parser: ResponseParser | None = None
+        self._reply: asyncio.Future[HttpReply] | None = None
+
+    async def send(self, request: bytes, parser: ResponseParser) -> HttpReply:
+        """Raises ResponseError."""
+        if not self._is_open:
+            raise ResponseError("the connection ended before it was used")
+        self._parser = parser
+        self._reply = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return await self._reply
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether another request can be sent after a complete response."""
+        return self._is_open and self._parser is not None and self._parser.can_reuse_connection
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of the current response so far."""
+        return self._parser.received_bytes if self._parser is not None else 0
+
+    def close(self) -> None:
+        if self._reply is not None:
+            self._reply.cancel()
+        self._transport.abort()
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._parser is None:
+            self._is_open = False  # data before any request
+            return
+        try:
+            self._parser.feed(data)
+        except ResponseError as error:
+            self._fail(error)
+        else:
+            self._finish_if_complete(self._parser)
+
+    def eof_received(self) -> None:
+        self._is_open = False
+        if self._parser is None:
+            return
+        try:
+            self._parser.feed_eof()
+        except ResponseError:
+            return  # connection_lost follows, with the reason
+        self._finish_if_complete(self._parser)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_open = False
+        self._fail(ResponseError(f"{ENDED_EARLY}: {describe_error(exc)}" if exc else ENDED_EARLY))
+
+    def _finish_if_complete(self, parser: ResponseParser) -> None:
+        if parser.is_complete and self._reply is not None and not self._reply.done():
+            self._reply.set_result(parser.reply())
+
+    def _fail(self, error: ResponseError) -> None:
+        if self._reply is not None and not self._reply.done():
+            self._reply.set_exception(error)
+            self._reply.exception()  # A caller that was cancelled does not retrieve it.

@@ -2,7 +2,6 @@
 
 import ctypes
 import errno
-import json
 import os
 import platform
 import re
@@ -14,10 +13,13 @@ import sys
 import time
 from contextlib import closing, suppress
 from datetime import UTC, datetime
-from http.client import HTTPConnection, HTTPException
 from importlib import metadata
 from pathlib import Path
 
+from penstock.admin_api.models import InfoResponse
+from penstock.common.addresses import join_address
+from penstock.common.errors import HttpRequestError
+from penstock.net.http_client.blocking import BlockingHttpClient
 from penstock.tools.doctor.diagnosis import Diagnosis, fail, ok, warn
 
 __all__ = [
@@ -232,15 +234,14 @@ def port(host: str, number: int, daemon: str) -> Diagnosis:
 
 def _maybe_daemon_version(host: str, number: int) -> str | None:
     """Of an nsqd or nsqlookupd that answers here."""
-    connection = HTTPConnection(host, number, timeout=ASK_SECONDS)
+    http = BlockingHttpClient(
+        connect_timeout_seconds=ASK_SECONDS, request_timeout_seconds=ASK_SECONDS
+    )
     try:
-        connection.request("GET", "/info")
-        version = json.loads(connection.getresponse().read(65536))["version"]
-    except (OSError, HTTPException, ValueError, LookupError, TypeError):
+        info = http.get_json(f"http://{join_address(host, number)}/info", InfoResponse)
+    except HttpRequestError:
         return None
-    finally:
-        connection.close()
-    return str(version)
+    return info.version or None
 
 
 def _owner(number: int) -> str:
