@@ -1,4 +1,4 @@
-"""Frames to store, and logs to store them in."""
+"""Helpers: frames, and topics to store them in."""
 
 from penstock.storage import DataPath, LogSettings, TopicLog, TopicStore
 from penstock.storage.files import Files
@@ -10,7 +10,7 @@ WALL_NS = 1_700_000_000_000_000_000
 
 
 def frame(body: bytes) -> bytes:
-    """The log wants nothing of a frame but its size in front."""
+    """The log needs only the size at the start of a frame."""
     return len(body).to_bytes(4) + body
 
 
@@ -23,7 +23,7 @@ def bodies_in(runs: list[Run]) -> list[str]:
 
 
 def read_all(log: TopicLog, seq: int = 0) -> list[str]:
-    """Every body from `seq` on, in order."""
+    """All bodies from `seq` on, in order."""
     bodies = []
     while runs := log.read(seq):
         bodies += bodies_in(runs)
@@ -34,7 +34,7 @@ def read_all(log: TopicLog, seq: int = 0) -> list[str]:
 def open_topic(
     files: Files, settings: LogSettings | None = None, *, wall_ns: int = WALL_NS
 ) -> tuple[DataPath, TopicStore]:
-    """The topic `t` of the data path `data`."""
+    """Open the topic `t` of the data path `data`."""
     data_path = DataPath.open("data", settings or LogSettings(), files)
     store, _ = data_path.open_topic("t", wall_ns=wall_ns)
     return data_path, store

@@ -1,4 +1,4 @@
-"""Cursors to write, and what another process finds of them."""
+"""Helpers: cursors, and cursors loaded again from their journal."""
 
 from penstock.storage import Cursors, Issue
 from penstock.storage.files import FilePool, Files
@@ -11,7 +11,7 @@ def new_cursors(files: Files) -> Cursors:
 
 
 def reloaded(files: Files, *, is_synced: bool = True) -> tuple[Cursors, list[Issue]]:
-    """What another process finds."""
+    """Load the journal as another process would."""
     cursors = new_cursors(files)
     return cursors, cursors.load(is_synced=is_synced)
 

@@ -48,8 +48,8 @@ def encoded(frames: bytes = FRAMES, count: int = 3, position: int = POSITION) ->
     return b"".join(encode_batch(frames, count, 100, position, 7, 9))
 
 
-def crc32c_by_the_book(data: bytes) -> int:
-    """Bit by bit, reflected polynomial 0x82f63b78: nothing that the code under test uses."""
+def crc32c_bitwise(data: bytes) -> int:
+    """Bit by bit, reflected polynomial 0x82f63b78: independent of the code under test."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -59,15 +59,15 @@ def crc32c_by_the_book(data: bytes) -> int:
 
 
 class TestHeader:
-    def test_the_layout_is_the_specified_one(self) -> None:
+    def test_encoding_matches_the_specification(self) -> None:
         assert GOLDEN == b"".join(encode_batch(b"\0\0\0\3abc", 1, 5, 64, 7, 9))
         assert BatchHeader(64, 5, 1, 7, 0x8F337F99, 7, 9) == decode_header(GOLDEN, 0, 64)
 
     def test_the_checksums_are_crc32c(self) -> None:
-        assert crc32c_by_the_book(GOLDEN[8:56]) == int.from_bytes(GOLDEN[4:8])
-        assert crc32c_by_the_book(GOLDEN[56:]) == int.from_bytes(GOLDEN[20:24])
+        assert crc32c_bitwise(GOLDEN[8:56]) == int.from_bytes(GOLDEN[4:8])
+        assert crc32c_bitwise(GOLDEN[56:]) == int.from_bytes(GOLDEN[20:24])
 
-    def test_what_is_written_is_read_back(self) -> None:
+    def test_round_trip(self) -> None:
         batch = decode_header(b"before" + encoded(), 6, POSITION)
 
         assert (100, 103, 3) == (batch.first_seq, batch.next_seq, batch.message_count)
@@ -83,28 +83,28 @@ class TestHeader:
             (lambda data: data[:30] + b"x" + data[31:], "the header does not match its checksum"),
         ],
     )
-    def test_a_damaged_header_is_refused(
+    def test_damaged_header_is_rejected(
         self, change: Callable[[bytes], bytes], reason: str
     ) -> None:
         with pytest.raises(CorruptBatchError, match=reason):
             decode_header(change(encoded()), 0, POSITION)
 
-    def test_a_batch_found_elsewhere_is_refused(self) -> None:
+    def test_batch_at_another_position_is_rejected(self) -> None:
         with pytest.raises(CorruptBatchError, match="the batch belongs at byte 64"):
             decode_header(encoded(), 0, POSITION + 1)
 
     @pytest.mark.parametrize("field", [8, 9])
-    def test_an_unknown_version_or_flag_is_refused(self, field: int) -> None:
+    def test_unknown_version_or_flag_is_rejected(self, field: int) -> None:
         fields = bytearray(encoded()[8:HEADER_BYTES])
         fields[field - 8] += 1
-        header = encoded()[:4] + crc32c_by_the_book(bytes(fields)).to_bytes(4) + fields
+        header = encoded()[:4] + crc32c_bitwise(bytes(fields)).to_bytes(4) + fields
 
         with pytest.raises(CorruptBatchError, match="the batch is of an unknown kind"):
             decode_header(header, 0, POSITION)
 
 
 class TestFrames:
-    def test_frames_that_were_changed_are_refused(self) -> None:
+    def test_changed_frames_are_rejected(self) -> None:
         batch = decode_header(encoded(), 0, POSITION)
 
         with pytest.raises(CorruptBatchError, match="the batch is cut short"):
@@ -113,7 +113,7 @@ class TestFrames:
             verify_frames(batch, FRAMES[:-1] + b"x")
 
     @given(st.lists(st.binary(max_size=300), min_size=1, max_size=20))
-    def test_frames_are_split_as_they_were_joined(self, bodies: list[bytes]) -> None:
+    def test_split_frames_of_different_sizes(self, bodies: list[bytes]) -> None:
         split = list(map(frame, bodies))
         joined = b"".join(split)
         batch = decode_header(encoded(joined, len(split)), 0, POSITION)
@@ -121,14 +121,14 @@ class TestFrames:
         assert split == split_frames(batch, joined)
 
     @given(st.integers(1, 50), st.integers(0, 300))
-    def test_frames_of_one_size_are_too(self, count: int, size: int) -> None:
+    def test_split_frames_of_equal_size(self, count: int, size: int) -> None:
         split = [frame(bytes([at]) * size) for at in range(count)]
         joined = b"".join(split)
         batch = decode_header(encoded(joined, count), 0, POSITION)
 
         assert split == split_frames(batch, joined)
 
-    def test_two_sizes_that_add_up_to_twice_one_are_told_apart(self) -> None:
+    def test_split_frames_whose_average_size_equals_the_first(self) -> None:
         split = [frame(b"four"), frame(b"12"), frame(b"123456")]
         joined = b"".join(split)
         batch = decode_header(encoded(joined, 3), 0, POSITION)
@@ -144,15 +144,15 @@ class TestFrames:
             (frame(b"one") + b"\0\0", 1),
         ],
     )
-    def test_frames_that_do_not_add_up_are_refused(self, joined: bytes, count: int) -> None:
+    def test_frames_with_wrong_sizes_are_rejected(self, joined: bytes, count: int) -> None:
         batch = decode_header(encoded(joined, count), 0, POSITION)
 
         with pytest.raises(CorruptBatchError, match=f"does not hold {count} whole frames"):
             split_frames(batch, joined)
 
 
-class TestWholeBatches:
-    def test_only_what_is_there_to_its_end_is_taken(self) -> None:
+class TestCompleteBatches:
+    def test_incomplete_batch_is_not_returned(self) -> None:
         first = encoded(position=0)
         second = encoded(position=len(first))
         for size in range(len(first), len(first) + len(second)):
@@ -160,7 +160,7 @@ class TestWholeBatches:
 
             assert [FRAMES] == [frames for _, frames in found]
 
-    def test_damage_is_raised_where_it_is(self) -> None:
+    def test_damage_is_raised_after_the_batches_before_it(self) -> None:
         first = encoded(position=0)
         second = bytearray(encoded(position=len(first)))
         second[-1] ^= 1
@@ -172,7 +172,7 @@ class TestWholeBatches:
 
 
 @given(st.data())
-def test_no_flipped_bit_goes_unnoticed(data: st.DataObject) -> None:
+def test_every_flipped_bit_is_detected(data: st.DataObject) -> None:
     damaged = bytearray(encoded())
     bit = data.draw(st.integers(0, len(damaged) * 8 - 1))
     damaged[bit // 8] ^= 1 << bit % 8
@@ -219,7 +219,7 @@ ALL_SPANS = [
 ]
 
 
-def test_a_sound_segment_is_all_batches() -> None:
+def test_scan_of_a_valid_segment() -> None:
     found = found_in(WHOLE)
 
     assert ALL_SPANS == spans(found)
@@ -228,7 +228,7 @@ def test_a_sound_segment_is_all_batches() -> None:
     ]
 
 
-def test_batches_larger_than_a_piece_are_found() -> None:
+def test_scan_finds_batches_larger_than_one_read() -> None:
     large = segment_of(b"x" * (2 * SCAN_BYTES), ONE, b"y" * (SCAN_BYTES - 100), TWO)
 
     assert 4 == len(found_in(large))
@@ -236,7 +236,7 @@ def test_batches_larger_than_a_piece_are_found() -> None:
 
 
 @pytest.mark.parametrize("at", range(SECOND_AT, THIRD_AT))
-def test_damage_costs_the_batch_that_it_is_in(at: int) -> None:
+def test_scan_skips_only_the_damaged_batch(at: int) -> None:
     damaged = bytearray(WHOLE)
     damaged[at] ^= 0x10
     found = found_in(bytes(damaged))
@@ -246,7 +246,7 @@ def test_damage_costs_the_batch_that_it_is_in(at: int) -> None:
 
 
 @pytest.mark.parametrize("size", range(THIRD_AT + 1, len(WHOLE)))
-def test_a_batch_cut_short_at_the_end_is_a_leftover(size: int) -> None:
+def test_incomplete_batch_at_the_end_is_a_leftover(size: int) -> None:
     *sound, last = found_in(WHOLE[:size])
 
     assert ALL_SPANS[:2] == spans(sound)
@@ -268,7 +268,7 @@ def test_other_bytes_at_the_end_are_damage() -> None:
     assert not last.is_leftover
 
 
-def test_a_segment_inside_a_message_is_not_taken_for_batches() -> None:
+def test_segment_inside_a_message_is_not_scanned() -> None:
     inner = segment_of(ONE, TWO)
     outer = bytearray(segment_of(b"", inner + MAGIC * 3, THREE))
     message_at = len(segment_of(b""))
@@ -278,7 +278,7 @@ def test_a_segment_inside_a_message_is_not_taken_for_batches() -> None:
     assert ["batch", "bad", "batch"] == [kind for kind, _, _ in spans(found)]
 
 
-def test_damage_longer_than_a_piece_is_stepped_over() -> None:
+def test_scan_skips_damage_longer_than_one_read() -> None:
     large = bytearray(segment_of(ONE, b"x" * (2 * SCAN_BYTES), TWO))
     large[SECOND_AT] ^= 1
 
@@ -286,7 +286,7 @@ def test_damage_longer_than_a_piece_is_stepped_over() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_file_that_is_shorter_than_it_should_be_is_walked_to_its_end() -> None:
+def test_scan_of_a_file_shorter_than_expected() -> None:
     found = list(scan_batches(file_with(WHOLE[: THIRD_AT + 1]), 0, 100_000_000))
 
     assert [*ALL_SPANS[:2], ("bad", THIRD_AT, 100_000_000)] == spans(found)

@@ -1,4 +1,4 @@
-"""A check finds whatever is wrong with a data path, and touches nothing."""
+"""A check finds all issues of a data path and changes nothing."""
 
 import struct
 from collections.abc import Callable
@@ -62,42 +62,42 @@ def replace(files: MemoryFiles, path: str, data: bytes) -> None:
     file.write(data, 0)
 
 
-class TestWhatIsSound:
-    def test_a_closed_data_path(self, closed: MemoryFiles) -> None:
+class TestNoIssues:
+    def test_closed_data_path(self, closed: MemoryFiles) -> None:
         assert [] == problems(closed)
 
-    def test_one_that_was_left_by_a_crash(self, memory_files: MemoryFiles) -> None:
+    def test_data_path_after_a_crash(self, memory_files: MemoryFiles) -> None:
         fill(memory_files)
         memory_files.crash()
 
         assert [] == problems(memory_files)
 
-    def test_one_without_topics(self, memory_files: MemoryFiles) -> None:
+    def test_data_path_without_topics(self, memory_files: MemoryFiles) -> None:
         DataPath.open("data", SMALL, memory_files).close()
 
         assert [] == problems(memory_files)
 
 
-class TestRefusals:
-    def test_a_folder_that_is_no_data_path(self, memory_files: MemoryFiles) -> None:
+class TestErrors:
+    def test_folder_is_not_a_data_path(self, memory_files: MemoryFiles) -> None:
         with pytest.raises(DataPathError, match="data is not a data path: it has no penstock"):
             check_data_path("data", memory_files)
 
-    def test_one_that_is_in_use(self, memory_files: MemoryFiles) -> None:
+    def test_data_path_in_use(self, memory_files: MemoryFiles) -> None:
         fill(memory_files)
         with pytest.raises(DataPathError, match="failed to lock data-path"):
             check_data_path("data", memory_files)
 
-    def test_two_checks_do_not_disturb_each_other(self, closed: MemoryFiles) -> None:
+    def test_two_checks_at_once(self, closed: MemoryFiles) -> None:
         with_lock = closed.lock("data", shared=True)
         assert [] == problems(closed)
         with_lock.close()
 
 
-class TestWhatACrashLeaves:
-    """Found, but no damage: the next start puts it right."""
+class TestCrashLeftovers:
+    """Issues that are not damage, because the next start repairs them."""
 
-    def test_a_torn_batch(self, memory_files: MemoryFiles) -> None:
+    def test_incomplete_batch(self, memory_files: MemoryFiles) -> None:
         fill(memory_files)
         memory_files.crash()
         size = len(content(memory_files, LAST + ".log"))
@@ -115,7 +115,9 @@ class TestWhatACrashLeaves:
             ("data/topics/u~removed-1", "the removal of this topic was interrupted"),
         ],
     )
-    def test_files_beside_the_segments(self, closed: MemoryFiles, path: str, problem: str) -> None:
+    def test_unfinished_and_damaged_files(
+        self, closed: MemoryFiles, path: str, problem: str
+    ) -> None:
         if path.endswith("removed"):
             closed.make_folder(path)
         else:
@@ -123,14 +125,14 @@ class TestWhatACrashLeaves:
 
         assert [(False, f"{path}: {problem}")] == problems(closed)
 
-    def test_an_index_file_that_is_not_whole(self, closed: MemoryFiles) -> None:
+    def test_incomplete_index_file(self, closed: MemoryFiles) -> None:
         closed.open(FIRST + ".index", "write").truncate(60)
 
         assert [
             (False, f"{FIRST}.index: the index file is incomplete; the next start writes it again")
         ] == (problems(closed))
 
-    def test_a_torn_record_of_the_journal(self, closed: MemoryFiles) -> None:
+    def test_incomplete_journal_record(self, closed: MemoryFiles) -> None:
         size = len(content(closed, f"{FOLDER}/cursors.1"))
         closed.open(f"{FOLDER}/cursors.1", "write").write(b"\x9ePSJ", size)
 
@@ -138,7 +140,7 @@ class TestWhatACrashLeaves:
         problem = f"{FOLDER}/cursors.1: incomplete record ({where})"
         assert [(False, problem)] == problems(closed)
 
-    def test_a_topic_that_was_being_created(self, closed: MemoryFiles) -> None:
+    def test_topic_creation_was_interrupted(self, closed: MemoryFiles) -> None:
         closed.make_folder("data/topics/u")
 
         assert [(False, "data/topics/u: there is no journal of the channels")] == problems(closed)
@@ -147,7 +149,7 @@ class TestWhatACrashLeaves:
 @pytest.mark.usefixtures("damaged_on_purpose")
 class TestDamage:
     @pytest.mark.parametrize("kind", [".log", ".index"])
-    def test_every_flipped_bit_is_found(self, closed: MemoryFiles, kind: str) -> None:
+    def test_every_flipped_bit_is_detected(self, closed: MemoryFiles, kind: str) -> None:
         sound = content(closed, FIRST + kind)
         for bit in range(8 * len(sound)):
             damaged = bytearray(sound)
@@ -158,7 +160,7 @@ class TestDamage:
                 (is_damage, line.startswith(FIRST + kind)) for is_damage, line in problems(closed)
             ]
 
-    def test_every_flipped_bit_of_the_journal_is_found(self, closed: MemoryFiles) -> None:
+    def test_every_flipped_bit_of_the_journal_is_detected(self, closed: MemoryFiles) -> None:
         sound = content(closed, f"{FOLDER}/cursors.1")
         for bit in range(8 * len(sound)):
             damaged = bytearray(sound)
@@ -167,7 +169,7 @@ class TestDamage:
 
             assert problems(closed)
 
-    def test_a_missing_end(self, closed: MemoryFiles) -> None:
+    def test_truncated_segment(self, closed: MemoryFiles) -> None:
         size = len(content(closed, FIRST + ".log"))
         closed.open(FIRST + ".log", "write").truncate(2 * size // 3)
 
@@ -175,14 +177,14 @@ class TestDamage:
         problem = "the segment is shorter than its index file says"
         assert [(True, f"{FIRST}.log: {problem} ({where})")] == problems(closed)
 
-    def test_a_missing_segment_in_the_middle_is_none(self, closed: MemoryFiles) -> None:
+    def test_missing_segment_in_the_middle_is_no_damage(self, closed: MemoryFiles) -> None:
         """It may have been trimmed."""
         closed.remove(FIRST + ".log")
         closed.remove(FIRST + ".index")
 
         assert [] == problems(closed)
 
-    def test_a_missing_journal(self, closed: MemoryFiles) -> None:
+    def test_missing_journal(self, closed: MemoryFiles) -> None:
         closed.remove(f"{FOLDER}/cursors.1")
 
         assert [(True, f"{FOLDER}: there is no journal of the channels")] == problems(closed)
@@ -196,7 +198,7 @@ class TestDamage:
             lambda checkpoint: checkpoint._replace(end=checkpoint.end - 1),
         ],
     )
-    def test_an_index_file_that_says_something_else(
+    def test_index_file_with_wrong_checkpoint(
         self, closed: MemoryFiles, change: Callable[[Checkpoint], Checkpoint]
     ) -> None:
         data = content(closed, FIRST + ".index")
@@ -207,7 +209,7 @@ class TestDamage:
 
         assert [True] == [is_damage for is_damage, _ in problems(closed)]
 
-    def test_entries_that_point_elsewhere(self, closed: MemoryFiles) -> None:
+    def test_index_file_with_wrong_entries(self, closed: MemoryFiles) -> None:
         data = content(closed, FIRST + ".index")
         checkpoint, index = maybe_checkpoint(data), maybe_index(data)
         assert checkpoint is not None
@@ -219,7 +221,7 @@ class TestDamage:
             problems(closed)
         )
 
-    def test_a_deferred_batch_that_is_not_there(self, closed: MemoryFiles) -> None:
+    def test_index_file_with_wrong_deferred_batch(self, closed: MemoryFiles) -> None:
         data = content(closed, FIRST + ".index")
         checkpoint, index, deferred = maybe_checkpoint(data), maybe_index(data), DeferredIndex()
         assert checkpoint is not None
@@ -231,7 +233,7 @@ class TestDamage:
             problems(closed)
         )
 
-    def test_frames_that_do_not_add_up(self, memory_files: MemoryFiles) -> None:
+    def test_frames_with_wrong_sizes(self, memory_files: MemoryFiles) -> None:
         data_path = DataPath.open("data", SMALL, memory_files)
         store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
         store.log.append([struct.pack(">I", 99) + b"short"], WALL_NS)
@@ -240,7 +242,7 @@ class TestDamage:
         assert [True] == [is_damage for is_damage, _ in problems(memory_files)]
         assert "does not hold 1 whole frames" in problems(memory_files)[0][1]
 
-    def test_numbers_that_do_not_follow_on_each_other(self, memory_files: MemoryFiles) -> None:
+    def test_gap_in_the_sequence_numbers(self, memory_files: MemoryFiles) -> None:
         data_path = DataPath.open("data", SMALL, memory_files)
         store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
         store.log.append([frame(b"a")], WALL_NS)
@@ -251,7 +253,9 @@ class TestDamage:
         assert [True] == [is_damage for is_damage, _ in problems(memory_files)]
         assert f"sequence numbers do not continue after {SEQ}" in problems(memory_files)[0][1]
 
-    def test_numbers_of_the_next_segment_are_a_leftover(self, memory_files: MemoryFiles) -> None:
+    def test_sequence_numbers_of_the_next_segment_are_a_leftover(
+        self, memory_files: MemoryFiles
+    ) -> None:
         data_path = DataPath.open("data", SMALL, memory_files)
         store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
         for body in "abc":
@@ -265,7 +269,7 @@ class TestDamage:
         assert "a batch has sequence numbers of the next segment" in problems(memory_files)[0][1]
 
 
-def test_it_changes_nothing(data_path: str) -> None:
+def test_check_changes_nothing(data_path: str) -> None:
     opened = DataPath.open(data_path, SMALL)
     opened.open_topic("t", wall_ns=WALL_NS)[0].log.append(frames("a"), WALL_NS)
     opened.close()

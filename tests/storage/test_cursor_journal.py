@@ -1,4 +1,4 @@
-"""A journal adds up to the state that it was written from."""
+"""The cursor journal: its encoding, and the state that its records describe."""
 
 import pytest
 from hypothesis import given
@@ -73,13 +73,13 @@ def content(state: CursorState) -> object:
 
 
 class TestRecords:
-    def test_the_layout_is_the_specified_one(self) -> None:
+    def test_encoding_matches_the_specification(self) -> None:
         record = encode_record([SetCursor("ab", 5)])
 
         assert "9e50534a" == record[:4].hex()
         assert "010000000000000c010261620000000000000005" == record[8:].hex()
 
-    def test_what_is_written_is_read_back(self) -> None:
+    def test_round_trip(self) -> None:
         first, second = encode_record(CHANGES), encode_record([SetCursor("c", 1)])
 
         assert [
@@ -90,7 +90,7 @@ class TestRecords:
     def test_an_empty_journal_has_no_records(self) -> None:
         assert [] == list(scan_journal(b""))
 
-    def test_a_record_cut_short_is_a_leftover(self) -> None:
+    def test_incomplete_record_is_a_leftover(self) -> None:
         first, second = encode_record([SetCursor("a", 1)]), encode_record(CHANGES)
         for size in range(1, len(second)):
             *sound, last = scan_journal(first + second[:size])
@@ -100,7 +100,7 @@ class TestRecords:
             assert last.is_leftover
             assert (len(first), len(first) + size) == (last.position, last.end)
 
-    def test_a_damaged_record_costs_itself_alone(self) -> None:
+    def test_scan_skips_only_the_damaged_record(self) -> None:
         records = [encode_record([SetCursor(name, 1)]) for name in "abc"]
         at = len(records[0])
         for position in range(at, at + len(records[1])):
@@ -114,7 +114,7 @@ class TestRecords:
             assert not bad.is_leftover
             assert bad.to_issue("cursors.1").is_damage
 
-    def test_the_last_record_damaged_is_no_leftover(self) -> None:
+    def test_damaged_last_record_is_no_leftover(self) -> None:
         damaged = bytearray(encode_record(CHANGES))
         damaged[-1] ^= 1
         (bad,) = scan_journal(bytes(damaged))
@@ -125,7 +125,7 @@ class TestRecords:
     @pytest.mark.parametrize(
         "body", [b"\x63", b"\x01\x02ab", b"\x02\x02\xff\xff", b"\x03\x01a\x7f\xff\xff\xff"]
     )
-    def test_changes_that_make_no_sense_are_refused(self, body: bytes) -> None:
+    def test_invalid_changes_are_rejected(self, body: bytes) -> None:
         from google_crc32c import value as crc32c  # noqa: PLC0415
 
         checked = b"\x01\0\0\0" + len(body).to_bytes(4) + body
@@ -135,7 +135,7 @@ class TestRecords:
 
 
 class TestState:
-    def test_changes_add_up(self) -> None:
+    def test_changes_are_applied_in_order(self) -> None:
         state = state_of(CHANGES)
 
         assert ["a"] == list(state.progress)
@@ -146,7 +146,7 @@ class TestState:
             "a"
         ].retry_states
 
-    def test_placing_a_channel_again_keeps_its_object(self) -> None:
+    def test_set_cursor_keeps_the_progress_object(self) -> None:
         state = state_of([SetCursor("a", 5), FinishRanges("a", [(6, 7)])])
         progress = state.progress["a"]
         state.apply(SetCursor("a", 3))
@@ -154,7 +154,7 @@ class TestState:
         assert progress is state.progress["a"]
         assert (3, []) == (progress.floor, list(progress.finished_ranges()))
 
-    def test_a_channel_whose_beginning_is_lost_has_finished_nothing_else(self) -> None:
+    def test_unknown_channel_has_finished_nothing_else(self) -> None:
         state = state_of(
             [FinishRanges("a", [(5, 7)]), SetRetryStates("b", [(5, RetryState(1, 0))])]
         )
@@ -162,11 +162,11 @@ class TestState:
         assert [(0, 5), (7, 10)] == state.progress["a"].open_ranges(0, 10)
         assert [(0, 10)] == state.progress["b"].open_ranges(0, 10)
 
-    def test_a_reserved_number_never_goes_down(self) -> None:
+    def test_reserved_sequence_number_never_decreases(self) -> None:
         assert 9 == state_of([ReserveSeqs(9), ReserveSeqs(5)]).reserved_below
 
     @given(changes)
-    def test_a_snapshot_leads_to_the_same_state(self, made: list[JournalChange]) -> None:
+    def test_snapshot_creates_the_same_state(self, made: list[JournalChange]) -> None:
         state = state_of(made)
         (record,) = scan_journal(encode_record(state.snapshot()))
 

@@ -28,14 +28,14 @@ def cursors(files: FaultyFiles) -> Cursors:
     return cursors
 
 
-class TestWrittenAtOnce:
-    def test_a_new_topic_holds_what_comes_for_the_first_channel(
+class TestImmediateWrites:
+    def test_new_topic_keeps_messages_for_the_first_channel(
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         assert NEXT_SEQ == cursors.pause_point == reloaded(files)[0].pause_point
         assert NEXT_SEQ == reloaded(files)[0].next_unused_seq
 
-    def test_channels_come_and_go(self, cursors: Cursors, files: FaultyFiles) -> None:
+    def test_create_and_remove_channels(self, cursors: Cursors, files: FaultyFiles) -> None:
         progress = cursors.create("a", FLOOR)
         cursors.create("b", FLOOR + 5)
         cursors.remove("b")
@@ -44,7 +44,7 @@ class TestWrittenAtOnce:
         assert ["a"] == list(reloaded(files)[0].progress)
         assert FLOOR == reloaded(files)[0].progress["a"].floor
 
-    def test_a_channel_is_moved(self, cursors: Cursors, files: FaultyFiles) -> None:
+    def test_reset_moves_a_channel(self, cursors: Cursors, files: FaultyFiles) -> None:
         progress = cursors.create("a", FLOOR)
         cursors.finish("a", FLOOR + 10, FLOOR + 20)
         cursors.set_retry_state("a", FLOOR + 3, RetryState(2, 0))
@@ -59,14 +59,14 @@ class TestWrittenAtOnce:
             assert (FLOOR + 2, {}) == (each.floor, each.retry_states)
             assert [(FLOOR + 2, FLOOR + 50)] == each.open_ranges(FLOOR, FLOOR + 50)
 
-    def test_what_is_held_is_remembered(self, cursors: Cursors, files: FaultyFiles) -> None:
+    def test_pause_point_is_stored(self, cursors: Cursors, files: FaultyFiles) -> None:
         cursors.set_pause_point(None)
         assert None is reloaded(files)[0].pause_point
 
         cursors.set_pause_point(FLOOR + 7)
         assert FLOOR + 7 == reloaded(files)[0].pause_point
 
-    def test_holding_what_is_held_writes_nothing(
+    def test_unchanged_pause_point_is_not_written(
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         changes = files.changes
@@ -74,14 +74,12 @@ class TestWrittenAtOnce:
 
         assert changes == files.changes
 
-    def test_a_reserved_number_is_known(self, cursors: Cursors, files: FaultyFiles) -> None:
+    def test_reserved_sequence_number_is_stored(self, cursors: Cursors, files: FaultyFiles) -> None:
         cursors.reserve_below(NEXT_SEQ + 1000)
 
         assert NEXT_SEQ + 1000 == cursors.next_unused_seq == reloaded(files)[0].next_unused_seq
 
-    def test_what_cannot_be_written_does_not_happen(
-        self, cursors: Cursors, files: FaultyFiles
-    ) -> None:
+    def test_failed_write_changes_nothing(self, cursors: Cursors, files: FaultyFiles) -> None:
         cursors.create("a", FLOOR)
         files.fail("write", times=4, error=errno.ENOSPC)
         for change in (
@@ -99,7 +97,7 @@ class TestWrittenAtOnce:
             assert FLOOR == each.progress["a"].floor
             assert NEXT_SEQ == each.pause_point
 
-    def test_nothing_can_be_written_once_they_are_closed(self, cursors: Cursors) -> None:
+    def test_write_after_close_is_an_error(self, cursors: Cursors) -> None:
         cursors.close()
         cursors.close()
 
@@ -108,7 +106,9 @@ class TestWrittenAtOnce:
 
 
 class TestFlushing:
-    def test_it_is_one_write_for_all_channels(self, cursors: Cursors, files: FaultyFiles) -> None:
+    def test_flush_is_one_write_for_all_channels(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
         for channel in "abc":
             cursors.create(channel, FLOOR)
             cursors.finish_many(channel, [FLOOR + 3, FLOOR + 1, FLOOR + 2])
@@ -124,13 +124,15 @@ class TestFlushing:
             assert [(FLOOR + 1, FLOOR + 4)] == list(found.progress[channel].finished_ranges())
             assert {FLOOR + 5: RetryState(2, 77)} == found.progress[channel].retry_states
 
-    def test_nothing_new_is_not_written(self, cursors: Cursors, files: FaultyFiles) -> None:
+    def test_flush_without_changes_writes_nothing(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
         changes = files.changes
         cursors.flush()
 
         assert changes == files.changes
 
-    def test_what_was_not_flushed_is_lost_with_the_process(
+    def test_unflushed_progress_is_lost_in_a_crash(
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
@@ -139,7 +141,7 @@ class TestFlushing:
         assert FLOOR + 5 == cursors.progress["a"].floor
         assert FLOOR == reloaded(files)[0].progress["a"].floor
 
-    def test_a_note_of_a_message_that_is_finished_by_then_is_not_written(
+    def test_retry_state_of_a_finished_message_is_not_written(
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
@@ -149,7 +151,7 @@ class TestFlushing:
 
         assert {} == reloaded(files)[0].progress["a"].retry_states
 
-    def test_what_cannot_be_written_is_kept_for_the_next_time(
+    def test_failed_flush_is_retried_by_the_next(
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
@@ -164,7 +166,7 @@ class TestFlushing:
         assert FLOOR + 6 == reloaded(files)[0].progress["a"].floor
         assert ([], []) == (reloaded(files)[1], [*reloaded(files)[0].progress["a"].retry_states])
 
-    def test_a_rest_that_cannot_be_cut_off_begins_a_generation(
+    def test_failed_truncate_starts_a_generation(
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
@@ -180,7 +182,7 @@ class TestFlushing:
 
 
 class TestSyncing:
-    def test_what_was_flushed_before_is_safe(self) -> None:
+    def test_sync_covers_flushed_progress(self) -> None:
         floors = set()
         for seed in range(30):
             files = MemoryFiles()
@@ -199,7 +201,7 @@ class TestSyncing:
 
         assert {FLOOR + 5, FLOOR + 9} == floors
 
-    def test_after_a_failed_sync_all_is_written_anew(
+    def test_failed_sync_rewrites_the_journal(
         self, memory_files: MemoryFiles, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
@@ -213,7 +215,7 @@ class TestSyncing:
         memory_files.lose_power(Random(0))
         assert ["a"] == list(reloaded(memory_files)[0].progress)
 
-    def test_one_that_ends_after_the_topic_was_made_again_leaves_that_alone(
+    def test_sync_that_ends_after_the_topic_was_created_again(
         self, memory_files: MemoryFiles
     ) -> None:
         data_path, store = open_topic(memory_files)
@@ -227,7 +229,7 @@ class TestSyncing:
 
         assert ["cursors.1"] == memory_files.names("data/topics/t")
 
-    def test_closing_flushes_and_syncs(self, memory_files: MemoryFiles) -> None:
+    def test_close_flushes_and_syncs(self, memory_files: MemoryFiles) -> None:
         data_path, store = open_topic(memory_files)
         store.cursors.create("a", FLOOR)
         store.cursors.finish("a", FLOOR, FLOOR + 5)
@@ -248,7 +250,7 @@ class TestSyncing:
 
 
 class TestGenerations:
-    def test_the_journal_stays_small(self, cursors: Cursors, files: FaultyFiles) -> None:
+    def test_journal_is_compacted(self, cursors: Cursors, files: FaultyFiles) -> None:
         cursors.create("a", FLOOR)
         sizes = []
         for at in range(5000):
@@ -263,8 +265,10 @@ class TestGenerations:
         assert FLOOR + 50_000 == reloaded(files)[0].progress["a"].floor
         assert "cursors.1" not in journal_names(files)
 
-    def test_what_is_open_bounds_it(self, cursors: Cursors, files: FaultyFiles) -> None:
-        """Every other message is put off for long, many times over."""
+    def test_size_is_bounded_by_the_open_messages(
+        self, cursors: Cursors, files: FaultyFiles
+    ) -> None:
+        """Every other message is deferred many times."""
         cursors.create("a", FLOOR)
         for attempt in range(1, 20):
             for seq in range(FLOOR, FLOOR + 2000, 2):
@@ -278,25 +282,23 @@ class TestGenerations:
         assert files.open(f"data/{name}", "read").size() < 5 * snapshot_bytes
         assert 1000 == len(reloaded(files)[0].progress["a"].retry_states)
 
-    def begin_another(self, cursors: Cursors) -> None:
+    def start_another(self, cursors: Cursors) -> None:
         cursors._files.abandon_current()
         cursors.set_pause_point(None)
 
-    def test_the_old_one_goes_when_the_new_one_is_synced(
-        self, cursors: Cursors, files: FaultyFiles
-    ) -> None:
+    def test_sync_removes_the_old_generation(self, cursors: Cursors, files: FaultyFiles) -> None:
         cursors.create("a", FLOOR)
-        self.begin_another(cursors)
+        self.start_another(cursors)
         assert ["cursors.1", "cursors.2"] == journal_names(files)
 
         cursors.sync()
         assert ["cursors.2"] == journal_names(files)
         assert ["a"] == list(reloaded(files)[0].progress)
 
-    def test_until_then_a_power_loss_falls_back_on_it(
+    def test_power_loss_before_the_sync_falls_back_to_the_old_generation(
         self,
     ) -> None:
-        random = fresh_random("test_until_then_a_power_loss_falls_back_on_it")
+        random = fresh_random("test_power_loss_before_the_sync_falls_back_to_the_old_generation")
         for _ in range(30):
             memory_files = MemoryFiles()
             memory_files.make_folder("data")
@@ -305,13 +307,13 @@ class TestGenerations:
             cursors.create_journal(NEXT_SEQ)
             cursors.create("a", FLOOR)
             cursors.sync()
-            self.begin_another(cursors)
+            self.start_another(cursors)
             memory_files.lose_power(random)
             found, _ = reloaded(memory_files, is_synced=False)
 
             assert ["a"] == list(found.progress)
 
-    def test_one_without_a_whole_snapshot_does_not_count(
+    def test_generation_with_incomplete_snapshot_is_ignored(
         self, memory_files: MemoryFiles, cursors: Cursors
     ) -> None:
         cursors.create("a", FLOOR)
@@ -325,7 +327,7 @@ class TestGenerations:
         found.sync()
         assert ["cursors.3"] == memory_files.names("data")
 
-    def test_one_that_cannot_be_begun_leaves_the_old_one_in_use(
+    def test_failed_new_generation_keeps_the_old_one(
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
@@ -339,7 +341,7 @@ class TestGenerations:
         assert ["cursors.1"] == journal_names(files)
         assert None is reloaded(files)[0].pause_point
 
-    def test_if_it_cannot_even_be_removed_a_newer_one_is_begun(
+    def test_failed_generation_that_cannot_be_removed_is_replaced(
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
@@ -357,7 +359,7 @@ class TestGenerations:
         cursors.sync()
         assert ["cursors.3"] == journal_names(files)
 
-    def test_what_a_crashed_run_may_not_have_synced_is_written_anew(
+    def test_unsynced_journal_of_a_crashed_run_is_rewritten(
         self, cursors: Cursors, files: FaultyFiles
     ) -> None:
         cursors.create("a", FLOOR)
@@ -370,7 +372,7 @@ class TestGenerations:
 
 
 class TestDamage:
-    def test_it_is_moved_aside_and_later_records_count(
+    def test_damaged_bytes_are_saved_and_later_records_loaded(
         self, memory_files: MemoryFiles, cursors: Cursors
     ) -> None:
         cursors.create("a", FLOOR)
@@ -388,7 +390,9 @@ class TestDamage:
         found.close()
         assert [] == reloaded(memory_files)[1]
 
-    def test_a_torn_record_is_forgotten(self, memory_files: MemoryFiles, cursors: Cursors) -> None:
+    def test_incomplete_record_is_ignored(
+        self, memory_files: MemoryFiles, cursors: Cursors
+    ) -> None:
         cursors.create("a", FLOOR)
         size = memory_files.open("data/cursors.1", "read").size()
         cursors.create("b", FLOOR)
@@ -400,7 +404,7 @@ class TestDamage:
         assert "cursors.bad" not in memory_files.names("data")
 
     @pytest.mark.parametrize("content", [b"", b"\x9ePS", b"?" * 100])
-    def test_a_journal_without_a_record_is_no_journal(
+    def test_journal_without_a_valid_record(
         self, memory_files: MemoryFiles, content: bytes
     ) -> None:
         memory_files.open("data/cursors.1", "create").write(content, 0)

@@ -21,15 +21,15 @@ NAMES = ["a", "A", ".", "..", "Orders.v1", "x" * 64]
 
 
 def tree(path: str) -> list[str]:
-    """All that is in a folder, with the content of its files."""
+    """All files and folders in a folder, with their contents."""
     return [
         f"{entry} {entry.read_bytes()!r}" if entry.is_file() else str(entry)
         for entry in sorted(Path(path).rglob("*"))
     ]
 
 
-class TestRefusals:
-    def refusal(self, path: str) -> str:
+class TestOpenErrors:
+    def open_error(self, path: str) -> str:
         before = tree(path)
         with pytest.raises(DataPathError) as raised:
             DataPath.open(path, SETTINGS)
@@ -38,48 +38,48 @@ class TestRefusals:
         assert "\n" not in str(raised.value)
         return str(raised.value)
 
-    def test_one_that_another_process_has(self, data_path: str) -> None:
+    def test_locked_by_another_process(self, data_path: str) -> None:
         holder = RealFiles().lock(data_path)
 
         assert (
             f"failed to lock data-path: cannot flock directory {data_path} - Resource temporarily "
             "unavailable (possibly in use by another instance of nsqd)"
-        ) == self.refusal(data_path)
+        ) == self.open_error(data_path)
         holder.close()
 
-    def test_one_that_is_not_there(self, data_path: str) -> None:
+    def test_missing_folder(self, data_path: str) -> None:
         path = data_path + "/none"
 
-        assert f"cannot open data path {path}: No such file or directory" == self.refusal(path)
+        assert f"cannot open data path {path}: No such file or directory" == self.open_error(path)
 
-    def test_one_that_is_a_file(self, data_path: str) -> None:
+    def test_path_is_a_file(self, data_path: str) -> None:
         path = data_path + "/file"
         Path(path).touch()
 
-        assert f"cannot open data path {path}: Not a directory" == self.refusal(path)
+        assert f"cannot open data path {path}: Not a directory" == self.open_error(path)
 
-    def test_one_of_a_newer_format(self, data_path: str) -> None:
+    def test_newer_format(self, data_path: str) -> None:
         Path(data_path, "penstock.format").write_text("penstock data path\nformat 7\n")
 
         assert (
             f"data path {data_path} has format 7, written by a newer version; "
             "this one knows up to 1"
-        ) == self.refusal(data_path)
+        ) == self.open_error(data_path)
 
-    def test_one_with_queues_of_another_nsqd(self, data_path: str) -> None:
+    def test_queues_of_nsqs_nsqd(self, data_path: str) -> None:
         Path(data_path, "orders.diskqueue.000000.dat").touch()
 
         assert (
             f"data path {data_path} has foreign files: orders.diskqueue.000000.dat is a queue of "
             f"NSQ's own nsqd, which 'penstock import {data_path} --data-path FOLDER' takes over"
-        ) == self.refusal(data_path)
+        ) == self.open_error(data_path)
 
-    def test_one_with_topics_that_somebody_else_made(self, data_path: str) -> None:
+    def test_topics_without_a_format_file(self, data_path: str) -> None:
         Path(data_path, "topics").mkdir()
 
         assert (
             f"data path {data_path} has foreign files: topics was not made by Penstock"
-        ) == self.refusal(data_path)
+        ) == self.open_error(data_path)
 
     @pytest.mark.parametrize(
         ("name", "why"),
@@ -89,7 +89,7 @@ class TestRefusals:
             ("topics/t/notes.txt", "topics/t/notes.txt is not part of a log"),
         ],
     )
-    def test_one_with_strangers_among_the_topics(self, data_path: str, name: str, why: str) -> None:
+    def test_foreign_files_among_the_topics(self, data_path: str, name: str, why: str) -> None:
         DataPath.open(data_path, SETTINGS).close()
         path = Path(data_path, name)
         path.parent.mkdir(exist_ok=True)
@@ -98,11 +98,11 @@ class TestRefusals:
         else:
             path.touch()
 
-        assert f"data path {data_path} has foreign files: {why}" == self.refusal(data_path)
+        assert f"data path {data_path} has foreign files: {why}" == self.open_error(data_path)
         path.rmdir() if name.endswith("/") else path.unlink()
 
     @pytest.mark.parametrize("operation", ["create", "make_folder"])
-    def test_one_that_cannot_be_written_to(self, memory_files: MemoryFiles, operation: str) -> None:
+    def test_read_only_data_path(self, memory_files: MemoryFiles, operation: str) -> None:
         files = FaultyFiles(memory_files)
         files.fail(operation, error=errno.EROFS)  # type: ignore[arg-type]
         with pytest.raises(DataPathError) as raised:
@@ -112,7 +112,7 @@ class TestRefusals:
         files.heal()
         DataPath.open("data", SETTINGS, files)
 
-    def test_other_files_beside_the_topics_are_nobodys_business(self, data_path: str) -> None:
+    def test_other_files_in_the_data_path_are_ignored(self, data_path: str) -> None:
         others = {"nsqd.dat", "notes.txt", "nsqd.0123.dat"}
         for name in others:
             Path(data_path, name).touch()
@@ -125,7 +125,7 @@ class TestRefusals:
 
 
 class TestTopics:
-    def test_every_legal_name_has_its_own_folder(self, data_path: str) -> None:
+    def test_every_valid_name_has_its_own_folder(self, data_path: str) -> None:
         opened = DataPath.open(data_path, SETTINGS)
         for name in NAMES:
             store, _ = opened.open_topic(name, wall_ns=WALL_NS)
@@ -140,7 +140,9 @@ class TestTopics:
         opened.close()
         assert {"penstock.format", "topics"} == set(os.listdir(data_path))
 
-    def test_a_new_topic_costs_two_changes_and_no_sync(self, memory_files: MemoryFiles) -> None:
+    def test_creating_a_topic_takes_two_changes_and_no_sync(
+        self, memory_files: MemoryFiles
+    ) -> None:
         files = FaultyFiles(memory_files)
         opened = DataPath.open("data", SETTINGS, files)
         files.fail("sync", times=None)
@@ -151,9 +153,7 @@ class TestTopics:
         # The folder, the journal's file, its first record.
         assert changes + 3 == files.changes
 
-    def test_a_topic_whose_creation_failed_can_be_opened_later(
-        self, memory_files: MemoryFiles
-    ) -> None:
+    def test_failed_creation_can_be_repeated(self, memory_files: MemoryFiles) -> None:
         files = FaultyFiles(memory_files)
         opened = DataPath.open("data", SETTINGS, files)
         operations: list[Operation] = ["make_folder", "create", "write"]
@@ -167,7 +167,7 @@ class TestTopics:
         assert [] == issues
         assert ["a"] == read_all(store.log)
 
-    def test_a_closed_topic_can_be_opened_again(self, memory_files: MemoryFiles) -> None:
+    def test_closed_topic_can_be_opened_again(self, memory_files: MemoryFiles) -> None:
         opened = DataPath.open("data", SETTINGS, memory_files)
         store, _ = opened.open_topic("t", wall_ns=WALL_NS)
         store.log.append(frames("a"), WALL_NS)
@@ -177,7 +177,7 @@ class TestTopics:
         assert ["a"] == read_all(store.log)
 
     @pytest.mark.parametrize("is_open", [True, False])
-    def test_a_removed_topic_is_gone_and_can_be_made_again(
+    def test_removed_topic_can_be_created_again(
         self, memory_files: MemoryFiles, is_open: bool
     ) -> None:
         opened, store = open_topic(memory_files)
@@ -194,7 +194,7 @@ class TestTopics:
 
     @pytest.mark.parametrize("is_restarted", [False, True])
     @pytest.mark.parametrize("clock_set_ns", [-3600 * 10**9, 0], ids=["back", "not at all"])
-    def test_a_topic_that_is_made_again_uses_no_number_once_more(
+    def test_topic_created_again_uses_new_sequence_numbers(
         self, memory_files: MemoryFiles, clock_set_ns: int, is_restarted: bool
     ) -> None:
         opened, store = open_topic(memory_files)
@@ -207,10 +207,10 @@ class TestTopics:
         again, _ = opened.open_topic("t", wall_ns=WALL_NS + clock_set_ns)
         assert store.log.next_seq == again.log.next_seq
 
-    def test_a_topic_that_is_ahead_of_the_clock_survives_a_power_loss(
+    def test_topic_ahead_of_the_clock_survives_a_power_loss(
         self, memory_files: MemoryFiles
     ) -> None:
-        """Or the next topic of its name would use its numbers again."""
+        """Otherwise the next topic of this name would reuse its sequence numbers."""
         opened, store = open_topic(memory_files)
         store.log.append(frames("abc"), WALL_NS)
         opened.remove_topic("t", wall_ns=WALL_NS)
@@ -221,18 +221,18 @@ class TestTopics:
         opened = DataPath.open("data", SETTINGS, memory_files)
         assert again.log.next_seq <= opened.open_topic("t", wall_ns=WALL_NS)[0].log.next_seq
 
-    def test_a_full_disk_keeps_no_topic_from_being_removed(self, memory_files: MemoryFiles) -> None:
+    def test_topic_can_be_removed_on_a_full_disk(self, memory_files: MemoryFiles) -> None:
         files = FaultyFiles(memory_files)
         opened, store = open_topic(files)
         store.log.append(frames("abc"), WALL_NS)
         files.fail("create", times=None)
-        with pytest.raises(StorageError):  # The clock would give a new topic the same numbers.
+        with pytest.raises(StorageError):  # A new topic would get the same numbers.
             opened.remove_topic("t", wall_ns=WALL_NS)
         opened.remove_topic("t", wall_ns=WALL_NS + 10**9)
 
         assert [] == memory_files.names("data/topics")
 
-    def test_a_removal_that_is_interrupted_is_finished_or_never_began(self) -> None:
+    def test_interrupted_removal_is_all_or_nothing(self) -> None:
         for changes in range(20):
             memory = MemoryFiles()
             memory.make_folder("data")
@@ -255,13 +255,11 @@ class TestTopics:
                 return
         pytest.fail("the removal does not end")
 
-    def test_a_removal_that_fails_half_way_is_ended_by_the_next_start(
-        self, memory_files: MemoryFiles
-    ) -> None:
+    def test_next_start_completes_a_failed_removal(self, memory_files: MemoryFiles) -> None:
         files = FaultyFiles(memory_files)
         opened, store = open_topic(files)
         store.log.append(frames("a"), WALL_NS)
-        files.fail("remove", skip=1)  # which is the marker's
+        files.fail("remove", skip=1)  # skip the removal of the format file
         with pytest.raises(StorageError, match="cannot remove data/topics/t: Input/output error"):
             opened.remove_topic("t", wall_ns=WALL_NS)
         assert [] == opened.topics()
@@ -275,23 +273,23 @@ class TestTopics:
 
 
 class TestClosing:
-    def test_it_closes_every_topic_and_gives_the_folder_up(self, data_path: str) -> None:
+    def test_close_closes_all_topics_and_unlocks(self, data_path: str) -> None:
         opened = DataPath.open(data_path, SETTINGS)
         for name in "ab":
             store, _ = opened.open_topic(name, wall_ns=WALL_NS)
             store.log.append(frames(name), WALL_NS)
         opened.close()
 
-        marker = read_format_file(RealFiles(), data_path)
-        assert marker is not None
-        assert not marker.is_open
+        format_file = read_format_file(RealFiles(), data_path)
+        assert format_file is not None
+        assert not format_file.is_open
         RealFiles().lock(data_path).close()
         for name in "ab":
             assert [f"{WALL_NS // 1000:020}.index", f"{WALL_NS // 1000:020}.log", "cursors.1"] == (
                 sorted(os.listdir(f"{data_path}/topics/{name}"))
             )
 
-    def test_a_topic_that_cannot_be_synced_does_not_keep_the_others_open(
+    def test_failed_sync_of_one_topic_does_not_affect_others(
         self, memory_files: MemoryFiles
     ) -> None:
         files = FaultyFiles(memory_files)
@@ -302,9 +300,9 @@ class TestClosing:
             opened.close()
 
         assert all(store.is_closed for store in stores)
-        marker = read_format_file(memory_files, "data")
-        assert marker is not None
-        assert marker.is_open
+        format_file = read_format_file(memory_files, "data")
+        assert format_file is not None
+        assert format_file.is_open
         memory_files.lock("data")
 
 
@@ -318,35 +316,35 @@ class TestAfterAPowerLoss:
         write_format_file(memory_files, "data", FormatFile("another boot", is_open=True))
         return memory_files
 
-    def skips_numbers(self, opened: DataPath, name: str) -> bool:
+    def skips_seqs(self, opened: DataPath, name: str) -> bool:
         _, issues = opened.open_topic(name, wall_ns=WALL_NS + 1_000_000)
         return bool(issues)
 
-    def test_every_topic_is_treated_with_care(self, power_lost: MemoryFiles) -> None:
+    def test_every_topic_skips_sequence_numbers(self, power_lost: MemoryFiles) -> None:
         opened = DataPath.open("data", SETTINGS, power_lost)
 
-        assert self.skips_numbers(opened, "a")
-        assert self.skips_numbers(opened, "b")
+        assert self.skips_seqs(opened, "a")
+        assert self.skips_seqs(opened, "b")
 
-    def test_so_are_those_that_a_crash_kept_from_being_opened(
-        self, power_lost: MemoryFiles
-    ) -> None:
-        self.skips_numbers(DataPath.open("data", SETTINGS, power_lost), "a")
+    def test_topics_not_opened_before_a_crash_skip_later(self, power_lost: MemoryFiles) -> None:
+        self.skips_seqs(DataPath.open("data", SETTINGS, power_lost), "a")
         power_lost.crash()
 
-        assert self.skips_numbers(DataPath.open("data", SETTINGS, power_lost), "b")
+        assert self.skips_seqs(DataPath.open("data", SETTINGS, power_lost), "b")
 
-    def test_so_are_those_that_nobody_opened_before_a_clean_end(
+    def test_topics_not_opened_before_a_clean_shutdown_skip_later(
         self, power_lost: MemoryFiles
     ) -> None:
         DataPath.open("data", SETTINGS, power_lost).close()
 
-        assert self.skips_numbers(DataPath.open("data", SETTINGS, power_lost), "b")
+        assert self.skips_seqs(DataPath.open("data", SETTINGS, power_lost), "b")
 
-    def test_once_all_have_been_a_crash_is_only_a_crash(self, power_lost: MemoryFiles) -> None:
+    def test_crash_after_all_topics_were_recovered_skips_nothing(
+        self, power_lost: MemoryFiles
+    ) -> None:
         opened = DataPath.open("data", SETTINGS, power_lost)
         for name in "ab":
-            self.skips_numbers(opened, name)
+            self.skips_seqs(opened, name)
         power_lost.crash()
         opened = DataPath.open("data", SETTINGS, power_lost)
         _, issues = opened.open_topic("a", wall_ns=WALL_NS + 2_000_000)
@@ -354,7 +352,7 @@ class TestAfterAPowerLoss:
         assert [] == issues
 
 
-def test_five_hundred_topics_do_with_few_open_files(data_path: str) -> None:
+def test_500_topics_with_few_open_files(data_path: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 80, hard))
@@ -373,16 +371,16 @@ def test_five_hundred_topics_do_with_few_open_files(data_path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "marker", [FormatFile("boot-1", is_open=True), FormatFile("b", is_open=False)]
+    "format_file", [FormatFile("boot-1", is_open=True), FormatFile("b", is_open=False)]
 )
-def test_what_is_written_is_read_back(memory_files: MemoryFiles, marker: FormatFile) -> None:
-    write_format_file(memory_files, "data", marker)
+def test_format_file_round_trip(memory_files: MemoryFiles, format_file: FormatFile) -> None:
+    write_format_file(memory_files, "data", format_file)
 
-    assert marker == read_format_file(memory_files, "data")
+    assert format_file == read_format_file(memory_files, "data")
     assert ["penstock.format"] == memory_files.names("data")
 
 
-def test_without_a_file_there_is_none(memory_files: MemoryFiles) -> None:
+def test_missing_format_file(memory_files: MemoryFiles) -> None:
     assert None is read_format_file(memory_files, "data")
 
 
@@ -397,9 +395,7 @@ def test_without_a_file_there_is_none(memory_files: MemoryFiles) -> None:
         ),
     ],
 )
-def test_another_file_or_format_is_refused(
-    memory_files: MemoryFiles, text: str, message: str
-) -> None:
+def test_invalid_format_file(memory_files: MemoryFiles, text: str, message: str) -> None:
     memory_files.open("data/penstock.format", "create").write(text.encode(), 0)
 
     with pytest.raises(DataPathError) as raised:
@@ -408,7 +404,7 @@ def test_another_file_or_format_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("marker", "expected"),
+    ("format_file", "expected"),
     [
         (FormatFile("today", is_open=False), LastShutdown.CLEAN),
         (FormatFile("yesterday", is_open=False), LastShutdown.CLEAN),
@@ -416,11 +412,11 @@ def test_another_file_or_format_is_refused(
         (FormatFile("yesterday", is_open=True), LastShutdown.POWER_LOSS),
     ],
 )
-def test_it_tells_how_the_last_run_ended(marker: FormatFile, expected: LastShutdown) -> None:
-    assert expected is marker.last_shutdown("today")
+def test_last_shutdown(format_file: FormatFile, expected: LastShutdown) -> None:
+    assert expected is format_file.last_shutdown("today")
 
 
-def test_replacing_it_leaves_a_whole_one_at_every_moment(memory_files: MemoryFiles) -> None:
+def test_format_file_is_replaced_atomically(memory_files: MemoryFiles) -> None:
     old, new = FormatFile("old", is_open=False), FormatFile("new", is_open=True)
     files = FaultyFiles(memory_files)
     write_format_file(files, "data", old)

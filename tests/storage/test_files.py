@@ -23,7 +23,7 @@ from penstock.testing import FaultyFiles, MemoryFiles
 from penstock.testing.waiting import wait_until
 
 
-def test_what_is_made_is_its_users_alone(tmp_path: Path) -> None:
+def test_files_are_private_to_the_user(tmp_path: Path) -> None:
     files = RealFiles()
     files.open(str(tmp_path / "file"), "create").close()
     files.make_folder(str(tmp_path / "folder"))
@@ -32,7 +32,7 @@ def test_what_is_made_is_its_users_alone(tmp_path: Path) -> None:
     assert 0o700 == (tmp_path / "folder").stat().st_mode & 0o777
 
 
-def test_space_set_aside_does_not_show_in_the_size(tmp_path: Path) -> None:
+def test_reserved_space_does_not_change_the_size(tmp_path: Path) -> None:
     path = tmp_path / "file"
     file = RealFiles().open(str(path), "create")
     file.write(b"x", 0)
@@ -47,7 +47,7 @@ def test_space_set_aside_does_not_show_in_the_size(tmp_path: Path) -> None:
     assert path.stat().st_blocks <= before
 
 
-def test_a_closed_lock_is_given_up(tmp_path: Path) -> None:
+def test_close_releases_the_lock(tmp_path: Path) -> None:
     files = RealFiles()
     files.lock(str(tmp_path)).close()
     fds = os.listdir("/proc/self/fd")
@@ -60,9 +60,7 @@ def test_a_closed_lock_is_given_up(tmp_path: Path) -> None:
 
 
 class TestWriteAll:
-    def test_what_the_system_does_not_take_at_once_is_written_after_it(
-        self, memory_files: MemoryFiles
-    ) -> None:
+    def test_short_writes_are_continued(self, memory_files: MemoryFiles) -> None:
         files = FaultyFiles(memory_files)
         file = files.open("data/file", "create")
         files.fail("write", times=2, error=None, written=2)
@@ -70,7 +68,7 @@ class TestWriteAll:
         assert 7 == write_all(file, [b"abc", b"defg"], 1)
         assert b"\0abcdefg" == file.read(0, 10)
 
-    def test_a_system_that_takes_nothing_is_an_error(self, memory_files: MemoryFiles) -> None:
+    def test_write_of_zero_bytes_is_an_error(self, memory_files: MemoryFiles) -> None:
         files = FaultyFiles(memory_files)
         file = files.open("data/file", "create")
         files.fail("write", times=None, error=None, written=0)
@@ -79,14 +77,14 @@ class TestWriteAll:
             write_all(file, [b"abc"], 0)
 
 
-def test_appending_makes_the_file_if_need_be(memory_files: MemoryFiles) -> None:
+def test_append_creates_the_file(memory_files: MemoryFiles) -> None:
     append_and_sync(memory_files, "data/file", [b"a", b"b"])
     append_and_sync(memory_files, "data/file", [b"c"])
 
     assert b"abc" == memory_files.open("data/file", "read").read(0, 10)
 
 
-def test_an_error_says_what_failed_and_why() -> None:
+def test_storage_error_text() -> None:
     error = storage_error("write to", "data/t", OSError(28, "No space left on device"))
 
     assert "cannot write to data/t: disk full (No space left on device)" == str(error)
@@ -105,14 +103,14 @@ def created(pool: FilePool, count: int) -> list[Handle]:
     return handles
 
 
-def test_the_one_opened_longest_ago_is_closed(pool: FilePool) -> None:
+def test_oldest_file_is_closed(pool: FilePool) -> None:
     first, second, third = created(pool, 3)
 
     assert 2 == len(pool)
     assert (True, False, False) == (first.file is None, second.file is None, third.file is None)
 
 
-def test_a_closed_file_opens_itself_again(pool: FilePool) -> None:
+def test_closed_file_is_reopened(pool: FilePool) -> None:
     handles = created(pool, 5)
 
     assert [handle.path.encode() for handle in handles] == [
@@ -121,7 +119,7 @@ def test_a_closed_file_opens_itself_again(pool: FilePool) -> None:
     assert 2 == len(pool)
 
 
-def test_a_pinned_file_stays_open(pool: FilePool) -> None:
+def test_pinned_file_stays_open(pool: FilePool) -> None:
     first = created(pool, 1)[0]
     file = first.pin()
     others = [pool.handle(f"data/other-{at}") for at in range(3)]
@@ -132,7 +130,7 @@ def test_a_pinned_file_stays_open(pool: FilePool) -> None:
     assert 2 == len(pool)
 
 
-def test_closing_waits_for_the_last_pin(pool: FilePool) -> None:
+def test_close_waits_for_the_last_unpin(pool: FilePool) -> None:
     handle = created(pool, 1)[0]
     handle.pin()
     handle.pin()
@@ -145,7 +143,7 @@ def test_closing_waits_for_the_last_pin(pool: FilePool) -> None:
     assert 0 == len(pool)
 
 
-def test_when_all_are_pinned_more_are_opened(pool: FilePool) -> None:
+def test_limit_is_exceeded_if_all_files_are_pinned(pool: FilePool) -> None:
     for handle in created(pool, 2):
         handle.pin()
     pool.handle("data/more").create()
@@ -157,7 +155,7 @@ ONE_MESSAGE = LogSettings(max_bytes_per_file=100)
 
 
 class SlowFiles(RealFiles):
-    """Removes nothing before `go_on` is set; fails as often as `failures` says."""
+    """Waits for `go_on` before each removal; fails `failures` times."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -188,7 +186,7 @@ def files_below(path: Path) -> list[str]:
     return sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.is_file())
 
 
-def test_a_topic_is_deleted_before_its_files_are_removed(tmp_path: Path, files: SlowFiles) -> None:
+def test_topic_is_deleted_before_its_files_are_removed(tmp_path: Path, files: SlowFiles) -> None:
     data_path = opened(tmp_path, files)
     for _ in range(2):  # the second while the first is still being removed
         store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
@@ -205,7 +203,7 @@ def test_a_topic_is_deleted_before_its_files_are_removed(tmp_path: Path, files: 
     data_path.close()
 
 
-def test_what_a_process_did_not_remove_the_next_one_does(tmp_path: Path, files: SlowFiles) -> None:
+def test_next_start_removes_remaining_files(tmp_path: Path, files: SlowFiles) -> None:
     data_path = opened(tmp_path, files)
     data_path.open_topic("t", wall_ns=WALL_NS)
     data_path.remove_topic("t", wall_ns=WALL_NS)
@@ -220,7 +218,7 @@ def test_what_a_process_did_not_remove_the_next_one_does(tmp_path: Path, files: 
     data_path.close()
 
 
-def test_a_segment_is_trimmed_before_its_file_is_removed(tmp_path: Path, files: SlowFiles) -> None:
+def test_segment_is_trimmed_before_its_file_is_removed(tmp_path: Path, files: SlowFiles) -> None:
     data_path = opened(tmp_path, files)
     store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
     for body in "abc":
@@ -237,7 +235,7 @@ def test_a_segment_is_trimmed_before_its_file_is_removed(tmp_path: Path, files: 
     data_path.close()
 
 
-def test_a_file_that_cannot_be_removed_is_reported_and_tried_again(
+def test_failed_removal_is_reported_and_retried(
     tmp_path: Path, files: SlowFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_module, "RETRY_SECONDS", 0.01)
@@ -254,7 +252,7 @@ def test_a_file_that_cannot_be_removed_is_reported_and_tried_again(
     assert [f"cannot remove {removed}: Operation not permitted"] == [str(each) for each in failures]
 
 
-def test_closing_does_not_wait_for_everything(tmp_path: Path, files: SlowFiles) -> None:
+def test_close_waits_only_for_the_removal_in_progress(tmp_path: Path, files: SlowFiles) -> None:
     remover = BackgroundRemover(files, print)
     for name in "abc":
         (tmp_path / name).touch()

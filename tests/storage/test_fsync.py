@@ -1,4 +1,4 @@
-"""Fsyncs run in threads; a request succeeds only after the fsync that covers it."""
+"""Group commit: fsyncs run in threads; a request succeeds only after an fsync that covers it."""
 
 import queue
 import threading
@@ -16,11 +16,11 @@ from penstock.storage.fsync import RUNNING_MAX, FsyncCallback
 from penstock.testing import FaultyFiles, MemoryFiles
 from penstock.testing.waiting import wait_until
 
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 class Owner:
-    """The thread of the test, in the place of an event loop."""
+    """The thread of the test, in place of an event loop."""
 
     def __init__(self, *, sync_every: int = 2500) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -40,17 +40,17 @@ class Owner:
         timer.start()
 
     def run_until(self, is_done: Callable[[], bool]) -> None:
-        """Runs what is scheduled, here, until that is so."""
+        """Run the scheduled calls in this thread until `is_done`."""
         while not is_done():
-            self._calls.get(timeout=PATIENCE_SECONDS)()
+            self._calls.get(timeout=TIMEOUT_SECONDS)()
 
-    def run_what_is_left(self) -> None:
+    def run_remaining(self) -> None:
         while not self._calls.empty():
             self._calls.get()()
 
 
 class HeldDisk(MemoryFiles):
-    """A disk on which an fsync takes until it is let go."""
+    """A disk whose fsyncs wait while it is `held`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class HeldDisk(MemoryFiles):
     def sync_folder(self, path: str) -> None:
         self.syncs += 1
         self.has_begun.set()
-        assert self.go.wait(PATIENCE_SECONDS)
+        assert self.go.wait(TIMEOUT_SECONDS)
         super().sync_folder(path)
 
 
@@ -79,7 +79,7 @@ def owner() -> Iterator[Owner]:
     owner = Owner()
     yield owner
     owner.commit.close()
-    owner.run_what_is_left()
+    owner.run_remaining()
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def store(disk: HeldDisk) -> TopicStore:
     return open_topic(disk)[1]
 
 
-def test_what_was_appended_before_is_safe_when_it_says_so(owner: Owner, store: TopicStore) -> None:
+def test_fsync_covers_messages_appended_before_the_request(owner: Owner, store: TopicStore) -> None:
     outcomes: list[StorageError | None] = []
     store.log.append(frames("a"), WALL_NS)
     owner.commit.request(store.log, outcomes.append)
@@ -104,7 +104,7 @@ def test_what_was_appended_before_is_safe_when_it_says_so(owner: Owner, store: T
     assert store.log.next_seq == store.log.synced_seq
 
 
-def test_however_many_wait_few_files_are_open(owner: Owner, disk: HeldDisk) -> None:
+def test_many_requests_keep_few_files_open(owner: Owner, disk: HeldDisk) -> None:
     data_path = DataPath.open("data", LogSettings(open_files_max=8), disk)
     logs = [data_path.open_topic(f"t{number}", wall_ns=WALL_NS)[0].log for number in range(300)]
     outcomes: list[StorageError | None] = []
@@ -137,17 +137,17 @@ def test_requests_during_an_fsync_share_the_next_one(
 ) -> None:
     order: list[str] = []
 
-    def told(name: str) -> FsyncCallback:
+    def record(name: str) -> FsyncCallback:
         return lambda _: order.append(name)
 
     store.log.append(frames("a"), WALL_NS)
     with disk.held():
-        owner.commit.request(store.log, told("first"))
-        assert disk.has_begun.wait(PATIENCE_SECONDS)
+        owner.commit.request(store.log, record("first"))
+        assert disk.has_begun.wait(TIMEOUT_SECONDS)
         synced = disk.syncs
         for name in ("second", "third", "fourth"):
             store.log.append(frames(name), WALL_NS)
-            owner.commit.request(store.log, told(name))
+            owner.commit.request(store.log, record(name))
     owner.run_until(lambda: "first" in order)
     assert ["first"] == order
     assert 3 == store.log.next_seq - store.log.synced_seq
@@ -175,9 +175,7 @@ def test_different_logs_are_synced_at_the_same_time(owner: Owner, disk: HeldDisk
     assert [None] * len(logs) == done
 
 
-def test_logs_that_wait_are_synced_in_the_order_of_their_requests(
-    owner: Owner, disk: HeldDisk
-) -> None:
+def test_waiting_logs_are_synced_in_order_of_request(owner: Owner, disk: HeldDisk) -> None:
     data_path = DataPath.open("data", LogSettings(), disk)
     count = 3 * RUNNING_MAX
     logs = [data_path.open_topic(f"t{each}", wall_ns=WALL_NS)[0].log for each in range(count)]
@@ -193,7 +191,7 @@ def test_logs_that_wait_are_synced_in_the_order_of_their_requests(
 
 
 @pytest.mark.parametrize("step", ["begin_sync", "end_sync"])
-def test_an_unexpected_exception_fails_one_request_and_no_other(
+def test_unexpected_exception_fails_only_its_request(
     owner: Owner, disk: HeldDisk, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     monkeypatch.setattr(fsync, "RETRY_SECONDS", 0.01)
@@ -221,12 +219,14 @@ def test_an_unexpected_exception_fails_one_request_and_no_other(
     assert faulty.next_seq == faulty.synced_seq
 
 
-def test_tells_how_long_each_sync_took(owner: Owner, disk: HeldDisk, store: TopicStore) -> None:
+def test_duration_of_each_fsync_is_observed(
+    owner: Owner, disk: HeldDisk, store: TopicStore
+) -> None:
     store.log.append(frames("a"), WALL_NS)
     with disk.held():
         started_at = time.monotonic()
         owner.commit.request(store.log)
-        assert disk.has_begun.wait(PATIENCE_SECONDS)
+        assert disk.has_begun.wait(TIMEOUT_SECONDS)
         time.sleep(0.01)
     owner.run_until(lambda: bool(owner.sync_seconds))
 
@@ -234,7 +234,7 @@ def test_tells_how_long_each_sync_took(owner: Owner, disk: HeldDisk, store: Topi
     assert 0.01 <= seconds <= time.monotonic() - started_at
 
 
-def test_logs_and_cursors_are_synced_beside_each_other(owner: Owner, disk: HeldDisk) -> None:
+def test_log_and_cursors_are_synced_concurrently(owner: Owner, disk: HeldDisk) -> None:
     data_path = DataPath.open("data", LogSettings(), disk)
     stores = [data_path.open_topic(name, wall_ns=WALL_NS)[0] for name in "abc"]
     done: list[object] = []
@@ -248,7 +248,7 @@ def test_logs_and_cursors_are_synced_beside_each_other(owner: Owner, disk: HeldD
     assert all(store.log.synced_seq == store.log.next_seq for store in stores)
 
 
-def test_the_owner_may_ask_again_when_it_is_told(owner: Owner, store: TopicStore) -> None:
+def test_callback_may_request_another_fsync(owner: Owner, store: TopicStore) -> None:
     rounds: list[None] = []
 
     def again(_: StorageError | None) -> None:
@@ -273,7 +273,7 @@ class TestFailures:
     def short_wait(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fsync, "RETRY_SECONDS", 0.01)
 
-    def test_they_are_told_and_healed_unasked(
+    def test_failed_fsync_is_reported_and_retried(
         self, owner: Owner, store: TopicStore, files: FaultyFiles
     ) -> None:
         outcomes: list[StorageError | None] = []
@@ -288,7 +288,9 @@ class TestFailures:
         assert store.log.next_seq == store.log.synced_seq
         assert None is store.log.error
 
-    def test_cursors_heal_too(self, owner: Owner, store: TopicStore, files: FaultyFiles) -> None:
+    def test_failed_fsync_of_cursors_is_retried(
+        self, owner: Owner, store: TopicStore, files: FaultyFiles
+    ) -> None:
         store.cursors.create("c", 0)
         files.fail("sync", times=2)
         owner.commit.request(store.cursors)
@@ -297,9 +299,7 @@ class TestFailures:
 
         assert 1 == len([name for name in files.names("data/topics/t") if "cursors" in name])
 
-    def test_a_topic_that_is_removed_meanwhile_is_not_tried_again(
-        self, owner: Owner, files: FaultyFiles
-    ) -> None:
+    def test_removed_topic_is_not_retried(self, owner: Owner, files: FaultyFiles) -> None:
         data_path, store = open_topic(files)
         store.log.append(frames("a"), WALL_NS)
         outcomes: list[StorageError | None] = []
@@ -309,7 +309,7 @@ class TestFailures:
 
         assert not store.log.needs_retry
 
-    def test_what_is_closed_is_not_synced(self, owner: Owner, files: FaultyFiles) -> None:
+    def test_closed_log_is_not_synced(self, owner: Owner, files: FaultyFiles) -> None:
         data_path, store = open_topic(files)
         data_path.remove_topic("t", wall_ns=WALL_NS)
         outcomes: list[StorageError | None] = []
@@ -319,7 +319,7 @@ class TestFailures:
 
         assert ["data/topics/t is closed"] * 2 == list(map(str, outcomes))
 
-    def test_what_cannot_even_begin_is_told(
+    def test_error_of_begin_sync_is_reported(
         self, owner: Owner, store: TopicStore, files: FaultyFiles
     ) -> None:
         store.cursors._files.abandon_current()
@@ -332,15 +332,13 @@ class TestFailures:
         assert ["cannot write to data/topics/t: Input/output error"] == list(map(str, outcomes))
 
 
-def test_closing_waits_for_what_is_under_way_and_what_is_waiting(
-    disk: HeldDisk, store: TopicStore
-) -> None:
+def test_close_completes_running_and_waiting_requests(disk: HeldDisk, store: TopicStore) -> None:
     owner = Owner()
     done: list[object] = []
     store.log.append(frames("a"), WALL_NS)
     with disk.held():
         owner.commit.request(store.log, done.append)
-        assert disk.has_begun.wait(PATIENCE_SECONDS)
+        assert disk.has_begun.wait(TIMEOUT_SECONDS)
         store.log.append(frames("b"), WALL_NS)
         owner.commit.request(store.log, done.append)
         threading.Timer(0.01, disk.go.set).start()
@@ -348,7 +346,7 @@ def test_closing_waits_for_what_is_under_way_and_what_is_waiting(
 
     assert [None, None] == done
     assert store.log.next_seq == store.log.synced_seq
-    owner.run_what_is_left()
+    owner.run_remaining()
 
 
 def test_background_fsync_is_not_requested_with_sync_every_1() -> None:

@@ -1,4 +1,4 @@
-"""A sparse index says where to start looking, and survives being written down."""
+"""The sparse index, the index of deferred batches, and the index file."""
 
 import pytest
 
@@ -44,25 +44,21 @@ def index() -> SparseIndex:
 @pytest.mark.parametrize(
     ("seq", "position"), [(0, 0), (10, 0), (19, 0), (20, 1000), (39, 2000), (99, 3000)]
 )
-def test_a_number_is_looked_for_from_the_last_entry_before_it(
-    index: SparseIndex, seq: int, position: int
-) -> None:
+def test_position_of_seq(index: SparseIndex, seq: int, position: int) -> None:
     assert position == index.position_of_seq(seq)
 
 
 @pytest.mark.parametrize(("time", "position"), [(0, 0), (5, 0), (6, 2000), (8, 2000), (9, 3000)])
-def test_a_time_is_looked_for_from_where_all_before_is_older(
-    index: SparseIndex, time: int, position: int
-) -> None:
+def test_position_of_time(index: SparseIndex, time: int, position: int) -> None:
     assert position == index.position_of_time(time)
 
 
-def test_an_empty_index_points_to_the_start() -> None:
+def test_empty_index_points_to_the_start() -> None:
     assert 0 == SparseIndex().position_of_seq(5)
     assert 0 == SparseIndex().position_of_time(5)
 
 
-def test_it_asks_for_one_entry_in_a_stretch() -> None:
+def test_one_entry_per_spacing() -> None:
     index = SparseIndex()
     assert 0 == index.next_position
 
@@ -70,7 +66,7 @@ def test_it_asks_for_one_entry_in_a_stretch() -> None:
     assert 100 + INDEX_SPACING_BYTES == index.next_position
 
 
-def test_it_is_read_back_as_it_was_written(index: SparseIndex) -> None:
+def test_round_trip(index: SparseIndex) -> None:
     data = encode_index(CHECKPOINT, index, deferred_index())
     read = maybe_index(data)
 
@@ -81,7 +77,7 @@ def test_it_is_read_back_as_it_was_written(index: SparseIndex) -> None:
     assert DEFERRED == batches(maybe_deferred(data))
 
 
-def test_no_flipped_bit_goes_unnoticed(index: SparseIndex) -> None:
+def test_every_flipped_bit_is_detected(index: SparseIndex) -> None:
     data = encode_index(CHECKPOINT, index, deferred_index())
     for bit in range(len(data) * 8):
         damaged = bytearray(data)
@@ -93,7 +89,7 @@ def test_no_flipped_bit_goes_unnoticed(index: SparseIndex) -> None:
         )
 
 
-def test_a_file_that_was_cut_short_is_none(index: SparseIndex) -> None:
+def test_incomplete_file_is_rejected(index: SparseIndex) -> None:
     data = encode_index(CHECKPOINT, index, deferred_index())
 
     assert all(None is maybe_deferred(data[:size]) for size in range(len(data)))
@@ -112,7 +108,7 @@ def test_a_file_that_was_cut_short_is_none(index: SparseIndex) -> None:
         (22, 30, []),
     ],
 )
-def test_deferred_batches_are_found_by_their_numbers(
+def test_deferred_batches_between_sequence_numbers(
     first: int, end: int, expected: list[DeferredBatch]
 ) -> None:
     assert expected == batches(deferred_index(), first, end)

@@ -6,14 +6,14 @@ from penstock.storage import layout
 from penstock.storage.layout import Issue
 
 
-def test_names_of_segments_sort_as_their_numbers_do() -> None:
+def test_segment_names_sort_by_sequence_number() -> None:
     seqs = [0, 9, 10, 1_700_000_000_000_000, 2**54]
 
     assert seqs == [layout.maybe_segment_seq(layout.segment_name(seq)) for seq in seqs]
     assert sorted(map(layout.segment_name, seqs)) == list(map(layout.segment_name, seqs))
 
 
-def test_a_name_is_told_from_its_like() -> None:
+def test_similar_names_are_distinguished() -> None:
     assert 7 == layout.maybe_index_seq(layout.index_name(7))
     assert 7 == layout.maybe_generation(layout.cursors_name(7))
     assert None is layout.maybe_segment_seq(layout.index_name(7))
@@ -33,12 +33,12 @@ def test_a_name_is_told_from_its_like() -> None:
         layout.CURSORS_BAD_NAME,
     ],
 )
-def test_what_a_log_makes_is_known(name: str) -> None:
+def test_is_topic_file(name: str) -> None:
     assert layout.is_topic_file(name)
 
 
 @pytest.mark.parametrize("name", ["1.log", "notes.txt", "cursors", "cursors.x", "x" * 20 + ".log"])
-def test_what_it_does_not_make_is_not(name: str) -> None:
+def test_is_not_topic_file(name: str) -> None:
     assert not layout.is_topic_file(name)
 
 
@@ -50,16 +50,16 @@ def test_what_it_does_not_make_is_not(name: str) -> None:
         "orders.diskqueue.000001.dat.bad",
     ],
 )
-def test_queues_of_another_nsqd_are_recognised(name: str) -> None:
+def test_is_nsq_queue_file(name: str) -> None:
     assert layout.is_nsq_queue_file(name)
 
 
 @pytest.mark.parametrize("name", ["nsqd.dat", "nsqd.123.dat", "topics", "penstock.format"])
-def test_other_files_are_not_taken_for_them(name: str) -> None:
+def test_is_not_nsq_queue_file(name: str) -> None:
     assert not layout.is_nsq_queue_file(name)
 
 
-def test_a_topic_that_is_being_removed_is_recognised() -> None:
+def test_removal_number() -> None:
     assert 7 == layout.maybe_removal_number(layout.removed_name("orders", 7))
     assert layout.maybe_removal_number("orders") is None
     assert layout.maybe_removal_number(layout.removed_name("no topic", 1)) is None
@@ -84,5 +84,5 @@ def test_a_topic_that_is_being_removed_is_recognised() -> None:
         ),
     ],
 )
-def test_it_says_what_it_knows(issue: Issue, line: str) -> None:
+def test_text_of_an_issue(issue: Issue, line: str) -> None:
     assert line == str(issue)

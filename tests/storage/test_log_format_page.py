@@ -1,4 +1,4 @@
-"""docs/reference/log_format.md says what the code does."""
+"""docs/reference/log_format.md matches the code."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ PAGE = (Path(__file__).parents[2] / "docs/reference/log_format.md").read_text()
 
 
 def table_in(text: str) -> list[tuple[str, ...]]:
-    """The rows of its `offset size field` tables: offset, size and name."""
+    """The rows of the `offset size field` tables: offset, size and name."""
     rows = re.findall(r"^ *(\d+) +(\d+)? +([a-z]\w*(?:, one after the other)?)", text, re.MULTILINE)
     return [tuple(row) for row in rows]
 
@@ -25,7 +25,7 @@ def section(title: str) -> str:
     ("title", "module"),
     [("Segments", batch), ("Index files", index), ("The journal of the channels", cursor_journal)],
 )
-def test_its_tables_are_those_of_the_modules(title: str, module: ModuleType) -> None:
+def test_tables_match_the_modules(title: str, module: ModuleType) -> None:
     assert module.__doc__ is not None
     described = table_in(module.__doc__)
 
@@ -41,11 +41,11 @@ def test_its_tables_are_those_of_the_modules(title: str, module: ModuleType) -> 
         ("The journal of the channels", cursor_journal._MAGIC),
     ],
 )
-def test_its_magics_are_the_real_ones(title: str, magic: bytes) -> None:
+def test_magics_match_the_modules(title: str, magic: bytes) -> None:
     assert magic.hex(" ") in section(title)
 
 
-def test_its_changes_are_those_of_the_journal() -> None:
+def test_changes_match_the_journal() -> None:
     assert cursor_journal.__doc__ is not None
     rows = re.findall(r"^ +\d  [A-Z]\w+.*$", cursor_journal.__doc__, re.MULTILINE)
 
@@ -54,7 +54,7 @@ def test_its_changes_are_those_of_the_journal() -> None:
         assert row.strip() in section("The journal of the channels")
 
 
-def test_its_files_are_those_of_the_layout() -> None:
+def test_files_match_the_layout() -> None:
     assert layout.__doc__ is not None
     described = re.findall(r"^ +\S+ {2,}.*$", layout.__doc__, re.MULTILINE)
 
@@ -63,7 +63,7 @@ def test_its_files_are_those_of_the_layout() -> None:
         assert line.strip() in section("Files")
 
 
-def test_its_format_is_the_current_one() -> None:
+def test_format_version_is_current() -> None:
     assert f"format **{data_dir.FORMAT_VERSION}**" in PAGE
     assert data_dir.__doc__ is not None
     example = re.findall(r"^    (.*)$", data_dir.__doc__, re.MULTILINE)

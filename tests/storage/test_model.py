@@ -1,8 +1,8 @@
-"""A topic on disk, driven against a plain model through everything that may happen to it.
+"""A topic on disk, compared with a simple model under random operations, faults and crashes.
 
-The model knows what was tried, what was written (and so survives the end of the process) and what
-was synced (and so survives the end of the machine). After a crash, which may come at any write and
-any fsync, also of recovery itself, what is there must lie between the two.
+The model records what was tried, what was written (and survives a crash) and what was synced (and
+survives a power loss). A crash may happen at any write and any fsync, also during recovery. After a
+crash, the topic must contain everything written or synced, and nothing that was not tried.
 """
 
 import errno
@@ -48,7 +48,7 @@ channels = st.sampled_from(["a", "b"])
 operations = st.sampled_from(
     ["write", "truncate", "sync", "create", "rename", "remove", "make_folder", "sync_folder"]
 )
-# How many bytes of a write get through before it fails: none, some, or all of them.
+# Bytes written before a write fails: none, some, or all.
 written_sizes = st.sampled_from([0, 1, 55, 56, 100, 10_000])
 
 
@@ -59,7 +59,8 @@ class Message(NamedTuple):
 
 
 class ChannelModel:
-    """What one channel has finished and noted, and how much of it is how safe."""
+    """What one channel has finished and which retry states it has, in memory, flushed and
+    synced."""
 
     def __init__(self, floor: int) -> None:
         self.floor = floor
@@ -67,18 +68,18 @@ class ChannelModel:
         self.flushed: set[int] = set()
         self.synced: set[int] = set()
         self.retry_states: dict[int, set[RetryState]] = {}
-        self.flushed_notes: set[int] = set()
+        self.flushed_retry_states: set[int] = set()
         self.is_synced = False
-        """Whether its creation, and every move since, is synced."""
+        """Whether its creation and all moves are synced."""
 
     @classmethod
     def of(cls, progress: Progress, seqs: Collection[int]) -> "ChannelModel":
-        """A model of what is there after a start, all of it written."""
+        """Create a model of the state after a start, in which everything is flushed."""
         model = cls(progress.floor)
         model.finished = {seq for seq in seqs if progress.is_finished(seq, seq + 1)}
         model.flushed = set(model.finished)
-        model.retry_states = {seq: {note} for seq, note in progress.retry_states.items()}
-        model.flushed_notes = set(model.retry_states)
+        model.retry_states = {seq: {state} for seq, state in progress.retry_states.items()}
+        model.flushed_retry_states = set(model.retry_states)
         return model
 
 
@@ -92,19 +93,19 @@ class LogMachine(RuleBasedStateMachine):
         self.wall_ns = FIRST_WALL_NS
         self.messages: dict[int, Message] = {}
         self.doubtful: list[dict[int, Message]] = []
-        """Batches whose append failed or never returned: they may be there after a crash."""
+        """Batches whose append failed or never returned: they may be stored after a crash."""
         self.droppable: set[int] = set()
-        """Messages that a trim under way may delete."""
+        """Messages that a trim in progress may delete."""
         self.trimmed: dict[int, Message] = {}
-        """Messages that were deleted; a power loss may bring them back."""
+        """Deleted messages; a power loss may restore them."""
         self.synced_seq = 0
         self.used_seq = 0
-        """Every number below has been given to a message that was stored."""
+        """All numbers below were given to messages that were stored."""
         self.channels: dict[str, ChannelModel] = {}
         self.uncertain: set[str] = set()
         """Channels whose creation, move or removal failed or never returned."""
         self.log_sync: tuple[FsyncJob, int] | None = None
-        """A sync under way, and what it will have made safe."""
+        """A sync in progress, and the sequence number up to which it syncs."""
         self.cursors_sync: tuple[FsyncJob, list[tuple[ChannelModel, set[int]]]] | None = None
         self.is_power_lost_next = False
         self.random = Random(0)
@@ -115,7 +116,7 @@ class LogMachine(RuleBasedStateMachine):
     def seed_power_losses(self, number: int) -> None:
         self.random = Random(number)
 
-    # What may be done
+    # Operations
 
     @rule(sizes=st.lists(st.integers(0, 90), min_size=1, max_size=5), defer=st.booleans())
     def append(self, sizes: list[int], defer: bool) -> None:
@@ -234,12 +235,12 @@ class LogMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.channels and self.messages)
     @rule(channel=channels, pick=st.integers(0, 25), attempts=st.integers(1, 9))
-    def note(self, channel: str, pick: int, attempts: int) -> None:
+    def set_retry_state(self, channel: str, pick: int, attempts: int) -> None:
         for seq in self.picked({pick}):
             if channel in self.channels and seq not in self.channels[channel].finished:
-                note = RetryState(attempts, self.wall_ns)
-                self.store.cursors.set_retry_state(channel, seq, note)
-                self.channels[channel].retry_states.setdefault(seq, set()).add(note)
+                state = RetryState(attempts, self.wall_ns)
+                self.store.cursors.set_retry_state(channel, seq, state)
+                self.channels[channel].retry_states.setdefault(seq, set()).add(state)
 
     @rule()
     def flush(self) -> None:
@@ -248,7 +249,7 @@ class LogMachine(RuleBasedStateMachine):
             assert not self.store.cursors.has_unflushed
             for channel in self.channels.values():
                 channel.flushed = set(channel.finished)
-                channel.flushed_notes = set(channel.retry_states)
+                channel.flushed_retry_states = set(channel.retry_states)
 
     @precondition(lambda self: self.cursors_sync is None)
     @rule()
@@ -275,7 +276,7 @@ class LogMachine(RuleBasedStateMachine):
         with self.disk_may_fail():
             self.store.log.probe()
 
-    # What may happen
+    # Faults
 
     @rule(
         operation=operations,
@@ -310,7 +311,7 @@ class LogMachine(RuleBasedStateMachine):
             self.data_path.close()
             for channel in self.channels.values():
                 channel.flushed = set(channel.finished)
-                channel.flushed_notes = set(channel.retry_states)
+                channel.flushed_retry_states = set(channel.retry_states)
             self.synced_seq = self.used_seq
         self.end_process(power=False)
 
@@ -323,7 +324,7 @@ class LogMachine(RuleBasedStateMachine):
         assert [] == self.issues
         self.compare(power=False)
 
-    # Crashes, and what must hold after them
+    # Crashes, and the checks after them
 
     @contextmanager
     def disk_may_fail(self) -> Iterator[None]:
@@ -377,7 +378,7 @@ class LogMachine(RuleBasedStateMachine):
                 assert power or name in self.uncertain
         for name in self.channels.keys() - self.store.cursors.progress.keys():
             assert name in self.uncertain or (power and not self.channels[name].is_synced)
-        self.believe_what_is_there()
+        self.adopt_stored_state()
 
     def compare_messages(self, found: dict[int, tuple[bytes, int]], *, power: bool) -> None:
         lost = self.messages.keys() - found.keys() - self.droppable
@@ -401,11 +402,11 @@ class LogMachine(RuleBasedStateMachine):
         finished = {seq for seq in stored if progress.is_finished(seq, seq + 1)}
         assert (model.synced if power else model.flushed) & stored <= finished
         assert all(seq in model.finished or seq < model.floor for seq in finished)
-        assert all(note in model.retry_states[seq] for seq, note in progress.retry_states.items())
+        assert all(state in model.retry_states[seq] for seq, state in progress.retry_states.items())
         if not power:
-            assert (model.flushed_notes & stored) - finished <= progress.retry_states.keys()
+            assert (model.flushed_retry_states & stored) - finished <= progress.retry_states.keys()
 
-    def believe_what_is_there(self) -> None:
+    def adopt_stored_state(self) -> None:
         log, cursors = self.store.log, self.store.cursors
         self.doubtful.clear()
         self.uncertain.clear()
@@ -416,14 +417,14 @@ class LogMachine(RuleBasedStateMachine):
             for name, progress in cursors.progress.items()
         }
 
-    # Tools
+    # Helpers
 
     def is_needed(self, first: int, end: int) -> bool:
         progress = self.store.cursors.progress.values()
         return not progress or not all(found.is_finished(first, end) for found in progress)
 
     def picked(self, picks: set[int]) -> list[int]:
-        """Of the latest messages, those at these places."""
+        """Pick from the latest messages by position."""
         latest = sorted(self.messages, reverse=True)
         return [latest[pick] for pick in sorted(picks) if pick < len(latest)]
 
@@ -450,17 +451,17 @@ class LogMachine(RuleBasedStateMachine):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_the_log_and_the_model_agree(shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_matches_the_model(shard: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "INDEX_SPACING_BYTES", INDEX_SPACING_BYTES)
     monkeypatch.setattr(topic_log_module, "CHECKPOINT_SPACING_BYTES", CHECKPOINT_SPACING_BYTES)
-    number = fresh_random(f"test_the_log_and_the_model_agree {shard}").getrandbits(32)
+    number = fresh_random(f"test_log_matches_the_model {shard}").getrandbits(32)
 
     run_state_machine_as_test(
         seed(number)(type("Machine", (LogMachine,), {})),
         settings=settings(
             max_examples=EXAMPLES // SHARDS,
             stateful_step_count=STEPS,
-            # Explaining a failure traces every line, which takes longer than issue it.
+            # Explaining a failure traces every line, which takes longer than finding it.
             phases=[Phase.generate, Phase.shrink],
             suppress_health_check=list(HealthCheck),
             database=None,

@@ -23,14 +23,14 @@ def made_of(parts: list[tuple[int, int]]) -> RangeSet:
 
 
 class TestRangeSet:
-    def test_ranges_that_touch_become_one(self) -> None:
+    def test_adjacent_ranges_are_merged(self) -> None:
         assert [(1, 6)] == list(made_of([(1, 3), (4, 6), (3, 4)]))
 
-    def test_an_empty_range_adds_nothing(self) -> None:
+    def test_empty_range_adds_nothing(self) -> None:
         assert [] == list(made_of([(3, 3), (5, 4)]))
 
     @given(st.lists(ranges), ranges, numbers)
-    def test_it_agrees_with_a_plain_set(
+    def test_matches_a_plain_set(
         self, parts: list[tuple[int, int]], asked: tuple[int, int], floor: int
     ) -> None:
         ranges = made_of(parts)
@@ -52,7 +52,7 @@ class TestRangeSet:
         assert len(above) == ranges.total
 
     @given(st.lists(ranges))
-    def test_it_has_one_form(self, parts: list[tuple[int, int]]) -> None:
+    def test_ranges_are_normalised(self, parts: list[tuple[int, int]]) -> None:
         ranges = list(made_of(parts))
 
         assert all(first < end for first, end in ranges)
@@ -60,15 +60,15 @@ class TestRangeSet:
         assert len(ranges) == len(made_of(parts))
 
 
-class TestRunsOf:
-    def test_no_numbers_make_no_run(self) -> None:
+class TestToRanges:
+    def test_no_numbers_make_no_range(self) -> None:
         assert [] == to_ranges([])
 
-    def test_a_number_that_comes_twice_does_not_hide_one_that_is_missing(self) -> None:
+    def test_duplicate_does_not_hide_a_gap(self) -> None:
         assert [(1, 2), (3, 4)] == to_ranges([1, 1, 3])
 
     @given(st.lists(numbers))
-    def test_runs_hold_the_numbers_and_no_others(self, seqs: list[int]) -> None:
+    def test_ranges_contain_exactly_the_numbers(self, seqs: list[int]) -> None:
         runs = to_ranges(seqs)
 
         assert sorted(set(seqs)) == [number for first, end in runs for number in range(first, end)]
@@ -76,7 +76,7 @@ class TestRunsOf:
 
 
 @given(st.lists(st.tuples(numbers, numbers)), st.lists(st.tuples(numbers, numbers)))
-def test_many_ranges_at_once_are_the_same_as_one_by_one(
+def test_update_equals_repeated_add(
     before: list[tuple[int, int]], added: list[tuple[int, int]]
 ) -> None:
     one_by_one, at_once = RangeSet(), RangeSet()
@@ -96,7 +96,7 @@ def test_many_ranges_at_once_are_the_same_as_one_by_one(
 
 
 class TestFinishing:
-    def test_the_floor_is_the_first_open_number(self) -> None:
+    def test_floor_is_the_first_open_number(self) -> None:
         progress = Progress(10)
         progress.finish(12, 14)
         progress.finish(10, 11)
@@ -108,7 +108,7 @@ class TestFinishing:
         assert 14 == progress.floor
         assert [] == list(progress.finished_ranges())
 
-    def test_what_is_below_the_floor_stays_finished(self) -> None:
+    def test_messages_below_the_floor_stay_finished(self) -> None:
         progress = Progress(10)
         progress.finish(3, 5)
 
@@ -116,7 +116,7 @@ class TestFinishing:
         assert progress.is_finished(0, 10)
 
     @given(st.lists(st.tuples(numbers, numbers)), numbers, numbers, numbers)
-    def test_it_agrees_with_a_plain_set(
+    def test_matches_a_plain_set(
         self, parts: list[tuple[int, int]], floor: int, first: int, end: int
     ) -> None:
         progress = Progress(floor)
@@ -135,7 +135,7 @@ class TestFinishing:
         assert max(plain, default=-1) + 1 <= progress.next_unused_seq
 
     @given(st.lists(numbers))
-    def test_one_by_one_or_in_runs_is_the_same(self, seqs: list[int]) -> None:
+    def test_finishing_ranges_equals_finishing_numbers(self, seqs: list[int]) -> None:
         in_runs, one_by_one = Progress(5), Progress(5)
         for first, end in to_ranges(seqs):
             in_runs.finish(first, end)
@@ -146,8 +146,8 @@ class TestFinishing:
         assert list(one_by_one.finished_ranges()) == list(in_runs.finished_ranges())
 
 
-class TestNotes:
-    def test_a_note_goes_with_its_message(self) -> None:
+class TestRetryStates:
+    def test_finishing_removes_the_retry_state(self) -> None:
         progress = Progress(0)
         for seq in (1, 2, 3):
             progress.set_retry_state(seq, RetryState(seq, 0))
@@ -158,7 +158,7 @@ class TestNotes:
         progress.finish(0, 100)
         assert {} == progress.retry_states
 
-    def test_a_finished_message_takes_no_note(self) -> None:
+    def test_finished_message_gets_no_retry_state(self) -> None:
         progress = Progress(5)
         progress.finish(7, 8)
         progress.set_retry_state(7, RetryState(1, 0))
@@ -166,14 +166,14 @@ class TestNotes:
 
         assert {} == progress.retry_states
 
-    def test_a_noted_number_is_known(self) -> None:
+    def test_retry_state_counts_as_used_number(self) -> None:
         progress = Progress(5)
         progress.set_retry_state(8, RetryState(1, 0))
 
         assert 9 == progress.next_unused_seq
 
 
-def test_a_reset_begins_again() -> None:
+def test_reset() -> None:
     progress = Progress(5)
     progress.finish(7, 9)
     progress.set_retry_state(6, RetryState(2, 0))

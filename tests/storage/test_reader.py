@@ -1,4 +1,4 @@
-"""A reader gives exactly the range it was asked for, however the log is cut up and trimmed."""
+"""A reader returns exactly the requested range, whatever the segments, reads and trims."""
 
 import errno
 
@@ -24,7 +24,8 @@ PIECE = 100
 
 
 def new_log(files: FaultyFiles, *batches: str, max_bytes: int = 130) -> TopicLog:
-    """A log of batches, one letter a message; without any, eight of one message, two a segment."""
+    """A log of batches with one message per letter; by default eight batches of one message, two
+    per segment."""
     log = open_topic(files, LogSettings(max_bytes_per_file=max_bytes))[1].log
     for at, batch in enumerate(batches or "abcdefgh", 1):
         log.append(frames(*batch), 10 * at)
@@ -37,13 +38,13 @@ def files(memory_files: MemoryFiles) -> FaultyFiles:
 
 
 def read_some(reader: LogReader, max_bytes: int = PIECE) -> list[StoredBatch] | None:
-    """One piece; None if there is none."""
+    """Read once; None if there is nothing to read."""
     read = reader.next_read(max_bytes)
     return None if read is None else reader.advance(read, read.run())
 
 
 def read_rest(reader: LogReader, max_bytes: int = PIECE) -> str:
-    """The bodies of all that is there, whose numbers must be those of their batches."""
+    """Read all bodies, and check their sequence numbers."""
     bodies = []
     while (found := read_some(reader, max_bytes)) is not None:
         for batch, joined in found:
@@ -63,7 +64,7 @@ LETTERS = "abcdefghijklmnopqrst"
     max_bytes=st.integers(1, 400),
     segment_bytes=st.integers(60, 500),
 )
-def test_any_range_is_read_in_pieces_of_any_size(
+def test_any_range_in_reads_of_any_size(
     cuts: list[int], ends: tuple[int, int], max_bytes: int, segment_bytes: int
 ) -> None:
     files = MemoryFiles()
@@ -79,7 +80,7 @@ def test_any_range_is_read_in_pieces_of_any_size(
     assert stored[first:end] == read
 
 
-def test_it_goes_on_when_the_log_has_grown(files: FaultyFiles) -> None:
+def test_reader_continues_when_the_log_has_grown(files: FaultyFiles) -> None:
     log = new_log(files)
     reader = LogReader(log, FIRST + 6)
     first = [read_some(reader), read_some(reader)]
@@ -92,7 +93,7 @@ def test_it_goes_on_when_the_log_has_grown(files: FaultyFiles) -> None:
     assert "ij" == read_rest(reader)
 
 
-def test_what_is_deferred_says_so(files: FaultyFiles) -> None:
+def test_due_time_is_returned(files: FaultyFiles) -> None:
     log = new_log(files)
     log.append(frames("i"), 90, due_ns=777)
     found = read_some(LogReader(log, FIRST + 8))
@@ -101,7 +102,7 @@ def test_what_is_deferred_says_so(files: FaultyFiles) -> None:
     assert [777] == [each.header.due_ns for each in found]
 
 
-def test_gaps_that_were_there_at_the_start_are_stepped_over(files: FaultyFiles) -> None:
+def test_gaps_present_at_the_start_are_skipped(files: FaultyFiles) -> None:
     log = new_log(files)
     log.trim(lambda first, _end: first == FIRST + 2, 0)
 
@@ -109,7 +110,7 @@ def test_gaps_that_were_there_at_the_start_are_stepped_over(files: FaultyFiles) 
     assert "cd" == read_rest(LogReader(log, FIRST, FIRST + 5))
 
 
-def test_a_segment_is_read_to_its_end_though_it_is_trimmed(files: FaultyFiles) -> None:
+def test_current_segment_is_finished_after_a_trim(files: FaultyFiles) -> None:
     log = new_log(files)
     reader = LogReader(log, FIRST + 2)
     read_some(reader, max_bytes=1)
@@ -118,7 +119,7 @@ def test_a_segment_is_read_to_its_end_though_it_is_trimmed(files: FaultyFiles) -
     assert "defgh" == read_rest(reader)
 
 
-def test_it_fails_when_what_was_to_come_is_trimmed(files: FaultyFiles) -> None:
+def test_trim_of_a_later_segment_is_an_error(files: FaultyFiles) -> None:
     log = new_log(files)
     reader = LogReader(log, FIRST + 2)
     read_some(reader, max_bytes=1)
@@ -132,7 +133,7 @@ def test_it_fails_when_what_was_to_come_is_trimmed(files: FaultyFiles) -> None:
 
 @pytest.mark.usefixtures("damaged_on_purpose")
 @pytest.mark.parametrize("damaged", [*"adh"])
-def test_damage_is_stepped_over_and_told(
+def test_damage_is_skipped_and_reported(
     files: FaultyFiles, memory_files: MemoryFiles, damaged: str
 ) -> None:
     log = new_log(files, max_bytes=1000)
@@ -146,7 +147,7 @@ def test_damage_is_stepped_over_and_told(
     assert ["the frames do not match their checksum"] == [found.problem for found in log.damage]
 
 
-def test_a_log_that_was_closed_is_not_read(files: FaultyFiles) -> None:
+def test_closed_log_is_an_error(files: FaultyFiles) -> None:
     log = new_log(files)
     reader = LogReader(log, FIRST)
     log.close()
@@ -155,7 +156,7 @@ def test_a_log_that_was_closed_is_not_read(files: FaultyFiles) -> None:
         reader.next_read(PIECE)
 
 
-def test_a_disk_that_cannot_be_read_is_told(
+def test_read_error_is_raised(
     files: FaultyFiles, memory_files: MemoryFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = new_log(files)

@@ -1,5 +1,4 @@
-"""What a crash or a bad disk has done to the segments is put right, told, and costs no more than it
-must."""
+"""Recovery repairs and reports damaged segments, and loses no more than necessary."""
 
 import pytest
 from tests.seeds import fresh_random
@@ -19,7 +18,8 @@ PATH = f"data/{FIRST_SEQ:020}.log"
 def write_segment(
     files: MemoryFiles, *batches: str, first_seq: int = FIRST_SEQ, finalize: bool = False
 ) -> list[int]:
-    """A segment whose batches have a message for each letter; returns where they begin and end."""
+    """Write batches with one message per letter; return the positions of the batches and the
+    end."""
     segment = Segment(FilePool(files, 8), "data", first_seq)
     segment.handle.create()
     positions = [0]
@@ -37,7 +37,7 @@ def load(files: MemoryFiles | FaultyFiles) -> LoadedSegments:
 
 
 def stored(loaded: LoadedSegments) -> dict[int, str]:
-    """The letters that are stored, by number."""
+    """The stored letters by sequence number."""
     return {
         run.first_seq + at: body
         for segment in loaded.segments
@@ -56,9 +56,9 @@ def content(files: MemoryFiles, path: str) -> bytes:
 
 
 class TestCleanSegments:
-    def test_none_is_read(self, memory_files: MemoryFiles) -> None:
+    def test_clean_segments_are_not_read(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "ab", "c", finalize=True)
-        # Reading it would show this.
+        # Reading the segment would detect this.
         change(memory_files, 0, bytes(positions[-1]))
         loaded = load(memory_files)
 
@@ -66,10 +66,10 @@ class TestCleanSegments:
         assert 103 == loaded.next_seq
         assert [True] == [segment.is_synced for segment in loaded.segments]
 
-    def test_no_segments_are_no_trouble(self, memory_files: MemoryFiles) -> None:
+    def test_no_segments(self, memory_files: MemoryFiles) -> None:
         assert LoadedSegments([], [], 0, is_tail_lost=False) == load(memory_files)
 
-    def test_several_come_in_order(self, memory_files: MemoryFiles) -> None:
+    def test_segments_are_in_order(self, memory_files: MemoryFiles) -> None:
         write_segment(memory_files, "cd", first_seq=102, finalize=True)
         write_segment(memory_files, "ab", finalize=True)
 
@@ -77,7 +77,7 @@ class TestCleanSegments:
 
 
 class TestAfterACrash:
-    def test_a_segment_without_an_index_file_is_walked(self, memory_files: MemoryFiles) -> None:
+    def test_segment_without_index_file_is_scanned(self, memory_files: MemoryFiles) -> None:
         write_segment(memory_files, "ab", "c")
         loaded = load(memory_files)
 
@@ -85,24 +85,20 @@ class TestAfterACrash:
         assert {100: "a", 101: "b", 102: "c"} == stored(loaded)
         assert not loaded.segments[0].is_synced
 
-    def test_the_end_is_walked_from_where_the_index_file_stops(
-        self, memory_files: MemoryFiles
-    ) -> None:
+    def test_scan_starts_at_the_end_of_the_index(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "ab", "c", "d")
         walked = load(memory_files).segments[0].info
         grown = MemoryFiles()
         grown.make_folder("data")
         write_segment(grown, "ab", finalize=True)
         change(grown, positions[1], content(memory_files, PATH)[positions[1] :])
-        # What the index file speaks of is not read again.
+        # The part that the index file covers is not read.
         change(grown, 0, bytes(positions[1]))
 
         assert walked == load(grown).segments[0].info
 
     @pytest.mark.parametrize("kept", range(HEADER_BYTES + len(b"".join(frames("c", "d")))))
-    def test_a_torn_batch_is_cut_off_wherever_it_was_torn(
-        self, memory_files: MemoryFiles, kept: int
-    ) -> None:
+    def test_incomplete_batch_is_truncated(self, memory_files: MemoryFiles, kept: int) -> None:
         *_, last_at, _ = write_segment(memory_files, "a", "b", "cd")
         memory_files.open(PATH, "write").truncate(last_at + kept)
         loaded = load(memory_files)
@@ -123,9 +119,7 @@ class TestAfterACrash:
 
         assert [f"{100:020}.index", f"{100:020}.log"] == memory_files.names("data")
 
-    def test_an_empty_segment_is_removed_and_its_number_remembered(
-        self, memory_files: MemoryFiles
-    ) -> None:
+    def test_empty_segment_is_removed_and_its_number_kept(self, memory_files: MemoryFiles) -> None:
         write_segment(memory_files, "a", finalize=True)
         write_segment(memory_files, first_seq=500)
         loaded = load(memory_files)
@@ -134,7 +128,7 @@ class TestAfterACrash:
         assert 500 == loaded.next_seq
         assert f"{500:020}.log" not in memory_files.names("data")
 
-    def test_a_failed_batch_that_could_not_be_cut_off_gives_way_to_the_next_segment(
+    def test_failed_batch_is_truncated_if_the_next_segment_has_its_number(
         self, memory_files: MemoryFiles
     ) -> None:
         positions = write_segment(memory_files, "a", "x")
@@ -147,7 +141,9 @@ class TestAfterACrash:
 
 
 class TestDamage:
-    def test_it_is_moved_aside_and_what_follows_is_kept(self, memory_files: MemoryFiles) -> None:
+    def test_damaged_bytes_are_moved_and_later_batches_kept(
+        self, memory_files: MemoryFiles
+    ) -> None:
         positions = write_segment(memory_files, "a", "bc", "d", "e")
         change(memory_files, positions[2] - 1, b"?")
         damaged = content(memory_files, PATH)[positions[1] : positions[2]]
@@ -172,7 +168,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("offset", [0, 5, 13, 17, 25, 33, 60])
     @pytest.mark.parametrize("which", [0, 1, 2])
-    def test_wherever_it_is_the_other_batches_are_kept(
+    def test_damage_at_any_byte_costs_only_its_batch(
         self, memory_files: MemoryFiles, which: int, offset: int
     ) -> None:
         positions = write_segment(memory_files, "a", "b", "c")
@@ -188,7 +184,7 @@ class TestDamage:
         assert [] == load(memory_files).issues
         assert expected == stored(load(memory_files))
 
-    def test_two_damages_leave_three_segments(self, memory_files: MemoryFiles) -> None:
+    def test_two_damaged_batches_split_into_three_segments(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "a", "b", "c", "d", "e")
         change(memory_files, positions[1], b"?")
         change(memory_files, positions[4] - 1, b"?")
@@ -199,7 +195,7 @@ class TestDamage:
             (issue.first_seq, issue.end_seq) for issue in loaded.issues
         ]
 
-    def test_numbers_in_a_damaged_batch_at_the_end_are_not_used_again(
+    def test_sequence_numbers_of_a_damaged_last_batch_are_not_reused(
         self, memory_files: MemoryFiles
     ) -> None:
         positions = write_segment(memory_files, "a", "bc")
@@ -208,7 +204,7 @@ class TestDamage:
 
         assert (103, False) == (loaded.next_seq, loaded.is_tail_lost)
 
-    def test_if_they_cannot_be_known_that_is_said(self, memory_files: MemoryFiles) -> None:
+    def test_damaged_last_header_sets_is_tail_lost(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "a", "bc")
         change(memory_files, positions[1], b"?")
         loaded = load(memory_files)
@@ -216,7 +212,7 @@ class TestDamage:
         assert (101, True) == (loaded.next_seq, loaded.is_tail_lost)
         assert [(101, None)] == [(issue.first_seq, issue.end_seq) for issue in loaded.issues]
 
-    def test_a_segment_that_is_all_damage_goes(self, memory_files: MemoryFiles) -> None:
+    def test_completely_damaged_segment_is_removed(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "a")
         change(memory_files, 0, b"?" * positions[1])
         loaded = load(memory_files)
@@ -225,9 +221,7 @@ class TestDamage:
         assert loaded.is_tail_lost
         assert [f"{100:020}.log.bad"] == memory_files.names("data")
 
-    def test_an_end_that_was_synced_and_is_missing_is_reported(
-        self, memory_files: MemoryFiles
-    ) -> None:
+    def test_missing_synced_end_is_reported(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "a", "bc", finalize=True)
         memory_files.open(PATH, "write").truncate(positions[1])
         loaded = load(memory_files)
@@ -238,7 +232,9 @@ class TestDamage:
             (issue.is_damage, issue.first_seq, issue.end_seq) for issue in loaded.issues
         ]
 
-    def test_before_the_first_batch_it_costs_none(self, memory_files: MemoryFiles) -> None:
+    def test_damage_before_the_first_batch_costs_no_message(
+        self, memory_files: MemoryFiles
+    ) -> None:
         segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ)
         segment.handle.create().write(b"what is this", 0)
         segment.end = len(b"what is this")
@@ -249,7 +245,7 @@ class TestDamage:
         assert {100: "a", 101: "b"} == stored(load(memory_files))
         assert [] == load(memory_files).issues
 
-    def test_numbers_that_repeat_are_damage(self, memory_files: MemoryFiles) -> None:
+    def test_repeated_sequence_numbers_are_damage(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "abc")
         segment = Segment(FilePool(memory_files, 8), "data", FIRST_SEQ)
         segment.end, segment.next_seq = positions[1], 101
@@ -263,7 +259,7 @@ class TestDamage:
 
 
 def damaged_files() -> MemoryFiles:
-    """Of six batches the second and the fourth are damaged, and the last is torn."""
+    """Six batches: the second and the fourth are damaged, the last one is incomplete."""
     files = MemoryFiles()
     files.make_folder("data")
     positions = write_segment(files, "a", "b", "c", "d", "e", "f")
@@ -273,7 +269,7 @@ def damaged_files() -> MemoryFiles:
     return files
 
 
-def test_a_recovery_that_is_interrupted_anywhere_ends_the_same() -> None:
+def test_interrupted_recovery_gives_the_same_result() -> None:
     expected = {100: "a", 102: "c", 104: "e"}
     for changes in range(100):
         memory = damaged_files()
@@ -291,8 +287,10 @@ def test_a_recovery_that_is_interrupted_anywhere_ends_the_same() -> None:
 
 
 @pytest.mark.parametrize("round_number", range(5))
-def test_so_does_one_that_a_power_loss_interrupts(round_number: int) -> None:
-    random = fresh_random(f"test_so_does_one_that_a_power_loss_interrupts {round_number}")
+def test_recovery_interrupted_by_a_power_loss_gives_the_same_result(round_number: int) -> None:
+    random = fresh_random(
+        f"test_recovery_interrupted_by_a_power_loss_gives_the_same_result {round_number}"
+    )
     expected = {100: "a", 102: "c", 104: "e"}
     for changes in range(100):
         memory = damaged_files()

@@ -1,4 +1,4 @@
-"""How long a log keeps what nobody needs, and that this is its files' concern as well."""
+"""Retention of finished messages, and its effect on the size of segments."""
 
 import pytest
 from tests.storage.frames import WALL_NS, frames, open_topic, read_all
@@ -21,7 +21,7 @@ def never(_first: int, _end: int) -> bool:
 
 
 def fill(log: TopicLog, count: int, *, every_ns: int, body: str = "x") -> int:
-    """Appends messages at this pace, and trims as often. Returns the time after the last."""
+    """Append messages at this pace, trimming after each. Returns the time after the last one."""
     wall_ns = WALL_NS
     for _ in range(count):
         log.append(frames(body), wall_ns)
@@ -37,11 +37,11 @@ def oldest_ns(log: TopicLog) -> int:
 @pytest.mark.parametrize(
     ("kept_ns", "allowed_ns"),
     [
-        (24 * HOUR_NS, 6 * HOUR_NS),  # a quarter more
-        (60 * SECOND_NS, 60 * SECOND_NS),  # but files are not shorter than a minute
+        (24 * HOUR_NS, 6 * HOUR_NS),  # at most a quarter more
+        (60 * SECOND_NS, 60 * SECOND_NS),  # a segment covers at least a minute
     ],
 )
-def test_a_slow_topic_keeps_little_more_than_was_asked_for(
+def test_slow_topic_keeps_little_more_than_its_retention(
     files: FaultyFiles, kept_ns: int, allowed_ns: int
 ) -> None:
     log = open_topic(files, LogSettings(retention_time_ns=kept_ns))[1].log
@@ -51,7 +51,7 @@ def test_a_slow_topic_keeps_little_more_than_was_asked_for(
     assert kept_ns - pace_ns <= now_ns - oldest_ns(log) <= kept_ns + allowed_ns + pace_ns
 
 
-def test_an_idle_topic_ends_up_empty_and_counts_on(files: FaultyFiles) -> None:
+def test_idle_topic_becomes_empty_and_keeps_its_sequence(files: FaultyFiles) -> None:
     settings = LogSettings(retention_time_ns=HOUR_NS)
     data_path, store = open_topic(files, settings)
     next_seq = store.log.next_seq + 3
@@ -65,7 +65,7 @@ def test_an_idle_topic_ends_up_empty_and_counts_on(files: FaultyFiles) -> None:
     assert (next_seq, next_seq) == (log.first_seq, log.next_seq)
 
 
-def test_its_numbers_are_not_used_again_however_often_it_crashes(
+def test_trimmed_sequence_numbers_are_not_reused_after_crashes(
     files: FaultyFiles, memory_files: MemoryFiles
 ) -> None:
     settings = LogSettings(retention_time_ns=HOUR_NS)
@@ -81,14 +81,14 @@ def test_its_numbers_are_not_used_again_however_often_it_crashes(
     assert [log.next_seq] * 3 == next_seqs
 
 
-def test_a_small_retention_has_small_files(files: FaultyFiles) -> None:
+def test_small_retention_makes_small_files(files: FaultyFiles) -> None:
     log = open_topic(files, LogSettings(retention_bytes=8 * MIB))[1].log
     fill(log, 40, every_ns=1, body="x" * (MIB // 2))
 
     assert 8 * MIB <= log.byte_size <= 10.5 * MIB
 
 
-def test_what_is_needed_stays_whatever_the_retention(files: FaultyFiles) -> None:
+def test_needed_messages_are_kept_beyond_the_retention(files: FaultyFiles) -> None:
     log = open_topic(files, LogSettings(130, retention_time_ns=1, retention_bytes=1))[1].log
     for body in "abcdefgh":
         log.append(frames(body), WALL_NS)
@@ -97,7 +97,7 @@ def test_what_is_needed_stays_whatever_the_retention(files: FaultyFiles) -> None
     assert list("abcdefgh") == read_all(log)
 
 
-def test_a_topic_may_have_its_own_and_go_back(files: FaultyFiles) -> None:
+def test_retention_of_a_topic_can_be_set_and_cleared(files: FaultyFiles) -> None:
     log = open_topic(files, LogSettings(130, retention_bytes=100_000))[1].log
     for body in "abcdefgh":
         log.append(frames(body), WALL_NS)

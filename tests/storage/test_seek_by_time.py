@@ -1,4 +1,4 @@
-"""A time leads to the first message that was stored at or after it."""
+"""Seeking by time finds the first message stored at or after the time."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +9,7 @@ from penstock.testing import MemoryFiles
 
 
 def log_of(batches: list[tuple[int, int]], *, segment_bytes: int, reopened: bool) -> TopicLog:
-    """A log of batches, each a timestamp and a number of messages."""
+    """A log of batches, each given as timestamp and number of messages."""
     files = MemoryFiles()
     files.make_folder("data")
     settings = LogSettings(max_bytes_per_file=segment_bytes)
@@ -31,8 +31,8 @@ def expected_seq(log: TopicLog, batches: list[tuple[int, int]], time_ns: int) ->
     return seq
 
 
-# Few different times, so that many are equal, and in any order, since clocks are set back too. The
-# messages are large, so that there are several entries of the index, and several segments.
+# Few different times, so that many are equal; in any order, because clocks are set back, too. Large
+# messages, so that there are several index entries and several segments.
 TIMESTAMPS = st.integers(1, 12)
 
 
@@ -42,7 +42,7 @@ TIMESTAMPS = st.integers(1, 12)
     segment_bytes=st.sampled_from([100_000, 400_000, 100_000_000]),
     reopened=st.booleans(),
 )
-def test_every_time_leads_to_the_first_message_that_is_not_older(
+def test_seq_at_time_is_the_first_message_not_older(
     batches: list[tuple[int, int]], clock_goes_forward: bool, segment_bytes: int, reopened: bool
 ) -> None:
     if clock_goes_forward:

@@ -1,4 +1,4 @@
-"""A segment stores batches, reads runs of them, and knows what it has without reading it."""
+"""A segment stores batches, reads runs of messages, and restores its state from its index file."""
 
 import errno
 
@@ -14,7 +14,7 @@ from penstock.testing import FaultyFiles, MemoryFiles
 
 
 class Bench:
-    """A segment on files that can be made to fail."""
+    """A segment on files that can fail."""
 
     def __init__(self, memory: MemoryFiles) -> None:
         self.memory = memory
@@ -53,7 +53,7 @@ def bench(memory_files: MemoryFiles) -> Bench:
 
 
 class TestReading:
-    def test_a_run_begins_where_it_is_asked_to(self, bench: Bench) -> None:
+    def test_run_begins_at_the_requested_message(self, bench: Bench) -> None:
         bench.append("a", "b", "c")
         bench.append("d", "e")
 
@@ -62,7 +62,7 @@ class TestReading:
         assert ["e"] == bench.read(104)
         assert [] == bench.read(105)
 
-    def test_batches_that_are_due_at_once_come_as_one_run(self, bench: Bench) -> None:
+    def test_batches_with_equal_due_time_form_one_run(self, bench: Bench) -> None:
         bench.append("a")
         bench.append("b", "c")
         bench.append("d", due_ns=50)
@@ -75,21 +75,21 @@ class TestReading:
             (run.first_seq, len(run.frames), run.due_ns) for run in runs
         ]
 
-    def test_a_read_brings_about_as_much_as_asked_for(self, bench: Bench) -> None:
+    def test_read_returns_about_max_bytes(self, bench: Bench) -> None:
         for at in range(20):
             bench.append(str(at) * 100)
 
         assert 1 == len(bench.read(100, 1))
         assert 4 <= len(bench.read(100, 1200)) <= 8
 
-    def test_a_batch_larger_than_that_comes_whole(self, bench: Bench) -> None:
+    def test_large_batch_is_read_completely(self, bench: Bench) -> None:
         bench.append("a" * 5000, "b" * 5000)
         bench.append("c")
 
         assert ["a" * 5000, "b" * 5000] == bench.read(100, 100)
         assert ["c"] == bench.read(102, 100)
 
-    def test_every_place_can_be_read_from_through_a_sparse_index(
+    def test_read_from_every_message_with_a_sparse_index(
         self, bench: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(index_module, "INDEX_SPACING_BYTES", 500)
@@ -101,7 +101,7 @@ class TestReading:
         for seq in [*range(200), *reversed(range(200))]:
             assert bodies[seq] == bench.read(100 + seq, 300)[0]
 
-    def test_many_readers_do_not_disturb_each_other(self, bench: Bench) -> None:
+    def test_many_readers_are_independent(self, bench: Bench) -> None:
         for at in range(200):
             bench.append(str(at))
         places = dict.fromkeys(range(100), 100)
@@ -111,7 +111,7 @@ class TestReading:
                 assert str(seq - 100) == bodies_in(runs)[0]
                 places[reader] = runs[-1].next_seq
 
-    def test_a_time_is_found(self, bench: Bench) -> None:
+    def test_seq_at_time(self, bench: Bench) -> None:
         for at in range(10):
             bench.append("x", timestamp_ns=10 * at)
 
@@ -119,7 +119,7 @@ class TestReading:
             bench.segment.seq_at_time(time) for time in (-5, 0, 1, 90, 91)
         ]
 
-    def test_with_a_clock_that_was_set_back_the_first_match_is_found(self, bench: Bench) -> None:
+    def test_seq_at_time_with_a_clock_set_back(self, bench: Bench) -> None:
         for time in (10, 50, 20, 60, 30):
             bench.append("x", timestamp_ns=time)
 
@@ -138,7 +138,7 @@ class TestDamage:
             bench.append(body)
 
     @pytest.mark.parametrize("at", [0, 20, HEADER_BYTES + 2])
-    def test_it_is_stepped_over_and_kept_to_be_told(self, bench: Bench, at: int) -> None:
+    def test_damage_is_skipped_and_recorded(self, bench: Bench, at: int) -> None:
         second_at = bench.segment.end // 3
         bench.flip_byte(second_at + at)
 
@@ -148,13 +148,13 @@ class TestDamage:
             (issue.first_byte, issue.end_byte) for issue in bench.segment.damage
         ]
 
-    def test_at_the_end_there_is_nothing_after_it(self, bench: Bench) -> None:
+    def test_damage_at_the_end(self, bench: Bench) -> None:
         bench.flip_byte(bench.segment.end - 1)
 
         assert ["a", "b"] == bench.read(100)
         assert [] == bench.read(102)
 
-    def test_a_file_that_was_cut_is_damage(self, bench: Bench) -> None:
+    def test_truncated_file_is_damage(self, bench: Bench) -> None:
         bench.memory.open(bench.segment.handle.path, "write").truncate(bench.segment.end - 1)
 
         assert ["a", "b"] == bench.read(100)
@@ -163,7 +163,7 @@ class TestDamage:
 
 class TestFailingWrites:
     @pytest.mark.parametrize("written", [0, 1, 56, 58, 60, 1000])
-    def test_nothing_is_left_of_a_batch_that_failed(self, bench: Bench, written: int) -> None:
+    def test_failed_append_leaves_nothing(self, bench: Bench, written: int) -> None:
         bench.append("a")
         size = bench.segment.end
         bench.files.fail("write", error=errno.ENOSPC, written=written)
@@ -174,7 +174,7 @@ class TestFailingWrites:
         bench.append("c")
         assert ["a", "c"] == bench.read(100)
 
-    def test_a_rest_that_cannot_be_cut_off_is_remembered_and_not_read(self, bench: Bench) -> None:
+    def test_failed_truncate_sets_is_broken(self, bench: Bench) -> None:
         bench.append("a")
         bench.files.fail("write", written=1000)
         bench.files.fail("truncate")
@@ -190,7 +190,7 @@ class TestFailingWrites:
 
 
 class TestRewriting:
-    def test_what_is_unsynced_is_written_again(self, bench: Bench) -> None:
+    def test_unsynced_batches_are_rewritten(self, bench: Bench) -> None:
         for body in "abc":
             bench.append(body)
         bench.segment.synced_end = bench.segment.end // 3
@@ -200,7 +200,7 @@ class TestRewriting:
         assert changes + 2 == bench.files.changes
         assert ["a", "b", "c"] == bench.read(100)
 
-    def test_what_is_gone_is_not(self, bench: Bench) -> None:
+    def test_damaged_unsynced_batches_are_not_rewritten(self, bench: Bench) -> None:
         bench.append("a")
         bench.flip_byte(60)
 
@@ -216,7 +216,7 @@ class TestIndexFile:
             bench.append(body, timestamp_ns=at + 1)
         bench.finalize()
 
-    def test_it_spares_reading_the_segment(self, bench: Bench) -> None:
+    def test_index_file_replaces_the_scan(self, bench: Bench) -> None:
         segment = bench.reloaded()
 
         assert bench.segment.info == segment.info
@@ -224,7 +224,7 @@ class TestIndexFile:
         assert bench.segment.index.entries() == segment.index.entries()
         assert ["d", "e", "f"] == bodies_in(segment.read(103, 1000))
 
-    def test_a_segment_that_has_grown_since_goes_on_from_it(self, bench: Bench) -> None:
+    def test_index_file_of_a_segment_that_has_grown(self, bench: Bench) -> None:
         bench.append("g", timestamp_ns=7)
         bench.append("h", timestamp_ns=8)
         segment = bench.reloaded()
@@ -237,13 +237,13 @@ class TestIndexFile:
         assert not segment.is_synced
 
     @pytest.mark.parametrize("cut", [0, 60])
-    def test_a_damaged_one_is_made_again(self, bench: Bench, cut: int) -> None:
+    def test_damaged_index_is_rebuilt(self, bench: Bench, cut: int) -> None:
         segment = bench.reloaded()
         bench.memory.open("data/00000000000000000100.index", "write").truncate(cut)
 
         assert bench.segment.index.entries() == segment.index.entries()
 
-    def test_it_goes_with_its_segment(self, bench: Bench) -> None:
+    def test_removal_removes_the_index_file(self, bench: Bench) -> None:
         bench.segment.remove()
 
         assert [] == bench.memory.names("data")

@@ -1,4 +1,4 @@
-"""A topic's log keeps what it has taken, gives it back in order, and says what it does not have."""
+"""A topic's log stores messages, returns them in order, and reports gaps and errors."""
 
 import errno
 from random import Random
@@ -29,7 +29,7 @@ def log(files: FaultyFiles) -> TopicLog:
 
 @pytest.fixture
 def small_log(files: FaultyFiles) -> TopicLog:
-    """Eight messages, two in a segment, the timestamps 10 to 80."""
+    """Eight messages, two per segment, with timestamps 10 to 80."""
     log = open_topic(files, SMALL)[1].log
     for at, body in enumerate("abcdefgh", 1):
         log.append(frames(body), 10 * at)
@@ -41,7 +41,7 @@ def never(_first: int, _end: int) -> bool:
 
 
 class TestAppendingAndReading:
-    def test_numbers_count_up_from_the_time_of_creation(self, log: TopicLog) -> None:
+    def test_sequence_numbers_start_at_the_creation_time(self, log: TopicLog) -> None:
         assert (FIRST_SEQ, FIRST_SEQ) == (log.first_seq, log.next_seq)
         assert [] == log.read(FIRST_SEQ)
 
@@ -68,7 +68,7 @@ class TestAppendingAndReading:
             (run.first_seq, run.due_ns, len(run.frames)) for run in runs
         ]
 
-    def test_a_full_segment_is_followed_by_another(self, small_log: TopicLog) -> None:
+    def test_full_segment_starts_a_new_one(self, small_log: TopicLog) -> None:
         assert [(0, 2), (2, 4), (4, 6), (6, 8)] == [
             (segment.first_seq - FIRST_SEQ, segment.next_seq - FIRST_SEQ)
             for segment in small_log.segments
@@ -80,7 +80,7 @@ class TestAppendingAndReading:
         assert sum(segment.byte_size for segment in small_log.segments) == small_log.byte_size
         assert list("abcdefgh") == read_all(small_log)
 
-    def test_a_batch_larger_than_a_segment_gets_one_of_its_own(self, small_log: TopicLog) -> None:
+    def test_batch_larger_than_a_segment(self, small_log: TopicLog) -> None:
         small_log.append(frames("x" * 500), 90)
         small_log.append(frames("y"), 91)
 
@@ -88,12 +88,12 @@ class TestAppendingAndReading:
             segment.next_seq - segment.first_seq for segment in small_log.segments
         ]
 
-    def test_a_time_is_found_in_any_segment(self, small_log: TopicLog) -> None:
+    def test_seq_at_time_in_any_segment(self, small_log: TopicLog) -> None:
         found = [small_log.seq_at_time(time) - FIRST_SEQ for time in (0, 10, 11, 40, 41, 80, 81)]
 
         assert [0, 0, 1, 3, 4, 7, 8] == found
 
-    def test_nothing_can_be_appended_once_it_is_closed(self, log: TopicLog) -> None:
+    def test_append_after_close_is_an_error(self, log: TopicLog) -> None:
         log.close()
         log.close()
 
@@ -102,7 +102,7 @@ class TestAppendingAndReading:
 
 
 class TestTrimming:
-    def test_what_nobody_needs_goes_but_for_the_last_segment(self, small_log: TopicLog) -> None:
+    def test_trim_keeps_the_last_segment(self, small_log: TopicLog) -> None:
         size = small_log.byte_size
         freed = small_log.trim(never, 0)
 
@@ -110,13 +110,13 @@ class TestTrimming:
         assert FIRST_SEQ + 6 == small_log.first_seq
         assert (size * 3 // 4, size // 4) == (freed, small_log.byte_size)
 
-    def test_a_segment_in_use_does_not_keep_its_neighbours(self, small_log: TopicLog) -> None:
+    def test_trim_removes_the_neighbours_of_a_needed_segment(self, small_log: TopicLog) -> None:
         small_log.trim(lambda first, end: first <= FIRST_SEQ + 2 < end, 0)
 
         assert ["c", "d", "g", "h"] == read_all(small_log)
         assert ["c", "d"] == read_all(small_log)[:2]
 
-    def test_the_files_are_gone(self, small_log: TopicLog, files: FaultyFiles) -> None:
+    def test_trim_removes_files(self, small_log: TopicLog, files: FaultyFiles) -> None:
         small_log.sync()
         assert 4 + 3 == sum(name[0] == "0" for name in files.names("data/topics/t"))
 
@@ -124,7 +124,7 @@ class TestTrimming:
         assert [f"{FIRST_SEQ + 6:020}.log", "cursors.1"] == files.names("data/topics/t")
 
     @pytest.mark.parametrize("removed_before", [0, 1], ids=["its index too", "its index does not"])
-    def test_a_segment_that_cannot_be_removed_stays(
+    def test_segment_that_cannot_be_removed_is_kept(
         self, small_log: TopicLog, files: FaultyFiles, removed_before: int
     ) -> None:
         small_log.sync()
@@ -134,7 +134,7 @@ class TestTrimming:
 
         assert list("abcdefgh") == read_all(small_log)
 
-    def test_gaps_are_what_is_not_stored(self, small_log: TopicLog) -> None:
+    def test_gaps(self, small_log: TopicLog) -> None:
         small_log.trim(lambda first, end: first == FIRST_SEQ + 2 and end > first, 0)
         gaps = small_log.gaps(FIRST_SEQ - 5, FIRST_SEQ + 100)
 
@@ -158,7 +158,7 @@ class TestRetention:
             (LogSettings(130, retention_time_ns=20, retention_bytes=1_000_000), "gh"),
         ],
     )
-    def test_what_is_consumed_is_kept_for_as_long_as_both_want(
+    def test_finished_messages_are_kept_within_both_limits(
         self, files: FaultyFiles, retention: LogSettings, kept: str
     ) -> None:
         log = open_topic(files, retention)[1].log
@@ -171,7 +171,7 @@ class TestRetention:
 
 class TestAFailingDisk:
     @pytest.mark.parametrize("operation", ["write", "create"])
-    def test_a_refused_batch_is_not_stored_and_the_next_one_is(
+    def test_append_after_a_failed_write(
         self, log: TopicLog, files: FaultyFiles, operation: Operation
     ) -> None:
         files.fail(operation, times=3, error=errno.ENOSPC, written=30)
@@ -186,7 +186,7 @@ class TestAFailingDisk:
         assert None is log.error
         assert ["b"] == read_all(log)
 
-    def test_what_cannot_be_cut_off_is_left_behind(self, log: TopicLog, files: FaultyFiles) -> None:
+    def test_failed_truncate_starts_a_new_segment(self, log: TopicLog, files: FaultyFiles) -> None:
         log.append(frames("a"), 1)
         files.fail("write", written=20)
         files.fail("truncate", times=2)
@@ -198,9 +198,7 @@ class TestAFailingDisk:
         assert ["a", "c", "d"] == read_all(log)
         assert [1, 2] == [segment.next_seq - segment.first_seq for segment in log.segments]
 
-    def test_a_probe_tells_when_writing_works_again(
-        self, log: TopicLog, files: FaultyFiles
-    ) -> None:
+    def test_probe_clears_the_error(self, log: TopicLog, files: FaultyFiles) -> None:
         log.append(frames("a"), 1)
         files.fail("write", times=2, error=errno.ENOSPC)
         with pytest.raises(StorageError):
@@ -214,9 +212,7 @@ class TestAFailingDisk:
         assert size == log.byte_size
         assert ["a"] == read_all(log)
 
-    def test_a_disk_that_cannot_be_read_is_an_error(
-        self, log: TopicLog, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_read_error_is_raised(self, log: TopicLog, monkeypatch: pytest.MonkeyPatch) -> None:
         log.append(frames("a"), 1)
 
         def fail(_position: int, _size: int) -> bytes:
@@ -229,7 +225,7 @@ class TestAFailingDisk:
 
 
 @pytest.mark.usefixtures("damaged_on_purpose")
-def test_damage_is_stepped_over_and_told(log: TopicLog, memory_files: MemoryFiles) -> None:
+def test_damage_is_skipped_and_reported(log: TopicLog, memory_files: MemoryFiles) -> None:
     for body in "abc":
         log.append(frames(body), 1)
     path = f"data/topics/t/{FIRST_SEQ:020}.log"
@@ -243,7 +239,7 @@ def test_damage_is_stepped_over_and_told(log: TopicLog, memory_files: MemoryFile
 
 
 class TestSyncing:
-    def test_synced_is_what_was_appended_before(self, log: TopicLog) -> None:
+    def test_sync_covers_messages_appended_before(self, log: TopicLog) -> None:
         log.append(frames("a", "b"), 1)
         assert (FIRST_SEQ, FIRST_SEQ) == (log.sync_requested_seq, log.synced_seq)
 
@@ -255,7 +251,7 @@ class TestSyncing:
 
         assert (FIRST_SEQ + 2, FIRST_SEQ + 2) == (log.sync_requested_seq, log.synced_seq)
 
-    def test_every_segment_that_needs_it_is_synced(
+    def test_all_unsynced_segments_are_synced(
         self, small_log: TopicLog, memory_files: MemoryFiles
     ) -> None:
         small_log.sync()
@@ -264,7 +260,7 @@ class TestSyncing:
 
         assert list("abcdefgh") == read_all(log)
 
-    def test_a_segment_that_fills_up_during_a_sync_is_synced_by_the_next(
+    def test_segment_that_fills_during_a_sync_is_synced_by_the_next(
         self, files: FaultyFiles, memory_files: MemoryFiles
     ) -> None:
         log = open_topic(files, SMALL)[1].log
@@ -280,7 +276,7 @@ class TestSyncing:
 
         assert list("abc") == read_all(open_topic(memory_files, SMALL)[1].log)
 
-    def test_a_new_segment_that_could_not_be_written_does_not_hide_the_one_before(
+    def test_failed_new_segment_does_not_hide_the_previous_one(
         self, files: FaultyFiles, memory_files: MemoryFiles
     ) -> None:
         log = open_topic(files, SMALL)[1].log
@@ -295,7 +291,7 @@ class TestSyncing:
 
         assert list("ab") == read_all(open_topic(memory_files, SMALL)[1].log)
 
-    def test_when_nothing_is_new_nothing_is_synced(self, log: TopicLog, files: FaultyFiles) -> None:
+    def test_sync_without_changes_does_nothing(self, log: TopicLog, files: FaultyFiles) -> None:
         log.append(frames("a"), 1)
         log.sync()
         changes = files.changes
@@ -303,7 +299,7 @@ class TestSyncing:
 
         assert changes == files.changes
 
-    def test_after_a_failed_sync_nothing_is_taken_until_it_is_made_up_for(
+    def test_failed_sync_blocks_appends_until_rewritten(
         self, log: TopicLog, files: FaultyFiles, memory_files: MemoryFiles
     ) -> None:
         log.append(frames("a"), 1)
@@ -325,7 +321,7 @@ class TestSyncing:
         memory_files.lose_power(Random(0))
         assert ["a", "b"] == read_all(open_topic(memory_files)[1].log)
 
-    def test_what_a_crashed_run_could_not_sync_is_made_up_for(
+    def test_unsynced_batches_of_a_crashed_run_are_rewritten(
         self, log: TopicLog, files: FaultyFiles, memory_files: MemoryFiles
     ) -> None:
         log.append(frames("a"), 1)
@@ -340,7 +336,7 @@ class TestSyncing:
 
         assert ["a", "b"] == read_all(open_topic(memory_files)[1].log)
 
-    def test_a_file_that_cannot_be_opened_cannot_be_synced(
+    def test_sync_raises_if_a_file_cannot_be_opened(
         self, small_log: TopicLog, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def fail() -> None:
@@ -356,7 +352,7 @@ class TestSyncing:
 
 
 class TestClosing:
-    def test_a_closed_log_opens_without_being_read(self, memory_files: MemoryFiles) -> None:
+    def test_closed_log_is_opened_without_reading(self, memory_files: MemoryFiles) -> None:
         info = self.closed_log(memory_files)
         log = open_topic(memory_files, SMALL)[1].log
 
@@ -365,7 +361,7 @@ class TestClosing:
         log.append(frames("d"), 4)
         assert list("abcd") == read_all(log)
 
-    def test_a_closed_log_is_safe(self, memory_files: MemoryFiles) -> None:
+    def test_closed_log_survives_a_power_loss(self, memory_files: MemoryFiles) -> None:
         info = self.closed_log(memory_files)
         memory_files.lose_power(Random(3))
         log = open_topic(memory_files, SMALL)[1].log
@@ -382,7 +378,7 @@ class TestClosing:
         data_path.close()
         return info
 
-    def test_a_log_that_has_not_changed_is_left_alone(self, files: FaultyFiles) -> None:
+    def test_unchanged_log_is_not_written(self, files: FaultyFiles) -> None:
         data_path, store = open_topic(files)
         store.log.append(frames("a"), 1)
         data_path.close()
@@ -393,9 +389,7 @@ class TestClosing:
         assert changes == files.changes
         data_path.close()
 
-    def test_a_sync_that_fails_is_told_and_it_is_closed_all_the_same(
-        self, log: TopicLog, files: FaultyFiles
-    ) -> None:
+    def test_close_raises_a_sync_error_and_closes(self, log: TopicLog, files: FaultyFiles) -> None:
         log.append(frames("a"), 1)
         files.fail("sync")
         with pytest.raises(StorageError, match="cannot sync"):
@@ -403,7 +397,7 @@ class TestClosing:
         with pytest.raises(LogClosedError):
             log.append(frames("b"), 1)
 
-    def test_a_sync_under_way_does_not_disturb_a_log_that_is_given_up(self, log: TopicLog) -> None:
+    def test_discard_during_a_sync(self, log: TopicLog) -> None:
         log.append(frames("a"), 1)
         job = log.begin_sync()
         log.discard()
@@ -413,8 +407,8 @@ class TestClosing:
         assert not log.needs_retry
 
 
-def test_a_segment_begun_during_a_sync_is_safe_after_the_next() -> None:
-    random = fresh_random("test_a_segment_begun_during_a_sync_is_safe_after_the_next")
+def test_segment_started_during_a_sync_is_synced_by_the_next() -> None:
+    random = fresh_random("test_segment_started_during_a_sync_is_synced_by_the_next")
     for _ in range(20):
         files = MemoryFiles()
         files.make_folder("data")
@@ -432,7 +426,7 @@ def test_a_segment_begun_during_a_sync_is_safe_after_the_next() -> None:
         assert list("abc") == read_all(open_topic(files, SMALL)[1].log)
 
 
-def test_a_sync_that_ends_after_the_topic_was_made_again_leaves_that_alone(
+def test_sync_that_ends_after_the_topic_was_created_again(
     memory_files: MemoryFiles,
 ) -> None:
     data_path, store = open_topic(memory_files, SMALL)
@@ -447,7 +441,7 @@ def test_a_sync_that_ends_after_the_topic_was_made_again_leaves_that_alone(
     assert ["cursors.1"] == memory_files.names("data/topics/t")
 
 
-def test_a_trim_during_a_sync_does_not_disturb_it(small_log: TopicLog, files: FaultyFiles) -> None:
+def test_trim_during_a_sync(small_log: TopicLog, files: FaultyFiles) -> None:
     job = small_log.begin_sync()
     small_log.trim(never, 0)
     job.run()

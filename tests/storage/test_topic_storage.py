@@ -1,4 +1,4 @@
-"""A topic's log and its cursors agree when it is loaded, whatever either has been through."""
+"""Log and cursors of a topic are consistent after loading, whatever happened to either."""
 
 from random import Random
 
@@ -26,7 +26,7 @@ def reopened(
 
 @pytest.fixture
 def store(memory_files: MemoryFiles) -> TopicStore:
-    """Four messages in as many segments, and a channel that has finished none."""
+    """Four messages in four segments, and a channel that has finished none."""
     store = open_topic(memory_files, SMALL)[1]
     for body in "abcd":
         store.log.append(frames(body), WALL_NS)
@@ -39,7 +39,7 @@ def flip_byte(files: MemoryFiles, path: str, position: int) -> None:
     file.write(bytes([file.read(position, 1)[0] ^ 1]), position)
 
 
-def test_after_a_crash_numbers_go_on(store: TopicStore, memory_files: MemoryFiles) -> None:
+def test_sequence_continues_after_a_crash(store: TopicStore, memory_files: MemoryFiles) -> None:
     memory_files.crash()
     found, issues = reopened(memory_files)
 
@@ -47,10 +47,10 @@ def test_after_a_crash_numbers_go_on(store: TopicStore, memory_files: MemoryFile
     assert FIRST_SEQ + 4 == found.log.next_seq == store.log.next_seq
 
 
-def test_the_numbers_of_trimmed_messages_are_not_used_again_after_two_crashes(
+def test_trimmed_sequence_numbers_are_not_reused_after_two_crashes(
     store: TopicStore, memory_files: MemoryFiles
 ) -> None:
-    """Nothing tells of the trimmed message but the name of a segment that is still empty."""
+    """The only record of the trimmed message is the name of an empty segment."""
     store.log._roll()
     store.log.trim(lambda first, _: first < FIRST_SEQ + 3, WALL_NS)
     for _ in range(2):
@@ -61,10 +61,10 @@ def test_the_numbers_of_trimmed_messages_are_not_used_again_after_two_crashes(
 
 
 @pytest.mark.parametrize("wall_ns", [WALL_NS + SECOND_NS, WALL_NS - 60 * SECOND_NS])
-def test_after_a_power_loss_numbers_that_may_have_been_used_are_skipped(
+def test_sequence_numbers_are_skipped_after_a_power_loss(
     store: TopicStore, memory_files: MemoryFiles, wall_ns: int
 ) -> None:
-    """Also if the clock is behind."""
+    """Also if the clock was set back."""
     store.log.sync()
     store.cursors.sync()
     memory_files._boots += 1
@@ -81,8 +81,8 @@ def test_after_a_power_loss_numbers_that_may_have_been_used_are_skipped(
     assert list("abcde") == read_all(found.log)
 
 
-def test_a_second_power_loss_skips_further(store: TopicStore, memory_files: MemoryFiles) -> None:
-    """Though what was stored between the two was never synced, and the clock stands still."""
+def test_second_power_loss_skips_further(store: TopicStore, memory_files: MemoryFiles) -> None:
+    """Although messages stored between the two were never synced, and the clock did not advance."""
     store.cursors.sync()
     memory_files.lose_power(Random(0))
     between = reopened(memory_files, wall_ns=WALL_NS)[0].log
@@ -93,7 +93,9 @@ def test_a_second_power_loss_skips_further(store: TopicStore, memory_files: Memo
     assert between.next_seq < found.log.next_seq
 
 
-def test_skipped_numbers_stay_skipped(store: TopicStore, memory_files: MemoryFiles) -> None:
+def test_skipped_sequence_numbers_stay_skipped(
+    store: TopicStore, memory_files: MemoryFiles
+) -> None:
     store.log.sync()
     store.cursors.sync()
     memory_files._boots += 1
@@ -106,10 +108,10 @@ def test_skipped_numbers_stay_skipped(store: TopicStore, memory_files: MemoryFil
     assert [] == issues
 
 
-def test_numbers_that_a_channel_speaks_of_are_not_used_again(
+def test_sequence_numbers_in_the_journal_are_not_reused(
     store: TopicStore, memory_files: MemoryFiles
 ) -> None:
-    """As when the log's end is lost and the journal is not."""
+    """As if the end of the log was lost, but not the journal."""
     store.cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 4)
     store.cursors.flush()
     memory_files.crash()
@@ -119,9 +121,7 @@ def test_numbers_that_a_channel_speaks_of_are_not_used_again(
     assert FIRST_SEQ + 4 == found.log.next_seq
 
 
-def test_what_the_log_does_not_have_is_finished_for_every_channel(
-    store: TopicStore, memory_files: MemoryFiles
-) -> None:
+def test_gaps_are_finished_for_every_channel(store: TopicStore, memory_files: MemoryFiles) -> None:
     store.close()
     memory_files.remove(f"{FOLDER}/{FIRST_SEQ:020}.log")
     memory_files.remove(f"{FOLDER}/{FIRST_SEQ + 2:020}.log")
@@ -133,7 +133,7 @@ def test_what_the_log_does_not_have_is_finished_for_every_channel(
     )
 
 
-def test_a_damaged_end_of_unknown_length_is_skipped(
+def test_damaged_end_of_unknown_length_skips_sequence_numbers(
     store: TopicStore, memory_files: MemoryFiles
 ) -> None:
     memory_files.crash()
@@ -161,7 +161,7 @@ class TestWithoutAJournal:
             "the journal of the channels is missing; all messages are kept for new channels"
         ] == [issue.problem for issue in issues]
 
-    def test_a_damaged_one_does_the_same(
+    def test_damaged_journal_keeps_all_messages_for_new_channels(
         self, store: TopicStore, memory_files: MemoryFiles
     ) -> None:
         store.close()
@@ -174,7 +174,7 @@ class TestWithoutAJournal:
         assert all(issue.is_damage for issue in issues)
         assert 2 == len(issues)
 
-    def test_without_messages_the_topic_was_being_created(self, memory_files: MemoryFiles) -> None:
+    def test_missing_journal_without_messages(self, memory_files: MemoryFiles) -> None:
         DataPath.open("data", SMALL, memory_files).close()
         memory_files.make_folder(FOLDER)
         found, issues = reopened(memory_files)
@@ -183,7 +183,7 @@ class TestWithoutAJournal:
         assert FIRST_SEQ + 1_000_000 == found.log.next_seq == found.cursors.pause_point
 
 
-def test_damaged_messages_do_not_move_what_a_topic_without_channels_holds(
+def test_damaged_messages_do_not_move_the_pause_point(
     store: TopicStore, memory_files: MemoryFiles
 ) -> None:
     store.cursors.remove("c")
@@ -196,7 +196,7 @@ def test_damaged_messages_do_not_move_what_a_topic_without_channels_holds(
     assert FIRST_SEQ + 3 == found.cursors.pause_point
 
 
-def test_closing_closes_both(store: TopicStore) -> None:
+def test_close_closes_log_and_cursors(store: TopicStore) -> None:
     store.cursors.finish("c", FIRST_SEQ, FIRST_SEQ + 1)
     store.close()
 
@@ -212,7 +212,7 @@ class TestClosingMany:
         data_path = DataPath.open("data", LogSettings(), files)
         return data_path, [data_path.open_topic(name, wall_ns=WALL_NS)[0] for name in self.TOPICS]
 
-    def test_all_of_them_are_safe(self, memory_files: MemoryFiles) -> None:
+    def test_all_topics_survive_a_power_loss(self, memory_files: MemoryFiles) -> None:
         _, stores = self.opened(memory_files)
         for store in stores:
             store.log.append(frames("a"), WALL_NS)
@@ -227,7 +227,7 @@ class TestClosingMany:
             store.cursors.progress["c"].floor for store in stores
         }
 
-    def test_one_that_cannot_be_stored_is_told_and_keeps_none_of_the_others(
+    def test_failed_topic_is_reported_and_does_not_affect_others(
         self, memory_files: MemoryFiles
     ) -> None:
         files = FaultyFiles(memory_files)
