@@ -15,7 +15,7 @@ from http.client import HTTPConnection
 
 from bench.procfs import rss_bytes
 from penstock.protocol import lookup_v1
-from penstock.testing.nsqlookupd import LookupPeer, NsqlookupdProcess, run_nsqlookupd
+from penstock.testing.nsqlookupd import NsqlookupdProcess, RawLookupClient, run_nsqlookupd
 
 __all__ = ["main"]
 
@@ -49,7 +49,7 @@ def main() -> None:
 
 def register(
     nsqlookupd: NsqlookupdProcess, nodes: int, topics: int
-) -> tuple[list[LookupPeer], float]:
+) -> tuple[list[RawLookupClient], float]:
     """Registers every topic, with a channel, for every node; a node at a time."""
     started = time.perf_counter()
     peers = []
@@ -76,7 +76,9 @@ def times(nsqlookupd: NsqlookupdProcess, target: Callable[[int], str], count: in
     return taken
 
 
-def wake_times(nsqlookupd: NsqlookupdProcess, node: LookupPeer, count: int = 50) -> list[float]:
+def wake_times(
+    nsqlookupd: NsqlookupdProcess, node: RawLookupClient, count: int = 50
+) -> list[float]:
     """Seconds from the REGISTER of a new topic to the answer that somebody waits for."""
     taken = []
     for number in range(count):

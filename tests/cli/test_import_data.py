@@ -46,7 +46,7 @@ def test_what_is_damaged_or_missing_is_named(old: Path, capsys: pytest.CaptureFi
 
     assert 1 == main(["import", str(old), "--data-path", str(new)])
     said = capsys.readouterr().out.splitlines()
-    stretch = f"{file.name}: bytes {2 * size} to {3 * size - 1} are no record"
+    stretch = f"{file.name}: bytes {2 * size} to {3 * size - 1} are not a record"
     assert [
         f"DAMAGE: {stretch}; kept in {new}/import-damage",
         "MISSING: 2 messages of orders",

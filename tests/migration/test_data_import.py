@@ -8,7 +8,12 @@ from tests.migration.reference_files import OldMessage, meta, record, write_meta
 
 from penstock.common.errors import DataPathError, StorageError
 from penstock.migration import data_import
-from penstock.migration.data_import import Found, finish_interrupted, import_data, survey
+from penstock.migration.data_import import (
+    ImportReport,
+    finish_interrupted,
+    import_data,
+    scan_old_data,
+)
 from penstock.migration.queue_files import QueueName
 from penstock.nsqd import metadata
 from penstock.protocol import commands
@@ -35,7 +40,7 @@ def messages(first: int, end: int, attempts: int = 0) -> list[OldMessage]:
     return [OldMessage(number, attempts) for number in range(first, end)]
 
 
-def take_over(old: Path, new: Path) -> Found:
+def take_over(old: Path, new: Path) -> ImportReport:
     return import_data(str(old), str(new), node_id=7, on_read=lambda _: None)
 
 
@@ -148,8 +153,8 @@ def test_after_a_crash_of_the_old_nsqd_nothing_that_was_acknowledged_is_left_beh
         name: report.is_complete for name, report in reports.items()
     }
     assert [
-        "topic never is not in nsqd.dat; it is made",
-        "channel never:c is not in nsqd.dat; it is made",
+        "topic never is not in nsqd.dat; added",
+        "channel never:c is not in nsqd.dat; added",
     ] == found.notes
     with run_nsqd(data_path=new) as nsqd:
         assert [*messages(0, 4), OldMessage(5)] == delivered(nsqd, "late", "c", 5)
@@ -170,9 +175,7 @@ def test_damaged_bytes_are_kept_and_cost_no_other_message(old: Path, new: Path) 
 
     assert not found.is_complete
     (report,) = found.reports
-    assert ["t.diskqueue.000009.dat.bad was set aside by NSQ's nsqd; it is left out"] == (
-        report.notes
-    )
+    assert ["t.diskqueue.000009.dat.bad was marked bad by NSQ's nsqd; skipped"] == (report.notes)
     kept = {f"{file.name}.{first}-{first + size}": bytes(damaged[first : first + size])}
     assert kept == content_of(new / "import-damage")
     with run_nsqd(data_path=new) as nsqd:
@@ -183,7 +186,7 @@ def test_a_survey_writes_nothing(old: Path) -> None:
     write_metadata(old, {"t": ["c"]})
     write_queue(old, "t:c", messages(0, 5), read=2)
     before = content_of(old)
-    found = survey(str(old), lambda _: None)
+    found = scan_old_data(str(old), lambda _: None)
 
     assert {QueueName("t", "c"): (3, 3), QueueName("t", None): (None, 0)} == {
         report.queue: (report.depth, report.found) for report in found.reports
@@ -209,7 +212,7 @@ class TestRefusals:
         take_over(old, new)
         before = (new / "nsqd.dat").read_bytes()
 
-        with pytest.raises(DataPathError, match="has the topic t already"):
+        with pytest.raises(DataPathError, match="already has the topic t"):
             take_over(old, new)
         assert before == (new / "nsqd.dat").read_bytes()
 
@@ -267,12 +270,12 @@ class TestInterruption:
 
         with monkeypatch.context() as patch:
             patch.setattr(metadata, "encode", fail)
-            patch.setattr(data_import, "_move_in", fail)
+            patch.setattr(data_import, "_publish_topics", fail)
             with pytest.raises(StorageError):
                 take_over(old, new)
         assert not (new / "importing").exists()
         with monkeypatch.context() as patch:
-            patch.setattr(data_import, "_move_in", fail)
+            patch.setattr(data_import, "_publish_topics", fail)
             with pytest.raises(StorageError):
                 take_over(old, new)
         (new / "importing/topics/one").rename(new / "topics/one")
@@ -288,7 +291,7 @@ class TestInterruption:
 def test_a_meta_file_that_makes_no_sense_counts_as_none(old: Path) -> None:
     write_queue(old, "t", messages(0, 3))
     (old / "t.diskqueue.meta.dat").write_text(meta(3, (0, 0), (0, 9))[:-5] + "x")
-    (report,) = survey(str(old), lambda _: None).reports
+    (report,) = scan_old_data(str(old), lambda _: None).reports
 
     assert (None, 3) == (report.depth, report.found)
-    assert report.notes[0].startswith("t has no whole meta file")
+    assert report.notes[0].startswith("t has no valid meta file")

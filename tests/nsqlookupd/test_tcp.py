@@ -9,7 +9,7 @@ import pytest
 
 from penstock.common.errors import ProtocolError
 from penstock.protocol import lookup_v1
-from penstock.testing.nsqlookupd import LookupPeer, NsqlookupdProcess, run_nsqlookupd
+from penstock.testing.nsqlookupd import RawLookupClient, NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.waiting import wait_until
 
 
@@ -173,7 +173,7 @@ def test_actions_of_a_node_are_logged(nsqlookupd: NsqlookupdProcess, topic: str)
 )
 def test_an_unfinished_command_times_out(sent: bytes) -> None:
     with run_nsqlookupd("--greeting-timeout=200ms", "--command-timeout=200ms") as nsqlookupd:
-        peer = LookupPeer(nsqlookupd.tcp_address)
+        peer = RawLookupClient(nsqlookupd.tcp_address)
         peer.send(sent)
         peer.read_to_end()
 
@@ -239,7 +239,7 @@ def test_a_topic_over_the_limit_is_refused_and_the_connection_stays() -> None:
         assert (503, {"message": "LIMIT_REACHED"}) == (create.status, create.json())
 
 
-def keepalive_seconds(nsqlookupd: NsqlookupdProcess, peer: LookupPeer) -> float:
+def keepalive_seconds(nsqlookupd: NsqlookupdProcess, peer: RawLookupClient) -> float:
     """Seconds until the kernel probes the client, from its table of connections."""
     ports = [int(address.rpartition(":")[2]) for address in (nsqlookupd.tcp_address, peer.address)]
     for row in Path("/proc/net/tcp").read_text(encoding="ascii").splitlines()[1:]:
@@ -259,7 +259,7 @@ def test_tcp_keepalive_is_on(nsqlookupd: NsqlookupdProcess) -> None:
 def test_connections_are_limited() -> None:
     with run_nsqlookupd("--max-connections=2") as nsqlookupd:
         first, second = nsqlookupd.node("a"), nsqlookupd.node("b")
-        third = LookupPeer(nsqlookupd.tcp_address)
+        third = RawLookupClient(nsqlookupd.tcp_address)
         refused = third.read_to_end()
         third.close()
         second.close()

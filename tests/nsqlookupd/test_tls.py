@@ -11,7 +11,7 @@ from tests.net.tls.certificates import Authority, Identity
 
 from penstock.net.tls import client_context
 from penstock.protocol import lookup_v1
-from penstock.testing.nsqlookupd import LookupPeer, NsqlookupdProcess, run_nsqlookupd
+from penstock.testing.nsqlookupd import RawLookupClient, NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.waiting import wait_until
 
 NOT_SERVED = r"(?i)alert|reset|closed|pipe|eof"
@@ -89,7 +89,7 @@ def test_a_client_without_a_certificate_is_refused(
 
 
 def test_a_plaintext_client_is_refused(encrypted: NsqlookupdProcess) -> None:
-    peer = LookupPeer(encrypted.tcp_address)
+    peer = RawLookupClient(encrypted.tcp_address)
     peer.send(lookup_v1.MAGIC, lookup_v1.ping())
 
     assert lookup_v1.OK not in peer.read_to_end()

@@ -11,8 +11,8 @@ from penstock.common.errors import StorageError
 from penstock.tools.display import format_count, format_number, format_table, progress_bar
 
 if TYPE_CHECKING:
-    from penstock.migration.data_import import Found
-    from penstock.migration.old_queue import QueueReport
+    from penstock.migration.data_import import ImportReport
+    from penstock.migration.old_data_path import QueueReport
 
 __all__ = ["command"]
 
@@ -58,8 +58,8 @@ def command(
     from penstock.migration.data_import import (  # noqa: PLC0415
         finish_interrupted,
         import_data,
-        size_to_read,
-        survey,
+        bytes_to_read,
+        scan_old_data,
     )
     from penstock.nsqd.options import NsqdOptions  # noqa: PLC0415
 
@@ -72,14 +72,14 @@ def command(
         return
     raise_open_files_limit()  # all channels of a topic are read in parallel
     try:
-        with progress_bar(size_to_read(old_data_path)) as bar:
+        with progress_bar(bytes_to_read(old_data_path)) as bar:
 
             def on_read(size_bytes: int) -> None:
                 if bar is not None:
                     bar.advance(bar.task_ids[0], size_bytes)
 
             if dry_run or data_path is None:
-                found = survey(old_data_path, on_read)
+                found = scan_old_data(old_data_path, on_read)
             else:
                 chosen = NsqdOptions().node_id if node_id is None else node_id
                 found = import_data(old_data_path, data_path, node_id=chosen, on_read=on_read)
@@ -90,7 +90,7 @@ def command(
     context.exit(0 if found.is_complete else 1)
 
 
-def _report_lines(found: "Found", data_path: str | None) -> Iterator[str]:
+def _report_lines(found: "ImportReport", data_path: str | None) -> Iterator[str]:
     """The report: a table of all queues, notes, damage and the result. `data_path` is None after a
     dry run."""
     from penstock.migration.data_import import DAMAGE_NAME  # noqa: PLC0415
@@ -135,7 +135,7 @@ def _missing(report: "QueueReport") -> int:
     return 0 if report.depth is None else report.depth - (report.found - report.late)
 
 
-def _outcome(found: "Found", data_path: str | None) -> str:
+def _outcome(found: "ImportReport", data_path: str | None) -> str:
     topics = format_count(len({report.queue.topic for report in found.reports}), "topic")
     channels = format_count(
         sum(report.queue.channel is not None for report in found.reports), "channel"

@@ -1,12 +1,12 @@
-"""From a data path of NSQ's own nsqd to one of ours, all of it or nothing.
+"""Import of a data path of NSQ's nsqd, as one atomic operation.
 
-Everything is written to a data path within the new one, `importing`, and read back from there. Only
-then its topics are moved to their place. What is interrupted before that has changed nothing and
-begins again; what is interrupted while topics are moved is completed by the next run: that
-`importing` has an `nsqd.dat` says that all of it has been verified.
+All topics are written to a data path inside the new one, `importing`, and read back from there.
+Then they are moved to their final place. An import that is interrupted before has changed nothing
+and starts again. One that is interrupted during the move is completed by the next run: `nsqd.dat`
+in `importing` marks it as verified.
 
-The old data path is locked against an nsqd, and only read. Bytes that are no message are copied to
-`import-damage`, one file for each stretch.
+The old data path is locked against nsqd and only read. Bytes that are not a message are copied to
+`import-damage`, one file per range.
 """
 
 import shutil
@@ -17,8 +17,12 @@ from pathlib import Path
 
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.errors import DataPathError
-from penstock.migration.old_data_path import OldDataPath, lock_old
-from penstock.migration.old_queue import Damage, QueueReport
+from penstock.migration.old_data_path import (
+    DamagedRange,
+    OldDataPath,
+    QueueReport,
+    lock_old_data_path,
+)
 from penstock.migration.topic_import import TopicImport
 from penstock.nsqd import metadata
 from penstock.storage import DataPath, Files, LogSettings, RealFiles
@@ -27,19 +31,19 @@ from penstock.storage.layout import IMPORTING_NAME, TOPICS_NAME
 
 __all__ = [
     "DAMAGE_NAME",
-    "Found",
+    "ImportReport",
+    "bytes_to_read",
     "finish_interrupted",
     "import_data",
-    "size_to_read",
-    "survey",
+    "scan_old_data",
 ]
 
 DAMAGE_NAME = "import-damage"
 
 
 @dataclass(slots=True)
-class Found:
-    """What there was to take over."""
+class ImportReport:
+    """Content of the old data path."""
 
     reports: list[QueueReport] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -47,16 +51,16 @@ class Found:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every queue is."""
+        """Whether all queues are complete."""
         return all(report.is_complete for report in self.reports)
 
 
-def survey(old_path: str, on_read: Callable[[int], None]) -> Found:
-    """Reads everything, and writes nothing. Raises StorageError."""
+def scan_old_data(old_path: str, on_read: Callable[[int], None]) -> ImportReport:
+    """Read all messages without importing them. Raises StorageError."""
     files = RealFiles()
-    with closing(lock_old(old_path, files)):
+    with closing(lock_old_data_path(old_path, files)):
         old = OldDataPath.read(old_path, files)
-        found = _found_before(old)
+        found = _new_report(old)
         for queue in old.queues:
             report = queue.new_report()
             for _ in queue.records(report, on_read=on_read):
@@ -65,9 +69,9 @@ def survey(old_path: str, on_read: Callable[[int], None]) -> Found:
     return found
 
 
-def size_to_read(old_path: str) -> int:
-    """How many bytes of messages there are, at most. Raises StorageError."""
-    return _found_before(OldDataPath.read(old_path, RealFiles())).size_bytes
+def bytes_to_read(old_path: str) -> int:
+    """Maximum number of bytes that an import reads. Raises StorageError."""
+    return _new_report(OldDataPath.read(old_path, RealFiles())).size_bytes
 
 
 def import_data(
@@ -77,36 +81,36 @@ def import_data(
     node_id: int,
     on_read: Callable[[int], None],
     clock: Clock | None = None,
-) -> Found:
-    """Takes all topics over. `on_read` is told how many bytes have been read. Raises StorageError,
-    and has changed nothing then."""
+) -> ImportReport:
+    """Import all topics. `on_read` is called with numbers of bytes read. Raises StorageError; then
+    nothing has changed."""
     files, clock = RealFiles(), clock or SystemClock()
-    with closing(lock_old(old_path, files)):
+    with closing(lock_old_data_path(old_path, files)):
         old = OldDataPath.read(old_path, files)
         with closing(_open(new_path)) as data_path:
-            _refuse_what_is_there(old, data_path)
+            _check_no_conflict(old, data_path)
             _remove(f"{new_path}/{IMPORTING_NAME}")
-            found = _found_before(old)
+            found = _new_report(old)
             _write(old, new_path, found, node_id, on_read, clock)
-            _move_in(new_path, files)
+            _publish_topics(new_path, files)
     return found
 
 
 def finish_interrupted(new_path: str) -> list[str]:
-    """Completes an import that was interrupted after all of it had been verified; returns its
-    topics, none if there is nothing to complete. Raises StorageError."""
+    """Complete an import that was interrupted after verification. Returns its topics, which are
+    empty if there is none. Raises StorageError."""
     if not Path(new_path, IMPORTING_NAME, metadata.FILE_NAME).exists():
         return []
     with closing(_open(new_path)):
-        return _move_in(new_path, RealFiles())
+        return _publish_topics(new_path, RealFiles())
 
 
-def _found_before(old: OldDataPath) -> Found:
+def _new_report(old: OldDataPath) -> ImportReport:
     try:
         size_bytes = sum(queue.byte_size() for queue in old.queues)
     except OSError as error:
         raise storage_error("read", old.path, error) from error
-    return Found(notes=list(old.notes), size_bytes=size_bytes)
+    return ImportReport(notes=list(old.notes), size_bytes=size_bytes)
 
 
 def _open(path: str) -> DataPath:
@@ -117,31 +121,31 @@ def _open(path: str) -> DataPath:
     return DataPath.open(path, LogSettings())
 
 
-def _refuse_what_is_there(old: OldDataPath, data_path: DataPath) -> None:
+def _check_no_conflict(old: OldDataPath, data_path: DataPath) -> None:
     both = sorted(old.topics.keys() & set(data_path.topics()))
     if both:
         more = f" and {len(both) - 1} more" if len(both) > 1 else ""
-        raise DataPathError(f"{data_path.path} has the topic {both[0]} already{more}")
+        raise DataPathError(f"{data_path.path} already has the topic {both[0]}{more}")
 
 
 def _write(
     old: OldDataPath,
     new_path: str,
-    found: Found,
+    found: ImportReport,
     node_id: int,
     on_read: Callable[[int], None],
     clock: Clock,
 ) -> None:
-    """Everything, to the staging place, verified."""
+    """Write all topics to the staging folder, and verify them."""
     staging = f"{new_path}/{IMPORTING_NAME}"
 
-    def keep(damage: Damage) -> None:
-        _keep(f"{new_path}/{DAMAGE_NAME}", damage)
+    def save(damage: DamagedRange) -> None:
+        _save_damage(f"{new_path}/{DAMAGE_NAME}", damage)
 
     try:
         with closing(_open(staging)) as data_path:
             for topic in old.topics.values():
-                topic_import = TopicImport(topic, node_id, keep, on_read)
+                topic_import = TopicImport(topic, node_id, save, on_read)
                 topic_import.write(data_path, clock.wall_ns())
                 topic_import.verify(data_path, clock.wall_ns())
                 found.reports += topic_import.reports
@@ -153,8 +157,8 @@ def _write(
         raise
 
 
-def _move_in(new_path: str, files: Files) -> list[str]:
-    """Moves verified topics to their place, and says in nsqd.dat that they are there."""
+def _publish_topics(new_path: str, files: Files) -> list[str]:
+    """Move verified topics to their final place, and add them to nsqd.dat."""
     staging = f"{new_path}/{IMPORTING_NAME}"
     entries = metadata.read(Path(staging)).topics or []
     try:
@@ -170,8 +174,8 @@ def _move_in(new_path: str, files: Files) -> list[str]:
     return [entry.name for entry in entries]
 
 
-def _keep(folder: str, damage: Damage) -> None:
-    """Copies bytes that are no message."""
+def _save_damage(folder: str, damage: DamagedRange) -> None:
+    """Copy bytes that are not a message."""
     path = f"{folder}/{damage.file}.{damage.first_byte}-{damage.end_byte}"
     try:
         Path(folder).mkdir(exist_ok=True)

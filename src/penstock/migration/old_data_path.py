@@ -1,31 +1,204 @@
-"""What NSQ's own nsqd has in its data path: topics, channels, and the queues of both.
+"""Read-only access to a data path of NSQ's nsqd: topics, channels and their queues.
 
-`nsqd.dat` says which there are and which are paused. A queue of which it does not know has messages
-all the same: its topic or channel is then made. Nothing here changes a file.
+`nsqd.dat` lists topics and channels and whether they are paused. If a queue is not listed there,
+its topic or channel is added.
+
+The meta file of a queue contains its read and write positions. After a crash it is out of date;
+then no message is lost: messages after the write position count, since producers received OK, and
+messages that were read after the read position are delivered again, as by NSQ's nsqd. Without a
+meta file, all messages in the files count.
 """
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.common import names
 from penstock.common.errors import DataPathError
-from penstock.migration.old_queue import OldQueue
-from penstock.migration.queue_files import QueueFile, QueueName, maybe_meta, maybe_queue_file
+from penstock.migration.queue_files import (
+    Meta,
+    QueueFile,
+    QueueName,
+    QueuePosition,
+    QueueRecord,
+    RecordReader,
+    parse_file_name,
+    parse_meta,
+)
 from penstock.nsqd import metadata
 from penstock.nsqd.metadata import ChannelEntry, TopicEntry
-from penstock.storage.files import Files, Lock, storage_error
+from penstock.storage.files import File, Files, Lock, storage_error
 from penstock.storage.layout import FORMAT_NAME, TOPICS_NAME, maybe_shard
 
-__all__ = ["OldDataPath", "OldTopic", "lock_old"]
+__all__ = [
+    "DamagedRange",
+    "OldDataPath",
+    "OldQueue",
+    "OldTopic",
+    "QueueReport",
+    "lock_old_data_path",
+]
 
 _META_BYTES_MAX = 4096
+_START = QueuePosition(0, 0)
+_PROGRESS_BYTES = 1 << 20
+
+
+# Queues -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedRange:
+    """Bytes of a file that are not a record. `pieces` reads them, once, while the file is open.
+
+    `is_leftover`: they are after the write position, so that a crash left them.
+    """
+
+    file: str
+    first_byte: int
+    end_byte: int
+    is_leftover: bool
+    pieces: Iterator[bytes] = field(compare=False)
+
+    def __str__(self) -> str:
+        why = ", left by a crash" if self.is_leftover else ""
+        return f"{self.file}: bytes {self.first_byte} to {self.end_byte - 1} are not a record{why}"
+
+
+@dataclass(slots=True)
+class QueueReport:
+    """Result of reading a queue."""
+
+    queue: QueueName
+    depth: int | None  # by the meta file; None without one
+    found: int = 0
+    late: int = 0  # of these, messages after the write position
+    body_bytes: int = 0
+    damage: list[DamagedRange] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all messages counted in the meta file were found, without damage. There may be
+        more: nsqd does not count messages that it finds after a crash."""
+        has_depth = self.depth is None or self.found - self.late >= self.depth
+        return has_depth and all(damage.is_leftover for damage in self.damage)
+
+
+class OldQueue:
+    """The files of one queue."""
+
+    def __init__(self, files: Files, folder: str, name: QueueName) -> None:
+        self.name = name
+        self.meta: Meta | None = None
+        self.numbered: dict[int, str] = {}
+        """Names of the files with messages, by number."""
+        self.bad: list[str] = []
+        """Files that nsqd renamed to .bad."""
+        self._files = files
+        self._folder = folder
+
+    def new_report(self) -> QueueReport:
+        """A report with everything known before reading."""
+        report = QueueReport(self.name, self.meta.depth if self.meta else None)
+        for number, name in sorted(self.numbered.items()):
+            if number < self._read.file:
+                report.notes.append(f"{name} was consumed; skipped")
+        for number in self._missing():
+            report.notes.append(
+                f"file {number:06} of {self.name} is missing: consumed before a crash, or lost"
+            )
+        if self.meta is None and self.numbered:
+            report.notes.append(
+                f"{self.name} has no valid meta file: all its files are imported completely, "
+                "so that consumed messages may be delivered again"
+            )
+        for name in self.bad:
+            report.notes.append(f"{name} was marked bad by NSQ's nsqd; skipped")
+        return report
+
+    def records(
+        self,
+        report: QueueReport,
+        on_damage: Callable[[DamagedRange], None] = lambda _: None,
+        on_read: Callable[[int], None] = lambda _: None,
+    ) -> Iterator[QueueRecord]:
+        """The messages; fills in `report`. `on_read` is called periodically with the number of
+        bytes read since its last call. Raises StorageError."""
+        for number, name in sorted(self.numbered.items()):
+            if number < self._read.file:
+                continue
+            try:
+                with contextlib.closing(self._files.open(f"{self._folder}/{name}", "read")) as file:
+                    yield from self._records_of(number, name, file, report, on_damage, on_read)
+            except OSError as error:
+                raise storage_error("read", f"{self._folder}/{name}", error) from error
+
+    def byte_size(self) -> int:
+        """Maximum number of bytes to read."""
+        total = 0
+        for number, name in self.numbered.items():
+            if number >= self._read.file:
+                with contextlib.closing(self._files.open(f"{self._folder}/{name}", "read")) as file:
+                    total += file.size()
+        return total
+
+    def _records_of(
+        self,
+        number: int,
+        name: str,
+        file: File,
+        report: QueueReport,
+        on_damage: Callable[[DamagedRange], None],
+        on_read: Callable[[int], None],
+    ) -> Iterator[QueueRecord]:
+        reader, size = RecordReader(file), file.size()
+        known_end = self._known_end(number, size)
+
+        def keep(first: int, end: int) -> None:
+            is_leftover = first >= known_end or (self.meta is None and end == size)
+            damage = DamagedRange(name, first, end, is_leftover, reader.bytes_between(first, end))
+            report.damage.append(damage)
+            on_damage(damage)
+
+        start = self._read.byte if number == self._read.file else 0
+        reported = 0
+        for position, record in reader.records(start, keep):
+            report.found += 1
+            report.late += position >= known_end
+            report.body_bytes += len(record.body)
+            if position - reported >= _PROGRESS_BYTES:
+                on_read(position - reported)
+                reported = position
+            yield record
+        on_read(size - reported)
+
+    @property
+    def _read(self) -> QueuePosition:
+        return self.meta.read if self.meta is not None else _START
+
+    def _known_end(self, number: int, size: int) -> int:
+        """Write position in a file, by the meta file."""
+        if self.meta is None or number < self.meta.write.file:
+            return size
+        return self.meta.write.byte if number == self.meta.write.file else 0
+
+    def _missing(self) -> list[int]:
+        """Numbers of files that should exist by the meta file."""
+        if self.meta is None:
+            return []
+        end = self.meta.write.file + (self.meta.write.byte > 0)
+        wanted = range(self._read.file, end) if self.meta.read < self.meta.write else ()
+        return [number for number in wanted if number not in self.numbered]
+
+
+# The data path ------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class OldTopic:
-    """A topic, with what waits in it and in its channels."""
+    """A topic with its queue and those of its channels."""
 
     entry: TopicEntry
     queue: OldQueue
@@ -33,13 +206,13 @@ class OldTopic:
 
     @property
     def queues(self) -> list[OldQueue]:
-        """Those of the channels, then the topic's own."""
+        """Queues of the channels, then that of the topic."""
         return [*self.channels.values(), self.queue]
 
 
 @dataclass(slots=True)
 class OldDataPath:
-    """A data path of NSQ's nsqd; `OldDataPath.read` makes one."""
+    """A data path of NSQ's nsqd; create it with `OldDataPath.read`."""
 
     path: str
     topics: dict[str, OldTopic] = field(default_factory=dict)
@@ -51,9 +224,9 @@ class OldDataPath:
         of Penstock, or if it cannot be read."""
         try:
             found = files.names(path)
-            queue_files = {name: file for name in found if (file := maybe_queue_file(name))}
+            queue_files = {name: file for name in found if (file := parse_file_name(name))}
             if FORMAT_NAME in found:
-                _refuse_penstocks(path, found, files, has_queues=bool(queue_files))
+                _reject_penstock_topics(path, found, files, has_queues=bool(queue_files))
         except OSError as error:
             raise storage_error("read", path, error) from error
         if metadata.FILE_NAME not in found and not queue_files:
@@ -62,42 +235,46 @@ class OldDataPath:
             )
         old = cls(path)
         if metadata.FILE_NAME not in found:
-            old.notes.append(f"{metadata.FILE_NAME} is missing: its queues say what there was")
-        old._take_entries(metadata.read(Path(path)).topics, files)
+            old.notes.append(
+                f"{metadata.FILE_NAME} is missing: topics are taken from the queue files"
+            )
+        old._add_entries(metadata.read(Path(path)).topics, files)
         for name, file in queue_files.items():
-            old._take_file(name, file, files)
+            old._add_file(name, file, files)
         return old
 
     @property
     def queues(self) -> list[OldQueue]:
         return [queue for topic in self.topics.values() for queue in topic.queues]
 
-    def _take_entries(self, entries: Iterable[TopicEntry] | None, files: Files) -> None:
+    def _add_entries(self, entries: Iterable[TopicEntry] | None, files: Files) -> None:
         for entry in entries or ():
-            if not self._is_kept("topic", entry.name):
+            if not self._is_persistent("topic", entry.name):
                 continue
             topic = self.topics.get(entry.name) or self._add_topic(entry, files)
             for channel in entry.channels or ():
-                if channel.name not in topic.channels and self._is_kept("channel", channel.name):
+                if channel.name not in topic.channels and self._is_persistent(
+                    "channel", channel.name
+                ):
                     self._add_channel(topic, channel, files)
 
-    def _is_kept(self, kind: str, name: str) -> bool:
+    def _is_persistent(self, kind: str, name: str) -> bool:
         if names.is_valid(name) and not names.is_ephemeral(name):
             return True
-        self.notes.append(f"{kind} {name!r} has no name that is kept on disk; it is left out")
+        self.notes.append(f"{kind} {name!r} is ephemeral or has an invalid name; skipped")
         return False
 
-    def _take_file(self, name: str, file: QueueFile, files: Files) -> None:
+    def _add_file(self, name: str, file: QueueFile, files: Files) -> None:
         topic_name, channel_name = file.queue
         if names.is_ephemeral(topic_name):
-            self.notes.append(f"{name} is of an ephemeral topic, which is not kept; it is left out")
+            self.notes.append(f"{name} belongs to an ephemeral topic; skipped")
             return
         topic = self.topics.get(topic_name)
         if topic is None:
-            self.notes.append(f"topic {topic_name} is not in {metadata.FILE_NAME}; it is made")
+            self.notes.append(f"topic {topic_name} is not in {metadata.FILE_NAME}; added")
             topic = self._add_topic(TopicEntry(topic_name), files)
         if channel_name is not None and channel_name not in topic.channels:
-            self.notes.append(f"channel {file.queue} is not in {metadata.FILE_NAME}; it is made")
+            self.notes.append(f"channel {file.queue} is not in {metadata.FILE_NAME}; added")
             self._add_channel(topic, ChannelEntry(channel_name), files)
         queue = topic.queue if channel_name is None else topic.channels[channel_name]
         if file.is_bad:
@@ -105,7 +282,7 @@ class OldDataPath:
         elif file.number is not None:
             queue.numbered[file.number] = name
         else:
-            queue.meta = maybe_meta(self._content(name, files))
+            queue.meta = parse_meta(self._content(name, files))
 
     def _add_topic(self, entry: TopicEntry, files: Files) -> OldTopic:
         queue = OldQueue(files, self.path, QueueName(entry.name, None))
@@ -127,7 +304,7 @@ class OldDataPath:
             raise storage_error("read", f"{self.path}/{name}", error) from error
 
 
-def _refuse_penstocks(path: str, found: list[str], files: Files, *, has_queues: bool) -> None:
+def _reject_penstock_topics(path: str, found: list[str], files: Files, *, has_queues: bool) -> None:
     """Raises DataPathError if the path has Penstock topics, which an import would leave out."""
     if not has_queues:
         raise DataPathError(
@@ -144,8 +321,8 @@ def _refuse_penstocks(path: str, found: list[str], files: Files, *, has_queues: 
         )
 
 
-def lock_old(path: str, files: Files) -> Lock:
-    """Makes sure, until it is closed, that no nsqd works on the folder. Raises DataPathError."""
+def lock_old_data_path(path: str, files: Files) -> Lock:
+    """Lock the folder against nsqd until the lock is closed. Raises DataPathError."""
     try:
         return files.lock(path, shared=True)
     except BlockingIOError as error:

@@ -1,24 +1,31 @@
-"""The files that NSQ's own nsqd keeps its queues in: their names, and what is in them. Pure.
+"""Queue files of NSQ's nsqd: their names, their format, and a reader that skips damaged records.
 
-    orders.diskqueue.meta.dat              how many messages wait in the topic, from where to where
-    orders.diskqueue.000000.dat            the messages, one record after the other
-    orders:billing.diskqueue.000007.dat    those of a channel; on Windows with a ; for the :
-    orders.diskqueue.000003.dat.bad        a file that nsqd could not read to its end, and left
+    orders.diskqueue.meta.dat              depth, read position and write position of the topic
+    orders.diskqueue.000000.dat            messages, as a sequence of records
+    orders:billing.diskqueue.000007.dat    messages of a channel; on Windows with ; for :
+    orders.diskqueue.000003.dat.bad        a file that nsqd could not read completely
 
-The meta file is text, of three lines: the depth; file and byte where reading goes on; file and byte
-where writing goes on. A file below the one that is written to has been written to its end. A record
-is as follows, its numbers big-endian, and the id 16 hex digits:
+The meta file is text of three lines: the depth; file and byte of the read position; file and byte
+of the write position. Files before the write position are complete. A record has big-endian numbers
+and an id of 16 hex digits:
 
     [int32 size of what follows][int64 timestamp, ns][uint16 attempts][16 bytes id][body]
 
-`attempts` is how often the message has been delivered: 0 if never.
+`attempts` is the number of deliveries so far.
+
+A record has no checksum, and only the end of the previous record marks its start. NSQ's nsqd
+abandons the rest of a file at an impossible size. `RecordReader` searches for the next record that
+is followed by another one or by the end of the file, so that damage to one record loses only that
+one. It holds one chunk of the file in memory, or one record if that is larger.
 """
 
 import re
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
 from penstock.common import names
+from penstock.storage.files import File
 
 __all__ = [
     "BAD_SUFFIX",
@@ -26,12 +33,13 @@ __all__ = [
     "Meta",
     "QueueFile",
     "QueueName",
-    "Record",
-    "Spot",
-    "maybe_meta",
-    "maybe_queue_file",
-    "maybe_record_bytes",
+    "QueuePosition",
+    "QueueRecord",
+    "RecordReader",
+    "parse_file_name",
+    "parse_meta",
     "parse_record",
+    "parse_record_size",
 ]
 
 BAD_SUFFIX = ".bad"
@@ -57,7 +65,7 @@ _HEX_DIGITS = b"0123456789abcdef"
 
 
 class QueueName(NamedTuple):
-    """Whose messages a queue has: a channel's or, without one, those that wait in the topic."""
+    """The queue of a channel, or of a topic if `channel` is None."""
 
     topic: str
     channel: str | None
@@ -67,30 +75,30 @@ class QueueName(NamedTuple):
 
 
 class QueueFile(NamedTuple):
-    """What a file's name says. Without a number it is the meta file."""
+    """A parsed file name. `number` is None for the meta file."""
 
     queue: QueueName
     number: int | None
     is_bad: bool
 
 
-class Spot(NamedTuple):
-    """A place in a queue."""
+class QueuePosition(NamedTuple):
+    """A position in a queue."""
 
     file: int
     byte: int
 
 
 class Meta(NamedTuple):
-    """What the meta file says. After a crash it is older than the rest."""
+    """Content of the meta file, which after a crash is older than the queue files."""
 
     depth: int
-    read: Spot
-    write: Spot
+    read: QueuePosition
+    write: QueuePosition
 
 
-class Record(NamedTuple):
-    """A message."""
+class QueueRecord(NamedTuple):
+    """A stored message."""
 
     timestamp_ns: int
     attempts: int
@@ -98,8 +106,8 @@ class Record(NamedTuple):
     body: bytes
 
 
-def maybe_queue_file(name: str) -> QueueFile | None:
-    """What the name of a file says, if it is one of a queue's."""
+def parse_file_name(name: str) -> QueueFile | None:
+    """Parse a file name; None if it is not a queue file."""
     match = _FILE_NAME.fullmatch(name)
     if match is None:
         return None
@@ -110,25 +118,105 @@ def maybe_queue_file(name: str) -> QueueFile | None:
     return QueueFile(queue, number, is_bad=bool(match["bad"]))
 
 
-def maybe_meta(content: bytes) -> Meta | None:
-    """What a meta file says, if it is whole."""
+def parse_meta(content: bytes) -> Meta | None:
+    """Parse a meta file; None if it is incomplete."""
     match = _META.fullmatch(content.decode("ascii", "replace"))
     if match is None:
         return None
     depth, read_file, read_byte, write_file, write_byte = map(int, match.groups())
-    return Meta(depth, Spot(read_file, read_byte), Spot(write_file, write_byte))
+    return Meta(depth, QueuePosition(read_file, read_byte), QueuePosition(write_file, write_byte))
 
 
-def maybe_record_bytes(header: bytes) -> int | None:
-    """How many bytes the record takes that begins like this, if one does: its size must have room
-    for a header, and its id must be an id, which 16 arbitrary bytes hardly ever are."""
+def parse_record_size(header: bytes) -> int | None:
+    """Size of the record with this header; None if the header is invalid. Valid are a size with
+    room for a header, and an id of 16 hex digits, which arbitrary bytes hardly ever are."""
     if len(header) < HEADER_BYTES or header[14:].strip(_HEX_DIGITS):
         return None
     size = int.from_bytes(header[:_SIZE_BYTES], signed=True)
     return _SIZE_BYTES + size if _SIZE_BYTES + size >= HEADER_BYTES else None
 
 
-def parse_record(data: bytes) -> Record:
-    """The message of a record whose header has been looked at."""
+def parse_record(data: bytes) -> QueueRecord:
+    """Parse a record whose header was checked."""
     _, timestamp_ns, attempts, id = _HEADER.unpack_from(data)
-    return Record(timestamp_ns, attempts, id, data[HEADER_BYTES:])
+    return QueueRecord(timestamp_ns, attempts, id, data[HEADER_BYTES:])
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+# Small, because one file per channel is open at a time, for up to thousands of channels.
+CHUNK_BYTES = 64 * 1024
+
+# Lookahead, to find overlapping matches.
+_ID = re.compile(rb"(?=[0-9a-f]{16})")
+_ID_AT = 14
+_ID_BYTES = 16
+
+
+class RecordReader:
+    """Reads the records of an open file."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._end = file.size()
+        self._chunk = b""
+        self._chunk_at = 0
+
+    def records(
+        self, start: int, on_damage: Callable[[int, int], None]
+    ) -> Iterator[tuple[int, QueueRecord]]:
+        """(position, record) of every record from `start` on. `on_damage(first, end)` is called, in
+        order, for each range of bytes that is not a record. Raises OSError."""
+        position, end = start, self._maybe_end(start)
+        while position < self._end:
+            following = None if end is None else self._maybe_end(end)
+            if end is not None and (following is not None or end == self._end):
+                yield position, self._record(position, end)
+                position, end = end, following
+                continue
+            resumed = self._find_next_record(position + (1 if end is None else HEADER_BYTES))
+            if end is not None and self._has_plausible_end(end, resumed):
+                yield position, self._record(position, end)
+                position = end
+            on_damage(position, resumed)
+            position, end = resumed, self._maybe_end(resumed)
+
+    def bytes_between(self, first: int, end: int) -> Iterator[bytes]:
+        """The bytes of a range, in chunks."""
+        for at in range(first, end, CHUNK_BYTES):
+            yield self._file.read(at, min(CHUNK_BYTES, end - at))
+
+    def _record(self, position: int, end: int) -> QueueRecord:
+        return parse_record(self._bytes(position, end - position))
+
+    def _maybe_end(self, position: int) -> int | None:
+        """End of the record at `position`; None if there is no complete record."""
+        size = parse_record_size(self._bytes(position, HEADER_BYTES))
+        return None if size is None or position + size > self._end else position + size
+
+    def _has_plausible_end(self, end: int, resumed: int) -> bool:
+        """Whether the size of a record is credible although no record follows until `resumed`. It
+        is not if `resumed` is before `end`, or too close to it for a damaged record."""
+        return end <= resumed and (resumed - end >= HEADER_BYTES or resumed == self._end)
+
+    def _is_valid(self, position: int) -> bool:
+        end = self._maybe_end(position)
+        return end is not None and (end == self._end or self._maybe_end(end) is not None)
+
+    def _find_next_record(self, position: int) -> int:
+        """Position of the next valid record, or the end of the file."""
+        while position + HEADER_BYTES <= self._end:
+            window = self._file.read(position, CHUNK_BYTES)
+            for match in _ID.finditer(window, _ID_AT):
+                if self._is_valid(candidate := position + match.start() - _ID_AT):
+                    return candidate
+            # The last bytes may be the start of an id.
+            position += max(len(window) - _ID_AT - _ID_BYTES + 1, 1)
+        return self._end
+
+    def _bytes(self, position: int, size: int) -> bytes:
+        at = position - self._chunk_at
+        if at < 0 or at + size > len(self._chunk):
+            self._chunk = self._file.read(position, max(size, CHUNK_BYTES))
+            self._chunk_at, at = position, 0
+        return self._chunk[at : at + size]

@@ -22,7 +22,7 @@ from penstock.protocol import lookup_v1
 from penstock.testing.addresses import reserved_address
 from penstock.testing.daemon import DaemonProcess, DaemonStartError, running
 
-__all__ = ["LookupPeer", "NsqlookupdProcess", "NsqlookupdStartError", "run_nsqlookupd"]
+__all__ = ["NsqlookupdProcess", "NsqlookupdStartError", "RawLookupClient", "run_nsqlookupd"]
 
 _RECEIVE_BYTES = 64 * 1024
 
@@ -52,18 +52,18 @@ class NsqlookupdProcess(DaemonProcess):
 
     def __init__(self, flags: Sequence[str], log_fd: int) -> None:
         super().__init__(flags, log_fd)
-        self._peers: list[LookupPeer] = []
+        self._peers: list[RawLookupClient] = []
 
     def connect(
         self, *, magic: bytes = lookup_v1.MAGIC, tls: ssl.SSLContext | None = None
-    ) -> "LookupPeer":
+    ) -> "RawLookupClient":
         """A TCP peer that has sent its magic. It need not be closed."""
-        peer = LookupPeer(self.tcp_address, tls=tls)
+        peer = RawLookupClient(self.tcp_address, tls=tls)
         self._peers.append(peer)
         peer.send(magic)
         return peer
 
-    def node(self, broadcast_address: str, **fields: object) -> "LookupPeer":
+    def node(self, broadcast_address: str, **fields: object) -> "RawLookupClient":
         """A peer that has identified itself as an nsqd. It need not be closed."""
         peer = self.connect()
         peer.identify(broadcast_address=broadcast_address, **fields)
@@ -79,7 +79,7 @@ class NsqlookupdProcess(DaemonProcess):
             self._peers.pop().close()
 
 
-class LookupPeer:
+class RawLookupClient:
     """A raw connection to nsqlookupd's TCP port. Nothing here waits longer than its timeout."""
 
     def __init__(

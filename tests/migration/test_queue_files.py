@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.migration.reference_files import OldMessage, record
 
-from penstock.migration.record_reader import RecordReader
+from penstock.migration.queue_files import RecordReader
 from penstock.storage.files import RealFiles
 
 MESSAGES = [OldMessage(number, body=b"x" * (number * 7 % 40)) for number in range(1, 9)]

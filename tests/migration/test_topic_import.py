@@ -1,12 +1,12 @@
-"""Queues are merged by time, each keeps its order, and what several have next is one message."""
+"""Queues are merged by time, keep their order, and equal heads become one message."""
 
 from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.migration.merging import merged
-from penstock.migration.queue_files import Record
+from penstock.migration.queue_files import QueueRecord
+from penstock.migration.topic_import import merge_queues
 
 QUEUES = st.dictionaries(
     st.sampled_from("abcd"),
@@ -15,8 +15,8 @@ QUEUES = st.dictionaries(
 )
 
 
-def records(numbers: Sequence[tuple[int, int]]) -> list[Record]:
-    return [Record(number, attempts, b"%016x" % number, b"") for number, attempts in numbers]
+def records(numbers: Sequence[tuple[int, int]]) -> list[QueueRecord]:
+    return [QueueRecord(number, attempts, b"%016x" % number, b"") for number, attempts in numbers]
 
 
 @given(numbers=QUEUES, ranges_max=st.integers(0, 20))
@@ -24,7 +24,9 @@ def test_every_queue_comes_out_as_it_went_in(
     numbers: dict[str, list[tuple[int, int]]], ranges_max: int
 ) -> None:
     queues = {channel: records(each) for channel, each in numbers.items()}
-    out = list(merged({channel: iter(queue) for channel, queue in queues.items()}, ranges_max))
+    out = list(
+        merge_queues({channel: iter(queue) for channel, queue in queues.items()}, ranges_max)
+    )
 
     assert queues == {
         channel: [record for channels, record in out if channel in channels] for channel in queues
@@ -33,7 +35,7 @@ def test_every_queue_comes_out_as_it_went_in(
 
 def test_what_all_have_is_one_message() -> None:
     behind, ahead = records([(n, 0) for n in range(9)]), records([(n, 0) for n in range(6, 9)])
-    out = list(merged({"behind": iter(behind), "ahead": iter(ahead)}))
+    out = list(merge_queues({"behind": iter(behind), "ahead": iter(ahead)}))
 
     assert behind == [record for _, record in out]
     assert [("behind",)] * 6 + [("behind", "ahead")] * 3 == [channels for channels, _ in out]
@@ -41,6 +43,6 @@ def test_what_all_have_is_one_message() -> None:
 
 def test_queues_that_take_turns_too_often_follow_each_other() -> None:
     even, odd = ([(n, 0) for n in range(start, 10, 2)] for start in (0, 1))
-    out = merged({"even": iter(records(even)), "odd": iter(records(odd))}, ranges_max=6)
+    out = merge_queues({"even": iter(records(even)), "odd": iter(records(odd))}, ranges_max=6)
 
     assert [0, 1, 2, 3, 5, 7, 9, 4, 6, 8] == [record.timestamp_ns for _, record in out]
