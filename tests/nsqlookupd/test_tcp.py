@@ -9,7 +9,7 @@ import pytest
 
 from penstock.common.errors import ProtocolError
 from penstock.protocol import lookup_v1
-from penstock.testing.nsqlookupd import RawLookupClient, NsqlookupdProcess, run_nsqlookupd
+from penstock.testing.nsqlookupd import NsqlookupdProcess, RawLookupClient, run_nsqlookupd
 from penstock.testing.waiting import wait_until
 
 

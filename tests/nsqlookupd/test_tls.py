@@ -11,7 +11,7 @@ from tests.net.tls.certificates import Authority, Identity
 
 from penstock.net.tls import client_context
 from penstock.protocol import lookup_v1
-from penstock.testing.nsqlookupd import RawLookupClient, NsqlookupdProcess, run_nsqlookupd
+from penstock.testing.nsqlookupd import NsqlookupdProcess, RawLookupClient, run_nsqlookupd
 from penstock.testing.waiting import wait_until
 
 NOT_SERVED = r"(?i)alert|reset|closed|pipe|eof"

@@ -56,9 +56,9 @@ def command(
     """
     from penstock.common.process import raise_open_files_limit  # noqa: PLC0415
     from penstock.migration.data_import import (  # noqa: PLC0415
+        bytes_to_read,
         finish_interrupted,
         import_data,
-        bytes_to_read,
         scan_old_data,
     )
     from penstock.nsqd.options import NsqdOptions  # noqa: PLC0415
