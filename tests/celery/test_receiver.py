@@ -2,8 +2,11 @@
 
 import socket
 import threading
+from datetime import UTC, datetime
 
-from penstock.celery.receiver import Receiver
+import pytest
+
+from penstock.celery.receiver import Receiver, seconds_until_due
 from penstock.celery.settings import Settings
 from penstock.client import ClientConfig
 from penstock.common.errors import ClientClosedError
@@ -29,3 +32,27 @@ def test_who_subscribes_while_it_is_closed_does_not_wait_for_ever() -> None:
             subscribing.join(120)
 
     assert ["the connection was closed meanwhile"] == list(map(str, outcomes))
+
+
+NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("eta", "seconds"),
+    [
+        ("2026-11-15T12:01:00+00:00", 60.0),
+        ("2026-11-15T13:00:00.250000+01:00", 0.25),
+        ("2026-11-15T12:01:00Z", 60.0),
+        ("2026-11-15T11:00:00+00:00", 0.0),
+        ("2026-11-15T12:01:00", 0.0),  # in which time zone, only the application knows
+        ("tomorrow", 0.0),
+        (None, 0.0),
+        (7, 0.0),
+    ],
+)
+def test_a_task_waits_until_its_eta(eta: object, seconds: float) -> None:
+    assert seconds == seconds_until_due({"eta": eta}, NOON)
+
+
+def test_a_message_that_is_no_task_does_not_wait() -> None:
+    assert 0.0 == seconds_until_due({}, NOON)

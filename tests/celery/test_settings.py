@@ -5,9 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from penstock.celery.settings import masked, settings_of
+from penstock.celery.settings import ephemeral_name, masked, nsq_name, settings_of
 from penstock.common.errors import ConfigError
+from penstock.common.names import is_ephemeral, is_valid
 
 
 @pytest.mark.parametrize(
@@ -67,7 +70,7 @@ def test_options_are_those_of_the_client_and_our_own(caplog: pytest.LogCaptureFi
     settings = settings_of(["nsq://a"], options=options)
 
     assert (True, "workers") == (settings.config.snappy, settings.channel)
-    assert ["broker_transport_options: colour means nothing to NSQ"] == caplog.messages
+    assert ["broker_transport_options: unknown option colour"] == caplog.messages
 
 
 @pytest.mark.parametrize(
@@ -94,3 +97,34 @@ def test_a_secret_is_not_shown() -> None:
     assert "nsq://a:4150" == masked("nsq://a:4150", "**")
     with pytest.raises(ConfigError, match=r"nsq://:\*\*@a:port"):
         settings_of(["nsq://:secret@a:port"])
+
+
+@pytest.mark.parametrize(
+    ("queue", "topic"),
+    [
+        ("celery", "celery"),
+        ("low-priority_v1.2", "low-priority_v1.2"),
+        ("celery@web1.celery.pidbox", "celery-x40web1.celery.pidbox"),
+        ("a-x40b", "a-x2dx40b"),
+        ("ü", "-xc3-xbc"),
+        ("orders#ephemeral", "orders-x23ephemeral"),
+        ("q" * 65, "q" * 46 + "-h2b6c3f7f12b1b12f"),
+    ],
+)
+def test_a_name_stays_legible(queue: str, topic: str) -> None:
+    assert topic == nsq_name(queue)
+
+
+@given(st.text(min_size=1, max_size=100))
+def test_every_name_becomes_a_valid_one(name: str) -> None:
+    assert is_valid(nsq_name(name))
+    assert is_valid(ephemeral_name(name))
+    assert is_ephemeral(ephemeral_name(name))
+
+
+names = st.text(alphabet="-x4062d@a", min_size=1, max_size=12)
+
+
+@given(names, names)
+def test_two_names_never_become_the_same(one: str, other: str) -> None:
+    assert (one == other) == (nsq_name(one) == nsq_name(other))

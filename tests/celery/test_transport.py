@@ -220,7 +220,7 @@ def test_a_message_that_would_be_lost_is_refused(
 ) -> None:
     producer = Producer(connect(f"nsq://{nsqd.tcp_address}").channel(), exchange=Exchange(topic))
 
-    with pytest.raises(ChannelError, match="no queue is bound"):
+    with pytest.raises(ChannelError, match="no known queue is bound"):
         producer.publish("x", routing_key="nowhere")
 
 

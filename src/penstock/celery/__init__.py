@@ -2,13 +2,12 @@
 
     app = Celery("shop", broker="nsq://127.0.0.1:4150")
 
-Nothing here has to be imported: installing Penstock registers it (see `registration`). What maps to
-what, and what does not, is in docs/how_to/celery.md.
+Installing Penstock registers the transport; no import is needed (see `registration`). How Celery's
+concepts map to NSQ is in docs/how_to/celery.md.
 
-A queue is a topic, consumed by one channel. Publishing is done by a blocking producer, and has
-happened once nsqd has stored the message. Consuming is done by a thread of its own (`receiver`), so
-that heartbeats are answered and messages touched also while a task keeps the worker's own loop
-busy.
+A queue is a topic, consumed by one channel. A blocking producer publishes; a publish returns when
+nsqd has stored the message. A separate thread consumes (`receiver`), so that heartbeats and touches
+continue while a task blocks the loop of the worker.
 """
 
 __all__: list[str] = []

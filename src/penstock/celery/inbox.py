@@ -1,7 +1,7 @@
-"""Where deliveries wait for the thread that kombu works in, and how that one is told.
+"""Queue of deliveries from the receiver's thread to the thread of kombu.
 
-A socket is readable exactly as long as there is something in the inbox, so that an event loop can
-watch it, and a thread can wait for it.
+A socket is readable exactly while the inbox is not empty, so that an event loop can watch it, and a
+thread can wait for it.
 """
 
 import socket
@@ -15,7 +15,7 @@ __all__ = ["Delivery", "Inbox"]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message as kombu wants it; `tag` is what it is acknowledged by."""
+    """A message in kombu's form; `tag` identifies it for the acknowledgement."""
 
     queue: str
     tag: int
@@ -23,7 +23,7 @@ class Delivery:
 
 
 class Inbox:
-    """Filled by one thread and emptied by others."""
+    """Thread-safe queue with a file descriptor."""
 
     def __init__(self) -> None:
         self._deliveries: deque[Delivery] = deque()
@@ -40,25 +40,25 @@ class Inbox:
                 self._writable.send(b"\0")
 
     def maybe_next(self) -> Delivery | None:
-        """The oldest delivery, if there is one."""
+        """Remove and return the oldest delivery; None if there is none."""
         with self._lock:
             if not self._deliveries:
                 return None
             delivery = self._deliveries.popleft()
-            self._keep_readable_only_if_filled()
+            self._clear_readable_if_empty()
             return delivery
 
-    def take_back(self, queue: str) -> list[Delivery]:
-        """Those of a queue that nobody wants any more."""
+    def remove_queue(self, queue: str) -> list[Delivery]:
+        """Remove and return all deliveries of a queue."""
         with self._lock:
             taken = [each for each in self._deliveries if each.queue == queue]
             if taken:
                 self._deliveries = deque(each for each in self._deliveries if each.queue != queue)
-                self._keep_readable_only_if_filled()
+                self._clear_readable_if_empty()
             return taken
 
     def wait(self, seconds: float | None) -> None:
-        """Returns when there is something, or after so many seconds; None for ever."""
+        """Wait for a delivery, up to `seconds`; None for no limit."""
         self._readable.settimeout(seconds)
         try:
             self._readable.recv(1, socket.MSG_PEEK)
@@ -69,6 +69,6 @@ class Inbox:
         self._readable.close()
         self._writable.close()
 
-    def _keep_readable_only_if_filled(self) -> None:
+    def _clear_readable_if_empty(self) -> None:
         if not self._deliveries:
             self._readable.recv(1)

@@ -1,13 +1,12 @@
-"""Consuming for kombu, in a thread of its own.
+"""Consumes for kombu, in a separate thread.
 
-The thread runs an event loop with a consumer for every queue that is listened to. So heartbeats are
-answered, lost connections made again and messages touched whatever the thread that kombu works in
-is busy with. The two meet in the `Inbox`, and in calls that the one leaves for the other; all other
-state belongs to the thread of the loop.
+The thread runs an event loop with a consumer for every subscribed queue, so that heartbeats,
+reconnects and touches continue while kombu's own thread is busy. The two threads exchange
+deliveries through the `Inbox` and calls through a queue; the loop's thread owns all other state.
 
 A message is *held* from its delivery to its answer, and touched meanwhile. If nsqd delivers it
-again while it is held here (its connection was lost, or it was held for longer than nsqd allows),
-the new delivery takes the place of the old, and no task runs twice.
+again while it is held (after a lost connection, or because it was held longer than nsqd allows),
+the new delivery replaces the old one, so that no task runs twice.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -27,7 +26,6 @@ from typing import Any, TypeVar
 
 from kombu.utils.json import loads
 
-from penstock.celery.deferral import seconds_until_due
 from penstock.celery.inbox import Delivery, Inbox
 from penstock.celery.settings import Settings
 from penstock.client import Consumer, Message
@@ -35,16 +33,16 @@ from penstock.client.blocking.lookup import look_up
 from penstock.client.discovery import ALL_NODES
 from penstock.common.errors import ClientClosedError
 
-__all__ = ["Receiver"]
+__all__ = ["Receiver", "seconds_until_due"]
 
 log = logging.getLogger("penstock.celery")
 
 T = TypeVar("T")
 
-# What a prefetch without limit asks for: as much as an nsqd gives (its --max-rdy-count).
+# RDY count for an unlimited prefetch: nsqd's default --max-rdy-count.
 IN_FLIGHT_MAX = 2500
 
-# A task that comes sooner than this before it is due is not worth another way to nsqd and back.
+# A task due within this time is delivered to Celery instead of requeued.
 EARLY_SECONDS = 1.0
 
 CLOSE_SECONDS = 10.0
@@ -52,12 +50,12 @@ CLOSE_SECONDS = 10.0
 
 @dataclass(eq=False, slots=True)
 class _Subscription:
-    """A queue's consumer of one topic, and the messages it has brought that are not answered."""
+    """The consumer of one topic of a queue, and its unanswered messages."""
 
     queue: str
     consumer: Consumer
     since_ns: int
-    """What was published before is of no interest."""
+    """Messages published earlier are finished unseen."""
     held: dict[int, Message] = field(default_factory=dict)
     tags: dict[tuple[str, bytes], int] = field(default_factory=dict)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -65,7 +63,7 @@ class _Subscription:
 
 
 class Receiver:
-    """Listens to queues. The thread starts with the first of them."""
+    """Subscribes to queues. The thread starts with the first subscription."""
 
     def __init__(self, settings: Settings) -> None:
         self.inbox = Inbox()
@@ -75,28 +73,28 @@ class Receiver:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._calls: deque[Callable[[], None]] = deque()
-        self._calls_are_due = False
+        self._calls_scheduled = False
         self._tags = itertools.count(1)
         self._subscriptions: dict[tuple[str, str], _Subscription] = {}
         self._holders: dict[int, _Subscription] = {}
         self._endings: set[asyncio.Task[None]] = set()
         _receivers.add(self)
 
-    def run(self, doing: Coroutine[Any, Any, T]) -> T:
-        """Has the thread do this, and returns what comes of it. Raises ClientClosedError."""
-        with self._lock:  # what is begun before `close` is ended by the loop's end
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the thread and return its result. Raises ClientClosedError."""
+        with self._lock:  # the end of the loop cancels coroutines started before `close`
             try:
-                outcome = asyncio.run_coroutine_threadsafe(doing, self._started_loop())
+                outcome = asyncio.run_coroutine_threadsafe(coroutine, self._started_loop())
             except ClientClosedError:
-                doing.close()
+                coroutine.close()
                 raise
         try:
             return outcome.result()
         except CancelledError:
-            raise ClientClosedError("the connection was closed meanwhile") from None
+            raise ClientClosedError("the connection was closed during the operation") from None
 
     def close(self) -> None:
-        """Gives back what is not answered, and disconnects."""
+        """Requeue unanswered messages and disconnect."""
         with self._lock:
             if self._is_closed:
                 return
@@ -107,13 +105,13 @@ class Receiver:
         self.inbox.close()
 
     def abandon(self) -> None:
-        """After a fork, in the child: lets go of what belongs to the parent.
+        """Release the sockets of the parent in a forked child.
 
-        The sockets are overwritten and not closed, since their numbers must not be used again while
-        there are objects that would close them.
+        They are redirected to /dev/null, not closed: a reused file descriptor would be closed by
+        the old objects.
         """
         self._is_closed = True
-        self._lock = threading.Lock()  # somebody may have held the old one
+        self._lock = threading.Lock()  # a thread of the parent may have held the old one
         null = os.open(os.devnull, os.O_RDWR)
         for subscription in {*self._subscriptions.values(), *self._holders.values()}:
             for fileno in subscription.consumer.filenos:
@@ -121,41 +119,39 @@ class Receiver:
                     os.dup2(null, fileno, inheritable=False)
         os.close(null)
 
-    # Listening.
+    # Subscriptions.
 
     def subscribe(
         self, queue: str, topic: str, channel: str, *, prefetch_count: int, is_live: bool = False
     ) -> None:
-        """Listens, if it does not already; `is_live` for what is published from now on only.
-
-        Raises NotConnectedError or RefusedError.
-        """
+        """Subscribe a queue to a topic, unless it is subscribed. With `is_live`, skip messages
+        published before now. Raises NotConnectedError or RefusedError."""
         self.run(self._subscribe(queue, topic, channel, prefetch_count, is_live=is_live))
 
     def set_prefetch_count(self, queue: str, prefetch_count: int) -> None:
-        """How many messages of the queue may be here unanswered; 0 for as many as can be."""
-        self._leave(lambda: self._set_prefetch_count(queue, prefetch_count))
+        """Set the maximum of unanswered messages of the queue; 0 for no limit."""
+        self._call_in_thread(lambda: self._set_prefetch_count(queue, prefetch_count))
 
     def unsubscribe(self, queue: str) -> None:
-        """Listens no more. Messages that were handed out can still be answered."""
+        """Unsubscribe a queue. Delivered messages can still be answered."""
         if self._is_closed:
             return
-        self._leave(lambda: self._unsubscribe(queue))
-        for delivery in self.inbox.take_back(queue):
+        self._call_in_thread(lambda: self._unsubscribe(queue))
+        for delivery in self.inbox.remove_queue(queue):
             self.requeue(delivery.tag)
 
-    # Answers. Those that come too late are nobody's: nsqd delivers the message again.
+    # Answers. A late answer has no effect: nsqd delivers the message again.
 
     def finish(self, tag: int) -> None:
-        self._leave(lambda: self._answer(tag, Message.finish))
+        self._call_in_thread(lambda: self._answer(tag, Message.finish))
 
     def requeue(self, tag: int) -> None:
-        self._leave(lambda: self._answer(tag, Message.requeue))
+        self._call_in_thread(lambda: self._answer(tag, Message.requeue))
 
     # The thread.
 
     def _started_loop(self) -> asyncio.AbstractEventLoop:
-        """With the lock. Raises ClientClosedError."""
+        """The running loop; the caller holds the lock. Raises ClientClosedError."""
         if self._is_closed:
             raise ClientClosedError("the connection is closed")
         if self._loop is None:
@@ -169,32 +165,32 @@ class Receiver:
             self._thread.start()
         return self._loop
 
-    def _leave(self, call: Callable[[], None]) -> None:
-        """Leaves a call for the thread. One wake-up serves all that are left before it comes."""
-        with self._lock:  # what is left before `close` is done before the loop ends
+    def _call_in_thread(self, call: Callable[[], None]) -> None:
+        """Queue a call for the thread. Calls queued before it wakes up share one wake-up."""
+        with self._lock:  # calls queued before `close` run before the loop ends
             if self._is_closed or self._loop is None:
                 return
             self._calls.append(call)
-            if not self._calls_are_due:
-                self._calls_are_due = True
-                self._loop.call_soon_threadsafe(self._do_calls)
+            if not self._calls_scheduled:
+                self._calls_scheduled = True
+                self._loop.call_soon_threadsafe(self._run_calls)
 
-    def _do_calls(self) -> None:
-        self._calls_are_due = False
+    def _run_calls(self) -> None:
+        self._calls_scheduled = False
         while self._calls:
             self._calls.popleft()()
 
     async def _close(self) -> None:
         loop = asyncio.get_running_loop()
         try:
-            self._do_calls()
+            self._run_calls()
             for subscription in {*self._subscriptions.values(), *self._holders.values()}:
                 self._end_soon(subscription)
             await asyncio.gather(*self._endings, return_exceptions=True)
         finally:
             loop.call_soon(loop.stop)
 
-    # In the thread: listening.
+    # In the thread: subscriptions.
 
     async def _subscribe(
         self, queue: str, topic: str, channel: str, prefetch_count: int, *, is_live: bool
@@ -205,7 +201,8 @@ class Receiver:
         since_ns = time.time_ns() if is_live else 0
         nsqds = set(self._settings.nsqds)
         if is_live and self._settings.lookupds:
-            # Who waited until a lookupd knows of the topic would miss what made it known.
+            # Connect to all nsqds at once: if the consumer waited until an nsqlookupd lists the
+            # topic, it would miss the message that creates it.
             nsqds |= await asyncio.to_thread(
                 look_up, self._settings.lookupds, ALL_NODES, self._settings.config
             )
@@ -225,7 +222,7 @@ class Receiver:
             asyncio.create_task(consumer.keep_touching(subscription.held.values)),
         ]
         for task in subscription.tasks:
-            task.add_done_callback(_tell_of_bug)
+            task.add_done_callback(_log_exception)
 
     def _set_prefetch_count(self, queue: str, prefetch_count: int) -> None:
         for subscription in self._of_queue(queue):
@@ -244,7 +241,7 @@ class Receiver:
 
     def _end_soon(self, subscription: _Subscription) -> None:
         ending = asyncio.get_running_loop().create_task(self._end(subscription))
-        ending.add_done_callback(_tell_of_bug)
+        ending.add_done_callback(_log_exception)
         ending.add_done_callback(self._endings.discard)
         self._endings.add(ending)
 
@@ -256,7 +253,7 @@ class Receiver:
         await subscription.consumer.close()
         pump, touching = subscription.tasks
         touching.cancel()
-        await pump  # which ends with its consumer
+        await pump  # it ends with its consumer
 
     # In the thread: messages.
 
@@ -274,12 +271,12 @@ class Receiver:
             return
         tag = subscription.tags.get((message.address, message.id))
         if tag is not None:
-            log.warning("%s: delivered again, while it is worked on here", message)
+            log.warning("%s: delivered again while its task is running", message)
             subscription.held[tag] = message
             return
-        payload = _payload_of(message)
+        payload = _parse_payload(message)
         if payload is None:
-            log.error("%s: dropped, since it is not a message of kombu's", message)
+            log.error("%s: dropped, because it is not a kombu message", message)
             message.finish()
             return
         early_seconds = seconds_until_due(payload["headers"], datetime.now(UTC))
@@ -309,7 +306,8 @@ class Receiver:
 
 
 def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
-    """What is still under way then is cancelled, so that nobody waits for it for ever."""
+    """Run the loop; when it is stopped, cancel the remaining tasks, so that no caller waits for
+    them."""
     try:
         loop.run_forever()
         if left := asyncio.all_tasks(loop):
@@ -320,25 +318,25 @@ def _run_until_stopped(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _payload_of(message: Message) -> dict[str, Any] | None:
-    """What kombu has put into a message, or None if it was not kombu, or if reading it would fail
-    later, where it would end the worker."""
+def _parse_payload(message: Message) -> dict[str, Any] | None:
+    """The kombu payload of a message. None if it is not from kombu or would fail later in kombu,
+    which would end the worker."""
     try:
         payload: dict[str, Any] = loads(message.body)
         properties = payload["properties"]
         if properties.get("body_encoding") == "base64":
             base64.b64decode(payload["body"])
-        is_whole = isinstance(payload["headers"], dict) and isinstance(
+        is_valid = isinstance(payload["headers"], dict) and isinstance(
             properties["delivery_info"], dict
         )
-    except Exception:  # noqa: BLE001 (anybody may publish anything, and kombu's decoders raise all)
+    except Exception:  # noqa: BLE001 (bodies are untrusted, and kombu's decoders raise any exception)
         return None
-    return payload if is_whole else None
+    return payload if is_valid else None
 
 
-def _tell_of_bug(task: "asyncio.Future[None]") -> None:
+def _log_exception(task: "asyncio.Future[None]") -> None:
     if not task.cancelled() and (bug := task.exception()) is not None:
-        log.error("a task of the receiver ended by mistake", exc_info=bug)
+        log.error("a task of the receiver failed", exc_info=bug)
 
 
 _receivers: "weakref.WeakSet[Receiver]" = weakref.WeakSet()
@@ -351,3 +349,21 @@ def _abandon_all() -> None:
 
 
 os.register_at_fork(after_in_child=_abandon_all)
+
+
+def seconds_until_due(headers: Mapping[str, Any], now: datetime) -> float:
+    """Seconds until the task of a message with these headers is due; 0 if it is due now.
+
+    Also 0 if the eta is invalid or has no time zone: Celery knows the configured time zone and
+    delays the task itself.
+    """
+    eta = headers.get("eta")
+    if not isinstance(eta, str):
+        return 0.0
+    try:
+        due = datetime.fromisoformat(eta)
+    except ValueError:
+        return 0.0
+    if due.tzinfo is None:
+        return 0.0
+    return max((due - now).total_seconds(), 0.0)

@@ -1,38 +1,45 @@
-"""From what Celery is configured with to what the transport works with.
+"""Settings of the transport, from the broker URLs and `broker_transport_options` of Celery, and the
+names of queues and exchanges in NSQ.
 
     nsq://127.0.0.1:4150                 one nsqd
-    nsq://10.0.0.1:4150;nsq://10.0.0.2   several: all are consumed, any is published to
-    nsq+lookupd://10.0.0.1:4161          those that a lookupd knows
+    nsq://10.0.0.1:4150;nsq://10.0.0.2   several: consumes from all, publishes to any
+    nsq+lookupd://10.0.0.1:4161          the nsqds that an nsqlookupd lists
     nsqs://:secret@10.0.0.1:4150         with TLS, and a secret for AUTH
 
-`broker_transport_options` has the rest: those named in `Settings`, and all of `ClientConfig`.
+`broker_transport_options` accepts the fields of `Settings` and of `ClientConfig`.
+
+Valid NSQ names stay unchanged. In other names, each byte that NSQ does not allow, and a hyphen
+before an `x`, is written as `-x` and two hex digits, so that names stay distinct:
+`celery@web1.celery.pidbox` becomes `celery-x40web1.celery.pidbox`. A name that is then too long is
+truncated and ends with a hash of the full name.
 """
 
+import hashlib
 import logging
+import re
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit, urlunsplit
 
-from penstock.celery.naming import ephemeral, nsq_name
 from penstock.celery.registration import SCHEMES
 from penstock.client import ClientConfig
 from penstock.client.addresses import parse_addresses, parse_lookupds
 from penstock.common.errors import ConfigError
-from penstock.common.names import is_valid
+from penstock.common.names import EPHEMERAL_SUFFIX, NAME_BYTES_MAX, is_valid
 
-__all__ = ["Settings", "masked", "settings_of"]
+__all__ = ["Settings", "ephemeral_name", "masked", "nsq_name", "settings_of"]
 
 log = logging.getLogger("penstock.celery")
 
 _PORTS = {"nsq": 4150, "nsqs": 4150, "nsq+lookupd": 4161, "nsqs+lookupd": 4161}
 
-# kombu retries a publish as the application wants it; this is for one attempt of those.
+# For one attempt; kombu retries a publish as configured by the application.
 PUBLISH_TIMEOUT_SECONDS = 5.0
 
-# Options that are not ours: kombu's own, and those of other brokers in a shared configuration.
-_FOREIGN = frozenset(
+# Ignored options: those of kombu, and of other brokers in a shared configuration.
+_IGNORED_OPTIONS = frozenset(
     {
         "body_encoding",
         "client_properties",
@@ -53,26 +60,26 @@ _FOREIGN = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where the nsqds are, how they are spoken to, and what things are called there."""
+    """Addresses, client settings and names."""
 
     nsqds: Sequence[str]
     lookupds: Sequence[str]
     config: ClientConfig
     channel: str = "celery"
-    """Of a queue's topic; all workers share it."""
+    """Channel of every queue's topic, shared by all workers."""
     queue_name_prefix: str = ""
-    """Before the name of every topic."""
+    """Prefix of all topic names."""
     max_defer: float = 3600.0
-    """The longest that nsqd is asked to defer a message, in seconds: its `--max-req-timeout`."""
+    """Maximum time to defer a message, in seconds: nsqd's `--max-req-timeout`."""
     nsqd_http_addresses: Sequence[str] = ()
-    """For counting and purging; otherwise the port after that of TCP is tried."""
+    """HTTP addresses for counting and purging. Default: the port after the TCP port."""
 
     def topic_of_queue(self, queue: str) -> str:
         return nsq_name(self.queue_name_prefix + queue)
 
     def topic_of_exchange(self, exchange: str) -> str:
-        """Where messages go that are for whoever listens now."""
-        return ephemeral(self.queue_name_prefix + exchange)
+        """The ephemeral topic for messages to the current subscribers of an exchange."""
+        return ephemeral_name(self.queue_name_prefix + exchange)
 
 
 _OWN_OPTIONS = frozenset({"channel", "queue_name_prefix", "max_defer", "nsqd_http_addresses"})
@@ -86,23 +93,25 @@ def settings_of(
     connect_timeout: float | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Settings:
-    """Raises ConfigError if they make no sense."""
+    """Parse the configuration of Celery. Raises ConfigError if it is invalid."""
     options = options or {}
     parts = [_split(url) for url in urls]
     secure = {each.scheme.startswith("nsqs") for each in parts}
     secrets = {unquote(each.password) for each in parts if each.password}
     if len(secure) > 1 or len(secrets) > 1:
-        raise ConfigError("all URLs of a broker have to agree on TLS and on the password")
+        raise ConfigError(
+            "all broker URLs must have the same password, and all or none must use TLS"
+        )
     config = ClientConfig(
         publish_timeout=PUBLISH_TIMEOUT_SECONDS,
         dial_timeout=connect_timeout or ClientConfig().dial_timeout,
         auth_secret=next(iter(secrets), ""),
-        output_buffer_timeout=0.025,  # a task that is alone should not wait long for company
+        output_buffer_timeout=0.025,  # deliver a single task without a long wait for others
         **_tls(is_secure=True in secure, use_ssl=use_ssl),
     )
     lookupds = [_address(each) for each in parts if each.scheme.endswith("lookupd")]
     lookupds += _listed(options.get("lookupd_http_addresses", ()))
-    # A bare "nsq://" means the nsqd of this host, unless there are lookupds to ask.
+    # "nsq://" without a host means the local nsqd, unless nsqlookupds are given.
     nsqds = [
         _address(each)
         for each in parts
@@ -120,7 +129,7 @@ def settings_of(
 
 
 def masked(url: str, mask: str) -> str:
-    """The URL without its password, to be shown."""
+    """The URL with its password masked."""
     parts = urlsplit(url)
     if not parts.password:
         return url
@@ -131,11 +140,11 @@ def masked(url: str, mask: str) -> str:
 def _split(url: str) -> SplitResult:
     parts = urlsplit(url)
     try:
-        parts.port  # noqa: B018 (it is judged when it is asked for)
+        parts.port  # noqa: B018 (the property validates the port)
     except ValueError as problem:
         raise ConfigError(f"{masked(url, '**')}: {problem}") from None
     if parts.scheme not in SCHEMES or parts.path.strip("/") or parts.query or parts.fragment:
-        raise ConfigError(f"not an NSQ broker (nsq://host:port): {masked(url, '**')}")
+        raise ConfigError(f"not an NSQ broker URL (nsq://host:port): {masked(url, '**')}")
     return parts
 
 
@@ -146,7 +155,7 @@ def _address(parts: SplitResult) -> str:
 
 
 def _tls(*, is_secure: bool, use_ssl: bool | Mapping[str, Any] | None) -> dict[str, Any]:
-    """Options are called as in `ssl.wrap_socket`, also with Redis' `ssl_` before them."""
+    """Option names are those of `ssl.wrap_socket`, optionally with the prefix `ssl_`."""
     if not is_secure and not use_ssl:
         return {}
     given = use_ssl if isinstance(use_ssl, Mapping) else {}
@@ -169,9 +178,9 @@ def _own(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _for_client(options: Mapping[str, Any]) -> dict[str, Any]:
-    known = _OWN_OPTIONS | _CLIENT_OPTIONS | _FOREIGN | {"lookupd_http_addresses"}
+    known = _OWN_OPTIONS | _CLIENT_OPTIONS | _IGNORED_OPTIONS | {"lookupd_http_addresses"}
     for name in options.keys() - known:
-        log.warning("broker_transport_options: %s means nothing to NSQ", name)
+        log.warning("broker_transport_options: unknown option %s", name)
     return {name: options[name] for name in _CLIENT_OPTIONS & options.keys()}
 
 
@@ -185,3 +194,30 @@ def _checked(settings: Settings) -> Settings:
     if settings.max_defer <= 0:
         raise ConfigError(f"max_defer must be positive: {settings.max_defer}")
     return settings
+
+
+_INVALID_BYTES = re.compile(rb"[^.a-zA-Z0-9_-]|-(?=x)")
+
+_HASH_DIGITS = 16
+_HASH_MARK = "-h"
+
+
+def nsq_name(name: str) -> str:
+    """The NSQ name of a queue or an exchange."""
+    return _shorten(_escape(name), NAME_BYTES_MAX)
+
+
+def ephemeral_name(name: str) -> str:
+    """The ephemeral NSQ name of a queue or an exchange."""
+    return _shorten(_escape(name), NAME_BYTES_MAX - len(EPHEMERAL_SUFFIX)) + EPHEMERAL_SUFFIX
+
+
+def _escape(name: str) -> str:
+    return _INVALID_BYTES.sub(lambda found: b"-x%02x" % ord(found[0]), name.encode()).decode()
+
+
+def _shorten(name: str, length_max: int) -> str:
+    if len(name) <= length_max:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_DIGITS]
+    return name[: length_max - len(_HASH_MARK) - _HASH_DIGITS] + _HASH_MARK + digest

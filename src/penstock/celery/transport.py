@@ -1,9 +1,8 @@
-"""The transport itself: what kombu knows of a connection to NSQ.
+"""The kombu transport: a connection to NSQ.
 
-One blocking producer publishes, shared by all channels. One `Receiver` consumes for all of them;
-kombu takes what it brings either when the event loop says so (`on_readable`) or by waiting for it
-(`drain_events`). A lost nsqd is the client's business: it connects again by itself. kombu sees a
-connection error only where something cannot be done at all.
+One blocking producer publishes for all channels, one `Receiver` consumes for all. kombu takes the
+received messages when its event loop calls `on_readable`, or by waiting in `drain_events`. The
+client reconnects to a lost nsqd itself; kombu sees a connection error only if an operation fails.
 """
 
 import logging
@@ -16,7 +15,7 @@ from kombu.transport import virtual
 from kombu.utils.compat import detect_environment
 
 import penstock
-from penstock.celery.channel import Channel as NsqChannel
+from penstock.celery.channel import NsqChannel
 from penstock.celery.inbox import Delivery
 from penstock.celery.receiver import Receiver
 from penstock.celery.settings import Settings, masked, settings_of
@@ -35,7 +34,7 @@ log = logging.getLogger("penstock.celery")
 
 
 class Transport(virtual.Transport):
-    """Of one `kombu.Connection`, which is its `client`."""
+    """The transport of one `kombu.Connection`, its `client`."""
 
     Channel = NsqChannel
 
@@ -59,11 +58,11 @@ class Transport(virtual.Transport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
         self.transient_queues: set[str] = set()
-        """Those that go with their consumers."""
+        """Queues deleted together with their last consumer."""
         self.exclusive_queues: set[str] = set()
-        """Those that are for this connection alone."""
+        """Queues that belong to this connection only."""
         self._consumers: dict[str, tuple[NsqChannel, bool]] = {}
-        self._parked: dict[str, list[Delivery]] = {}
+        self._unconsumed: dict[str, list[Delivery]] = {}
         self._producer: Producer | None = None
         self._refused_defer_seconds = float("inf")
         self._pid = os.getpid()
@@ -72,7 +71,7 @@ class Transport(virtual.Transport):
         return penstock.__version__
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """All URLs of the broker."""
+        """All URLs of the broker, separated by semicolons."""
         return ";".join(url if include_password else masked(url, mask) for url in self._urls())
 
     # Connecting.
@@ -81,7 +80,9 @@ class Transport(virtual.Transport):
         """Raises NotConnectedError or RefusedError if no nsqd can be used, ConfigError if the
         configuration is invalid."""
         if detect_environment() != "default":
-            raise ConfigError("NSQ needs a pool of processes or threads: no eventlet, no gevent")
+            raise ConfigError(
+                "NSQ does not support eventlet and gevent: use a pool of processes or threads"
+            )
         client = self.client
         self.settings = settings_of(
             self._urls(),
@@ -89,7 +90,7 @@ class Transport(virtual.Transport):
             connect_timeout=client.connect_timeout,
             options=client.transport_options,
         )
-        # In any order, or all processes would publish to the first.
+        # Shuffled; otherwise all processes would publish to the first nsqd.
         nsqds = random.sample(self.settings.nsqds, len(self.settings.nsqds))
         producer = Producer(nsqds, lookupd=self.settings.lookupds, config=self.settings.config)
         self._producer = producer.__enter__()
@@ -99,14 +100,14 @@ class Transport(virtual.Transport):
 
     def close_connection(self, connection: "Transport") -> None:
         if self._pid != os.getpid():
-            return  # it is the parent's, who still uses it
+            return  # a forked child: the parent still uses the connection
         super().close_connection(connection)
         self.receiver.close()
         if self._producer is not None:
             self._producer.close()
 
     def _urls(self) -> list[str]:
-        """All of them: kombu means to use one at a time, but messages are on each."""
+        """All broker URLs: kombu would use one at a time, but each nsqd has messages."""
         client = self.client
         prefix = f"{client.uri_prefix}+" if client.uri_prefix else ""
         return list(client.alt) or [prefix + (client.hostname or "nsq://")]
@@ -114,11 +115,13 @@ class Transport(virtual.Transport):
     # Publishing.
 
     def publish(self, topic: str, body: bytes, *, defer_seconds: float = 0.0) -> None:
-        """Returns when nsqd has stored it. Raises NotConfirmedError or RefusedError.
+        """Publish; return when nsqd has stored the message. Raises NotConfirmedError or
+        RefusedError.
 
-        What is deferred for longer than nsqd allows comes early; the receiver then defers the rest.
+        A message deferred for longer than nsqd allows is delivered early; the receiver then
+        requeues it for the remaining time.
         """
-        assert self._producer is not None, "the connection has been established"
+        assert self._producer is not None, "not connected"
         defer_seconds = min(defer_seconds, self.settings.max_defer)
         if 0 < defer_seconds < self._refused_defer_seconds:
             try:
@@ -134,17 +137,17 @@ class Transport(virtual.Transport):
     # Consuming.
 
     def consume(self, queue: str, channel: NsqChannel, *, no_ack: bool) -> None:
-        """A queue has a consumer now: what came before it is delivered."""
+        """Register the consumer of a queue, and deliver the messages received before."""
         self._consumers[queue] = channel, no_ack
-        for delivery in self._parked.pop(queue, []):
+        for delivery in self._unconsumed.pop(queue, []):
             self.receiver.inbox.put(delivery)
 
     def drain_events(self, connection: "Transport", timeout: float | None = None) -> None:
-        """Delivers the next message. Raises TimeoutError if there is none in time."""
+        """Deliver the next message. Raises TimeoutError if none arrives in time."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             while (delivery := self.receiver.inbox.maybe_next()) is not None:
-                if self._hand_over(delivery):
+                if self._deliver(delivery):
                     return
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
@@ -158,16 +161,16 @@ class Transport(virtual.Transport):
         loop.remove_reader(self.receiver.inbox.fileno())
 
     def on_readable(self, connection: "Transport", loop: Any) -> None:
-        """Delivers all that is here."""
+        """Deliver all received messages."""
         while (delivery := self.receiver.inbox.maybe_next()) is not None:
-            self._hand_over(delivery)
+            self._deliver(delivery)
 
-    def _hand_over(self, delivery: Delivery) -> bool:
-        """Whether somebody wanted it."""
+    def _deliver(self, delivery: Delivery) -> bool:
+        """Pass a message to its consumer. Returns whether it was delivered."""
         queue = delivery.queue
         callback = self._callbacks.get(queue)
         if callback is None:
-            self._set_aside(delivery)
+            self._handle_unconsumed(delivery)
             return False
         channel, no_ack = self._consumers[queue]
         is_wanted = channel.wants(queue, delivery.payload["properties"]["delivery_info"])
@@ -177,9 +180,10 @@ class Transport(virtual.Transport):
             callback(delivery.payload)
         return is_wanted
 
-    def _set_aside(self, delivery: Delivery) -> None:
-        """Nobody consumes its queue: not yet, or no longer."""
+    def _handle_unconsumed(self, delivery: Delivery) -> None:
+        """Handle a message whose queue has no consumer: keep it if the queue is exclusive, else
+        requeue it."""
         if delivery.queue in self.exclusive_queues:
-            self._parked.setdefault(delivery.queue, []).append(delivery)
+            self._unconsumed.setdefault(delivery.queue, []).append(delivery)
         else:
             self.receiver.requeue(delivery.tag)
