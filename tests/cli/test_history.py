@@ -82,7 +82,7 @@ class TestInAPipe:
             nsqd.start()
 
         assert (1, 1) == (code, told.count("\n"))
-        assert f"; go on with --from {seq + 1}" in told
+        assert f"; continue with --from {seq + 1}" in told
 
     def test_several_nodes_are_merged_by_time(
         self, nsqd: NsqdProcess, nsqlookupd: NsqlookupdProcess

@@ -24,7 +24,7 @@ def format_number(number: int) -> str:
 
 
 def format_rate(rate: float | None) -> str:
-    """A rate to three digits or to the unit: `0.25`, `12.5`, `1,234`; `-` if it is not known."""
+    """A rate with three digits: `0.25`, `12.5`, `1,234`; `-` if unknown."""
     if rate is None:
         return "-"
     if rate == 0 or rate >= 99.95:
@@ -42,9 +42,9 @@ _ASCII = "_.-:=+*#"
 
 
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
-    """The last `width` values, the latest at the right end; the largest has the tallest bar.
+    """The last `width` values as bars, the latest at the right; the largest has the tallest bar.
 
-    Zero has the lowest one, and nothing else has, so that a trickle can be told from silence.
+    Only zero has the lowest bar, so that small values differ from zero.
     """
     shown = values[-width:] if width > 0 else []
     bars = _ASCII if ascii_only else _BLOCKS
@@ -61,7 +61,7 @@ def _bar(value: float, largest: float, bars: str) -> str:
 def format_table(
     rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()
 ) -> list[str]:
-    """The rows, the first of which is the head, as lines; `right` are columns of numbers."""
+    """The rows as aligned lines; the first is the heading. `right` are right-aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [_line(row, widths, right) for row in rows]
 
@@ -74,15 +74,15 @@ def _line(row: Sequence[str], widths: Sequence[int], right: frozenset[int]) -> s
     return "  ".join(cells).rstrip()
 
 
-# What is done before anybody could have looked needs no bar.
+# Smaller input is processed too fast for a progress bar.
 BAR_FROM_BYTES = 4 << 20
 
 
 def progress_bar(size_bytes: int | None) -> AbstractContextManager["Progress | None"]:
-    """The bar, with one task, whose description stands behind it; None where it is not wanted."""
+    """A progress bar on stderr. None if the input is small or stderr is not a terminal."""
     if size_bytes is None or size_bytes < BAR_FROM_BYTES or not sys.stderr.isatty():
         return nullcontext()
-    from rich.console import Console  # noqa: PLC0415 (most work is short, and this takes long)
+    from rich.console import Console  # noqa: PLC0415 (slow to import, rarely needed)
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 
     columns = (

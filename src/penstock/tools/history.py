@@ -1,8 +1,7 @@
-"""`penstock history`: read messages back from the logs of a topic, without touching a channel.
+"""`penstock history`: read the stored messages of a topic, without affecting channels.
 
-A topic has a log on every node that has it. What is stored is merged by time; what is yet to come,
-with `follow`, is shown as it comes. Blocking: one connection a node, and nothing is read ahead of
-what has been printed but what the sockets hold.
+Every node that has the topic has its own log. Stored messages are merged by time; with `follow`,
+new messages are printed as they arrive. Blocking, with one connection per node.
 """
 
 import queue
@@ -26,7 +25,7 @@ from penstock.net.http_client.messages import HttpReply
 
 __all__ = ["HistoryLine", "body_line", "json_line", "read_history", "text_line"]
 
-# While a topic is followed, nsqd sends an empty line every 5 s.
+# With `follow`, nsqd sends an empty line every 5 s.
 SILENCE_SECONDS = 15.0
 
 _QUEUE_MAX = 1000
@@ -52,8 +51,8 @@ def read_history(
     headers: Mapping[str, str] | None = None,
     ssl_context: ssl.SSLContext | None = None,
 ) -> Iterator[HistoryLine]:
-    """The messages from `start` to `end`, of all these nodes. Raises HttpRequestError. Without an
-    `ssl_context`, nodes that want TLS are judged by the system's CAs."""
+    """The messages from `start` to `end` of all nodes. Raises HttpRequestError. Without an
+    `ssl_context`, the system's CAs verify nodes that require TLS."""
     args = {"topic": topic, "from": start}
     if end is not None:
         args["to"] = end
@@ -61,28 +60,28 @@ def read_history(
         args["limit"] = str(limit)
     if follow:
         args["follow"] = "true"
-    readings = [
+    readers = [
         _NodeReader(address, args, headers or {}, ssl_context).messages() for address in addresses
     ]
-    if len(readings) == 1:
-        return readings[0]
+    if len(readers) == 1:
+        return readers[0]
     if follow:
-        return islice(_as_they_come(readings), limit)
-    return islice(merge(*readings, key=lambda message: message.timestamp_ns), limit)
+        return islice(_merge_live(readers), limit)
+    return islice(merge(*readers, key=lambda message: message.timestamp_ns), limit)
 
 
 def body_line(message: HistoryLine) -> bytes:
-    """Nothing but what was published."""
+    """Only the body."""
     return message.body_bytes + b"\n"
 
 
 def json_line(message: HistoryLine) -> bytes:
-    """As nsqd wrote it."""
+    """The JSON of nsqd."""
     return message.line + b"\n"
 
 
 def text_line(message: HistoryLine) -> bytes:
-    """Number, time, and the body on one line, whatever it is."""
+    """Sequence number, time and body on one line; unprintable characters are escaped."""
     seconds, rest_ns = divmod(message.timestamp_ns, 1_000_000_000)
     at = f"{_second(seconds)}.{rest_ns // 1_000_000:03}"
     body = message.body
@@ -93,7 +92,7 @@ def text_line(message: HistoryLine) -> bytes:
     return f"{message.seq}  {at}  {body}\n".encode("utf-8", "backslashreplace")
 
 
-@lru_cache(maxsize=16)  # Many messages come in one second, and several nodes are merged by time.
+@lru_cache(maxsize=16)  # Saves formatting: many messages share a second.
 def _second(seconds: int) -> str:
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
 
@@ -153,27 +152,27 @@ class _NodeReader:
         except HttpRequestError as failure:
             if failure.status is not None:
                 raise
-            reason = "no answer" if failure.timed_out else failure.reason
+            reason = "no response" if failure.timed_out else failure.reason
             if self._next_seq is not None:
-                reason += f"; go on with --from {self._next_seq}"
+                reason += f"; continue with --from {self._next_seq}"
             raise HttpRequestError(self._address, reason) from failure
 
 
-def _as_they_come(readings: Sequence[Iterator[HistoryLine]]) -> Iterator[HistoryLine]:
-    """From several nodes at once: a thread each, which ends with the process."""
+def _merge_live(readers: Sequence[Iterator[HistoryLine]]) -> Iterator[HistoryLine]:
+    """Messages of several nodes as they arrive. One daemon thread per node."""
     arrived: queue.Queue[HistoryLine | HttpRequestError | None] = queue.Queue(_QUEUE_MAX)
 
-    def pass_on(reading: Iterator[HistoryLine]) -> None:
+    def forward(reader: Iterator[HistoryLine]) -> None:
         try:
-            for message in reading:
+            for message in reader:
                 arrived.put(message)
         except HttpRequestError as failure:
             arrived.put(failure)
         arrived.put(None)
 
-    for reading in readings:
-        threading.Thread(target=pass_on, args=(reading,), daemon=True).start()
-    running = len(readings)
+    for reader in readers:
+        threading.Thread(target=forward, args=(reader,), daemon=True).start()
+    running = len(readers)
     while running:
         item = arrived.get()
         if isinstance(item, HttpRequestError):

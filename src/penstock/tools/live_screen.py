@@ -1,11 +1,10 @@
-"""A view that fills the terminal and is kept up to date, until its user has seen enough.
+"""A full-screen view in the terminal that is refreshed at an interval.
 
     screen = LiveScreen(console, render, refresh, interval_seconds=2.0)
     await screen.run()
 
-`refresh` gets new figures, every so often; `render` makes a picture of the latest, whenever there
-are new ones, a key was pressed or the terminal has another size. `q`, Ctrl-C and SIGTERM leave; the
-terminal is as it was before then, whatever happens.
+`refresh` fetches new data at each interval. `render` draws it after each refresh, key press and
+change of the terminal's size. `q`, Ctrl-C and SIGTERM exit. The terminal is always restored.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ _ESCAPE = b"\x1b"
 
 
 def maybe_live_console() -> Console | None:
-    """The terminal that stdout is, if it is one that pictures can be shown on."""
+    """The console if stdout is a terminal that supports a live view, else None."""
     if not sys.stdout.isatty():
         return None
     console = Console()
@@ -35,7 +34,7 @@ def maybe_live_console() -> Console | None:
 
 
 class LiveScreen:
-    """See the module's docstring."""
+    """The view; `on_key` gets every key except `q`."""
 
     def __init__(
         self,
@@ -47,7 +46,7 @@ class LiveScreen:
         count: int | None = None,
         on_key: Callable[[str], None] = lambda _key: None,
     ) -> None:
-        """With `count`, it leaves by itself after so many refreshes."""
+        """With `count`, exit after this many refreshes."""
         self._console = console
         self._render = render
         self._refresh = refresh
@@ -55,16 +54,16 @@ class LiveScreen:
         self._count = count
         self._on_key = on_key
         self._changed = asyncio.Event()
-        self._leaving = False
+        self._is_exiting = False
 
     async def run(self) -> None:
-        """Shows it. What `refresh` raises ends the view, and is raised."""
-        refreshing = asyncio.create_task(self._go_on_refreshing())
-        refreshing.add_done_callback(lambda _: self._leave())
+        """Show the view until it is exited. Raises the exceptions of `refresh`."""
+        refreshing = asyncio.create_task(self._refresh_at_intervals())
+        refreshing.add_done_callback(lambda _: self._exit())
         try:
-            # Signals first, so that none finds the terminal changed and ends us like that.
+            # Signal handlers first, so that no signal leaves the terminal in the changed mode.
             with self._signals(), self._keys(), self._live() as live:
-                while not self._leaving:
+                while not self._is_exiting:
                     live.update(self._render(), refresh=True)
                     await self._changed.wait()
                     self._changed.clear()
@@ -82,8 +81,8 @@ class LiveScreen:
             redirect_stderr=False,
         )
 
-    async def _go_on_refreshing(self) -> None:
-        """At a steady pace, also when an answer takes its time."""
+    async def _refresh_at_intervals(self) -> None:
+        """Refresh at a steady interval, even if a refresh takes long."""
         loop = asyncio.get_running_loop()
         next_at, done = loop.time(), 0
         while self._count is None or done < self._count:
@@ -93,19 +92,20 @@ class LiveScreen:
             self._changed.set()
             done += 1
 
-    def _leave(self) -> None:
-        self._leaving = True
+    def _exit(self) -> None:
+        self._is_exiting = True
         self._changed.set()
 
     # The terminal.
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGWINCH: another size. SIGCONT: we are back from Ctrl-Z, and so is the shell's mode."""
+        """Handle signals. SIGWINCH: new size. SIGCONT: resumed after Ctrl-Z, so the terminal is in
+        the shell's mode."""
         loop = asyncio.get_running_loop()
         actions = {
-            signal.SIGINT: self._leave,
-            signal.SIGTERM: self._leave,
+            signal.SIGINT: self._exit,
+            signal.SIGTERM: self._exit,
             signal.SIGWINCH: self._changed.set,
             signal.SIGCONT: self._resume,
         }
@@ -119,7 +119,7 @@ class LiveScreen:
 
     @contextmanager
     def _keys(self) -> Iterator[None]:
-        """Keys come one by one and are not shown, if there is a keyboard."""
+        """Read single keys without echo, if stdin is a terminal."""
         if not sys.stdin.isatty():
             yield
             return
@@ -139,9 +139,9 @@ class LiveScreen:
         except OSError:
             keys = b""
         if not keys or b"q" in keys or b"Q" in keys:
-            self._leave()  # The terminal is gone, or is wanted back.
+            self._exit()  # The terminal is closed, or the user exits.
             return
-        if not keys.startswith(_ESCAPE):  # Arrows and their like are letters too, but later on.
+        if not keys.startswith(_ESCAPE):  # Arrow keys send an escape sequence with letters.
             for key in keys.decode("ascii", "ignore"):
                 self._on_key(key)
         self._changed.set()

@@ -21,7 +21,7 @@ def test_the_machine_that_runs_the_tests_is_fit(tmp_path: Path) -> None:
     assert {} == {
         name: diagnosis
         for name, diagnosis in diagnoses.items()
-        if diagnosis.grade is Grade.FAIL or diagnosis.found == "cannot be told"
+        if diagnosis.grade is Grade.FAIL or diagnosis.found == "unknown"
     }
     assert [] == list(tmp_path.iterdir())
 
@@ -33,7 +33,7 @@ class TestPorts:
                 port("127.0.0.1", int(address.rpartition(":")[2]), "nsqd")
                 for address in (nsqd.http_address, nsqd.tcp_address)
             )
-            owner = f"is taken by penstock.cli.nsqd (process {nsqd.pid})"
+            owner = f"is used by penstock.cli.nsqd (process {nsqd.pid})"
 
         assert (Grade.OK, Grade.OK) == (http.grade, tcp.grade)
         assert http.found.endswith(f"{owner}, version 1.3.0")
@@ -60,7 +60,7 @@ class TestDataPath:
         opened.close()
 
         assert (Grade.OK, f"{tmp_path}, in use by a running nsqd") == in_use[:2]
-        assert (Grade.OK, f"{tmp_path}, a data path of Penstock") == data_path(str(tmp_path))[:2]
+        assert (Grade.OK, f"{tmp_path}, a Penstock data path") == data_path(str(tmp_path))[:2]
 
     def test_one_of_another_nsqd(self, tmp_path: Path) -> None:
         (tmp_path / "t.diskqueue.000000.dat").touch()

@@ -1,4 +1,4 @@
-"""Is this machine fit to run Penstock, and what is to be done if not?"""
+"""Checks whether this machine can run Penstock, with hints for repairs."""
 
 from penstock.tools.doctor.checks import examine
 from penstock.tools.doctor.diagnosis import Diagnosis, Grade, Subject

@@ -1,4 +1,4 @@
-"""All checks, in the order in which they are shown."""
+"""All checks, in the order of the output."""
 
 from collections.abc import Callable, Iterator
 
@@ -31,10 +31,9 @@ CHECKS: dict[str, Callable[[Subject], Diagnosis]] = {
 
 
 def examine(subject: Subject) -> Iterator[tuple[str, Diagnosis]]:
-    """Makes every check, one after the other. One that this system has no answer for is a
-    warning."""
+    """Run all checks. A check that this system does not support is a warning."""
     for name, check in CHECKS.items():
         try:
             yield name, check(subject)
         except OSError as error:
-            yield name, warn("cannot be told", str(error))
+            yield name, warn("unknown", str(error))

@@ -1,4 +1,4 @@
-"""What a check comes to. Pure."""
+"""The result of a check."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -7,7 +7,7 @@ __all__ = ["Diagnosis", "Grade", "Subject", "fail", "ok", "warn"]
 
 
 class Grade(StrEnum):
-    """How it is. Only what fails keeps Penstock from working."""
+    """Severity of a result. Only FAIL prevents Penstock from working."""
 
     OK = "ok"
     WARN = "warn"
@@ -15,7 +15,7 @@ class Grade(StrEnum):
 
 
 class Diagnosis(NamedTuple):
-    """What was found, and what the reader can do about it."""
+    """The finding, and a hint for the user."""
 
     grade: Grade
     found: str
@@ -23,7 +23,7 @@ class Diagnosis(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """What is examined."""
+    """The data path and the host to check."""
 
     data_path: str
     host: str

@@ -1,4 +1,4 @@
-"""Where messages are to be kept: may we write there, will it last, is there room, is it fast?"""
+"""Checks of the data path and its disk: permissions, file system, free space, fsync time."""
 
 import os
 import shutil
@@ -29,7 +29,7 @@ FREE_GOOD_BYTES = 2 * _GIB
 FSYNC_GOOD_SECONDS = 0.02
 _FSYNCS = 5
 
-# Locks and fsyncs of these are promises that somebody else has to keep.
+# Locks and fsync depend on a server.
 _REMOTE = {"9p", "afs", "ceph", "cifs", "glusterfs", "lustre", "nfs", "nfs4", "smb3", "smbfs"}
 _IN_MEMORY = {"ramfs", "tmpfs"}
 
@@ -37,9 +37,9 @@ _IN_MEMORY = {"ramfs", "tmpfs"}
 def data_path(path: str) -> Diagnosis:
     folder = _existing(path)
     if not os.access(folder, os.W_OK | os.X_OK):
-        return fail(f"{folder} is not ours to write to", f"chown {_user()} {folder}")
+        return fail(f"{folder} is not writable", f"chown {_user()} {folder}")
     if not Path(path).exists():
-        return ok(f"{path}, to be made", f"mkdir {path}, unless penstock up makes it")
+        return ok(f"{path}, does not exist yet", f"penstock up creates it; for nsqd: mkdir {path}")
     files = RealFiles()
     try:
         lock_data_path(path, files, shared=True).close()
@@ -47,10 +47,10 @@ def data_path(path: str) -> Diagnosis:
     except DataPathError as error:
         if isinstance(error.__cause__, BlockingIOError):
             return ok(f"{path}, in use by a running nsqd")
-        return fail(str(error), "name another folder by --data-path")
+        return fail(str(error), "choose another folder with --data-path")
     if is_ours or any(Path(path).glob(f"*/{FORMAT_NAME}")):
-        return ok(f"{path}, a data path of Penstock")
-    return ok(f"{path}, none yet")
+        return ok(f"{path}, a Penstock data path")
+    return ok(f"{path}, empty or not yet a data path")
 
 
 def file_system(path: str) -> Diagnosis:
@@ -61,11 +61,11 @@ def file_system(path: str) -> Diagnosis:
 def judge_file_system(kind: str, mount: str) -> Diagnosis:
     found = f"{kind} at {mount}"
     if kind in _IN_MEMORY:
-        return warn(found, "it is memory: messages are gone when the machine goes down")
+        return warn(found, "file system in memory: a reboot loses all messages")
     if kind in _REMOTE or kind.startswith("fuse."):
-        return warn(found, "prefer a local disk: locks and fsync may not hold over a network")
+        return warn(found, "use a local disk: locks and fsync may be unreliable over a network")
     if kind == "overlay":
-        return warn(found, "it may go with its container: mount a volume for the data path")
+        return warn(found, "deleted with its container: mount a volume for the data path")
     return ok(found)
 
 
@@ -76,14 +76,14 @@ def free_space(path: str) -> Diagnosis:
 
 def judge_free_space(free: int, total: int) -> Diagnosis:
     found = f"{free / _GIB:.1f} GiB of {total / _GIB:.1f} GiB"
-    hint = "a full disk refuses publishes: make room"
+    hint = "free some space: nsqd refuses publishes when the disk is full"
     if free < FREE_MIN_BYTES:
         return fail(found, hint)
     return warn(found, hint) if free < FREE_GOOD_BYTES else ok(found)
 
 
 def fsync(path: str) -> Diagnosis:
-    """Measured: what it takes decides what --sync-every=1 costs."""
+    """Measure the time of an fsync, which is the cost of --sync-every=1."""
     with tempfile.TemporaryFile(dir=_existing(path)) as file:
         return judge_fsync(statistics.median(_timed_write(file.fileno()) for _ in range(_FSYNCS)))
 
@@ -91,7 +91,7 @@ def fsync(path: str) -> Diagnosis:
 def judge_fsync(seconds: float) -> Diagnosis:
     found = f"{seconds * 1000:.1f} ms"
     if seconds > FSYNC_GOOD_SECONDS:
-        return warn(found, "slow: with --sync-every=1 each publish waits for it")
+        return warn(found, "slow: with --sync-every=1, each publish waits this long")
     return ok(found)
 
 
@@ -103,7 +103,7 @@ def _timed_write(descriptor: int) -> float:
 
 
 def _existing(path: str) -> str:
-    """The folder itself, or the next one above it that is there."""
+    """The folder, or its nearest existing parent."""
     folder = Path(path).absolute()
     while not folder.is_dir():
         folder = folder.parent
@@ -111,7 +111,7 @@ def _existing(path: str) -> str:
 
 
 def _mount_of(folder: str) -> tuple[str, str]:
-    """Where the file system of a folder is mounted, and of which kind it is."""
+    """Mount point and type of the file system of a folder."""
     real = os.path.realpath(folder)
     mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="replace")
     best = ("/", "unknown")

@@ -1,4 +1,4 @@
-"""What has to be installed, and whether it fits. Nothing is imported to be looked at."""
+"""Checks of the installed software, of limits, memory, cores and clock, and of the ports."""
 
 import ctypes
 import errno
@@ -45,7 +45,7 @@ JAVA_MIN = 17
 JAVA_SECONDS = 20.0
 
 _JAVA_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_GET_SPARK = "pip install 'penstock[spark]'"
+_INSTALL_SPARK = "pip install 'penstock[spark]'"
 
 
 def python() -> Diagnosis:
@@ -56,38 +56,38 @@ def python() -> Diagnosis:
 
 
 def package(name: str) -> Diagnosis:
-    """One that Penstock cannot do without."""
+    """Check a package that Penstock requires."""
     version = _maybe_version(name)
     return ok(version) if version else fail("not installed", f"pip install {name}")
 
 
 def checksums() -> Diagnosis:
-    """Without its compiled half, every stored byte is summed up in Python."""
+    """Check for the compiled part; without it, checksums are computed in Python."""
     version = _maybe_version("google-crc32c")
     if version is None:
         return package("google-crc32c")
-    import google_crc32c  # noqa: PLC0415 (nsqd would)
+    import google_crc32c  # noqa: PLC0415 (only this check needs it)
 
     if google_crc32c.implementation != "c":
-        return warn(f"{version}, without its C code", "install a wheel made for this system")
+        return warn(f"{version}, without its C extension", "install a wheel for this platform")
     return ok(version)
 
 
 def spark() -> Diagnosis:
     versions = {name: _maybe_version(name) for name in ("pyspark", "pyarrow", "pandas", "numpy")}
-    return judge_spark(versions, _spark_wanted())
+    return judge_spark(versions, _required_spark_version())
 
 
 def judge_spark(versions: dict[str, str | None], wanted: str) -> Diagnosis:
-    """`wanted` is how the version of pyspark that we know begins."""
+    """`wanted` is the supported version of pyspark, such as 4.3."""
     pyspark = versions["pyspark"]
     if pyspark is None:
-        return ok("not installed", f"if you want it: {_GET_SPARK}")
+        return ok("not installed", f"only for Spark: {_INSTALL_SPARK}")
     if not f"{pyspark}.".startswith(f"{wanted}."):
-        return warn(f"pyspark {pyspark}, not {wanted}", _GET_SPARK)
+        return warn(f"pyspark {pyspark}, not {wanted}", _INSTALL_SPARK)
     missing = [name for name, version in versions.items() if version is None]
     if missing:
-        return warn(f"pyspark {pyspark} without {', '.join(missing)}", _GET_SPARK)
+        return warn(f"pyspark {pyspark} without {', '.join(missing)}", _INSTALL_SPARK)
     if int((versions["pandas"] or "").partition(".")[0]) >= 3:
         return warn(f"pyspark {pyspark} with pandas {versions['pandas']}", "pip install 'pandas<3'")
     return ok(f"pyspark {pyspark}")
@@ -95,18 +95,18 @@ def judge_spark(versions: dict[str, str | None], wanted: str) -> Diagnosis:
 
 def java() -> Diagnosis:
     if _maybe_version("pyspark") is None:
-        return ok("not looked for", "only Spark needs it")
+        return ok("not checked", "only Spark needs it")
     home = os.environ.get("JAVA_HOME")
     program = f"{home}/bin/java" if home else shutil.which("java")
     if program is None:
         return judge_java(None, "no java on the PATH")
     try:
-        said = subprocess.run(  # noqa: S603 (what Spark would start)
+        output = subprocess.run(  # noqa: S603 (the program that Spark starts)
             [program, "-version"], capture_output=True, timeout=JAVA_SECONDS, check=False
         ).stderr.decode(errors="replace")
     except (OSError, subprocess.TimeoutExpired):
         return judge_java(None, f"{program} does not run")
-    match = _JAVA_VERSION.search(said)
+    match = _JAVA_VERSION.search(output)
     return judge_java(int(match[1]) if match else None, program)
 
 
@@ -118,8 +118,8 @@ def judge_java(major: int | None, where: str) -> Diagnosis:
     return ok(found) if major >= JAVA_MIN else warn(found, hint)
 
 
-def _spark_wanted() -> str:
-    """As our own package says."""
+def _required_spark_version() -> str:
+    """The version of pyspark that Penstock's metadata requires."""
     for requirement in metadata.requires("penstock") or ():
         if match := re.match(r"pyspark==([\d.]+)\.\*", requirement):
             return match[1]
@@ -133,14 +133,14 @@ def _maybe_version(name: str) -> str | None:
         return None
 
 
-# Beside connections: logs, cursors, listeners, and what Python has open.
-FILES_OF_OUR_OWN = 320
+# Files besides connections: logs, cursors, listeners, and Python's own.
+INTERNAL_FILES = 320
 CONNECTIONS_GOOD = 4096
 MEMORY_GOOD_BYTES = 512 << 20
 RELEASED = datetime(2025, 1, 1, tzinfo=UTC)
 
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
-_TIMEX_BYTES = 512  # more than the system's struct timex takes
+_TIMEX_BYTES = 512  # at least the size of struct timex
 _TIME_ERROR = 5
 
 
@@ -150,10 +150,10 @@ def open_files() -> Diagnosis:
 
 
 def judge_open_files(hard: int) -> Diagnosis:
-    """nsqd takes what the hard limit allows."""
+    """nsqd raises its soft limit to the hard limit."""
     if hard == resource.RLIM_INFINITY:
         return ok("no limit")
-    connections = max(hard - FILES_OF_OUR_OWN, 0)
+    connections = max(hard - INTERNAL_FILES, 0)
     found = f"{hard:,}: enough for {connections:,} connections"
     hint = "raise the limit: ulimit -Hn 65536, or LimitNOFILE=65536 in the systemd unit"
     if not connections:
@@ -173,22 +173,24 @@ def judge_memory(available: int, total: int, limit: int | None) -> Diagnosis:
         found += f", limited to {limit >> 20:,} MiB"
         available = min(available, limit)
     if available < MEMORY_GOOD_BYTES:
-        return warn(found, "each channel may hold --mem-queue-size messages in memory: lower that")
+        return warn(
+            found, "lower --mem-queue-size: each channel holds up to that many messages in memory"
+        )
     return ok(found)
 
 
 def cores() -> Diagnosis:
     has_affinity = hasattr(os, "sched_getaffinity")
     count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    hint = "" if count > 1 else "one core does it; fsyncs and Spark are glad of another"
+    hint = "" if count > 1 else "one core suffices; fsync and Spark benefit from a second"
     return ok(str(count), hint)
 
 
 def clock() -> Diagnosis:
     now = datetime.fromtimestamp(time.time(), UTC)
-    adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)  # Linux: which NTP client, is the same
+    adjtimex = getattr(ctypes.CDLL(None), "adjtimex", None)  # Linux; works with any NTP client
     if adjtimex is None:
-        raise OSError("this system does not tell whether its clock is synchronised")
+        raise OSError("this system does not report whether its clock is synchronised")
     state = adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES))
     return judge_clock(now, is_synchronised=state != _TIME_ERROR)
 
@@ -196,7 +198,7 @@ def clock() -> Diagnosis:
 def judge_clock(now: datetime, *, is_synchronised: bool) -> Diagnosis:
     found = f"{now:%Y-%m-%d %H:%M:%S} UTC"
     if now < RELEASED:
-        return fail(found, "set the clock: times and numbers of messages come from it")
+        return fail(found, "set the clock: timestamps and sequence numbers depend on it")
     if not is_synchronised:
         return warn(f"{found}, not synchronised", "run an NTP client, such as chrony")
     return ok(f"{found}, synchronised")
@@ -216,24 +218,24 @@ _LISTENING = "0A"
 
 
 def port(host: str, number: int, daemon: str) -> Diagnosis:
-    """Whether `daemon` can listen here, or already does."""
+    """Check whether `daemon` can listen on a port, or already does."""
     try:
         with closing(socket.create_server((host, number))):
             return ok(f"{number} is free")
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
-            return fail(f"{number} cannot be listened on: {error.strerror}", "try another --host")
-    found = f"{number} is taken by {_owner(number)}"
+            return fail(f"cannot listen on {number}: {error.strerror}", "try another --host")
+    found = f"{number} is used by {_owner(number)}"
     version = _maybe_daemon_version(host, number)
     if version is not None:
         return ok(f"{found}, version {version}")
     if daemon in found:
         return ok(found)
-    return warn(found, f"stop that, or give {daemon} another port")
+    return warn(found, f"stop that process, or use another port for {daemon}")
 
 
 def _maybe_daemon_version(host: str, number: int) -> str | None:
-    """Of an nsqd or nsqlookupd that answers here."""
+    """Version of the nsqd or nsqlookupd on this port; None if neither responds."""
     http = BlockingHttpClient(
         connect_timeout_seconds=ASK_SECONDS, request_timeout_seconds=ASK_SECONDS
     )
@@ -245,7 +247,7 @@ def _maybe_daemon_version(host: str, number: int) -> str | None:
 
 
 def _owner(number: int) -> str:
-    """The process that listens, if we may know."""
+    """The process that listens on the port, if visible."""
     inodes = [inode for table in ("tcp", "tcp6") for inode in _listening_inodes(table, number)]
     sockets = {f"socket:[{inode}]" for inode in inodes}
     for process in Path("/proc").glob("[0-9]*"):
@@ -266,15 +268,15 @@ def _listening_inodes(table: str, number: int) -> list[str]:
 
 def _open_files(process: Path) -> set[str]:
     links = set()
-    with suppress(OSError):  # it is gone, or not ours to look at
+    with suppress(OSError):  # the process has exited, or belongs to another user
         for descriptor in os.listdir(process / "fd"):
-            with suppress(OSError):  # closed since
+            with suppress(OSError):  # closed meanwhile
                 links.add(os.readlink(process / "fd" / descriptor))
     return links
 
 
 def _command(process: Path) -> str:
-    """The program, or of a Python program its module or script."""
+    """The program; for Python, the module or script."""
     try:
         words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
