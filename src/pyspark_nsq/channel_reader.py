@@ -32,6 +32,13 @@ IN_FLIGHT = 2500
 # With Trigger.AvailableNow, a channel without messages for this long is considered empty.
 IDLE_SECONDS = 1.0
 
+# Maximum time that the thread waits for messages before it handles finished ones.
+STEP_SECONDS = 0.05
+
+# Message timeout requested from nsqd, and the interval of the TOUCHes that extend it.
+MSG_TIMEOUT_SECONDS = 60.0
+TOUCH_SECONDS = 20.0
+
 _BATCH = "batch"
 
 
@@ -232,11 +239,3 @@ def _to_arrow(topic: str, messages: list[Message]) -> bytes:
         writer.write_batch(batch)
     rows: bytes = sink.getvalue().to_pybytes()
     return rows
-
-
-# Maximum time that the thread waits for messages before it handles finished ones.
-STEP_SECONDS = 0.05
-
-# Message timeout requested from nsqd, and the interval of the TOUCHes that extend it.
-MSG_TIMEOUT_SECONDS = 60.0
-TOUCH_SECONDS = 20.0

@@ -48,6 +48,13 @@ log = logging.getLogger("pyspark_nsq")
 RANGES_MAX = 500
 """Maximum ranges per task, on average. Each range takes a request of some milliseconds."""
 
+# nsqd interprets smaller numbers as sequence numbers. This time is in July 1970.
+TIME_NS_MIN = 1 << 54
+
+_KEY_COLUMNS: Final = (("topic",), ("node",), ("seq",))
+_TIME_COLUMNS: Final = (("timestamp",), ("timestamp_ns",))
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
 
 class Range(NamedTuple):
     """Messages of one log, with sequence numbers from `start` to before `end`."""
@@ -69,7 +76,8 @@ class Range(NamedTuple):
 
 
 def ranges_between(start: Mapping[TopicNode, int], end: Mapping[TopicNode, int]) -> list[Range]:
-    """The sorted ranges between two offsets. A log that only `end` contains has an empty range."""
+    """The sorted ranges between two offsets. A log that only `end` contains is new, and read
+    from the next batch on."""
     ranges = [Range(*key, start.get(key, seq), seq) for key, seq in sorted(end.items())]
     return [each for each in ranges if each.size > 0]
 
@@ -262,10 +270,6 @@ def _stored(options: SourceOptions, wanted: Range, found: TopicLogLocation | Non
 # Starting and ending offsets.
 
 
-# nsqd interprets smaller numbers as sequence numbers. This time is in July 1970.
-TIME_NS_MIN = 1 << 54
-
-
 def resolve_offsets(
     nodes: Nodes, logs: Mapping[TopicNode, TopicLogLocation], position: Position
 ) -> Offsets:
@@ -282,11 +286,6 @@ def _resolve(nodes: Nodes, key: TopicNode, found: TopicLogLocation, position: Po
 
 
 # Filter pushdown.
-
-
-_ADDRESS: Final = (("topic",), ("node",), ("seq",))
-_TIMES: Final = (("timestamp",), ("timestamp_ns",))
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +326,7 @@ def parse_filters(filters: Iterable[Filter]) -> tuple[FilterBounds, list[Filter]
 def _apply_filter(bounds: FilterBounds, condition: Filter) -> tuple[FilterBounds, bool]:
     """Narrow the bounds by a filter; also return whether they cover the filter completely."""
     column = getattr(condition, "attribute", ())
-    if column in _ADDRESS and isinstance(condition, IsNotNull):
+    if column in _KEY_COLUMNS and isinstance(condition, IsNotNull):
         return bounds, True  # these columns are never null
     if column == ("topic",) and (values := _values(condition)) is not None:
         return replace(bounds, topics=_intersect(bounds.topics, values)), True
@@ -336,7 +335,9 @@ def _apply_filter(bounds: FilterBounds, condition: Filter) -> tuple[FilterBounds
     if column == ("seq",) and (span := _span(condition)) is not None:
         first, end = max(bounds.seq_min, span[0]), min(bounds.seq_end, span[1])
         return replace(bounds, seq_min=first, seq_end=end), True
-    if column in _TIMES and isinstance(condition, GreaterThan | GreaterThanOrEqual | EqualTo):
+    if column in _TIME_COLUMNS and isinstance(
+        condition, GreaterThan | GreaterThanOrEqual | EqualTo
+    ):
         time_ns = max(bounds.time_ns_min or 0, _time_ns(condition.value))
         return replace(bounds, time_ns_min=time_ns), False
     return bounds, False

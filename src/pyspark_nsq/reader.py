@@ -42,6 +42,34 @@ log = logging.getLogger("pyspark_nsq")
 
 RETRY_SECONDS = 0.2
 
+SCHEMA = (
+    "topic string, node int, seq bigint, id string, timestamp timestamp, timestamp_ns bigint, "
+    "body binary"
+)
+ARROW_SCHEMA = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("node", pa.int32()),
+        ("seq", pa.int64()),
+        ("id", pa.string()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp_ns", pa.int64()),
+        ("body", pa.binary()),
+    ]
+)
+
+# Bytes read per Arrow batch: large enough to make the overhead per batch negligible, small enough
+# to keep raw bytes and columns in the processor's cache.
+BUFFER_BYTES = 2 << 20
+
+SEQ_BITS = 54
+
+_SIZE = Struct(">i")
+_SIZE_BYTES = 4
+_TYPE_AT, _TIMESTAMP_AT, _ID_AT, _ID_BYTES = 4, 8, 18, 16
+
+Starts = npt.NDArray[np.int64]
+
 
 def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Read the rows of a partition."""
@@ -106,12 +134,14 @@ class RangeReader:
             self._report_loss(max(start, refusal.next_seq), wanted.end, refusal)
             self._range = wanted._replace(end=max(start, refusal.next_seq))
             return
-        there_seq = wanted.end if refusal.first_seq is None else min(refusal.first_seq, wanted.end)
+        available_seq = (
+            wanted.end if refusal.first_seq is None else min(refusal.first_seq, wanted.end)
+        )
         if self._is_gap():
-            log.warning("%s: gap in the log from %d to %d", wanted, start, there_seq)
+            log.warning("%s: gap in the log from %d to %d", wanted, start, available_seq)
         else:
-            self._report_loss(start, there_seq, refusal)
-        self._next_seq = there_seq
+            self._report_loss(start, available_seq, refusal)
+        self._next_seq = available_seq
 
     def _is_gap(self) -> bool:
         """Whether the log has older messages. Then it was not trimmed, but skipped numbers."""
@@ -136,10 +166,10 @@ class RangeReader:
     def _give_up(self, failure: Error) -> None:
         wanted, seconds = self._range, self._options.node_timeout_seconds
         node = f"node {wanted.node} of topic {wanted.topic}"
-        away = f"{node} was unreachable for {seconds:g} s: {failure}"
+        error = f"{node} was unreachable for {seconds:g} s: {failure}"
         if self._options.fail_on_data_loss:
-            raise NodeUnavailableError(away)
-        self._report_loss(self._next_seq, wanted.end, NodeUnavailableError(away))
+            raise NodeUnavailableError(error)
+        self._report_loss(self._next_seq, wanted.end, NodeUnavailableError(error))
         self._next_seq = wanted.end
 
     def _locate(self) -> str:
@@ -154,35 +184,6 @@ class RangeReader:
 
 
 # Frames to Arrow batches.
-
-
-SCHEMA = (
-    "topic string, node int, seq bigint, id string, timestamp timestamp, timestamp_ns bigint, "
-    "body binary"
-)
-ARROW_SCHEMA = pa.schema(
-    [
-        ("topic", pa.string()),
-        ("node", pa.int32()),
-        ("seq", pa.int64()),
-        ("id", pa.string()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        ("timestamp_ns", pa.int64()),
-        ("body", pa.binary()),
-    ]
-)
-
-# Bytes read per Arrow batch: large enough to make the overhead per batch negligible, small enough
-# to keep raw bytes and columns in the processor's cache.
-BUFFER_BYTES = 2 << 20
-
-SEQ_BITS = 54
-
-_SIZE = Struct(">i")
-_SIZE_BYTES = 4
-_TYPE_AT, _TIMESTAMP_AT, _ID_AT, _ID_BYTES = 4, 8, 18, 16
-
-Starts = npt.NDArray[np.int64]
 
 
 class ByteSource(Protocol):

@@ -46,6 +46,12 @@ __all__ = [
     "group_messages",
 ]
 
+_COLUMNS: dict[str, tuple[type[DataType], ...]] = {
+    "body": (BinaryType, StringType),
+    "topic": (StringType,),
+    "defer_ms": (ShortType, IntegerType, LongType),
+}
+
 
 @dataclass
 class Published(WriterCommitMessage):
@@ -101,13 +107,6 @@ def _producers(options: SinkOptions, addresses: list[str]) -> list[Producer]:
 
 
 # Messages.
-
-
-_COLUMNS: dict[str, tuple[type[DataType], ...]] = {
-    "body": (BinaryType, StringType),
-    "topic": (StringType,),
-    "defer_ms": (ShortType, IntegerType, LongType),
-}
 
 
 class InvalidRowError(Error):

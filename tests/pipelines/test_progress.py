@@ -31,23 +31,23 @@ def test_reports_are_counted_once_and_lag_is_by_node() -> None:
     first = report(0, 100, {"1": 100, "2": 7}, {"1": 150, "2": 7})
     meter.observe([first])
     meter.observe([first, report(1, 50, {"1": 150, "2": 7}, {"1": 170, "2": 9})])
-    figures = meter.metrics(10.0)
+    metrics = meter.metrics(10.0)
 
-    assert (2, 150, 1.5) == (figures.batches, figures.rows, figures.batch_seconds)
-    assert {"1": 20, "2": 2} == figures.lag
-    assert 22 == figures.behind
+    assert (2, 150, 1.5) == (metrics.batches, metrics.rows, metrics.batch_seconds)
+    assert {"1": 20, "2": 2} == metrics.lag
+    assert 22 == metrics.total_lag
 
 
 def test_remaining_messages_give_the_remaining_time() -> None:
     meter = QueryMeter("orders", target={TopicNode("orders", 1): 300})
     meter.metrics(10.0)
     meter.observe([report(0, 100, {"1": 100}, {"1": 400})])
-    figures = meter.metrics(12.0)
+    metrics = meter.metrics(12.0)
 
-    assert 200 == figures.left
-    assert 50.0 == figures.rows_per_second
-    assert 4.0 == figures.seconds_left
-    assert "orders: 100 messages, 50.0/s, batch 1.5 s, behind 300, 4 s left" == format_line(figures)
+    assert 200 == metrics.remaining
+    assert 50.0 == metrics.rows_per_second
+    assert 4.0 == metrics.seconds_remaining
+    assert "orders: 100 messages, 50.0/s, batch 1.5 s, lag 300, 4 s left" == format_line(metrics)
 
 
 def test_a_rate_is_constant_during_long_batches_and_decreases_when_overdue() -> None:

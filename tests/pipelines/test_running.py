@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.pipelines.running import (
-    ATTEMPTS,
+    START_ATTEMPTS,
     JobInterruptedError,
     Stop,
     raise_on_signals,
@@ -62,9 +62,9 @@ def test_a_query_that_failed_otherwise_is_not_restarted() -> None:
 
 
 def test_the_number_of_restarts_is_limited() -> None:
-    queries = [Query(TOO_SLOW) for _ in range(ATTEMPTS + 1)]
+    queries = [Query(TOO_SLOW) for _ in range(START_ATTEMPTS + 1)]
 
-    assert queries[ATTEMPTS - 1] is last_of(iter(queries))
+    assert queries[START_ATTEMPTS - 1] is last_of(iter(queries))
 
 
 # Stopping.

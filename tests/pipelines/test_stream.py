@@ -102,10 +102,10 @@ def test_windows_and_joins_continue_from_the_checkpoint(
     assert sorted(pairs, key=str) == bodies(nsqd, "orders.paid")
     assert sorted(broken) == sorted(each["body"] for each in history(nsqd, "orders.rejected"))
 
-    assert (33, 3) == (first["revenue"].rows, first["revenue"].notes["rejected"])
+    assert (33, 3) == (first["revenue"].rows, first["revenue"].counters["rejected"])
     assert 32 == second["revenue"].rows
-    assert 6 == first["revenue"].notes["rows out"] + second["revenue"].notes["rows out"]
-    assert 3 == first["rejects.orders"].notes["rows out"]
+    assert 6 == first["revenue"].counters["rows out"] + second["revenue"].counters["rows out"]
+    assert 3 == first["rejects.orders"].counters["rows out"]
     channels = nsqd.stats("orders")["channels"]
     assert {"shop.revenue": 0, "shop.paid": 0, "shop.rejects.orders": 0} == {
         each["channel_name"]: each["depth"] for each in channels

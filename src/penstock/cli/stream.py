@@ -283,5 +283,5 @@ def _violations_line(found: "SchemaViolations") -> str:
 def _summary(done: "QueryMetrics") -> str:
     from penstock.tools.display import format_count  # noqa: PLC0415
 
-    notes = [f", {count:,} {name}" for name, count in done.notes.items()]
+    notes = [f", {count:,} {name}" for name, count in done.counters.items()]
     return f"{done.name}: {format_count(done.rows, 'message')} read{''.join(notes)}"

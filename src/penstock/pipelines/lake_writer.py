@@ -2,7 +2,7 @@
 
 Commit: a batch is written to `staging`. Then `committed.json` is replaced; it contains the next
 sequence number of each node, and the files to move into the lake. This replacement is the commit.
-Then the files are moved. A crash before the commit changes nothing; after a crash behind it, the
+Then the files are moved. A crash before the commit changes nothing; after a later crash, the
 next process moves the remaining files. The lake has exactly the messages below the committed
 sequence numbers, so messages that Spark reads again from an older checkpoint are recognised.
 
@@ -26,6 +26,18 @@ from penstock.common.errors import LakeError
 from penstock.pipelines.lake import TopicFolder, fsync, maybe_read_json, remove_folder, write_json
 
 __all__ = ["CommitState", "Commits", "Compaction", "MergeFiles", "count_rows"]
+
+FILE_BYTES = 128 << 20
+"""Target size of a merged file."""
+
+SMALL_FILES = 8
+"""Minimum number of small files in an hour for a compaction."""
+
+_AT_FDCWD = -100 if sys.platform == "linux" else -2
+_EXCHANGE = 2
+
+MergeFiles = Callable[[Sequence[Path], Path, int], None]
+"""Function that writes the rows of files to a new folder, as the given number of files."""
 
 
 class CommitState(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,19 +154,6 @@ def _sync(files: Iterable[Path]) -> None:
 
 
 # Compaction.
-
-
-FILE_BYTES = 128 << 20
-"""Target size of a merged file."""
-
-SMALL_FILES = 8
-"""Minimum number of small files in an hour for a compaction."""
-
-_AT_FDCWD = -100 if sys.platform == "linux" else -2
-_EXCHANGE = 2
-
-MergeFiles = Callable[[Sequence[Path], Path, int], None]
-"""Function that writes the rows of files to a new folder, as the given number of files."""
 
 
 class Compaction:

@@ -51,6 +51,11 @@ SAMPLES_MIN = 4
 # decreases.
 OVERDUE_FACTOR = 2.0
 
+# Minimum interval between two lines if stderr is not a terminal.
+LINE_SECONDS = 5.0
+
+BAR_WIDTH = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMetrics:
@@ -65,28 +70,28 @@ class QueryMetrics:
     """Duration of the last batch."""
     lag: Mapping[str, int] = field(default_factory=dict)
     """Messages not read yet, by node; by topic and node if there are several topics."""
-    left: int | None = None
+    remaining: int | None = None
     """Remaining messages, if the query has an end."""
-    notes: Mapping[str, int] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
     """Other counters of the job, such as `rejected`."""
 
     @property
-    def behind(self) -> int:
+    def total_lag(self) -> int:
         return sum(self.lag.values())
 
     @property
-    def seconds_left(self) -> float | None:
+    def seconds_remaining(self) -> float | None:
         """Estimated time to the end; None if unknown."""
-        if self.left is None or not self.rows_per_second:
+        if self.remaining is None or not self.rows_per_second:
             return None
-        return self.left / self.rows_per_second
+        return self.remaining / self.rows_per_second
 
     @property
-    def fraction(self) -> float | None:
+    def fraction_done(self) -> float | None:
         """Completed fraction; None if the query has no end."""
-        if self.left is None:
+        if self.remaining is None:
             return None
-        total = self.rows + self.left
+        total = self.rows + self.remaining
         return self.rows / total if total else 1.0
 
 
@@ -131,7 +136,7 @@ class QueryMeter:
         self._rows = 0
         self._batch_seconds: float | None = None
         self._read: Offsets = {}
-        self._there: Offsets = {}
+        self._latest: Offsets = {}
         self._meter = RateMeter()
 
     def observe(self, reports: Iterable[Mapping[str, Any]]) -> None:
@@ -144,8 +149,8 @@ class QueryMeter:
 
     def metrics(self, now_seconds: float) -> QueryMetrics:
         """Current metrics. `now_seconds` is from a monotonic clock."""
-        notes = dict(self._counts()) if self._counts is not None else {}
-        rows = notes.pop("messages", self._rows)
+        counters = dict(self._counts()) if self._counts is not None else {}
+        rows = counters.pop("messages", self._rows)
         return QueryMetrics(
             name=self.name,
             batches=self._batches,
@@ -153,8 +158,8 @@ class QueryMeter:
             rows_per_second=self._meter.rate(now_seconds, rows),
             batch_seconds=self._batch_seconds,
             lag=self._lag(),
-            left=self._left(),
-            notes=notes,
+            remaining=self._remaining(),
+            counters=counters,
         )
 
     def _add(self, report: Mapping[str, Any]) -> None:
@@ -165,18 +170,18 @@ class QueryMeter:
             self._batch_seconds = report["durationMs"].get("triggerExecution", 0) / 1000
         for source in report["sources"]:
             self._read |= offsets_of(source["endOffset"])
-            self._there |= offsets_of(source["latestOffset"])
+            self._latest |= offsets_of(source["latestOffset"])
 
     def _lag(self) -> dict[str, int]:
         several = len({key.topic for key in self._read}) > 1
         return {
             f"{key.topic}/{key.node}" if several else str(key.node): max(
-                self._there.get(key, seq) - seq, 0
+                self._latest.get(key, seq) - seq, 0
             )
             for key, seq in sorted(self._read.items())
         }
 
-    def _left(self) -> int | None:
+    def _remaining(self) -> int | None:
         if self._target is None or not self._read:
             return None
         return sum(max(seq - self._read.get(key, seq), 0) for key, seq in self._target.items())
@@ -225,11 +230,6 @@ def offsets_of(text: str | JsonOffsets | None) -> Offsets:
 # Display.
 
 
-# Minimum interval between two lines if stderr is not a terminal.
-LINE_SECONDS = 5.0
-
-BAR_WIDTH = 20
-
 ShowMetrics = Callable[[Sequence[QueryMetrics]], None]
 
 
@@ -263,28 +263,28 @@ class _LineDisplay:
 
 
 def format_line(metrics: QueryMetrics) -> str:
-    """`orders: 120,000 messages, 35,120/s, batch 1.2 s, behind 4,000 (1: 4,000), 12 s left`."""
+    """`orders: 120,000 messages, 35,120/s, batch 1.2 s, lag 4,000 (1: 4,000), 12 s left`."""
     parts = [
         f"{metrics.name}: {format_number(metrics.rows)} messages",
         f"{format_rate(metrics.rows_per_second)}/s",
     ]
     if metrics.batch_seconds is not None:
         parts.append(f"batch {metrics.batch_seconds:.1f} s")
-    parts += [f"{format_number(count)} {name}" for name, count in metrics.notes.items() if count]
+    parts += [f"{format_number(count)} {name}" for name, count in metrics.counters.items() if count]
     if metrics.lag:
-        parts.append(f"behind {_lag(metrics)}")
-    if metrics.left is not None:
-        parts.append(f"{format_duration(metrics.seconds_left)} left")
+        parts.append(f"lag {_lag(metrics)}")
+    if metrics.remaining is not None:
+        parts.append(f"{format_duration(metrics.seconds_remaining)} left")
     return ", ".join(parts)
 
 
 def metrics_table(title: str, metrics: Sequence[QueryMetrics]) -> Table:
     """Table for a terminal."""
-    names = list(dict.fromkeys(name for each in metrics for name in each.notes))
-    has_end = any(each.left is not None for each in metrics)
+    names = list(dict.fromkeys(name for each in metrics for name in each.counters))
+    has_end = any(each.remaining is not None for each in metrics)
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column(title)
-    for heading in ("messages", "in/s", "batch", *names, "behind"):
+    for heading in ("messages", "in/s", "batch", *names, "lag"):
         table.add_column(heading, justify="right")
     if has_end:
         table.add_column("done", width=BAR_WIDTH)
@@ -297,12 +297,12 @@ def metrics_table(title: str, metrics: Sequence[QueryMetrics]) -> Table:
             format_number(each.rows),
             format_rate(each.rows_per_second),
             "-" if each.batch_seconds is None else f"{each.batch_seconds:.1f} s",
-            *(format_number(each.notes.get(name, 0)) for name in names),
-            format_number(each.behind),
+            *(format_number(each.counters.get(name, 0)) for name in names),
+            format_number(each.total_lag),
         ]
         if has_end:
-            bar = ProgressBar(1.0, each.fraction or 0.0, width=BAR_WIDTH)
-            cells += [bar, _percent(each.fraction), format_duration(each.seconds_left)]
+            bar = ProgressBar(1.0, each.fraction_done or 0.0, width=BAR_WIDTH)
+            cells += [bar, _percent(each.fraction_done), format_duration(each.seconds_remaining)]
         table.add_row(*cells, Text(_by_node(each)))
     return table
 
@@ -323,8 +323,8 @@ def _percent(fraction: float | None) -> str:
 
 
 def _lag(metrics: QueryMetrics) -> str:
-    by_node = f" ({_by_node(metrics)})" if metrics.behind and len(metrics.lag) > 1 else ""
-    return format_number(metrics.behind) + by_node
+    by_node = f" ({_by_node(metrics)})" if metrics.total_lag and len(metrics.lag) > 1 else ""
+    return format_number(metrics.total_lag) + by_node
 
 
 def _by_node(metrics: QueryMetrics) -> str:

@@ -180,8 +180,8 @@ class Replay:
                 to_ns=self.state.to_ns,
                 where=config.where,
             )
-            self._left = part.after(self.state.key)
-            self.extent = self._left.measure()
+            self._remaining = part.after(self.state.key)
+            self.extent = self._remaining.measure()
         if not self.is_resumed:
             self.state = msgspec.structs.replace(
                 self.state, messages=self.extent.messages, size_bytes=self.extent.size_bytes
@@ -238,7 +238,7 @@ class Replay:
         size of the interrupted one, so that both have the same messages."""
         last, bodies = MessageKey(0, 0, 0), list[bytes]()
         size_bytes, limit = 0, first or size
-        for batch in self._left.sorted_batches(self.extent):
+        for batch in self._remaining.sorted_batches(self.extent):
             columns = (batch.column(name).to_pylist() for name in ("timestamp_ns", "node", "seq"))
             for *key, body in zip(*columns, batch.column("body").to_pylist(), strict=True):
                 if bodies and first is None and size_bytes + len(body) > CHUNK_BYTES:
@@ -258,7 +258,7 @@ class Replay:
             name=f"{self._config.topic} to {self._config.target}",
             rows=self.state.done,
             rows_per_second=meter.rate(time.monotonic(), self.state.done),
-            left=self.state.messages - self.state.done,
+            remaining=self.state.messages - self.state.done,
         )
 
 

@@ -19,6 +19,14 @@ from penstock.tools.display import format_number, format_rate
 
 __all__ = ["Plot", "Series", "axis_ticks", "render_page", "render_svg", "summary_rows"]
 
+HEIGHT = 190
+"""Total height in pixels, including the labels of the time axis."""
+PLOT_HEIGHT = 160
+
+# Width of the coordinate system of the curves.
+WIDTH_UNITS = 1000.0
+TICKS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -270,15 +278,6 @@ def _bytes(size: float) -> str:
 
 
 # Plots.
-
-
-HEIGHT = 190
-"""Total height in pixels, including the labels of the time axis."""
-PLOT_HEIGHT = 160
-
-# Width of the coordinate system of the curves.
-WIDTH_UNITS = 1000.0
-TICKS = 4
 
 
 def render_svg(plot: Plot) -> str:

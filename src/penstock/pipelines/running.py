@@ -32,6 +32,15 @@ __all__ = [
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+# Interval at which queries are polled.
+POLL_SECONDS = 0.5
+
+# Interval at which a starting query is polled.
+START_POLL_SECONDS = 0.1
+
+START_ATTEMPTS = 10
+_WORKER_TOO_SLOW = "Python worker failed to connect back"
+
 
 class JobInterruptedError(PipelineError):
     """A stop was requested before the job was complete."""
@@ -149,16 +158,6 @@ def _run_in_thread(callback: Callable[[], None]) -> None:
 # Queries.
 
 
-# Interval at which queries are polled.
-LOOK_SECONDS = 0.5
-
-# Interval at which a starting query is polled.
-BEGIN_SECONDS = 0.1
-
-ATTEMPTS = 10
-_TOO_SLOW = "Python worker failed to connect back"
-
-
 class RunningQuery(NamedTuple):
     """A started query, and the meter of its progress."""
 
@@ -172,12 +171,12 @@ def start_query(start: Callable[[], StreamingQuery], stop: Stop) -> StreamingQue
     Each source has a Python process, which Spark expects to start within ten seconds. On a busy
     machine this may fail; then the query is started again.
     """
-    for _ in range(ATTEMPTS):
+    for _ in range(START_ATTEMPTS):
         query = start()
         while query.isActive and query.status["message"].startswith("Initializing"):
-            if stop.wait(BEGIN_SECONDS):
+            if stop.wait(START_POLL_SECONDS):
                 return query
-        if _TOO_SLOW not in str(query.exception()):
+        if _WORKER_TOO_SLOW not in str(query.exception()):
             break
     return query
 
@@ -195,7 +194,7 @@ def run_queries(title: str, running: Sequence[RunningQuery], stop: Stop) -> list
                     for each in running:
                         _raise_failure(each.query)
                     show(_look(running))
-                    if stop.wait(LOOK_SECONDS):
+                    if stop.wait(POLL_SECONDS):
                         break
         finally:
             for each in running:

@@ -66,6 +66,17 @@ LINES_KEPT = 50
 # Maximum wait for the rest of Java's output after it has ended.
 OUTPUT_SECONDS = 20.0
 
+# Interval at which the start of Java is polled.
+POLL_SECONDS = 0.05
+
+# Java's time to end by itself, after its stdin was closed.
+STOP_SECONDS = 20.0
+
+# Java's time to remove its temporary files after SIGTERM.
+TERMINATE_SECONDS = 2.0
+
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+
 _ALWAYS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -359,15 +370,3 @@ class _JavaOutput:
     def _read(self, descriptor: int) -> None:
         with os.fdopen(descriptor, errors="replace") as lines:
             self._lines.extend(lines)
-
-
-# Interval at which the start of Java is polled.
-POLL_SECONDS = 0.05
-
-# Java's time to end by itself, after its stdin was closed.
-STOP_SECONDS = 20.0
-
-# Java's time to remove its temporary files after SIGTERM.
-TERMINATE_SECONDS = 2.0
-
-_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"

@@ -70,6 +70,9 @@ _OTHER_QUERY = re.compile(
     r"STATE_STORE_\w*SCHEMA|STATEFUL_OPERATOR_NOT_MATCH|sources in the checkpoint offsets"
 )
 
+# Number of messages of a source that a preview validates against its schema.
+VALIDATED_MESSAGES = 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamConfig:
@@ -314,10 +317,6 @@ def locked(checkpoint: str) -> Iterator[None]:
 
 
 # Preview.
-
-
-# Number of messages of a source that a preview validates against its schema.
-VALIDATED_MESSAGES = 1000
 
 
 @dataclass(frozen=True, slots=True)

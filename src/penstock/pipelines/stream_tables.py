@@ -44,6 +44,9 @@ OWN_COLUMNS = ("topic", "node", "seq", "id", "timestamp")
 _CREATE = "CREATE OR REPLACE TEMPORARY VIEW `{}` AS\n"
 _PLACE = re.compile(r"[;,]? \(?line (\d+),? pos (\d+)\)?;?")
 
+# A query with only these columns defines the messages itself.
+_MESSAGE_COLUMNS = {"body", "defer_ms"}
+
 
 @contextmanager
 def tables(
@@ -138,13 +141,9 @@ def _with_place(failure: PySparkException) -> str:
 # Sinks.
 
 
-# A query with only these columns defines the messages itself.
-_OF_MESSAGES = {"body", "defer_ms"}
-
-
 def to_messages(rows: DataFrame) -> DataFrame:
     """Convert rows to JSON objects, unless the query defines the bodies."""
-    if "body" in rows.columns and set(rows.columns) <= _OF_MESSAGES:
+    if "body" in rows.columns and set(rows.columns) <= _MESSAGE_COLUMNS:
         return rows
     return rows.selectExpr("to_json(struct(*)) AS body")
 

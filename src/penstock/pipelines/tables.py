@@ -57,6 +57,14 @@ MESSAGES = (
 )
 MESSAGE_COLUMNS = tuple(MESSAGES.names)
 
+INFER = "infer"
+
+# Column that Spark's inference adds for bodies that are not JSON.
+_NOT_JSON = "_corrupt_record"
+
+# Field in which Spark stores text that it cannot parse.
+_UNPARSED = "__unparsed"
+
 
 def topic_table(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
     """The messages of a topic, with the columns `topic`, `date` and `hour`, and `value` if the
@@ -94,12 +102,6 @@ def _with_folders(schema: StructType) -> StructType:
 
 
 # Schemas of bodies.
-
-
-INFER = "infer"
-
-# Column that Spark's inference adds for bodies that are not JSON.
-_NOT_JSON = "_corrupt_record"
 
 
 def resolve_schema(topic: TopicFolder, requested: str, table: DataFrame) -> StructType | None:
@@ -168,10 +170,6 @@ def _check_extends(topic: str, known: StructType, wanted: StructType) -> None:
 
 
 # JSON bodies.
-
-
-# Field in which Spark stores text that it cannot parse.
-_UNPARSED = "__unparsed"
 
 
 def parse_ddl(ddl: str) -> StructType:
