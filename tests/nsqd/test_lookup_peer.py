@@ -15,8 +15,7 @@ from tests.nsqd.scripted_lookupd import ScriptedLookupd, scripted_lookupd
 
 from penstock.common.logs import Logger
 from penstock.nsqd import lookup_peer
-from penstock.nsqd.lookup_peer import LookupPeer
-from penstock.nsqd.lookup_peer import PeerInfo as PeerInfoOfLookupd
+from penstock.nsqd.lookup_peer import LookupdInfo, LookupdPeer
 from penstock.protocol import lookup_v1
 from penstock.protocol.lookup_v1 import Event, IdentifyPeer, NsqdInfo, Ping, Register, Unregister
 from penstock.testing.addresses import reserved_address
@@ -47,7 +46,7 @@ class Registrant:
 
     async def _connect(self) -> None:
         log = Logger("", write=self.logged.append)
-        self.peer = LookupPeer(
+        self.peer = LookupdPeer(
             self._address, lambda: IDENTITY, lambda: self.host.broker.topics, log, **self._options
         )
 
@@ -66,7 +65,7 @@ class Registrant:
 
     def change(self, change: Change, topic: str = "t") -> None:
         change(self.host)
-        self.peer.changed(topic)
+        self.peer.topic_changed(topic)
 
     def close(self) -> None:
         self.run(self.peer.close())
@@ -228,12 +227,15 @@ class TestTrouble:
         [
             (lambda _: lookup_v1.response(b"E_INVALID no"), "E_INVALID no"),
             (lambda _: lookup_v1.response(b"E_REGISTER_FAILED no"), "E_REGISTER_FAILED no"),
-            (lambda _: lookup_v1.response(b"OK"), "no answer to IDENTIFY"),
-            (lambda _: lookup_v1.response(b'{"http_port":"x"}'), "no answer to IDENTIFY"),
-            (lambda _: lookup_v1.response(b'{"x":' + b"[" * 60_000), "no answer to IDENTIFY"),
+            (lambda _: lookup_v1.response(b"OK"), "invalid response to IDENTIFY"),
+            (lambda _: lookup_v1.response(b'{"http_port":"x"}'), "invalid response to IDENTIFY"),
+            (
+                lambda _: lookup_v1.response(b'{"x":' + b"[" * 60_000),
+                "invalid response to IDENTIFY",
+            ),
             (lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n", "not a response"),
             (lambda _: b"\xff" * 100, "not a response"),
-            (lambda event: 2 * script.well(event), "nobody has asked for"),
+            (lambda event: 2 * script.well(event), "unexpected response"),
             (lambda _: b"\0\0", "timed out"),
             (script.drip, "timed out"),
             (script.nothing, "timed out"),
@@ -347,7 +349,7 @@ def test_nothing_is_kept_of_a_connection_that_has_ended(
     lookupd: ScriptedLookupd,
 ) -> None:
     with registrant(lookupd.address) as ours:
-        before = ours.peer.may_answer, ours.peer.info
+        before = ours.peer.may_respond, ours.peer.info
         ours.serve_until(lambda: ours.peer.info)
         lookupd.answer = script.hang_up
         ours.change(lambda host: host.broker.topic("t"))
@@ -355,8 +357,8 @@ def test_nothing_is_kept_of_a_connection_that_has_ended(
         ours.change(lambda host: host.broker.topic("u"), "u")
 
         assert (True, None) == before
-        assert {} == ours.peer._changed, "what is not told would be kept for ever"
-        assert not ours.peer.may_answer
+        assert {} == ours.peer._changed, "changes while disconnected would pile up"
+        assert not ours.peer.may_respond
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -368,4 +370,4 @@ def test_one_that_does_not_say_where_it_is_is_where_it_was_found(host: str) -> N
     with scripted_lookupd(reticent, host=host) as lookupd, registrant(lookupd.address) as ours:
         ours.serve_until(lambda: ours.peer.info)
 
-        assert PeerInfoOfLookupd(host, 4161) == ours.peer.info
+        assert LookupdInfo(host, 4161) == ours.peer.info

@@ -7,14 +7,14 @@ import pytest
 from tests.broker.fakes import Host
 
 from penstock.common.go_json import to_json
-from penstock.nsqd.stats import ROWS_AT_ONCE, Stats, Steps, collect, json_steps, result_of
+from penstock.nsqd.stats import ROWS_PER_STEP, StatsJson, Steps, collect, json_steps, run_steps
 from penstock.nsqd.stats_text import text_steps
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
 CHANNELS = 1050
 
 
-def collecting(host: Host) -> Steps[Stats]:
+def collecting(host: Host) -> Steps[StatsJson]:
     return collect(
         topics=host.broker.topics, clients=None, health="OK", started_at_ns=0, memory=None
     )
@@ -37,23 +37,23 @@ def many_topics() -> Host:
 
 @pytest.mark.parametrize("make", [one_topic, many_topics])
 def test_a_step_is_for_a_bounded_number_of_channels(make: Callable[[], Host]) -> None:
-    stats = result_of(collecting(make()))
-    expected = CHANNELS // ROWS_AT_ONCE
+    stats = run_steps(collecting(make()))
+    expected = CHANNELS // ROWS_PER_STEP
 
     assert expected == sum(1 for _ in collecting(make()))
     assert expected == sum(1 for _ in json_steps(stats))
 
 
 def test_the_json_is_the_same_in_steps() -> None:
-    stats = result_of(collecting(one_topic()))
+    stats = run_steps(collecting(one_topic()))
 
-    assert to_json(stats) == result_of(json_steps(stats))
+    assert to_json(stats) == run_steps(json_steps(stats))
 
 
 def test_the_text_of_many_channels_comes_in_steps() -> None:
-    stats = result_of(collecting(one_topic()))
+    stats = run_steps(collecting(one_topic()))
 
-    assert CHANNELS // ROWS_AT_ONCE == sum(
+    assert CHANNELS // ROWS_PER_STEP == sum(
         1 for _ in text_steps(stats, started_at_ns=0, wall_ns=1_000_000_000)
     )
 

@@ -1,12 +1,19 @@
 """The parts of the page that a test of the program cannot bring about at will."""
 
 from penstock.common.clock import SECOND_NS
-from penstock.nsqd.stats import ChannelStats, ClientStats, Latency, Stats, TopicStats, result_of
+from penstock.nsqd.stats import (
+    ChannelStatsJson,
+    ClientStatsJson,
+    LatencyJson,
+    StatsJson,
+    TopicStatsJson,
+    run_steps,
+)
 from penstock.nsqd.stats_text import text_steps
 
 STARTED_AT_NS = 1_700_000_000 * SECOND_NS
 
-LATENCY: Latency = {
+LATENCY: LatencyJson = {
     "count": 4,
     "percentiles": [
         {"quantile": 0.99, "value": 1_500_000_000.0},
@@ -17,7 +24,7 @@ LATENCY: Latency = {
 }
 
 
-def client(remote_address: str) -> ClientStats:
+def client(remote_address: str) -> ClientStatsJson:
     return {
         "client_id": "id",
         "hostname": "host",
@@ -44,7 +51,7 @@ def client(remote_address: str) -> ClientStats:
     }
 
 
-CHANNEL: ChannelStats = {
+CHANNEL: ChannelStatsJson = {
     "channel_name": "c",
     "depth": 1,
     "backend_depth": 2,
@@ -59,7 +66,7 @@ CHANNEL: ChannelStats = {
     "e2e_processing_latency": LATENCY,
 }
 
-TOPIC: TopicStats = {
+TOPIC: TopicStatsJson = {
     "topic_name": "t",
     "channels": [CHANNEL],
     "depth": 0,
@@ -70,7 +77,7 @@ TOPIC: TopicStats = {
     "e2e_processing_latency": LATENCY,
 }
 
-STATS: Stats = {
+STATS: StatsJson = {
     "version": "1.3.0",
     "health": "NOK - no space left on device",
     "start_time": 1_700_000_000,
@@ -88,7 +95,7 @@ CLIENT_LINE = "state: 3 inflt: 12345 rdy: 2500 fin: 2        "
 
 def test_every_figure_has_its_place() -> None:
     wall_ns = STARTED_AT_NS + 65 * SECOND_NS
-    page = result_of(text_steps(STATS, started_at_ns=STARTED_AT_NS, wall_ns=wall_ns))
+    page = run_steps(text_steps(STATS, started_at_ns=STARTED_AT_NS, wall_ns=wall_ns))
     lines = page.splitlines()
 
     assert "uptime 1m5s" == lines[2]

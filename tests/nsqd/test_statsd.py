@@ -15,7 +15,7 @@ from penstock.broker.settings import BrokerSettings
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 from penstock.common.logs import Logger, LogLevel
 from penstock.nsqd.process_metrics import MemoryStats
-from penstock.nsqd.statsd import Report, Statsd, StatsdSettings, packets, statsd_prefix
+from penstock.nsqd.statsd import Statsd, StatsdReport, StatsdSettings, split_packets, statsd_prefix
 from penstock.testing.nsqd import run_nsqd
 from penstock.testing.waiting import wait_until
 
@@ -107,11 +107,13 @@ def test_a_prefix_names_the_node_and_ends_in_a_dot(
     ],
 )
 def test_packets_are_cut_between_lines(lines: list[bytes], expected: list[bytes]) -> None:
-    assert expected == list(packets(lines, 8))
+    assert expected == list(split_packets(lines, 8))
 
 
 class TestReport:
-    def lines(self, report: Report, host: Host, memory: MemoryStats | None = None) -> list[str]:
+    def lines(
+        self, report: StatsdReport, host: Host, memory: MemoryStats | None = None
+    ) -> list[str]:
         """One report, without the prefix."""
         lines = [line.decode() for line in report.lines(host.broker.topics.values(), memory)]
         assert all(line.startswith("p.") and line.endswith("\n") for line in lines)
@@ -147,7 +149,7 @@ class TestReport:
             "mem.next_gc_bytes:8|g",
             "mem.gc_runs:9|c",
         ]
-        assert expected == self.lines(Report(SETTINGS), host, MEMORY)
+        assert expected == self.lines(StatsdReport(SETTINGS), host, MEMORY)
 
     def test_latencies_are_named_by_percent_and_in_nanoseconds(self) -> None:
         host = Host(BrokerSettings(latency_window_ns=SECOND_NS))
@@ -155,7 +157,7 @@ class TestReport:
         host.publish("t", "a")
         host.pass_time(100 * MILLISECOND_NS)
         consumer.fin("a")
-        lines = self.lines(Report(replace(SETTINGS, quantiles=(0.999, 0.5))), host)
+        lines = self.lines(StatsdReport(replace(SETTINGS, quantiles=(0.999, 0.5))), host)
 
         values = dict(line.split(":") for line in lines if "e2e" in line)
         assert [
@@ -167,7 +169,7 @@ class TestReport:
         assert all(re.fullmatch(r"(99|100|101)\d{6}\|g", value) for value in values.values())
 
     def test_counters_are_what_came_since_the_last_time(self) -> None:
-        host, report = Host(), Report(SETTINGS)
+        host, report = Host(), StatsdReport(SETTINGS)
         host.publish("t", "a", "b")
         first = self.lines(report, host)
         host.publish("t", "c")
@@ -177,7 +179,7 @@ class TestReport:
         assert [f"{name}:2|c", f"{name}:1|c", f"{name}:0|c"] == [first[0], second[0], third[0]]
 
     def test_a_topic_that_was_made_anew_starts_anew(self) -> None:
-        host, report = Host(), Report(SETTINGS)
+        host, report = Host(), StatsdReport(SETTINGS)
         host.publish("t", "a", "b", "c")
         self.lines(report, host)
         host.broker.delete_topic("t")
@@ -199,7 +201,7 @@ class TestReport:
         for topic, channel in (("t", "e#ephemeral"), ("t", "c")):
             host.channel(topic, channel)
         host.broker.topic("e#ephemeral")
-        lines = self.lines(Report(replace(SETTINGS, with_ephemeral=with_ephemeral)), host)
+        lines = self.lines(StatsdReport(replace(SETTINGS, with_ephemeral=with_ephemeral)), host)
 
         depths = [re.fullmatch(r"topic\.(.*)\.depth:0\|g", line) for line in lines]
         assert expected == [depth[1] for depth in depths if depth]

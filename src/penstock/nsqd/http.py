@@ -50,7 +50,7 @@ from penstock.nsqd.http_args import (
 from penstock.nsqd.metrics import MetricsSource, metrics
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.process_metrics import GcPauses, memory_stats
-from penstock.nsqd.stats import Steps, collect, json_steps, result_of
+from penstock.nsqd.stats import Steps, collect, json_steps, run_steps
 from penstock.nsqd.stats_text import text_steps
 from penstock.nsqd.tcp import Clients
 from penstock.protocol.events import Limits
@@ -251,7 +251,7 @@ class NsqdHttpApi:
         steps = self._stats_steps(request.args)
         topics = self._broker.topics.values()
         if len(topics) + sum(len(topic.channels) for topic in topics) <= _ROWS_AT_ONCE_MAX:
-            return result_of(steps)
+            return run_steps(steps)
         return _run_in_turns(steps)
 
     def _stats_steps(self, args: dict[str, str]) -> Steps[object]:

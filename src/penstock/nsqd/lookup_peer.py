@@ -1,10 +1,10 @@
-"""A connection to one nsqlookupd, for as long as nsqd is to register with it.
+"""Registration of this nsqd with one nsqlookupd.
 
-It is told who we are and what we have: all of it when the connection is made, the differences
-whenever something changes, and every 15 s that we are still there. Whatever goes wrong, the
-connection is made anew after a rest, a longer one each time, and everything is told again.
+After connecting, nsqd identifies itself and registers all topics and channels; later it registers
+and unregisters what has changed, and sends a PING every 15 s. After any error it reconnects, with
+exponential backoff, and registers everything again.
 
-What a change costs grows with the changed topic, not with all that there is.
+The cost of a change depends on the changed topic, not on the number of topics.
 """
 
 import asyncio
@@ -25,39 +25,39 @@ from penstock.common.logs import Logger
 from penstock.net.connect_errors import describe_error
 from penstock.protocol import lookup_v1
 
-__all__ = ["LookupPeer", "PeerInfo"]
+__all__ = ["LookupdInfo", "LookupdPeer"]
 
-# As in NSQ: timeout for a connection and for an answer of nsqlookupd, and interval of pings.
+# As in NSQ: timeout of connecting and of a response, and interval of PINGs.
 TIMEOUT_SECONDS = 1.0
 PING_SECONDS = 15.0
 
-# How long we rest after a connection has failed: at first, and doubled each time, at the most. One
-# that had lasted for longer than the latter starts again with the former.
-REST_SECONDS = (0.25, 10.0)
+# Initial and maximum backoff after a connection has failed; it doubles each time. A connection that
+# has lasted longer than the maximum resets it.
+BACKOFF_SECONDS = (0.25, 10.0)
 
-# Commands that are sent before their answers are waited for.
+# Commands that are sent before their responses are awaited.
 PIPELINED_MAX = 500
 
-# Requests to one nsqlookupd at a time: a client may make ten thousand topics in a moment.
+# Concurrent HTTP requests to one nsqlookupd: a client may create ten thousand topics at once.
 REQUESTS_MAX = 32
 
-# Switched on, no time to linger: what `close` then sends is a reset.
+# SO_LINGER on, with 0 seconds: closing sends a reset.
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
-_Told: TypeAlias = dict[str, dict[str, object]]
-"""By the name of a topic: its channels by name, and under "" the topic itself. The objects tell
-what was deleted and made again from what has stayed."""
+_Registered: TypeAlias = dict[str, dict[str, object]]
+"""By topic name: the registered channels by name, and the topic itself under "". The objects'
+identity shows whether one was deleted and created again."""
 
 
-class PeerInfo(msgspec.Struct):
-    """What an nsqlookupd says of itself: where its HTTP API is."""
+class LookupdInfo(msgspec.Struct):
+    """Address of an nsqlookupd's HTTP API, from its response to IDENTIFY."""
 
     broadcast_address: str = ""
     http_port: int = 0
 
 
-class LookupPeer:
-    """See the module's docstring."""
+class LookupdPeer:
+    """One nsqlookupd; connects in the background until it is closed."""
 
     def __init__(
         self,
@@ -71,181 +71,184 @@ class LookupPeer:
         ping_seconds: float = PING_SECONDS,
     ) -> None:
         self.address = address
-        self.info: PeerInfo | None = None
-        """None while it is not connected."""
-        self.http_turn = asyncio.Semaphore(REQUESTS_MAX)
-        """To be taken by whoever makes a request to its HTTP API."""
+        self.info: LookupdInfo | None = None
+        """None while disconnected."""
+        self.http_slots = asyncio.Semaphore(REQUESTS_MAX)
+        """Limits the concurrent requests to its HTTP API."""
         self._host = host_of(address).strip("[]") or "localhost"  # nsq compat: as Go dials :4160
         self._identity = identity
         self._topics = topics
         self._log = log
         self._tls = tls
-        self._draining = draining
+        self._is_draining = draining
         self._ping_seconds = ping_seconds
-        self._changed: dict[str, None] = {}  # names of topics that may have to be told of
-        self._something_to_tell = asyncio.Event()
-        self._first_try_over = asyncio.Event()
+        self._changed: dict[str, None] = {}  # names of topics to compare
+        self._has_news = asyncio.Event()
+        self._first_attempt_done = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        self._task = self._loop.create_task(self._stay_connected())
+        self._task = self._loop.create_task(self._run())
 
     @property
-    def may_answer(self) -> bool:
-        """Whether it is connected, or might be in a moment."""
-        return self.info is not None or not self._first_try_over.is_set()
+    def may_respond(self) -> bool:
+        """Whether it is connected, or the first attempt to connect is under way."""
+        return self.info is not None or not self._first_attempt_done.is_set()
 
-    async def first_try(self) -> None:
-        """Waits until it is known whether a first connection could be made."""
-        await self._first_try_over.wait()
+    async def wait_for_first_attempt(self) -> None:
+        """Waits until the first attempt to connect has succeeded or failed."""
+        await self._first_attempt_done.wait()
 
-    def changed(self, topic: str) -> None:
-        """This topic or a channel of it was made or deleted. A new connection is told anyway."""
+    def topic_changed(self, topic: str) -> None:
+        """Call after a topic, or a channel of it, was created or deleted. While disconnected, it has
+        no effect, because a new connection registers everything."""
         if self.info is not None:
             self._changed[topic] = None
-            self._something_to_tell.set()
+            self._has_news.set()
 
     def drain(self) -> None:
-        """nsqd takes no more messages."""
-        self._draining = True
-        self._something_to_tell.set()
+        """Tells nsqlookupd that this nsqd is draining."""
+        self._is_draining = True
+        self._has_news.set()
 
     async def close(self) -> None:
-        """Ends the connection, whatever it is doing."""
-        self._first_try_over.set()
+        """Closes the connection at once."""
+        self._first_attempt_done.set()
         self._task.cancel()
         await asyncio.wait([self._task])
 
     # The connection.
 
-    async def _stay_connected(self) -> None:
-        shortest, longest = REST_SECONDS
-        rest_seconds = shortest
+    async def _run(self) -> None:
+        shortest, longest = BACKOFF_SECONDS
+        backoff_seconds = shortest
         while True:
-            begun_at = self._loop.time()
+            started_at = self._loop.time()
             try:
-                await self._converse()
+                await self._serve_connection()
             except (OSError, ProtocolError) as failure:
                 reason = describe_error(failure)
                 self._log.error("LOOKUPD(%s): %s", self.address, reason)
             finally:
                 self.info = None
                 self._changed.clear()
-                self._first_try_over.set()
-            if self._loop.time() - begun_at > longest:
-                rest_seconds = shortest
-            await asyncio.sleep(rest_seconds * random.uniform(0.5, 1))  # noqa: S311 (a jitter)
-            rest_seconds = min(2 * rest_seconds, longest)
+                self._first_attempt_done.set()
+            if self._loop.time() - started_at > longest:
+                backoff_seconds = shortest
+            await asyncio.sleep(backoff_seconds * random.uniform(0.5, 1))  # noqa: S311 (a jitter)
+            backoff_seconds = min(2 * backoff_seconds, longest)
 
-    async def _converse(self) -> None:
-        """Tells everything, then what changes, until that fails: with OSError or ProtocolError."""
-        conversation = await self._connect()
+    async def _serve_connection(self) -> None:
+        """Registers everything, then all changes. Returns only by OSError or ProtocolError."""
+        connection = await self._connect()
         try:
-            await self._introduce_us(conversation)
-            told: _Told = {}
-            told_draining = False
+            await self._identify(connection)
+            registered: _Registered = {}
+            sent_draining = False
             self._changed = dict.fromkeys(self._topics())
             next_ping_at = self._loop.time() + self._ping_seconds
             while True:
-                self._something_to_tell.clear()
-                if self._loop.time() >= next_ping_at or told_draining != self._draining:
-                    told_draining = self._draining
-                    await conversation.ask(lookup_v1.ping(draining=told_draining))
+                self._has_news.clear()
+                if self._loop.time() >= next_ping_at or sent_draining != self._is_draining:
+                    sent_draining = self._is_draining
+                    await connection.call(lookup_v1.ping(draining=sent_draining))
                     next_ping_at = self._loop.time() + self._ping_seconds
-                await self._tell_changes(conversation, told)
-                await self._something_comes_up(conversation, next_ping_at)
+                await self._register_changes(connection, registered)
+                await self._wait_for_news(connection, next_ping_at)
         finally:
-            conversation.close()
+            connection.close()
 
-    async def _connect(self) -> "_Conversation":
+    async def _connect(self) -> "LookupConnection":
         if not has_port(self.address):
-            # nsq compat: a wrong --lookupd-tcp-address does not keep nsqd from starting.
+            # nsq compat: nsqd starts even if --lookupd-tcp-address is invalid.
             raise OSError("not an address (host:port)")
         port = int(self.address.rpartition(":")[2])
         try:
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                _, conversation = await self._loop.create_connection(
-                    _Conversation, self._host, port, ssl=self._tls
+                _, connection = await self._loop.create_connection(
+                    LookupConnection, self._host, port, ssl=self._tls
                 )
         except UnicodeError as error:
             raise OSError(f"no such host: {error}") from error
-        return conversation
+        return connection
 
-    async def _introduce_us(self, conversation: "_Conversation") -> None:
-        (answer,) = await conversation.ask(lookup_v1.identify(self._identity()))
-        self.info = _peer_info(answer)
+    async def _identify(self, connection: "LookupConnection") -> None:
+        (response,) = await connection.call(lookup_v1.identify(self._identity()))
+        self.info = _decode_info(response)
         if not self.info.broadcast_address:
             self.info.broadcast_address = self._host
-        self._first_try_over.set()
+        self._first_attempt_done.set()
         self._log.info("LOOKUPD(%s): connected", self.address)
 
-    async def _tell_changes(self, conversation: "_Conversation", told: _Told) -> None:
+    async def _register_changes(
+        self, connection: "LookupConnection", registered: _Registered
+    ) -> None:
         changed, self._changed = self._changed, {}
         topics = self._topics()
         commands: list[bytes] = []
         for name in changed:
-            commands += _news_of(name, topics.get(name), told)
+            commands += _commands_for(name, topics.get(name), registered)
             if len(commands) >= PIPELINED_MAX:
-                await self._tell(conversation, commands)
+                await self._send(connection, commands)
                 commands.clear()
         if commands:
-            await self._tell(conversation, commands)
+            await self._send(connection, commands)
 
-    async def _tell(self, conversation: "_Conversation", commands: Iterable[bytes]) -> None:
-        for answer in await conversation.ask(*commands):
-            if isinstance(answer, ProtocolError):
-                self._log.error("LOOKUPD(%s): %s", self.address, answer)
+    async def _send(self, connection: "LookupConnection", commands: Iterable[bytes]) -> None:
+        for response in await connection.call(*commands):
+            if isinstance(response, ProtocolError):
+                self._log.error("LOOKUPD(%s): %s", self.address, response)
 
-    async def _something_comes_up(self, conversation: "_Conversation", next_ping_at: float) -> None:
-        """Waits for something to tell, for the time of the next ping, or for the end."""
-        news = self._loop.create_task(self._something_to_tell.wait())
+    async def _wait_for_news(self, connection: "LookupConnection", next_ping_at: float) -> None:
+        """Waits for a change, for the next PING, or for the end of the connection."""
+        news = self._loop.create_task(self._has_news.wait())
         try:
             await asyncio.wait(
-                (news, conversation.ended),
+                (news, connection.ended),
                 timeout=max(next_ping_at - self._loop.time(), 0),
                 return_when=asyncio.FIRST_COMPLETED,
             )
         finally:
             news.cancel()
-        if conversation.ended.done():
-            raise conversation.ended.result()
+        if connection.ended.done():
+            raise connection.ended.result()
 
 
-class _Conversation(asyncio.Protocol):
-    """Commands out, their answers in. What ends it, be it the other side's doing or an answer that
-    is none, is the result of `ended`."""
+class LookupConnection(asyncio.Protocol):
+    """Sends commands and receives their responses. The result of `ended` is the error that ended
+    the connection."""
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._reader = lookup_v1.ResponseReader()
-        self._unanswered = 0
-        self._answers: list[bytes | ProtocolError] = []
-        self._heard = asyncio.Event()
+        self._pending_count = 0
+        self._responses: list[bytes | ProtocolError] = []
+        self._received = asyncio.Event()
 
-    async def ask(self, *commands: bytes) -> list[bytes | ProtocolError]:
-        """Sends commands and returns their answers, including non-fatal errors.
+    async def call(self, *commands: bytes) -> list[bytes | ProtocolError]:
+        """Sends commands and returns their responses, including non-fatal errors.
 
-        Each complete answer must arrive within TIMEOUT_SECONDS of the previous one; partial answers
+        Each complete response must arrive within TIMEOUT_SECONDS of the previous one; partial ones
         do not extend that. Raises TimeoutError, ProtocolError for fatal errors, and OSError if the
         connection ends.
         """
-        answers = self._answers = []
-        self._unanswered = len(commands)
+        responses = self._responses = []
+        self._pending_count = len(commands)
         self._transport.write(b"".join(commands))
-        while self._unanswered:
+        while self._pending_count:
             if self.ended.done():
                 raise self.ended.result()
-            self._heard.clear()
+            self._received.clear()
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                await self._heard.wait()
-        return answers
+                await self._received.wait()
+        return responses
 
     def close(self) -> None:
-        """Ends it at once. A host that cannot be reached just now finds out by the reset that it
-        gets later, when it sends something: it need not believe for long that we are there."""
+        """Closes with a reset. An nsqlookupd that is unreachable now gets the reset when it next
+        sends something, and so learns early that the connection is gone."""
         if (connection := self._transport.get_extra_info("socket")) is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self._transport.abort()
 
-    # What the loop calls.
+    # asyncio.Protocol.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -256,17 +259,15 @@ class _Conversation(asyncio.Protocol):
             return
         self._reader.receive_data(data)
         try:
-            while (answer := self._next_answer()) is not None:
-                self._take(answer)
+            while (response := self._next_response()) is not None:
+                self._add_response(response)
         except ProtocolError as error:
             self._end(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._end(exc or ConnectionResetError("closed by nsqlookupd"))
 
-    # Within.
-
-    def _next_answer(self) -> bytes | ProtocolError | None:
+    def _next_response(self) -> bytes | ProtocolError | None:
         try:
             return self._reader.next_response()
         except ProtocolError as error:
@@ -274,38 +275,39 @@ class _Conversation(asyncio.Protocol):
                 raise
             return error
 
-    def _take(self, answer: bytes | ProtocolError) -> None:
-        if not self._unanswered:
-            raise ProtocolError("E_INVALID", "an answer that nobody has asked for")
-        self._unanswered -= 1
-        self._answers.append(answer)
-        self._heard.set()
+    def _add_response(self, response: bytes | ProtocolError) -> None:
+        if not self._pending_count:
+            raise ProtocolError("E_INVALID", "unexpected response")
+        self._pending_count -= 1
+        self._responses.append(response)
+        self._received.set()
 
     def _end(self, reason: Exception) -> None:
         if not self.ended.done():
             self.ended.set_result(reason)
-        self._heard.set()
+        self._received.set()
 
 
-def _peer_info(answer: bytes | ProtocolError) -> PeerInfo:
-    if isinstance(answer, ProtocolError):
-        raise answer
+def _decode_info(response: bytes | ProtocolError) -> LookupdInfo:
+    if isinstance(response, ProtocolError):
+        raise response
     try:
-        return decode_json(answer, PeerInfo)
+        return decode_json(response, LookupdInfo)
     except ValueError as error:
-        raise ProtocolError("E_INVALID", f"no answer to IDENTIFY: {error}") from error
+        raise ProtocolError("E_INVALID", f"invalid response to IDENTIFY: {error}") from error
 
 
-def _news_of(name: str, topic: Topic | None, told: _Told) -> list[bytes]:
-    """The commands that tell how a topic is now; None if it is no more. Notes that as told."""
-    old = told.pop(name, {})
+def _commands_for(name: str, topic: Topic | None, registered: _Registered) -> list[bytes]:
+    """Commands that register the current state of a topic, or its deletion if it is None. Updates
+    `registered`."""
+    old = registered.pop(name, {})
     new: dict[str, object] = {} if topic is None else {"": topic, **topic.channels}
     if new:
-        told[name] = new
-    gone = [key for key, what in old.items() if new.get(key) is not what]
-    made = [key for key, what in new.items() if old.get(key) is not what]
+        registered[name] = new
+    removed = [key for key, item in old.items() if new.get(key) is not item]
+    added = [key for key, item in new.items() if old.get(key) is not item]
     return [
-        # The topic, which was first, comes last: else ephemeral channels would stay known.
-        *(lookup_v1.unregister(name, key) for key in reversed(gone)),
-        *(lookup_v1.register(name, key) for key in made),
+        # Channels before their topic: otherwise nsqlookupd would keep ephemeral channels.
+        *(lookup_v1.unregister(name, key) for key in reversed(removed)),
+        *(lookup_v1.register(name, key) for key in added),
     ]

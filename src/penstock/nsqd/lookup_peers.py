@@ -1,8 +1,8 @@
-"""nsqd's side of discovery: all the nsqlookupds that it has been told of.
+"""All nsqlookupds of this nsqd: registration, and the lookup of a new topic's channels.
 
-They learn what we have, and are asked in turn: a topic that is new here may have channels on other
-nodes, whose consumers will come. It gets them before its first message is given to any, as far as
-an nsqlookupd names them in time. Publishing does not wait for that; the messages do.
+A topic that is new here may have channels on other nodes. nsqd asks the nsqlookupds for them and
+creates them before it delivers the topic's first message, so that their consumers miss none. Until
+then, or until the request times out, publishes are accepted and the messages wait.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from penstock.common import names
 from penstock.common.errors import HttpRequestError, StorageError
 from penstock.common.logs import Logger
 from penstock.net.http_client.client import HttpClient
-from penstock.nsqd.lookup_peer import LookupPeer, PeerInfo
+from penstock.nsqd.lookup_peer import LookupdInfo, LookupdPeer
 
 __all__ = ["LookupPeers"]
 
 
-_REMEDY = "set -broadcast-http-port, or -http-address with -tls-required, to tell where HTTPS is"
+_REMEDY = "set -broadcast-http-port, or -http-address with -tls-required, to announce HTTPS"
 
 
 class _Channels(msgspec.Struct):
@@ -31,7 +31,7 @@ class _Channels(msgspec.Struct):
 
 
 class LookupPeers:
-    """See the module's docstring."""
+    """Connections to the configured nsqlookupds."""
 
     def __init__(
         self,
@@ -42,24 +42,24 @@ class LookupPeers:
         *,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`identity` is what nsqlookupd is told of us, `client` what it is asked with; with `tls`
-        both are encrypted."""
+        """`identity` returns the fields of IDENTIFY. `client` is for HTTP requests to nsqlookupd.
+        With `tls`, both connections are encrypted."""
         self._identity = identity
         self._topics = topics
         self._client = client
         self._log = log
         self._tls = tls
-        self._peers: dict[str, LookupPeer] = {}
-        self._asking: set[asyncio.Task[None]] = set()
+        self._peers: dict[str, LookupdPeer] = {}
+        self._requests: set[asyncio.Task[None]] = set()
         self._closing: set[asyncio.Task[None]] = set()
-        self._draining = False
+        self._is_draining = False
 
     def connect(self, addresses: Iterable[str]) -> None:
-        """Registers with these, and no longer with any other."""
+        """Registers with these nsqlookupds only; closes the connections to all others."""
         wanted = dict.fromkeys(addresses)
         if wanted and not self._identity()["http_port"]:
             self._log.warning("LOOKUP: without an HTTP port nsqlookupd refuses us: %s", _REMEDY)
-        for address in [known for known in self._peers if known not in wanted]:
+        for address in [address for address in self._peers if address not in wanted]:
             self._log.info("LOOKUP: removing peer %s", address)
             _start(self._peers.pop(address).close(), self._closing)
         for address in wanted:
@@ -68,46 +68,44 @@ class LookupPeers:
                 self._peers[address] = self._new_peer(address)
 
     def connected(self) -> dict[str, bool]:
-        """By address, whether we are registered there."""
+        """Whether each nsqlookupd is connected, by address."""
         return {address: peer.info is not None for address, peer in self._peers.items()}
 
     def topology_changed(self, topic: Topic) -> None:
-        """A topic, or a channel of it, was made or deleted."""
+        """Call after a topic, or a channel of it, was created or deleted."""
         for peer in self._peers.values():
-            peer.changed(topic.name)
+            peer.topic_changed(topic.name)
 
     def topic_created(self, topic: Topic) -> None:
-        """A topic was made; it waits for the channels that others have of it."""
-        if any(peer.may_answer for peer in self._peers.values()):
+        """Call after a topic was created: it waits for its channels on other nodes."""
+        if any(peer.may_respond for peer in self._peers.values()):
             topic.await_channels()
-            _start(self._make_channels_of_others(topic), self._asking)
+            _start(self._create_known_channels(topic), self._requests)
 
     def drain(self) -> None:
-        """nsqd takes no more messages."""
-        self._draining = True
+        """Tells all nsqlookupds that this nsqd is draining."""
+        self._is_draining = True
         for peer in self._peers.values():
             peer.drain()
 
     async def close(self) -> None:
-        """Ends all connections, and waits for no answer any longer."""
-        for task in self._asking:
+        """Cancels all requests, and closes all connections."""
+        for task in self._requests:
             task.cancel()
         self.connect([])
-        await asyncio.gather(*self._asking, *self._closing, return_exceptions=True)
+        await asyncio.gather(*self._requests, *self._closing, return_exceptions=True)
 
-    # Within.
-
-    def _new_peer(self, address: str) -> LookupPeer:
-        return LookupPeer(
+    def _new_peer(self, address: str) -> LookupdPeer:
+        return LookupdPeer(
             address,
             self._identity,
             self._topics,
             self._log,
             tls=self._tls,
-            draining=self._draining,
+            draining=self._is_draining,
         )
 
-    async def _make_channels_of_others(self, topic: Topic) -> None:
+    async def _create_known_channels(self, topic: Topic) -> None:
         for name in await self._channels_of(topic.name):
             if topic.closed:
                 return
@@ -121,28 +119,28 @@ class LookupPeers:
             self._log.error("failed to start topic %s - %s", topic.name, failure)
 
     async def _channels_of(self, topic: str) -> list[str]:
-        """The lasting channels that a topic has, as far as any nsqlookupd says so in time."""
-        answers = await asyncio.gather(*(self._ask(peer, topic) for peer in self._peers.values()))
-        named = {name for channels in answers for name in channels}
+        """The non-ephemeral channels of a topic that any nsqlookupd returns in time."""
+        results = await asyncio.gather(*(self._query(peer, topic) for peer in self._peers.values()))
+        named = {name for channels in results for name in channels}
         return sorted(
             name for name in named if names.is_valid(name) and not names.is_ephemeral(name)
         )
 
-    async def _ask(self, peer: LookupPeer, topic: str) -> list[str]:
-        """The channels that one nsqlookupd knows; empty, with a warning, if it does not answer.
+    async def _query(self, peer: LookupdPeer, topic: str) -> list[str]:
+        """The channels that one nsqlookupd knows; empty, with a warning, if the request fails.
 
-        The request timeout covers everything: a first connection to nsqlookupd, the wait for other
-        requests to it, and the request. The topic's messages wait no longer than that.
+        The request timeout covers everything: the first attempt to connect, the wait for other
+        requests, and the request. The topic's messages wait no longer than that.
         """
         try:
             async with asyncio.timeout(self._client.request_timeout_seconds):
-                await peer.first_try()
+                await peer.wait_for_first_attempt()
                 if peer.info is None:
                     return []
                 scheme = "http" if self._tls is None else "https"
                 query = urlencode({"topic": topic})
                 url = f"{scheme}://{_http_address(peer.info)}/channels?{query}"
-                async with peer.http_turn:
+                async with peer.http_slots:
                     return (await self._client.get_json(url, _Channels)).channels
         except (HttpRequestError, TimeoutError) as failure:
             reason = str(failure) or f"{peer.address}: timed out"
@@ -150,13 +148,13 @@ class LookupPeers:
             return []
 
 
-def _http_address(info: PeerInfo) -> str:
+def _http_address(info: LookupdInfo) -> str:
     host = info.broadcast_address
     return f"[{host}]:{info.http_port}" if ":" in host else f"{host}:{info.http_port}"
 
 
-def _start(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
-    """Has it done, and known of for as long as that takes."""
-    task = asyncio.get_running_loop().create_task(work)
+def _start(coroutine: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+    """Starts a task, and keeps a reference to it in `tasks` until it is done."""
+    task = asyncio.get_running_loop().create_task(coroutine)
     tasks.add(task)
     task.add_done_callback(tasks.discard)

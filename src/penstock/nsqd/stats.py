@@ -1,12 +1,12 @@
-"""/stats: what there is to see of topics, channels and clients, as NSQ shows it.
+"""/stats: statistics of topics, channels and clients, in NSQ's JSON.
 
-`collect` gathers it in the shape of NSQ's JSON, the order of keys included. Clients tell null, an
-empty list and a missing key apart, so the differences are kept: no topic of the name asked for is
-null, no channel of that name an empty list.
+`collect` returns dicts with the keys of NSQ's JSON in NSQ's order. Clients distinguish null, an
+empty list and a missing key, so these follow NSQ, too: if the requested topic does not exist,
+`topics` is null; if the requested channel does not exist, it is an empty list.
 
 With tens of thousands of channels this takes a second, so the work is split into steps: a generator
-yields after every `ROWS_AT_ONCE` topics and channels, and returns the result. The figures of one
-channel are consistent; those of different channels may be of different moments.
+yields after every `ROWS_PER_STEP` topics and channels, and returns the result. The values of one
+channel are consistent; those of different channels may be from different moments.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -29,61 +29,61 @@ from penstock.protocol.events import State
 from penstock.protocol.identify import Negotiated
 
 __all__ = [
-    "ChannelStats",
-    "ClientStats",
+    "ChannelStatsJson",
+    "ClientStatsJson",
     "ClientView",
-    "Latency",
-    "Stats",
+    "LatencyJson",
+    "StatsJson",
     "Steps",
-    "TopicStats",
+    "TopicStatsJson",
     "collect",
     "json_steps",
-    "latency_of",
-    "result_of",
+    "merged_latency",
+    "run_steps",
 ]
 
 _PROTOCOL = "V2"
 
 # Topics and channels per step, which takes a few milliseconds.
-ROWS_AT_ONCE = 100
+ROWS_PER_STEP = 100
 
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]
-"""A generator that does a part of the work in each step, and returns the result."""
+"""A generator that does part of the work in each step, and returns the result."""
 
 
-class Latency(TypedDict):
-    """Quantiles of the time from publish to FIN; there are none unless they are asked for."""
+class LatencyJson(TypedDict):
+    """Quantiles of the time from publish to FIN; null unless they are tracked."""
 
     count: int
     percentiles: list[dict[str, float]] | None
 
 
-class PublishCount(TypedDict):
-    """How much a client has published to one topic."""
+class PublishCountJson(TypedDict):
+    """Number of messages that a client has published to one topic."""
 
     topic: str
     count: int
 
 
-class LocalityStats(TypedDict, total=False):
-    """How many messages were delivered, by how near they went; nothing of it that is 0."""
+class LocalityStatsJson(TypedDict, total=False):
+    """Numbers of delivered messages by the consumer's location; keys with 0 are left out."""
 
     zone_local_msg_count: int
     region_local_msg_count: int
     global_msg_count: int
 
 
-class AuthStats(TypedDict, total=False):
-    """Who a client is; nothing of it that is empty."""
+class AuthStatsJson(TypedDict, total=False):
+    """Identity of an authenticated client; empty values are left out."""
 
     authed: bool
     auth_identity: str
     auth_identity_url: str
 
 
-class TlsStats(TypedDict):
-    """How a connection is encrypted; empty if it is not."""
+class TlsStatsJson(TypedDict):
+    """TLS parameters of a connection; empty strings without TLS."""
 
     tls: bool
     tls_cipher_suite: str
@@ -92,7 +92,7 @@ class TlsStats(TypedDict):
     tls_negotiated_protocol_is_mutual: bool
 
 
-class ClientStats(LocalityStats, AuthStats, TlsStats):
+class ClientStatsJson(LocalityStatsJson, AuthStatsJson, TlsStatsJson):
     """One connection."""
 
     client_id: str
@@ -112,17 +112,17 @@ class ClientStats(LocalityStats, AuthStats, TlsStats):
     user_agent: str
     topology_zone: str
     topology_region: str
-    pub_counts: NotRequired[list[PublishCount]]
+    pub_counts: NotRequired[list[PublishCountJson]]
 
 
-class ModeStats(TypedDict, total=False):
-    """Our own, and there only if the channel is moved by commits."""
+class ChannelModeJson(TypedDict, total=False):
+    """Not in NSQ. Present only for a channel in commit mode."""
 
     mode: str
 
 
-class ChannelStats(LocalityStats, ModeStats):
-    """One channel. `clients` is null if they were not asked for."""
+class ChannelStatsJson(LocalityStatsJson, ChannelModeJson):
+    """One channel. `clients` is null if the request excludes them."""
 
     channel_name: str
     depth: int
@@ -133,73 +133,73 @@ class ChannelStats(LocalityStats, ModeStats):
     requeue_count: int
     timeout_count: int
     client_count: int
-    clients: list[ClientStats] | None
+    clients: list[ClientStatsJson] | None
     paused: bool
-    e2e_processing_latency: Latency
+    e2e_processing_latency: LatencyJson
 
 
-class RetentionStats(TypedDict):
-    """What is kept of what every channel has finished; null for a limit that is not set."""
+class RetentionJson(TypedDict):
+    """Retention of finished messages; null for a limit that is not set."""
 
     time_ns: int | None
     bytes: int | None
 
 
-class TopicStats(TypedDict):
-    """One topic. `retention` is our own, and there only if anything is kept."""
+class TopicStatsJson(TypedDict):
+    """One topic. `retention` is not in NSQ, and present only if a retention is set."""
 
     topic_name: str
-    channels: list[ChannelStats]
+    channels: list[ChannelStatsJson]
     depth: int
     backend_depth: int
     message_count: int
     message_bytes: int
     paused: bool
-    e2e_processing_latency: Latency
-    retention: NotRequired[RetentionStats]
+    e2e_processing_latency: LatencyJson
+    retention: NotRequired[RetentionJson]
 
 
-class Stats(TypedDict):
-    """The whole answer."""
+class StatsJson(TypedDict):
+    """The whole response."""
 
     version: str
     health: str
     start_time: int
-    topics: list[TopicStats] | None
+    topics: list[TopicStatsJson] | None
     memory: NotRequired[MemoryStats]
-    producers: list[ClientStats] | None
-    draining: NotRequired[bool]  # there only while it is so
+    producers: list[ClientStatsJson] | None
+    draining: NotRequired[bool]  # only while draining
 
 
 class ClientView(Protocol):
-    """What is shown of a connection."""
+    """A TCP connection, as /stats needs it."""
 
     remote_address: str
     connected_at_ns: int
 
     @property
     def state(self) -> State:
-        """Where the connection stands in its life."""
+        """State of the protocol."""
 
     @property
     def negotiated(self) -> Negotiated:
-        """What holds on the connection."""
+        """Settings negotiated by IDENTIFY."""
 
     @property
     def subscriber(self) -> Subscriber | None:
-        """What its channel knows of it, once it has one."""
+        """The connection's subscription, if it has one."""
 
     @property
     def publish_counts(self) -> dict[str, int]:
-        """How many messages it has published, by topic."""
+        """Number of published messages by topic."""
 
     @property
     def authorizations(self) -> Authorizations | None:
-        """What it may do, if it had to ask."""
+        """Its permissions, if it has authenticated."""
 
     @property
     def tls(self) -> TlsInfo | None:
-        """What TLS the connection has, if it has any."""
+        """TLS parameters, if it is encrypted."""
 
 
 def collect(
@@ -212,21 +212,21 @@ def collect(
     quantiles: Sequence[float] = (),
     topic: str = "",
     channel: str = "",
-) -> Steps[Stats]:
+) -> Steps[StatsJson]:
     """Statistics of all topics, of one topic, or of the channels of one name, in steps.
 
-    `clients` is None if they are not to be shown, `memory` likewise. `quantiles` are those of the
-    latencies that the broker tracks, in descending order.
+    If `clients` or `memory` is None, it is left out. `quantiles` are the tracked quantiles of
+    latencies, in descending order.
     """
-    found: list[TopicStats] | None = None
-    producers: list[ClientStats] | None = None
+    topic_stats: list[TopicStatsJson] | None = None
+    producers: list[ClientStatsJson] | None = None
     if not topic or topic in topics:
         shown = [topics[topic]] if topic else sorted(topics.values(), key=lambda each: each.name)
         by_subscriber = None if clients is None else _by_subscriber(clients)
-        found, rows = [], count(1)
+        topic_stats, rows = [], count(1)
         for each in shown:
             if not channel or channel in each.channels:
-                found.append(
+                topic_stats.append(
                     (yield from _topic_stats(each, channel, topic, by_subscriber, quantiles, rows))
                 )
         producers = None if clients is None else _producers(clients, topic)
@@ -236,14 +236,14 @@ def collect(
             "version": NSQ_VERSION,
             "health": health,
             "start_time": start_time,
-            "topics": found,
+            "topics": topic_stats,
             "producers": producers,
         }
     return {
         "version": NSQ_VERSION,
         "health": health,
         "start_time": start_time,
-        "topics": found,
+        "topics": topic_stats,
         "memory": memory,
         "producers": producers,
     }
@@ -256,15 +256,15 @@ def _by_subscriber(clients: Iterable[ClientView]) -> _Clients:
     return {each.subscriber: each for each in clients if each.subscriber is not None}
 
 
-def _producers(clients: Iterable[ClientView], topic: str) -> list[ClientStats] | None:
-    """Those that have ever published, null if nobody has."""
+def _producers(clients: Iterable[ClientView], topic: str) -> list[ClientStatsJson] | None:
+    """Clients that have published; null if there are none."""
     return [_client_stats(each, topic) for each in clients if each.publish_counts] or None
 
 
-def latency_of(channels: Iterable[Channel], quantiles: Sequence[float]) -> Latency:
-    """The latencies of these channels taken together.
+def merged_latency(channels: Iterable[Channel], quantiles: Sequence[float]) -> LatencyJson:
+    """Merged latencies of channels.
 
-    nsq compat: no channels have null, as if nothing were tracked; idle ones have zeros.
+    nsq compat: without channels they are null, as if untracked; idle channels have zeros.
     """
     sketch = merged(channel.latency for channel in channels)
     if sketch is None:
@@ -279,8 +279,8 @@ def latency_of(channels: Iterable[Channel], quantiles: Sequence[float]) -> Laten
     }
 
 
-def result_of(steps: Steps[_T]) -> _T:
-    """Runs all steps at once, and returns the result."""
+def run_steps(steps: Steps[_T]) -> _T:
+    """Runs all steps without a pause; returns the result."""
     while True:
         try:
             next(steps)
@@ -288,8 +288,8 @@ def result_of(steps: Steps[_T]) -> _T:
             return cast("_T", end.value)
 
 
-def json_steps(stats: Stats) -> Steps[bytes]:
-    """The JSON of `stats`, in steps."""
+def json_steps(stats: StatsJson) -> Steps[bytes]:
+    """Encodes `stats` as JSON, in steps."""
     if stats["topics"] is None:
         return to_json(stats)
     topics, rows = [], count(1)
@@ -297,10 +297,10 @@ def json_steps(stats: Stats) -> Steps[bytes]:
         channels = []
         for channel in topic["channels"]:
             channels.append(to_json(channel))
-            if not next(rows) % ROWS_AT_ONCE:
+            if not next(rows) % ROWS_PER_STEP:
                 yield
         topics.append(to_json({**topic, "channels": _raw_list(channels)}))
-        if not next(rows) % ROWS_AT_ONCE:
+        if not next(rows) % ROWS_PER_STEP:
             yield
     return to_json({**stats, "topics": _raw_list(topics)})
 
@@ -316,16 +316,16 @@ def _topic_stats(
     clients: _Clients | None,
     quantiles: Sequence[float],
     rows: Iterator[int],
-) -> Steps[TopicStats]:
+) -> Steps[TopicStatsJson]:
     channels = [topic.channels[channel]] if channel else topic.channels.values()
     channel_stats = []
     for each in sorted(channels, key=lambda each: each.name):
         channel_stats.append(_channel_stats(each, publish_topic, clients, quantiles))
-        if not next(rows) % ROWS_AT_ONCE:
+        if not next(rows) % ROWS_PER_STEP:
             yield
-    if not next(rows) % ROWS_AT_ONCE:
+    if not next(rows) % ROWS_PER_STEP:
         yield
-    stats: TopicStats = {
+    stats: TopicStatsJson = {
         "topic_name": topic.name,
         "channels": channel_stats,
         "depth": topic.depth,
@@ -333,7 +333,7 @@ def _topic_stats(
         "message_count": topic.message_count,
         "message_bytes": topic.message_bytes,
         "paused": topic.paused,
-        "e2e_processing_latency": latency_of(topic.channels.values(), quantiles),
+        "e2e_processing_latency": merged_latency(topic.channels.values(), quantiles),
     }
     if topic.store is not None and topic.store.log.retention.is_set:
         time_ns, size_bytes = topic.store.log.retention
@@ -343,7 +343,7 @@ def _topic_stats(
 
 def _channel_stats(
     channel: Channel, publish_topic: str, clients: _Clients | None, quantiles: Sequence[float]
-) -> ChannelStats:
+) -> ChannelStatsJson:
     return {
         "channel_name": channel.name,
         "depth": channel.depth,
@@ -363,18 +363,18 @@ def _channel_stats(
             if each in clients
         ],
         "paused": channel.paused,
-        "e2e_processing_latency": latency_of([channel], quantiles),
+        "e2e_processing_latency": merged_latency([channel], quantiles),
         **_mode_stats(channel),
     }
 
 
-def _mode_stats(channel: Channel) -> ModeStats:
+def _mode_stats(channel: Channel) -> ChannelModeJson:
     return {"mode": "commit"} if channel.committing else {}
 
 
-def _client_stats(client: ClientView, topic: str) -> ClientStats:
+def _client_stats(client: ClientView, topic: str) -> ClientStatsJson:
     subscriber, negotiated = client.subscriber, client.negotiated
-    stats: ClientStats = {
+    stats: ClientStatsJson = {
         "client_id": negotiated.client_id,
         "hostname": negotiated.hostname,
         "version": _PROTOCOL,
@@ -402,8 +402,8 @@ def _client_stats(client: ClientView, topic: str) -> ClientStats:
     return stats
 
 
-def _locality_stats(of: Channel | Subscriber | None) -> LocalityStats:
-    stats: LocalityStats = {}
+def _locality_stats(of: Channel | Subscriber | None) -> LocalityStatsJson:
+    stats: LocalityStatsJson = {}
     if of is not None:
         zone_local, region_local, anywhere = of.delivered_counts
         if zone_local:
@@ -415,8 +415,8 @@ def _locality_stats(of: Channel | Subscriber | None) -> LocalityStats:
     return stats
 
 
-def _auth_stats(known: Authorizations | None) -> AuthStats:
-    stats: AuthStats = {}
+def _auth_stats(known: Authorizations | None) -> AuthStatsJson:
+    stats: AuthStatsJson = {}
     if known is not None and known.count:
         stats["authed"] = True
         if known.identity:
@@ -426,7 +426,7 @@ def _auth_stats(known: Authorizations | None) -> AuthStats:
     return stats
 
 
-def _tls_stats(tls: TlsInfo | None) -> TlsStats:
+def _tls_stats(tls: TlsInfo | None) -> TlsStatsJson:
     return {
         "tls": tls is not None,
         "tls_cipher_suite": tls.cipher_suite if tls else "",
@@ -436,8 +436,8 @@ def _tls_stats(tls: TlsInfo | None) -> TlsStats:
     }
 
 
-def _publish_counts(client: ClientView, topic: str) -> list[PublishCount]:
-    """nsq compat: one topic at most, though the client may have published to several."""
+def _publish_counts(client: ClientView, topic: str) -> list[PublishCountJson]:
+    """nsq compat: one topic at most, even if the client has published to several."""
     for name, published in client.publish_counts.items():
         if not topic or name == topic:
             return [{"topic": name, "count": published}]

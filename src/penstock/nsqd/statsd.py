@@ -1,12 +1,11 @@
-"""Figures for a statsd, by UDP: NSQ's names, and how they are sent.
+"""Reports to statsd over UDP, with NSQ's metric names.
 
-Every interval the figures of all topics and channels are written down, one to a line, counters as
-their growth since the last time. The lines are put into packets, which are cut between lines, and
-the packets are spread over the interval, up to a second before its end, so that neither the network
-nor the statsd has to take them all at once.
+Every interval, the metrics of all topics and channels are rendered, one per line; counters as their
+growth since the last report. The lines are joined into packets, which are spread over the interval,
+up to a second before its end, so that network and statsd do not get them all at once.
 
-Nothing that happens to a packet or to the name of its receiver is any concern of the rest of nsqd.
-The name is looked up anew every time, because that is how such a receiver moves.
+Errors are logged and affect nothing else. The host name of statsd is resolved for every report,
+because its address may change.
 """
 
 import asyncio
@@ -22,22 +21,22 @@ from penstock.broker.channel import Channel
 from penstock.broker.topic import Topic
 from penstock.common.logs import Logger
 from penstock.nsqd.process_metrics import MemoryStats
-from penstock.nsqd.stats import latency_of
+from penstock.nsqd.stats import merged_latency
 
-__all__ = ["Report", "Statsd", "StatsdSettings", "packets", "statsd_prefix"]
+__all__ = ["Statsd", "StatsdReport", "StatsdSettings", "split_packets", "statsd_prefix"]
 
-# How long the lookup of the statsd's name may take.
+# Timeout of the DNS lookup.
 LOOKUP_SECONDS = 1.0
 
-# As many packets are made without letting others run: some hundreds of lines.
-PACKETS_AT_ONCE = 32
+# Packets that are rendered in one turn of the event loop: some hundreds of lines.
+PACKETS_PER_TURN = 32
 
 _Named = TypeVar("_Named", Topic, Channel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsdSettings:
-    """Where the figures go, and which."""
+    """Destination and content of the reports."""
 
     address: str  # host:port
     prefix: str  # as `statsd_prefix` makes it
@@ -54,7 +53,7 @@ class StatsdSettings:
 
 
 def statsd_prefix(prefix: str, address: str, port: int) -> str:
-    """What names begin with: `%s` stands for the node, and a dot follows unless it is there."""
+    """Prefix of metric names: expands `%s` to the node, and adds a dot at the end if missing."""
     if not prefix:
         return ""
     host = f"[{address}]" if ":" in address else address
@@ -63,8 +62,8 @@ def statsd_prefix(prefix: str, address: str, port: int) -> str:
     return expanded if expanded.endswith(".") else expanded + "."
 
 
-def packets(lines: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
-    """Puts as many lines into each packet as it can hold; a longer line has one to itself."""
+def split_packets(lines: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
+    """Fills packets with whole lines. A line longer than a packet gets its own."""
     packet = b""
     for line in lines:
         if packet and len(packet) + len(line) > bytes_max:
@@ -75,8 +74,8 @@ def packets(lines: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
         yield packet
 
 
-class Report:
-    """Writes figures down, one to a line; remembers the counters for the next time."""
+class StatsdReport:
+    """Renders metrics as lines; remembers the counters for the next report."""
 
     def __init__(self, settings: StatsdSettings) -> None:
         self._settings = settings
@@ -86,18 +85,18 @@ class Report:
     def lines(self, topics: Iterable[Topic], memory: MemoryStats | None) -> Iterator[bytes]:
         """The lines of one report."""
         self._last_counts, self._counts = self._counts, {}
-        for topic in self._shown(topics):
+        for topic in self._sorted_by_name(topics):
             yield from self._topic_lines(f"topic.{topic.name}", topic)
-            for channel in self._shown(topic.channels.values()):
+            for channel in self._sorted_by_name(topic.channels.values()):
                 name = f"topic.{topic.name}.channel.{channel.name}"
                 yield from self._channel_lines(name, channel)
         if memory is not None:
             yield from self._memory_lines(memory)
 
-    def _shown(self, each: Iterable[_Named]) -> list[_Named]:
+    def _sorted_by_name(self, items: Iterable[_Named]) -> list[_Named]:
         with_ephemeral = self._settings.with_ephemeral
-        shown = [one for one in each if with_ephemeral or not one.ephemeral]
-        return sorted(shown, key=lambda one: one.name)
+        reported = [item for item in items if with_ephemeral or not item.ephemeral]
+        return sorted(reported, key=lambda item: item.name)
 
     def _topic_lines(self, name: str, topic: Topic) -> Iterator[bytes]:
         yield self._count(f"{name}.message_count", topic.message_count)
@@ -118,9 +117,9 @@ class Report:
         yield from self._latency_lines(name, [channel])
 
     def _latency_lines(self, name: str, channels: Iterable[Channel]) -> Iterator[bytes]:
-        latency = latency_of(channels, self._settings.quantiles)
+        latency = merged_latency(channels, self._settings.quantiles)
         for each in latency["percentiles"] or ():
-            # nsq compat: a whole percent, so that 0.999 is called 100.
+            # nsq compat: rounded to a whole percent, so that 0.999 is named 100.
             percent = f"{each['quantile'] * 100:.0f}"
             yield self._gauge(f"{name}.e2e_processing_latency_{percent}", int(each["value"]))
 
@@ -141,13 +140,13 @@ class Report:
     def _count(self, name: str, count: int) -> bytes:
         last_count = self._last_counts.get(name, 0)
         self._counts[name] = count
-        # A count that has shrunk is that of something new with an old name.
+        # A count that has shrunk belongs to a new topic or channel with the same name.
         growth = count - last_count if count >= last_count else count
         return f"{self._settings.prefix}{name}:{growth}|c\n".encode()
 
 
 class Statsd:
-    """Reports every interval, from `start` to `stop`."""
+    """Sends a report every interval, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -160,16 +159,16 @@ class Statsd:
         self._topics = topics
         self._memory = memory
         self._log = log
-        self._report = Report(settings)
+        self._report = StatsdReport(settings)
         self._stopping = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Makes the first report an interval from now."""
+        """Sends the first report after one interval."""
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Sends what is left of a report that has begun, and makes no more."""
+        """Sends the rest of a started report at once, and ends."""
         self._stopping.set()
         if self._task is not None:
             await self._task
@@ -181,45 +180,45 @@ class Statsd:
         while await self._wait_until(due):
             try:
                 await self._send_report()
-            except (OSError, UnicodeError) as failure:  # the latter for what cannot be a name
+            except (OSError, UnicodeError) as failure:  # UnicodeError: an invalid host name
                 address = self._settings.address
                 self._log.error("failed to send to statsd(%s) - %s", address, failure)
             except Exception:  # noqa: BLE001 (it is logged, with traceback)
                 self._log.exception("STATSD: a report failed")
-            # On the beat of the first, whatever it took; a beat that was missed is left out.
+            # Keep the rhythm of the first report; skip missed intervals.
             due += interval * max(math.ceil((loop.time() - due) / interval), 1)
 
     async def _send_report(self) -> None:
-        """Raises OSError, for a packet only after all of them have been tried."""
+        """Raises OSError; for a failed packet, after all packets have been tried."""
         settings, failure = self._settings, 0
-        with await _connected(settings.address) as connection:
+        with await _connect(settings.address) as connection:
             self._log.info("STATSD: pushing stats to %s", settings.address)
             started = asyncio.get_running_loop().time()
-            made = await self._make_packets()
-            for index, packet in enumerate(made):
-                await self._wait_until(started + settings.spread_seconds * index / len(made))
+            rendered = await self._render_packets()
+            for index, packet in enumerate(rendered):
+                await self._wait_until(started + settings.spread_seconds * index / len(rendered))
                 try:
                     connection.send(packet)
                 except OSError as error:
                     failure = error.errno or 0
-            # That the last packets were refused is known only a moment later.
+            # The refusal of the last packets arrives a moment later.
             await self._wait_until(started + settings.spread_seconds)
             failure = failure or connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if failure:
             raise OSError(failure, os.strerror(failure))
 
-    async def _make_packets(self) -> list[bytes]:
+    async def _render_packets(self) -> list[bytes]:
         memory = self._memory() if self._settings.with_memory else None
         lines = self._report.lines(list(self._topics.values()), memory)
-        made: list[bytes] = []
-        for packet in packets(lines, self._settings.packet_bytes_max):
-            made.append(packet)
-            if len(made) % PACKETS_AT_ONCE == 0:
+        rendered: list[bytes] = []
+        for packet in split_packets(lines, self._settings.packet_bytes_max):
+            rendered.append(packet)
+            if len(rendered) % PACKETS_PER_TURN == 0:
                 await asyncio.sleep(0)
-        return made
+        return rendered
 
     async def _wait_until(self, due: float) -> bool:
-        """Returns whether we are to go on: at once, when we are not."""
+        """Sleeps until `due` or `stop`; returns whether to continue."""
         delay = due - asyncio.get_running_loop().time()
         if delay > 0 and not self._stopping.is_set():
             with suppress(TimeoutError):
@@ -227,22 +226,22 @@ class Statsd:
         return not self._stopping.is_set()
 
 
-async def _connected(address: str) -> socket.socket:
-    """A UDP socket to the address, which never blocks. Raises OSError."""
+async def _connect(address: str) -> socket.socket:
+    """A non-blocking UDP socket to the address. Raises OSError."""
     host, _, port = address.rpartition(":")
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(LOOKUP_SECONDS):
-            found = await loop.getaddrinfo(
+            addresses = await loop.getaddrinfo(
                 host.strip("[]") or "localhost", int(port), type=socket.SOCK_DGRAM
             )
     except TimeoutError:
-        raise TimeoutError("its name could not be looked up in time") from None
-    family, kind, protocol, _, where = found[0]
+        raise TimeoutError("DNS lookup timed out") from None
+    family, kind, protocol, _, socket_address = addresses[0]
     connection = socket.socket(family, kind, protocol)
     try:
         connection.setblocking(False)
-        connection.connect(where)
+        connection.connect(socket_address)
     except OSError:
         connection.close()
         raise
