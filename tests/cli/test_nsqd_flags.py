@@ -67,7 +67,7 @@ def test_a_wrong_command_line_shows_the_usage_and_exits_2(args: list[str], expec
     ("args", "expected"),
     [
         (["-node-id=1024"], "FATAL: --node-id must be from 0 to 1023, not 1024"),
-        (["-tls-cert=x.pem"], "FATAL: --tls-cert and --tls-key go together"),
+        (["-tls-cert=x.pem"], "FATAL: --tls-cert and --tls-key must be set together"),
         (["-config=none.cfg"], "FATAL: failed to load config file none.cfg - No such file"),
     ],
 )

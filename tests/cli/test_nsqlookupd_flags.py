@@ -40,7 +40,7 @@ def test_a_wrong_command_line_shows_the_usage_and_exits_2() -> None:
         (["-http-address="], "FATAL: --http-address must not be empty"),
         (["-max-connections=-1"], "FATAL: --max-connections must be 0 or more, not -1"),
         (["-tombstone-lifetime=-1s"], "FATAL: --tombstone-lifetime must be 0s or more, not -1s"),
-        (["-tls-cert=x.pem"], "FATAL: --tls-cert and --tls-key go together"),
+        (["-tls-cert=x.pem"], "FATAL: --tls-cert and --tls-key must be set together"),
         (
             ["-tls-client-auth-policy=require"],
             "FATAL: --tls-client-auth-policy needs --tls-cert and --tls-key",

@@ -147,10 +147,10 @@ class TestPermissions:
     def test_what_is_remembered_is_bounded(self) -> None:
         kept = authorizations(ALLOWS_ALL)
 
-        for number in range(auth.REMEMBERED_MAX + 1):
+        for number in range(auth.CACHED_DECISIONS_MAX + 1):
             kept.allows_publish(f"t{number}")
 
-        assert len(kept._remembered) <= auth.REMEMBERED_MAX
+        assert len(kept._decisions) <= auth.CACHED_DECISIONS_MAX
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ class TestQuestions:
         log = Logger("", LogLevel.INFO)
         one = NsqdOptions(auth_http_addresses=("a",))
 
-        assert not Authenticator(NsqdOptions(), ManualClock(), log).enabled
-        assert Authenticator(one, ManualClock(), log).enabled
+        assert not Authenticator(NsqdOptions(), ManualClock(), log).is_enabled
+        assert Authenticator(one, ManualClock(), log).is_enabled
 
 
 def fails(server: AuthServer, *, timeout_ns: int = 10 * SECOND_NS) -> Query:
@@ -264,7 +264,7 @@ def fails(server: AuthServer, *, timeout_ns: int = 10 * SECOND_NS) -> Query:
         http_client_connect_timeout_ns=timeout_ns,
         http_client_request_timeout_ns=timeout_ns,
     )
-    with pytest.raises(AuthError, match="no auth server gave a good answer"):
+    with pytest.raises(AuthError, match="no auth server gave a valid response"):
         query.run()
     return query
 
@@ -275,8 +275,8 @@ class TestBadServers:
         [
             (403, b"no", "got response 403 'no'"),
             (500, GOOD, "got response 500"),
-            (200, b"nonsense", "unexpected answer: "),
-            (200, {**GOOD, "ttl": 0}, "unexpected answer: "),
+            (200, b"nonsense", "invalid response: "),
+            (200, {**GOOD, "ttl": 0}, "invalid response: "),
             (200, b" " * 1_000_000, "answer longer than 262144 bytes"),
         ],
     )

@@ -132,9 +132,9 @@ def test_the_broadcast_address_is_the_hostname() -> None:
             "e2e_processing_latency_percentiles",
             (1, 0.5),
         ),
-        ("-tls-required", "tls_required", TlsRequired.EVERYBODY),
+        ("-tls-required", "tls_required", TlsRequired.ALL),
         ("-tls-required=TCP-HTTPS", "tls_required", TlsRequired.TCP_AND_HTTPS),
-        ("-tls-required=0", "tls_required", TlsRequired.NOBODY),
+        ("-tls-required=0", "tls_required", TlsRequired.NONE),
         ("-tls-min-version=TLS1.3", "tls_min_version", TlsVersion.TLS1_3),
         ("-tls-min-version=", "tls_min_version", TlsVersion.TLS1_2),
         ("-snappy=false", "snappy", False),
@@ -175,7 +175,7 @@ def test_a_config_file_as_nsqs_users_write_them(tmp_path: Path) -> None:
         "auth_http_addresses": ("a:80", "b:80"),
         "msg_timeout_ns": 60 * SECOND_NS,
         "sync_timeout_ns": 2500 * MILLISECOND_NS,
-        "tls_required": TlsRequired.EVERYBODY,
+        "tls_required": TlsRequired.ALL,
         "tls_min_version": TlsVersion.TLS1_2,
         "statsd_mem_stats": False,
         "e2e_processing_latency_percentiles": (1.0, 0.95),
@@ -230,8 +230,8 @@ def test_a_config_file_as_nsqs_users_write_them(tmp_path: Path) -> None:
             {"tls_client_auth_policy": "require"},
             "--tls-client-auth-policy needs --tls-cert and --tls-key",
         ),
-        ({"tls_cert": "x.pem"}, "--tls-cert and --tls-key go together"),
-        ({"tls_key": "x.key"}, "--tls-cert and --tls-key go together"),
+        ({"tls_cert": "x.pem"}, "--tls-cert and --tls-key must be set together"),
+        ({"tls_key": "x.key"}, "--tls-cert and --tls-key must be set together"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(values: dict[str, Any], expected: str) -> None:
@@ -244,8 +244,8 @@ def test_what_cannot_work_is_refused_in_one_line(values: dict[str, Any], expecte
 @pytest.mark.parametrize(
     ("policy", "required", "expected"),
     [
-        ("", TlsRequired.NOBODY, TlsRequired.NOBODY),
-        ("require", TlsRequired.NOBODY, TlsRequired.EVERYBODY),
+        ("", TlsRequired.NONE, TlsRequired.NONE),
+        ("require", TlsRequired.NONE, TlsRequired.ALL),
         ("require-verify", TlsRequired.TCP_AND_HTTPS, TlsRequired.TCP_AND_HTTPS),
     ],
 )

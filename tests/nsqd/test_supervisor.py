@@ -144,7 +144,7 @@ def tell_three_times(shards: Shards) -> None:
     """To stop; a signal that comes before another of its kind was heeded would be lost."""
     for number, times in ((signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)):
         shards.supervisor.send_signal(number)
-        shards.wait_for_log(f"{number.name}, passed on to the shards\n", times=times)
+        shards.wait_for_log(f"{number.name}, forwarded to the shards\n", times=times)
 
 
 # nsqd, with ten heartbeats a second, whose shard 1 blocks its event loop when it is to stop, until
@@ -343,7 +343,7 @@ def test_one_that_is_not_wanted_any_more_gives_away_what_it_has(tmp_path: Path) 
             message = consumer.message()
             assert b"of shard 1" == message.body
             consumer.send(commands.fin(message.id))
-            shards.wait_for_log(f"shard 1 is drained, and {tmp_path}/shard-1 may be deleted\n")
+            shards.wait_for_log(f"shard 1 is drained; {tmp_path}/shard-1 may be deleted\n")
         shards.publish(0, b"another")
         topic = json.loads(shards.get(0, f"/stats?format=json&topic={TOPIC}"))["topics"][0]
 

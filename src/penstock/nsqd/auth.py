@@ -1,11 +1,11 @@
-"""Who may publish and subscribe to what: the auth servers are asked, and their word is kept.
+"""Permissions of clients to publish and subscribe, as auth servers grant them.
 
-An `Authenticator` asks the servers of --auth-http-address, without holding up anybody else, and
-hands back `Authorizations`, which know no socket and no clock: they answer from memory until the
-connection that they belong to finds that they have expired, and asks again.
+An `Authenticator` queries the servers of --auth-http-address without blocking the event loop. It
+returns `Authorizations`, which decide without I/O until they expire; then the connection queries
+again.
 
-What a refused client is told is here too, so that the connection need only raise it. It is never
-told why the servers did not vouch for it: that is for our log.
+The errors for refused clients are here, too. They do not say why the auth servers refused; the
+reason is logged.
 """
 
 import asyncio
@@ -37,51 +37,51 @@ __all__ = [
     "unauthorized",
 ]
 
-# Of an auth server's answer: some thousand authorizations.
+# Maximum size of an auth server's response: some thousand authorizations.
 REPLY_BYTES_MAX = 256 * 1024
 
-# Topics and channels that one connection's answers are remembered for.
-REMEMBERED_MAX = 4096
+# Decisions that are cached per connection.
+CACHED_DECISIONS_MAX = 4096
 
 _JSON = ("Content-Type", "application/json")
 
 Permission = Literal["publish", "subscribe"]
 
 
-# What clients are told. All of it is fatal.
+# Errors for clients. All are fatal.
 
 
 def auth_disabled() -> ProtocolError:
-    """AUTH came although there is no auth server to ask."""
+    """AUTH was sent, but no auth server is configured."""
     return ProtocolError("E_AUTH_DISABLED", "AUTH disabled")
 
 
 def auth_already_set() -> ProtocolError:
-    """A second AUTH came."""
+    """AUTH was sent a second time."""
     return ProtocolError("E_INVALID", "AUTH already set")
 
 
 def auth_failed() -> ProtocolError:
-    """No auth server gave a good answer."""
+    """No auth server gave a valid response."""
     return ProtocolError("E_AUTH_FAILED", "AUTH failed")
 
 
 def no_authorizations() -> ProtocolError:
-    """The answer to AUTH allows nothing at all."""
+    """The auth server granted no authorizations."""
     return ProtocolError("E_UNAUTHORIZED", "AUTH no authorizations found")
 
 
-def auth_first(word: str) -> ProtocolError:
-    """The command `word` came before AUTH."""
-    return ProtocolError("E_AUTH_FIRST", f"AUTH required before {word}")
+def auth_first(command: str) -> ProtocolError:
+    """A command was sent before AUTH."""
+    return ProtocolError("E_AUTH_FIRST", f"AUTH required before {command}")
 
 
-def unauthorized(word: str, topic: str, channel: str = "") -> ProtocolError:
-    """The command `word` is not allowed to this client."""
-    return ProtocolError("E_UNAUTHORIZED", f'AUTH failed for {word} on "{topic}" "{channel}"')
+def unauthorized(command: str, topic: str, channel: str = "") -> ProtocolError:
+    """The client has no permission for a command."""
+    return ProtocolError("E_UNAUTHORIZED", f'AUTH failed for {command} on "{topic}" "{channel}"')
 
 
-# What the servers say.
+# Responses of auth servers.
 
 
 class _Entry(msgspec.Struct):
@@ -99,7 +99,7 @@ class _Reply(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One authorization: these permissions on what matches both."""
+    """One authorization: permissions on the topics and channels that match."""
 
     topic: Pattern
     channels: tuple[Pattern, ...]
@@ -115,8 +115,8 @@ class _Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authorizations:
-    """What an auth server has said of one client. Never changes, so that it can remember what it
-    has answered: a topic that is published to again costs one look-up.
+    """The permissions of one client. Immutable, so that decisions can be cached: publishing to the
+    same topic again costs one dictionary lookup.
     """
 
     identity: str
@@ -124,33 +124,33 @@ class Authorizations:
     ttl_seconds: int
     expires_at_ns: int  # on the steady clock
     _rules: tuple[_Rule, ...] = field(repr=False)
-    _remembered: dict[tuple[str, str] | str, bool] = field(default_factory=dict, repr=False)
+    _decisions: dict[tuple[str, str] | str, bool] = field(default_factory=dict, repr=False)
 
     @property
     def count(self) -> int:
-        """How many there are; none allows nothing."""
+        """Number of authorizations; with 0, nothing is allowed."""
         return len(self._rules)
 
     def is_expired(self, now_ns: int) -> bool:
-        """Whether the servers have to be asked again."""
+        """Whether the servers have to be queried again."""
         return now_ns >= self.expires_at_ns
 
     def allows_publish(self, topic: str) -> bool:
         """Whether the client may publish to `topic`."""
-        allowed = self._remembered.get(topic)
+        allowed = self._decisions.get(topic)
         if allowed is None:
-            # nsq compat: one of the channels has to match the name that is no channel's.
-            allowed = self._remember(topic, "publish", topic, "")
+            # nsq compat: one of the channel patterns must match the empty name.
+            allowed = self._decide(topic, "publish", topic, "")
         return allowed
 
     def allows_subscribe(self, topic: str, channel: str) -> bool:
         """Whether the client may subscribe to `channel` of `topic`."""
         key = (topic, channel)
-        allowed = self._remembered.get(key)
-        return self._remember(key, "subscribe", topic, channel) if allowed is None else allowed
+        allowed = self._decisions.get(key)
+        return self._decide(key, "subscribe", topic, channel) if allowed is None else allowed
 
     def response(self) -> bytes:
-        """What the client is told when AUTH has gone well."""
+        """The response to a successful AUTH."""
         return to_json(
             {
                 "identity": self.identity,
@@ -159,18 +159,18 @@ class Authorizations:
             }
         )
 
-    def _remember(
+    def _decide(
         self, key: tuple[str, str] | str, permission: Permission, topic: str, channel: str
     ) -> bool:
-        if len(self._remembered) >= REMEMBERED_MAX:
-            self._remembered.clear()
+        if len(self._decisions) >= CACHED_DECISIONS_MAX:
+            self._decisions.clear()
         allowed = any(rule.allows(permission, topic, channel) for rule in self._rules)
-        self._remembered[key] = allowed
+        self._decisions[key] = allowed
         return allowed
 
 
 def parse_reply(body: bytes, now_ns: int) -> Authorizations:
-    """An auth server's answer, received at `now_ns`. Raises ValueError if it is not a good one."""
+    """Parses the response of an auth server, received at `now_ns`. Raises ValueError."""
     reply = decode_json(body, _Reply)
     return Authorizations(
         identity=reply.identity or "",
@@ -182,7 +182,7 @@ def parse_reply(body: bytes, now_ns: int) -> Authorizations:
 
 
 def _rule(entry: _Entry) -> _Rule:
-    """Raises ValueError if an expression is none."""
+    """Raises ValueError if a regular expression is invalid."""
     return _Rule(
         compile_pattern(entry.topic or ""),
         tuple(compile_pattern(channel or "") for channel in entry.channels or ()),
@@ -190,11 +190,11 @@ def _rule(entry: _Entry) -> _Rule:
     )
 
 
-# Asking them.
+# Queries.
 
 
 class Authenticator:
-    """Asks the auth servers of one nsqd."""
+    """Queries the auth servers of one nsqd."""
 
     def __init__(self, options: NsqdOptions, clock: Clock, log: Logger) -> None:
         """Raises ConfigError if the CA certificates cannot be used."""
@@ -210,14 +210,14 @@ class Authenticator:
         )
 
     @property
-    def enabled(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether clients have to AUTH."""
         return bool(self._servers)
 
     async def query(
         self, secret: bytes, *, remote_ip: str, tls: bool, common_name: str = ""
     ) -> Authorizations:
-        """What the first server to give a good answer says of a client. Raises AuthError.
+        """The permissions of a client, from the first server that responds. Raises AuthError.
 
         `remote_ip` is empty on a unix socket; `common_name` is that of the client's certificate.
         """
@@ -230,12 +230,12 @@ class Authenticator:
         start = random.randrange(len(self._servers))  # noqa: S311 (it spreads the load)
         for server in (*self._servers[start:], *self._servers[:start]):
             try:
-                return await self._ask(server, arguments)
+                return await self._query_server(server, arguments)
             except HttpRequestError as error:
                 self._log.error("failed auth against %s", error)
-        raise AuthError("no auth server gave a good answer")
+        raise AuthError("no auth server gave a valid response")
 
-    async def _ask(self, server: str, arguments: dict[str, bytes]) -> Authorizations:
+    async def _query_server(self, server: str, arguments: dict[str, bytes]) -> Authorizations:
         if self._posts:
             body = await self._client.call(
                 "POST", server, headers=[_JSON], body=_as_json(arguments)
@@ -243,11 +243,11 @@ class Authenticator:
         else:
             query = "&".join(f"{name}={quote_plus(value)}" for name, value in arguments.items())
             body = await self._client.call("GET", f"{server}{'&' if '?' in server else '?'}{query}")
-        # In a thread: nobody can say how long another's expressions take to read.
+        # In a thread: compiling the regular expressions of an auth server can take long.
         try:
             return await asyncio.to_thread(parse_reply, body, self._clock.now_ns())
         except ValueError as error:
-            raise HttpRequestError(without_secrets(server), f"unexpected answer: {error}") from None
+            raise HttpRequestError(without_secrets(server), f"invalid response: {error}") from None
 
 
 def _url(address: str) -> str:
@@ -261,7 +261,7 @@ def _as_json(arguments: dict[str, bytes]) -> bytes:
 
 
 def _ssl_context(root_ca_file: str) -> ssl.SSLContext:
-    """Trusts the CAs of the file, or without one those of the system."""
+    """Trusts the CAs of the file, or those of the system if it is empty."""
     try:
         return ssl.create_default_context(cafile=root_ca_file or None)
     except OSError as error:

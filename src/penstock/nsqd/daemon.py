@@ -271,7 +271,7 @@ class Nsqd:
             connection_limits=self._connection_limits,
             error_counters=self.error_counters,
             tls=self.tls,
-            tls_required=self.options.tls_required is not TlsRequired.NOBODY,
+            tls_required=self.options.tls_required is not TlsRequired.NONE,
             report_bug=self.report_bug,
         )
         self.tcp = await listen(
@@ -297,7 +297,7 @@ class Nsqd:
             drain=self.drain.start,
             started_at_ns=self.started_at_ns,
         )
-        gate = ClearTextGate() if self.options.tls_required is TlsRequired.EVERYBODY else None
+        gate = ClearTextGate() if self.options.tls_required is TlsRequired.ALL else None
         middleware = [each for each in (gate, self._tokens) if each is not None]
         server = HttpServer(
             NsqdHttpApi(services).router(),

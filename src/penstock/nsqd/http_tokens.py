@@ -1,15 +1,15 @@
 """Bearer tokens for the HTTP API, from the file of --http-auth-token-file. NSQ has none.
 
-A line of the file is the scopes of a token, joined by commas, and the token:
+A line of the file has the scopes of a token, separated by commas, and the token:
 
     publish      qk1Bz9w0x3...
     read,admin   Zm9vYmFyYm...
 
-Blank lines and those that begin with `#` are skipped. A scope is what it says and implies no other:
-one who may publish cannot look at the stats, nor can one who watches read messages. Which requests
-they open is in `scopes_for`. Without the option everything is open, as in NSQ.
+Blank lines and lines that begin with `#` are skipped. A scope implies no other: `publish` does not
+allow reading statistics, and `read` does not allow reading messages. `scopes_for` has the scopes of
+each request. Without the option all requests are allowed, as in NSQ.
 
-The text of a token is neither logged nor compared in a time that tells anything about it.
+Tokens are never logged, and are compared in constant time.
 """
 
 import hmac
@@ -26,7 +26,7 @@ from penstock.net.http_server.responses import error_response
 
 __all__ = ["HttpTokens", "Scope", "scopes_for"]
 
-# Room for thousands of tokens; anything longer is some other file.
+# Enough for thousands of tokens; a longer file is the wrong one.
 FILE_BYTES_MAX = 1 << 20
 
 # RFC 6750, section 2.1.
@@ -35,18 +35,18 @@ _AUTHORIZATION = re.compile(r"(?i:bearer) +([A-Za-z0-9._~+/-]+=*)")
 
 
 class Scope(StrEnum):
-    """What a token opens."""
+    """A permission of a token."""
 
-    PUBLISH = "publish"  # sending messages
-    CONSUME = "consume"  # reading messages, and saying how far one has read
-    READ = "read"  # looking at everything but messages
-    ADMIN = "admin"  # changing anything else
+    PUBLISH = "publish"  # publish messages
+    CONSUME = "consume"  # read messages and commit positions
+    READ = "read"  # read everything except messages
+    ADMIN = "admin"  # change anything else
 
 
 _READ, _ADMIN = frozenset([Scope.READ]), frozenset([Scope.ADMIN])
 _PUBLISH, _CONSUME = frozenset([Scope.PUBLISH]), frozenset([Scope.CONSUME])
 
-_OPEN: Final = "/ping"  # for those who only watch whether we live
+_PUBLIC_PATH: Final = "/ping"  # for health checks
 _BY_PATH: Final = {
     "/pub": _PUBLISH,
     "/mpub": _PUBLISH,
@@ -56,16 +56,16 @@ _BY_PATH: Final = {
     "/topic/log": _CONSUME | _READ,
     "/channel/create": _CONSUME | _ADMIN,
 }
-_LOOKING: Final = ("GET", "HEAD", "OPTIONS")
+_READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 
 _Scopes = frozenset[Scope]
 
 
 def scopes_for(method: str, path: str) -> _Scopes | None:
-    """Any of these opens a request; None if it is open to all. An unknown path is no exception."""
-    if path == _OPEN:
+    """The scopes any of which allows a request, also to an unknown path; None if it is public."""
+    if path == _PUBLIC_PATH:
         return None
-    return _BY_PATH.get(path) or (_READ if method in _LOOKING else _ADMIN)
+    return _BY_PATH.get(path) or (_READ if method in _READ_METHODS else _ADMIN)
 
 
 def _refusal(status: int, code: str, challenge: str) -> Response:
@@ -81,16 +81,16 @@ _Tokens = dict[bytes, _Scopes]
 
 
 class HttpTokens:
-    """The tokens of one file, and the gate that asks for them."""
+    """Middleware that requires a token of the file."""
 
     def __init__(self, path: str, log: Logger) -> None:
-        """Raises ConfigError if the file does not say who may come in."""
+        """Raises ConfigError if the file is missing or invalid."""
         self._path = path
         self._log = log
         self._tokens = self._load()
 
     def __call__(self, request: Request) -> Response | None:
-        """The gate: lets a request in, or answers it."""
+        """None if the request is allowed, otherwise the error response."""
         needed = scopes_for(request.method, request.path)
         if needed is None:
             return None
@@ -103,11 +103,11 @@ class HttpTokens:
         return None if scopes & needed else _OUT_OF_SCOPE
 
     def reload(self) -> None:
-        """Reads the file again. Raises ConfigError; the old tokens are then still good."""
+        """Reads the file again. If it raises ConfigError, the old tokens stay valid."""
         self._tokens = self._load()
 
     def _scopes(self, given: bytes) -> _Scopes | None:
-        """Compares with all, whichever it is, so that the time does not tell which."""
+        """Compares with all tokens, so that the time does not reveal which one matches."""
         found = None
         for token, scopes in self._tokens.items():
             if hmac.compare_digest(token, given):
@@ -117,22 +117,23 @@ class HttpTokens:
     def _load(self) -> _Tokens:
         try:
             with open(self._path, "rb") as file:
-                self._warn_if_loose(os.fstat(file.fileno()))
+                self._warn_if_exposed(os.fstat(file.fileno()))
                 return _parse(file.read(FILE_BYTES_MAX + 1))
         except OSError as error:
             raise ConfigError(f"--http-auth-token-file: {error}") from error
         except ValueError as error:
             raise ConfigError(f"--http-auth-token-file: {self._path}: {error}") from error
 
-    def _warn_if_loose(self, status: os.stat_result) -> None:
+    def _warn_if_exposed(self, status: os.stat_result) -> None:
         if status.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
             self._log.warning(
-                "%s holds tokens, and others than its owner may read or change it", self._path
+                "%s contains tokens, but users other than its owner can read or change it",
+                self._path,
             )
 
 
 def _parse(content: bytes) -> _Tokens:
-    """Raises ValueError, which quotes no token."""
+    """Raises ValueError, whose text contains no token."""
     if len(content) > FILE_BYTES_MAX:
         raise ValueError(f"longer than {FILE_BYTES_MAX} bytes")
     tokens: _Tokens = {}
@@ -141,11 +142,11 @@ def _parse(content: bytes) -> _Tokens:
         if not words or line.lstrip().startswith("#"):
             continue
         if len(words) != 2 or not _TOKEN.fullmatch(words[1]):
-            raise ValueError(f"line {number} is not scopes and a token")
+            raise ValueError(f"line {number} must be scopes and a token")
         token = words[1].encode()
         tokens[token] = tokens.get(token, frozenset()) | _parse_scopes(words[0], number)
     if not tokens:
-        raise ValueError("there is no token in it")
+        raise ValueError("contains no token")
     return tokens
 
 
@@ -153,5 +154,5 @@ def _parse_scopes(text: str, line_number: int) -> _Scopes:
     names = text.split(",")
     if not set(names) <= set(Scope):
         known = ", ".join(Scope)
-        raise ValueError(f"line {line_number} begins with something else than scopes ({known})")
+        raise ValueError(f"line {line_number} must begin with scopes ({known})")
     return frozenset(map(Scope, names))

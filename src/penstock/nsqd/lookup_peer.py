@@ -98,8 +98,8 @@ class LookupdPeer:
         await self._first_attempt_done.wait()
 
     def topic_changed(self, topic: str) -> None:
-        """Call after a topic, or a channel of it, was created or deleted. While disconnected, it has
-        no effect, because a new connection registers everything."""
+        """Call after a topic, or a channel of it, was created or deleted. No effect while
+        disconnected, because a new connection registers everything."""
         if self.info is not None:
             self._changed[topic] = None
             self._has_news.set()

@@ -1,8 +1,8 @@
-"""GET /metrics: all that /stats tells of topics, channels and the process, and what it does not.
+"""GET /metrics: Prometheus metrics of topics, channels and the process.
 
-Each metric is one row of a table: what it is, and the function that reads it. What /stats tells of
-single connections is left out: there may be thousands, each here for a moment, and every one would
-be a time series for as long as Prometheus remembers.
+Each metric is one row of a table: its family, and the function that reads it. Single connections,
+which /stats shows, are left out: there may be thousands of short-lived ones, and each would be a
+time series.
 """
 
 import resource
@@ -26,57 +26,65 @@ from penstock.nsqd.stats import ClientView
 
 __all__ = ["FAMILIES", "SYNC_BOUNDS_SECONDS", "MetricsSource", "metrics"]
 
-# From a disk that only pretends to one that is about to fail.
+# From a disk with a write cache to one that is failing.
 SYNC_BOUNDS_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
 @dataclass(slots=True, kw_only=True)
 class MetricsSource:
-    """What the figures are read from."""
+    """The sources of the metrics."""
 
     broker: Broker
     clients: Iterable[ClientView]
     gc_pauses: GcPauses
     refusals: ErrorCounters
     bugs: BugReports
-    lookupds: Callable[[], Mapping[str, bool]]  # by address: whether it is connected
+    lookupds: Callable[[], Mapping[str, bool]]  # whether each is connected, by address
     loop_lag: Histogram
     sync_seconds: Histogram
     unresponsive_shards: Callable[[], int]
     quantiles: Sequence[float]  # of latencies, in descending order; none if not tracked
     started_at_ns: int
-    http_server: HttpServer | None = None  # to be set when there is one
+    http_server: HttpServer | None = None  # set when it is created
 
 
 def metrics(source: MetricsSource) -> Iterator[tuple[Family, Iterable[Sample]]]:
-    """Every family with its samples, which are read as they are drawn."""
+    """All families with their samples, which are read lazily."""
     for family, process_samples in _PROCESS:
         yield family, process_samples(source)
     topics = [(labels(topic=name), topic) for name, topic in source.broker.topics.items()]
     for family, topic_value in _TOPIC:
-        yield family, ((labelled, topic_value(topic)) for labelled, topic in topics)
-    stored = [(labelled, topic) for labelled, topic in topics if topic.store is not None]
+        yield family, ((rendered_labels, topic_value(topic)) for rendered_labels, topic in topics)
+    stored = [
+        (rendered_labels, topic) for rendered_labels, topic in topics if topic.store is not None
+    ]
     for family, log_value in _TOPIC_LOG:
-        yield family, ((labelled, log_value(topic)) for labelled, topic in stored)
+        yield family, ((rendered_labels, log_value(topic)) for rendered_labels, topic in stored)
     channels = [
-        (with_label(labelled, "channel", name), channel)
-        for labelled, topic in topics
+        (with_label(rendered_labels, "channel", name), channel)
+        for rendered_labels, topic in topics
         for name, channel in topic.channels.items()
     ]
     for family, channel_value in _CHANNEL:
-        yield family, ((labelled, channel_value(channel)) for labelled, channel in channels)
+        yield (
+            family,
+            ((rendered_labels, channel_value(channel)) for rendered_labels, channel in channels),
+        )
     yield _CHANNEL_DELIVERIES, _deliveries(channels)
     yield _CHANNEL_COMMIT, _commits(channels, source.started_at_ns)
     yield (
         _TOPIC_LATENCY,
         _latencies(
-            ((labelled, list(topic.channels.values())) for labelled, topic in topics),
+            ((rendered_labels, list(topic.channels.values())) for rendered_labels, topic in topics),
             source.quantiles,
         ),
     )
     yield (
         _CHANNEL_LATENCY,
-        _latencies(((labelled, [channel]) for labelled, channel in channels), source.quantiles),
+        _latencies(
+            ((rendered_labels, [channel]) for rendered_labels, channel in channels),
+            source.quantiles,
+        ),
     )
 
 
@@ -88,7 +96,7 @@ def _info(_: MetricsSource) -> Iterator[Sample]:
 
 
 def _memory(source: MetricsSource) -> tuple[int, int]:
-    """What the process takes now, and at most."""
+    """Current and maximum resident memory."""
     stats = memory_stats(source.gc_pauses)
     resident = stats["heap_in_use_bytes"]
     return resident, resident + stats["heap_released_bytes"]
@@ -108,13 +116,13 @@ def _http_connections(source: MetricsSource) -> int:
     return 0 if source.http_server is None else source.http_server.connection_count
 
 
-def _http_answers(source: MetricsSource) -> Iterator[Sample]:
+def _http_responses(source: MetricsSource) -> Iterator[Sample]:
     if source.http_server is not None:
         for status, count in sorted(source.http_server.responses_by_status.items()):
             yield labels(code=str(status)), count
 
 
-def _http_refusals(source: MetricsSource) -> Iterator[Sample]:
+def _http_rejections(source: MetricsSource) -> Iterator[Sample]:
     if source.http_server is not None:
         for status, count in sorted(source.http_server.rejections_by_status.items()):
             yield labels(code=str(status)), count
@@ -148,23 +156,29 @@ _PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
         _info,
     ),
     (
-        Family("process_start_time_seconds", "gauge", "When nsqd was started, since the epoch."),
+        Family(
+            "process_start_time_seconds", "gauge", "Start time of nsqd, in seconds since the epoch."
+        ),
         _one(lambda source: source.started_at_ns / SECOND_NS),
     ),
     (
-        Family("process_cpu_seconds_total", "counter", "CPU time used, all threads."),
+        Family("process_cpu_seconds_total", "counter", "CPU time of all threads."),
         _one(lambda _: _cpu_seconds()),
     ),
     (
-        Family("process_resident_memory_bytes", "gauge", "Memory that the process takes."),
+        Family("process_resident_memory_bytes", "gauge", "Resident memory."),
         _one(lambda source: _memory(source)[0]),
     ),
     (
-        Family("nsqd_resident_memory_max_bytes", "gauge", "The most that it has ever taken."),
+        Family(
+            "nsqd_resident_memory_max_bytes",
+            "gauge",
+            "Maximum of the resident memory since the start.",
+        ),
         _one(lambda source: _memory(source)[1]),
     ),
     (
-        Family("nsqd_memory_blocks", "gauge", "Blocks of memory that Python has allocated."),
+        Family("nsqd_memory_blocks", "gauge", "Memory blocks allocated by Python."),
         _one(lambda source: memory_stats(source.gc_pauses)["heap_objects"]),
     ),
     (
@@ -175,71 +189,75 @@ _PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
         Family(
             "nsqd_gc_pause_seconds",
             "summary",
-            "How long the latest 256 garbage collections took.",
+            "Duration of the latest 256 garbage collections.",
             ("quantile",),
         ),
         _gc_pauses,
     ),
     (
-        Family("nsqd_healthy", "gauge", "1, or 0 if the last write to any log has failed."),
+        Family("nsqd_healthy", "gauge", "1, or 0 if the last write to a log has failed."),
         _one(lambda source: source.broker.health() is None),
     ),
     (
         Family(
             "nsqd_unresponsive_shards",
             "gauge",
-            "Shards of this nsqd whose heartbeats the supervisor misses.",
+            "Shards of this nsqd whose heartbeats are missing.",
         ),
         _one(lambda source: source.unresponsive_shards()),
     ),
     (
-        Family("nsqd_draining", "gauge", "1 while nsqd takes no more messages, else 0."),
+        Family(
+            "nsqd_draining",
+            "gauge",
+            "1 while nsqd is draining and accepts no messages, otherwise 0.",
+        ),
         _one(lambda source: source.broker.draining),
     ),
     (
         Family(
             "nsqd_lookupd_connected",
             "gauge",
-            "1 for an nsqlookupd that nsqd is registered with, 0 for one that it cannot reach.",
+            "1 if nsqd is registered with this nsqlookupd, 0 if it cannot reach it.",
             ("address",),
         ),
         _lookupds,
     ),
     (
-        Family("nsqd_connections", "gauge", "TCP connections that are open."),
+        Family("nsqd_connections", "gauge", "Open TCP connections."),
         _one(lambda source: sum(1 for _ in source.clients)),
     ),
     (
-        Family("nsqd_producers", "gauge", "Those of them that have published anything."),
+        Family("nsqd_producers", "gauge", "Open TCP connections that have published."),
         _one(lambda source: sum(1 for each in source.clients if each.publish_counts)),
     ),
     (
-        Family("nsqd_http_connections", "gauge", "HTTP connections that are open."),
+        Family("nsqd_http_connections", "gauge", "Open HTTP connections."),
         _one(_http_connections),
     ),
     (
         Family(
             "nsqd_http_requests_total",
             "counter",
-            "HTTP requests that were answered, by the status of the answer.",
+            "HTTP requests by the status of the response.",
             ("code",),
         ),
-        _http_answers,
+        _http_responses,
     ),
     (
         Family(
             "nsqd_http_refusals_total",
             "counter",
-            "HTTP connections that were ended: no HTTP, or too much time or room, by status.",
+            "HTTP connections ended for malformed requests, timeouts or limits, by status.",
             ("code",),
         ),
-        _http_refusals,
+        _http_rejections,
     ),
     (
         Family(
             "nsqd_refusals_total",
             "counter",
-            "TCP connections that were refused or ended: by a limit, or an error, which is named.",
+            "TCP connections refused or ended, by the limit or error.",
             ("reason",),
         ),
         _refusals,
@@ -256,12 +274,12 @@ _PROCESS: Final[list[tuple[Family, _SamplesOf]]] = [
         Family(
             "nsqd_loop_lag_seconds",
             "histogram",
-            "How late the event loop was, sampled ten times a second.",
+            "Delay of the event loop, sampled ten times a second.",
         ),
         lambda source: source.loop_lag.samples(),
     ),
     (
-        Family("nsqd_fsync_seconds", "histogram", "How long the fsyncs of logs and cursors took."),
+        Family("nsqd_fsync_seconds", "histogram", "Duration of the fsyncs of logs and cursors."),
         lambda source: source.sync_seconds.samples(),
     ),
 ]
@@ -290,11 +308,11 @@ def _log_segments(topic: Topic) -> int:
 
 _TOPIC: Final[list[tuple[Family, Callable[[Topic], float]]]] = [
     (
-        _topic("depth", "gauge", "Messages that wait in the topic, for want of a channel."),
+        _topic("depth", "gauge", "Messages in the topic that no channel has received."),
         attrgetter("depth"),
     ),
     (
-        _topic("backend_depth", "gauge", "How many of them are beyond --mem-queue-size."),
+        _topic("backend_depth", "gauge", "Messages beyond --mem-queue-size."),
         attrgetter("backend_depth"),
     ),
     (
@@ -302,7 +320,7 @@ _TOPIC: Final[list[tuple[Family, Callable[[Topic], float]]]] = [
         attrgetter("message_count"),
     ),
     (
-        _topic("message_bytes_total", "counter", "Bytes published, of messages' bodies."),
+        _topic("message_bytes_total", "counter", "Bytes of published message bodies."),
         attrgetter("message_bytes"),
     ),
     (
@@ -315,37 +333,39 @@ _TOPIC: Final[list[tuple[Family, Callable[[Topic], float]]]] = [
     ),
 ]
 
-# Those of topics that are stored: an ephemeral one has no log.
+# For topics with a log, which ephemeral ones do not have.
 _TOPIC_LOG: Final[list[tuple[Family, Callable[[Topic], float]]]] = [
     (
         _topic("log_bytes", "gauge", "Size of the topic's log."),
         _log_bytes,
     ),
     (
-        _topic("log_segments", "gauge", "Files that the log consists of."),
+        _topic("log_segments", "gauge", "Number of files of the topic's log."),
         _log_segments,
     ),
 ]
 
 _CHANNEL: Final[list[tuple[Family, Callable[[Channel], float]]]] = [
     (
-        _channel("depth", "gauge", "Messages queued, not counting those in flight or deferred."),
+        _channel("depth", "gauge", "Queued messages, without those in flight or deferred."),
         attrgetter("depth"),
     ),
     (
-        _channel("backend_depth", "gauge", "How many of them are beyond --mem-queue-size."),
+        _channel("backend_depth", "gauge", "Messages beyond --mem-queue-size."),
         attrgetter("backend_depth"),
     ),
     (
-        _channel("in_flight", "gauge", "Messages that a consumer has and has not answered."),
+        _channel(
+            "in_flight", "gauge", "Messages sent to consumers and not finished or requeued yet."
+        ),
         attrgetter("in_flight_count"),
     ),
     (
-        _channel("deferred", "gauge", "Messages that wait for a time."),
+        _channel("deferred", "gauge", "Messages deferred until a later time."),
         attrgetter("deferred_count"),
     ),
     (
-        _channel("messages_total", "counter", "Messages that came to the channel."),
+        _channel("messages_total", "counter", "Messages received by the channel."),
         attrgetter("message_count"),
     ),
     (
@@ -356,7 +376,7 @@ _CHANNEL: Final[list[tuple[Family, Callable[[Channel], float]]]] = [
         _channel(
             "timeouts_total",
             "counter",
-            "Messages not answered in time, or in flight when their consumer disconnected.",
+            "Messages that timed out, or were in flight when their consumer disconnected.",
         ),
         attrgetter("timeout_count"),
     ),
@@ -373,53 +393,52 @@ _CHANNEL: Final[list[tuple[Family, Callable[[Channel], float]]]] = [
 _CHANNEL_DELIVERIES: Final = _channel(
     "deliveries_total",
     "counter",
-    "Messages sent to consumers, again or not, by how near they are: zone, region or global.",
+    "Messages sent to consumers, including redeliveries, by locality: zone, region or global.",
     "locality",
 )
 _CHANNEL_COMMIT: Final = _channel(
     "last_commit_timestamp_seconds",
     "gauge",
-    "Time of the last commit of a channel that a job commits; the start of nsqd if there was none"
-    " since.",
+    "Time of the last commit of a channel in commit mode, or the start of nsqd if that is later.",
 )
 _TOPIC_LATENCY: Final = _topic(
     "latency_seconds",
     "summary",
-    "Time from publish to FIN, all channels, by --e2e-processing-latency-percentile.",
+    "Time from publish to FIN in all channels, for each --e2e-processing-latency-percentile.",
     "quantile",
 )
 _CHANNEL_LATENCY: Final = _channel(
     "latency_seconds",
     "summary",
-    "Time from publish to FIN, by --e2e-processing-latency-percentile.",
+    "Time from publish to FIN, for each --e2e-processing-latency-percentile.",
     "quantile",
 )
 
 
 def _deliveries(channels: Iterable[tuple[str, Channel]]) -> Iterator[Sample]:
-    """All are global where no consumers are preferred; other counts are there if they are not 0."""
-    for labelled, channel in channels:
+    """Counts by locality; zone and region only if not 0. Without topology, all are global."""
+    for rendered_labels, channel in channels:
         for locality, count in zip(Locality, channel.delivered_counts, strict=True):
             if count or locality is Locality.GLOBAL:
-                yield with_label(labelled, "locality", locality.name.lower()), count
+                yield with_label(rendered_labels, "locality", locality.name.lower()), count
 
 
 def _commits(channels: Iterable[tuple[str, Channel]], started_at_ns: int) -> Iterator[Sample]:
     """Samples of channels in commit mode only, so that alerts can distinguish them."""
-    for labelled, channel in channels:
+    for rendered_labels, channel in channels:
         if channel.committing:
-            yield labelled, max(channel.committed_at_ns, started_at_ns) / SECOND_NS
+            yield rendered_labels, max(channel.committed_at_ns, started_at_ns) / SECOND_NS
 
 
 def _latencies(
     channels: Iterable[tuple[str, Iterable[Channel]]], quantiles: Sequence[float]
 ) -> Iterator[Sample]:
-    """The quantiles of groups of channels; none where nothing has been finished of late."""
-    for labelled, group in channels if quantiles else ():
+    """Quantiles of groups of channels; none for a group without recently finished messages."""
+    for rendered_labels, group in channels if quantiles else ():
         sketch = merged(channel.latency for channel in group)
         if sketch is not None and sketch.count:
             for quantile, value_ns in zip(quantiles, sketch.quantiles_ns(quantiles), strict=True):
-                yield with_label(labelled, "quantile", str(quantile)), value_ns / SECOND_NS
+                yield with_label(rendered_labels, "quantile", str(quantile)), value_ns / SECOND_NS
 
 
 FAMILIES: Final = (

@@ -1,6 +1,6 @@
-"""Everything nsqd can be told. Flags, keys and defaults are NSQ's; those at the end are our own.
+"""Options of nsqd. Flags, keys and defaults are NSQ's; the options at the end are not in NSQ.
 
-`check` refuses what would not work, so that the daemon need not ask again.
+`check` refuses invalid options, so that the daemon can rely on them.
 """
 
 import os
@@ -31,15 +31,15 @@ __all__ = [
 
 
 class TlsRequired(IntEnum):
-    """Whom we refuse to serve in clear text; the numbers are `/config`'s."""
+    """Connections that must be encrypted; `/config` shows the numbers."""
 
-    NOBODY = 0
-    TCP_AND_HTTPS = 1  # everybody but plain HTTP
-    EVERYBODY = 2
+    NONE = 0
+    TCP_AND_HTTPS = 1  # all except plain HTTP
+    ALL = 2
 
 
 class TlsVersion(IntEnum):
-    """TLS versions by their numbers on the wire, which are also `/config`'s."""
+    """TLS versions by their numbers on the wire, which `/config` shows, too."""
 
     TLS1_0 = 0x0301
     TLS1_1 = 0x0302
@@ -49,13 +49,13 @@ class TlsVersion(IntEnum):
 
 TLS_REQUIRED = word_of(
     {
-        "false": TlsRequired.NOBODY,
-        "true": TlsRequired.EVERYBODY,
+        "false": TlsRequired.NONE,
+        "true": TlsRequired.ALL,
         "tcp-https": TlsRequired.TCP_AND_HTTPS,
-        "0": TlsRequired.NOBODY,
-        "f": TlsRequired.NOBODY,
-        "1": TlsRequired.EVERYBODY,
-        "t": TlsRequired.EVERYBODY,
+        "0": TlsRequired.NONE,
+        "f": TlsRequired.NONE,
+        "1": TlsRequired.ALL,
+        "t": TlsRequired.ALL,
     },
     is_switch=True,
 )
@@ -97,291 +97,301 @@ class NsqdOptions(DaemonOptions):
     node_id: int = option(
         _node_id_of_host,
         INT,
-        "the part of message ids that tells this node from others",
+        "node id, part of each message id; must be unique in the cluster",
         key="id",
         default_text="hash of the hostname",
         at_least=0,
         at_most=NODE_IDS - 1,
     )
-    worker_id: bool = option(False, BOOL, "deprecated, no effect: see -node-id", key=None)
+    worker_id: bool = option(False, BOOL, "deprecated, no effect: use -node-id", key=None)
     tcp_address: str = option(
-        "0.0.0.0:4150", STRING, "where TCP clients connect: address:port, or a unix socket's path"
+        "0.0.0.0:4150", STRING, "TCP address: address:port, or the path of a unix socket"
     )
     http_address: str = option(
         "0.0.0.0:4151",
         STRING,
-        "where HTTP is served: address:port, or a unix socket's path; empty for nowhere",
+        "HTTP address: address:port, or the path of a unix socket; empty for none",
     )
     https_address: str = option(
         "0.0.0.0:4152",
         STRING,
-        "where HTTPS is served, given -tls-cert and -tls-key: address:port; empty for nowhere",
+        "HTTPS address, used with -tls-cert and -tls-key: address:port; empty for none",
     )
     broadcast_address: str = option(
-        _hostname, STRING, "the address that nsqlookupd hands to consumers", default_text="hostname"
+        _hostname, STRING, "address that nsqlookupd gives to clients", default_text="hostname"
     )
     broadcast_tcp_port: int = option(
         0,
         INT,
-        "the TCP port that nsqlookupd hands to consumers; 0 for the one listened on",
+        "TCP port that nsqlookupd gives to clients; 0 for that of -tcp-address",
         at_least=0,
         at_most=65535,
     )
     broadcast_http_port: int = option(
         0,
         INT,
-        "the HTTP port that nsqlookupd hands out; 0 for the one listened on",
+        "HTTP port that nsqlookupd gives to clients; 0 for that of -http-address",
         at_least=0,
         at_most=65535,
     )
     lookupd_tcp_addresses: tuple[str, ...] = option(
         (),
         STRINGS,
-        "an nsqlookupd to register with, address:port",
+        "nsqlookupd to register with, address:port",
         flag="lookupd-tcp-address",
         key="nsqlookupd_tcp_addresses",
     )
-    topology_region: str = option("", STRING, "the region this node is in")
-    topology_zone: str = option("", STRING, "the zone, within its region, this node is in")
+    topology_region: str = option("", STRING, "region of this node")
+    topology_zone: str = option("", STRING, "zone of this node within its region")
 
     auth_http_addresses: tuple[str, ...] = option(
         (),
         STRINGS,
-        "an auth server to ask, address:port or URL",
+        "auth server, address:port or URL",
         flag="auth-http-address",
         key="auth_http_addresses",
     )
     auth_http_request_method: str = option(
-        "get", STRING, "how the auth server is asked", choices=("get", "post")
+        "get", STRING, "HTTP method of requests to auth servers", choices=("get", "post")
     )
     http_client_connect_timeout_ns: int = option(
         2 * SECOND_NS,
         DURATION,
-        "limit on connecting to an auth server or nsqlookupd",
+        "timeout of connecting to an auth server or nsqlookupd",
         at_least=MILLISECOND_NS,
     )
     http_client_request_timeout_ns: int = option(
         5 * SECOND_NS,
         DURATION,
-        "limit on a request to an auth server or nsqlookupd, connecting included",
+        "timeout of a request to an auth server or nsqlookupd, including connecting",
         at_least=MILLISECOND_NS,
     )
 
     data_path: str = option(
-        "", STRING, "the folder that holds the messages", default_text="working directory"
+        "", STRING, "directory of the messages", default_text="working directory"
     )
     mem_queue_size: int = option(
         10_000,
         INT,
-        "messages a channel holds in memory ahead of its readers; the rest is read back from disk",
+        "maximum messages that a channel holds in memory; the rest is read from disk",
         at_least=0,
     )
     max_bytes_per_file: int = option(
-        104_857_600, INT, "size at which a topic's log starts a new file", at_least=1
+        104_857_600, INT, "size in bytes at which a topic's log starts a new file", at_least=1
     )
     sync_every: int = option(
         2500,
         INT,
-        "fsync a topic's log after so many messages; 1 delays each OK until its fsync is done, 0"
-        " fsyncs only every -sync-timeout",
+        "number of messages after which a topic's log is fsynced; 1 delays each OK until its fsync"
+        " is done, 0 fsyncs only every -sync-timeout",
         at_least=0,
     )
     sync_timeout_ns: int = option(
-        2 * SECOND_NS, DURATION, "fsync a topic's log at least so often", at_least=MILLISECOND_NS
+        2 * SECOND_NS,
+        DURATION,
+        "maximum time between two fsyncs of a topic's log",
+        at_least=MILLISECOND_NS,
     )
-    queue_scan_worker_pool_max: int = option(
-        4, INT, "no effect: timers here need no scanning workers"
-    )
-    queue_scan_selection_count: int = option(
-        20, INT, "no effect: timers here need no scanning of channels"
-    )
+    queue_scan_worker_pool_max: int = option(4, INT, "no effect: nsqd has no queue scan workers")
+    queue_scan_selection_count: int = option(20, INT, "no effect: nsqd does not scan channels")
 
     msg_timeout_ns: int = option(
         60 * SECOND_NS,
         DURATION,
-        "how long a consumer has to answer a message before it is given out again",
+        "time for a consumer to finish a message before it is requeued",
         at_least=MILLISECOND_NS,
     )
     max_msg_timeout_ns: int = option(
         15 * 60 * SECOND_NS,
         DURATION,
-        "the longest a consumer may ask for, or TOUCH a message to",
+        "maximum message timeout that a client may request, also with TOUCH",
         at_least=MILLISECOND_NS,
     )
-    max_msg_size: int = option(1_048_576, INT, "largest message body, in bytes", at_least=1)
-    max_body_size: int = option(5_242_880, INT, "largest command body, in bytes", at_least=1)
+    max_msg_size: int = option(
+        1_048_576, INT, "maximum size of a message body in bytes", at_least=1
+    )
+    max_body_size: int = option(
+        5_242_880, INT, "maximum size of a command body in bytes", at_least=1
+    )
     max_req_timeout_ns: int = option(
-        3600 * SECOND_NS, DURATION, "the longest a message may be deferred or requeued", at_least=0
+        3600 * SECOND_NS,
+        DURATION,
+        "maximum time that a message may be deferred by REQ or DPUB",
+        at_least=0,
     )
     max_heartbeat_interval_ns: int = option(
         60 * SECOND_NS,
         DURATION,
-        "the longest heartbeat interval a client may ask for",
+        "maximum heartbeat interval that a client may request",
         at_least=MILLISECOND_NS,
     )
-    max_rdy_count: int = option(2500, INT, "the largest RDY a client may send", at_least=1)
+    max_rdy_count: int = option(2500, INT, "maximum RDY of a client", at_least=1)
     max_output_buffer_size: int = option(
-        65_536, INT, "the largest output buffer a client may ask for, in bytes", at_least=0
+        65_536, INT, "maximum output buffer in bytes that a client may request", at_least=0
     )
     max_output_buffer_timeout_ns: int = option(
         30 * SECOND_NS,
         DURATION,
-        "the longest a client may ask output to be held back",
+        "maximum output buffer timeout that a client may request",
         at_least=0,
     )
     min_output_buffer_timeout_ns: int = option(
         25 * MILLISECOND_NS,
         DURATION,
-        "the shortest a client may ask output to be held back",
+        "minimum output buffer timeout that a client may request",
         at_least=0,
     )
     output_buffer_timeout_ns: int = option(
         250 * MILLISECOND_NS,
         DURATION,
-        "how long output may be held back for a client that does not say",
+        "output buffer timeout of a client that requests none",
         at_least=0,
     )
     max_channel_consumers: int = option(
-        0, INT, "most consumers of one channel; 0 for no limit", at_least=0
+        0, INT, "maximum consumers of a channel; 0 for no limit", at_least=0
     )
 
-    statsd_address: str = option("", STRING, "a statsd to send figures to by UDP, address:port")
-    statsd_prefix: str = option("nsq.%s", STRING, "prefix of statsd keys; %s is this node")
-    statsd_interval_ns: int = option(
-        60 * SECOND_NS, DURATION, "time between two reports to statsd; 0 for no reports", at_least=0
+    statsd_address: str = option("", STRING, "statsd to send metrics to over UDP, address:port")
+    statsd_prefix: str = option(
+        "nsq.%s", STRING, "prefix of statsd keys; %s is replaced by this node"
     )
-    statsd_mem_stats: bool = option(True, BOOL, "report memory figures to statsd as well")
+    statsd_interval_ns: int = option(
+        60 * SECOND_NS, DURATION, "interval of reports to statsd; 0 for no reports", at_least=0
+    )
+    statsd_mem_stats: bool = option(True, BOOL, "send memory metrics to statsd")
     statsd_udp_packet_size: int = option(
-        508, INT, "largest statsd packet, in bytes", at_least=1, at_most=65507
+        508, INT, "maximum size of a statsd packet in bytes", at_least=1, at_most=65507
     )
     statsd_exclude_ephemeral: bool = option(
-        False, BOOL, "leave ephemeral topics and channels out of statsd"
+        False, BOOL, "exclude ephemeral topics and channels from statsd"
     )
     e2e_processing_latency_percentiles: tuple[float, ...] = option(
         (),
         FLOATS,
-        "a quantile of the time from publish to FIN to track, in (0, 1]; or several, with commas",
+        "quantile of the time from publish to FIN to track, in (0, 1]; separate several by commas",
         flag="e2e-processing-latency-percentile",
         key="e2e_processing_latency_percentiles",
     )
     e2e_processing_latency_window_time_ns: int = option(
-        600 * SECOND_NS, DURATION, "how far back those quantiles look", at_least=MILLISECOND_NS
+        600 * SECOND_NS, DURATION, "time window of the latency quantiles", at_least=MILLISECOND_NS
     )
 
-    tls_cert: str = option("", STRING, "path of the TLS certificate, PEM")
-    tls_key: str = option("", STRING, "path of the TLS key, PEM")
-    tls_root_ca_file: str = option("", STRING, "path of the CA certificates to verify clients by")
+    tls_cert: str = option("", STRING, "path of the TLS certificate (PEM)")
+    tls_key: str = option("", STRING, "path of the TLS key (PEM)")
+    tls_root_ca_file: str = option("", STRING, "path of the CA certificates for verifying clients")
     tls_client_auth_policy: str = option(
         "",
         STRING,
-        "ask clients for any certificate, or one that verifies; implies -tls-required",
+        "require a client certificate, or a verified one; implies -tls-required",
         choices=("", "require", "require-verify"),
     )
     tls_required: TlsRequired = option(
-        TlsRequired.NOBODY,
+        TlsRequired.NONE,
         TLS_REQUIRED,
-        "serve nobody in clear text: true, false, or tcp-https, which exempts plain HTTP",
+        "refuse unencrypted connections: true, false, or tcp-https, which allows plain HTTP",
     )
     tls_min_version: TlsVersion = option(
-        TlsVersion.TLS1_2, TLS_VERSION, "oldest TLS to accept: tls1.0, tls1.1, tls1.2, tls1.3"
+        TlsVersion.TLS1_2, TLS_VERSION, "minimum TLS version: tls1.0, tls1.1, tls1.2, tls1.3"
     )
 
-    deflate: bool = option(True, BOOL, "let clients negotiate deflate")
+    deflate: bool = option(True, BOOL, "allow clients to negotiate deflate")
     max_deflate_level: int = option(
-        6, INT, "strongest deflate level a client may ask for", at_least=1, at_most=9
+        6, INT, "maximum deflate level that a client may request", at_least=1, at_most=9
     )
-    snappy: bool = option(True, BOOL, "let clients negotiate snappy")
+    snappy: bool = option(True, BOOL, "allow clients to negotiate snappy")
     enable_experiment: tuple[str, ...] = option(
         (),
         STRINGS,
-        f"turn on an experiment: {TOPOLOGY_AWARE_CONSUMPTION}, which serves consumers of the same "
-        "zone first, then those of the same region",
+        f"experiment to enable: {TOPOLOGY_AWARE_CONSUMPTION}, which prefers consumers of the same "
+        "zone, then those of the same region",
     )
 
     http_auth_token_file: str = option(
         "",
         STRING,
-        "path of a file of bearer tokens for the HTTP API and their scopes; empty for an open API",
+        "path of a file with bearer tokens and scopes for the HTTP API; empty for no tokens",
     )
     http_allowed_origins: tuple[str, ...] = allowed_origins_option()
     requeue_on_disconnect: bool = option(
         True,
         BOOL,
-        "give a lost consumer's messages to others at once; false waits for their timeout, as NSQ",
+        "requeue the messages of a disconnected consumer at once; false waits for their timeout, as"
+        " NSQ does",
     )
     lookupd_tls: bool = option(
         False,
         BOOL,
-        "speak TLS to nsqlookupd, on both its ports; with -tls-cert as our certificate, if given",
+        "use TLS for both ports of nsqlookupd, with -tls-cert as the client certificate if set",
     )
     lookupd_tls_root_ca_file: str = option(
         "",
         STRING,
-        "path of the CA certificates to verify nsqlookupd by; empty for the system's",
+        "path of the CA certificates for verifying nsqlookupd; empty for the system's",
     )
     sigterm: str = option(
         "stop",
         STRING,
-        "what SIGTERM means: stop now, or drain, which stops when consumers have taken everything",
+        "action on SIGTERM: stop, or drain, which stops when consumers have finished all messages",
         choices=("stop", "drain"),
     )
     drain_timeout_ns: int = option(
         60 * SECOND_NS,
         DURATION,
-        "how long draining may take before nsqd stops all the same; 0 for as long as it takes",
+        "maximum time of draining before nsqd stops; 0 for no limit",
         at_least=0,
     )
     max_defer_timeout_ns: int = option(
         0,
         DURATION,
-        "the longest a publish may be deferred; 0 for as long as -max-req-timeout",
+        "maximum time that a publish may be deferred; 0 for that of -max-req-timeout",
         at_least=0,
     )
     max_connections: int = option(
-        20_000, INT, "most connections at a time, TCP and HTTP together; 0 for no limit", at_least=0
+        20_000, INT, "maximum connections, TCP and HTTP together; 0 for no limit", at_least=0
     )
     max_connections_per_address: int = option(
-        10_000, INT, "most connections at a time from one address; 0 for no limit", at_least=0
+        10_000, INT, "maximum connections from one address; 0 for no limit", at_least=0
     )
     greeting_timeout_ns: int = option(
         30 * SECOND_NS,
         DURATION,
-        "how long a TCP client may take to say which protocol it speaks",
+        "timeout for a TCP client to send the protocol magic",
         at_least=MILLISECOND_NS,
     )
     command_timeout_ns: int = option(
         60 * SECOND_NS,
         DURATION,
-        "how long a command may take to arrive; also of a client without heartbeats",
+        "timeout for a command to arrive completely, also for clients without heartbeats",
         at_least=MILLISECOND_NS,
     )
-    max_topics: int = option(20_000, INT, "most topics; 0 for no limit", at_least=0)
+    max_topics: int = option(20_000, INT, "maximum topics; 0 for no limit", at_least=0)
     max_channels_per_topic: int = option(
-        1_000, INT, "most channels of one topic; 0 for no limit", at_least=0
+        1_000, INT, "maximum channels of a topic; 0 for no limit", at_least=0
     )
     retention_time_ns: int = option(
         0,
         DURATION,
-        "how long to keep what every channel has finished, to be read again; 0 sets no such limit",
+        "time to keep messages that every channel has finished; 0 for no retention by time",
         at_least=0,
     )
     retention_bytes: int = option(
         0,
         INT,
-        "how much of a topic to keep that every channel has finished; 0 sets no such limit",
+        "bytes per topic to keep of messages that every channel has finished; 0 for no retention by"
+        " size",
         at_least=0,
     )
     shards: int = option(
         1,
         INT,
-        "how many nsqds to run here, one a core; each further one has ports that are 100 higher",
+        "number of nsqd processes, one per core; each has ports 100 higher than the one before",
         at_least=1,
         at_most=SHARDS_MAX,
     )
 
 
 def check(options: NsqdOptions) -> None:
-    """Raises ConfigError if nsqd cannot do as these options say."""
+    """Raises ConfigError if the options are invalid."""
     check_values(options)
     if not options.tcp_address:
         raise ConfigError("--tcp-address must not be empty")
@@ -397,15 +407,15 @@ def check(options: NsqdOptions) -> None:
 
 
 def in_effect(options: NsqdOptions) -> NsqdOptions:
-    """The options as they are acted on: to demand certificates is to require TLS."""
-    if options.tls_client_auth_policy and options.tls_required is TlsRequired.NOBODY:
-        return replace(options, tls_required=TlsRequired.EVERYBODY)
+    """The options with implied values: requiring certificates implies requiring TLS."""
+    if options.tls_client_auth_policy and options.tls_required is TlsRequired.NONE:
+        return replace(options, tls_required=TlsRequired.ALL)
     return options
 
 
 def _check_tls(options: NsqdOptions) -> None:
     if bool(options.tls_cert) != bool(options.tls_key):
-        raise ConfigError("--tls-cert and --tls-key go together")
+        raise ConfigError("--tls-cert and --tls-key must be set together")
     if options.tls_cert:
         return
     if options.tls_required:

@@ -76,7 +76,7 @@ class Session:
         self._services = services
         self._connection = connection
         self._replies = connection.replies
-        self._requires_auth = services.authenticator.enabled
+        self._requires_auth = services.authenticator.is_enabled
         self._secret = b""
         self.authorizations: Authorizations | None = None
         self.negotiated = services.offer.defaults()

@@ -1,4 +1,4 @@
-"""What the parts of nsqd are told, taken from its options."""
+"""Settings of nsqd's components, made from its options."""
 
 import ssl
 
@@ -27,8 +27,8 @@ __all__ = [
 ]
 
 
-# A quarter of the files that we may have open is for logs, the rest for connections. More than
-# these would save no more openings, unless there are as many busy topics.
+# A quarter of the open files is for logs, the rest for connections. More than this maximum only
+# helps with as many busy topics.
 _LOG_FILES_MAX = 16_384
 
 
@@ -103,7 +103,7 @@ def offer(options: NsqdOptions) -> ServerOffer:
 
 
 def lookupd_tls(options: NsqdOptions) -> ssl.SSLContext | None:
-    """How nsqlookupd is spoken to; None for in clear. Raises ConfigError."""
+    """TLS context for nsqlookupd; None for plaintext. Raises ConfigError."""
     if not options.lookupd_tls:
         return None
     return client_context(
@@ -112,7 +112,7 @@ def lookupd_tls(options: NsqdOptions) -> ssl.SSLContext | None:
 
 
 def http_client(options: NsqdOptions, tls: ssl.SSLContext | None) -> HttpClient:
-    """For what nsqd asks nsqlookupd."""
+    """The client for requests to nsqlookupd."""
     return HttpClient(
         connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
         request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,

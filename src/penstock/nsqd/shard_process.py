@@ -88,7 +88,7 @@ class _ShardLoop(uvloop.Loop):
         self._supervisor = supervisor
         self._log = log
         self._handlers: dict[int, Callable[[], object]] = {}
-        self.add_reader(supervisor, self._obey)
+        self.add_reader(supervisor, self._on_supervisor_data)
 
     def add_signal_handler(
         self, sig: int, callback: Callable[[*_Args], object], *args: *_Args
@@ -98,8 +98,8 @@ class _ShardLoop(uvloop.Loop):
     def remove_signal_handler(self, sig: int) -> bool:
         return self._handlers.pop(sig, None) is not None
 
-    def _obey(self) -> None:
-        numbers = _received(self._supervisor)
+    def _on_supervisor_data(self) -> None:
+        numbers = _receive(self._supervisor)
         if not numbers:
             self.remove_reader(self._supervisor)
             self._log.error("the supervisor is gone")
@@ -112,7 +112,7 @@ class _ShardLoop(uvloop.Loop):
                 self._handlers[number]()
 
 
-def _received(peer: socket.socket) -> bytes:
+def _receive(peer: socket.socket) -> bytes:
     try:
         return peer.recv(64)
     except OSError:

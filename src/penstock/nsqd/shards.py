@@ -1,14 +1,11 @@
-"""What `--shards N` comes to: N sets of options, one for each nsqd on this machine.
+"""The options of each shard of `--shards N`; `penstock.nsqd.supervisor` runs their processes.
 
-Shard 0 is the nsqd that there would be without: the data path, the ports and the node id are those
-that were given, so that one nsqd becomes several, and several one again, without moving a file. Any
-other shard K has the folder `shard-K` in the data path, ports PORT_STEP * K higher, and a node id
-that is K higher.
+Shard 0 has the given data path, ports and node id. The number of shards can therefore change from
+one to several and back without moving a file. Any other shard K has the folder `shard-K` in the
+data path, ports that are PORT_STEP * K higher, and a node id that is K higher.
 
-A shard that the data path has, but that is not wanted any more, is *retiring*: it takes no more
-messages, and ends when its consumers have taken those it has. So no number of shards loses any.
-
-Nothing here knows processes; see `penstock.nsqd.supervisor`.
+If `--shards` is lowered, the shards with higher numbers are *retiring*: they accept no messages,
+and end when their consumers have taken the messages they have. No message is lost.
 """
 
 import os
@@ -21,14 +18,14 @@ from penstock.storage.layout import FORMAT_NAME, maybe_shard, shard_name
 
 __all__ = ["PORT_STEP", "Shard", "shard_folders", "shards_of"]
 
-# From one nsqd's ports to the next one's: far enough to have TCP, HTTP and HTTPS in between, and to
-# leave alone the ports of nsqlookupd and nsqadmin.
+# Distance between the ports of two shards: leaves room for TCP, HTTP and HTTPS, and avoids the
+# ports of nsqlookupd and nsqadmin.
 PORT_STEP = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One of the nsqds."""
+    """One nsqd of several on this machine."""
 
     number: int
     options: NsqdOptions
@@ -36,26 +33,26 @@ class Shard:
 
 
 def shards_of(options: NsqdOptions) -> list[Shard]:
-    """Those that are wanted, and those that are retiring. One alone is an nsqd like any other.
+    """The configured shards and the retiring ones. A single shard has the options unchanged.
 
-    Raises ConfigError if there are no such ports.
+    Raises ConfigError if a port would exceed 65535.
     """
-    wanted = range(options.shards)
-    retiring = [number for number in shard_folders(options.data_path) if number not in wanted]
+    configured = range(options.shards)
+    retiring = [number for number in shard_folders(options.data_path) if number not in configured]
     if not retiring and options.shards == 1:
         return [Shard(0, options)]
     return [
-        *(Shard(number, _options_of(number, options)) for number in wanted),
+        *(Shard(number, _options_of(number, options)) for number in configured),
         *(Shard(number, _retiring(_options_of(number, options)), True) for number in retiring),
     ]
 
 
 def shard_folders(data_path: str) -> dict[int, str]:
-    """The folders of a data path that are data paths of shards, by number."""
+    """The folders of shards in a data path, by number."""
     try:
         names = os.listdir(data_path or os.curdir)
     except OSError:
-        return {}  # Whoever opens it will say what is wrong with it.
+        return {}  # Opening the data path reports the error.
     numbers = sorted(number for name in names if (number := maybe_shard(name)) is not None)
     folders = {number: os.path.join(data_path, shard_name(number)) for number in numbers}
     return {
@@ -82,18 +79,18 @@ def _options_of(number: int, options: NsqdOptions) -> NsqdOptions:
 
 
 def _retiring(options: NsqdOptions) -> NsqdOptions:
-    """It may take as long as it takes, but a SIGTERM need not wait for it: it goes on next time."""
+    """Drains without a timeout. SIGTERM stops it at once; the next start continues draining."""
     return replace(options, drain_timeout_ns=0, sigterm="stop")
 
 
 def _prefix(prefix: str, number: int) -> str:
-    """`[nsqd] ` becomes `[nsqd/1] `, and `nsqd/1` is the component in JSON."""
+    """`[nsqd] ` becomes `[nsqd/1] `; the component in JSON logs is then `nsqd/1`."""
     head, bracket, tail = prefix.rpartition("]")
     return f"{head}/{number}]{tail}" if bracket else f"{prefix}[{number}] "
 
 
 def _address(address: str, number: int) -> str:
-    """Of a unix socket, the path gets an end of its own."""
+    """The address with a higher port; the path of a unix socket gets the number as its suffix."""
     if not address or not number:
         return address
     host, colon, port = address.rpartition(":")
@@ -103,8 +100,10 @@ def _address(address: str, number: int) -> str:
 
 
 def _port(port: int, number: int) -> int:
-    """0, which stands for any that is free, stays."""
-    moved = port + PORT_STEP * number if port else 0
-    if moved > PORT_MAX:
-        raise ConfigError(f"there is no port {moved} for shard {number}")
-    return moved
+    """The higher port. Port 0, which means any free port, stays 0."""
+    shifted = port + PORT_STEP * number if port else 0
+    if shifted > PORT_MAX:
+        raise ConfigError(
+            f"port {shifted} of shard {number} exceeds {PORT_MAX}: use a lower port or fewer shards"
+        )
+    return shifted

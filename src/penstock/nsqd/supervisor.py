@@ -1,24 +1,24 @@
 """The parent of the shards: starts them, forwards signals, restarts dead ones, checks heartbeats.
 
-It holds no message and serves no client. It sleeps until a signal arrives, SIGALRM being its only
-timer, and so needs neither an event loop nor a thread, which makes it safe to fork. A restarted
-shard runs the code that was loaded at the first start, whatever has been installed since.
+It holds no message and serves no client. It sleeps until a signal arrives; SIGALRM is its only
+timer. Without an event loop and threads it is safe to fork. A restarted shard runs the code that
+was loaded at the first start, even if another version has been installed since.
 
 The exit of a shard decides what follows:
 
-- exit code 0: it was told to stop, or has been drained; it stays down;
-- any other exit before it ever served: the configuration or the data needs attention; all stop;
-- any other exit later: it is restarted, after a pause that grows with each death.
+- exit code 0: it has stopped on request, or has been drained; it stays down;
+- any other exit before it first served: the configuration or the data is at fault; all shards stop;
+- any other exit later: it is restarted, after a delay that grows with each crash.
 
 A shard that misses UNRESPONSIVE_BEATS heartbeats is logged as unresponsive, and the other shards
 show the number of such shards in their metrics. It is not killed: it may be suspended on purpose,
 for a backup or by a debugger, and if it waits for a slow disk, a restart would not help.
 
 A stop is bounded. Shards are first resumed (SIGCONT), so that a suspended one can stop cleanly. A
-shard that is silent for STOP_BEATS heartbeats during the stop is killed, and so is one that still
-runs shortly after the third signal. A kill loses no acknowledged message, since those are written;
-it is recovered from like any crash. The supervisor ends with its last shard; if the supervisor is
-killed, its shards stop.
+shard that misses STOP_BEATS heartbeats during the stop is killed, and so is one that still runs
+shortly after the third signal. A kill loses no acknowledged message, since those are written; the
+next start recovers as after any crash. The supervisor ends with its last shard; if the supervisor
+is killed, its shards stop.
 """
 
 import gc
@@ -42,19 +42,19 @@ from penstock.nsqd.shards import Shard
 
 __all__ = ["supervise"]
 
-# How long a shard that died is left alone, at first and at most.
-PAUSE_SECONDS = (0.25, 30.0)
+# Initial and maximum delay before a crashed shard is restarted.
+RESTART_DELAY_SECONDS = (0.25, 30.0)
 
-# A shard that has served for so long has got over what it died of before.
+# A shard that has run for this long is restarted with the initial delay again.
 STEADY_SECONDS = 60.0
 
-# The first signal stops shards cleanly or drains them; at the third, at the latest, they end at
-# once if they can. All may come within a millisecond, so they are given a moment to look.
+# The first signal stops shards cleanly or drains them; at the third, at the latest, they exit at
+# once. All may arrive within a millisecond, so shards get some time before they are killed.
 _LAST_STOP = 3
 LAST_STOP_SECONDS = 2.0
 
-# Heartbeats that a shard may miss: until it is logged as unresponsive, and, during a stop, until it
-# is killed. They are counted, not timed: a supervisor that was itself suspended counts only one.
+# Missed heartbeats after which a shard is logged as unresponsive and, during a stop, killed. They
+# are counted, not timed: a supervisor that was itself suspended counts only one.
 # STOP_BEATS allows for a stop that blocks the event loop while it writes, and is less than the 90 s
 # of the systemd unit.
 UNRESPONSIVE_BEATS = 10
@@ -64,33 +64,33 @@ _SIGNALS = (*FORWARDED, signal.SIGCHLD, signal.SIGALRM)
 
 
 def supervise(shards: Sequence[Shard], log: Logger) -> int:
-    """Runs these until all of them have ended; returns the exit code. Raises StorageError."""
+    """Runs the shards until all have ended; returns the exit code. Raises StorageError."""
     for shard in shards:
         _make_folder(shard)
-    # Whoever started us may have had it ignored, and then no end of a child could be waited for.
+    # If the parent process ignores SIGCHLD, so would we, and could not wait for children.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    gc.freeze()  # so that no collection in a shard makes copies of pages that all share
-    return _Supervisor([_Worker(shard) for shard in shards], log).run()
+    gc.freeze()  # keeps garbage collections in shards from copying shared pages
+    return _Supervisor([_ShardWorker(shard) for shard in shards], log).run()
 
 
 @dataclass(slots=True)
-class _Worker:
-    """A shard, over all the processes that it will have."""
+class _ShardWorker:
+    """A shard and its current process."""
 
     shard: Shard
     pid: int = 0
     link: socket.socket | None = None
     started_ns: int = 0
-    restart_ns: int = 0  # when it is to be started again
-    pause_seconds: float = PAUSE_SECONDS[0]
+    restart_ns: int = 0  # time of the next start; 0 for none
+    delay_seconds: float = RESTART_DELAY_SECONDS[0]
     has_served: bool = False
     missed_beats: int = 0
     is_unresponsive: bool = False
 
-    def tell(self, number: int) -> None:
+    def send(self, number: int) -> None:
         if self.link is not None:
-            with suppress(OSError):  # It has just ended.
+            with suppress(OSError):  # The shard has just ended.
                 self.link.send(bytes([number]))
 
     def close_link(self) -> None:
@@ -108,8 +108,8 @@ class _Worker:
         self.has_served |= received
         return received
 
-    def take_leave(self) -> None:
-        """Its process has ended."""
+    def on_exit(self) -> None:
+        """Resets the state of the ended process."""
         self.receive_heartbeats()
         self.close_link()
         self.pid = self.missed_beats = 0
@@ -117,16 +117,16 @@ class _Worker:
 
 
 class _Supervisor:
-    """See the module's docstring."""
+    """The main loop of the parent process."""
 
-    def __init__(self, workers: Sequence[_Worker], log: Logger) -> None:
+    def __init__(self, workers: Sequence[_ShardWorker], log: Logger) -> None:
         self._workers = workers
         self._log = log
         self._clock = SystemClock()
-        self._has_told = False
-        self._stops = 0  # how often we were told to
-        self._kill_ns = 0  # when those that are left are to be killed
-        self._check_ns = 0  # when heartbeats are checked next
+        self._has_forwarded = False
+        self._stops = 0  # number of signals to stop
+        self._kill_ns = 0  # when the remaining shards are killed; 0 for never
+        self._check_ns = 0  # time of the next heartbeat check
         self._unresponsive = 0  # shards
         self._exit_code = 0
 
@@ -140,39 +140,39 @@ class _Supervisor:
                 case signal.SIGCHLD:
                     self._reap()
                 case signal.SIGALRM:
-                    self._do_what_is_due()
+                    self._on_alarm()
                 case number:
-                    self._log.info("%s, passed on to the shards", signal.Signals(number).name)
-                    self._pass_on(number)
+                    self._log.info("%s, forwarded to the shards", signal.Signals(number).name)
+                    self._forward(number)
         return self._exit_code
 
-    def _start(self, worker: _Worker) -> None:
+    def _start(self, worker: _ShardWorker) -> None:
         worker.started_ns, worker.restart_ns = self._clock.now_ns(), 0
         try:
             self._fork(worker)
         except OSError as failure:
             worker.close_link()
-            self._died(worker, f"could not be started ({failure.strerror})")
+            self._on_crash(worker, f"could not be started ({failure.strerror})")
             return
         self._log.info("shard %d is process %d", worker.shard.number, worker.pid)
-        worker.tell(unresponsive_count(self._unresponsive))
+        worker.send(unresponsive_count(self._unresponsive))
 
-    def _fork(self, worker: _Worker) -> None:
+    def _fork(self, worker: _ShardWorker) -> None:
         worker.link, theirs = socket.socketpair()
         worker.link.setblocking(False)
         with theirs:
             worker.pid = os.fork()
             if worker.pid == 0:
-                # Our ends, which came along, must end with the supervisor.
+                # The inherited sockets must close when the supervisor ends.
                 for each in self._workers:
                     each.close_link()
                 become_shard(worker.shard, theirs)
 
-    def _pass_on(self, number: int) -> None:
-        self._has_told = True
+    def _forward(self, number: int) -> None:
+        self._has_forwarded = True
         self._stops += number != signal.SIGHUP
         for worker in self._workers:
-            worker.tell(number)
+            worker.send(number)
             if self._stops:
                 worker.restart_ns = worker.missed_beats = 0
                 if worker.pid:
@@ -182,7 +182,7 @@ class _Supervisor:
             self._set_alarm()
 
     def _reap(self) -> None:
-        """One signal may stand for the ends of several, and of strangers whom we have inherited."""
+        """One SIGCHLD may stand for several children, some of which may be no shards."""
         by_pid = {worker.pid: worker for worker in self._workers if worker.pid}
         while by_pid:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -190,45 +190,45 @@ class _Supervisor:
                 return
             worker = by_pid.pop(pid, None)
             if worker is not None:
-                self._ended(worker, os.waitstatus_to_exitcode(status))
+                self._on_shard_exit(worker, os.waitstatus_to_exitcode(status))
 
-    def _ended(self, worker: _Worker, exit_code: int) -> None:
+    def _on_shard_exit(self, worker: _ShardWorker, exit_code: int) -> None:
         shard, pid = worker.shard, worker.pid
-        worker.take_leave()
+        worker.on_exit()
         if exit_code < 0:
-            self._died(worker, f"(process {pid}) was killed by {_signal_name(-exit_code)}")
+            self._on_crash(worker, f"(process {pid}) was killed by {_signal_name(-exit_code)}")
         elif exit_code > 0:
-            self._died(worker, f"(process {pid}) ended with exit code {exit_code}")
-        elif shard.is_retiring and not self._has_told:
+            self._on_crash(worker, f"(process {pid}) ended with exit code {exit_code}")
+        elif shard.is_retiring and not self._has_forwarded:
             folder = shard.options.data_path
-            self._log.info("shard %d is drained, and %s may be deleted", shard.number, folder)
+            self._log.info("shard %d is drained; %s may be deleted", shard.number, folder)
         else:
             self._log.info("shard %d has ended", shard.number)
 
-    def _died(self, worker: _Worker, how: str) -> None:
+    def _on_crash(self, worker: _ShardWorker, what: str) -> None:
         number = worker.shard.number
         if self._stops:
             self._exit_code = 1
-            self._log.error("shard %d %s", number, how)
+            self._log.error("shard %d %s", number, what)
         elif not worker.has_served:
             self._exit_code = 1
-            self._log.fatal("shard %d %s before it served: all are stopped", number, how)
-            self._pass_on(signal.SIGINT)
+            self._log.fatal("shard %d %s before it served: all are stopped", number, what)
+            self._forward(signal.SIGINT)
         else:
-            pause_seconds = self._next_pause(worker)
-            self._log.error("shard %d %s; next start in %g s", number, how, pause_seconds)
-            worker.restart_ns = self._clock.now_ns() + round(pause_seconds * SECOND_NS)
+            delay_seconds = self._next_delay(worker)
+            self._log.error("shard %d %s; next start in %g s", number, what, delay_seconds)
+            worker.restart_ns = self._clock.now_ns() + round(delay_seconds * SECOND_NS)
             self._set_alarm()
 
-    def _next_pause(self, worker: _Worker) -> float:
-        first, longest = PAUSE_SECONDS
+    def _next_delay(self, worker: _ShardWorker) -> float:
+        first, longest = RESTART_DELAY_SECONDS
         if self._clock.now_ns() - worker.started_ns > STEADY_SECONDS * SECOND_NS:
-            worker.pause_seconds = first
-        pause_seconds = worker.pause_seconds
-        worker.pause_seconds = min(2 * pause_seconds, longest)
-        return pause_seconds
+            worker.delay_seconds = first
+        delay_seconds = worker.delay_seconds
+        worker.delay_seconds = min(2 * delay_seconds, longest)
+        return delay_seconds
 
-    def _do_what_is_due(self) -> None:
+    def _on_alarm(self) -> None:
         now_ns = self._clock.now_ns()
         for worker in self._workers:
             if 0 < worker.restart_ns <= now_ns:
@@ -252,15 +252,15 @@ class _Supervisor:
         if unresponsive != self._unresponsive:
             self._unresponsive = unresponsive
             for worker in self._workers:
-                worker.tell(unresponsive_count(unresponsive))
+                worker.send(unresponsive_count(unresponsive))
 
-    def _on_heartbeat(self, worker: _Worker) -> None:
+    def _on_heartbeat(self, worker: _ShardWorker) -> None:
         worker.missed_beats = 0
         if worker.is_unresponsive:
             worker.is_unresponsive = False
             self._log.info("shard %d (process %d) responds again", worker.shard.number, worker.pid)
 
-    def _on_missed_heartbeat(self, worker: _Worker) -> None:
+    def _on_missed_heartbeat(self, worker: _ShardWorker) -> None:
         worker.missed_beats += 1
         silent_seconds = worker.missed_beats * HEARTBEAT_SECONDS
         if worker.missed_beats >= UNRESPONSIVE_BEATS and not worker.is_unresponsive:
@@ -274,7 +274,7 @@ class _Supervisor:
         if self._stops and worker.missed_beats >= STOP_BEATS:
             self._kill(worker, f"has not responded for {silent_seconds:g} s while stopping")
 
-    def _kill(self, worker: _Worker, reason: str) -> None:
+    def _kill(self, worker: _ShardWorker, reason: str) -> None:
         if worker.pid:
             number, pid = worker.shard.number, worker.pid
             self._log.error("shard %d (process %d) %s: it is killed", number, pid, reason)
@@ -291,7 +291,7 @@ class _Supervisor:
 
 
 def _make_folder(shard: Shard) -> None:
-    """The folder of a shard. The data path itself, which is that of shard 0, must be there."""
+    """Creates the folder of a shard. That of shard 0 is the data path itself, which must exist."""
     folder = shard.options.data_path
     if shard.number == 0:
         return

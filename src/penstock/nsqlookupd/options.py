@@ -1,4 +1,4 @@
-"""Everything nsqlookupd can be told. Flags, keys and defaults are NSQ's; the limits are our own."""
+"""Options of nsqlookupd. Flags, keys and defaults are NSQ's; the limits are not in NSQ."""
 
 import os
 from dataclasses import dataclass
@@ -30,26 +30,26 @@ class NsqlookupdOptions(DaemonOptions):
     tcp_address: str = option(
         "0.0.0.0:4160",
         STRING,
-        "address for nsqd: address:port, or the path of a unix socket, which must contain a /",
+        "TCP address for nsqd: address:port, or the path of a unix socket, which must contain a /",
     )
     http_address: str = option(
         "0.0.0.0:4161",
         STRING,
-        "address for HTTP: address:port, or the path of a unix socket, which must contain a /",
+        "HTTP address: address:port, or the path of a unix socket, which must contain a /",
     )
     broadcast_address: str = option(
-        _hostname, STRING, "the name that nsqd is told for us", default_text="the hostname"
+        _hostname, STRING, "address of this nsqlookupd for nsqd", default_text="hostname"
     )
 
     tls_cert: str = option(
-        "", STRING, "path of the TLS certificate, PEM; with it, both ports speak TLS alone"
+        "", STRING, "path of the TLS certificate (PEM); if set, both ports use TLS only"
     )
-    tls_key: str = option("", STRING, "path of the TLS key, PEM")
-    tls_root_ca_file: str = option("", STRING, "path of the CA certificates to verify peers by")
+    tls_key: str = option("", STRING, "path of the TLS key (PEM)")
+    tls_root_ca_file: str = option("", STRING, "path of the CA certificates for verifying clients")
     tls_client_auth_policy: str = option(
         "",
         STRING,
-        "ask nsqds and HTTP clients for any certificate, or one that verifies",
+        "require a certificate of nsqds and HTTP clients, or a verified one",
         choices=("", "require", "require-verify"),
     )
 
@@ -58,52 +58,54 @@ class NsqlookupdOptions(DaemonOptions):
     inactive_producer_timeout_ns: int = option(
         300 * SECOND_NS,
         DURATION,
-        "how long an nsqd stays in the answers after its last PING",
+        "time after its last PING during which an nsqd is in responses",
         at_least=0,
     )
     tombstone_lifetime_ns: int = option(
-        45 * SECOND_NS, DURATION, "how long a tombstoned nsqd stays out of lookups", at_least=0
+        45 * SECOND_NS,
+        DURATION,
+        "time during which a tombstoned nsqd is left out of lookups",
+        at_least=0,
     )
 
     max_connections: int = option(
-        20_000, INT, "most TCP connections at a time; 0 for no limit", at_least=0
+        20_000, INT, "maximum TCP connections; 0 for no limit", at_least=0
     )
     max_connections_per_address: int = option(
-        10_000, INT, "most TCP connections at a time from one address; 0 for no limit", at_least=0
+        10_000, INT, "maximum TCP connections from one address; 0 for no limit", at_least=0
     )
     greeting_timeout_ns: int = option(
         30 * SECOND_NS,
         DURATION,
-        "how long a TCP peer may take to say which protocol it speaks",
+        "timeout for a TCP client to send the protocol magic",
         at_least=MILLISECOND_NS,
     )
     command_timeout_ns: int = option(
         60 * SECOND_NS,
         DURATION,
-        "how long a TCP peer may take to identify itself, to end a command that it has begun, and"
-        " to read our answers",
+        "timeout for a TCP client to identify itself, to complete a command, and to read responses",
         at_least=MILLISECOND_NS,
     )
-    max_topics: int = option(100_000, INT, "most topics; 0 for no limit", at_least=0)
+    max_topics: int = option(100_000, INT, "maximum topics; 0 for no limit", at_least=0)
     max_channels_per_topic: int = option(
-        10_000, INT, "most channels of one topic; 0 for no limit", at_least=0
+        10_000, INT, "maximum channels of a topic; 0 for no limit", at_least=0
     )
     max_lookup_wait_ns: int = option(
-        60 * SECOND_NS, DURATION, "longest time that /lookup?wait= waits for a change", at_least=0
+        60 * SECOND_NS, DURATION, "maximum time that /lookup?wait= waits for a change", at_least=0
     )
     max_waiting_lookups: int = option(
-        10_000, INT, "most lookups that wait at a time; more are answered at once", at_least=0
+        10_000, INT, "maximum waiting lookups; further ones do not wait", at_least=0
     )
 
 
 def check(options: NsqlookupdOptions) -> None:
-    """Raises ConfigError if nsqlookupd cannot do as these options say."""
+    """Raises ConfigError if the options are invalid."""
     check_values(options)
     for flag, address in (("tcp", options.tcp_address), ("http", options.http_address)):
         if not address:
             raise ConfigError(f"--{flag}-address must not be empty")
     check_allowed_origins(options.http_allowed_origins)
     if bool(options.tls_cert) != bool(options.tls_key):
-        raise ConfigError("--tls-cert and --tls-key go together")
+        raise ConfigError("--tls-cert and --tls-key must be set together")
     if options.tls_client_auth_policy and not options.tls_cert:
         raise ConfigError("--tls-client-auth-policy needs --tls-cert and --tls-key")
