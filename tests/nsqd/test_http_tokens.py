@@ -74,7 +74,9 @@ class TestTheFile:
     ) -> None:
         _, lines = load(tmp_path / "tokens", FILE, mode=mode)
 
-        assert is_loose == any("others than its owner may read or change it" in x for x in lines)
+        assert is_loose == any(
+            "users other than its owner can read or change it" in x for x in lines
+        )
 
     def test_reloading_what_is_broken_keeps_the_old_tokens(self, tmp_path: Path) -> None:
         tokens, _ = load(tmp_path / "tokens", FILE)
@@ -253,5 +255,5 @@ def test_an_nsqd_without_usable_tokens_does_not_start(tmp_path: Path) -> None:
 
     assert 1 == failure.value.exit_code
     (line,) = [line for line in failure.value.log.splitlines() if "token" in line]
-    assert line.endswith("empty: there is no token in it")
+    assert line.endswith("empty: contains no token")
     assert "Traceback" not in failure.value.log

@@ -79,7 +79,7 @@ def test_log_lines_name_their_shard(tmp_path: Path, given: str, expected: str) -
 
 
 def test_a_port_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no port 65600 for shard 1"):
+    with pytest.raises(ConfigError, match="port 65600 of shard 1 exceeds 65535"):
         shards_of(options(tmp_path, 2, tcp_address="h:65500"))
 
 
