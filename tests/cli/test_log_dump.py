@@ -62,9 +62,7 @@ def test_damage_is_named_in_its_place(topic: Path, capsys: pytest.CaptureFixture
     data[0] ^= 1
     path.write_bytes(data)
 
-    assert ["           0  BAD  131 bytes: no batch begins here", BATCHES[1]] == dumped(
-        capsys, path
-    )
+    assert ["           0  BAD  131 bytes: no batch header", BATCHES[1]] == dumped(capsys, path)
 
 
 def test_frames_that_are_no_messages_are_shown_as_they_are(

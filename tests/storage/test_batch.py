@@ -78,8 +78,8 @@ class TestHeader:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            (lambda data: b"x" + data[1:], "no batch begins here"),
-            (lambda data: data[:55], "the header is cut short"),
+            (lambda data: b"x" + data[1:], "no batch header"),
+            (lambda data: data[:55], "incomplete header"),
             (lambda data: data[:30] + b"x" + data[31:], "the header does not match its checksum"),
         ],
     )
@@ -99,7 +99,7 @@ class TestHeader:
         fields[field - 8] += 1
         header = encoded()[:4] + crc32c_bitwise(bytes(fields)).to_bytes(4) + fields
 
-        with pytest.raises(CorruptBatchError, match="the batch is of an unknown kind"):
+        with pytest.raises(CorruptBatchError, match="unsupported batch"):
             decode_header(header, 0, POSITION)
 
 
@@ -107,7 +107,7 @@ class TestFrames:
     def test_changed_frames_are_rejected(self) -> None:
         batch = decode_header(encoded(), 0, POSITION)
 
-        with pytest.raises(CorruptBatchError, match="the batch is cut short"):
+        with pytest.raises(CorruptBatchError, match="incomplete batch"):
             verify_frames(batch, FRAMES[:-1])
         with pytest.raises(CorruptBatchError, match="the frames do not match their checksum"):
             verify_frames(batch, FRAMES[:-1] + b"x")
@@ -147,7 +147,7 @@ class TestFrames:
     def test_frames_with_wrong_sizes_are_rejected(self, joined: bytes, count: int) -> None:
         batch = decode_header(encoded(joined, count), 0, POSITION)
 
-        with pytest.raises(CorruptBatchError, match=f"does not hold {count} whole frames"):
+        with pytest.raises(CorruptBatchError, match=f"does not contain {count} complete frames"):
             split_frames(batch, joined)
 
 

@@ -240,7 +240,7 @@ class TestDamage:
         data_path.close()
 
         assert [True] == [is_damage for is_damage, _ in problems(memory_files)]
-        assert "does not hold 1 whole frames" in problems(memory_files)[0][1]
+        assert "does not contain 1 complete frames" in problems(memory_files)[0][1]
 
     def test_gap_in_the_sequence_numbers(self, memory_files: MemoryFiles) -> None:
         data_path = DataPath.open("data", SMALL, memory_files)

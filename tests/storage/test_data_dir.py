@@ -63,7 +63,7 @@ class TestOpenErrors:
 
         assert (
             f"data path {data_path} has format 7, written by a newer version; "
-            "this one knows up to 1"
+            "this one supports up to 1"
         ) == self.open_error(data_path)
 
     def test_queues_of_nsqs_nsqd(self, data_path: str) -> None:
@@ -71,7 +71,7 @@ class TestOpenErrors:
 
         assert (
             f"data path {data_path} has foreign files: orders.diskqueue.000000.dat is a queue of "
-            f"NSQ's own nsqd, which 'penstock import {data_path} --data-path FOLDER' takes over"
+            f"NSQ's nsqd; import it with 'penstock import {data_path} --data-path FOLDER'"
         ) == self.open_error(data_path)
 
     def test_topics_without_a_format_file(self, data_path: str) -> None:
@@ -391,7 +391,7 @@ def test_missing_format_file(memory_files: MemoryFiles) -> None:
         ("", "data/penstock.format is not a Penstock format file"),
         (
             "penstock data path\nformat 2\nsomething new\n",
-            "data path data has format 2, written by a newer version; this one knows up to 1",
+            "data path data has format 2, written by a newer version; this one supports up to 1",
         ),
     ],
 )

@@ -50,6 +50,7 @@ __all__ = [
     "complete_batches",
     "decode_header",
     "encode_batch",
+    "read_piece",
     "scan_batches",
     "split_frames",
     "verify_frames",
@@ -134,17 +135,15 @@ def decode_header(data: bytes, at: int, position: int) -> BatchHeader:
     Raises CorruptBatchError if the header is incomplete or damaged.
     """
     if not data.startswith(MAGIC, at):
-        raise CorruptBatchError("no batch begins here")
+        raise CorruptBatchError("no batch header")
     checked = data[at + _CHECKED_AT : at + HEADER_BYTES]
     if len(checked) < _FIELDS.size:
-        raise CorruptBatchError("the header is cut short")
+        raise CorruptBatchError("incomplete header")
     if crc32c(checked) != _CRC.unpack_from(data, at + 4)[0]:
         raise CorruptBatchError("the header does not match its checksum")
     kind, count, size, crc, seq, stored_position, timestamp, due = _FIELDS.unpack(checked)
     if not kind.startswith(_KIND[:2]):
-        raise CorruptBatchError(
-            f"the batch is of an unknown kind: version {kind[0]}, flags {kind[1]}"
-        )
+        raise CorruptBatchError(f"unsupported batch: version {kind[0]}, flags {kind[1]}")
     if stored_position != position:
         raise CorruptBatchError(f"the batch belongs at byte {stored_position}")
     return BatchHeader(position, seq, count, size, crc, timestamp, due)
@@ -153,7 +152,7 @@ def decode_header(data: bytes, at: int, position: int) -> BatchHeader:
 def verify_frames(batch: BatchHeader, frames: bytes) -> None:
     """Raise CorruptBatchError if size or checksum of the frames do not match the header."""
     if len(frames) != batch.frames_size:
-        raise CorruptBatchError("the batch is cut short")
+        raise CorruptBatchError("incomplete batch")
     if crc32c(frames) != batch.frames_crc:
         raise CorruptBatchError("the frames do not match their checksum")
 
@@ -173,6 +172,19 @@ def complete_batches(data: bytes, position: int) -> Iterator[StoredBatch]:
         verify_frames(batch, frames)
         yield StoredBatch(batch, frames)
         at = end
+
+
+def read_piece(file: File, position: int, end: int, max_bytes: int) -> bytes:
+    """Read about `max_bytes` of a segment from `position` on, but at least one complete batch.
+
+    Raises CorruptBatchError if the first batch is damaged.
+    """
+    piece = file.read(position, min(max(max_bytes, HEADER_BYTES), end - position))
+    batch = decode_header(piece, 0, position)
+    if batch.end > position + len(piece):
+        piece = file.read(position, batch.end - position)
+        verify_frames(batch, piece[HEADER_BYTES:])
+    return piece
 
 
 def split_frames(batch: BatchHeader, frames: bytes) -> list[bytes]:
@@ -207,7 +219,7 @@ def _split_unequal_frames(count: int, frames: bytes) -> list[bytes]:
         split.append(frames[at:end])
         at = end
     if at != total or len(split) != count:
-        raise CorruptBatchError(f"the batch does not hold {count} whole frames")
+        raise CorruptBatchError(f"the batch does not contain {count} complete frames")
     return split
 
 

@@ -246,7 +246,7 @@ def _find_next_record(data: bytes, position: int) -> int:
 
 def _decode_record(data: bytes, position: int) -> JournalRecord:
     if data[position : position + 4] != _MAGIC:
-        raise CorruptBatchError("no record begins here")
+        raise CorruptBatchError("no record header")
     if _is_cut_short(data, position):
         raise CorruptBatchError("incomplete record")
     end = _record_end(data, position)
@@ -254,7 +254,7 @@ def _decode_record(data: bytes, position: int) -> JournalRecord:
     if _PREFIX.unpack_from(data, position)[1] != crc32c(checked):
         raise CorruptBatchError("a record does not match its checksum")
     if checked[0] != _VERSION:
-        raise CorruptBatchError(f"a record is of an unknown kind: version {checked[0]}")
+        raise CorruptBatchError(f"unsupported record: version {checked[0]}")
     try:
         changes = list(_ChangeDecoder(data, position + _HEADER_BYTES).changes(end))
     except (struct.error, UnicodeDecodeError) as error:

@@ -109,7 +109,7 @@ def read_format_file(files: Files, folder: str) -> FormatFile | None:
     if int(match[1]) > FORMAT_VERSION:
         raise DataPathError(
             f"data path {folder} has format {match[1]}, written by a newer version; "
-            f"this one knows up to {FORMAT_VERSION}"
+            f"this one supports up to {FORMAT_VERSION}"
         )
     return FormatFile(match[2] or "", match[3] != "closed", int(match[4] or 0))
 
@@ -133,7 +133,7 @@ def write_format_file(files: Files, folder: str, format_file: FormatFile) -> Non
 REAL_FILES = RealFiles()
 
 _HOW_TO_IMPORT = (
-    "is a queue of NSQ's own nsqd, which 'penstock import {path} --data-path FOLDER' takes over"
+    "is a queue of NSQ's nsqd; import it with 'penstock import {path} --data-path FOLDER'"
 )
 
 

@@ -14,9 +14,8 @@ from penstock.storage.batch import (
     HEADER_BYTES,
     StoredBatch,
     complete_batches,
-    decode_header,
+    read_piece,
     split_frames,
-    verify_frames,
 )
 from penstock.storage.files import File, storage_error
 from penstock.storage.segment import Segment
@@ -44,22 +43,13 @@ class ReadJob:
         StorageError."""
         found: list[StoredBatch] = []
         try:
-            piece = self._read_piece()
+            piece = read_piece(self._file, self.position, self._end, self._max_bytes)
             found.extend(complete_batches(piece, self.position))
         except CorruptBatchError:
             return found
         except OSError as error:
             raise storage_error("read", self._path, error) from error
         return found
-
-    def _read_piece(self) -> bytes:
-        size = min(max(self._max_bytes, HEADER_BYTES), self._end - self.position)
-        piece = self._file.read(self.position, size)
-        batch = decode_header(piece, 0, self.position)
-        if batch.end > self.position + len(piece):
-            piece = self._file.read(self.position, batch.end - self.position)
-            verify_frames(batch, piece[HEADER_BYTES:])
-        return piece
 
 
 class LogReader:

@@ -18,11 +18,10 @@ from penstock.storage.batch import (
     BatchHeader,
     StoredBatch,
     complete_batches,
-    decode_header,
     encode_batch,
+    read_piece,
     scan_batches,
     split_frames,
-    verify_frames,
 )
 from penstock.storage.files import File, FilePool, Files, Mode, write_all
 from penstock.storage.index import (
@@ -263,7 +262,9 @@ class Segment:
         bytes are skipped and recorded in `damage`."""
         while position < self.end:
             try:
-                for found in complete_batches(self._read_piece(position, read_bytes), position):
+                file = self.handle.file or self.handle.open()
+                piece = read_piece(file, position, self.end, read_bytes)
+                for found in complete_batches(piece, position):
                     yield found
                     position = found.header.end
             except CorruptBatchError:
@@ -340,16 +341,6 @@ class Segment:
         self._preallocated_end = max(end, start) + _RESERVE_BYTES
         if end > _RESERVE_BYTES:
             file.reserve(start, self._preallocated_end - start)
-
-    def _read_piece(self, position: int, read_bytes: int) -> bytes:
-        """Read about `read_bytes` from `position` on, but at least one complete batch."""
-        file = self.handle.file or self.handle.open()
-        piece = file.read(position, min(max(read_bytes, HEADER_BYTES), self.end - position))
-        batch = decode_header(piece, 0, position)
-        if batch.end > position + len(piece):
-            piece = file.read(position, batch.end - position)
-            verify_frames(batch, piece[HEADER_BYTES:])
-        return piece
 
     def _skip_damage(self, position: int) -> int:
         """Position of the next batch after the damage at `position`."""
