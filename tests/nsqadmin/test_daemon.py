@@ -10,7 +10,7 @@ import uvloop
 from starlette.responses import PlainTextResponse
 from uvicorn.server import ServerState
 
-from penstock.nsqadmin.daemon import HEAD_BYTES_MAX, LimitedHttpProtocol
+from penstock.nsqadmin.daemon import HEADERS_BYTES_MAX, LimitedHttpProtocol
 
 # Time limits for a request: one that expires in the test, one that a busy machine can keep, and one
 # that does not matter.
@@ -79,7 +79,7 @@ def test_an_idle_connection_can_be_reused_after_the_time_limit() -> None:
 def test_a_body_may_be_larger_than_the_header_limit() -> None:
     async def scene(streams: Streams) -> bytes:
         reader, writer = streams
-        length = 2 * HEAD_BYTES_MAX
+        length = 2 * HEADERS_BYTES_MAX
         head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
         writer.write(head + bytes(length) + GET)
         return await reader.readuntil(b"hello") + await reader.readuntil(b"hello")
@@ -90,7 +90,7 @@ def test_a_body_may_be_larger_than_the_header_limit() -> None:
 def test_endless_headers_are_refused() -> None:
     async def scene(streams: Streams) -> bytes:
         reader, writer = streams
-        writer.write(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * HEAD_BYTES_MAX)
+        writer.write(b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * HEADERS_BYTES_MAX)
         return await _until_lost(reader)
 
     assert run(scene).startswith(b"HTTP/1.1 400 ")

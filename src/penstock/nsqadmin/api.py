@@ -102,18 +102,18 @@ class Api:
         query = self._cluster.new_query()
         nodes = await nodes_with_topic(query, topic)
         answers = await query.stats(nodes, topic)
-        found = aggregate_topic(topic, answers, time.time_ns())
-        return json_reply({**found, "message": query.warning})
+        stats = aggregate_topic(topic, answers, time.time_ns())
+        return json_reply({**stats, "message": query.warning})
 
     async def _channel(self, request: Request) -> Response:
         topic, channel = request.path_params["topic"], request.path_params["channel"]
         query = self._cluster.new_query()
         nodes = await nodes_with_topic(query, topic)
         answers = await query.stats(nodes, topic, channel, clients=True)
-        found = aggregate_channel(topic, channel, answers, time.time_ns())
-        if found is None:
+        stats = aggregate_channel(topic, channel, answers, time.time_ns())
+        if stats is None:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
-        return json_reply({**found, "message": query.warning})
+        return json_reply({**stats, "message": query.warning})
 
     async def _nodes(self, _: Request) -> Response:
         query = self._cluster.new_query()

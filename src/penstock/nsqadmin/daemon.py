@@ -48,9 +48,9 @@ CONNECTIONS_MAX = 1000
 REQUEST_SECONDS_MAX = 30
 IDLE_SECONDS = 60
 
-HEAD_BYTES_MAX = 64 * 1024
+HEADERS_BYTES_MAX = 64 * 1024
 
-HEAD_TOO_LARGE_RESPONSE = (
+HEADERS_TOO_LARGE_RESPONSE = (
     b"HTTP/1.1 400 Bad Request\r\n"
     b"content-type: text/plain; charset=utf-8\r\n"
     b"connection: close\r\n"
@@ -104,7 +104,7 @@ class Nsqadmin:
             self.cluster, log, interval_seconds=options.sample_interval_ns / SECOND_NS
         )
         self._tasks: list[asyncio.Task[None]] = []
-        self._state = ServerState()
+        self._server_state = ServerState()
         self._uvicorn_logs = _UvicornLogHandler(log)
         services = Services(
             options=options,
@@ -115,7 +115,7 @@ class Nsqadmin:
             allowed_hosts=self._allowed_hosts,
             log=log,
         )
-        self._server = uvicorn.Config(
+        self._server_config = uvicorn.Config(
             make_app(services),
             http=LimitedHttpProtocol,
             ws="none",
@@ -132,7 +132,7 @@ class Nsqadmin:
 
     async def start(self) -> None:
         """Open the socket and start polling the cluster."""
-        self._server.load()
+        self._server_config.load()
         logging.getLogger("uvicorn").addHandler(self._uvicorn_logs)
         self.http = await listen(self.options.http_address, self._new_connection)
         self.log.info("HTTP: listening on %s", self.http.address)
@@ -151,9 +151,9 @@ class Nsqadmin:
             self.http.close()
         await self._finish_requests()
         await self._notifier.flush()
-        for task in (*self._state.tasks, *self._tasks):
+        for task in (*self._server_state.tasks, *self._tasks):
             task.cancel()
-        await asyncio.gather(*self._state.tasks, *self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._server_state.tasks, *self._tasks, return_exceptions=True)
         logging.getLogger("uvicorn").removeHandler(self._uvicorn_logs)
         self.log.info("NSQADMIN: bye")
 
@@ -162,7 +162,7 @@ class Nsqadmin:
 
         Loops because connections that the kernel had already accepted can still appear.
         """
-        state, loop = self._state, asyncio.get_running_loop()
+        state, loop = self._server_state, asyncio.get_running_loop()
         until = loop.time() + STOP_SECONDS
         while True:
             for connection in tuple(state.connections):
@@ -179,7 +179,7 @@ class Nsqadmin:
 
     def _new_connection(self) -> "LimitedHttpProtocol":
         return LimitedHttpProtocol(
-            self._server, self._state, request_seconds_max=REQUEST_SECONDS_MAX
+            self._server_config, self._server_state, request_seconds_max=REQUEST_SECONDS_MAX
         )
 
 
@@ -192,8 +192,8 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, {})
         self._request_seconds_max = request_seconds_max
         self._timer: asyncio.TimerHandle | None = None
-        self._is_in_head = False
-        self._head_bytes = 0
+        self._is_reading_headers = False
+        self._headers_bytes = 0
         self._is_rejected = False
 
     # Called by the event loop.
@@ -205,12 +205,12 @@ class LimitedHttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_rejected:
             return
-        was_in_head = self._is_in_head
+        was_reading_headers = self._is_reading_headers
         super().data_received(data)
         # The first read of the headers does not count: it may also contain a previous body.
-        if was_in_head and self._is_in_head and not self.transport.is_closing():
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX:
+        if was_reading_headers and self._is_reading_headers and not self.transport.is_closing():
+            self._headers_bytes += len(data)
+            if self._headers_bytes > HEADERS_BYTES_MAX:
                 self._reject()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -221,11 +221,11 @@ class LimitedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._is_in_head, self._head_bytes = True, 0
+        self._is_reading_headers, self._headers_bytes = True, 0
         self._start_timer()
 
     def on_headers_complete(self) -> None:
-        self._is_in_head = False
+        self._is_reading_headers = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -249,7 +249,7 @@ class LimitedHttpProtocol(HttpToolsProtocol):
         while it has unread input.
         """
         self._is_rejected = True
-        self.transport.write(HEAD_TOO_LARGE_RESPONSE)
+        self.transport.write(HEADERS_TOO_LARGE_RESPONSE)
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:

@@ -39,14 +39,14 @@ class NsqadminOptions(DaemonOptions):
     lookupd_http_addresses: tuple[str, ...] = option(
         (),
         STRINGS,
-        "HTTP address of an nsqlookupd (repeatable)",
+        "HTTP address of an nsqlookupd",
         flag="lookupd-http-address",
         key="nsqlookupd_http_addresses",
     )
     nsqd_http_addresses: tuple[str, ...] = option(
         (),
         STRINGS,
-        "HTTP address of an nsqd, for clusters without nsqlookupd (repeatable)",
+        "HTTP address of an nsqd, for clusters without nsqlookupd",
         flag="nsqd-http-address",
         key="nsqd_http_addresses",
     )
@@ -89,8 +89,7 @@ class NsqadminOptions(DaemonOptions):
     allowed_hosts: tuple[str, ...] = option(
         (),
         STRINGS,
-        "public host name of nsqadmin (repeatable); *.example.com for all subdomains, * for any"
-        " name",
+        "public host name of nsqadmin; *.example.com for all subdomains, * for any name",
         flag="allowed-host",
         key="allowed_hosts",
     )
@@ -102,7 +101,7 @@ class NsqadminOptions(DaemonOptions):
     admin_users: tuple[str, ...] = option(
         (),
         STRINGS,
-        "user that may make changes (repeatable); if none is given, all users may",
+        "user that may make changes; if none is given, all users may",
         flag="admin-user",
         key="admin_users",
     )
