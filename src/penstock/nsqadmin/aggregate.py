@@ -1,10 +1,8 @@
-"""From what each node says of a topic or channel to what the cluster has of it.
+"""Sums of the nodes' stats per topic and channel, as JSON objects of NSQ's nsqadmin API. Pure.
 
-The results are dicts in the shape, and with the order of keys, of NSQ's API, so that whoever reads
-nsqadmin's JSON today reads ours. Pure.
-
-nsq compat: `nodes` and `clients` are null rather than empty, counts of near and far deliveries are
-there only if there are any, and percentiles are maps that keep what they were merged from.
+nsq compat: keys have NSQ's order; `nodes` and `clients` are null rather than empty; counts of
+deliveries by zone and region are omitted if zero; percentiles keep the values they were merged
+from.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +38,7 @@ _CHANNEL_SUMMED = (
 
 
 def aggregate_topic(topic: str, answers: Sequence[NodeStats], now_ns: int) -> Json:
-    """One topic over all nodes."""
+    """Sum up a topic over all nodes."""
     nodes = [
         topic_on_node(answer.node, stats, now_ns)
         for answer in answers
@@ -62,7 +60,7 @@ def aggregate_topic(topic: str, answers: Sequence[NodeStats], now_ns: int) -> Js
 def aggregate_channel(
     topic: str, channel: str, answers: Sequence[NodeStats], now_ns: int
 ) -> Json | None:
-    """One channel over all nodes; None if no node has it."""
+    """Sum up a channel over all nodes; None if no node has it."""
     for key, total in aggregate_channels(answers, now_ns).items():
         if key == (topic, channel):
             return total
@@ -70,7 +68,7 @@ def aggregate_channel(
 
 
 def aggregate_channels(answers: Sequence[NodeStats], now_ns: int) -> dict[tuple[str, str], Json]:
-    """Every channel over all nodes, by topic and name."""
+    """Sum up every channel over all nodes, by topic and channel name."""
     found: dict[tuple[str, str], list[Json]] = {}
     for answer in answers:
         for topic in answer.stats.topics or ():
@@ -110,7 +108,7 @@ def topic_on_node(node: Node, topic: TopicSummary, now_ns: int) -> Json:
 
 
 def node_json(node: Node) -> Json:
-    """A node, as `/api/nodes` lists it."""
+    """A node in the response of `/api/nodes`."""
     result: Json = {
         "remote_addresses": node.remote_addresses or None,
         "remote_address": node.remote_address,
@@ -174,7 +172,7 @@ def _merged_channel(nodes: Sequence[Json]) -> Json:
 
 
 def _channels_of(nodes: Iterable[Json]) -> list[Json]:
-    """The channels of a topic. One that is on a single node is as it is there."""
+    """The channels of a topic. A channel on a single node is not summed up."""
     found: dict[str, list[Json]] = {}
     for node in nodes:
         for channel in node["channels"]:
@@ -266,7 +264,7 @@ def _merged_latency(latencies: Sequence[Json], topic: str, channel: str) -> Json
 
 
 def _merged_percentile(quantile: float, parts: Sequence[Json]) -> Json:
-    """Averaged by how many messages each node has measured."""
+    """Mean of the nodes' values, weighted by their message counts."""
     count = sum(part["count"] for part in parts)
     weighted = sum(part["average"] * part["count"] for part in parts)
     return {

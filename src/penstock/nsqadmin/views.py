@@ -32,11 +32,13 @@ __all__ = [
 
 SPARKLINE_POINTS = 32
 
-# A channel that needs more than a day to catch up counts as not catching up. Smaller changes of the
-# depth, in messages per second, are ignored.
+# A channel that would need longer than this to catch up counts as not catching up.
 CATCH_UP_SECONDS_MAX = 86_400
-NOTICEABLE_RATE = 0.1
-RESULTS_MAX = 12
+
+# Messages per second by which the depth must grow before a channel counts as falling behind.
+FALLING_BEHIND_RATE = 0.1
+
+SEARCH_MATCHES_MAX = 12
 
 
 @dataclass(slots=True)
@@ -56,14 +58,14 @@ class ChannelRow:
     is_paused: bool = False
     mode: str = ""
     metrics: MetricsSample = field(default_factory=MetricsSample)
-    recent: list[float] = field(default_factory=list)
+    sparkline: list[float] = field(default_factory=list)
 
     @property
     def is_ephemeral(self) -> bool:
         return names.is_ephemeral(self.name)
 
     @property
-    def is_stuck(self) -> bool:
+    def lacks_consumers(self) -> bool:
         """Whether the channel has messages but no consumers."""
         return bool(self.depth) and not self.clients and not self.is_paused and not self.mode
 
@@ -74,12 +76,12 @@ class ChannelRow:
             return "paused"
         if not self.depth:
             return "up to date"
-        if self.is_stuck:
+        if self.lacks_consumers:
             return "no consumers"
         gain = self.metrics.finished - self.metrics.published
         if gain > self.depth / CATCH_UP_SECONDS_MAX:
             return f"catching up, {ago(self.depth / gain)} left"
-        return "falling behind" if gain < -NOTICEABLE_RATE else "not catching up"
+        return "falling behind" if gain < -FALLING_BEHIND_RATE else "not catching up"
 
 
 @dataclass(slots=True)
@@ -98,15 +100,15 @@ class TopicRow:
     retention: RetentionSummary | None = None
     channels: dict[str, ChannelRow] = field(default_factory=dict)
     metrics: MetricsSample = field(default_factory=MetricsSample)
-    recent: list[float] = field(default_factory=list)
+    sparkline: list[float] = field(default_factory=list)
 
     @property
     def is_ephemeral(self) -> bool:
         return names.is_ephemeral(self.name)
 
     @property
-    def has_stuck_channel(self) -> bool:
-        return any(channel.is_stuck for channel in self.channels.values())
+    def has_channel_without_consumers(self) -> bool:
+        return any(channel.lacks_consumers for channel in self.channels.values())
 
 
 @dataclass(slots=True)
@@ -123,7 +125,7 @@ class NodeRow:
     is_draining: bool = False
     is_reachable: bool = False
     metrics: MetricsSample = field(default_factory=MetricsSample)
-    recent: list[float] = field(default_factory=list)
+    sparkline: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -188,14 +190,14 @@ def _add_metrics(row: TopicRow, metrics_store: MetricsStore) -> None:
         row.clients += channel.clients
         channel.metrics = metrics_store.latest(channel_key(row.name, channel.name))
     row.metrics = metrics_store.latest(topic_key(row.name))
-    row.recent = metrics_store.recent(topic_key(row.name), "published", SPARKLINE_POINTS)
+    row.sparkline = metrics_store.recent(topic_key(row.name), "published", SPARKLINE_POINTS)
 
 
 def channel_rows(row: TopicRow, metrics_store: MetricsStore) -> list[ChannelRow]:
     """The channels of a topic, sorted by name, with their recent depth."""
     for channel in row.channels.values():
         key = channel_key(row.name, channel.name)
-        channel.recent = metrics_store.recent(key, "depth", SPARKLINE_POINTS)
+        channel.sparkline = metrics_store.recent(key, "depth", SPARKLINE_POINTS)
     return [row.channels[name] for name in sorted(row.channels)]
 
 
@@ -215,7 +217,7 @@ def node_rows(state: ClusterState, metrics_store: MetricsStore) -> list[NodeRow]
             row.clients += sum(channel.client_count for channel in topic.channels)
         key = node_key(row.node.address)
         row.metrics = metrics_store.latest(key)
-        row.recent = metrics_store.recent(key, "published", SPARKLINE_POINTS)
+        row.sparkline = metrics_store.recent(key, "published", SPARKLINE_POINTS)
     return list(rows.values())
 
 
@@ -260,7 +262,7 @@ def find(state: ClusterState, search_text: str) -> list[SearchMatch]:
         if all(word in name.lower() for word in words)
     ]
     ranked.sort(key=lambda entry: entry[:3])
-    return [entry[3] for entry in ranked[:RESULTS_MAX]]
+    return [entry[3] for entry in ranked[:SEARCH_MATCHES_MAX]]
 
 
 def _searchable(state: ClusterState) -> Iterable[tuple[str, SearchMatch]]:
