@@ -22,11 +22,11 @@ from penstock.admin_api.models import (
 from penstock.common import names
 from penstock.common.addresses import host_of
 from penstock.common.errors import ConfigError, Error, HttpRequestError, NotConnectedError
-from pyspark_nsq.access import Access
 from pyspark_nsq.history import History
 from pyspark_nsq.offsets import TopicNode
+from pyspark_nsq.options import Access, Topics
 
-__all__ = ["ClusterSnapshot", "Nodes", "TopicLogLocation", "Topics"]
+__all__ = ["ClusterSnapshot", "Nodes", "TopicLogLocation"]
 
 log = logging.getLogger("pyspark_nsq")
 
@@ -56,14 +56,6 @@ class ClusterSnapshot:
 
     logs: Mapping[TopicNode, TopicLogLocation]
     failures: tuple[Error, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Topics:
-    """Those with these names, or all whose whole name the pattern matches."""
-
-    names: tuple[str, ...] = ()
-    pattern: str = ""
 
 
 class _Known(NamedTuple):

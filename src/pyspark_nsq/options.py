@@ -6,21 +6,29 @@ options are errors: a misspelt `failOnDataLoss` would otherwise go unnoticed unt
 
 import json
 import re
+import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
+from penstock.admin_api.blocking_api import BlockingApi
+from penstock.client.config import ClientConfig
 from penstock.common import names
+from penstock.common.addresses import is_address
 from penstock.common.durations import parse_duration
 from penstock.common.errors import ConfigError
-from pyspark_nsq.access import Access, base_url
-from pyspark_nsq.nodes import Topics
+from penstock.net.http_client.blocking import BlockingHttpClient
+from penstock.net.tls import client_context
 from pyspark_nsq.offsets import EARLIEST, LATEST, AtTime, Position, from_json
 
-__all__ = ["SinkOptions", "SourceOptions"]
+__all__ = ["Access", "SinkOptions", "SourceOptions", "Topics", "base_url"]
 
 # Default maximum messages per task: a few tenths of a second of work.
 ROWS_PER_PARTITION = 200_000
+
+# Interval between two queries to a lookupd. The client's default, a minute, is too long here.
+LOOKUPD_SECONDS = 5.0
 
 _ACCESS = (
     *("nsqd", "lookupd", "httpToken", "authSecret", "tls", "tlsRootCaFile", "tlsCert", "tlsKey"),
@@ -33,6 +41,75 @@ _SOURCE = (
 )
 _SINK = ("topic", "maxMessageSize", "publishTimeout")
 _SPARKS_OWN = ("checkpointLocation", "queryName")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Addresses and credentials of nsqd and nsqlookupd. `nsqds` and `lookupds` are base URLs.
+
+    Can be pickled, for the executors.
+    """
+
+    nsqds: tuple[str, ...] = ()
+    lookupds: tuple[str, ...] = ()
+    http_token: str = field(default="", repr=False)
+    auth_secret: str = field(default="", repr=False)
+    tls: bool = False
+    tls_root_ca_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_insecure_skip_verify: bool = False
+    connect_seconds: float = 5.0
+    request_seconds: float = 30.0
+
+    def ssl_context(self) -> ssl.SSLContext:
+        """Context for HTTPS. Raises ConfigError if a certificate or key file is invalid."""
+        return client_context(
+            root_ca=self.tls_root_ca_file,
+            cert=self.tls_cert,
+            key=self.tls_key,
+            insecure_skip_verify=self.tls_insecure_skip_verify,
+        )
+
+    def http_api(self) -> BlockingApi:
+        """Client of the HTTP APIs. Raises ConfigError if a certificate cannot be loaded."""
+        has_own_tls = self.tls_root_ca_file or self.tls_cert or self.tls_insecure_skip_verify
+        http = BlockingHttpClient(
+            connect_timeout_seconds=self.connect_seconds,
+            request_timeout_seconds=self.request_seconds,
+            ssl_context=self.ssl_context() if has_own_tls else None,
+        )
+        return BlockingApi(http, self.http_token)
+
+    def client_config(self) -> ClientConfig:
+        """Configuration of the TCP client."""
+        return ClientConfig(
+            dial_timeout=self.connect_seconds,
+            lookupd_poll_interval=LOOKUPD_SECONDS,
+            auth_secret=self.auth_secret,
+            tls_v1=self.tls,
+            tls_root_ca_file=self.tls_root_ca_file,
+            tls_cert=self.tls_cert,
+            tls_key=self.tls_key,
+            tls_insecure_skip_verify=self.tls_insecure_skip_verify,
+        )
+
+
+def base_url(address: str) -> str:
+    """Convert `host:port` or a URL to a base URL. Raises ConfigError for anything else."""
+    url = address if "://" in address else f"http://{address}"
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not is_address(parts.netloc):
+        raise ConfigError(f"invalid HTTP address (host:port): {address!r}")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Topics to read: these names, or all names that the pattern matches completely."""
+
+    names: tuple[str, ...] = ()
+    pattern: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

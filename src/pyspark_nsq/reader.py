@@ -23,8 +23,8 @@ from pyspark.sql.datasource import InputPartition
 from penstock.common.errors import CorruptStreamError, Error, HttpRequestError, NotConnectedError
 from penstock.protocol.frames import FRAME_MESSAGE, MESSAGE_HEADER_BYTES
 from pyspark_nsq.errors import DataLossError, NodeUnavailableError, NotStoredError
-from pyspark_nsq.nodes import Nodes, Topics
-from pyspark_nsq.options import SourceOptions
+from pyspark_nsq.nodes import Nodes
+from pyspark_nsq.options import SourceOptions, Topics
 from pyspark_nsq.planning import Range, RangesPartition
 
 __all__ = [

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from penstock.admin_api.blocking_api import BlockingApi
 from penstock.common import names
 from penstock.common.errors import ConfigError, HttpRequestError, NotConnectedError
-from pyspark_nsq.access import Access, base_url
-from pyspark_nsq.nodes import ClusterSnapshot, Nodes, Topics
+from pyspark_nsq.nodes import ClusterSnapshot, Nodes
+from pyspark_nsq.options import Access, Topics, base_url
 
 __all__ = ["Brokers"]
 

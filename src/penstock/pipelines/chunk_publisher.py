@@ -15,8 +15,8 @@ from penstock.admin_api.models import TopicLogResponse
 from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.pipelines.brokers import Brokers
 from penstock.pipelines.running import Stop
-from pyspark_nsq.nodes import Topics
 from pyspark_nsq.offsets import TopicNode
+from pyspark_nsq.options import Topics
 from pyspark_nsq.reader import arrow_batches
 
 __all__ = ["ChunkPublisher", "PendingChunk", "contains_run"]
