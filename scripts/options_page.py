@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that list the options of each daemon, and of the tools."""
+"""Writes the option pages of docs/reference."""
 
 from importlib import import_module
 from pathlib import Path

@@ -13,9 +13,9 @@ from penstock.common.option_types import (
     LOG_LEVEL,
     STRING,
     STRINGS,
-    Kind,
-    listing,
-    word_of,
+    OptionType,
+    enum_type,
+    join_alternatives,
 )
 
 
@@ -24,7 +24,7 @@ class Colour(IntEnum):
     BLUE = 8
 
 
-COLOUR = word_of({"red": Colour.RED, "rouge": Colour.RED, "blue": Colour.BLUE})
+COLOUR = enum_type({"red": Colour.RED, "rouge": Colour.RED, "blue": Colour.BLUE})
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,9 @@ COLOUR = word_of({"red": Colour.RED, "rouge": Colour.RED, "blue": Colour.BLUE})
         (COLOUR, "Rouge", Colour.RED),
     ],
 )
-def test_flags_are_read_as_go_reads_them(kind: Kind[Any], text: str, expected: object) -> None:
+def test_flags_are_read_as_go_reads_them(
+    kind: OptionType[Any], text: str, expected: object
+) -> None:
     assert expected == kind.parse(text)
 
 
@@ -76,7 +78,7 @@ def test_flags_are_read_as_go_reads_them(kind: Kind[Any], text: str, expected: o
         (COLOUR, "", "must be red or blue"),
     ],
 )
-def test_bad_flags_are_refused(kind: Kind[Any], text: str, expected: str) -> None:
+def test_bad_flags_are_refused(kind: OptionType[Any], text: str, expected: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011 (the text is compared whole)
         kind.parse(text)
 
@@ -102,12 +104,12 @@ def test_bad_flags_are_refused(kind: Kind[Any], text: str, expected: str) -> Non
         (FLOATS, "0.5, 0.99", (0.99, 0.5)),
         (FLOAT, 1, 1.0),
         (LOG_LEVEL, "Error", LogLevel.ERROR),
-        (word_of({"1": Colour.RED, "true": Colour.BLUE}), 1, Colour.RED),
-        (word_of({"1": Colour.RED, "true": Colour.BLUE}), True, Colour.BLUE),
+        (enum_type({"1": Colour.RED, "true": Colour.BLUE}), 1, Colour.RED),
+        (enum_type({"1": Colour.RED, "true": Colour.BLUE}), True, Colour.BLUE),
     ],
 )
 def test_config_values_are_taken_in_every_allowed_form(
-    kind: Kind[Any], value: object, expected: object
+    kind: OptionType[Any], value: object, expected: object
 ) -> None:
     assert expected == kind.from_config(value)
 
@@ -138,7 +140,7 @@ def test_config_values_are_taken_in_every_allowed_form(
         (LOG_LEVEL, []),
     ],
 )
-def test_config_values_of_a_wrong_kind_are_refused(kind: Kind[Any], value: object) -> None:
+def test_config_values_of_a_wrong_kind_are_refused(kind: OptionType[Any], value: object) -> None:
     with pytest.raises(ValueError, match=r"must be|duration|value out of range|parse error"):
         kind.from_config(value)
 
@@ -159,7 +161,7 @@ def test_config_values_of_a_wrong_kind_are_refused(kind: Kind[Any], value: objec
         (COLOUR, Colour.RED, "red", 7),
     ],
 )
-def test_values_are_shown(kind: Kind[Any], value: object, shown: str, json: object) -> None:
+def test_values_are_shown(kind: OptionType[Any], value: object, shown: str, json: object) -> None:
     assert shown == kind.show(value)
     assert json == kind.to_json(value)
     assert type(json) is type(kind.to_json(value))
@@ -170,4 +172,4 @@ def test_values_are_shown(kind: Kind[Any], value: object, shown: str, json: obje
     [(["a"], "a"), (["a", "b"], "a or b"), (["a", "b", "c"], "a, b or c")],
 )
 def test_listings_read_as_english(words: list[str], expected: str) -> None:
-    assert expected == listing(words)
+    assert expected == join_alternatives(words)

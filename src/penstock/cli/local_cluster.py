@@ -19,9 +19,9 @@ from penstock.common.clock import SECOND_NS
 from penstock.common.errors import ConfigError, StorageError
 from penstock.common.logs import Logger, LogLevel
 from penstock.common.process import (
+    freeze_gc,
     ignore_signals,
     raise_open_files_limit,
-    settle_memory,
     stop_on_signals,
 )
 from penstock.nsqd.daemon import Nsqd
@@ -86,7 +86,7 @@ async def _serve(config: LocalClusterConfig, echo: Callable[[str], None]) -> Non
     stop_on_signals(stop, log)
     async with LocalCluster(config, stop.set) as cluster:
         echo(cluster.announcement())
-        settle_memory()
+        freeze_gc()
         await stop.wait()
         echo("\nstopping")
     ignore_signals()

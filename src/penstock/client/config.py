@@ -11,7 +11,7 @@ from typing import Any
 from penstock import __version__
 from penstock.common.durations import parse_duration
 from penstock.common.errors import ConfigError
-from penstock.common.option_types import listing
+from penstock.common.option_types import join_alternatives
 
 __all__ = ["ClientConfig", "parse_option"]
 
@@ -156,7 +156,7 @@ def _check_value(name: str, value: object) -> None:
         raise ConfigError(f"sample_rate must be a percentage from 0 to 99, not {value}")
     choices = _CHOICES.get(name)
     if choices and str(value).lower() not in choices:
-        named = listing([choice for choice in choices if choice])
+        named = join_alternatives([choice for choice in choices if choice])
         raise ConfigError(f"{name} must be {named}, not {value!r}")
 
 

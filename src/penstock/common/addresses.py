@@ -1,4 +1,4 @@
-"""Addresses of the form host:port, as they stand in options and logs."""
+"""Addresses of the form host:port, as in options and logs."""
 
 __all__ = ["PORT_MAX", "has_port", "host_of", "is_address", "join_address"]
 
@@ -6,19 +6,19 @@ PORT_MAX = 65535
 
 
 def is_address(text: str) -> bool:
-    """Whether this is a host:port that could be connected to."""
+    """Whether this is a host:port to which a client can connect."""
     host, _, port = text.rpartition(":")
     return has_port(text) and bool(host) and int(port) > 0
 
 
 def has_port(text: str) -> bool:
-    """Whether this is a host:port; the host may be empty, the port 0."""
+    """Whether this is a host:port; the host may be empty and the port 0."""
     _, colon, port = text.rpartition(":")
     return bool(colon) and port.isdecimal() and int(port) <= PORT_MAX
 
 
 def host_of(address: str) -> str:
-    """The host of a host:port; empty for `@`, which stands for a peer on a unix socket."""
+    """The host of a host:port; empty for `@`, the address of a peer on a unix socket."""
     return address.rpartition(":")[0]
 
 

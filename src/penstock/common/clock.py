@@ -1,9 +1,8 @@
-"""Time, as the rest of the code is given it.
+"""Clocks, which are passed to the code that needs time.
 
-Two clocks, because they answer different questions. `now_ns` never steps: message timeouts,
-heartbeats and every other deadline of a running process are measured on it. `wall_ns` is the time
-of day: it is written into messages and into stored due times, which must mean the same after a
-restart or on another machine.
+`now_ns` is monotonic: message timeouts, heartbeats and all other deadlines of a running process use
+it. `wall_ns` is the time of day: message timestamps and stored due times use it, since they must
+stay valid after a restart and on other machines.
 """
 
 import time
@@ -16,17 +15,17 @@ SECOND_NS = 1_000_000_000
 
 
 class Clock(Protocol):
-    """What tells the time: the system, or a test by hand (`penstock.testing.ManualClock`)."""
+    """Interface of `SystemClock` and of `penstock.testing.ManualClock`."""
 
     def now_ns(self) -> int:
-        """Steady time, for deadlines. Its zero means nothing."""
+        """Monotonic time, for deadlines."""
 
     def wall_ns(self) -> int:
-        """Nanoseconds since the epoch. May step when somebody sets the clock."""
+        """Nanoseconds since the epoch. Steps when the system clock is set."""
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The clocks of the operating system."""
 
     now_ns = staticmethod(time.monotonic_ns)
     wall_ns = staticmethod(time.time_ns)

@@ -1,4 +1,4 @@
-"""What every daemon can be told, whatever it serves: its version, a config file, how it logs."""
+"""Options of all daemons: version, config file, logging."""
 
 import re
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ _ORIGIN = re.compile(r"https?://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]+)?")
 
 
 def prefix_option(prefix: str) -> str:
-    """Declares `log_prefix`, whose default is each daemon's own."""
-    return option(prefix, STRING, "what every log line starts with")
+    """Declare `log_prefix` with the daemon's default."""
+    return option(prefix, STRING, "prefix of log lines")
 
 
 def allowed_origins_option() -> tuple[str, ...]:
-    """Declares `http_allowed_origins`, for daemons that serve an API and no web pages."""
+    """Declare `http_allowed_origins`, for daemons with an HTTP API but no web pages."""
     return option(
         (),
         STRINGS,
@@ -32,7 +32,7 @@ def allowed_origins_option() -> tuple[str, ...]:
 
 
 def check_allowed_origins(origins: Iterable[str]) -> None:
-    """Raises ConfigError unless each is an origin as browsers send it, or `*`."""
+    """Raises ConfigError if one is neither an origin as browsers send it nor `*`."""
     for origin in origins:
         if origin != "*" and not _ORIGIN.fullmatch(origin):
             raise ConfigError(
@@ -42,7 +42,7 @@ def check_allowed_origins(origins: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonOptions:
-    """The options of any daemon; each adds its own."""
+    """Common options; each daemon adds its own."""
 
     version: bool = option(False, BOOL, "print the version and exit", key=None)
     config: str = option("", STRING, "path of a TOML file of options", key=None)
@@ -56,5 +56,5 @@ class DaemonOptions:
     verbose: bool = option(False, BOOL, "deprecated, no effect: see -log-level", key=None)
 
     def logger(self) -> Logger:
-        """One that logs as these options say."""
+        """A logger with these options."""
         return Logger(self.log_prefix, self.log_level, json=self.log_format == "json")

@@ -1,6 +1,6 @@
-"""Durations as Go writes them, which is how NSQ's flags, config files and pages write them.
+"""Durations in Go's syntax, which NSQ uses in flags, config files and pages: `1h2m3s`, `-250us`.
 
-`1h2m3s`, `1.5s`, `-250us` in; whole nanoseconds inside; `1h2m3s`, `1.5s`, `-250µs` out.
+Values are integers of nanoseconds.
 """
 
 import re
@@ -11,21 +11,21 @@ _UNIT_NS = {
     "ns": 1,
     "us": 1_000,
     "µs": 1_000,  # micro sign
-    "μs": 1_000,  # Greek mu, which looks the same and which Go accepts too
+    "μs": 1_000,  # Greek mu, which Go also accepts
     "ms": 1_000_000,
     "s": 1_000_000_000,
     "m": 60 * 1_000_000_000,
     "h": 3600 * 1_000_000_000,
 }
 
-# Go holds a duration in an int64 of nanoseconds: some 292 years.
+# Go stores a duration as an int64 of nanoseconds: about 292 years.
 _DURATION_NS_MAX = 2**63 - 1
 
 _PART = re.compile(r"(?P<whole>[0-9]*)(?:\.(?P<fraction>[0-9]*))?(?P<unit>[a-zµμ]+)")
 
 
 def parse_duration(text: str) -> int:
-    """The nanoseconds that `text` means. Raises ValueError if it is no duration, or too long."""
+    """Parse a duration to nanoseconds. Raises ValueError if it is invalid or too long."""
     unsigned = text[1:] if text[:1] in ("+", "-") else text
     if unsigned == "0":
         return 0
@@ -42,7 +42,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(duration_ns: int) -> str:
-    """The shortest exact form: `1m0s`, `2.5s`, `250ms`, `0s`."""
+    """Format as Go does, exactly: `1m0s`, `2.5s`, `250ms`, `0s`."""
     sign, rest_ns = ("-", -duration_ns) if duration_ns < 0 else ("", duration_ns)
     if rest_ns == 0:
         return "0s"
@@ -63,7 +63,7 @@ def _part_ns(part: re.Match[str]) -> int:
     whole, fraction, unit = part["whole"], part["fraction"] or "", part["unit"]
     if unit not in _UNIT_NS or not (whole or fraction):
         raise ValueError(f"not a duration: {part.string}")
-    # In integers, so that 0.1s is 100,000,000 ns to the nanosecond.
+    # Integer arithmetic: 0.1s is exactly 100,000,000 ns.
     unit_ns = _UNIT_NS[unit]
     scale: int = 10 ** len(fraction)
     return int(whole or "0") * unit_ns + int(fraction or "0") * unit_ns // scale

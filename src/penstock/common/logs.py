@@ -3,13 +3,12 @@
     [nsqd] 2026/11/15 19:05:08.600238 INFO: TCP: listening on 127.0.0.1:4150
     {"time":"2026-11-15T19:05:08.600238+00:00","level":"info","component":"nsqd","message":"..."}
 
-A call names the message in printf style, and may add fields that only the JSON form shows:
+A call has a message in printf style, and optional fields that only the JSON format contains:
 
     log.info("TOPIC(%s): created", name, topic=name)
 
-Nothing is formatted when the level is off. `Logger.level` may be changed at any time. One event is
-one line, whatever a peer puts into its own name; the only exception is the traceback under an
-`exception`, which is there for us to mend a bug by.
+Messages below `Logger.level`, which may be changed at any time, are not formatted. An event is one
+line; newlines in messages are escaped. Only the traceback of `exception` takes several lines.
 
 An error that may repeat at a high rate, such as a full disk, is logged at most once in
 REPEAT_SECONDS for each cause:
@@ -36,7 +35,7 @@ CAUSES_MAX = 100
 
 
 class LogLevel(IntEnum):
-    """How much is logged; the numbers are those that `GET /config/log_level` answers."""
+    """Log levels; `GET /config/log_level` returns these numbers."""
 
     DEBUG = 1
     INFO = 2
@@ -46,7 +45,7 @@ class LogLevel(IntEnum):
 
     @classmethod
     def parse(cls, text: str) -> "LogLevel":
-        """The level of this name, in any case. Raises ValueError for any other text."""
+        """Parse a level name in any case. Raises ValueError."""
         try:
             return cls[text.upper()]
         except KeyError:
@@ -64,7 +63,7 @@ class _Repetition:
 
 
 class Logger:
-    """Writes what is at `level` or above."""
+    """Writes log lines of `level` and above."""
 
     __slots__ = ("_clock", "_format", "_repetitions", "_write", "level", "prefix")
 
@@ -85,22 +84,22 @@ class Logger:
         self._repetitions: dict[str, _Repetition] = {}
 
     def debug(self, message: str, /, *args: object, **fields: object) -> None:
-        """What helps to follow one connection or message; off by default."""
+        """Log a detail about one connection or message; off by default."""
         if self.level <= LogLevel.DEBUG:
             self._log(LogLevel.DEBUG, message, args, fields)
 
     def info(self, message: str, /, *args: object, **fields: object) -> None:
-        """What an operator may want to know."""
+        """Log a normal event."""
         if self.level <= LogLevel.INFO:
             self._log(LogLevel.INFO, message, args, fields)
 
     def warning(self, message: str, /, *args: object, **fields: object) -> None:
-        """What is probably not meant, and does no harm yet."""
+        """Log a probable mistake that has no effect yet."""
         if self.level <= LogLevel.WARN:
             self._log(LogLevel.WARN, message, args, fields)
 
     def error(self, message: str, /, *args: object, **fields: object) -> None:
-        """What went wrong, while the process goes on."""
+        """Log an error after which the process continues."""
         if self.level <= LogLevel.ERROR:
             self._log(LogLevel.ERROR, message, args, fields)
 
@@ -154,14 +153,14 @@ class Logger:
         """Logs an error with the traceback of `error`, by default the exception being handled. For
         bugs only."""
         if self.level <= LogLevel.ERROR:
-            import traceback  # noqa: PLC0415 (a daemon without bugs never pays for it)
+            import traceback  # noqa: PLC0415 (only loaded after a bug)
 
             shown = error or sys.exception()
             text = "" if shown is None else "".join(traceback.format_exception(shown))
             self._log(LogLevel.ERROR, message, args, fields, text)
 
     def fatal(self, message: str, /, *args: object, **fields: object) -> None:
-        """Why the process ends. Ending it is the caller's part."""
+        """Log why the process exits. The caller exits."""
         self._log(LogLevel.FATAL, message, args, fields)
 
     def _log(
@@ -180,7 +179,7 @@ class Logger:
     ) -> str:
         seconds, fraction_ns = divmod(self._clock.wall_ns(), 1_000_000_000)
         at = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(seconds))
-        label = "WARNING" if level is LogLevel.WARN else level.name  # nsq compat: the long word
+        label = "WARNING" if level is LogLevel.WARN else level.name  # nsq compat
         line = message.replace("\r", "\\r").replace("\n", "\\n")
         return f"{self.prefix}{at}.{fraction_ns // 1000:06d} {label}: {line}\n{traceback}"
 
@@ -197,7 +196,7 @@ class Logger:
         }
         if traceback:
             event["traceback"] = traceback
-        # Twice, so that these come first in the line and no field can take their place.
+        # `event` twice: its keys come first in the line, and fields cannot replace them.
         return encode({**event, **fields, **event}, enc_hook=str).decode() + "\n"
 
     def _rfc3339(self) -> str:
@@ -209,7 +208,7 @@ class Logger:
 
 
 def _write_to_stderr(line: str) -> None:
-    # A closed or broken stderr must not take the broker down, and there is nowhere else to say so.
+    # A closed or broken stderr must not stop the daemon.
     if sys.stderr is not None:
         with suppress(OSError):
             sys.stderr.write(line)

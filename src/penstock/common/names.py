@@ -1,8 +1,8 @@
-"""The rule for topic and channel names, and how a name becomes a file name.
+"""Validation of topic and channel names, and their conversion to file names.
 
-A name is 1 to 64 bytes of `.a-zA-Z0-9_-`, optionally ended by `#ephemeral`, the suffix counted in
-the 64. Names differ in case, and `.` and `..` are legal names, so a name is never used as a file
-name as it is: see `file_name`.
+A name is 1 to 64 bytes of `.a-zA-Z0-9_-`, with an optional suffix `#ephemeral` that counts towards
+the 64. Names are case-sensitive, and `.` and `..` are valid. File names are therefore encoded: see
+`file_name`.
 """
 
 import re
@@ -27,19 +27,19 @@ _FILE_NAME = re.compile(r"(%2e)?(\+[a-z]|[.a-z0-9_-])*", re.ASCII)
 
 
 def is_valid(name: str) -> bool:
-    """Whether `name` may name a topic or a channel."""
+    """Whether this is a valid name of a topic or a channel."""
     return 0 < len(name) <= NAME_BYTES_MAX and _NAME.fullmatch(name) is not None
 
 
 def is_ephemeral(name: str) -> bool:
-    """Whether what bears this name lives in memory only and goes with its last user."""
+    """Whether a topic or channel of this name is kept in memory only and deleted when unused."""
     return name.endswith(EPHEMERAL_SUFFIX)
 
 
-# A connection names the same few topics over and over; the bound keeps a hostile peer's memory out.
+# Cached, since connections repeat the same few names; the limit bounds the memory.
 @lru_cache(maxsize=4096)
 def maybe_name(raw: bytes) -> str | None:
-    """The name that these bytes of a command spell, or None if it is not a valid one."""
+    """Decode a name from a command; None if it is invalid."""
     try:
         name = raw.decode("ascii")
     except UnicodeDecodeError:
@@ -48,14 +48,14 @@ def maybe_name(raw: bytes) -> str | None:
 
 
 def file_name(name: str) -> str:
-    """A file name for `name`: distinct for distinct names also where the file system folds case,
-    and never `.` or `..` or hidden. `Orders.v1` becomes `+orders.v1`, `..` becomes `%2e.`."""
+    """The file name for a name: unique also on case-insensitive file systems, and never `.`, `..`
+    or hidden. `Orders.v1` becomes `+orders.v1`, `..` becomes `%2e.`."""
     escaped = re.sub("[A-Z]", lambda match: "+" + match[0].lower(), name)
     return "%2e" + escaped[1:] if escaped.startswith(".") else escaped
 
 
 def name_of_file(file: str) -> str | None:
-    """The name whose `file_name` is `file`, or None if no valid name has it."""
+    """The inverse of `file_name`; None if no valid name has this file name."""
     if not _FILE_NAME.fullmatch(file):
         return None
     dotted = "." + file[3:] if file.startswith("%2e") else file

@@ -1,8 +1,7 @@
-"""The kinds of value that an option can have, and the three ways each is written.
+"""Types of option values, each with its syntax as a flag, in a TOML file and in `GET /config`.
 
-As a flag, in the syntax of Go's flag package; in a TOML file, more loosely; and in the answer of
-`GET /config`. What reads a value raises ValueError, with a text that fits after a colon, and
-nothing else.
+Flags have the syntax of Go's flag package; TOML files allow more. Parsers raise only ValueError,
+with a text that fits after a colon.
 """
 
 import re
@@ -24,9 +23,9 @@ __all__ = [
     "LOG_LEVEL",
     "STRING",
     "STRINGS",
-    "Kind",
-    "listing",
-    "word_of",
+    "OptionType",
+    "enum_type",
+    "join_alternatives",
 ]
 
 T = TypeVar("T")
@@ -34,40 +33,43 @@ EnumT = TypeVar("EnumT", bound=IntEnum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind(Generic[T]):
-    """How values of one kind are read and shown."""
+class OptionType(Generic[T]):
+    """Parsing and formatting of one type of value."""
 
-    word: str  # what stands for such a value in the usage and in the docs
+    placeholder: str  # of the value in the usage text and the docs
     parse: Callable[[str], T]
     from_config: Callable[[object], T]
     show: Callable[[T], str] = str
     to_json: Callable[[T], object] = lambda value: value
-    # A switch may stand alone on the command line: `-f` for `-f=true`.
+    # A switch needs no value on the command line: `-f` means `-f=true`.
     is_switch: bool = False
-    # For what may be given more than once: joins the values so far with one more.
+    # For repeatable options: appends a further value.
     join: Callable[[T, T], T] | None = None
 
 
-def word_of(words: dict[str, EnumT], *, is_switch: bool = False) -> Kind[EnumT]:
-    """A number that is written as a word, in any case, and answered by `/config` as the number.
-    Where several words mean the same, the first is the one that is shown.
+def enum_type(words: dict[str, EnumT], *, is_switch: bool = False) -> OptionType[EnumT]:
+    """A number that is written as a word in any case; `/config` returns the number.
+
+    If several words mean the same, the first is shown.
     """
     shown = {value: word for word, value in reversed(words.items())}
 
     def parse(text: str) -> EnumT:
         if text.lower() not in words:
-            raise ValueError(f"must be {listing(list(dict.fromkeys(map(show, words.values()))))}")
+            raise ValueError(
+                f"must be {join_alternatives(list(dict.fromkeys(map(show, words.values()))))}"
+            )
         return words[text.lower()]
 
     def from_config(value: object) -> EnumT:
-        # TOML's own `true` and `1` are as good as the words for them.
+        # TOML's `true` and `1` mean the same as the strings.
         return parse(str(value) if isinstance(value, (str, int)) else "")
 
     def show(value: EnumT) -> str:
         return shown[value]
 
-    return Kind(
-        word="word",
+    return OptionType(
+        placeholder="word",
         parse=parse,
         from_config=from_config,
         show=show,
@@ -76,7 +78,7 @@ def word_of(words: dict[str, EnumT], *, is_switch: bool = False) -> Kind[EnumT]:
     )
 
 
-def listing(words: list[str]) -> str:
+def join_alternatives(words: list[str]) -> str:
     """`a, b or c`."""
     return " or ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
@@ -97,15 +99,15 @@ def _bool_from_config(value: object) -> bool:
         case bool():
             return value
         case int():
-            return value == 0  # nsq compat: an integer means the opposite of what it says
+            return value == 0  # nsq compat: an integer has the opposite meaning
         case str():
             return _parse_bool(value)
         case _:
             raise ValueError("must be true or false")
 
 
-BOOL = Kind(
-    word="bool",
+BOOL = OptionType(
+    placeholder="bool",
     parse=_parse_bool,
     from_config=_bool_from_config,
     show=lambda value: "true" if value else "false",
@@ -130,7 +132,7 @@ def _parse_int(text: str) -> int:
     number = _INTEGER.fullmatch(text)
     if number is None:
         raise ValueError("parse error")
-    # Python has no octal by a mere leading zero; Go has.
+    # In Go, unlike Python, a leading zero means octal.
     return _int64(int(text, 8 if number["octal"] else 0))
 
 
@@ -150,7 +152,7 @@ def _int_from_config(value: object) -> int:
             raise ValueError("must be an integer")
 
 
-INT = Kind(word="int", parse=_parse_int, from_config=_int_from_config)
+INT = OptionType(placeholder="int", parse=_parse_int, from_config=_int_from_config)
 
 
 def _parse_duration_flag(text: str) -> int:
@@ -170,8 +172,8 @@ def _duration_from_config(value: object) -> int:
             raise ValueError("must be a duration such as 1m30s, or an integer of milliseconds")
 
 
-DURATION = Kind(
-    word="duration",
+DURATION = OptionType(
+    placeholder="duration",
     parse=_parse_duration_flag,
     from_config=_duration_from_config,
     show=format_duration,
@@ -184,7 +186,7 @@ def _string_from_config(value: object) -> str:
     return value
 
 
-STRING = Kind(word="string", parse=str, from_config=_string_from_config)
+STRING = OptionType(placeholder="string", parse=str, from_config=_string_from_config)
 
 
 def _strings_from_config(value: object) -> tuple[str, ...]:
@@ -197,8 +199,8 @@ def _strings_from_config(value: object) -> tuple[str, ...]:
             raise ValueError("must be a list of strings")
 
 
-STRINGS: Kind[tuple[str, ...]] = Kind(
-    word="string, repeatable",
+STRINGS: OptionType[tuple[str, ...]] = OptionType(
+    placeholder="string, repeatable",
     parse=lambda text: (text,),
     from_config=_strings_from_config,
     show=", ".join,
@@ -220,7 +222,7 @@ def _float_from_config(value: object) -> float:
     return float(value)
 
 
-FLOAT = Kind(word="float", parse=_parse_float, from_config=_float_from_config)
+FLOAT = OptionType(placeholder="float", parse=_parse_float, from_config=_float_from_config)
 
 
 def _floats(values: list[str]) -> tuple[float, ...]:
@@ -244,8 +246,8 @@ def _floats_from_config(value: object) -> tuple[float, ...]:
             raise ValueError("must be a list of numbers")
 
 
-FLOATS: Kind[tuple[float, ...]] = Kind(
-    word="float, repeatable",
+FLOATS: OptionType[tuple[float, ...]] = OptionType(
+    placeholder="float, repeatable",
     parse=_parse_floats,
     from_config=_floats_from_config,
     show=lambda values: ", ".join(map(str, values)),
@@ -253,4 +255,4 @@ FLOATS: Kind[tuple[float, ...]] = Kind(
     join=lambda so_far, more: tuple(sorted(so_far + more, reverse=True)),
 )
 
-LOG_LEVEL = word_of({level.name.lower(): level for level in LogLevel})
+LOG_LEVEL = enum_type({level.name.lower(): level for level in LogLevel})

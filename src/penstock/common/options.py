@@ -1,16 +1,16 @@
-"""What a daemon can be told, declared once.
+"""Declaration of options, and everything derived from it.
 
-The options of a daemon are one frozen, slotted dataclass whose fields are made by `option`:
+The options of a program are a frozen, slotted dataclass whose fields are made by `option`:
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class NsqdOptions:
         mem_queue_size: int = option(10_000, INT, "messages a channel keeps in memory", at_least=0)
 
-From that follow, without another word: the flag `-mem-queue-size` in Go's syntax, the config key
-`mem_queue_size`, what `GET /config/mem_queue_size` answers, the usage text, and a row of the page
-in `docs/`. A field's unit (`msg_timeout_ns`) is ours alone: the flag is `-msg-timeout`.
+This declares the flag `-mem-queue-size` in Go's syntax, the config key `mem_queue_size`, the
+response of `GET /config/mem_queue_size`, the usage text, and a row of the page in `docs/`. The unit
+in a field name (`msg_timeout_ns`) is not part of the flag (`-msg-timeout`).
 
-A flag beats the config file, which beats the default. Nothing here knows a daemon, or prints.
+A flag overrides the config file, which overrides the default.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from penstock import NSQ_VERSION, __version__
 from penstock.common.errors import ConfigError, UsageError
-from penstock.common.option_types import Kind, listing
+from penstock.common.go_text import quoted, to_bytes
+from penstock.common.option_types import OptionType, join_alternatives
 
 __all__ = [
     "CommandLine",
@@ -42,19 +43,19 @@ T = TypeVar("T")
 
 
 class Options(Protocol):
-    """Any dataclass of options."""
+    """A dataclass of options."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option(Generic[T]):
-    """One option, as declared."""
+    """A declared option."""
 
     name: str
     flag: str
     key: str | None
-    kind: Kind[T]
+    type: OptionType[T]
     help: str
     default: Callable[[], T]
     default_text: str | None
@@ -65,7 +66,7 @@ class Option(Generic[T]):
 
 def option(
     default: T | Callable[[], T],
-    kind: Kind[T],
+    type: OptionType[T],
     help: str,
     *,
     flag: str = "",
@@ -75,13 +76,13 @@ def option(
     at_most: T | None = None,
     choices: tuple[T, ...] = (),
 ) -> T:
-    """Declares a field. `default` may be a function, for what depends on the machine; then
-    `default_text` says what it yields. `key=None` keeps the option out of files and `/config`.
+    """Declare a field. `default` may be a function, if it depends on the machine; `default_text`
+    then describes it. `key=None` excludes the option from files and `/config`.
     """
     declared = {
         "flag": flag,
         "key": key,
-        "kind": kind,
+        "type": type,
         "help": help,
         "default_text": default_text,
         "at_least": at_least,
@@ -95,7 +96,7 @@ def option(
 
 @cache
 def options_of(cls: type[Options]) -> tuple[Option[Any], ...]:
-    """The options that `cls` declares, in its order."""
+    """The declared options, in order."""
     return tuple(map(_declared, fields(cls)))
 
 
@@ -123,37 +124,37 @@ class CommandLine:
 
 
 def parse_flags(cls: type[Options], args: Sequence[str]) -> CommandLine:
-    """Parses `args` as Go's flag package would. Raises UsageError, in its words.
+    """Parse `args` as Go's flag package does. Raises UsageError with its texts.
 
-    `-f` and `--f` are the same, `-f v` and `-f=v` too, but a switch takes only `-f` or `-f=v`.
-    The first argument that is no flag ends the flags, and so does `--`.
+    `-f` and `--f` are equivalent, and so are `-f v` and `-f=v`; a switch takes only `-f` or `-f=v`.
+    The first argument that is not a flag ends the flags, and so does `--`.
     """
     by_flag = {declared.flag: declared for declared in options_of(cls)}
     values: dict[str, Any] = {}
     rest = list(args)
     while rest and len(rest[0]) > 1 and rest[0].startswith("-"):
-        word = rest.pop(0)
-        if word == "--":
+        argument = rest.pop(0)
+        if argument == "--":
             break
-        flag, has_value, text = _without_dashes(word).partition("=")
+        flag, has_value, text = _without_dashes(argument).partition("=")
         if flag in ("h", "help"):
             return CommandLine(values, tuple(rest), help_wanted=True)
         if flag not in by_flag:
             raise UsageError(f"flag provided but not defined: -{flag}")
         declared = by_flag[flag]
         if not has_value:
-            text = "true" if declared.kind.is_switch else _next_argument(flag, rest)
+            text = "true" if declared.type.is_switch else _next_argument(flag, rest)
         value = _parse_flag(declared, text)
-        if declared.kind.join is not None and declared.name in values:
-            value = declared.kind.join(values[declared.name], value)
+        if declared.type.join is not None and declared.name in values:
+            value = declared.type.join(values[declared.name], value)
         values[declared.name] = value
     return CommandLine(values, tuple(rest))
 
 
-def _without_dashes(word: str) -> str:
-    body = word[2:] if word.startswith("--") else word[1:]
+def _without_dashes(argument: str) -> str:
+    body = argument[2:] if argument.startswith("--") else argument[1:]
     if body[0] in "-=":
-        raise UsageError(f"bad flag syntax: {word}")
+        raise UsageError(f"bad flag syntax: {argument}")
     return body
 
 
@@ -165,18 +166,18 @@ def _next_argument(flag: str, rest: list[str]) -> str:
 
 def _parse_flag(declared: Option[T], text: str) -> T:
     try:
-        return declared.kind.parse(text)
+        return declared.type.parse(text)
     except ValueError as error:
-        quoted = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
-        what = "boolean value {} for -{}" if declared.kind.is_switch else "value {} for flag -{}"
-        raise UsageError(f"invalid {what.format(quoted, declared.flag)}: {error}") from None
+        what = "boolean value {} for -{}" if declared.type.is_switch else "value {} for flag -{}"
+        raise UsageError(
+            f"invalid {what.format(quoted(to_bytes(text)), declared.flag)}: {error}"
+        ) from None
 
 
 def load_config(cls: type[Options], path: str) -> dict[str, Any]:
-    """The values, by field name, in the TOML file at `path`. Raises ConfigError.
+    """Load the values in a TOML file, by field name. Raises ConfigError.
 
-    A key that is no option's is left alone, since one file may serve several programs: see
-    `unknown_keys`.
+    Unknown keys are ignored, since several programs may share a file: see `unknown_keys`.
     """
     table = _read_toml(path)
     return {
@@ -187,9 +188,9 @@ def load_config(cls: type[Options], path: str) -> dict[str, Any]:
 
 
 def unknown_keys(cls: type[Options], path: str) -> list[str]:
-    """The keys in the TOML file at `path` that are no option's, each with the one that may have
-    been meant. Raises ConfigError."""
-    from difflib import get_close_matches  # noqa: PLC0415 (most daemons start without a file)
+    """Keys in a TOML file that are not options, each with a similar option if there is one.
+    Raises ConfigError."""
+    from difflib import get_close_matches  # noqa: PLC0415 (most daemons have no config file)
 
     known = [declared.key for declared in options_of(cls) if declared.key is not None]
     unknown = []
@@ -201,7 +202,7 @@ def unknown_keys(cls: type[Options], path: str) -> list[str]:
 
 
 def _read_toml(path: str) -> dict[str, Any]:
-    import tomllib  # noqa: PLC0415 (most daemons start without a file)
+    import tomllib  # noqa: PLC0415 (most daemons have no config file)
 
     try:
         with open(path, "rb") as file:
@@ -213,13 +214,13 @@ def _read_toml(path: str) -> dict[str, Any]:
 
 def _config_value(declared: Option[T], value: object, path: str) -> T:
     try:
-        return declared.kind.from_config(value)
+        return declared.type.from_config(value)
     except ValueError as error:
         raise ConfigError(f"config file {path}: {declared.key} = {value!r}: {error}") from None
 
 
 def check_values(options: Options) -> None:
-    """Raises ConfigError for the first value outside what its option allows."""
+    """Raises ConfigError for the first value that its option does not allow."""
     for declared in options_of(type(options)):
         value, low, high = getattr(options, declared.name), declared.at_least, declared.at_most
         if (
@@ -227,27 +228,27 @@ def check_values(options: Options) -> None:
             or (high is not None and value > high)
             or (declared.choices and value not in declared.choices)
         ):
-            shown = declared.kind.show(value)
+            shown = declared.type.show(value)
             raise ConfigError(f"--{declared.flag} must be {_allowed(declared)}, not {shown}")
 
 
 def _allowed(declared: Option[Any]) -> str:
-    show, low, high = declared.kind.show, declared.at_least, declared.at_most
+    show, low, high = declared.type.show, declared.at_least, declared.at_most
     if declared.choices:
-        return listing([show(choice) or "empty" for choice in declared.choices])
+        return join_alternatives([show(choice) or "empty" for choice in declared.choices])
     if low is None:
         return ""
     return f"{show(low)} or more" if high is None else f"from {show(low)} to {show(high)}"
 
 
 def option_value(options: Options, key: str) -> object:
-    """What `GET /config/<key>` answers: a str to be sent bare, or what JSON can hold.
+    """The response of `GET /config/<key>`: a str to send unquoted, or a JSON value.
 
     Raises KeyError if there is no such option.
     """
     for declared in options_of(type(options)):
         if declared.key == key:
-            return declared.kind.to_json(getattr(options, declared.name))
+            return declared.type.to_json(getattr(options, declared.name))
     raise KeyError(key)
 
 
@@ -257,10 +258,10 @@ def version_line(program: str) -> str:
 
 
 def usage(cls: type[Options], program: str) -> str:
-    """What `-help` shows."""
+    """The text of `-help`."""
     lines = [f"Usage of {program}:"]
     for declared in sorted(options_of(cls), key=lambda declared: declared.flag):
-        value = "" if declared.kind.is_switch else f" {declared.kind.word}"
+        value = "" if declared.type.is_switch else f" {declared.type.placeholder}"
         has_default = declared.default_text or declared.default()
         default = f" (default {_default_text(declared)})" if has_default else ""
         lines += [f"  -{declared.flag}{value}", f"    \t{declared.help}{default}"]
@@ -268,17 +269,17 @@ def usage(cls: type[Options], program: str) -> str:
 
 
 def _default_text(declared: Option[Any]) -> str:
-    return declared.default_text or declared.kind.show(declared.default())
+    return declared.default_text or declared.type.show(declared.default())
 
 
 def markdown_page(cls: type[Options], program: str) -> str:
-    """The page of `docs/` that lists every option."""
+    """The page of `docs/` with all options of a program."""
     rows = [f"| {' | '.join(_row(declared))} |" for declared in options_of(cls)]
     return _PAGE.format(program=program, rows="\n".join(rows))
 
 
 def markdown_tables(tools: Mapping[str, type[Options]]) -> str:
-    """The page of `docs/` that lists the options of tools, which read no config file."""
+    """The page of `docs/` with the options of the tools, which have no config file."""
     tables = []
     for name, cls in tools.items():
         rows = [f"| {' | '.join(_row(declared, has_key=False))} |" for declared in options_of(cls)]
@@ -291,7 +292,7 @@ def _row(declared: Option[Any], *, has_key: bool = True) -> tuple[str, ...]:
     return (
         f"`-{declared.flag}`",
         *([f"`{declared.key}`" if declared.key else ""] if has_key else []),
-        ", ".join(filter(None, (declared.kind.word, _allowed(declared)))),
+        ", ".join(filter(None, (declared.type.placeholder, _allowed(declared)))),
         default if declared.default_text else f"`{default}`" if default else "",
         declared.help,
     )

@@ -1,4 +1,4 @@
-"""What every daemon asks of the system, whatever it serves: signals, open files, memory."""
+"""Process settings of a daemon: signals, limit on open files, garbage collection."""
 
 import asyncio
 import gc
@@ -16,49 +16,49 @@ from penstock.common.logs import Logger
 
 __all__ = [
     "drain_on_sigterm",
+    "freeze_gc",
     "ignore_signals",
     "open_files_limit",
     "pause_gc",
     "raise_open_files_limit",
     "reload_on_hangup",
-    "settle_memory",
     "stop_on_signals",
 ]
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _SIGNALS = (*_STOP_SIGNALS, signal.SIGHUP)
 
-# A collection of the young generation after so many allocations; far more than the default, because
-# a daemon's objects are few and long-lived, and what it passes on are not containers.
+# Far fewer collections than by default: a daemon has few, long-lived objects, and messages are not
+# containers.
 GC_THRESHOLDS = (50_000, 50, 100)
 
 
 def stop_on_signals(stop: asyncio.Event, log: Logger) -> None:
-    """The first signal stops cleanly, the second at once. So does a terminal that is closed, unless
-    SIGHUP has another meaning here, or none at all under nohup."""
+    """Set `stop` at the first SIGTERM or SIGINT; the second exits at once. SIGHUP (a closed
+    terminal) also stops, unless it has a handler or is ignored by nohup."""
 
-    asked = False
+    was_signalled = False
 
     def on_signal(name: str) -> None:
-        # Not `stop.is_set()`: what stops by itself, when it is drained, is not to be cut short by
-        # the first signal.
-        nonlocal asked
-        if asked:
+        # Not `stop.is_set()`: a drained daemon sets it itself, and the first signal must not exit
+        # at once.
+        nonlocal was_signalled
+        if was_signalled:
             log.fatal("%s again, exiting without a clean stop", name)
             os._exit(1)
-        asked = True
+        was_signalled = True
         log.info("%s, stopping", name)
         stop.set()
 
     for number in _STOP_SIGNALS:
         _call_once_for_each(number, partial(on_signal, number.name))
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
-        # Shell and system both send one when a terminal is closed, so a second means nothing.
+        # Shell and kernel both send SIGHUP when a terminal is closed, so the second is ignored.
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, stop.set)
 
 
 def drain_on_sigterm(drain: Callable[[], None], stop: asyncio.Event, log: Logger) -> None:
-    """The first SIGTERM drains, the next stops cleanly, and one more at once."""
+    """Call `drain` at the first SIGTERM; the second stops cleanly, the third exits at once."""
 
     def on_signal() -> None:
         log.info("SIGTERM, draining; again to stop now")
@@ -69,26 +69,26 @@ def drain_on_sigterm(drain: Callable[[], None], stop: asyncio.Event, log: Logger
 
 
 def _call_once_for_each(number: signal.Signals, call: Callable[[], None]) -> None:
-    """Of a signal that comes close after another one, uvloop may tell twice: as soon as Python
-    knows of it, and when it is read from a pipe. Only as many are passed on as Python has seen."""
-    came = told = 0
+    """Call the handler once per signal. If two signals arrive together, uvloop may call a handler
+    twice for one: directly, and when it reads its pipe. Excess calls are dropped."""
+    received = handled = 0
 
     def on_signal() -> None:
-        nonlocal told
-        if told < came:
-            told += 1
+        nonlocal handled
+        if handled < received:
+            handled += 1
             call()
 
     def count(number: int, frame: FrameType | None) -> None:
-        nonlocal came
-        came += 1
+        nonlocal received
+        received += 1
         if callable(loops_own):
             loops_own(number, frame)
 
     loop, before = asyncio.get_running_loop(), signal.getsignal(number)
     loop.add_signal_handler(number, on_signal)
     loops_own = signal.getsignal(number)
-    if loops_own is before:  # a loop that has its signals from elsewhere tells of each once
+    if loops_own is before:  # this loop does not use signal.signal and calls once
         loop.add_signal_handler(number, call)
     else:
         signal.signal(number, count)
@@ -96,10 +96,10 @@ def _call_once_for_each(number: signal.Signals, call: Callable[[], None]) -> Non
 
 
 def ignore_signals() -> None:
-    """All is done: a signal that comes now must not call that an unclean stop.
+    """Ignore signals at the end of a clean stop, so that they cannot turn it into an unclean one.
 
-    They are taken from the loop, which would give them back their deadly default when it is closed,
-    while Python still has its own end before it.
+    The handlers are removed from the loop, which would otherwise restore the default action when it
+    is closed, while Python still runs.
     """
     loop = asyncio.get_running_loop()
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -109,7 +109,7 @@ def ignore_signals() -> None:
 
 
 def reload_on_hangup(reloads: Mapping[str, Callable[[], None]], log: Logger) -> None:
-    """Reads these again at each SIGHUP; what cannot be read, by a ConfigError, stays as it was."""
+    """Call all `reloads` at each SIGHUP. If one raises ConfigError, its old state remains."""
 
     def on_hangup() -> None:
         for what, reload in reloads.items():
@@ -124,26 +124,26 @@ def reload_on_hangup(reloads: Mapping[str, Callable[[], None]], log: Logger) -> 
 
 
 def raise_open_files_limit() -> None:
-    """Each connection is a file: take as many as the system lets us have."""
+    """Raise the soft limit on open files to the hard one; each connection is a file."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def open_files_limit() -> int:
-    """How many files we may have open."""
+    """The limit on open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def pause_gc() -> None:
-    """Disables the garbage collector until `settle_memory`. The start creates many long-lived
-    objects; scanning them again and again would take most of the start time."""
+    """Disable the garbage collector until `freeze_gc`. The start creates many long-lived objects;
+    scanning them repeatedly would take most of the start time."""
     gc.disable()
 
 
-def settle_memory() -> None:
-    """What was made to start stays for good: the garbage collector need not look at it again."""
+def freeze_gc() -> None:
+    """Enable the garbage collector, and exclude all objects created so far from scanning."""
     gc.enable()
     gc.collect()
     gc.freeze()

@@ -20,10 +20,10 @@ from penstock.common.errors import ConfigError
 from penstock.common.logs import Logger
 from penstock.common.options import version_line
 from penstock.common.process import (
+    freeze_gc,
     ignore_signals,
     raise_open_files_limit,
     reload_on_hangup,
-    settle_memory,
     stop_on_signals,
 )
 from penstock.net.http_client.client import HttpClient
@@ -73,7 +73,7 @@ async def _serve(options: NsqadminOptions, log: Logger) -> int:
     try:
         await nsqadmin.start()
         nsqadmin.reload_on_hangup()
-        settle_memory()
+        freeze_gc()
         await stop.wait()
     finally:
         await nsqadmin.stop()

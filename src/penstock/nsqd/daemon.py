@@ -22,11 +22,11 @@ from penstock.common.logs import Logger
 from penstock.common.options import version_line
 from penstock.common.process import (
     drain_on_sigterm,
+    freeze_gc,
     ignore_signals,
     pause_gc,
     raise_open_files_limit,
     reload_on_hangup,
-    settle_memory,
     stop_on_signals,
 )
 from penstock.net.connection_limits import ConnectionLimits
@@ -82,7 +82,7 @@ async def _serve(options: NsqdOptions, log: Logger, when_serving: Callable[["Nsq
         await nsqd.start()
         if options.sigterm == "drain":
             drain_on_sigterm(nsqd.drain.start, stop, log)
-        settle_memory()
+        freeze_gc()
         when_serving(nsqd)
         await stop.wait()
     finally:

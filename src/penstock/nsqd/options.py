@@ -16,7 +16,7 @@ from penstock.common.daemon_options import (
     prefix_option,
 )
 from penstock.common.errors import ConfigError
-from penstock.common.option_types import BOOL, DURATION, FLOATS, INT, STRING, STRINGS, word_of
+from penstock.common.option_types import BOOL, DURATION, FLOATS, INT, STRING, STRINGS, enum_type
 from penstock.common.options import check_values, option
 
 __all__ = [
@@ -47,7 +47,7 @@ class TlsVersion(IntEnum):
     TLS1_3 = 0x0304
 
 
-TLS_REQUIRED = word_of(
+TLS_REQUIRED = enum_type(
     {
         "false": TlsRequired.NONE,
         "true": TlsRequired.ALL,
@@ -60,7 +60,7 @@ TLS_REQUIRED = word_of(
     is_switch=True,
 )
 
-TLS_VERSION = word_of(
+TLS_VERSION = enum_type(
     {
         "tls1.0": TlsVersion.TLS1_0,
         "tls1.1": TlsVersion.TLS1_1,

@@ -17,10 +17,10 @@ from penstock.common.errors import ConfigError, TlsError
 from penstock.common.logs import Logger
 from penstock.common.options import version_line
 from penstock.common.process import (
+    freeze_gc,
     ignore_signals,
     raise_open_files_limit,
     reload_on_hangup,
-    settle_memory,
     stop_on_signals,
 )
 from penstock.net.connection_limits import ConnectionLimits
@@ -53,7 +53,7 @@ async def _serve(options: NsqlookupdOptions, log: Logger) -> int:
     nsqlookupd = Nsqlookupd(options, log)
     try:
         await nsqlookupd.start()
-        settle_memory()
+        freeze_gc()
         await stop.wait()
     finally:
         await nsqlookupd.stop()

@@ -3,8 +3,8 @@
     pattern     Pattern: a compiled expression; compile_pattern caches them
     syntax      the parser, which raises PatternError
 
-NSQ uses this syntax, which is that of Go: in the permissions that auth servers send to nsqd, and in
-`nsq_to_file -topic-pattern`.
+NSQ uses this syntax, which is that of Go, for the permissions that auth servers send to nsqd and
+for `nsq_to_file -topic-pattern`.
 """
 
 from penstock.common.re2.pattern import Pattern, compile_pattern

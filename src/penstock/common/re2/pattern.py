@@ -1,9 +1,8 @@
-r"""RE2's regular expressions, for names of topics and channels.
+"""Matcher of RE2 regular expressions, for names of topics and channels.
 
-Python's `re` reads much of the syntax differently, and takes exponential time for expressions that
-RE2 matches in linear time. This matcher follows all states of the expression side by side, as RE2
-does, so that the time is bounded by the size of the expression times the length of the name. It
-reports whether there is a match, not where.
+Python's `re` differs in syntax and takes exponential time for some expressions. Like RE2, this
+matcher simulates all states of the expression in parallel: the time is bounded by the size of the
+expression times the length of the name. It reports whether there is a match, not its position.
 """
 
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ __all__ = ["Pattern", "compile_pattern"]
 PARTS_MAX = 1500
 
 
-# The same few expressions come with every client.
+# Cached, since all clients have the same few expressions.
 @lru_cache(maxsize=1024)
 def compile_pattern(text: str) -> "Pattern":
     """Raises PatternError."""
@@ -50,7 +49,7 @@ class Pattern:
         self._start = self._compile(parse(text), self._add(_Match()))
 
     def search(self, name: str) -> bool:
-        """Whether any part of `name`, which is a valid name or empty, matches."""
+        """Whether a part of `name` matches. `name` must be valid or empty."""
         assert len(name) <= NAME_BYTES_MAX
         assert name.isascii()
         waiting: set[int] = set()
@@ -64,7 +63,7 @@ class Pattern:
         return False
 
     def _reachable(self, seen: set[int], name: str, position: int) -> "list[_Step] | None":
-        """The steps that can be taken from here; None if the end has been reached."""
+        """The steps possible at `position`; None if the match is complete."""
         steps, to_visit = [], list(seen)
         while to_visit:
             state = self._states[to_visit.pop()]
@@ -83,7 +82,7 @@ class Pattern:
         return len(self._states) - 1
 
     def _compile(self, node: Node, after: int) -> int:
-        """Adds the states that match `node` and go on to `after`; returns the first of them."""
+        """Add the states that match `node` and continue at `after`; returns the first."""
         self._parts += 1
         if self._parts > self._parts_max:
             raise PatternError("expression too large")

@@ -1,12 +1,11 @@
-r"""The syntax of RE2's regular expressions, as Go reads it, parsed into a tree.
+r"""Parser of RE2 regular expressions in Go's syntax.
 
-It is not Python's: `$` is the end and nothing before it, `\z` exists and `\Z` does not, classes may
-be `[[:alpha:]]` and `\pN`, flags hold from where they stand, and there is no looking around.
+Differences from Python: `$` matches only at the end, `\z` exists and `\Z` does not, classes may be
+`[[:alpha:]]` and `\pN`, flags apply from their position on, and there is no lookaround.
 
-What is matched is a name, which makes the tree simple. A name is ASCII, so that a class of
-characters is the bits of an integer. It has no line but the one it is. And it has at most 64
-characters, so that nothing need be repeated more than 65 times: a round that consumes nothing
-changes nothing.
+The tree is simple because only names are matched. A name is ASCII, so that a character class is a
+bit set in an integer. It is a single line. And it has at most 64 characters, so that 65 repetitions
+suffice.
 """
 
 import re
@@ -31,59 +30,59 @@ __all__ = [
 NESTING_MAX = 100
 REPEAT_MAX = 1000  # Go's
 
-# More often, and at least one round has consumed nothing of the name.
-ENOUGH_TIMES = NAME_BYTES_MAX + 1
+# With more repetitions, at least one would match nothing.
+REPEAT_ENOUGH = NAME_BYTES_MAX + 1
 
 _ALL = (1 << 128) - 1
 
 
 class PatternError(ValueError):
-    """Not an expression of RE2's, or one that is too large."""
+    """Invalid RE2 expression, or one that is too large."""
 
 
 def parse(text: str) -> "Node":
-    """The tree of an expression. Raises PatternError."""
+    """Parse an expression. Raises PatternError."""
     return _Parser(text).parse()
 
 
-# What is asked about a position in a name.
+# A condition on a position in a name.
 Holds = Callable[[str, int], bool]
 
 
-# The tree that an expression is parsed into.
+# Nodes of the tree.
 
 
 @dataclass(frozen=True, slots=True)
 class Chars:
-    """Any one of these characters."""
+    """One of these characters, as a bit set."""
 
     chars: int
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Nothing, where this holds."""
+    """The empty string, at a position that fulfils a condition."""
 
     holds: Holds
 
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One after the other; of no parts, nothing."""
+    """All parts in order; without parts, the empty string."""
 
     parts: "list[Node]"
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Any of these."""
+    """One of the parts."""
 
     parts: "list[Node]"
 
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """The same again, from `least` to `most` times; None is no limit."""
+    """A part, repeated from `least` to `most` times; None means no limit."""
 
     part: "Node"
     least: int
@@ -108,7 +107,7 @@ def _matching(expression: str) -> int:
 
 
 def _folded(chars: int) -> int:
-    """With the other case of its letters."""
+    """Add the other case of all letters."""
     upper, lower = chars & _UPPER, chars & _LOWER
     return chars | upper << 32 | lower >> 32
 
@@ -140,7 +139,7 @@ _CATEGORY = re.compile("L[ultmo]?|M[nce]?|N[dlo]?|P[cdseifo]?|S[mcko]?|Z[slp]?|C
 
 
 def _unicode(name: str) -> int:
-    """The ASCII of one of Unicode's categories, or of the two scripts that have any."""
+    """ASCII characters of a Unicode category, or of the scripts Latin and Common."""
     letters = _UPPER | _LOWER
     others = {"Any": _ALL, "Latin": letters, "Common": _ALL & ~letters}
     if name in others:
@@ -186,7 +185,7 @@ _CONTROLS = {"a": 0x07, "f": 0x0C, "n": 0x0A, "r": 0x0D, "t": 0x09, "v": 0x0B}
 
 
 class _Parser:
-    """Reads one expression, from left to right."""
+    """Recursive descent parser of one expression."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -196,13 +195,12 @@ class _Parser:
         self._group_names: set[str] = set()
 
     def parse(self) -> Node:
-        """The whole of it."""
         node = self._choice()
         if self._at < len(self._text):
             raise PatternError("unexpected )")
         return node
 
-    # Reading on.
+    # Tokens.
 
     def _peek(self) -> str:
         return self._text[self._at : self._at + 1]
@@ -223,7 +221,7 @@ class _Parser:
         self._at += 1
         return self._text[self._at - 1]
 
-    # From the whole to its parts.
+    # Grammar.
 
     def _choice(self) -> Node:
         parts: list[Node] = [self._sequence()]
@@ -243,22 +241,22 @@ class _Parser:
         return Sequence(parts)
 
     def _counts(self) -> tuple[int, int | None] | None:
-        """How often to repeat what came before, if that is what is said here."""
+        """Parse a repetition (minimum, maximum); None if there is none here."""
         if self._peek() in _REPEATS:
             return _REPEATS[self._next("")]
         counts = self._take(_COUNTS)
         if counts is None:
             return None
-        least = int(counts[1][:5])  # five digits are too many already
+        least = int(counts[1][:5])  # five digits already exceed the maximum
         most = least if counts[2] is None else int(counts[3][:5]) if counts[3] else None
         if least > REPEAT_MAX or (most is not None and not least <= most <= REPEAT_MAX):
             raise PatternError(f"invalid repeat count {counts[0]}")
-        return min(least, ENOUGH_TIMES), None if most is None else min(most, ENOUGH_TIMES)
+        return min(least, REPEAT_ENOUGH), None if most is None else min(most, REPEAT_ENOUGH)
 
     def _repeat(self, parts: list[Node], least: int, most: int | None) -> None:
         if not parts:
             raise PatternError("nothing to repeat")
-        self._accept("?")  # As few as possible: that is no other match.
+        self._accept("?")  # Non-greedy: makes no difference here.
         if self._counts() is not None:
             raise PatternError("invalid nested repetition")
         parts[-1] = Repeat(parts[-1], least, most)
@@ -281,7 +279,7 @@ class _Parser:
                 return self._literal(char)
 
     def _group(self) -> Node | None:
-        """What is in the parentheses; None for flags alone."""
+        """Parse a group after its `(`; None if it contains only flags."""
         outer, self._depth = self._flags, self._depth + 1
         if self._depth > NESTING_MAX:
             raise PatternError("expression nests too deeply")
@@ -312,7 +310,7 @@ class _Parser:
 
     def _literal(self, char: str) -> Node:
         if "i" in self._flags:
-            # Two characters beyond ASCII have their other case in it; casefold() finds those.
+            # casefold() also finds the two non-ASCII characters whose other case is ASCII.
             folded = char.casefold()
             return Chars(_folded(_set([ord(folded)])) if len(folded) == 1 else 0)
         return Chars(_set([ord(char)]))
@@ -353,7 +351,7 @@ class _Parser:
         return self._char_escape() if char == "\\" else ord(char)
 
     def _class_escape(self) -> int | None:
-        r"""The set that `\d`, `\pL` and their like stand for."""
+        r"""The set of `\d`, `\pL` and similar escapes; None for any other."""
         if self._peek() in _PERL:
             chars = _PERL[self._next("")]
         elif name := self._take(_UNICODE_CLASS):
@@ -365,7 +363,7 @@ class _Parser:
         return chars
 
     def _char_escape(self) -> int:
-        """The code of the one character that an escape stands for."""
+        """The code of an escaped character."""
         if octal := self._take(_OCTAL):
             return int(octal[0], 8)
         if number := self._take(_HEX):
