@@ -1,4 +1,4 @@
-"""An auth server for tests: a real HTTP server, in a thread, that can be told what to answer."""
+"""An auth server for tests: a real HTTP server in a thread, with settable responses."""
 
 import json
 import ssl
@@ -40,7 +40,7 @@ class AuthServer(ThreadingHTTPServer):
         return f"127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients leave when they like."""
+        """Ignores disconnected clients."""
 
 
 class _Handler(BaseHTTPRequestHandler):

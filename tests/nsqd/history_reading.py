@@ -1,4 +1,4 @@
-"""Reading history over HTTP, as the tests want it."""
+"""Helpers that read topic logs over HTTP."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ FRAMES = {"Accept": "application/vnd.penstock.frames"}
 
 
 class Log(NamedTuple):
-    """What /topic/log says."""
+    """The response of /topic/log."""
 
     first_seq: int
     next_seq: int
@@ -33,7 +33,7 @@ def log_of(nsqd: NsqdProcess, topic: str) -> Log:
 def reading(
     nsqd: NsqdProcess, target: str, headers: dict[str, str] | None = None
 ) -> Iterator[HTTPResponse]:
-    """An answer that is read bit by bit."""
+    """A response that is read in pieces."""
     connection = HTTPConnection(nsqd.http_address, timeout=60)
     try:
         connection.request("GET", target, headers=headers or {})
@@ -43,14 +43,14 @@ def reading(
 
 
 def messages(nsqd: NsqdProcess, topic: str, query: str = "") -> list[dict[str, Any]]:
-    """What /topic/messages says of a range, line by line."""
+    """The lines of /topic/messages for a range."""
     answer = nsqd.http("GET", f"/topic/messages?topic={topic}{query}")
     assert answer.status == 200, answer
     return [json.loads(line) for line in answer.body.splitlines()]
 
 
 def bodies(nsqd: NsqdProcess, topic: str, query: str = "") -> str:
-    """The bodies of a range, which are text."""
+    """The bodies of a range, as text."""
     return "".join(message["body"] for message in messages(nsqd, topic, query))
 
 

@@ -1,4 +1,4 @@
-"""An nsqlookupd that says what it is told to, right or wrong: for tests of whoever registers."""
+"""An nsqlookupd with scripted responses, valid or not, for tests of its clients."""
 
 import json
 import socket
@@ -17,14 +17,14 @@ Answer: TypeAlias = Callable[[Event], bytes | Iterator[bytes]]
 
 
 def well(event: Event) -> bytes:
-    """What nsqlookupd answers, but that it has no HTTP API."""
+    """The responses of an nsqlookupd without an HTTP API."""
     if isinstance(event, IdentifyPeer):
         return lookup_v1.response(b'{"broadcast_address":"127.0.0.1","http_port":1}')
     return lookup_v1.OK
 
 
 def with_http_port(port: int) -> Callable[[Event], bytes]:
-    """What it answers when its HTTP API is there."""
+    """The responses of an nsqlookupd with an HTTP API."""
     info = json.dumps({"broadcast_address": "127.0.0.1", "http_port": port}).encode()
     return lambda event: (
         lookup_v1.response(info) if isinstance(event, IdentifyPeer) else well(event)
@@ -32,24 +32,24 @@ def with_http_port(port: int) -> Callable[[Event], bytes]:
 
 
 def nothing(_: Event) -> bytes:
-    """No answer at all, while the connection stays."""
+    """No response; the connection stays open."""
     return b""
 
 
 def drip(_: Event) -> Iterator[bytes]:
-    """A long answer, five bytes a second."""
+    """A long response, at five bytes a second."""
     for byte in lookup_v1.response(bytes(60_000)):
         yield bytes([byte])
         time.sleep(0.2)
 
 
 def hang_up(_: Event) -> bytes:
-    """The connection is closed instead."""
+    """Closes the connection without a response."""
     raise ConnectionAbortedError
 
 
 class ScriptedLookupd(socketserver.ThreadingTCPServer):
-    """Answers each command by `answer`, which may be changed at any time."""
+    """Responds to each command by `answer`, which may be changed at any time."""
 
     daemon_threads = True
     block_on_close = False
@@ -69,20 +69,20 @@ class ScriptedLookupd(socketserver.ThreadingTCPServer):
         return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
 
     def take(self) -> list[Event]:
-        """What was heard since this was last called."""
+        """The commands received since the last call."""
         heard, self.heard = self.heard, []
         return heard
 
     def hears(self, event: Event) -> None:
-        """Waits until it has heard this."""
+        """Waits until these commands have been received."""
         wait_until(lambda: event in self.heard, f"{event}, not {self.heard}")
 
     def say(self, data: bytes) -> None:
-        """Says something that nobody has asked for, on the last connection."""
+        """Sends an unrequested response on the last connection."""
         self._open[-1].sendall(data)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """nsqd leaves when it likes."""
+        """Ignores a disconnected nsqd."""
 
 
 class _Handler(socketserver.BaseRequestHandler):

@@ -1,4 +1,4 @@
-"""What auth servers are asked, what becomes of their answers, and that nobody waits meanwhile."""
+"""Queries to auth servers, their responses, and the permissions that follow."""
 
 import json
 import socket
@@ -35,8 +35,8 @@ def authorizations(*entries: Mapping[str, object]) -> Authorizations:
     return parse_reply(json.dumps({"ttl": 1, "authorizations": entries}).encode(), 0)
 
 
-class TestReplies:
-    def test_what_is_kept_of_a_good_one(self) -> None:
+class TestResponses:
+    def test_a_valid_response_is_parsed(self) -> None:
         kept = parse_reply(json.dumps(GOOD).encode(), now_ns=5)
 
         assert ("bob", "http://x?a&b", 60, 1) == (
@@ -48,7 +48,7 @@ class TestReplies:
         assert not kept.is_expired(4 + 60 * SECOND_NS)
         assert kept.is_expired(5 + 60 * SECOND_NS)
 
-    def test_what_the_client_is_told_is_in_the_order_and_the_spelling_of_the_reference(
+    def test_the_response_to_auth_is_the_references(
         self,
     ) -> None:
         expected = rb'{"identity":"bob","identity_url":"http://x?a\u0026b","permission_count":1}'
@@ -56,7 +56,7 @@ class TestReplies:
         assert expected == parse_reply(json.dumps(GOOD).encode(), 0).response()
 
     @pytest.mark.parametrize("reply", ['{"ttl":1}', '{"ttl":1,"authorizations":null,"more":0}'])
-    def test_one_without_authorizations_is_good_and_allows_nothing(self, reply: str) -> None:
+    def test_a_response_without_authorizations_allows_nothing(self, reply: str) -> None:
         kept = parse_reply(reply.encode(), 0)
 
         assert 0 == kept.count
@@ -90,7 +90,7 @@ class TestReplies:
             b'{"ttl":1,"authorizations":[{"topic":"(?=lookahead)"}]}',
         ],
     )
-    def test_any_other_is_a_failure(self, reply: bytes) -> None:
+    def test_an_invalid_response_is_refused(self, reply: bytes) -> None:
         with pytest.raises(ValueError, match=r".+"):
             parse_reply(reply, 0)
 
@@ -106,7 +106,7 @@ class TestPermissions:
         assert kept.allows_subscribe("my-orders-2", "any")
         assert not kept.allows_publish("order")
 
-    def test_a_dollar_is_the_end(self) -> None:
+    def test_a_dollar_matches_only_the_end(self) -> None:
         kept = authorizations({**ALLOWS_ALL, "topic": "^orders$"})
 
         assert [True, False] == [kept.allows_publish(name) for name in ("orders", "orders2")]
@@ -114,19 +114,19 @@ class TestPermissions:
     @pytest.mark.parametrize(
         ("channels", "allowed"), [([".*"], True), (["^$"], True), ([], False), (["^x$"], False)]
     )
-    def test_publishing_needs_a_channel_that_matches_nothing_at_all(
+    def test_publishing_needs_a_channel_pattern_that_matches_the_empty_name(
         self, channels: list[str], allowed: bool
     ) -> None:
         assert allowed == authorizations({**ALLOWS_ALL, "channels": channels}).allows_publish("t")
 
     @pytest.mark.parametrize("permission", ["publish", "subscribe"])
-    def test_one_permission_is_not_the_other(self, permission: str) -> None:
+    def test_permissions_are_independent(self, permission: str) -> None:
         kept = authorizations({**ALLOWS_ALL, "permissions": [permission]})
 
         assert (permission == "publish") == kept.allows_publish("t")
         assert (permission == "subscribe") == kept.allows_subscribe("t", "c")
 
-    def test_one_authorization_has_to_allow_all_of_it(self) -> None:
+    def test_a_single_authorization_must_allow_the_whole_request(self) -> None:
         kept = authorizations(
             {"topic": "^a$", "channels": ["^b$"], "permissions": ["subscribe"]},
             {"topic": "^c$", "channels": ["^d$"], "permissions": ["subscribe"]},
@@ -135,7 +135,7 @@ class TestPermissions:
         asked = [("a", "b"), ("c", "d"), ("a", "d"), ("c", "b")]
         assert [True, True, False, False] == [kept.allows_subscribe(*names) for names in asked]
 
-    def test_the_same_answer_is_given_again(self) -> None:
+    def test_a_decision_is_the_same_when_repeated(self) -> None:
         kept = authorizations({**ALLOWS_ALL, "topic": "^a"})
 
         for _ in range(2):
@@ -144,7 +144,7 @@ class TestPermissions:
             assert kept.allows_subscribe("a", "c")
             assert not kept.allows_subscribe("b", "c")
 
-    def test_what_is_remembered_is_bounded(self) -> None:
+    def test_the_cache_of_decisions_is_bounded(self) -> None:
         kept = authorizations(ALLOWS_ALL)
 
         for number in range(auth.CACHED_DECISIONS_MAX + 1):
@@ -165,7 +165,7 @@ class TestPermissions:
         (auth.unauthorized("SUB", "t", "c"), 'E_UNAUTHORIZED AUTH failed for SUB on "t" "c"'),
     ],
 )
-def test_what_refused_clients_are_told(error: ProtocolError, text: str) -> None:
+def test_errors_of_refused_clients(error: ProtocolError, text: str) -> None:
     assert text == str(error)
     assert error.fatal
 
@@ -192,7 +192,7 @@ class Query:
             self.seconds = time.monotonic() - started
 
 
-class TestQuestions:
+class TestQueries:
     def test_by_get(self) -> None:
         with auth_server(GOOD) as server:
             kept = Query(server.address).run(
@@ -220,13 +220,13 @@ class TestQuestions:
     @pytest.mark.parametrize(
         ("path", "expected"), [("/who?x=y", "/who?x=y&common_name="), ("", "/?common_name=")]
     )
-    def test_a_url_is_asked_as_it_is(self, path: str, expected: str) -> None:
+    def test_a_url_is_used_unchanged(self, path: str, expected: str) -> None:
         with auth_server(GOOD) as server:
             Query(f"http://{server.address}{path}").run()
 
         assert server.asked[0].target.startswith(expected)
 
-    def test_over_tls_by_the_ca_file(self, tmp_path: Path) -> None:
+    def test_https_with_the_ca_file(self, tmp_path: Path) -> None:
         authority = trustme.CA()
         authority.cert_pem.write_to_path(tmp_path / "ca.pem")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -242,14 +242,14 @@ class TestQuestions:
         assert "bob" == kept.identity
         assert "certificate verify failed" in unverified.log_lines[0]
 
-    def test_a_ca_file_that_cannot_be_used_is_told_at_start(self, tmp_path: Path) -> None:
+    def test_an_invalid_ca_file_is_an_error_at_the_start(self, tmp_path: Path) -> None:
         (tmp_path / "empty.pem").touch()
         for name in ("missing.pem", "empty.pem"):
             options = NsqdOptions(auth_http_addresses=("a",), tls_root_ca_file=str(tmp_path / name))
             with pytest.raises(ConfigError, match="--tls-root-ca-file: "):
                 Authenticator(options, ManualClock(), Logger("", LogLevel.INFO))
 
-    def test_without_a_server_nobody_has_to_auth(self) -> None:
+    def test_without_a_server_auth_is_disabled(self) -> None:
         log = Logger("", LogLevel.INFO)
         one = NsqdOptions(auth_http_addresses=("a",))
 
@@ -258,7 +258,7 @@ class TestQuestions:
 
 
 def fails(server: AuthServer, *, timeout_ns: int = 10 * SECOND_NS) -> Query:
-    """A query that no server answers well, and the reason that is logged for it."""
+    """The logged reason of a query without a valid response."""
     query = Query(
         server.address,
         http_client_connect_timeout_ns=timeout_ns,
@@ -280,7 +280,7 @@ class TestBadServers:
             (200, b" " * 1_000_000, "answer longer than 262144 bytes"),
         ],
     )
-    def test_one_that_does_not_answer_well_fails_the_client(
+    def test_an_invalid_response_fails_the_query(
         self, status: int, answer: object, reason: str
     ) -> None:
         with auth_server(answer) as server:
@@ -291,7 +291,7 @@ class TestBadServers:
         assert reason in line
         assert "secret" not in line
 
-    def test_one_that_hangs_is_given_up_after_the_timeout(self) -> None:
+    def test_a_hanging_server_times_out(self) -> None:
         with auth_server(GOOD) as server:
             server.is_silent = True
             query = fails(server, timeout_ns=SECOND_NS // 2)
@@ -299,7 +299,7 @@ class TestBadServers:
         assert "timed out" in query.log_lines[0]
         assert 0.4 < query.seconds
 
-    def test_one_that_is_dead_is_given_up_before_the_timeout(self) -> None:
+    def test_a_dead_server_fails_before_the_timeout(self) -> None:
         with auth_server(GOOD) as server:
             pass
         query = fails(server, timeout_ns=3600 * SECOND_NS)
@@ -309,7 +309,7 @@ class TestBadServers:
     def test_thousands_of_expressions_are_compiled_outside_the_loop(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Or no other client would be served meanwhile."""
+        """Otherwise other clients would have to wait."""
         threads = []
 
         def parse(body: bytes, now_ns: int) -> Authorizations:
@@ -324,7 +324,7 @@ class TestBadServers:
         (thread,) = threads
         assert threading.main_thread() is not thread
 
-    def test_the_first_good_answer_wins_whichever_is_asked_first(self) -> None:
+    def test_the_first_valid_response_is_used(self) -> None:
         with socket.socket() as dead, auth_server(b"nonsense") as bad, auth_server(GOOD) as good:
             dead.bind(("127.0.0.1", 0))
             addresses = (f"127.0.0.1:{dead.getsockname()[1]}", bad.address, good.address)
@@ -338,6 +338,6 @@ class TestBadServers:
 
             assert ["bob"] * 60 == [kept.identity for kept in uvloop.run(scene())]
 
-        # Whoever starts with the good one asks nobody else; two in three do not.
+        # A query that starts with the valid server sends no other; two of three start elsewhere.
         assert 60 == len(good.asked)
         assert 0 < len(bad.asked) < 60

@@ -1,4 +1,4 @@
-"""Draining: nothing more comes in, what is there goes out, and then nsqd ends."""
+"""Draining: publishes are refused, messages are delivered, then nsqd stops."""
 
 import json
 import signal
@@ -20,7 +20,7 @@ TOPIC = "t"
 
 @contextmanager
 def draining(*flags: str) -> Iterator[NsqdProcess]:
-    """An nsqd that drains, with one message that nobody has taken yet."""
+    """A draining nsqd with one message in its queue."""
     with run_nsqd(*flags) as nsqd:
         nsqd.http("POST", f"/channel/create?topic={TOPIC}&channel=c")
         nsqd.publish(TOPIC, b"left")
@@ -32,7 +32,7 @@ def draining(*flags: str) -> Iterator[NsqdProcess]:
 
 
 def finish(consumer: RawClient, count: int = 1) -> list[bytes]:
-    """Takes messages and finishes them; returns their bodies."""
+    """Consumes and finishes messages; returns their bodies."""
     bodies = []
     for _ in range(count):
         message = consumer.message()
@@ -69,14 +69,14 @@ def test_publishes_over_http_are_refused(nsqd_draining: NsqdProcess, target: str
     assert 1 == nsqd_draining.stats(TOPIC)["message_count"]
 
 
-def test_it_says_so(nsqd_draining: NsqdProcess) -> None:
+def test_draining_is_shown(nsqd_draining: NsqdProcess) -> None:
     assert nsqd_draining.http("GET", "/info").json()["draining"] is True
     assert nsqd_draining.http("GET", "/stats?format=json").json()["draining"] is True
     assert b"draining" in nsqd_draining.http("GET", "/stats").body.lower()
     assert b"OK" == nsqd_draining.http("GET", "/ping").body
 
 
-def test_a_node_that_does_not_drain_says_nothing_of_it() -> None:
+def test_draining_is_not_shown_otherwise() -> None:
     with run_nsqd() as nsqd:
         shown = [nsqd.http("GET", each).body for each in ("/info", "/stats?format=json", "/stats")]
 
@@ -89,8 +89,8 @@ def nsqd_draining() -> Iterator[NsqdProcess]:
         yield nsqd
 
 
-class TestTheEnd:
-    def test_comes_at_once_when_there_is_nothing(self) -> None:
+class TestStop:
+    def test_comes_at_once_without_messages(self) -> None:
         with run_nsqd() as nsqd:
             nsqd.post("/topic/create?topic=t")
             nsqd.post("/drain")
@@ -98,7 +98,7 @@ class TestTheEnd:
             assert 0 == nsqd.wait()
             assert "NSQ: drained" in nsqd.log
 
-    def test_comes_when_consumers_have_taken_everything(self) -> None:
+    def test_comes_when_consumers_have_finished_all_messages(self) -> None:
         bodies = [b"%d" % number for number in range(100)]
         with run_nsqd("--drain-timeout=0") as nsqd:
             early = nsqd.consumer(TOPIC, "early")
@@ -117,7 +117,7 @@ class TestTheEnd:
             assert (True, True) == running
             assert 0 == nsqd.wait()
 
-    def test_waits_for_what_is_requeued_and_deferred(self) -> None:
+    def test_waits_for_requeued_and_deferred_messages(self) -> None:
         with run_nsqd("--drain-timeout=0") as nsqd:
             consumer = nsqd.consumer(TOPIC, "c", rdy=5)
             consumer.call(commands.dpub(TOPIC, 300, b"deferred"))
@@ -129,7 +129,7 @@ class TestTheEnd:
             assert [b"deferred", b"requeued"] == finish(consumer, 2)
             assert 0 == nsqd.wait()
 
-    def test_waits_for_messages_that_no_channel_has_had(self) -> None:
+    def test_waits_for_messages_of_a_topic_without_channels(self) -> None:
         with run_nsqd("--drain-timeout=0") as nsqd:
             nsqd.publish(TOPIC, b"x")
             nsqd.post("/drain")
@@ -137,7 +137,7 @@ class TestTheEnd:
             assert [b"x"] == finish(nsqd.consumer(TOPIC, "c"))
             assert 0 == nsqd.wait()
 
-    def test_does_not_wait_for_what_is_emptied_or_deleted(self) -> None:
+    def test_does_not_wait_for_emptied_or_deleted_messages(self) -> None:
         with run_nsqd("--drain-timeout=0") as nsqd:
             nsqd.publish("t", b"x")
             nsqd.publish("u", b"x")
@@ -147,7 +147,7 @@ class TestTheEnd:
 
             assert 0 == nsqd.wait()
 
-    def test_comes_when_time_is_up_and_what_is_left_comes_back(self) -> None:
+    def test_comes_after_the_timeout_and_remaining_messages_are_kept(self) -> None:
         with run_nsqd("--drain-timeout=3s") as nsqd:
             consumer = nsqd.consumer(TOPIC, "c", rdy=1)
             nsqd.publish(TOPIC, b"finished", b"in flight", b"queued")
@@ -169,7 +169,7 @@ class TestTheEnd:
 
 
 class TestSigterm:
-    def test_drains_if_it_is_told_so(self) -> None:
+    def test_drains_with_the_option(self) -> None:
         with run_nsqd("--sigterm=drain", "--drain-timeout=0") as nsqd:
             consumer = nsqd.consumer(TOPIC, "c")
             nsqd.publish(TOPIC, b"x")
@@ -182,7 +182,7 @@ class TestSigterm:
             assert 0 == nsqd.wait()
 
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-    def test_stops_when_it_comes_again(self, number: signal.Signals) -> None:
+    def test_a_second_one_stops(self, number: signal.Signals) -> None:
         with run_nsqd("--sigterm=drain", "--drain-timeout=0") as nsqd:
             nsqd.publish(TOPIC, b"x")
             nsqd.send_signal(signal.SIGTERM)
@@ -197,7 +197,7 @@ class TestSigterm:
     @pytest.mark.parametrize(
         ("flag", "number"), [("stop", signal.SIGTERM), ("drain", signal.SIGINT)]
     )
-    def test_stops_at_once_otherwise(self, flag: str, number: signal.Signals) -> None:
+    def test_stops_at_once_without_the_option(self, flag: str, number: signal.Signals) -> None:
         with run_nsqd(f"--sigterm={flag}") as nsqd:
             nsqd.publish(TOPIC, b"x")
             nsqd.send_signal(number)
@@ -205,15 +205,15 @@ class TestSigterm:
             assert 0 == nsqd.wait()
             assert "draining" not in nsqd.log
 
-    def test_stops_a_drain_that_was_asked_for_over_http(self) -> None:
+    def test_stops_a_drain_started_over_http(self) -> None:
         with draining() as nsqd:
             nsqd.send_signal(signal.SIGTERM)
 
             assert 0 == nsqd.wait()
 
 
-def test_producers_are_kept_away_and_consumers_are_not() -> None:
-    """Also by an nsqlookupd that comes back meanwhile, and by one that is new."""
+def test_nsqlookupd_hides_the_node_from_producers_only() -> None:
+    """Also an nsqlookupd that has restarted, and a new one."""
     with (
         run_nsqlookupd() as known,
         run_nsqlookupd() as new,
@@ -233,6 +233,6 @@ def test_producers_are_kept_away_and_consumers_are_not() -> None:
 
 
 def marks(nsqlookupd: NsqlookupdProcess, query: str = "") -> list[bool]:
-    """Of each node that is found, whether it is said to drain."""
+    """For each node of a lookup, whether it is marked as draining."""
     answer = nsqlookupd.http("GET", f"/lookup?topic={TOPIC}{query}").json()
     return [each.get("draining", False) for each in answer.get("producers", [])]

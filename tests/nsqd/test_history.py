@@ -1,4 +1,4 @@
-"""What a topic remembers, as the running program tells it."""
+"""The log of a topic over HTTP: segments, messages, retention."""
 
 import base64
 import json
@@ -27,13 +27,13 @@ def nsqd() -> Iterator[NsqdProcess]:
 
 
 def publish(nsqd: NsqdProcess, topic: str, *batches: str) -> None:
-    """Publishes letters, each batch with a timestamp of its own."""
+    """Publishes letters, each batch with its own timestamp."""
     for batch in batches:
         nsqd.post(f"/mpub?topic={topic}", "\n".join(batch).encode())
 
 
-class TestTheLog:
-    def test_its_figures(self, nsqd: NsqdProcess, topic: str) -> None:
+class TestTopicLog:
+    def test_its_fields(self, nsqd: NsqdProcess, topic: str) -> None:
         publish(nsqd, topic, "abc", "d")
         stored = messages(nsqd, topic)
         log = log_of(nsqd, topic).whole
@@ -58,7 +58,7 @@ class TestTheLog:
             ],
         } == log
 
-    def test_an_empty_one_has_no_times(self, nsqd: NsqdProcess) -> None:
+    def test_an_empty_log_has_no_timestamps(self, nsqd: NsqdProcess) -> None:
         log = log_of(nsqd, "known")
 
         assert log.first_seq == log.next_seq
@@ -66,7 +66,7 @@ class TestTheLog:
 
 
 class TestMessages:
-    def test_a_line_each(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_each_message_is_a_line_of_json(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/pub?topic={topic}", 'ä"\n'.encode())
         nsqd.post(f"/pub?topic={topic}&defer=60000", b"\xff\0")
         text, binary = messages(nsqd, topic)
@@ -77,7 +77,7 @@ class TestMessages:
         assert binary["timestamp_ns"] + 60 * 10**9 == binary["due_ns"]
         assert f"{NODE_ID << 54 | text['seq']:016x}" == text["id"]
 
-    def test_they_are_what_a_consumer_gets(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_frames_are_those_of_consumers(self, nsqd: NsqdProcess, topic: str) -> None:
         publish(nsqd, topic, "abc", "d")
         delivered = nsqd.consumer(topic, "c", rdy=10).messages(4)
 
@@ -112,7 +112,7 @@ class TestMessages:
             for query in expected
         }
 
-    def test_headers_say_what_range_it_is(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_headers_have_the_range(self, nsqd: NsqdProcess, topic: str) -> None:
         publish(nsqd, topic, "abcdef")
         first, _, _ = log_of(nsqd, topic)
         with reading(nsqd, f"/topic/messages?topic={topic}&from={first + 1}&limit=2") as response:
@@ -152,13 +152,13 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("query", REFUSALS)
-def test_nonsense_is_refused(nsqd: NsqdProcess, query: str) -> None:
+def test_invalid_arguments_are_refused(nsqd: NsqdProcess, query: str) -> None:
     answer = nsqd.http("GET", f"/topic/messages?{query}")
 
     assert REFUSALS[query] == (answer.status, answer.json())
 
 
-def test_numbers_that_are_not_stored_are_told_from_those_to_come(
+def test_trimmed_and_future_sequence_numbers_have_different_errors(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     publish(nsqd, topic, "abc")
@@ -178,14 +178,14 @@ class TestFollowing:
         body: str = json.loads(response.readline())["body"]
         return body
 
-    def test_what_comes_is_sent_on(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_new_messages_are_sent(self, nsqd: NsqdProcess, topic: str) -> None:
         publish(nsqd, topic, "ab")
         with reading(nsqd, f"/topic/messages?topic={topic}&follow=true") as response:
             assert ["a", "b"] == [self.read_line(response), self.read_line(response)]
             publish(nsqd, topic, "c")
             assert "c" == self.read_line(response)
 
-    def test_it_ends_where_it_was_told_to(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_it_ends_at_the_given_position(self, nsqd: NsqdProcess, topic: str) -> None:
         publish(nsqd, topic, "ab")
         first, end, _ = log_of(nsqd, topic)
         target = f"/topic/messages?topic={topic}&follow=true"
@@ -206,7 +206,7 @@ class TestFollowing:
                 assert b"" == response.read()
             assert 0 == nsqd.wait()
 
-    def test_it_is_cut_off_when_nsqd_stops_before_its_end(self, topic: str) -> None:
+    def test_it_is_aborted_when_nsqd_stops_before_its_end(self, topic: str) -> None:
         with run_nsqd() as nsqd:
             publish(nsqd, topic, "a")
             with reading(nsqd, f"/topic/messages?topic={topic}&follow=true&limit=2") as response:
@@ -216,7 +216,7 @@ class TestFollowing:
                     response.read()
             assert 0 == nsqd.wait()
 
-    def test_it_is_cut_off_when_the_topic_is_deleted(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_it_is_aborted_when_the_topic_is_deleted(self, nsqd: NsqdProcess, topic: str) -> None:
         publish(nsqd, topic, "a")
         with reading(nsqd, f"/topic/messages?topic={topic}&follow=true") as response:
             assert "a" == self.read_line(response)
@@ -224,7 +224,7 @@ class TestFollowing:
             with pytest.raises(IncompleteRead):
                 response.read()
 
-    def test_there_is_a_limit_on_readers(self, topic: str) -> None:
+    def test_the_number_of_readers_is_limited(self, topic: str) -> None:
         target = f"/topic/messages?topic={topic}&follow=true"
         with run_nsqd() as nsqd:
             publish(nsqd, topic, "a")
@@ -244,7 +244,7 @@ class TestFollowing:
 
 
 class TestRetention:
-    def test_it_is_kept_and_shown_and_can_be_taken_back(self, topic: str) -> None:
+    def test_it_is_persisted_and_shown_and_can_be_reset(self, topic: str) -> None:
         with run_nsqd("--retention-bytes=1000000") as nsqd:
             publish(nsqd, topic, "a")
             nsqd.post("/topic/create?topic=other")
@@ -260,7 +260,7 @@ class TestRetention:
             assert {"time_ns": None, "bytes": 1_000_000} == nsqd.stats(topic)["retention"]
             assert "retention" not in (nsqd.data_path / "nsqd.dat").read_text()
 
-    def test_without_any_stats_are_the_references(self, topic: str) -> None:
+    def test_without_retention_stats_are_the_references(self, topic: str) -> None:
         with run_nsqd() as nsqd:
             publish(nsqd, topic, "a")
 
@@ -280,13 +280,13 @@ class TestRetention:
             ("&default=true&time=1h", "INVALID_ARG_DEFAULT"),
         ],
     )
-    def test_nonsense_is_refused(self, nsqd: NsqdProcess, query: str, code: str) -> None:
+    def test_invalid_arguments_are_refused(self, nsqd: NsqdProcess, query: str, code: str) -> None:
         answer = nsqd.http("POST", f"/topic/retention?topic=known{query}")
 
         assert (400, {"message": code}) == (answer.status, answer.json())
 
-    def test_what_is_finished_goes_when_its_time_is_over(self, topic: str) -> None:
-        """And what a channel needs stays, over a restart in the middle of it."""
+    def test_finished_messages_are_deleted_after_the_retention_time(self, topic: str) -> None:
+        """Messages that a channel needs are kept, also over a restart."""
         flags = ("--max-bytes-per-file=2000", "--retention-time=1h", "--sync-timeout=50ms")
         with run_nsqd(*flags) as nsqd:
             nsqd.post(f"/topic/create?topic={topic}")
@@ -309,7 +309,7 @@ class TestRetention:
             assert end == log_of(nsqd, topic).next_seq
 
 
-def test_a_reader_is_cut_off_when_what_it_would_read_is_trimmed(topic: str) -> None:
+def test_a_reader_is_aborted_when_its_next_messages_are_trimmed(topic: str) -> None:
     with run_nsqd("--max-bytes-per-file=1000000", "--retention-time=1h") as nsqd:
         producer = nsqd.connect()
         for _ in range(40):
@@ -326,7 +326,7 @@ def test_a_reader_is_cut_off_when_what_it_would_read_is_trimmed(topic: str) -> N
         wait_until(lambda: "have been trimmed while they were read" in nsqd.log, "a log line")
 
 
-def test_a_reader_does_not_keep_nsqd_from_stopping(topic: str) -> None:
+def test_a_reader_does_not_block_a_stop(topic: str) -> None:
     with run_nsqd() as nsqd:
         producer = nsqd.connect()
         for _ in range(40):

@@ -1,4 +1,4 @@
-"""Channels that are put somewhere in their topic's log, on the running program."""
+"""Channels that are created at, or moved to, positions in the log."""
 
 from collections.abc import Iterator
 
@@ -29,7 +29,7 @@ def publish(nsqd: NsqdProcess, topic: str, letters: str = LETTERS) -> None:
 
 
 def received(consumer: RawClient, count: int) -> str:
-    """The next bodies, whose messages are finished."""
+    """Consumes and finishes messages; returns their bodies."""
     delivered = consumer.messages(count)
     consumer.send(*(commands.fin(message.id) for message in delivered))
     return b"".join(message.body for message in delivered).decode()
@@ -45,13 +45,13 @@ def consumed(nsqd: NsqdProcess, topic: str) -> RawClient:
 
 
 class TestSeek:
-    def test_a_consumer_gets_all_again(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_a_consumer_gets_all_messages_again(self, nsqd: NsqdProcess, topic: str) -> None:
         consumer = consumed(nsqd, topic)
         nsqd.post(f"/channel/seek?topic={topic}&channel=c&to=earliest")
 
         assert LETTERS == received(consumer, len(LETTERS))
 
-    def test_to_any_place(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_to_any_position(self, nsqd: NsqdProcess, topic: str) -> None:
         consumed(nsqd, topic)
         stored = messages(nsqd, topic)
         first, end, _ = log_of(nsqd, topic)
@@ -75,7 +75,7 @@ class TestSeek:
 
         assert expected == {place: depth_after(place) for place in expected}
 
-    def test_an_answer_to_what_was_in_flight_is_refused(
+    def test_fin_and_req_of_messages_in_flight_before_it_are_refused(
         self, nsqd: NsqdProcess, topic: str
     ) -> None:
         publish(nsqd, topic, "ab")
@@ -87,7 +87,7 @@ class TestSeek:
         with pytest.raises(WireError, match="E_FIN_FAILED"):
             consumer.response()
 
-    def test_numbers_out_of_reach(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_sequence_numbers_out_of_range(self, nsqd: NsqdProcess, topic: str) -> None:
         publish(nsqd, topic)
         nsqd.post(f"/channel/create?topic={topic}&channel=c")
         first, end, _ = log_of(nsqd, topic)
@@ -100,8 +100,8 @@ class TestSeek:
         assert 10 == nsqd.stats(topic, "c")["depth"]
 
 
-class TestCreating:
-    def test_at_a_place(self, nsqd: NsqdProcess, topic: str) -> None:
+class TestCreate:
+    def test_at_a_position(self, nsqd: NsqdProcess, topic: str) -> None:
         consumed(nsqd, topic)
         first, _, _ = log_of(nsqd, topic)
         nsqd.post(f"/channel/create?topic={topic}&channel=new&from={first + 4}")
@@ -109,7 +109,7 @@ class TestCreating:
 
         assert "efghijk" == received(nsqd.consumer(topic, "new", rdy=100), 7)
 
-    def test_one_that_is_there_stays_where_it_is(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_an_existing_channel_is_not_moved(self, nsqd: NsqdProcess, topic: str) -> None:
         publish(nsqd, topic)
         nsqd.post(f"/channel/create?topic={topic}&channel=c")
         answer = nsqd.http("POST", f"/channel/create?topic={topic}&channel=c&from=latest")
@@ -172,14 +172,14 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("target", REFUSALS)
-def test_nonsense_is_refused(nsqd: NsqdProcess, target: str) -> None:
+def test_invalid_arguments_are_refused(nsqd: NsqdProcess, target: str) -> None:
     answer = nsqd.http("POST", target)
 
     assert REFUSALS[target] == (answer.status, answer.json()["message"])
 
 
 @pytest.mark.crash
-def test_what_was_answered_survives_a_kill(topic: str) -> None:
+def test_acknowledged_changes_survive_a_kill(topic: str) -> None:
     with run_nsqd("--retention-time=24h") as nsqd:
         consumed(nsqd, topic)
         first, _, _ = log_of(nsqd, topic)
@@ -197,7 +197,7 @@ def test_what_was_answered_survives_a_kill(topic: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_million_consumed_messages_come_again_in_order(topic: str) -> None:
+def test_a_million_consumed_messages_are_delivered_again_in_order(topic: str) -> None:
     count, batch, body_bytes = 1_000_000, 2_500, 8
     frame_bytes = 34 + body_bytes
     with run_nsqd("--retention-time=24h") as nsqd:

@@ -1,4 +1,4 @@
-"""Looking into a channel of the running program, and seeing to one message of it."""
+"""Listing the messages of a channel, and cancelling or requeuing one of them."""
 
 import json
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ MINUTE_NS = 60 * 10**9
 
 @pytest.fixture(scope="module", params=["10000", "0"], ids=lambda size: f"mem-queue-size {size}")
 def nsqd(request: pytest.FixtureRequest) -> Iterator[NsqdProcess]:
-    """It makes no difference where the messages are."""
+    """With the messages in memory, and on disk."""
     with run_nsqd(f"--mem-queue-size={request.param}") as process:
         process.post("/topic/create?topic=known")
         process.post("/channel/create?topic=known&channel=c")
@@ -49,7 +49,7 @@ def refusal(nsqd: NsqdProcess, path: str) -> tuple[int, str]:
     return answer.status, answer.json()["message"]
 
 
-def test_what_is_queued_comes_in_order_and_stays(nsqd: NsqdProcess, topic: str) -> None:
+def test_queued_messages_are_listed_in_order_and_stay(nsqd: NsqdProcess, topic: str) -> None:
     prepare(nsqd, topic, "abcde")
 
     assert "abcde" == bodies(nsqd, topic)
@@ -59,7 +59,7 @@ def test_what_is_queued_comes_in_order_and_stays(nsqd: NsqdProcess, topic: str) 
     assert "cde" == bodies(nsqd, topic)
 
 
-def test_what_is_in_flight_says_where_and_until_when(nsqd: NsqdProcess, topic: str) -> None:
+def test_messages_in_flight_have_their_client_and_deadline(nsqd: NsqdProcess, topic: str) -> None:
     prepare(nsqd, topic, "ab")
     consumer = nsqd.connect()
     consumer.identify(client_id="worker-3", msg_timeout=60_000)
@@ -75,7 +75,7 @@ def test_what_is_in_flight_says_where_and_until_when(nsqd: NsqdProcess, topic: s
     assert 1 == len(peek(nsqd, topic))
 
 
-def test_what_is_deferred_comes_in_the_order_in_which_it_is_due(
+def test_deferred_messages_are_listed_in_the_order_of_their_due_times(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     prepare(nsqd, topic)
@@ -92,7 +92,7 @@ def test_what_is_deferred_comes_in_the_order_in_which_it_is_due(
 
 @pytest.mark.crash
 @pytest.mark.parametrize("is_read", [True, False], ids=["read", "still in the log"])
-def test_what_is_cancelled_never_comes(topic: str, is_read: bool) -> None:
+def test_a_cancelled_message_is_not_delivered(topic: str, is_read: bool) -> None:
     with run_nsqd("--mem-queue-size=0") as nsqd:
         prepare(nsqd, topic, "x")  # no room in memory: the channel is behind from here on
         defer(nsqd, topic, b"cancelled", 1)
@@ -113,18 +113,18 @@ def test_what_is_cancelled_never_comes(topic: str, is_read: bool) -> None:
         assert [ids["kept"]] == [each["id"] for each in peek(nsqd, topic, "&state=deferred")]
 
 
-def test_only_what_is_deferred_is_cancelled(nsqd: NsqdProcess, topic: str) -> None:
+def test_only_deferred_messages_can_be_cancelled(nsqd: NsqdProcess, topic: str) -> None:
     prepare(nsqd, topic, "a")
     (message,) = peek(nsqd, topic)
     path = f"/channel/cancel?topic={topic}&channel=c"
-    # The second one is the same message on another node.
+    # The second id is that of the same message on another node.
     for message_id in (message["id"], f"{int(message['id'], 16) ^ 1 << 60:016x}"):
         assert (404, "MESSAGE_NOT_FOUND") == refusal(nsqd, f"{path}&id={message_id}")
 
     assert "a" == bodies(nsqd, topic)
 
 
-def test_one_message_is_requeued_whoever_has_it(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_message_is_requeued_in_any_state(nsqd: NsqdProcess, topic: str) -> None:
     prepare(nsqd, topic, "a")
     stuck = nsqd.consumer(topic, "c", rdy=1)
     defer(nsqd, topic, b"b", 1)
@@ -162,7 +162,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("call", REFUSALS)
-def test_nonsense_is_refused(nsqd: NsqdProcess, call: str) -> None:
+def test_invalid_arguments_are_refused(nsqd: NsqdProcess, call: str) -> None:
     method, target = call.split()
     answer = nsqd.http(method, target)
 

@@ -1,4 +1,4 @@
-"""Places in a log as users write them."""
+"""Positions in a log as users write them."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def seq(number: int) -> Position:
         ("2026-11-15T10:00:00.000000001+00:00", time(TEN_NS + 1)),
     ],
 )
-def test_a_place_is_understood(text: str, expected: Position) -> None:
+def test_a_position_is_parsed(text: str, expected: Position) -> None:
     assert expected == parse_position(text)
 
 
@@ -74,6 +74,6 @@ def test_a_place_is_understood(text: str, expected: Position) -> None:
         "٢٠٢٦-11-15T10:00:00Z",
     ],
 )
-def test_nonsense_is_refused(text: str) -> None:
+def test_invalid_positions_are_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (whichever part of it is wrong)
         parse_position(text)

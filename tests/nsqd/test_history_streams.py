@@ -1,4 +1,4 @@
-"""What clients that follow a log are sent, and when that ends."""
+"""Streams that follow a log: content, heartbeats and end."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -26,7 +26,7 @@ def frames(streams: HistoryStreams, topic: Topic, reader: LogReader) -> AsyncIte
 
 
 def topic_of_one() -> tuple[Host, Topic, LogReader]:
-    """A topic with one message, its broker, and what reads it from there on."""
+    """A topic with one message, its broker, and a reader that starts after it."""
     host = Host()
     host.publish("t", "a")
     topic = host.broker.topic("t")
@@ -35,7 +35,7 @@ def topic_of_one() -> tuple[Host, Topic, LogReader]:
 
 
 @pytest.mark.parametrize(("stream", "heartbeat"), [(lines, b"\n"), (frames, wire.HEARTBEAT)])
-def test_a_heartbeat_while_nothing_comes(
+def test_heartbeats_while_nothing_is_published(
     monkeypatch: pytest.MonkeyPatch, stream: Stream, heartbeat: bytes
 ) -> None:
     monkeypatch.setattr(history_streams, "HEARTBEAT_SECONDS", 0.01)
@@ -61,7 +61,7 @@ def test_a_heartbeat_while_nothing_comes(
     assert b"b" in second
 
 
-def test_a_client_that_leaves_as_the_topic_grows_is_sent_no_more() -> None:
+def test_a_client_that_disconnects_as_the_topic_grows_is_sent_no_more() -> None:
     host, topic, reader = topic_of_one()
 
     async def follow() -> None:
@@ -80,7 +80,7 @@ def test_a_client_that_leaves_as_the_topic_grows_is_sent_no_more() -> None:
     asyncio.run(follow())
 
 
-def test_a_topic_that_is_deleted_cuts_its_followers_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleting_a_topic_aborts_its_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_streams, "HEARTBEAT_SECONDS", 0.01)
     host, topic, reader = topic_of_one()
 
@@ -96,10 +96,10 @@ def test_a_topic_that_is_deleted_cuts_its_followers_off(monkeypatch: pytest.Monk
     asyncio.run(follow())
 
 
-def test_a_long_history_is_read_piece_by_piece_as_the_client_takes_it(
+def test_a_long_log_is_read_at_the_pace_of_the_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """So that a client which takes nothing costs the memory of one piece."""
+    """A client that does not read costs the memory of one piece."""
     host = Host()
     for _ in range(20):
         host.publish("t", "x" * 100_000)
@@ -116,7 +116,7 @@ def test_a_long_history_is_read_piece_by_piece_as_the_client_takes_it(
     monkeypatch.setattr(LogReader, "next_read", counted)
 
     async def read() -> list[tuple[int, int]]:
-        """The size of each piece, and the number of reads until it came."""
+        """The size of each piece, and the number of reads before it."""
         streams = HistoryStreams()
         pieces = streams.frames(topic, reader, follow=False)
         taken = [(len(piece), len(reads)) async for piece in pieces]

@@ -1,4 +1,4 @@
-"""The HTTP API of the running program: every endpoint, every answer, every order of faults."""
+"""The HTTP API of the running program: every endpoint, response and order of errors."""
 
 import re
 import socket
@@ -35,7 +35,7 @@ def request(line: str, body: str = "") -> str:
 
 
 def pipelined(nsqd: NsqdProcess, *requests: str) -> str:
-    """The answers to requests that are sent at once, on one connection."""
+    """The responses to requests that are pipelined on one connection."""
     host, _, port = nsqd.http_address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall("".join(requests).encode())
@@ -44,7 +44,7 @@ def pipelined(nsqd: NsqdProcess, *requests: str) -> str:
 
 
 class Call(NamedTuple):
-    """A request, and the status and body that answer it."""
+    """A request, and the status and body of its response."""
 
     method: str
     target: str
@@ -88,7 +88,7 @@ PUB = [
     ok("POST", "/pub?topic=t&defer=0", b"x", b"OK"),
     ok("POST", "/pub?topic=t&defer=%2B5", b"x", b"OK"),
     ok("POST", "/pub?topic=t&defer=3600000", b"x", b"OK"),
-    # In the order in which faults are found: of two, the first is told.
+    # In the order of the checks: of two errors, the first is returned.
     refused(413, "MSG_TOO_BIG", "POST", "/pub?topic=t", b"x" * (MAX_MSG_SIZE + 1)),
     refused(413, "MSG_TOO_BIG", "POST", "/pub", b"x" * (MAX_MSG_SIZE + 1)),
     bad("MSG_EMPTY", "/pub?topic=t"),
@@ -237,7 +237,7 @@ OTHERS = [
     [*PUB, *MPUB, *TOPICS, *CHANNELS, *CONFIG, *OTHERS],
     ids=lambda call: f"{call.method} {call.target[:60]} {len(call.body)}".replace("\n", " "),
 )
-def test_every_call_gets_its_answer(nsqd: NsqdProcess, call: Call) -> None:
+def test_every_request_gets_its_response(nsqd: NsqdProcess, call: Call) -> None:
     answer = nsqd.http(call.method, call.target, call.body)
 
     assert (call.status, call.answer) == (answer.status, answer.body)
@@ -264,7 +264,7 @@ TEXT = "text/plain; charset=utf-8"
         ("PUT", "/ping", JSON, True),
     ],
 )
-def test_answers_say_what_they_are(
+def test_responses_have_content_types(
     nsqd: NsqdProcess, method: str, target: str, content_type: str | None, is_v1: bool
 ) -> None:
     connection = HTTPConnection(nsqd.http_address, timeout=60)
@@ -276,7 +276,7 @@ def test_answers_say_what_they_are(
     assert ("nsq; version=1.0" if is_v1 else None) == headers["X-Nsq-Content-Type"]
 
 
-def test_info_is_about_this_node(nsqd: NsqdProcess) -> None:
+def test_info_describes_this_node(nsqd: NsqdProcess) -> None:
     info = nsqd.http("GET", "/info").json()
 
     assert [
@@ -306,14 +306,14 @@ def test_info_is_about_this_node(nsqd: NsqdProcess) -> None:
 
 
 @pytest.mark.parametrize("what", ["tcp", "http"])
-def test_the_ports_to_announce_are_those_we_have_unless_told(nsqd: NsqdProcess, what: str) -> None:
+def test_broadcast_ports_default_to_those_of_the_listeners(nsqd: NsqdProcess, what: str) -> None:
     port = nsqd.http("GET", "/info").json()[f"{what}_port"]
 
     assert b"%d" % port == nsqd.http("GET", f"/config/broadcast_{what}_port").body
 
 
 class TestPublishing:
-    def test_a_body_is_a_message_whatever_it_is(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_any_body_is_a_message(self, nsqd: NsqdProcess, topic: str) -> None:
         body = b"topic=other&a\r\n\0\xff"
         nsqd.post(f"/pub?topic={topic}", body)
 
@@ -325,13 +325,13 @@ class TestPublishing:
         received = nsqd.consumer(topic, "c", rdy=3).messages(3)
         assert [b"one\r", b" two", b"three"] == [message.body for message in received]
 
-    def test_binary_messages_are_as_they_are(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_binary_messages_are_unchanged(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/mpub?topic={topic}&binary=true", multi(b"a\nb", b"\0"))
 
         received = nsqd.consumer(topic, "c", rdy=2).messages(2)
         assert [b"a\nb", b"\0"] == [message.body for message in received]
 
-    def test_a_deferred_message_waits(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_a_deferred_message_is_delivered_later(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/topic/create?topic={topic}")
         nsqd.post(f"/channel/create?topic={topic}&channel=c")
         nsqd.post(f"/pub?topic={topic}&defer=300", b"later")
@@ -349,7 +349,7 @@ class TestPublishing:
             refused(413, "MSG_TOO_BIG", "POST", "/mpub?topic={}", b"x" * 101),
         ],
     )
-    def test_the_topic_is_made_before_the_fault_is_found(
+    def test_the_topic_is_created_even_if_the_deferral_is_invalid(
         self, nsqd: NsqdProcess, topic: str, call: Call
     ) -> None:
         answer = nsqd.http("POST", call.target.format(topic), call.body)
@@ -357,7 +357,7 @@ class TestPublishing:
         assert call.status == answer.status
         assert 0 == nsqd.stats(topic)["message_count"]
 
-    def test_a_multi_publish_with_one_fault_publishes_nothing(
+    def test_an_mpub_with_one_invalid_message_publishes_nothing(
         self, nsqd: NsqdProcess, topic: str
     ) -> None:
         nsqd.http("POST", f"/mpub?topic={topic}", b"good\n" + b"x" * 101)
@@ -365,7 +365,7 @@ class TestPublishing:
 
         assert 0 == nsqd.stats(topic)["message_count"]
 
-    def test_an_odd_word_for_binary_is_warned_of(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_an_unknown_value_of_binary_is_warned_of(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/mpub?topic={topic}&binary=oddly", multi(b"x"))
 
         assert "WARNING: deprecated value 'oddly' used for /mpub binary param" in nsqd.log
@@ -395,15 +395,13 @@ class TestPublishing:
         assert ["4"] == re.findall(r'"message_count":(\d+)', answers)
         assert '"topics":null' in answers
 
-    def test_a_client_need_not_wait_for_answers_however_many_requests_it_sends(
-        self, nsqd: NsqdProcess, topic: str
-    ) -> None:
+    def test_any_number_of_requests_can_be_pipelined(self, nsqd: NsqdProcess, topic: str) -> None:
         answers = pipelined(nsqd, *[request(f"POST /pub?topic={topic}", "x")] * 1000)
 
         assert 1000 == answers.count("HTTP/1.1 200 OK")
         assert 1000 == nsqd.stats(topic)["message_count"]
 
-    def test_the_last_request_on_a_connection_is_answered_after_the_others(
+    def test_the_last_request_of_a_connection_is_answered_last(
         self, nsqd: NsqdProcess, topic: str
     ) -> None:
         for last in ("GET /stats", "POST /topic/create?topic=x", f"POST /pub?topic={topic}"):
@@ -413,7 +411,7 @@ class TestPublishing:
 
             assert (False, True) == ("Connection: close" in first, "Connection: close" in second)
 
-    def test_an_ok_may_wait_for_the_disk(self, topic: str) -> None:
+    def test_ok_waits_for_the_fsync_with_sync_every_1(self, topic: str) -> None:
         with run_nsqd("--sync-every=1") as nsqd:
             for number in range(10):
                 nsqd.post(f"/pub?topic={topic}", b"%d" % number)
@@ -424,14 +422,14 @@ class TestPublishing:
 
 
 class TestTopics:
-    def test_one_is_made_and_deleted(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_one_is_created_and_deleted(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/topic/create?topic={topic}")
         assert 0 == nsqd.stats(topic)["depth"]
         nsqd.post(f"/topic/delete?topic={topic}")
 
         assert nsqd.http("GET", f"/stats?format=json&topic={topic}").json()["topics"] is None
 
-    def test_emptying_one_leaves_its_channels_alone(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_emptying_one_does_not_affect_its_channels(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/topic/create?topic={topic}")
         nsqd.post(f"/channel/create?topic={topic}&channel=c")
         nsqd.post(f"/pub?topic={topic}", b"in the channel")
@@ -465,12 +463,12 @@ class TestChannels:
         nsqd.post(f"/channel/create?topic={topic}&channel=c")
         nsqd.post(f"/mpub?topic={topic}", b"1\n2\n3")
 
-    def test_one_is_deleted_with_all_it_has(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_one_is_deleted_with_its_messages(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/channel/delete?topic={topic}&channel=c")
 
         assert [] == nsqd.stats(topic)["channels"]
 
-    def test_one_is_emptied_of_all_it_has(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_one_is_emptied_of_all_messages(self, nsqd: NsqdProcess, topic: str) -> None:
         consumer = nsqd.consumer(topic, "c", rdy=1)
         consumer.message()
         nsqd.post(f"/channel/empty?topic={topic}&channel=c")

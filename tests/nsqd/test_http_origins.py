@@ -36,7 +36,7 @@ def nsqd() -> Iterator[NsqdProcess]:
     [CROSS_SITE, {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://127.0.0.1:1"}],
     ids=["cross-site", "same-site", "another origin"],
 )
-def test_another_site_changes_nothing(
+def test_changes_by_another_site_are_refused(
     nsqd: NsqdProcess, method: str, target: str, headers: dict[str, str]
 ) -> None:
     before = nsqd.http("GET", "/config/log_level")
@@ -48,14 +48,14 @@ def test_another_site_changes_nothing(
     assert before == nsqd.http("GET", "/config/log_level")
 
 
-def test_a_rebound_host_name_changes_nothing(nsqd: NsqdProcess) -> None:
+def test_changes_with_a_rebound_host_name_are_refused(nsqd: NsqdProcess) -> None:
     host = f"evil.example:{nsqd.http_address.rpartition(':')[2]}"
     headers = {"Host": host, "Origin": f"http://{host}"}
 
     assert REFUSED == nsqd.http("POST", "/topic/delete?topic=known", headers=headers)
 
 
-def test_another_site_may_look(nsqd: NsqdProcess) -> None:
+def test_another_site_can_read(nsqd: NsqdProcess) -> None:
     assert (200, b"OK") == nsqd.http("GET", "/ping", headers=CROSS_SITE)
 
 
@@ -69,14 +69,14 @@ def test_another_site_may_look(nsqd: NsqdProcess) -> None:
     ],
     ids=["program", "program, by name", "allowed origin", "behind a proxy"],
 )
-def test_programs_and_allowed_pages_publish(nsqd: NsqdProcess, headers: dict[str, str]) -> None:
+def test_programs_and_allowed_pages_can_publish(nsqd: NsqdProcess, headers: dict[str, str]) -> None:
     assert (200, b"OK") == nsqd.http("POST", "/pub?topic=t", b"x", headers)
 
 
 @pytest.mark.parametrize(
     "origin", ["app.example.com", "https://app.example.com/", "https://", "HTTPS://a", ""]
 )
-def test_an_allowed_origin_must_be_one(origin: str) -> None:
+def test_an_allowed_origin_must_be_valid(origin: str) -> None:
     with pytest.raises(NsqdStartError) as raised, run_nsqd(f"--http-allowed-origin={origin}"):
         pass
 

@@ -1,4 +1,4 @@
-"""Bearer tokens for the HTTP API: the file, the scopes, and an nsqd that asks for them."""
+"""Bearer tokens for the HTTP API: the file, the scopes, and an nsqd that requires tokens."""
 
 import json
 import signal
@@ -25,14 +25,14 @@ read,admin   ops-token
 
 
 def load(path: Path, content: str | bytes, *, mode: int = 0o600) -> tuple[HttpTokens, list[str]]:
-    """The tokens of a file with this content, and what is logged over it."""
+    """The tokens of a file with this content, and the logged lines."""
     lines: list[str] = []
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     path.chmod(mode)
     return HttpTokens(str(path), Logger("", write=lines.append)), lines
 
 
-class TestTheFile:
+class TestTokenFile:
     @pytest.mark.parametrize(
         ("content", "reason"),
         [
@@ -49,7 +49,7 @@ class TestTheFile:
             ("read s3cret\n" * 100_000, "longer than 1048576 bytes"),
         ],
     )
-    def test_one_that_does_not_say_who_may_come_in_is_refused_without_quoting_it(
+    def test_an_invalid_file_is_refused_without_quoting_it(
         self, tmp_path: Path, content: str | bytes, reason: str
     ) -> None:
         path = tmp_path / "tokens"
@@ -61,24 +61,24 @@ class TestTheFile:
         assert "s3cr" not in str(refusal.value)
 
     @pytest.mark.parametrize("name", ["missing", "."])
-    def test_one_that_cannot_be_read_is_refused(self, tmp_path: Path, name: str) -> None:
+    def test_an_unreadable_file_is_refused(self, tmp_path: Path, name: str) -> None:
         with pytest.raises(ConfigError, match="--http-auth-token-file: "):
             HttpTokens(str(tmp_path / name), Logger(""))
 
     @pytest.mark.parametrize(
-        ("mode", "is_loose"),
+        ("mode", "is_exposed"),
         [(0o600, False), (0o400, False), (0o640, False), (0o604, True), (0o620, True)],
     )
-    def test_one_that_others_may_read_or_change_is_warned_of(
-        self, tmp_path: Path, mode: int, is_loose: bool
+    def test_a_file_that_other_users_can_read_or_change_is_warned_of(
+        self, tmp_path: Path, mode: int, is_exposed: bool
     ) -> None:
         _, lines = load(tmp_path / "tokens", FILE, mode=mode)
 
-        assert is_loose == any(
+        assert is_exposed == any(
             "users other than its owner can read or change it" in x for x in lines
         )
 
-    def test_reloading_what_is_broken_keeps_the_old_tokens(self, tmp_path: Path) -> None:
+    def test_reloading_an_invalid_file_keeps_the_old_tokens(self, tmp_path: Path) -> None:
         tokens, _ = load(tmp_path / "tokens", FILE)
         (tmp_path / "tokens").write_text("nonsense")
 
@@ -117,7 +117,7 @@ class TestTheFile:
         ("BREW", "/coffee", {ADMIN}),
     ],
 )
-def test_what_opens_a_request(method: str, path: str, expected: set[Scope] | None) -> None:
+def test_the_scopes_of_requests(method: str, path: str, expected: set[Scope] | None) -> None:
     assert expected == scopes_for(method, path)
 
 
@@ -138,7 +138,7 @@ def nsqd(token_file: Path) -> Iterator[NsqdProcess]:
 def ask(
     nsqd: NsqdProcess, method: str, target: str, authorization: str | None = None, body: bytes = b""
 ) -> tuple[int, str, bytes]:
-    """The status, the challenge and the body of the answer."""
+    """The status, the challenge and the body of the response."""
     connection = HTTPConnection(nsqd.http_address, timeout=60)
     headers = {} if authorization is None else {"Authorization": authorization}
     try:
@@ -154,7 +154,7 @@ UNKNOWN = (401, 'Bearer realm="nsqd", error="invalid_token"', b'{"message":"UNAU
 OUT_OF_SCOPE = (403, 'Bearer realm="nsqd", error="insufficient_scope"', b'{"message":"FORBIDDEN"}')
 
 
-class TestAnNsqdWithTokens:
+class TestNsqdWithTokens:
     @pytest.mark.parametrize(
         ("authorization", "expected"),
         [
@@ -171,7 +171,7 @@ class TestAnNsqdWithTokens:
             ("bearer  pub-token", (200, "", b"OK")),
         ],
     )
-    def test_publishing_needs_a_token_for_it(
+    def test_publishing_needs_a_token_with_its_scope(
         self, nsqd: NsqdProcess, authorization: str | None, expected: tuple[int, str, bytes]
     ) -> None:
         assert expected == ask(nsqd, "POST", "/pub?topic=t", authorization, b"hello")
@@ -199,7 +199,7 @@ class TestAnNsqdWithTokens:
 
         assert status == ask(nsqd, method, target, authorization)[0]
 
-    def test_a_body_without_a_token_is_not_waited_for(self, nsqd: NsqdProcess) -> None:
+    def test_a_request_without_a_token_is_refused_before_its_body(self, nsqd: NsqdProcess) -> None:
         connection = HTTPConnection(nsqd.http_address, timeout=60)
         connection.putrequest("POST", "/pub?topic=t")
         connection.putheader("Content-Length", "1000000")
@@ -209,7 +209,7 @@ class TestAnNsqdWithTokens:
         assert 401 == connection.getresponse().status
         connection.close()
 
-    def test_what_was_refused_is_not_published(self, nsqd: NsqdProcess) -> None:
+    def test_a_refused_message_is_not_published(self, nsqd: NsqdProcess) -> None:
         ask(nsqd, "POST", "/pub?topic=refused", None, b"hello")
         stats = ask(nsqd, "GET", "/stats?format=json", "Bearer ops-token")[2]
 
@@ -222,7 +222,7 @@ class TestAnNsqdWithTokens:
         assert "-token" not in nsqd.log.replace("http-auth-token-file", "")
 
 
-def test_a_hangup_reloads_the_tokens(tmp_path: Path) -> None:
+def test_sighup_reloads_the_tokens(tmp_path: Path) -> None:
     path = tmp_path / "tokens"
     path.write_text("read old\n")
     path.chmod(0o600)
@@ -244,7 +244,7 @@ def test_a_hangup_reloads_the_tokens(tmp_path: Path) -> None:
         assert 200 == status("new")
 
 
-def test_an_nsqd_without_usable_tokens_does_not_start(tmp_path: Path) -> None:
+def test_nsqd_does_not_start_without_valid_tokens(tmp_path: Path) -> None:
     (tmp_path / "empty").touch(0o600)
 
     with (

@@ -1,4 +1,4 @@
-"""What one nsqlookupd is told, and what becomes of a connection to it that goes wrong."""
+"""Registration with one nsqlookupd, and recovery from failed connections."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ Change: TypeAlias = Callable[[Host], object]
 
 
 class Registrant:
-    """A peer of a broker in memory, on a loop of its own."""
+    """A LookupdPeer of a broker in memory, on its own loop."""
 
     def __init__(self, address: str, **options: Any) -> None:
         self.host = Host()
@@ -54,7 +54,7 @@ class Registrant:
         self._loop.run_until_complete(work)
 
     def serve_until(self, probe: Callable[[], object], *, seconds: float = 60) -> None:
-        """Runs the loop until something is so."""
+        """Runs the loop until a condition holds."""
 
         async def poll() -> None:
             async with asyncio.timeout(seconds):
@@ -76,7 +76,7 @@ class Registrant:
 def registrant(
     address: str, *, change: Change | None = None, **options: Any
 ) -> Iterator[Registrant]:
-    """`change` is what there is before the peer is."""
+    """`change` prepares the broker before the peer is created."""
     ours = Registrant(address, **options)
     if change:
         change(ours.host)
@@ -94,12 +94,12 @@ def lookupd() -> Iterator[ScriptedLookupd]:
 
 
 def take(ours: Registrant, lookupd: ScriptedLookupd, count: int) -> list[Event]:
-    """What nsqlookupd has heard, once that is so many commands."""
+    """The commands that nsqlookupd has received, once there are this many."""
     ours.serve_until(lambda: len(lookupd.heard) >= count)
     return lookupd.take()
 
 
-def test_all_there_is_is_told_at_the_beginning(lookupd: ScriptedLookupd) -> None:
+def test_everything_is_registered_at_the_start(lookupd: ScriptedLookupd) -> None:
     def make(host: Host) -> None:
         host.channel("t", "c")
         host.channel("t", "d#ephemeral")
@@ -151,7 +151,7 @@ def test_all_there_is_is_told_at_the_beginning(lookupd: ScriptedLookupd) -> None
         "channel made and deleted",
     ],
 )
-def test_a_change_is_told_and_nothing_else(
+def test_only_changes_are_sent(
     lookupd: ScriptedLookupd, change: Change, expected: list[Event]
 ) -> None:
     def make(host: Host) -> None:
@@ -167,7 +167,7 @@ def test_a_change_is_told_and_nothing_else(
         assert [*expected, Register("last")] == take(ours, lookupd, len(expected) + 1)
 
 
-def test_many_topics_are_told_in_portions(lookupd: ScriptedLookupd) -> None:
+def test_many_topics_are_registered_in_portions(lookupd: ScriptedLookupd) -> None:
     def make(host: Host) -> None:
         for number in range(1300):
             host.broker.topic(f"t{number}#ephemeral")
@@ -178,7 +178,7 @@ def test_many_topics_are_told_in_portions(lookupd: ScriptedLookupd) -> None:
     assert [Register(f"t{number}#ephemeral") for number in range(1300)] == heard[1:]
 
 
-def test_pings_come_in_time_however_much_changes(lookupd: ScriptedLookupd) -> None:
+def test_pings_are_in_time_during_many_changes(lookupd: ScriptedLookupd) -> None:
     with registrant(lookupd.address, ping_seconds=0.1) as ours:
         names = iter(range(1_000_000))
 
@@ -193,27 +193,27 @@ def test_pings_come_in_time_however_much_changes(lookupd: ScriptedLookupd) -> No
     assert 0.3 <= time.monotonic() - begun_at
 
 
-def test_a_quiet_peer_says_that_it_is_there(lookupd: ScriptedLookupd) -> None:
+def test_an_idle_connection_sends_pings(lookupd: ScriptedLookupd) -> None:
     with registrant(lookupd.address, ping_seconds=0.05) as ours:
         assert [IdentifyPeer(US), Ping(), Ping()] == take(ours, lookupd, 3)[:3]
 
 
 class TestDraining:
-    def test_is_told_at_once(self, lookupd: ScriptedLookupd) -> None:
+    def test_is_sent_at_once(self, lookupd: ScriptedLookupd) -> None:
         with registrant(lookupd.address, ping_seconds=3600) as ours:
             take(ours, lookupd, 1)
             ours.peer.drain()
 
             assert [Ping(draining=True)] == take(ours, lookupd, 1)
 
-    def test_is_told_with_every_ping(self, lookupd: ScriptedLookupd) -> None:
+    def test_is_sent_with_every_ping(self, lookupd: ScriptedLookupd) -> None:
         with registrant(lookupd.address, ping_seconds=0.05) as ours:
             ours.peer.drain()
 
             told = take(ours, lookupd, 4)
             assert [Ping(draining=True)] * 3 == told[-3:]
 
-    def test_is_told_before_all_else_on_a_new_connection(self, lookupd: ScriptedLookupd) -> None:
+    def test_is_sent_first_on_a_new_connection(self, lookupd: ScriptedLookupd) -> None:
         def make(host: Host) -> None:
             host.broker.topic("t")
 
@@ -221,7 +221,7 @@ class TestDraining:
             assert [IdentifyPeer(US), Ping(draining=True), Register("t")] == take(ours, lookupd, 3)
 
 
-class TestTrouble:
+class TestFailures:
     @pytest.mark.parametrize(
         ("answer", "reason"),
         [
@@ -256,7 +256,7 @@ class TestTrouble:
             "end",
         ],
     )
-    def test_is_logged_and_over_when_nsqlookupd_is_well(
+    def test_are_logged_and_end_when_nsqlookupd_recovers(
         self, lookupd: ScriptedLookupd, answer: script.Answer, reason: str
     ) -> None:
         lookupd.answer = answer
@@ -269,16 +269,14 @@ class TestTrouble:
         assert f"LOOKUPD({lookupd.address}): " in errors[0]
         assert reason in errors[0]
 
-    def test_an_answer_out_of_nowhere_ends_the_connection(self, lookupd: ScriptedLookupd) -> None:
+    def test_an_unexpected_response_ends_the_connection(self, lookupd: ScriptedLookupd) -> None:
         with registrant(lookupd.address) as ours:
             take(ours, lookupd, 1)
             lookupd.say(lookup_v1.OK)
 
             assert [IdentifyPeer(US)] == take(ours, lookupd, 1)
 
-    def test_a_topic_that_is_refused_does_not_stand_in_the_way(
-        self, lookupd: ScriptedLookupd
-    ) -> None:
+    def test_a_refused_topic_does_not_affect_others(self, lookupd: ScriptedLookupd) -> None:
         def full(event: Event) -> bytes:
             if event == Register("t"):
                 return lookup_v1.response(b"E_REGISTER_FAILED REGISTER failed full")
@@ -291,7 +289,7 @@ class TestTrouble:
 
             assert [IdentifyPeer(US), Register("t"), Register("u")] == take(ours, lookupd, 3)
 
-    def test_everything_is_told_again_after_it(self, lookupd: ScriptedLookupd) -> None:
+    def test_everything_is_registered_again_afterwards(self, lookupd: ScriptedLookupd) -> None:
         with registrant(lookupd.address, change=lambda host: host.channel("t", "c")) as ours:
             all_of_it = take(ours, lookupd, 3)
             lookupd.answer = script.hang_up
@@ -302,7 +300,7 @@ class TestTrouble:
 
             assert [*all_of_it, Register("lost")] == take(ours, lookupd, 4)
 
-    def test_rests_become_longer(self, lookupd: ScriptedLookupd) -> None:
+    def test_the_backoff_grows(self, lookupd: ScriptedLookupd) -> None:
         lookupd.answer = script.hang_up
         with registrant(lookupd.address) as ours:
             ours.serve_until(lambda: len(lookupd.connected_at) == 4)
@@ -314,7 +312,7 @@ class TestTrouble:
         ]
 
     @pytest.mark.parametrize("host", ["..", "x" * 70 + ".example", "no-such-host.invalid"])
-    def test_a_host_that_is_none_is_logged(self, host: str) -> None:
+    def test_an_invalid_host_is_logged(self, host: str) -> None:
         with registrant(f"{host}:4160") as ours:
             ours.serve_until(lambda: any("ERROR" in line for line in ours.logged))
 
@@ -324,19 +322,19 @@ class TestTrouble:
             failure = f"LOOKUPD({address}): not an address (host:port)"
             ours.serve_until(lambda: any(failure in line for line in ours.logged))
 
-    def test_where_nobody_listens_is_logged(self) -> None:
+    def test_a_refused_connection_is_logged(self) -> None:
         with reserved_address() as address, registrant(address) as ours:
             ours.serve_until(lambda: any("Connect" in line for line in ours.logged))
 
 
-def test_an_address_without_a_host_is_this_machine(lookupd: ScriptedLookupd) -> None:
+def test_an_address_without_a_host_is_localhost(lookupd: ScriptedLookupd) -> None:
     port = lookupd.address.rpartition(":")[2]
     with registrant(f":{port}") as ours:
         ours.serve_until(lambda: any("connected" in line for line in ours.logged))
 
 
 @pytest.mark.parametrize("answer", [script.nothing, script.well, script.hang_up])
-def test_closing_waits_for_no_answer(
+def test_closing_does_not_wait_for_a_response(
     lookupd: ScriptedLookupd, answer: script.Answer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lookup_peer, "TIMEOUT_SECONDS", 3600.0)
@@ -345,7 +343,7 @@ def test_closing_waits_for_no_answer(
         take(ours, lookupd, 1)
 
 
-def test_nothing_is_kept_of_a_connection_that_has_ended(
+def test_the_state_of_an_ended_connection_is_cleared(
     lookupd: ScriptedLookupd,
 ) -> None:
     with registrant(lookupd.address) as ours:
@@ -362,7 +360,7 @@ def test_nothing_is_kept_of_a_connection_that_has_ended(
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_one_that_does_not_say_where_it_is_is_where_it_was_found(host: str) -> None:
+def test_an_nsqlookupd_without_a_broadcast_address_has_its_tcp_host(host: str) -> None:
     def reticent(event: Event) -> bytes:
         is_first = isinstance(event, IdentifyPeer)
         return lookup_v1.response(b'{"http_port":4161}') if is_first else script.well(event)

@@ -1,4 +1,4 @@
-"""nsqd and its nsqlookupds: who is told what, and who is asked for channels."""
+"""Registration with nsqlookupds, and the lookup of a new topic's channels."""
 
 import json
 import signal
@@ -37,7 +37,7 @@ def nsqd_alone() -> Iterator[NsqdProcess]:
 
 @contextmanager
 def run_node(*lookupds: Any, flags: tuple[str, ...] = ()) -> Iterator[NsqdProcess]:
-    """An nsqd that registers with these."""
+    """An nsqd that registers with these nsqlookupds."""
     addresses = [
         each.address if isinstance(each, ScriptedLookupd) else each.tcp_address for each in lookupds
     ]
@@ -65,18 +65,18 @@ def is_registered(nsqlookupd: NsqlookupdProcess, nsqd: NsqdProcess, topic: str) 
 
 
 def known_keys(nsqlookupd: NsqlookupdProcess, topic: str) -> set[str]:
-    """What nsqds have of a topic, as /debug has it."""
+    """The registrations of a topic, from /debug."""
     debug = nsqlookupd.http("GET", "/debug").json()
     return {key for key in debug if key.split(":")[1] == topic}
 
 
 def channels_of(nsqd: NsqdProcess, topic: str) -> dict[str, int]:
-    """The depths of a topic's channels, by name."""
+    """Depths of a topic's channels by name."""
     return {each["channel_name"]: each["depth"] for each in nsqd.stats(topic)["channels"]}
 
 
-class TestRegistering:
-    def test_who_we_are(self, nsqlookupd: NsqlookupdProcess, topic: str) -> None:
+class TestRegistration:
+    def test_of_the_identity(self, nsqlookupd: NsqlookupdProcess, topic: str) -> None:
         place = ("--topology-zone=z1", "--topology-region=r1")
         with run_node(nsqlookupd, flags=place) as nsqd:
             nsqd.post(f"/topic/create?topic={topic}")
@@ -92,8 +92,10 @@ class TestRegistering:
                 "topology_region": "r1",
             } == {key: value for key, value in shown.items() if key != "remote_address"}
 
-    def test_whom_others_are_to_see(self, nsqlookupd: NsqlookupdProcess, topic: str) -> None:
-        """Also without HTTP, which nsqlookupd insists on."""
+    def test_of_broadcast_address_and_ports(
+        self, nsqlookupd: NsqlookupdProcess, topic: str
+    ) -> None:
+        """Also without an HTTP listener; nsqlookupd requires an HTTP port."""
         flags = ("--http-address=", "--broadcast-tcp-port=1234", "--broadcast-http-port=5678")
         with run_node(nsqlookupd, flags=flags) as nsqd:
             nsqd.publish(topic, b"x")
@@ -101,7 +103,7 @@ class TestRegistering:
 
         assert (1234, 5678) == (shown["tcp_port"], shown["http_port"])
 
-    def test_without_http_it_is_refused_and_serves_on(
+    def test_without_an_http_port_is_refused_and_nsqd_continues(
         self, nsqlookupd: NsqlookupdProcess, topic: str
     ) -> None:
         with run_node(nsqlookupd, flags=("--http-address=",)) as nsqd:
@@ -111,7 +113,9 @@ class TestRegistering:
 
             assert b"x" == nsqd.consumer(topic, "c").message().body
 
-    def test_what_is_made_and_deleted(self, nsqlookupd: NsqlookupdProcess, topic: str) -> None:
+    def test_of_created_and_deleted_topics_and_channels(
+        self, nsqlookupd: NsqlookupdProcess, topic: str
+    ) -> None:
         with run_node(nsqlookupd) as nsqd:
             consumer = nsqd.consumer(topic, "c")
             ephemeral = nsqd.consumer(topic, "e#ephemeral")
@@ -133,7 +137,7 @@ class TestRegistering:
             wait_until(lambda: is_registered(nsqlookupd, nsqd, topic), "the topic to come back")
             consumer.close()
 
-    def test_all_of_it_with_an_nsqlookupd_that_comes_back(self, topic: str) -> None:
+    def test_is_repeated_with_a_restarted_nsqlookupd(self, topic: str) -> None:
         with run_nsqlookupd() as nsqlookupd, run_node(nsqlookupd) as nsqd:
             nsqd.publish(topic, b"x")
             wait_until(lambda: is_registered(nsqlookupd, nsqd, topic), "the topic")
@@ -144,15 +148,15 @@ class TestRegistering:
             wait_until(lambda: is_registered(nsqlookupd, nsqd, topic), "the topic again")
             wait_until(lambda: is_registered(nsqlookupd, nsqd, f"{topic}-more"), "the new one")
 
-    def test_nothing_is_left_of_a_node_that_stops(
-        self, nsqlookupd: NsqlookupdProcess, topic: str
-    ) -> None:
+    def test_is_removed_when_nsqd_stops(self, nsqlookupd: NsqlookupdProcess, topic: str) -> None:
         with run_node(nsqlookupd) as nsqd:
             nsqd.publish(topic, b"x")
             wait_until(lambda: is_registered(nsqlookupd, nsqd, topic), "the topic")
         wait_until(lambda: [] == producers(nsqlookupd, topic), "the node to go")
 
-    def test_many_topics_made_at_once(self, nsqlookupd: NsqlookupdProcess, topic: str) -> None:
+    def test_of_many_topics_created_at_once(
+        self, nsqlookupd: NsqlookupdProcess, topic: str
+    ) -> None:
         names = {f"{topic}-{number}#ephemeral" for number in range(2000)}
         with run_node(nsqlookupd) as nsqd, RawClient(nsqd.tcp_address) as producer:
             producer.send(*(commands.pub(name, b"x") for name in names))
@@ -167,7 +171,7 @@ class TestRegistering:
             )
 
 
-def test_nsqd_says_who_it_is_in_nsqs_order() -> None:
+def test_identify_has_the_order_of_nsq() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(60)
         address = f"--lookupd-tcp-address=127.0.0.1:{server.getsockname()[1]}"
@@ -189,14 +193,14 @@ def test_nsqd_says_who_it_is_in_nsqs_order() -> None:
     assert ("z", 1) == (said["topology_zone"], said["tcp_port"])
 
 
-class TestTheList:
+class TestAddresses:
     """PUT /config/nsqlookupd_tcp_addresses."""
 
     def put(self, nsqd: NsqdProcess, addresses: object) -> int:
         body = json.dumps(addresses).encode()
         return nsqd.http("PUT", "/config/nsqlookupd_tcp_addresses", body).status
 
-    def test_can_be_changed_while_it_runs(self, nsqlookupd: NsqlookupdProcess, topic: str) -> None:
+    def test_can_be_changed_at_runtime(self, nsqlookupd: NsqlookupdProcess, topic: str) -> None:
         with scripted_lookupd() as other, run_node(nsqlookupd) as nsqd:
             nsqd.publish(topic, b"x")
             wait_until(lambda: is_registered(nsqlookupd, nsqd, topic), "the topic")
@@ -215,16 +219,16 @@ class TestTheList:
         ["x:1", None, {}, ["no port"], [":4160"], ["x:0"], ["x:65536"], ["x:y"], [1], [["x:1"]]],
         ids=str,
     )
-    def test_is_refused_unless_it_is_one_of_addresses(
+    def test_invalid_addresses_are_refused(
         self, nsqd_alone: NsqdProcess, addresses: object
     ) -> None:
         assert 400 == self.put(nsqd_alone, addresses)
         assert b"[]" == nsqd_alone.http("GET", "/config/nsqlookupd_tcp_addresses").body
 
 
-class TestTrouble:
+class TestFailures:
     @pytest.mark.parametrize("answer", [script.nothing, script.hang_up], ids=["silent", "closes"])
-    def test_with_one_costs_the_others_and_the_clients_nothing(
+    def test_of_one_nsqlookupd_do_not_affect_others_or_clients(
         self, nsqlookupd: NsqlookupdProcess, topic: str, answer: script.Answer
     ) -> None:
         with scripted_lookupd(answer) as bad, run_node(bad, nsqlookupd) as nsqd:
@@ -233,7 +237,7 @@ class TestTrouble:
                 nsqd.publish(f"{topic}-{number}", b"x")
             wait_until(lambda: is_registered(nsqlookupd, nsqd, f"{topic}-19"), "the good one")
 
-    def test_does_not_hold_up_a_stop(self, topic: str) -> None:
+    def test_do_not_delay_a_stop(self, topic: str) -> None:
         with (
             http_server({}) as silent,
             scripted_lookupd(script.nothing) as bad,
@@ -245,7 +249,7 @@ class TestTrouble:
             wait_until(lambda: silent.asked, "it to be asked for channels")
             nsqd.terminate()
 
-    def test_names_that_are_none_and_a_missing_list_are_overlooked(self, topic: str) -> None:
+    def test_invalid_names_and_a_missing_list_are_ignored(self, topic: str) -> None:
         with channels_on_http({"channels": ["not/valid", "good", "e#ephemeral"]}) as lookupds:
             http, first = lookupds
             with run_node(first) as nsqd:
@@ -257,7 +261,7 @@ class TestTrouble:
 
                 assert {} == channels_of(nsqd, f"{topic}-more")
 
-    def test_more_channels_than_there_may_be_leave_some_out(self, topic: str) -> None:
+    def test_channels_beyond_the_limit_are_left_out(self, topic: str) -> None:
         with (
             channels_on_http({"channels": ["a", "b", "c"]}) as (_, lookupd),
             run_node(lookupd, flags=("--max-channels-per-topic=2",)) as nsqd,
@@ -269,7 +273,7 @@ class TestTrouble:
 
 @contextmanager
 def channels_on_http(answer: object) -> Iterator[tuple[AuthServer, ScriptedLookupd]]:
-    """An nsqlookupd whose HTTP API answers so."""
+    """An nsqlookupd whose HTTP API gives this response."""
     with (
         http_server(answer) as http,
         scripted_lookupd(script.with_http_port(http.server_port)) as lookupd,
@@ -277,8 +281,8 @@ def channels_on_http(answer: object) -> Iterator[tuple[AuthServer, ScriptedLooku
         yield http, lookupd
 
 
-class TestChannelsOfOthers:
-    def test_are_made_before_the_first_message_is_handed_out(
+class TestChannelsOfOtherNodes:
+    def test_are_created_before_the_first_message_is_delivered(
         self, nsqlookupd: NsqlookupdProcess, topic: str
     ) -> None:
         with run_node(nsqlookupd) as one, run_node(nsqlookupd) as other:
@@ -290,7 +294,7 @@ class TestChannelsOfOthers:
 
             wait_until(lambda: {"c": 2, "d": 2} == channels_of(other, topic), "the same there")
 
-    def test_are_waited_for_even_before_the_first_connection(self, topic: str) -> None:
+    def test_are_awaited_even_before_the_first_connection(self, topic: str) -> None:
         with http_server({"channels": ["c"]}) as http:
             well = script.with_http_port(http.server_port)
             patience: list[float] = []
@@ -310,7 +314,7 @@ class TestChannelsOfOthers:
                 assert b"x" == subscriber.message().body
                 assert {"c": 1, "early": 0} == channels_of(nsqd, topic)
 
-    def test_are_not_waited_for_longer_than_a_request_may_take(self, topic: str) -> None:
+    def test_are_awaited_until_the_request_timeout(self, topic: str) -> None:
         flags = ("--http-client-request-timeout=700ms",)
         with (
             channels_on_http({}) as (http, lookupd),
@@ -328,7 +332,7 @@ class TestChannelsOfOthers:
             assert 0.5 < took_seconds
             assert (b"x", b"y") == (message.body, finish_and_next(subscriber, message.id))
 
-    def test_of_one_nsqlookupd_are_made_while_another_sends_its_answer_byte_by_byte(
+    def test_of_one_nsqlookupd_are_created_while_another_responds_byte_by_byte(
         self, topic: str
     ) -> None:
         with (
@@ -342,8 +346,8 @@ class TestChannelsOfOthers:
             assert b"x" == subscriber.message(seconds=30).body
             assert {"c": 1, "early": 0} == channels_of(nsqd, topic)
 
-    def test_of_many_topics_are_asked_for_a_few_at_a_time(self, topic: str) -> None:
-        """And whose turn does not come waits no longer than those who have it."""
+    def test_requests_for_many_topics_are_limited(self, topic: str) -> None:
+        """The timeout of a request includes the wait for its turn."""
         flags = ("--http-client-request-timeout=10s",)
         with (
             channels_on_http({}) as (http, lookupd),
@@ -362,7 +366,7 @@ class TestChannelsOfOthers:
             assert REQUESTS_MAX == asked
             assert b"x" == last.message().body
 
-    def test_are_not_made_of_a_topic_that_was_deleted_meanwhile(
+    def test_are_not_created_for_a_deleted_topic(
         self, nsqlookupd: NsqlookupdProcess, topic: str
     ) -> None:
         other = f"{topic}-more"
@@ -383,7 +387,7 @@ class TestChannelsOfOthers:
             assert 404 == nsqd.http("POST", f"/topic/delete?topic={topic}").status
 
     @pytest.mark.parametrize("end", [NsqdProcess.kill, NsqdProcess.terminate])
-    def test_an_end_while_they_are_waited_for_loses_nothing(self, topic: str, end: Any) -> None:
+    def test_a_stop_while_they_are_awaited_loses_nothing(self, topic: str, end: Any) -> None:
         with channels_on_http({}) as (http, lookupd), run_node(lookupd) as nsqd:
             http.is_silent = True
             subscriber = nsqd.consumer(topic, "c", rdy=5)

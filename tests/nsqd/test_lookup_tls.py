@@ -1,4 +1,4 @@
-"""nsqd and an nsqlookupd that speaks TLS alone, and wants a certificate."""
+"""nsqd and an nsqlookupd that requires TLS and a client certificate."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +38,7 @@ def channels(nsqd: NsqdProcess, topic: str) -> list[str]:
     return [channel["channel_name"] for channel in nsqd.stats(topic)["channels"]]
 
 
-def test_it_registers_and_asks_for_channels(
+def test_it_registers_and_looks_up_channels(
     authority: Authority, encrypted: NsqlookupdProcess
 ) -> None:
     ours = authority.issue("nsqd")
@@ -62,12 +62,12 @@ def test_it_registers_and_asks_for_channels(
         wait_until(lambda: channels(nsqd, "orders") == ["billing"], "the other node's channel")
 
 
-def test_one_that_it_cannot_trust_is_logged_in_one_line(encrypted: NsqlookupdProcess) -> None:
+def test_an_untrusted_certificate_is_logged_in_one_line(encrypted: NsqlookupdProcess) -> None:
     with run_nsqd(f"--lookupd-tcp-address={encrypted.tcp_address}", "--lookupd-tls") as nsqd:
         wait_until(lambda: "certificate verify failed" in nsqd.log, "nsqd to say so")
 
 
-def test_a_root_ca_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_missing_root_ca_is_a_clear_error(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent.pem")
     with pytest.raises(ConfigError, match="absent"):
         settings.lookupd_tls(NsqdOptions(lookupd_tls=True, lookupd_tls_root_ca_file=absent))

@@ -1,4 +1,4 @@
-"""/metrics of the running program, read back by Prometheus' own parser."""
+"""/metrics of the running program, parsed by Prometheus' own parser."""
 
 import re
 import socket
@@ -27,7 +27,7 @@ from penstock.testing.waiting import wait_until
 
 QUANTILES = ("1.0", "0.5")
 
-# Where /metrics shows what /stats shows.
+# The keys of /stats and their metrics.
 OF_TOPICS = {
     "depth": "nsqd_topic_depth",
     "backend_depth": "nsqd_topic_backend_depth",
@@ -60,7 +60,7 @@ def families_of(nsqd: NsqdProcess) -> list[Metric]:
 
 
 def values_of(nsqd: NsqdProcess) -> dict[tuple[str, ...], float]:
-    """Every sample, by its name and the values of its labels."""
+    """Every sample by its name and the values of its labels."""
     samples = [sample for family in families_of(nsqd) for sample in family.samples]
     values = {(sample.name, *sample.labels.values()): sample.value for sample in samples}
     assert len(samples) == len(values), "a sample is there twice"
@@ -68,7 +68,7 @@ def values_of(nsqd: NsqdProcess) -> dict[tuple[str, ...], float]:
 
 
 def make_traffic(nsqd: NsqdProcess, topic: str) -> None:
-    """Leaves messages in every state that there is."""
+    """Leaves messages in every state."""
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=c")
     nsqd.post(f"/channel/create?topic={topic}&channel=paused")
@@ -86,9 +86,7 @@ def make_traffic(nsqd: NsqdProcess, topic: str) -> None:
     wait_until(lambda: nsqd.shows(topic, "c", **figures), "the messages to be where they belong")
 
 
-def test_everything_that_stats_has_of_topics_and_channels_is_there(
-    nsqd: NsqdProcess, topic: str
-) -> None:
+def test_topics_and_channels_have_the_values_of_stats(nsqd: NsqdProcess, topic: str) -> None:
     make_traffic(nsqd, topic)
     stats, values = nsqd.stats(topic), values_of(nsqd)
 
@@ -124,11 +122,11 @@ def test_latencies_are_those_of_stats_in_seconds(nsqd: NsqdProcess, topic: str) 
             values[*name, quantile] for quantile in QUANTILES
         ]
         assert all(each["value"] > 0 for each in percentiles)
-    # Nothing has been finished there.
+    # No message of it has been finished.
     assert ("nsqd_channel_latency_seconds", topic, "paused", "0.5") not in values
 
 
-def test_every_family_is_there_once_with_its_kind_and_help(nsqd: NsqdProcess) -> None:
+def test_every_family_is_shown_once_with_its_kind_and_help(nsqd: NsqdProcess) -> None:
     page = nsqd.http("GET", "/metrics").body.decode()
 
     heads = "".join(re.findall(r"^# .*\n", page, re.MULTILINE))
@@ -156,7 +154,7 @@ def test_the_log_and_its_fsyncs_are_measured(nsqd: NsqdProcess, topic: str) -> N
     assert 1 == values["nsqd_topic_log_segments", topic]
 
 
-def test_with_a_sync_every_of_0_only_the_timeout_leads_to_an_fsync(topic: str) -> None:
+def test_with_sync_every_0_only_the_timeout_causes_an_fsync(topic: str) -> None:
     messages = b"\n".join([b"x"] * 5000)
     with run_nsqd("--sync-every=0", "--sync-timeout=1h") as nsqd:
         nsqd.post(f"/mpub?topic={topic}", messages)
@@ -174,7 +172,7 @@ def test_an_ephemeral_topic_has_no_log(nsqd: NsqdProcess, topic: str) -> None:
     assert ("nsqd_topic_log_bytes", f"{topic}#ephemeral") not in values
 
 
-def test_the_process_is_described(nsqd: NsqdProcess, topic: str) -> None:
+def test_metrics_of_the_process(nsqd: NsqdProcess, topic: str) -> None:
     with nsqd.connect() as producer:
         before = values_of(nsqd)
         producer.call(commands.pub(topic, b"x"))
@@ -191,7 +189,7 @@ def test_the_process_is_described(nsqd: NsqdProcess, topic: str) -> None:
     wait_until(lambda: values_of(nsqd)["nsqd_loop_lag_seconds_count",] > 0, "a sample of the loop")
 
 
-def test_a_node_that_drains_and_its_nsqlookupds_are_shown() -> None:
+def test_draining_and_connections_to_nsqlookupds() -> None:
     with (
         run_nsqlookupd() as there,
         run_nsqd(
@@ -220,7 +218,7 @@ def test_http_requests_are_counted_by_status(nsqd: NsqdProcess) -> None:
     assert 2 == after[name, "200"] - before[name, "200"]  # the first look, and the ping
 
 
-def test_what_is_not_http_is_counted_as_refused(nsqd: NsqdProcess) -> None:
+def test_malformed_requests_are_counted(nsqd: NsqdProcess) -> None:
     host, _, port = nsqd.http_address.partition(":")
     with socket.create_connection((host, int(port))) as peer:
         peer.sendall(b"\x16\x03\x01 this is no request\r\n\r\n")
@@ -229,7 +227,7 @@ def test_what_is_not_http_is_counted_as_refused(nsqd: NsqdProcess) -> None:
     assert values_of(nsqd)["nsqd_http_refusals_total", "400"] >= 1
 
 
-def test_what_goes_while_it_is_being_shown_does_no_harm() -> None:
+def test_topics_and_channels_can_be_deleted_during_a_scrape() -> None:
     host = Host(BrokerSettings(latency_window_ns=SECOND_NS))
     for topic in ("a", "b"):
         host.channel(topic, "c")
@@ -261,7 +259,7 @@ def test_what_goes_while_it_is_being_shown_does_no_harm() -> None:
     assert not host.broker.topics["a"].channels
 
 
-def test_the_page_of_metrics_lists_every_family() -> None:
+def test_the_documentation_lists_every_family() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/metrics.md").read_text()
     rows = re.findall(r"^\| `(?:nsqd|process)_.*$", page, re.MULTILINE)
 
@@ -272,7 +270,7 @@ def test_the_page_of_metrics_lists_every_family() -> None:
     ] == rows
 
 
-def test_the_time_of_the_last_commit_is_shown_for_channels_that_are_moved_by_commits() -> None:
+def test_the_time_of_the_last_commit_is_shown_for_channels_in_commit_mode() -> None:
     def last_commits(nsqd: NsqdProcess) -> dict[str, float]:
         return {
             key[2]: value

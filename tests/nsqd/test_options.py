@@ -94,7 +94,7 @@ OUR_OWN = {
 ONLY_FLAGS = {"version", "config", "verbose", "worker-id"}
 
 
-def test_keys_and_defaults_are_nsqs() -> None:
+def test_keys_and_defaults_are_those_of_nsq() -> None:
     options = NsqdOptions()
     keys = {declared.key for declared in options_of(NsqdOptions) if declared.key}
 
@@ -103,18 +103,18 @@ def test_keys_and_defaults_are_nsqs() -> None:
     assert ONLY_FLAGS == {declared.flag for declared in options_of(NsqdOptions) if not declared.key}
 
 
-def test_the_defaults_are_accepted() -> None:
+def test_the_defaults_are_valid() -> None:
     check(NsqdOptions())
 
 
-def test_the_node_id_follows_from_the_hostname(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_node_id_is_a_hash_of_the_hostname(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.nsqd.options._hostname", lambda: "a-host")
 
     # crc32(md5("a-host")) % 1024, as nsqd computes it
     assert 322 == NsqdOptions().node_id
 
 
-def test_the_broadcast_address_is_the_hostname() -> None:
+def test_the_default_broadcast_address_is_the_hostname() -> None:
     hostname = Path("/proc/sys/kernel/hostname").read_text().strip()
 
     assert hostname == NsqdOptions().broadcast_address
@@ -141,7 +141,7 @@ def test_the_broadcast_address_is_the_hostname() -> None:
         ("-requeue-on-disconnect=false", "requeue_on_disconnect", False),
     ],
 )
-def test_flags_reach_their_fields(flag: str, field: str, expected: object) -> None:
+def test_flags_set_their_fields(flag: str, field: str, expected: object) -> None:
     assert {field: expected} == parse_flags(NsqdOptions, [flag]).values
 
 
@@ -150,7 +150,7 @@ def test_ssl3_is_refused_as_in_nsq() -> None:
         parse_flags(NsqdOptions, ["-tls-min-version=ssl3.0"])
 
 
-def test_a_config_file_as_nsqs_users_write_them(tmp_path: Path) -> None:
+def test_a_config_file_of_nsq_is_read(tmp_path: Path) -> None:
     path = tmp_path / "nsqd.cfg"
     path.write_text(
         """
@@ -234,7 +234,7 @@ def test_a_config_file_as_nsqs_users_write_them(tmp_path: Path) -> None:
         ({"tls_key": "x.key"}, "--tls-cert and --tls-key must be set together"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(values: dict[str, Any], expected: str) -> None:
+def test_invalid_options_are_refused_in_one_line(values: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError) as refused:
         check(NsqdOptions(**values))
 
@@ -249,7 +249,7 @@ def test_what_cannot_work_is_refused_in_one_line(values: dict[str, Any], expecte
         ("require-verify", TlsRequired.TCP_AND_HTTPS, TlsRequired.TCP_AND_HTTPS),
     ],
 )
-def test_to_demand_certificates_is_to_require_tls(
+def test_requiring_certificates_implies_requiring_tls(
     policy: str, required: TlsRequired, expected: TlsRequired
 ) -> None:
     options = NsqdOptions(tls_client_auth_policy=policy, tls_required=required)
@@ -274,7 +274,7 @@ def test_unknown_experiments_are_ignored() -> None:
     check(NsqdOptions(enable_experiment=("warp-drive",)))
 
 
-def test_the_page_of_options_is_up_to_date() -> None:
+def test_the_documentation_of_options_is_up_to_date() -> None:
     page = Path(__file__).parents[2] / "docs/reference/nsqd_options.md"
 
     assert markdown_page(NsqdOptions, "nsqd") == page.read_text(), "run: make docs"

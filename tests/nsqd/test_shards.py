@@ -1,4 +1,4 @@
-"""What becomes of nsqd's options for each shard."""
+"""The options of each shard."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def make_shard(path: Path, number: int) -> None:
     DataPath.open(str(folder), LogSettings()).close()
 
 
-def test_one_shard_is_an_nsqd_as_ever(tmp_path: Path) -> None:
+def test_a_single_shard_has_the_options_unchanged(tmp_path: Path) -> None:
     given = options(tmp_path, 1)
 
     (shard,) = shards_of(given)
@@ -28,7 +28,7 @@ def test_one_shard_is_an_nsqd_as_ever(tmp_path: Path) -> None:
     assert given is shard.options
 
 
-def test_shard_0_has_what_was_given_and_others_go_on_from_there(tmp_path: Path) -> None:
+def test_shard_0_has_the_given_options_and_others_have_higher_ports(tmp_path: Path) -> None:
     given = options(tmp_path, 3, node_id=1022, tcp_address="h:4150", broadcast_tcp_port=7000)
 
     first, second, third = (shard.options for shard in shards_of(given))
@@ -63,7 +63,7 @@ def test_shard_0_has_what_was_given_and_others_go_on_from_there(tmp_path: Path) 
         ("h:nonsense", "h:nonsense"),
     ],
 )
-def test_an_address_that_has_no_port_to_be_moved(tmp_path: Path, given: str, expected: str) -> None:
+def test_addresses_without_a_port(tmp_path: Path, given: str, expected: str) -> None:
     shards = shards_of(options(tmp_path, 2, http_address=given))
 
     assert expected == shards[1].options.http_address
@@ -78,12 +78,12 @@ def test_log_lines_name_their_shard(tmp_path: Path, given: str, expected: str) -
     assert expected == shards[1].options.log_prefix
 
 
-def test_a_port_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_a_port_that_is_too_high_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="port 65600 of shard 1 exceeds 65535"):
         shards_of(options(tmp_path, 2, tcp_address="h:65500"))
 
 
-def test_a_shard_that_is_not_wanted_any_more_is_retiring(tmp_path: Path) -> None:
+def test_a_shard_beyond_the_configured_number_is_retiring(tmp_path: Path) -> None:
     for number in (1, 2, 10):
         make_shard(tmp_path, number)
     (tmp_path / "shard-3").mkdir()  # of which nothing ever came

@@ -57,7 +57,7 @@ def empty_nsqd() -> Iterator[NsqdProcess]:
 
 @pytest.fixture(scope="module")
 def tracking() -> Iterator[NsqdProcess]:
-    """One that tracks latencies."""
+    """An nsqd that tracks latencies."""
     flag = "--e2e-processing-latency-percentile"
     with run_nsqd(f"{flag}=0.5,1.0", f"{flag}=0.99") as process:
         yield process
@@ -71,8 +71,8 @@ def text_of(nsqd: NsqdProcess, query: str = "") -> str:
     return nsqd.http("GET", f"/stats?{query}").body.decode()
 
 
-class TestNothing:
-    """Clients tell null, an empty list and a missing key apart."""
+class TestEmpty:
+    """Clients distinguish null, an empty list and a missing key."""
 
     def test_no_topics_are_an_empty_list_and_no_producers_null(
         self, empty_nsqd: NsqdProcess
@@ -110,9 +110,7 @@ class TestNothing:
         assert [] == nsqd.stats(topic, "c")["clients"]
 
     @pytest.mark.parametrize("value", ["false", "0"])
-    def test_clients_that_are_not_wanted_are_null(
-        self, nsqd: NsqdProcess, topic: str, value: str
-    ) -> None:
+    def test_excluded_clients_are_null(self, nsqd: NsqdProcess, topic: str, value: str) -> None:
         nsqd.connect().call(commands.pub(topic, b"x"))
         nsqd.consumer(topic, "c")
         stats = stats_of(nsqd, f"topic={topic}&include_clients={value}")
@@ -122,7 +120,7 @@ class TestNothing:
         assert stats["producers"] is None
 
     @pytest.mark.parametrize("value", ["true", "1", "no", ""])
-    def test_clients_are_wanted_unless_they_are_clearly_not(
+    def test_clients_are_included_unless_explicitly_excluded(
         self, nsqd: NsqdProcess, topic: str, value: str
     ) -> None:
         nsqd.consumer(topic, "c")
@@ -131,7 +129,7 @@ class TestNothing:
         assert 1 == len(stats["topics"][0]["channels"][0]["clients"])
 
     @pytest.mark.parametrize("value", ["false", "0"])
-    def test_memory_that_is_not_wanted_is_left_out(self, nsqd: NsqdProcess, value: str) -> None:
+    def test_excluded_memory_is_left_out(self, nsqd: NsqdProcess, value: str) -> None:
         stats = stats_of(nsqd, f"include_mem={value}")
 
         assert ["version", "health", "start_time", "topics", "producers"] == list(stats)
@@ -139,7 +137,7 @@ class TestNothing:
 
 
 class TestTopics:
-    def test_one_has_these_figures(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_the_fields_of_a_topic(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/mpub?topic={topic}", b"one\nthree")
 
         expected = {
@@ -156,7 +154,7 @@ class TestTopics:
         assert expected == shown
         assert list(expected) == list(shown)
 
-    def test_a_channel_has_these_figures(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_the_fields_of_a_channel(self, nsqd: NsqdProcess, topic: str) -> None:
         consumer = nsqd.consumer(topic, "c", rdy=2)
         nsqd.post(f"/mpub?topic={topic}", b"1\n2\n3\n4")
         nsqd.post(f"/pub?topic={topic}&defer=60000", b"5")
@@ -198,7 +196,7 @@ class TestTopics:
         assert ["B", "a", "b", "c"] == [each["topic_name"] for each in topics]
         assert ["x", "y", "z"] == [each["channel_name"] for each in topics[1]["channels"]]
 
-    def test_one_channel_can_be_asked_for_across_topics(self, empty_nsqd: NsqdProcess) -> None:
+    def test_one_channel_can_be_selected_in_all_topics(self, empty_nsqd: NsqdProcess) -> None:
         for topic, channel in (("a", "x"), ("a", "y"), ("b", "y"), ("c", "z")):
             empty_nsqd.post(f"/topic/create?topic={topic}")
             empty_nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
@@ -211,7 +209,7 @@ class TestTopics:
 
 
 class TestClients:
-    def test_a_consumer_has_these_figures(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_the_fields_of_a_consumer(self, nsqd: NsqdProcess, topic: str) -> None:
         consumer = nsqd.connect()
         consumer.identify(
             client_id="id",
@@ -262,7 +260,7 @@ class TestClients:
             (ssl.TLSVersion.TLSv1_3, None, ("TLS_AES_256_GCM_SHA384", "TLS1.3")),
         ],
     )
-    def test_one_that_is_encrypted_has_these(
+    def test_the_fields_of_an_encrypted_connection(
         self, tmp_path: Path, version: ssl.TLSVersion, suites: str | None, shown: tuple[str, str]
     ) -> None:
         authority = Authority(tmp_path)
@@ -286,7 +284,7 @@ class TestClients:
             tuple(client[key] for key in about_tls) for client in clients
         ]
 
-    def test_what_a_consumer_has_done_is_counted(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_actions_of_a_consumer_are_counted(self, nsqd: NsqdProcess, topic: str) -> None:
         consumer = nsqd.consumer(topic, "c", rdy=1)
         nsqd.post(f"/mpub?topic={topic}", b"1\n2\n3")
         consumer.send(commands.fin(consumer.message().id))
@@ -297,7 +295,7 @@ class TestClients:
         counted = ("message_count", "finish_count", "requeue_count", "in_flight_count")
         assert [3, 1, 1, 1] == [client[key] for key in counted]
 
-    def test_a_producer_is_one_that_has_published(self, empty_nsqd: NsqdProcess) -> None:
+    def test_a_client_that_has_published_is_a_producer(self, empty_nsqd: NsqdProcess) -> None:
         producer, silent = empty_nsqd.connect(), empty_nsqd.connect()
         silent.identify(client_id="silent")
         producer.identify(client_id="p", hostname="h", user_agent="ua/1")
@@ -333,7 +331,7 @@ class TestClients:
 
         assert stats["topics"][0]["channels"][0]["clients"] == stats["producers"]
 
-    def test_one_that_has_gone_is_shown_no_more(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_a_disconnected_client_is_not_shown(self, nsqd: NsqdProcess, topic: str) -> None:
         consumer = nsqd.consumer(topic, "c")
         consumer.call(commands.pub(topic, b"x"))
         consumer.close()
@@ -341,7 +339,7 @@ class TestClients:
         wait_until(lambda: [] == nsqd.stats(topic, "c")["clients"], "the consumer to leave")
 
 
-def test_memory_is_told_in_the_names_of_the_reference(nsqd: NsqdProcess) -> None:
+def test_memory_has_the_names_of_the_reference(nsqd: NsqdProcess) -> None:
     memory = stats_of(nsqd)["memory"]
 
     assert [
@@ -402,12 +400,12 @@ Producers:
 
 
 class TestText:
-    def test_a_page_about_nothing(self, empty_nsqd: NsqdProcess) -> None:
+    def test_without_topics(self, empty_nsqd: NsqdProcess) -> None:
         page = text_of(empty_nsqd)
 
         assert re.fullmatch(EMPTY_PAGE, page), page
 
-    def test_a_page_about_much(self, empty_nsqd: NsqdProcess) -> None:
+    def test_with_topics_channels_and_clients(self, empty_nsqd: NsqdProcess) -> None:
         empty_nsqd.post("/topic/create?topic=a")
         empty_nsqd.post("/channel/create?topic=a&channel=a-channel")
         empty_nsqd.post("/channel/pause?topic=a&channel=a-channel")
@@ -424,7 +422,7 @@ class TestText:
 
         assert re.fullmatch(BUSY_PAGE, page), page
 
-    def test_a_page_about_one_topic(self, nsqd: NsqdProcess, topic: str) -> None:
+    def test_of_one_topic(self, nsqd: NsqdProcess, topic: str) -> None:
         nsqd.post(f"/topic/create?topic={topic}")
         page = text_of(nsqd, f"topic={topic}")
 
@@ -435,7 +433,7 @@ class TestText:
 
 
 class TestLatency:
-    """From publish to FIN, where quantiles are asked for."""
+    """From publish to FIN, if quantiles are configured."""
 
     def test_a_topic_without_channels_has_null(self, tracking: NsqdProcess, topic: str) -> None:
         tracking.publish(topic, b"x")
@@ -476,9 +474,7 @@ class TestLatency:
         assert whole[2] == quick_values[0] < slow_values[2]
         assert 198_000_000 < slow_values[2] < 10_000_000_000
 
-    def test_they_are_shown_to_people_in_fitting_units(
-        self, tracking: NsqdProcess, topic: str
-    ) -> None:
+    def test_the_text_has_suitable_units(self, tracking: NsqdProcess, topic: str) -> None:
         consumer = tracking.consumer(topic, "c")
         tracking.publish(topic, b"a")
         consumer.send(commands.fin(consumer.message().id))

@@ -36,7 +36,7 @@ def many_topics() -> Host:
 
 
 @pytest.mark.parametrize("make", [one_topic, many_topics])
-def test_a_step_is_for_a_bounded_number_of_channels(make: Callable[[], Host]) -> None:
+def test_a_step_has_a_bounded_number_of_channels(make: Callable[[], Host]) -> None:
     stats = run_steps(collecting(make()))
     expected = CHANNELS // ROWS_PER_STEP
 
@@ -50,7 +50,7 @@ def test_the_json_is_the_same_in_steps() -> None:
     assert to_json(stats) == run_steps(json_steps(stats))
 
 
-def test_the_text_of_many_channels_comes_in_steps() -> None:
+def test_the_text_of_many_channels_is_made_in_steps() -> None:
     stats = run_steps(collecting(one_topic()))
 
     assert CHANNELS // ROWS_PER_STEP == sum(
@@ -67,7 +67,7 @@ def nsqd() -> Iterator[NsqdProcess]:
         yield process
 
 
-def test_a_large_answer_is_like_a_small_one(nsqd: NsqdProcess) -> None:
+def test_a_large_response_is_complete(nsqd: NsqdProcess) -> None:
     stats = json.loads(nsqd.http("GET", "/stats?format=json").body)
     text = nsqd.http("GET", "/stats").body.decode()
 

@@ -1,4 +1,4 @@
-"""The parts of the page that a test of the program cannot bring about at will."""
+"""Parts of the text that a test of the running program cannot control."""
 
 from penstock.common.clock import SECOND_NS
 from penstock.nsqd.stats import (
@@ -93,7 +93,7 @@ CHANNEL_LINE = (
 CLIENT_LINE = "state: 3 inflt: 12345 rdy: 2500 fin: 2        "
 
 
-def test_every_figure_has_its_place() -> None:
+def test_the_whole_text() -> None:
     wall_ns = STARTED_AT_NS + 65 * SECOND_NS
     page = run_steps(text_steps(STATS, started_at_ns=STARTED_AT_NS, wall_ns=wall_ns))
     lines = page.splitlines()

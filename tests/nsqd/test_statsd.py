@@ -1,4 +1,4 @@
-"""What a statsd is sent: line by line, and by the running program over UDP."""
+"""Reports to statsd: their lines, and the packets of the running program."""
 
 import asyncio
 import re
@@ -45,7 +45,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Receiver:
-    """A statsd: the packets that were sent to it."""
+    """A statsd that collects the packets sent to it."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -54,15 +54,15 @@ class Receiver:
         self.address = f"127.0.0.1:{self._socket.getsockname()[1]}"
 
     def packet(self) -> bytes:
-        """The next one."""
+        """The next packet."""
         return self._socket.recv(65536)
 
     def has_packet(self) -> bool:
-        """Whether one has come."""
+        """Whether a packet has arrived."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
     def packets_until(self, line_end: bytes) -> list[bytes]:
-        """The next ones, up to one with a line that ends like this."""
+        """The next packets, up to one with a line that has this end."""
         taken = [self.packet()]
         while line_end not in taken[-1]:
             taken.append(self.packet())
@@ -119,7 +119,7 @@ class TestReport:
         assert all(line.startswith("p.") and line.endswith("\n") for line in lines)
         return [line.removeprefix("p.").removesuffix("\n") for line in lines]
 
-    def test_names_and_kinds_are_nsqs(self) -> None:
+    def test_names_and_kinds_are_those_of_nsq(self) -> None:
         host = Host()
         consumer = host.consumer("t", "c", rdy=2)
         host.publish("t", "aaa", "bb", "c")
@@ -168,7 +168,7 @@ class TestReport:
         ] == list(values)
         assert all(re.fullmatch(r"(99|100|101)\d{6}\|g", value) for value in values.values())
 
-    def test_counters_are_what_came_since_the_last_time(self) -> None:
+    def test_counters_are_the_growth_since_the_last_report(self) -> None:
         host, report = Host(), StatsdReport(SETTINGS)
         host.publish("t", "a", "b")
         first = self.lines(report, host)
@@ -178,7 +178,7 @@ class TestReport:
         name = "topic.t.message_count"
         assert [f"{name}:2|c", f"{name}:1|c", f"{name}:0|c"] == [first[0], second[0], third[0]]
 
-    def test_a_topic_that_was_made_anew_starts_anew(self) -> None:
+    def test_the_counters_of_a_recreated_topic_start_again(self) -> None:
         host, report = Host(), StatsdReport(SETTINGS)
         host.publish("t", "a", "b", "c")
         self.lines(report, host)
@@ -194,7 +194,7 @@ class TestReport:
             (False, ["t", "t.channel.c"]),
         ],
     )
-    def test_what_is_ephemeral_can_be_left_out(
+    def test_ephemeral_topics_and_channels_can_be_excluded(
         self, with_ephemeral: bool, expected: list[str]
     ) -> None:
         host = Host()
@@ -208,9 +208,7 @@ class TestReport:
 
 
 class TestSending:
-    def test_a_report_that_has_begun_is_sent_to_its_end_when_nsqd_stops(
-        self, receiver: Receiver
-    ) -> None:
+    def test_a_started_report_is_completed_when_nsqd_stops(self, receiver: Receiver) -> None:
         async def report_and_stop() -> list[bytes]:
             settings = replace(
                 SETTINGS, address=receiver.address, interval_seconds=0.5, packet_bytes_max=1
@@ -229,9 +227,7 @@ class TestSending:
         assert sent[-1] == b"p.mem.gc_runs:9|c\n"
         assert log_lines[-1].endswith("STATSD: closing\n")
 
-    def test_a_report_that_fails_is_logged_and_the_next_one_is_made(
-        self, receiver: Receiver
-    ) -> None:
+    def test_a_failed_report_is_logged_and_the_next_one_is_sent(self, receiver: Receiver) -> None:
         async def report() -> bytes:
             settings = replace(SETTINGS, address=receiver.address, interval_seconds=0.05)
             log = Logger("", LogLevel.INFO, write=log_lines.append)
@@ -291,7 +287,7 @@ class TestNsqd:
             assert prefix.encode() == nsqd.http("GET", "/config/statsd_prefix").body
 
     @pytest.mark.parametrize("address", ["127.0.0.1:1", "no-such-host.invalid:8125", "a..b:8125"])
-    def test_goes_on_without_a_statsd_and_says_so(self, address: str) -> None:
+    def test_continues_without_a_statsd_and_logs_the_error(self, address: str) -> None:
         with run_nsqd(f"--statsd-address={address}", "--statsd-interval=50ms") as nsqd:
             complaint = f"ERROR: failed to send to statsd({address}) - "
             wait_until(lambda: nsqd.log.count(complaint) >= 2, "two failures to be logged")
@@ -307,7 +303,7 @@ class TestNsqd:
             assert b"0" == nsqd.http("GET", "/config/statsd_interval").body
         assert not receiver.has_packet()
 
-    def test_does_not_mention_statsd_unless_asked_to(self) -> None:
+    def test_does_not_mention_statsd_without_the_option(self) -> None:
         with run_nsqd() as nsqd:
             nsqd.publish("t", b"a")
 

@@ -1,4 +1,4 @@
-"""Several nsqds under one supervisor, as real processes."""
+"""Several shards under one supervisor, as real processes."""
 
 import json
 import os
@@ -27,13 +27,13 @@ TOPIC, CHANNEL = "t", "c"
 
 
 class Shards:
-    """A supervisor, and the shards that it has started, as its log names them."""
+    """A supervisor and its shards, which are found by its log."""
 
     def __init__(self, supervisor: NsqdProcess) -> None:
         self.supervisor = supervisor
 
     def addresses(self, protocol: str) -> dict[int, str]:
-        """Where shards serve, or did before they ended."""
+        """Addresses of the shards, also of those that have ended."""
         found = re.findall(rf"\[nsqd/(\d+)\] .* {protocol}: listening on (\S+)\n", self.log)
         return {int(number): address for number, address in found}
 
@@ -65,7 +65,7 @@ class Shards:
 
 @contextmanager
 def running(path: Path, *flags: str, serving: int = 2) -> Iterator[Shards]:
-    """What there is once so many are serving. All data must be sound in the end."""
+    """Starts this many shards; checks all data at the end."""
     with run_nsqd(*flags, data_path=path) as nsqd:
         shards = Shards(nsqd)
         wait_until(lambda: len(shards.addresses("HTTP")) == serving, "all shards to serve")
@@ -75,14 +75,14 @@ def running(path: Path, *flags: str, serving: int = 2) -> Iterator[Shards]:
 
 
 def is_gone(pid: int) -> bool:
-    """Also if nobody has asked yet how it ended."""
+    """Also if the process is a zombie."""
     try:
         return ") Z " in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     except FileNotFoundError:
         return True
 
 
-def test_a_consumer_finds_the_messages_of_all_also_of_one_that_was_killed(tmp_path: Path) -> None:
+def test_a_consumer_gets_the_messages_of_all_shards_also_of_a_killed_one(tmp_path: Path) -> None:
     with run_nsqlookupd() as nsqlookupd:
         lookupd = f"--lookupd-tcp-address={nsqlookupd.tcp_address}"
         flags = ("--shards=2", "--broadcast-address=127.0.0.1", lookupd)
@@ -103,7 +103,7 @@ def test_a_consumer_finds_the_messages_of_all_also_of_one_that_was_killed(tmp_pa
                     message.finish()
 
 
-def test_each_is_a_node_of_its_own(tmp_path: Path) -> None:
+def test_each_shard_is_a_node(tmp_path: Path) -> None:
     with running(tmp_path, "--shards=2", "--node-id=7") as shards:
         config = [json.loads(shards.get(1, f"/config/{key}")) for key in ("id", "shards")]
         prefix = shards.get(1, "/config/statsd_prefix").decode()
@@ -114,8 +114,8 @@ def test_each_is_a_node_of_its_own(tmp_path: Path) -> None:
         assert prefix.endswith(f"_{shards.addresses('HTTP')[1].rpartition(':')[2]}.")
 
 
-def test_whoever_tells_all_processes_to_stop_has_told_them_once(tmp_path: Path) -> None:
-    """As a terminal does with Ctrl-C, and systemd with its SIGTERM."""
+def test_a_signal_to_all_processes_counts_once(tmp_path: Path) -> None:
+    """A terminal sends SIGINT to all processes, and systemd sends SIGTERM to all."""
     with running(tmp_path, "--shards=2") as shards:
         for number in (0, 1):
             os.kill(shards.process_id(number), signal.SIGTERM)
@@ -126,8 +126,8 @@ def test_whoever_tells_all_processes_to_stop_has_told_them_once(tmp_path: Path) 
         assert 2 == shards.log.count("NSQ: bye\n")
 
 
-def test_a_second_signal_forces(tmp_path: Path) -> None:
-    """The first one is held up: a client is connected that does not close its end."""
+def test_a_second_signal_forces_the_stop(tmp_path: Path) -> None:
+    """A client that does not close its connection delays the first one."""
     with running(tmp_path, "--shards=2") as shards:
         with RawClient(shards.addresses("TCP")[1]) as client:
             client.call(commands.pub(TOPIC, b"x"))
@@ -141,7 +141,7 @@ def test_a_second_signal_forces(tmp_path: Path) -> None:
 
 
 def tell_three_times(shards: Shards) -> None:
-    """To stop; a signal that comes before another of its kind was heeded would be lost."""
+    """Sends three signals to stop, one by one: equal pending signals would be merged."""
     for number, times in ((signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)):
         shards.supervisor.send_signal(number)
         shards.wait_for_log(f"{number.name}, forwarded to the shards\n", times=times)
@@ -199,7 +199,7 @@ def test_a_third_signal_kills_a_blocked_shard(
         assert f"shard 1 (process {process_id}) {reason}\n" in shards.log
 
 
-def test_after_a_third_signal_shards_have_a_moment_to_exit(
+def test_after_a_third_signal_shards_have_some_time_to_exit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (data_path := tmp_path / "data").mkdir()
@@ -268,7 +268,7 @@ def test_a_stop_kills_a_shard_that_stays_silent_and_loses_no_message(
         assert b"acknowledged" == consumer.message().body
 
 
-def test_sighup_reaches_all(tmp_path: Path) -> None:
+def test_sighup_reaches_all_shards(tmp_path: Path) -> None:
     tokens = tmp_path / "tokens"
     tokens.write_text("read  a-token\n")
     tokens.chmod(0o600)
@@ -277,7 +277,7 @@ def test_sighup_reaches_all(tmp_path: Path) -> None:
         shards.wait_for_log("SIGHUP, tokens reloaded\n", times=2)
 
 
-def test_all_can_be_drained(tmp_path: Path) -> None:
+def test_all_shards_can_be_drained(tmp_path: Path) -> None:
     with running(tmp_path, "--shards=2", "--sigterm=drain") as shards:
         with RawClient(shards.addresses("TCP")[1]) as consumer:
             consumer.subscribe(TOPIC, CHANNEL, rdy=1)
@@ -293,7 +293,7 @@ def test_all_can_be_drained(tmp_path: Path) -> None:
         assert 2 == shards.log.count("NSQ: drained\n")
 
 
-def test_none_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
+def test_shards_stop_when_the_supervisor_is_killed(tmp_path: Path) -> None:
     with running(tmp_path, "--shards=2") as shards:
         shards.publish(1, b"x")
         process_ids = [shards.process_id(number) for number in (0, 1)]
@@ -303,7 +303,7 @@ def test_none_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
         assert 2 == shards.log.count("NSQ: bye\n")
 
 
-def test_one_that_cannot_start_keeps_all_from_serving(tmp_path: Path) -> None:
+def test_a_shard_that_cannot_start_stops_all(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as occupant:
         occupant.bind(str(tmp_path / "socket.1"))
         occupant.listen()
@@ -320,7 +320,7 @@ def test_one_that_cannot_start_keeps_all_from_serving(tmp_path: Path) -> None:
     assert "before it served: all are stopped\n" in done.stderr
 
 
-def test_a_data_path_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_data_path_is_not_created(tmp_path: Path) -> None:
     done = in_pipe("nsqd", "--shards=2", f"--data-path={tmp_path}/missing")
 
     assert 1 == done.returncode
@@ -328,7 +328,7 @@ def test_a_data_path_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert done.stderr.endswith(expected)
 
 
-def test_one_that_is_not_wanted_any_more_gives_away_what_it_has(tmp_path: Path) -> None:
+def test_a_retiring_shard_is_drained(tmp_path: Path) -> None:
     with running(tmp_path, "--shards=2") as shards:
         with RawClient(shards.addresses("TCP")[1]) as consumer:
             consumer.subscribe(TOPIC, CHANNEL, rdy=0)
@@ -350,8 +350,8 @@ def test_one_that_is_not_wanted_any_more_gives_away_what_it_has(tmp_path: Path) 
         assert 2 == topic["depth"]
 
 
-def test_one_that_was_only_stopped_is_not_called_drained(tmp_path: Path) -> None:
-    """A closed terminal stops nsqd; what is left must not seem to be nothing."""
+def test_a_retiring_shard_that_is_stopped_is_not_reported_as_drained(tmp_path: Path) -> None:
+    """A closed terminal stops nsqd; its remaining messages must not be deleted."""
     (tmp_path / "shard-1").mkdir()
     with run_nsqd(data_path=tmp_path / "shard-1") as nsqd:
         nsqd.publish(TOPIC, b"left")

@@ -1,4 +1,4 @@
-"""HTTPS, whom it serves, who may do without it, and certificates that are renewed under way."""
+"""HTTPS: client certificates, --tls-required, and the renewal of certificates."""
 
 import re
 import signal
@@ -58,7 +58,7 @@ def ask(connection: HTTPSConnection, method: str, target: str, body: bytes = b""
 
 
 def is_served(connection: HTTPSConnection) -> bool:
-    """Whether a ping is answered, rather than the handshake refused."""
+    """Whether a ping succeeds; False if the handshake is refused."""
     try:
         return HttpAnswer(200, b"OK") == ask(connection, "GET", "/ping")
     except (ssl.SSLError, ConnectionError):
@@ -67,7 +67,7 @@ def is_served(connection: HTTPSConnection) -> bool:
         connection.close()
 
 
-def test_everything_that_http_can_do_https_can(server: Identity, authority: Authority) -> None:
+def test_https_has_all_endpoints_of_http(server: Identity, authority: Authority) -> None:
     with run_https(server) as nsqd:
         connection = connect(nsqd, authority)
         message = bytes(range(256)) * (MEGABYTE // 256)
@@ -89,9 +89,7 @@ def test_https_is_served_where_plain_http_is_not(server: Identity, authority: Au
         assert is_served(connect(nsqd, authority))
 
 
-def test_nobody_is_served_in_clear_text_if_tls_is_required(
-    server: Identity, authority: Authority
-) -> None:
+def test_plaintext_is_refused_if_tls_is_required(server: Identity, authority: Authority) -> None:
     with run_https(server, "--tls-required") as nsqd:
         refused = HttpAnswer(
             403, b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port(nsqd)
@@ -103,12 +101,12 @@ def test_nobody_is_served_in_clear_text_if_tls_is_required(
         assert is_served(connect(nsqd, authority))
 
 
-def test_who_requires_tls_without_https_names_no_port(server: Identity) -> None:
+def test_required_tls_without_https_announces_no_http_port(server: Identity) -> None:
     with run_https(server, "--tls-required", "--https-address=") as nsqd:
         assert {"message": "TLS_REQUIRED", "https_port": 0} == nsqd.http("GET", "/ping").json()
 
 
-def test_plain_http_can_be_exempted(server: Identity, authority: Authority) -> None:
+def test_tcp_https_allows_plain_http(server: Identity, authority: Authority) -> None:
     with run_https(server, "--tls-required=tcp-https") as nsqd:
         assert HttpAnswer(200, b"OK") == nsqd.http("GET", "/ping")
         assert is_served(connect(nsqd, authority))
@@ -121,7 +119,7 @@ def test_plain_http_can_be_exempted(server: Identity, authority: Authority) -> N
         ("require-verify", {"nobody": False, "bob": True, "mallory": False}),
     ],
 )
-def test_clients_are_served_by_the_certificates_they_show(
+def test_client_certificates_are_checked_by_the_policy(
     policy: str, expected: dict[str, bool], server: Identity, authority: Authority, tmp_path: Path
 ) -> None:
     shown = {
@@ -147,7 +145,7 @@ def test_clients_are_served_by_the_certificates_they_show(
     ],
 )
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-def test_tls_that_is_too_old_is_refused(
+def test_old_tls_versions_are_refused(
     *,
     flags: tuple[str, ...],
     version: ssl.TLSVersion,
@@ -170,7 +168,9 @@ def serial_number(connection: HTTPSConnection) -> object:
 
 
 class TestReload:
-    def test_a_hangup_renews_certificates_and_disturbs_nobody(self, authority: Authority) -> None:
+    def test_sighup_loads_renewed_certificates_and_keeps_connections(
+        self, authority: Authority
+    ) -> None:
         identity = authority.issue("renewed")
         with run_https(identity) as nsqd:
             old, new = connect(nsqd, authority), connect(nsqd, authority)
@@ -185,9 +185,7 @@ class TestReload:
             old.close()
             new.close()
 
-    def test_files_that_cannot_be_used_are_told_of_and_change_nothing(
-        self, authority: Authority
-    ) -> None:
+    def test_invalid_files_are_logged_and_change_nothing(self, authority: Authority) -> None:
         identity = authority.issue("broken")
         with run_https(identity) as nsqd:
             Path(identity.key).write_text("no key", encoding="ascii")
@@ -198,7 +196,7 @@ class TestReload:
             assert 1 == nsqd.log.count(identity.key)
 
 
-def test_a_certificate_that_cannot_be_used_stops_the_start_in_one_line(server: Identity) -> None:
+def test_an_invalid_certificate_fails_the_start_in_one_line(server: Identity) -> None:
     with pytest.raises(NsqdStartError) as refusal, run_https(Identity(server.cert, "no.key")):
         pass
 
@@ -207,7 +205,7 @@ def test_a_certificate_that_cannot_be_used_stops_the_start_in_one_line(server: I
     assert refusal.value.log.endswith(expected)
 
 
-def test_bad_handshakes_are_told_of_and_disturb_nobody(
+def test_failed_handshakes_are_logged_and_affect_no_other_client(
     server: Identity, authority: Authority
 ) -> None:
     with run_https(server) as nsqd:
@@ -225,7 +223,7 @@ def test_bad_handshakes_are_told_of_and_disturb_nobody(
 
 
 @pytest.mark.slow
-def test_a_handshake_that_never_ends_is_ended(server: Identity, authority: Authority) -> None:
+def test_a_handshake_that_hangs_times_out(server: Identity, authority: Authority) -> None:
     with run_https(server) as nsqd:
         started = time.monotonic()
         with socket.create_connection(("127.0.0.1", https_port(nsqd)), timeout=60) as peer:
