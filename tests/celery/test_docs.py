@@ -15,13 +15,13 @@ EXAMPLE = ROOT / "examples" / "celery_app"
 PAGE = (ROOT / "docs/how_to/celery.md").read_text()
 
 
-def test_the_example_is_the_one_that_is_shown() -> None:
+def test_the_page_shows_the_example() -> None:
     [shown] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
     assert (EXAMPLE / "tasks.py").read_text() == shown
 
 
-def test_the_commands_do_what_they_are_said_to(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_work(tmp_path: Path) -> None:
     worker_command, commands = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     log = tmp_path / "log"
     with run_nsqd() as nsqd, log.open("wb") as output:

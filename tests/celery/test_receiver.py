@@ -12,7 +12,7 @@ from penstock.client import ClientConfig
 from penstock.common.errors import ClientClosedError
 
 
-def test_who_subscribes_while_it_is_closed_does_not_wait_for_ever() -> None:
+def test_subscribing_during_close_does_not_hang() -> None:
     outcomes: list[Exception] = []
 
     def subscribe() -> None:

@@ -87,12 +87,12 @@ def test_options_are_those_of_the_client_and_our_own(caplog: pytest.LogCaptureFi
         (["nsq://a"], {"publish_timeout": -1}),
     ],
 )
-def test_what_makes_no_sense_is_refused(urls: list[str], options: dict[str, Any]) -> None:
+def test_an_invalid_configuration_is_refused(urls: list[str], options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         settings_of(urls, options=options)
 
 
-def test_a_secret_is_not_shown() -> None:
+def test_a_password_is_masked() -> None:
     assert "nsq://:**@a:4150" == masked("nsq://:secret@a:4150", "**")
     assert "nsq://a:4150" == masked("nsq://a:4150", "**")
     with pytest.raises(ConfigError, match=r"nsq://:\*\*@a:port"):

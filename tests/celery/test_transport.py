@@ -51,7 +51,7 @@ def in_seconds(seconds: float) -> str:
 # Answers.
 
 
-def test_what_is_published_is_stored_and_what_is_acknowledged_is_finished(
+def test_publishing_stores_and_acknowledging_finishes(
     nsqd: NsqdProcess, topic: str, connect: Connect
 ) -> None:
     connection = connect(f"nsq://{nsqd.tcp_address}")
@@ -66,7 +66,7 @@ def test_what_is_published_is_stored_and_what_is_acknowledged_is_finished(
     wait_until(lambda: nsqd.shows(topic, "celery", in_flight_count=0, depth=0), "FIN")
 
 
-def test_what_is_rejected_comes_again_only_if_it_is_requeued(
+def test_a_rejected_message_is_redelivered_only_if_requeued(
     nsqd: NsqdProcess, topic: str, connect: Connect
 ) -> None:
     connection = connect(f"nsq://{nsqd.tcp_address}")
@@ -81,7 +81,9 @@ def test_what_is_rejected_comes_again_only_if_it_is_requeued(
     wait_until(lambda: nsqd.shows(topic, "celery", in_flight_count=0, depth=0), "FIN")
 
 
-def test_no_more_is_prefetched_than_may_be(nsqd: NsqdProcess, topic: str, connect: Connect) -> None:
+def test_the_prefetch_count_is_never_exceeded(
+    nsqd: NsqdProcess, topic: str, connect: Connect
+) -> None:
     connection = connect(f"nsq://{nsqd.tcp_address}")
     for number in range(10):
         send(connection, topic, number)
@@ -92,7 +94,7 @@ def test_no_more_is_prefetched_than_may_be(nsqd: NsqdProcess, topic: str, connec
     wait_until(lambda: nsqd.shows(topic, "celery", in_flight_count=5, depth=5), "the larger one")
 
 
-def test_what_is_held_is_touched(topic: str, connect: Connect) -> None:
+def test_held_messages_are_touched(topic: str, connect: Connect) -> None:
     with run_nsqd("--msg-timeout=4s") as nsqd:
         connection = connect(f"nsq://{nsqd.tcp_address}")
         send(connection, topic, "takes two timeouts and a half")
@@ -105,7 +107,7 @@ def test_what_is_held_is_touched(topic: str, connect: Connect) -> None:
         message.ack()
 
 
-def test_what_a_closed_connection_held_goes_to_another(
+def test_messages_of_a_closed_connection_go_to_another(
     nsqd: NsqdProcess, topic: str, connect: Connect
 ) -> None:
     one, other = (connect(f"nsq://{nsqd.tcp_address}") for _ in range(2))
@@ -116,7 +118,7 @@ def test_what_a_closed_connection_held_goes_to_another(
     Listener(other, Queue(topic)).next().ack()
 
 
-def test_what_is_not_a_message_of_kombus_is_dropped_and_told_of(
+def test_a_message_not_from_kombu_is_dropped_and_logged(
     nsqd: NsqdProcess, topic: str, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection = connect(f"nsq://{nsqd.tcp_address}")
@@ -151,7 +153,7 @@ def test_a_task_with_an_eta_waits_in_nsqd(nsqd: NsqdProcess, topic: str, connect
     assert due - datetime.now(UTC) < timedelta(milliseconds=5)
 
 
-def test_an_eta_beyond_what_is_deferred_at_once_is_deferred_again(
+def test_an_eta_beyond_max_defer_is_deferred_again(
     nsqd: NsqdProcess, topic: str, connect: Connect
 ) -> None:
     options = {"max_defer": 0.3}
@@ -167,7 +169,7 @@ def test_an_eta_beyond_what_is_deferred_at_once_is_deferred_again(
     message.ack()
 
 
-def test_an_eta_beyond_what_nsqd_allows_is_deferred_all_the_same(
+def test_an_eta_beyond_nsqds_limit_is_still_deferred(
     nsqd: NsqdProcess, topic: str, connect: Connect
 ) -> None:
     connection = connect(f"nsq://{nsqd.tcp_address}")  # which allows a minute, and not an hour
@@ -181,7 +183,7 @@ def test_an_eta_beyond_what_nsqd_allows_is_deferred_all_the_same(
 # Exchanges.
 
 
-def test_a_fanout_reaches_all_who_listen_and_none_who_come_later(
+def test_a_fanout_reaches_current_subscribers_only(
     nsqd: NsqdProcess, topic: str, connect: Connect
 ) -> None:
     exchange = Exchange(topic, type="fanout")
@@ -201,7 +203,7 @@ def test_a_fanout_reaches_all_who_listen_and_none_who_come_later(
         listen(2).next(seconds=0.3)
 
 
-def test_a_transient_queue_gets_what_it_is_bound_for(
+def test_a_transient_queue_gets_messages_that_match_its_bindings(
     nsqd: NsqdProcess, topic: str, connect: Connect
 ) -> None:
     exchange = Exchange(topic, type="topic")
@@ -241,7 +243,7 @@ def test_a_queue_is_counted_and_purged(nsqd: NsqdProcess, topic: str, connect: C
     assert 0 == queue.queue_declare(passive=True).message_count
 
 
-def test_another_nsqds_messages_are_not_purged_by_a_guess(
+def test_purge_does_not_touch_another_nsqd_on_the_guessed_port(
     nsqd: NsqdProcess, topic: str, connect: Connect
 ) -> None:
     connection = connect(f"nsq://{nsqd.tcp_address}")  # whose HTTP is not on the next port
@@ -253,7 +255,7 @@ def test_another_nsqds_messages_are_not_purged_by_a_guess(
 # Connections.
 
 
-def test_an_nsqd_that_restarts_is_found_again_and_no_task_runs_twice(connect: Connect) -> None:
+def test_after_an_nsqd_restart_no_task_runs_twice(connect: Connect) -> None:
     with reserved_address() as address, run_nsqd(f"--tcp-address={address}") as nsqd:
         connection = connect(f"nsq://{address}")
         listener = Listener(connection, Queue("q"))
@@ -287,7 +289,7 @@ def test_several_nsqds_are_all_consumed(nsqd: NsqdProcess, topic: str, connect: 
         connection.close()
 
 
-def test_an_nsqd_that_is_not_there_is_a_connection_error(connect: Connect) -> None:
+def test_an_unreachable_nsqd_is_a_connection_error(connect: Connect) -> None:
     connection = connect("nsq://:secret@127.0.0.1:1")
 
     assert "nsq://:**@127.0.0.1:1" == connection.as_uri()
@@ -295,7 +297,7 @@ def test_an_nsqd_that_is_not_there_is_a_connection_error(connect: Connect) -> No
         connection.transport.establish_connection()  # as kombu does, and does not try again
 
 
-def test_tls_and_a_secret_are_spoken(tmp_path: Path, connect: Connect) -> None:
+def test_tls_and_auth_work(tmp_path: Path, connect: Connect) -> None:
     authority = Authority(tmp_path)
     identity = authority.issue("nsqd", common_name="127.0.0.1")
     answer = {

@@ -112,7 +112,7 @@ def timed(what: str) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(2 * SECONDS_MAX + 60)
-def test_every_task_is_done_though_a_worker_is_killed(work: Work) -> None:
+def test_every_task_runs_although_a_worker_is_killed(work: Work) -> None:
     count = TASKS // 3
     expected = {f"{kind} {n}" for kind in ("plain", "retried", "later") for n in range(count)}
     first = work.start_worker("--hostname=first")
@@ -134,7 +134,7 @@ def test_every_task_is_done_though_a_worker_is_killed(work: Work) -> None:
     )
 
 
-def test_a_worker_can_be_talked_to_and_stops_when_its_task_is_done(work: Work) -> None:
+def test_remote_control_works_and_a_warm_shutdown_finishes_the_task(work: Work) -> None:
     worker = work.start_worker("--hostname=w1", "--pool=threads", "-E")
 
     assert "w1: OK" in work.celery("inspect", "ping")  # and so does `celery status`
@@ -150,7 +150,7 @@ def test_a_worker_can_be_talked_to_and_stops_when_its_task_is_done(work: Work) -
     assert "Traceback" not in work.log
 
 
-def test_a_task_may_keep_a_solo_worker_busy_for_longer_than_nsqds_timeout(tmp_path: Path) -> None:
+def test_a_solo_worker_may_be_busy_for_longer_than_nsqds_timeout(tmp_path: Path) -> None:
     with run_nsqd("--msg-timeout=5s") as nsqd, ExitStack() as stack:
         work = Work(nsqd, tmp_path, stack)
         work.start_worker("--pool=solo")

@@ -63,7 +63,7 @@ def test_those_of_shards(filled: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert note.startswith(f"note: {shard}/")
 
 
-def test_what_a_crash_left_is_a_note(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_leftovers_of_a_crash_are_notes(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (filled / SEGMENT).with_suffix(".index").unlink()
     with (filled / SEGMENT).open("r+b") as file:
         file.truncate((filled / SEGMENT).stat().st_size - 1)
@@ -81,7 +81,7 @@ def test_what_a_crash_left_is_a_note(filled: Path, capsys: pytest.CaptureFixture
         ("empty", "penstock: {path} is not a data path: it has no penstock.format"),
     ],
 )
-def test_what_is_no_data_path(
+def test_a_folder_that_is_not_a_data_path_is_an_error(
     tmp_path: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()

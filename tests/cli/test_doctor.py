@@ -23,7 +23,7 @@ def findings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("findings")
-def test_what_fails_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_check_has_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 == main(["doctor"])
     assert [
         "one      ok    fine",
@@ -36,7 +36,7 @@ def test_what_fails_is_named_with_what_to_do(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.usefixtures("findings")
-def test_the_same_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output(capsys: pytest.CaptureFixture[str]) -> None:
     assert 1 == main(["doctor", "--json"])
     said = json.loads(capsys.readouterr().out)
     assert not said["fit"]
@@ -45,6 +45,6 @@ def test_the_same_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_fit_machine_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ready_machine_exits_with_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0 == main(["doctor", "--data-path", str(tmp_path)])
     assert capsys.readouterr().out.splitlines()[-1].startswith("ready")

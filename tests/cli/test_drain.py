@@ -37,7 +37,7 @@ def test_it_waits_until_consumers_have_finished_everything() -> None:
         assert 0 == nsqd.wait()
 
 
-def test_what_is_left_is_shown_and_told_when_time_is_up() -> None:
+def test_remaining_messages_are_shown_at_the_timeout() -> None:
     with run_nsqd() as nsqd:
         nsqd.publish("orders", b"one", b"two")
         flags = ["--timeout=5s"]
@@ -51,7 +51,7 @@ def test_what_is_left_is_shown_and_told_when_time_is_up() -> None:
         )
 
 
-def test_it_need_not_wait() -> None:
+def test_no_wait_returns_at_once() -> None:
     with run_nsqd() as nsqd:
         nsqd.publish("orders", b"one")
         done = in_pipe("penstock", "drain", nsqd.http_address, "--no-wait")
@@ -60,13 +60,13 @@ def test_it_need_not_wait() -> None:
         assert nsqd.http("GET", "/info").json()["draining"]
 
 
-def test_a_node_that_is_not_there_is_a_failure_in_one_line() -> None:
+def test_an_unreachable_node_is_reported_in_one_line() -> None:
     done = in_pipe("penstock", "drain", "127.0.0.1:1")
 
     assert (1, 1) == (done.returncode, done.stderr.count("\n"))
 
 
-def test_a_node_that_does_not_answer_has_not_stopped() -> None:
+def test_a_node_that_does_not_respond_has_not_stopped() -> None:
     hasty = HttpClient(connect_timeout_seconds=0.2, request_timeout_seconds=0.2)
     with run_nsqd() as nsqd:
         node = nsqd.http_address

@@ -51,13 +51,13 @@ class TestInAPipe:
 
             assert expected == in_pipe("penstock", *reading(nsqd, "times", *flags)).stdout
 
-    def test_json_is_what_nsqd_says(self, nsqd: NsqdProcess) -> None:
+    def test_json_is_that_of_nsqd(self, nsqd: NsqdProcess) -> None:
         nsqd.publish("json", b"one", b"two")
         done = in_pipe("penstock", *reading(nsqd, "json", "--json", "--limit=1"))
 
         assert ["seq", "id", "timestamp_ns", "body"] == list(json.loads(done.stdout))
 
-    def test_what_comes_can_be_followed(self, nsqd: NsqdProcess) -> None:
+    def test_follow_prints_new_messages(self, nsqd: NsqdProcess) -> None:
         nsqd.publish("followed", b"old")
         flags = ["--follow", "--from=earliest", "--body"]
         with started("penstock", *reading(nsqd, "followed", *flags)) as program:
@@ -69,7 +69,7 @@ class TestInAPipe:
 
             assert (0, "") == (program.wait(120), program.communicate()[1])
 
-    def test_a_node_that_stops_while_it_is_followed_is_told(self) -> None:
+    def test_a_node_that_stops_during_follow_is_reported(self) -> None:
         with run_nsqd() as nsqd:
             nsqd.publish("cut", b"one")
             (seq,) = seqs(nsqd, "cut")
@@ -115,7 +115,7 @@ class TestInAPipe:
         assert f"penstock: {nsqd.http_address}: a token is needed: --token\n" == without.stderr
 
 
-def test_ctrl_c_leaves_it_on_a_terminal(nsqd: NsqdProcess) -> None:
+def test_ctrl_c_exits_on_a_terminal(nsqd: NsqdProcess) -> None:
     nsqd.publish("typed", b"hello")
     flags = ["--follow", "--from=earliest"]
     with on_terminal("penstock", *reading(nsqd, "typed", *flags)) as terminal:
@@ -135,7 +135,7 @@ def test_ctrl_c_leaves_it_on_a_terminal(nsqd: NsqdProcess) -> None:
         (["there", "--nsqd-http-address=127.0.0.1:1"], "127.0.0.1:1: Connection refused"),
     ],
 )
-def test_what_fails_is_told_in_one_line(args: list[str], expected: str, nsqd: NsqdProcess) -> None:
+def test_errors_are_reported_in_one_line(args: list[str], expected: str, nsqd: NsqdProcess) -> None:
     nsqd.publish("there", b"one")
     env = {"PENSTOCK_NSQD_HTTP_ADDRESS": nsqd.http_address}
     done = in_pipe("penstock", "history", *args, env=env)
@@ -145,14 +145,14 @@ def test_what_fails_is_told_in_one_line(args: list[str], expected: str, nsqd: Ns
 
 
 @pytest.mark.parametrize("place", ["yesterday", "2026-13-99T00:00:00Z", "2026-11-15T08:00:00"])
-def test_what_is_no_place_is_a_mistake_on_the_command_line(place: str) -> None:
+def test_an_invalid_position_is_a_usage_error(place: str) -> None:
     done = in_pipe("penstock", "history", "orders", "--from", place)
 
     assert 2 == done.returncode
     assert f"'{place}' is not a position in the log: earliest, latest, " in done.stderr
 
 
-def test_a_node_that_wants_tls_and_a_certificate_gets_both(tmp_path: Path) -> None:
+def test_a_node_that_requires_tls_and_a_certificate_works(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server, client = authority.issue("server"), authority.issue("client")
     with run_nsqd(

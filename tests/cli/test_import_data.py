@@ -30,7 +30,7 @@ def test_a_dry_run_counts(old: Path, capsys: pytest.CaptureFixture[str]) -> None
     ] == capsys.readouterr().out.splitlines()
 
 
-def test_what_is_whole_ends_well(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_complete_import_exits_with_0(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     new = old.parent / "new"
 
     assert 0 == main(["import", str(old), "--data-path", str(new)])
@@ -39,7 +39,9 @@ def test_what_is_whole_ends_well(old: Path, capsys: pytest.CaptureFixture[str]) 
     ) == capsys.readouterr().out.splitlines()[-1]
 
 
-def test_what_is_damaged_or_missing_is_named(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damaged_and_missing_messages_are_listed(
+    old: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file, new = old / "orders.diskqueue.000000.dat", old.parent / "new"
     size = len(record(OldMessage(0)))
     file.write_bytes(file.read_bytes()[: 2 * size] + bytes(size) + record(OldMessage(3)))
@@ -63,7 +65,7 @@ def test_what_is_damaged_or_missing_is_named(old: Path, capsys: pytest.CaptureFi
         (["--data-path", "{old}/nsqd.dat"], 1, "penstock: cannot make "),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(
+def test_errors_are_reported_in_one_line(
     old: Path, args: list[str], code: int, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert code == main(["import", str(old), *(arg.format(old=old) for arg in args)])

@@ -28,7 +28,7 @@ with leaving_on_signals():
 
 
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGINT"])
-def test_a_loop_is_not_torn_from_its_work(number: str) -> None:
+def test_sigterm_does_not_raise_inside_the_event_loop(number: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM, number],
         capture_output=True,

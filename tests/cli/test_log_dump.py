@@ -56,7 +56,7 @@ def test_its_messages(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("damaged_on_purpose")
-def test_damage_is_named_in_its_place(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_reported_in_place(topic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = topic / f"{SEQ:020}.log"
     data = bytearray(path.read_bytes())
     data[0] ^= 1
@@ -65,9 +65,7 @@ def test_damage_is_named_in_its_place(topic: Path, capsys: pytest.CaptureFixture
     assert ["           0  BAD  131 bytes: no batch header", BATCHES[1]] == dumped(capsys, path)
 
 
-def test_frames_that_are_no_messages_are_shown_as_they_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_frames_are_printed_raw(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data_path = DataPath.open(str(tmp_path), LogSettings())
     store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
     store.log.append(frames("short"), WALL_NS)
@@ -123,14 +121,14 @@ def test_a_damaged_index(topic: Path, capsys: pytest.CaptureFixture[str]) -> Non
     )
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "none.log"
 
     assert 1 == main(["log", "dump", str(path)])
     assert f"penstock: cannot read {path}: No such file or directory\n" == capsys.readouterr().err
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_not_an_error(tmp_path: Path) -> None:
     data_path = DataPath.open(str(tmp_path), LogSettings())
     store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
     for _ in range(5000):

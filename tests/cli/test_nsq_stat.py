@@ -41,7 +41,7 @@ class TestInAPipe:
 
         assert (0, [*HEADER, row, row]) == (done.returncode, done.stdout.splitlines())
 
-    def test_an_output_that_cannot_be_written_is_told_in_a_line(self, nsqd: NsqdProcess) -> None:
+    def test_a_write_error_is_reported_in_one_line(self, nsqd: NsqdProcess) -> None:
         make_channel(nsqd, "full")
         command = [sys.executable, "-m", "penstock.cli.nsq_stat", *watching(nsqd, "full")]
         with open("/dev/full", "wb") as full:
@@ -85,9 +85,7 @@ class TestInAPipe:
 
         assert (0, "1") == (done.returncode, done.stdout.splitlines()[2].split()[3])
 
-    def test_several_nodes_are_added_up_and_one_that_is_away_is_told(
-        self, nsqd: NsqdProcess
-    ) -> None:
+    def test_nodes_are_summed_and_a_missing_one_is_reported(self, nsqd: NsqdProcess) -> None:
         make_channel(nsqd, "added", b"1")
         with run_nsqd() as other:
             make_channel(other, "added", b"2", b"3")
@@ -98,7 +96,7 @@ class TestInAPipe:
         assert (0, "3") == (done.returncode, done.stdout.splitlines()[2].split()[3])
         assert f"WARNING: http://{NOWHERE}/stats: " in done.stderr
 
-    def test_a_signal_ends_it_well(self, nsqd: NsqdProcess) -> None:
+    def test_a_signal_ends_it_with_exit_code_0(self, nsqd: NsqdProcess) -> None:
         make_channel(nsqd, "signalled")
         for number in (signal.SIGINT, signal.SIGTERM):
             with started("nsq_stat", *watching(nsqd, "signalled", "-interval=1h")) as program:
@@ -108,7 +106,7 @@ class TestInAPipe:
 
                 assert (0, "") == (program.wait(120), program.communicate()[1])
 
-    def test_one_signal_ends_it_though_its_reader_does_not_read(self, nsqd: NsqdProcess) -> None:
+    def test_one_signal_ends_it_while_the_output_blocks(self, nsqd: NsqdProcess) -> None:
         make_channel(nsqd, "stuck")
         with started("nsq_stat", *watching(nsqd, "stuck", "-interval=1ms")) as program:
             wait_until_stuck(program)
@@ -118,7 +116,7 @@ class TestInAPipe:
 
 
 class TestOnATerminal:
-    def test_it_is_a_live_view_that_q_leaves(self, nsqd: NsqdProcess) -> None:
+    def test_q_exits_the_live_view(self, nsqd: NsqdProcess) -> None:
         make_channel(nsqd, "live", b"1", b"2")
         with on_terminal("nsq_stat", *watching(nsqd, "live", "-interval=100ms")) as terminal:
             terminal.see("live / c   1 node")
@@ -131,7 +129,7 @@ class TestOnATerminal:
             assert "in memory" in shown
             assert terminal.shows_what_is_typed
 
-    def test_it_ends_after_count_and_leaves_the_last_picture(self, nsqd: NsqdProcess) -> None:
+    def test_it_ends_after_count_and_prints_the_last_view(self, nsqd: NsqdProcess) -> None:
         make_channel(nsqd, "counted", b"1")
         flags = watching(nsqd, "counted", "-interval=10ms", "-count=2")
         with on_terminal("nsq_stat", *flags) as terminal:
@@ -140,7 +138,7 @@ class TestOnATerminal:
         assert 0 == code
         assert "counted / c   1 node" in shown
 
-    def test_plain_rows_can_be_had(self, nsqd: NsqdProcess) -> None:
+    def test_plain_prints_rows_on_a_terminal(self, nsqd: NsqdProcess) -> None:
         make_channel(nsqd, "plain", b"1")
         flags = watching(nsqd, "plain", "-interval=10ms", "-count=1", "-plain")
         with on_terminal("nsq_stat", *flags) as terminal:
@@ -172,14 +170,14 @@ NAMES = ("-topic=t", "-channel=c")
         ([*NAMES, f"-nsqd-http-address={NOWHERE}"], f"http://{NOWHERE}/stats: "),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_line(flags: list[str], expected: str) -> None:
+def test_errors_are_reported_in_one_line(flags: list[str], expected: str) -> None:
     done = in_pipe("nsq_stat", *flags)
 
     assert (1, 1) == (done.returncode, done.stderr.count("\n"))
     assert f"FATAL: {expected}" in done.stderr
 
 
-def test_an_nsqd_that_never_answers_is_not_waited_for_without_end() -> None:
+def test_an_nsqd_that_never_responds_times_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"-nsqd-http-address=127.0.0.1:{silent.getsockname()[1]}"
         done = in_pipe("nsq_stat", *NAMES, address, "-http-client-request-timeout=100ms")
@@ -188,7 +186,7 @@ def test_an_nsqd_that_never_answers_is_not_waited_for_without_end() -> None:
     assert done.stderr.endswith("/stats: timed out\n")
 
 
-def test_an_unknown_channel_is_told(nsqd: NsqdProcess) -> None:
+def test_an_unknown_channel_is_an_error(nsqd: NsqdProcess) -> None:
     done = in_pipe("nsq_stat", *watching(nsqd, "nobody-has-it"))
 
     assert (1, "") == (done.returncode, done.stdout)

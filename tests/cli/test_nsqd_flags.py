@@ -33,7 +33,7 @@ def test_parsing_imports_neither_the_loop_nor_the_tools() -> None:
     assert "[]" == done.stdout.splitlines()[-1]
 
 
-def test_help_is_no_error() -> None:
+def test_help_exits_with_0() -> None:
     done = nsqd("-h")
 
     assert 0 == done.returncode
@@ -71,7 +71,7 @@ def test_a_wrong_command_line_shows_the_usage_and_exits_2(args: list[str], expec
         (["-config=none.cfg"], "FATAL: failed to load config file none.cfg - No such file"),
     ],
 )
-def test_what_cannot_run_says_so_in_one_line_and_exits_1(args: list[str], expected: str) -> None:
+def test_a_startup_error_is_one_line_and_exits_1(args: list[str], expected: str) -> None:
     done = nsqd(*args)
 
     assert (1, 1) == (done.returncode, done.stderr.count("\n"))
@@ -84,7 +84,7 @@ def test_a_fatal_line_has_the_format_and_prefix_asked_for() -> None:
     assert '"level":"fatal","component":"east"' in done.stderr
 
 
-def test_a_flag_beats_the_config_file_and_the_file_the_default(tmp_path: Path) -> None:
+def test_a_flag_overrides_the_config_file_which_overrides_the_default(tmp_path: Path) -> None:
     config = tmp_path / "nsqd.cfg"
     config.write_text("id = 2000\nmax_deflate_level = 99\n")
 
@@ -95,7 +95,7 @@ def test_a_flag_beats_the_config_file_and_the_file_the_default(tmp_path: Path) -
     assert "--max-deflate-level must be from 1 to 9, not 99" in from_flag.stderr
 
 
-def test_what_has_no_effect_is_pointed_out(tmp_path: Path) -> None:
+def test_ignored_settings_are_warned_of(tmp_path: Path) -> None:
     not_a_folder = tmp_path / "file"
     not_a_folder.touch()
     config = tmp_path / "nsqd.cfg"

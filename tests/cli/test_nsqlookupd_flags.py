@@ -18,7 +18,7 @@ def test_the_version_is_printed_on_one_line() -> None:
     assert (0, "nsqlookupd v1.3.0 (built w/penstock0.1.0)\n") == (done.returncode, done.stdout)
 
 
-def test_help_is_no_error() -> None:
+def test_help_exits_with_0() -> None:
     done = nsqlookupd("-h")
 
     assert 0 == done.returncode
@@ -55,7 +55,7 @@ def test_a_wrong_command_line_shows_the_usage_and_exits_2() -> None:
         (["-http-address=127.0.0.1:70000"], "FATAL: listen (127.0.0.1:70000) failed - 70000 is"),
     ],
 )
-def test_what_cannot_run_says_so_and_exits_1(args: list[str], expected: str) -> None:
+def test_a_startup_error_exits_1(args: list[str], expected: str) -> None:
     done = nsqlookupd(*args)
 
     assert 1 == done.returncode
@@ -63,7 +63,7 @@ def test_what_cannot_run_says_so_and_exits_1(args: list[str], expected: str) -> 
     assert "Traceback" not in done.stderr
 
 
-def test_a_flag_beats_the_config_file_and_what_has_no_effect_is_pointed_out(tmp_path: Path) -> None:
+def test_a_flag_overrides_the_config_file_and_unknown_keys_are_warned_of(tmp_path: Path) -> None:
     config = tmp_path / "nsqlookupd.cfg"
     config.write_text('tcp_address = "127.0.0.1:99999"\nhttp_adress = ""\n')
 

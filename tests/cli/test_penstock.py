@@ -45,7 +45,7 @@ def test_the_help_of_a_command_has_examples_that_can_be_parsed(
             command.make_context(name, args)
 
 
-def test_no_command_needs_the_loop_or_the_tables_for_its_help() -> None:
+def test_help_imports_neither_asyncio_nor_rich() -> None:
     program = (
         "import sys; from penstock.cli.penstock import main; main(['top', '--help']);"
         "print(sorted({'asyncio', 'rich', 'msgspec', 'penstock.nsqd'} & sys.modules.keys()))"
@@ -93,7 +93,7 @@ def test_a_shell_can_complete_names_of_topics_and_channels(nsqd: NsqdProcess) ->
     assert ["plain,clicks"] == completed(named)
 
 
-def test_a_shell_is_offered_nothing_where_nobody_answers() -> None:
+def test_completion_is_empty_if_no_node_responds() -> None:
     assert [] == completed("penstock sub ", PENSTOCK_NSQD_HTTP_ADDRESS="127.0.0.1:1")
 
 
@@ -118,7 +118,7 @@ def test_a_wrong_command_line_exits_with_2(
         ("pub orders <&-", "Error: standard input is closed"),
     ],
 )
-def test_a_standard_file_that_cannot_be_used_is_told_in_a_line(words: str, expected: str) -> None:
+def test_an_unusable_standard_file_is_reported_in_one_line(words: str, expected: str) -> None:
     shown = subprocess.run(
         ["sh", "-c", f"{sys.executable} -m penstock.cli.penstock {words}"],
         stderr=subprocess.PIPE,

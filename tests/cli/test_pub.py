@@ -33,7 +33,7 @@ class TestInAPipe:
         assert 0 == done.returncode
         assert ["one", " two\\r", "three"] == stored(nsqd, "lines")
 
-    def test_a_file_gives_its_lines_or_itself(self, nsqd: NsqdProcess, tmp_path: Path) -> None:
+    def test_a_file_is_published_by_line_or_whole(self, nsqd: NsqdProcess, tmp_path: Path) -> None:
         file = tmp_path / "messages"
         file.write_bytes(b"one\ntwo\n")
         flags = ["--file", str(file)]
@@ -79,7 +79,7 @@ class TestOnATerminal:
         assert "2 messages published to typed" in shown
         assert ["hello", "bye"] == stored(nsqd, "typed")
 
-    def test_a_long_file_has_a_bar(self, nsqd: NsqdProcess, tmp_path: Path) -> None:
+    def test_a_large_file_has_a_progress_bar(self, nsqd: NsqdProcess, tmp_path: Path) -> None:
         file = tmp_path / "long"
         file.write_bytes(b"".join(b"%099d\n" % number for number in range(60_000)))
         with on_terminal("penstock", *publishing(nsqd, "long", "--file", str(file))) as terminal:
@@ -97,7 +97,7 @@ class TestOnATerminal:
         (["orders", "x", "--nsqd-tcp-address=nonsense"], "penstock: not an address (host:port): "),
     ],
 )
-def test_what_fails_is_told_in_one_line(args: list[str], expected: str, nsqd: NsqdProcess) -> None:
+def test_errors_are_reported_in_one_line(args: list[str], expected: str, nsqd: NsqdProcess) -> None:
     env = {"PENSTOCK_NSQD_TCP_ADDRESS": nsqd.tcp_address}
     done = in_pipe("penstock", "pub", *args, env=env)
 
@@ -105,7 +105,7 @@ def test_what_fails_is_told_in_one_line(args: list[str], expected: str, nsqd: Ns
     assert done.stderr.startswith(expected)
 
 
-def test_what_had_been_published_before_a_failure_is_told(nsqd: NsqdProcess) -> None:
+def test_the_error_counts_the_messages_published_before(nsqd: NsqdProcess) -> None:
     lines = b"x\n" * 600_000 + b"y" * 2_000_000 + b"\n"
     done = in_pipe("penstock", *publishing(nsqd, "refused"), stdin=lines)
 

@@ -32,7 +32,7 @@ def publish_and_finish(nsqd: NsqdProcess, topic: str, *bodies: bytes, finished: 
     wait_until(lambda: nsqd.shows(topic, "c", depth=left, in_flight_count=0), "the FINs")
 
 
-def test_a_channel_is_rewound_and_what_comes_again_is_counted(nsqd: NsqdProcess) -> None:
+def test_rewinding_reports_how_many_messages_are_redelivered(nsqd: NsqdProcess) -> None:
     publish_and_finish(nsqd, "rewound", b"0", b"1", b"2", b"3", finished=3)
     second = seqs(nsqd, "rewound")[1]
     done = in_pipe("penstock", *moving(nsqd, "rewound", str(second), "--yes"))
@@ -45,7 +45,7 @@ def test_a_channel_is_rewound_and_what_comes_again_is_counted(nsqd: NsqdProcess)
     assert nsqd.shows("rewound", "c", depth=3)
 
 
-def test_what_is_skipped_is_counted(nsqd: NsqdProcess) -> None:
+def test_skipping_reports_how_many_messages_are_skipped(nsqd: NsqdProcess) -> None:
     publish_and_finish(nsqd, "skipped", b"0", b"1", b"2", finished=1)
     done = in_pipe("penstock", *moving(nsqd, "skipped", "latest", "--yes"))
 
@@ -54,7 +54,7 @@ def test_what_is_skipped_is_counted(nsqd: NsqdProcess) -> None:
     assert nsqd.shows("skipped", "c", depth=0)
 
 
-def test_nobody_to_ask_is_a_failure_that_changes_nothing(nsqd: NsqdProcess) -> None:
+def test_without_a_terminal_or_yes_nothing_is_changed(nsqd: NsqdProcess) -> None:
     publish_and_finish(nsqd, "unasked", b"0", finished=1)
     done = in_pipe("penstock", *moving(nsqd, "unasked", "earliest"))
 
@@ -64,7 +64,9 @@ def test_nobody_to_ask_is_a_failure_that_changes_nothing(nsqd: NsqdProcess) -> N
 
 
 @pytest.mark.parametrize(("answer", "code", "depth"), [("y", 0, 1), ("n", 1, 0)])
-def test_it_asks_on_a_terminal(nsqd: NsqdProcess, answer: str, code: int, depth: int) -> None:
+def test_it_asks_for_confirmation_on_a_terminal(
+    nsqd: NsqdProcess, answer: str, code: int, depth: int
+) -> None:
     topic = f"asked-{answer}"
     publish_and_finish(nsqd, topic, b"0", finished=1)
     with on_terminal("penstock", *moving(nsqd, topic, "1h")) as terminal:
@@ -102,7 +104,7 @@ def test_a_channel_is_moved_on_all_its_nodes(
         (["there", "c", "latest", "--nsqd-http-address=127.0.0.1:1"], "127.0.0.1:1/stats: "),
     ],
 )
-def test_what_fails_is_told_in_one_line(args: list[str], expected: str, nsqd: NsqdProcess) -> None:
+def test_errors_are_reported_in_one_line(args: list[str], expected: str, nsqd: NsqdProcess) -> None:
     nsqd.publish("there", b"one")
     nsqd.post("/channel/create?topic=there&channel=c")
     env = {"PENSTOCK_NSQD_HTTP_ADDRESS": nsqd.http_address}

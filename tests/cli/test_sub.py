@@ -25,7 +25,7 @@ class TestInAPipe:
         assert (0, "one\ntwo\n", "") == (done.returncode, done.stdout, done.stderr)
         wait_until(lambda: nsqd.shows("lines", "c", depth=1, in_flight_count=0), "two FINs")
 
-    def test_json_has_all_that_is_known(self, nsqd: NsqdProcess) -> None:
+    def test_json_has_all_fields(self, nsqd: NsqdProcess) -> None:
         nsqd.publish("json", b"text", b"\xff\xfe")
         done = in_pipe("penstock", *consuming(nsqd, "json", "-n2", "--json"))
         first, second = map(json.loads, done.stdout.splitlines())
@@ -34,7 +34,7 @@ class TestInAPipe:
         assert ("text", 1, nsqd.tcp_address) == (first["body"], first["attempts"], first["nsqd"])
         assert "//4=" == second["body_base64"]
 
-    def test_messages_are_printed_as_they_come(self, nsqd: NsqdProcess) -> None:
+    def test_messages_are_printed_as_they_arrive(self, nsqd: NsqdProcess) -> None:
         with started("penstock", *consuming(nsqd, "live")) as program:
             assert program.stdout is not None
             nsqd.publish("live", b"first")
@@ -46,7 +46,7 @@ class TestInAPipe:
 
             assert (0, "") == (program.wait(120), program.communicate()[1])
 
-    def test_a_topic_that_is_yet_to_come_is_waited_for(
+    def test_it_waits_for_a_topic_that_does_not_exist_yet(
         self, nsqd: NsqdProcess, nsqlookupd: NsqlookupdProcess
     ) -> None:
         flags = ["--lookupd-http-address", nsqlookupd.http_address, "-n1"]
@@ -55,7 +55,7 @@ class TestInAPipe:
 
             assert ("here\n", "") == program.communicate(timeout=120)
 
-    def test_the_consumer_can_be_told_more(self, nsqd: NsqdProcess) -> None:
+    def test_consumer_options_are_accepted(self, nsqd: NsqdProcess) -> None:
         nsqd.publish("told", b"one")
         flags = ["--consumer-opt=snappy", "--consumer-opt=client_id,me"]
         with started("penstock", *consuming(nsqd, "told", *flags)) as program:
@@ -65,12 +65,12 @@ class TestInAPipe:
 
         assert (True, "me") == (client["snappy"], client["client_id"])
 
-    def test_nothing_in_time_is_a_failure(self, nsqd: NsqdProcess) -> None:
+    def test_a_timeout_exits_with_1(self, nsqd: NsqdProcess) -> None:
         done = in_pipe("penstock", *consuming(nsqd, "silent", "--timeout=50ms"))
 
         assert (1, "penstock: no message within 0.05 s\n") == (done.returncode, done.stderr)
 
-    def test_a_reader_that_has_seen_enough_ends_it(self, nsqd: NsqdProcess) -> None:
+    def test_a_closed_pipe_ends_it(self, nsqd: NsqdProcess) -> None:
         with started("penstock", *consuming(nsqd, "cut")) as program:
             assert program.stdout is not None
             nsqd.publish("cut", b"seen")
@@ -82,7 +82,7 @@ class TestInAPipe:
             assert (1, "") == (program.wait(120), program.stderr.read())
         wait_until(lambda: nsqd.shows("cut", "c", depth=1), "what nobody saw to come back")
 
-    def test_one_signal_ends_it_though_its_reader_does_not_read(self, nsqd: NsqdProcess) -> None:
+    def test_one_signal_ends_it_while_the_output_blocks(self, nsqd: NsqdProcess) -> None:
         nsqd.post("/mpub?topic=stuck", b"\n".join([b"x" * 1000] * 1000))
         with started("penstock", *consuming(nsqd, "stuck")) as program:
             pipe = program.stdout
@@ -102,9 +102,7 @@ class TestInAPipe:
             (">&-", "penstock: standard output is closed"),
         ],
     )
-    def test_what_cannot_be_printed_is_told(
-        self, nsqd: NsqdProcess, output: str, expected: str
-    ) -> None:
+    def test_a_write_error_is_reported(self, nsqd: NsqdProcess, output: str, expected: str) -> None:
         nsqd.publish("untold", b"one")
         command = [sys.executable, "-m", "penstock.cli.penstock", *consuming(nsqd, "untold")]
         done = subprocess.run(
@@ -118,7 +116,7 @@ class TestInAPipe:
         assert (1, f"{expected}\n") == (done.returncode, done.stderr)
 
 
-def test_ctrl_c_leaves_it_on_a_terminal(nsqd: NsqdProcess) -> None:
+def test_ctrl_c_exits_on_a_terminal(nsqd: NsqdProcess) -> None:
     nsqd.publish("typed", b"hello")
     with on_terminal("penstock", *consuming(nsqd, "typed")) as terminal:
         terminal.see("hello")
@@ -134,7 +132,7 @@ def test_ctrl_c_leaves_it_on_a_terminal(nsqd: NsqdProcess) -> None:
         ["orders", "c", "--lookupd-http-address=127.0.0.1:1"],
     ],
 )
-def test_what_fails_is_told_in_one_line(args: list[str]) -> None:
+def test_errors_are_reported_in_one_line(args: list[str]) -> None:
     done = in_pipe("penstock", "sub", *args)
 
     assert (1, 1) == (done.returncode, done.stderr.count("\n")), done.stderr

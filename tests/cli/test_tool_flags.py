@@ -88,7 +88,7 @@ def test_an_invalid_client_option_is_an_error_of_the_command_line(
         (["--nsqd-tcp-address=nowhere"], "not an address (host:port): 'nowhere'"),
     ],
 )
-def test_what_every_consumer_needs(
+def test_every_consumer_tool_requires_an_address_and_a_topic(
     tool: str, args: list[str], complaint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert_fatal(tool, [*ENOUGH[tool], *args], complaint, capfd)
@@ -159,7 +159,7 @@ def test_an_nsqd_that_cannot_be_reached_is_named(
         ("nsq_to_http", [NSQD, TOPIC, POST, "--content-type="], "--content-type requires a value"),
     ],
 )
-def test_what_cannot_run_says_so_in_one_line_and_exits_1(
+def test_a_startup_error_is_one_line_and_exits_1(
     tool: str, args: list[str], complaint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert_fatal(tool, args, complaint, capfd)

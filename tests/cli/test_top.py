@@ -50,7 +50,7 @@ pears   juice        3          0         0        0   0.0    0.0
 """
         assert (0, table, "") == (done.returncode, done.stdout, done.stderr)
 
-    def test_the_largest_comes_first(self, busy_nsqd: NsqdProcess) -> None:
+    def test_sort_orders_by_the_largest_number(self, busy_nsqd: NsqdProcess) -> None:
         done = in_pipe("penstock", *looking_at(busy_nsqd, "--once", "--sort=depth"))
         rows = [line.split()[:3] for line in done.stdout.splitlines()[1:]]
 
@@ -82,7 +82,9 @@ pears   juice        3          0         0        0   0.0    0.0
         assert (0, 6) == (done.returncode, len(done.stdout.splitlines()))
         assert done.stderr.startswith(f"penstock: http://{NOWHERE}/nodes: ")
 
-    def test_a_node_that_is_away_is_told_beside_the_others(self, busy_nsqd: NsqdProcess) -> None:
+    def test_an_unreachable_node_is_reported_beside_the_others(
+        self, busy_nsqd: NsqdProcess
+    ) -> None:
         flags = looking_at(busy_nsqd, "--once", "--nsqd-http-address", NOWHERE)
         done = in_pipe("penstock", *flags)
 
@@ -90,12 +92,12 @@ pears   juice        3          0         0        0   0.0    0.0
         assert done.stderr.startswith(f"penstock: http://{NOWHERE}/stats: ")
 
     @pytest.mark.parametrize("flag", ["--nsqd-http-address", "--lookupd-http-address"])
-    def test_nobody_there_is_a_failure_in_one_line(self, flag: str) -> None:
+    def test_no_reachable_node_is_reported_in_one_line(self, flag: str) -> None:
         done = in_pipe("penstock", "top", flag, NOWHERE)
 
         assert (1, 1) == (done.returncode, done.stderr.count("\n"))
 
-    def test_a_token_that_is_missing_or_not_enough_is_told_in_words(self, tmp_path: Path) -> None:
+    def test_a_missing_or_insufficient_token_is_explained(self, tmp_path: Path) -> None:
         tokens = tmp_path / "tokens"
         tokens.write_text("publish secret\n")
         tokens.chmod(0o600)
@@ -107,7 +109,7 @@ pears   juice        3          0         0        0   0.0    0.0
         assert f"penstock: {url}: a token is needed\n" == without.stderr
         assert f"penstock: {url}: the token does not allow that\n" == other.stderr
 
-    def test_a_signal_ends_it_well(self, busy_nsqd: NsqdProcess) -> None:
+    def test_a_signal_ends_it_with_exit_code_0(self, busy_nsqd: NsqdProcess) -> None:
         with started("penstock", *looking_at(busy_nsqd)) as program:
             assert program.stdout is not None
             program.stdout.readline()
@@ -115,9 +117,7 @@ pears   juice        3          0         0        0   0.0    0.0
 
             assert 0 == program.wait(120)
 
-    def test_one_signal_ends_it_though_its_reader_does_not_read(
-        self, busy_nsqd: NsqdProcess
-    ) -> None:
+    def test_one_signal_ends_it_while_the_output_blocks(self, busy_nsqd: NsqdProcess) -> None:
         with started("penstock", *looking_at(busy_nsqd, "--interval=1ms")) as program:
             wait_until_stuck(program)
             program.send_signal(signal.SIGTERM)
@@ -126,7 +126,7 @@ pears   juice        3          0         0        0   0.0    0.0
 
 
 class TestOnATerminal:
-    def test_keys_sort_and_q_leaves(self, busy_nsqd: NsqdProcess) -> None:
+    def test_keys_change_the_order_and_q_exits(self, busy_nsqd: NsqdProcess) -> None:
         with on_terminal("penstock", *looking_at(busy_nsqd)) as terminal:
             shown = terminal.see("q quit")
             assert "1 node · 2 topics · 3 channels" in shown
@@ -144,7 +144,7 @@ class TestOnATerminal:
             assert 0 == terminal.end()[0]
             assert terminal.shows_what_is_typed
 
-    def test_ctrl_c_leaves_too(self, busy_nsqd: NsqdProcess) -> None:
+    def test_ctrl_c_exits(self, busy_nsqd: NsqdProcess) -> None:
         with on_terminal("penstock", *looking_at(busy_nsqd)) as terminal:
             terminal.see("q quit")
             terminal.press("\x03")
@@ -152,7 +152,7 @@ class TestOnATerminal:
             assert 0 == terminal.end()[0]
             assert terminal.shows_what_is_typed
 
-    def test_a_signal_at_once_leaves_the_terminal_as_it_was(self, busy_nsqd: NsqdProcess) -> None:
+    def test_an_early_signal_restores_the_terminal(self, busy_nsqd: NsqdProcess) -> None:
         prelude = """
 import os, signal, tty
 setcbreak = tty.setcbreak
@@ -162,7 +162,7 @@ tty.setcbreak = lambda fd: (setcbreak(fd), os.kill(os.getpid(), signal.SIGTERM))
             assert 0 == terminal.end()[0]
             assert terminal.shows_what_is_typed
 
-    def test_a_smaller_terminal_has_a_smaller_picture(self, busy_nsqd: NsqdProcess) -> None:
+    def test_the_view_fits_a_smaller_terminal(self, busy_nsqd: NsqdProcess) -> None:
         with on_terminal("penstock", *looking_at(busy_nsqd, "--interval=1h")) as terminal:
             assert "more" not in terminal.see("q quit")
             terminal.resize(60, 8)
@@ -171,7 +171,7 @@ tty.setcbreak = lambda fd: (setcbreak(fd), os.kill(os.getpid(), signal.SIGTERM))
 
             assert 0 == terminal.end()[0]
 
-    def test_a_terminal_that_can_only_print_gets_lines(self, busy_nsqd: NsqdProcess) -> None:
+    def test_a_dumb_terminal_gets_plain_lines(self, busy_nsqd: NsqdProcess) -> None:
         flags = looking_at(busy_nsqd, "--count=1")
         with on_terminal("penstock", *flags, kind="dumb") as terminal:
             code, shown = terminal.end()
@@ -193,7 +193,7 @@ tty.setcbreak = lambda fd: (setcbreak(fd), os.kill(os.getpid(), signal.SIGTERM))
 
                 assert 0 == terminal.end()[0]
 
-    def test_it_stays_while_nobody_answers(self) -> None:
+    def test_the_view_stays_while_no_node_responds(self) -> None:
         with run_nsqd() as nsqd, on_terminal("penstock", *looking_at(nsqd)) as terminal:
             terminal.see("1 node")
             nsqd.terminate()

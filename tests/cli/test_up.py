@@ -74,7 +74,7 @@ def test_one_command_starts_a_cluster_and_ctrl_c_stops_it(tmp_path: Path) -> Non
     assert f"\nstopping\nstopped; messages stay in {tmp_path / 'data'}\n" == out
 
 
-def test_nsqadmin_looks_at_the_cluster(tmp_path: Path) -> None:
+def test_nsqadmin_shows_the_cluster(tmp_path: Path) -> None:
     with up(tmp_path, "--admin-port=0") as cluster:
         (cluster.http["nsqadmin"],) = re.findall(r"  browse +http://(\S+)/\n", cluster.said)
         address = f"--nsqd-tcp-address={cluster.tcp['nsqd-1']}"
@@ -86,7 +86,7 @@ def test_nsqadmin_looks_at_the_cluster(tmp_path: Path) -> None:
         assert 0 == cluster.stop()[0]
 
 
-def test_messages_are_there_the_next_time(tmp_path: Path) -> None:
+def test_messages_survive_a_restart(tmp_path: Path) -> None:
     with up(tmp_path) as cluster:
         address = f"--nsqd-tcp-address={cluster.tcp['nsqd-1']}"
         assert 0 == in_pipe("penstock", "pub", "orders", "kept", address).returncode
@@ -98,7 +98,7 @@ def test_messages_are_there_the_next_time(tmp_path: Path) -> None:
         assert 0 == cluster.stop()[0]
 
 
-def test_several_nodes_have_data_and_ids_of_their_own(tmp_path: Path) -> None:
+def test_each_node_has_its_own_data_path_and_id(tmp_path: Path) -> None:
     with up(tmp_path, "--nsqd=3", "--retention-time=1h") as cluster:
         node_ids = set()
         for name in ("nsqd-1", "nsqd-2", "nsqd-3"):
@@ -142,7 +142,7 @@ def test_ports_count_up_from_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flag", ["--nsqd-port", "--lookupd-port", "--admin-port"])
-def test_a_port_that_is_taken_is_told_in_one_line(flag: str, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line(flag: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         flags = [f"--data-path={tmp_path}", *FREE_PORTS, f"{flag}={port}"]
@@ -153,7 +153,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(flag: str, tmp_path: Path) -> 
     assert done.stderr.endswith(f"; use {flag} to choose another\n")
 
 
-def test_a_data_path_that_is_in_use_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_data_path_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     with up(tmp_path) as cluster:
         done = in_pipe("penstock", "up", f"--data-path={tmp_path}", *FREE_PORTS)
 
@@ -162,7 +162,7 @@ def test_a_data_path_that_is_in_use_is_told_in_one_line(tmp_path: Path) -> None:
         assert 0 == cluster.stop()[0]
 
 
-def test_a_data_path_that_cannot_be_is_told_in_one_line(tmp_path: Path) -> None:
+def test_an_invalid_data_path_is_reported_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = in_pipe("penstock", "up", f"--data-path={tmp_path / 'file'}", *FREE_PORTS)
 
@@ -170,7 +170,7 @@ def test_a_data_path_that_cannot_be_is_told_in_one_line(tmp_path: Path) -> None:
     assert "is a file" in done.stderr
 
 
-def test_it_stops_cleanly_when_whoever_started_it_has_gone(tmp_path: Path) -> None:
+def test_it_stops_cleanly_after_its_terminal_is_closed(tmp_path: Path) -> None:
     with up(tmp_path) as cluster:
         assert cluster.program.stdout is not None
         assert cluster.program.stderr is not None

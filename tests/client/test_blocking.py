@@ -77,14 +77,14 @@ def test_threads_may_share_a_producer(nsqd: NsqdProcess, topic: str) -> None:
     assert 200 == nsqd.stats(topic)["message_count"]
 
 
-def test_a_producer_asks_for_no_heartbeats_so_it_may_rest() -> None:
+def test_an_idle_producer_has_no_heartbeats_and_stays_usable() -> None:
     with stand_in() as peer, Producer(peer.address):
         (identify,) = (event for event in peer.heard if isinstance(event, Identify))
 
     assert b'"heartbeat_interval":-1' in identify.body
 
 
-def test_a_connection_that_ended_while_it_rested_is_made_again(topic: str) -> None:
+def test_a_connection_closed_while_idle_is_reopened(topic: str) -> None:
     with (
         reserved_address() as address,
         run_nsqd(f"--tcp-address={address}") as nsqd,
@@ -97,9 +97,7 @@ def test_a_connection_that_ended_while_it_rested_is_made_again(topic: str) -> No
         assert 2 == nsqd.stats(topic)["depth"]
 
 
-def test_messages_come_from_all_nsqds_and_again_from_one_that_was_lost(
-    nsqd: NsqdProcess, topic: str
-) -> None:
+def test_it_consumes_all_nsqds_and_reconnects(nsqd: NsqdProcess, topic: str) -> None:
     with reserved_address() as address, run_nsqd(f"--tcp-address={address}") as second:
         for each in (nsqd, second):
             each.publish(topic, b"x")
@@ -118,7 +116,7 @@ def test_messages_come_from_all_nsqds_and_again_from_one_that_was_lost(
             again.finish()
 
 
-def test_what_goes_wrong_is_told(nsqd: NsqdProcess, topic: str) -> None:
+def test_errors_name_the_cause(nsqd: NsqdProcess, topic: str) -> None:
     with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1: Connection refused"):
         Consumer(topic, "c", nsqd="127.0.0.1:1").start()
     with pytest.raises(ConfigError, match="topic name 'no topic' is not valid"):
@@ -147,7 +145,9 @@ def test_what_goes_wrong_is_told(nsqd: NsqdProcess, topic: str) -> None:
         ),
     ],
 )
-def test_a_peer_that_is_no_nsqd(peer_does: dict[str, Any], complaint: str) -> None:
+def test_a_peer_that_is_not_nsqd_raises_not_connected(
+    peer_does: dict[str, Any], complaint: str
+) -> None:
     with stand_in() as peer:
         vars(peer).update(peer_does)
         config = ClientConfig(response_timeout=2.0)

@@ -33,8 +33,8 @@ def nsqd_at_a_port_of_its_own(stack: ExitStack) -> NsqdProcess:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300 + CHAOS_SECONDS)
-def test_every_confirmed_message_is_consumed_whatever_happens(topic: str) -> None:
-    chance = fresh_random("test_every_confirmed_message_is_consumed_whatever_happens")
+def test_every_confirmed_message_is_consumed_despite_faults(topic: str) -> None:
+    chance = fresh_random("test_every_confirmed_message_is_consumed_despite_faults")
     confirmed: set[bytes] = set()
     consumed: set[bytes] = set()
     kills = 0

@@ -43,7 +43,7 @@ def test_the_options_of_the_go_client_are_understood() -> None:
         ("sample_rate,100", "sample_rate must be a percentage from 0 to 99, not 100"),
     ],
 )
-def test_what_is_no_option_is_told(option: str, complaint: str) -> None:
+def test_an_unknown_option_is_an_error(option: str, complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         ClientConfig().with_options([option])
 
@@ -60,7 +60,7 @@ def test_what_is_no_option_is_told(option: str, complaint: str) -> None:
         ({"tls_cert": "cert.pem"}, "tls_cert and tls_key must be set together"),
     ],
 )
-def test_values_that_make_no_sense_are_refused(fields: dict[str, Any], complaint: str) -> None:
+def test_invalid_values_are_refused(fields: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         ClientConfig(**fields)
 

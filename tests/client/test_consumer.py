@@ -59,7 +59,7 @@ def test_messages_are_iterated_over_and_finished(nsqd: NsqdProcess, topic: str, 
     nsqd_shows(nsqd, topic, depth=0, in_flight_count=0, timeout_count=0, requeue_count=0)
 
 
-def test_no_more_are_in_flight_than_may_be(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_max_in_flight_is_never_exceeded(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, *[b"x"] * 20)
 
     async def scenario() -> None:
@@ -73,7 +73,7 @@ def test_no_more_are_in_flight_than_may_be(nsqd: NsqdProcess, topic: str, run: R
     run(scenario())
 
 
-def test_how_many_may_be_in_flight_can_be_changed_under_way(
+def test_max_in_flight_can_be_changed_while_running(
     nsqd: NsqdProcess, topic: str, run_once: Run
 ) -> None:
     nsqd.publish(topic, *[b"x"] * 20)
@@ -107,7 +107,7 @@ def test_a_requeued_message_comes_again_after_its_delay(
     run(scenario())
 
 
-def test_what_is_not_answered_comes_again_unless_it_is_touched(
+def test_an_unanswered_message_is_redelivered_unless_touched(
     nsqd: NsqdProcess, topic: str, run_once: Run
 ) -> None:
     nsqd.publish(topic, b"touched", b"forgotten")
@@ -129,9 +129,7 @@ def test_what_is_not_answered_comes_again_unless_it_is_touched(
     nsqd_shows(nsqd, topic, timeout_count=1, depth=0)
 
 
-def test_a_batch_that_is_kept_for_long_is_touched(
-    nsqd: NsqdProcess, topic: str, run_once: Run
-) -> None:
+def test_keep_touching_touches_a_held_batch(nsqd: NsqdProcess, topic: str, run_once: Run) -> None:
     nsqd.publish(topic, b"kept")
 
     async def scenario() -> None:
@@ -147,9 +145,7 @@ def test_a_batch_that_is_kept_for_long_is_touched(
     nsqd_shows(nsqd, topic, depth=0, in_flight_count=0, timeout_count=0, requeue_count=0)
 
 
-def test_it_is_starved_when_nearly_all_that_may_come_is_here(
-    nsqd: NsqdProcess, topic: str, run_once: Run
-) -> None:
+def test_it_is_starved_near_the_rdy_count(nsqd: NsqdProcess, topic: str, run_once: Run) -> None:
     nsqd.publish(topic, *[b"x"] * 8)
 
     async def scenario() -> None:
@@ -166,7 +162,7 @@ def test_it_is_starved_when_nearly_all_that_may_come_is_here(
     run_once(scenario())
 
 
-def test_iteration_ends_when_it_is_stopped(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_iteration_ends_after_stop(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, b"1", b"2", b"3")
 
     async def scenario() -> None:
@@ -184,9 +180,7 @@ def test_iteration_ends_when_it_is_stopped(nsqd: NsqdProcess, topic: str, run: R
     run(scenario())
 
 
-def test_what_nobody_has_asked_for_goes_back_at_once(
-    nsqd: NsqdProcess, topic: str, run: Run
-) -> None:
+def test_close_requeues_queued_messages(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, b"1", b"2", b"3")
 
     async def scenario() -> None:
@@ -199,7 +193,7 @@ def test_what_nobody_has_asked_for_goes_back_at_once(
     assert {b"2", b"3"} == bodies
 
 
-def test_finishes_of_one_turn_leave_together(run: Run) -> None:
+def test_fins_of_one_loop_turn_are_sent_in_one_write(run: Run) -> None:
     async def scenario() -> None:
         with stand_in() as peer:
             peer.messages = 100
@@ -246,7 +240,7 @@ def test_a_handler_finishes_by_returning_and_requeues_by_raising(
     nsqd_shows(nsqd, topic, depth=0, in_flight_count=0, requeue_count=2)
 
 
-def test_handlers_work_side_by_side(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_handlers_run_concurrently(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, *[b"x"] * 8)
     busy = most = done = 0
 
@@ -269,7 +263,7 @@ def test_handlers_work_side_by_side(nsqd: NsqdProcess, topic: str, run: Run) -> 
     assert 4 == most
 
 
-def test_a_long_handler_keeps_its_message_and_those_that_wait(
+def test_messages_are_touched_during_a_long_handler(
     nsqd: NsqdProcess, topic: str, run_once: Run
 ) -> None:
     nsqd.publish(topic, b"1", b"2")
@@ -294,7 +288,7 @@ def test_a_long_handler_keeps_its_message_and_those_that_wait(
 
 
 @pytest.mark.parametrize("hook_fails_first", [False, True])
-def test_what_fails_too_often_is_a_dead_letter(
+def test_a_message_that_fails_max_attempts_times_is_a_dead_letter(
     nsqd: NsqdProcess, topic: str, run: Run, *, hook_fails_first: bool
 ) -> None:
     nsqd.publish(topic, b"poison")
@@ -324,7 +318,7 @@ def test_what_fails_too_often_is_a_dead_letter(
     nsqd_shows(nsqd, topic, depth=0, in_flight_count=0, deferred_count=0)
 
 
-def test_failures_make_it_back_off_and_try_with_one(
+def test_after_failures_it_backs_off_and_probes_with_one_message(
     nsqd: NsqdProcess, topic: str, run_once: Run
 ) -> None:
     nsqd.publish(topic, b"bad")
@@ -348,7 +342,7 @@ def test_failures_make_it_back_off_and_try_with_one(
     run_once(scenario())
 
 
-def test_stopping_lets_handlers_finish_what_is_here(
+def test_stop_lets_handlers_process_queued_messages(
     nsqd: NsqdProcess, topic: str, run: Run
 ) -> None:
     nsqd.publish(topic, *[b"x"] * 5)
@@ -369,7 +363,7 @@ def test_stopping_lets_handlers_finish_what_is_here(
     nsqd_shows(nsqd, topic, depth=0, in_flight_count=0, requeue_count=0)
 
 
-def test_handlers_that_do_not_end_are_cancelled_and_their_messages_requeued(
+def test_handlers_still_running_after_close_timeout_are_cancelled(
     nsqd: NsqdProcess, topic: str, run: Run
 ) -> None:
     nsqd.publish(topic, b"x")
@@ -388,7 +382,7 @@ def test_handlers_that_do_not_end_are_cancelled_and_their_messages_requeued(
     nsqd_shows(nsqd, topic, depth=1, in_flight_count=0, requeue_count=1)
 
 
-def test_closing_waits_for_the_handlers(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_close_waits_for_handlers(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, b"x")
 
     async def scenario() -> None:
@@ -407,7 +401,7 @@ def test_closing_waits_for_the_handlers(nsqd: NsqdProcess, topic: str, run: Run)
     nsqd_shows(nsqd, topic, depth=0, in_flight_count=0, requeue_count=0)
 
 
-def test_who_is_cancelled_leaves_the_message_to_another(run: Run) -> None:
+def test_a_cancelled_waiter_passes_its_message_to_another(run: Run) -> None:
     async def scenario() -> None:
         with stand_in() as peer:
             async with Consumer("t", "c", nsqd=peer.address) as consumer:
@@ -421,7 +415,7 @@ def test_who_is_cancelled_leaves_the_message_to_another(run: Run) -> None:
     run(scenario())
 
 
-def test_cancelling_run_requeues_what_is_in_hand(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_cancelling_run_requeues_held_messages(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, b"x")
 
     async def scenario() -> None:
@@ -442,9 +436,7 @@ def test_cancelling_run_requeues_what_is_in_hand(nsqd: NsqdProcess, topic: str, 
     nsqd_shows(nsqd, topic, depth=1, in_flight_count=0)
 
 
-def test_a_dead_letter_that_is_not_taken_in_time_comes_again(
-    nsqd: NsqdProcess, topic: str, run: Run
-) -> None:
+def test_a_dead_letter_that_fails_is_redelivered(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, b"poison")
 
     async def scenario() -> None:
@@ -473,7 +465,7 @@ def nsqds(nsqd: NsqdProcess) -> Iterator[list[NsqdProcess]]:
         yield [nsqd, second, third]
 
 
-def test_all_get_their_turn_when_there_is_less_than_one_for_each(
+def test_connections_take_turns_if_max_in_flight_is_too_low(
     nsqds: list[NsqdProcess], topic: str, run_once: Run
 ) -> None:
     for number, each in enumerate(nsqds):
@@ -498,7 +490,7 @@ def test_all_get_their_turn_when_there_is_less_than_one_for_each(
     assert sorted([b"0", b"1", b"2"] * 3) == sorted(received)
 
 
-def test_it_comes_back_to_an_nsqd_that_comes_back(topic: str, run_once: Run) -> None:
+def test_it_reconnects_to_a_restarted_nsqd(topic: str, run_once: Run) -> None:
     async def scenario() -> None:
         with reserved_address() as address, run_nsqd(f"--tcp-address={address}") as nsqd:
             async with Consumer(topic, "c", nsqd=address) as consumer:
@@ -515,7 +507,7 @@ def test_it_comes_back_to_an_nsqd_that_comes_back(topic: str, run_once: Run) -> 
     run_once(scenario())
 
 
-def test_what_cannot_be_subscribed_to(nsqd: NsqdProcess, run: Run) -> None:
+def test_an_invalid_subscription_is_refused(nsqd: NsqdProcess, run: Run) -> None:
     async def scenario() -> None:
         with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1: Connection refused"):
             async with Consumer("t", "c", nsqd="127.0.0.1:1"):
@@ -531,7 +523,7 @@ def test_what_cannot_be_subscribed_to(nsqd: NsqdProcess, run: Run) -> None:
         Consumer("t", "c")
 
 
-def test_a_silent_nsqd_is_given_up(run_once: Run) -> None:
+def test_a_silent_connection_is_closed(run_once: Run) -> None:
     config = ClientConfig(read_timeout=0.2, heartbeat_interval=0.1)
 
     async def scenario() -> None:

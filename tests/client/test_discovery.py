@@ -113,7 +113,7 @@ def test_a_lookupd_that_does_not_wait_is_polled(
     assert {f"/lookup?topic={topic}&wait=0s"} == {asked.target for asked in old_lookupd.asked}
 
 
-def test_a_producer_that_has_lost_its_nsqd_asks_for_another_soon(
+def test_a_producer_without_nsqd_polls_lookupd_more_often(
     old_lookupd: AuthServer, nsqd: NsqdProcess, topic: str, run: Run
 ) -> None:
     with stand_in() as peer:

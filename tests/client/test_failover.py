@@ -84,7 +84,7 @@ def test_no_confirmed_message_is_lost_when_an_nsqd_is_killed_under_load(
     assert set() == confirmed - kept_by_first - kept_by_second
 
 
-def test_an_nsqd_that_hangs_does_not_hold_up_the_others(
+def test_a_hanging_nsqd_does_not_delay_the_others(
     pair: tuple[NsqdProcess, NsqdProcess], topic: str, run_once: Run
 ) -> None:
     hung, healthy = pair
@@ -103,7 +103,7 @@ def test_an_nsqd_that_hangs_does_not_hold_up_the_others(
     assert set(bodies) <= drained(healthy, topic) | drained(hung, topic)
 
 
-def test_an_nsqd_that_is_leaving_is_left_for_another(
+def test_a_stopping_nsqd_is_replaced_by_another(
     pair: tuple[NsqdProcess, NsqdProcess], topic: str, run_once: Run
 ) -> None:
     leaving, staying = pair
@@ -119,7 +119,7 @@ def test_an_nsqd_that_is_leaving_is_left_for_another(
     assert b"after" in drained(staying, topic)
 
 
-def test_the_blocking_producer_goes_to_the_next(
+def test_the_blocking_producer_fails_over_to_the_next_nsqd(
     pair: tuple[NsqdProcess, NsqdProcess], topic: str
 ) -> None:
     first, second = pair

@@ -22,7 +22,7 @@ def nsqd_shows(nsqd: NsqdProcess, topic: str, **figures: int) -> None:
     wait_until(lambda: nsqd.shows(topic, "c", **figures), str(figures))
 
 
-def test_the_loop_goes_on_while_a_function_blocks(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_the_loop_runs_while_a_function_blocks(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, b"x")
     begun, released = threading.Event(), threading.Event()
     outcome = []
@@ -69,7 +69,7 @@ def test_a_message_is_touched_while_a_function_blocks(
     nsqd_shows(nsqd, topic, timeout_count=0, depth=0, in_flight_count=0)
 
 
-def test_functions_block_side_by_side_after_many_quick_ones(
+def test_functions_run_in_parallel_after_many_fast_ones(
     nsqd: NsqdProcess, topic: str, run_once: Run
 ) -> None:
     """One worker may take many quick messages at a time, but not all the slow ones."""
@@ -94,7 +94,7 @@ def test_functions_block_side_by_side_after_many_quick_ones(
     assert 2040 == len(set(handled))
 
 
-def test_functions_block_side_by_side(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_functions_run_in_parallel(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     nsqd.publish(topic, *[b"x"] * 4)
     all_four = threading.Barrier(4, timeout=SECONDS)
 
@@ -138,7 +138,7 @@ def test_a_function_answers_from_its_thread(nsqd: NsqdProcess, topic: str, run: 
     nsqd_shows(nsqd, topic, depth=0, in_flight_count=0, deferred_count=0, requeue_count=1)
 
 
-def test_a_message_whose_function_does_not_end_in_time_comes_again(
+def test_a_message_is_redelivered_if_its_function_does_not_end_in_time(
     nsqd: NsqdProcess, topic: str, run: Run
 ) -> None:
     nsqd.publish(topic, b"x")
@@ -178,7 +178,7 @@ class AsyncCallable:
         self._consumer.stop()
 
 
-def test_whatever_is_a_coroutine_runs_in_the_loop(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_coroutine_functions_run_in_the_loop(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     async def scenario() -> None:
         for is_wrapped in (False, True):
             nsqd.publish(topic, b"x")
@@ -216,7 +216,7 @@ def test_a_function_sees_the_context_of_run(nsqd: NsqdProcess, topic: str, run: 
     [(ValueError("bad body"), True), (NotConfirmedError("too slow"), False)],
 )
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_a_failure_is_logged_with_its_traceback_unless_its_text_says_all(
+def test_an_unexpected_failure_is_logged_with_its_traceback(
     nsqd: NsqdProcess,
     topic: str,
     run: Run,

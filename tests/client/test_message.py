@@ -30,7 +30,7 @@ def message(recorder: Recorder) -> Message:
     return Message(recorder, 1_700_000_000_123_456_789, 2, ID, b"body")
 
 
-def test_it_is_answered_once() -> None:
+def test_a_message_is_answered_once() -> None:
     recorder = Recorder()
     finished, requeued = message(recorder), message(recorder)
 
@@ -55,7 +55,7 @@ def test_a_delay_may_be_seconds_and_may_not_be_negative() -> None:
     assert [("REQ", ID, 250)] == recorder.told
 
 
-def test_what_it_says_of_itself() -> None:
+def test_the_repr_shows_id_attempts_and_body() -> None:
     shown = message(Recorder())
 
     assert "<Message 0123456789abcdef attempts=2 b'body'>" == repr(shown)

@@ -42,7 +42,7 @@ def test_what_is_published_is_stored_in_order(nsqd: NsqdProcess, topic: str, run
     assert bodies == stored(nsqd, topic, 500)
 
 
-def test_publishes_are_gathered_and_several_batches_are_under_way(run: Run) -> None:
+def test_publishes_are_batched_and_several_batches_are_in_flight(run: Run) -> None:
     bodies = [b"%03d" % number for number in range(300)]
     config = ClientConfig(max_batch_size=4 + 100 * 7, max_batches_in_flight=2)
 
@@ -60,7 +60,7 @@ def test_publishes_are_gathered_and_several_batches_are_under_way(run: Run) -> N
     run(scenario())
 
 
-def test_a_deferred_message_comes_later(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_a_deferred_message_is_delivered_later(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     async def scenario() -> None:
         async with Producer(nsqd.tcp_address) as producer:
             await producer.publish(topic, b"later", defer=timedelta(seconds=3))
@@ -73,7 +73,7 @@ def test_a_deferred_message_comes_later(nsqd: NsqdProcess, topic: str, run: Run)
     assert [b"also", b"later", b"later"] == sorted(others)
 
 
-def test_publishing_many_may_take_many_commands(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_publish_many_splits_into_several_commands(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     bodies = [b"%d" % number for number in range(2000)]
     config = ClientConfig(max_batch_size=1000, max_queued_bytes=10_000)
 
@@ -89,7 +89,7 @@ def test_publishing_many_may_take_many_commands(nsqd: NsqdProcess, topic: str, r
 # What cannot be published -------------------------------------------------------------------------
 
 
-def test_only_the_message_that_nsqd_does_not_take_fails(topic: str, run_once: Run) -> None:
+def test_only_the_refused_message_of_a_batch_fails(topic: str, run_once: Run) -> None:
     bodies = [b"good", b"too long" * 20, b"also good"]
 
     async def scenario(address: str) -> None:
@@ -119,7 +119,7 @@ def test_only_the_message_that_nsqd_does_not_take_fails(topic: str, run_once: Ru
         ("", b"x", ValueError),
     ],
 )
-def test_what_nsqd_would_refuse_is_not_sent(
+def test_invalid_publishes_are_not_sent(
     nsqd: NsqdProcess, run: Run, topic: str, body: Any, error: type[Exception]
 ) -> None:
     async def scenario() -> None:
@@ -134,7 +134,7 @@ def test_what_nsqd_would_refuse_is_not_sent(
     run(scenario())
 
 
-def test_when_too_much_waits_publishing_waits_too(run: Run) -> None:
+def test_publish_waits_at_max_queued_bytes(run: Run) -> None:
     async def scenario() -> None:
         with stand_in() as peer:
             peer.answers_publishes = False
@@ -156,7 +156,7 @@ def test_when_too_much_waits_publishing_waits_too(run: Run) -> None:
 # What goes wrong ----------------------------------------------------------------------------------
 
 
-def test_an_nsqd_that_is_not_there(run: Run) -> None:
+def test_an_unreachable_nsqd_raises_not_connected(run: Run) -> None:
     async def scenario() -> None:
         with pytest.raises(NotConnectedError, match=r"127\.0\.0\.1:1: Connection refused"):
             async with Producer("127.0.0.1:1"):
@@ -170,7 +170,7 @@ def test_an_nsqd_that_is_not_there(run: Run) -> None:
     run(scenario())
 
 
-def test_a_peer_that_is_no_nsqd(run: Run) -> None:
+def test_a_peer_that_is_not_nsqd_raises_not_connected(run: Run) -> None:
     config = ClientConfig(response_timeout=0.2)
 
     async def scenario() -> None:
@@ -188,7 +188,7 @@ def test_a_peer_that_is_no_nsqd(run: Run) -> None:
 
 
 @pytest.mark.parametrize("address", ["localhost", "localhost:", ":4150", "host:http", "h:99999"])
-def test_what_is_no_address(address: str) -> None:
+def test_an_invalid_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigError, match="not an address"):
         Producer(address)
 
@@ -212,7 +212,7 @@ def test_a_publish_that_is_never_confirmed_fails_in_time(run_once: Run) -> None:
     run_once(scenario())
 
 
-def test_who_stops_waiting_disturbs_nobody(run: Run) -> None:
+def test_a_cancelled_publish_does_not_affect_others(run: Run) -> None:
     async def scenario() -> None:
         with stand_in() as peer:
             peer.answers_publishes = False
@@ -228,7 +228,7 @@ def test_who_stops_waiting_disturbs_nobody(run: Run) -> None:
     run(scenario())
 
 
-def test_what_is_closed_publishes_nothing(nsqd: NsqdProcess, run: Run) -> None:
+def test_a_closed_producer_refuses_to_publish(nsqd: NsqdProcess, run: Run) -> None:
     async def scenario() -> None:
         producer = Producer(nsqd.tcp_address)
         with pytest.raises(ClientError, match="is not started"):
@@ -242,7 +242,7 @@ def test_what_is_closed_publishes_nothing(nsqd: NsqdProcess, run: Run) -> None:
     run(scenario())
 
 
-def test_closing_waits_for_what_is_under_way(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_close_waits_for_unconfirmed_publishes(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     async def scenario() -> None:
         async with Producer(nsqd.tcp_address) as producer:
             published = [producer.publish_nowait(topic, b"x") for _ in range(100)]

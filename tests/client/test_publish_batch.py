@@ -16,15 +16,17 @@ from penstock.protocol import commands
         (1000, [[b"aa", b"bb", b"cccccc", b"d"]]),
     ],
 )
-def test_bodies_are_cut_into_what_fits(size_max: int, expected: list[Sequence[bytes]]) -> None:
+def test_bodies_are_split_into_batches_that_fit(
+    size_max: int, expected: list[Sequence[bytes]]
+) -> None:
     assert expected == list(split_into_batches([b"aa", b"bb", b"cccccc", b"d"], size_max))
 
 
-def test_nothing_is_cut_into_nothing() -> None:
+def test_no_bodies_make_no_batches() -> None:
     assert [] == list(split_into_batches([], 100))
 
 
-def test_its_size_is_that_of_the_body_it_is_sent_with() -> None:
+def test_the_size_is_that_of_the_mpub_body() -> None:
     batch: PublishBatch[None] = PublishBatch("t")
     batch.add(b"one")
     batch.extend([b"two", b"three"])
@@ -34,7 +36,7 @@ def test_its_size_is_that_of_the_body_it_is_sent_with() -> None:
     assert len(rendered) - len(b"MPUB t\n") - 4 == batch.size
 
 
-def test_one_message_needs_no_multi_publish() -> None:
+def test_one_message_is_sent_by_pub_or_dpub() -> None:
     batch: PublishBatch[None] = PublishBatch("t")
     batch.add(b"one")
     deferred: PublishBatch[None] = PublishBatch("t", defer_ms=1500)
@@ -58,13 +60,13 @@ def test_it_is_split_if_each_message_has_its_waiter() -> None:
 
 
 @pytest.mark.parametrize("body", [b"x", bytearray(b"x"), memoryview(b"x")])
-def test_bytes_of_any_kind_are_a_body(body: Any) -> None:
+def test_any_bytes_like_object_is_a_body(body: Any) -> None:
     assert b"x" == checked_body(body)
 
 
 @pytest.mark.parametrize(
     ("body", "error"), [("text", TypeError), (7, TypeError), (b"", ValueError)]
 )
-def test_what_is_no_body(body: Any, error: type[Exception]) -> None:
+def test_an_invalid_body_is_refused(body: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         checked_body(body)

@@ -86,7 +86,7 @@ def failure_of(address: str, config: ClientConfig, run: Run) -> ClientError:
     return on_loop.value
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(
+def test_an_untrusted_certificate_is_refused(
     nsqd: NsqdProcess, secure: ClientConfig, tmp_path: Path, run_once: Run
 ) -> None:
     stranger = Authority(tmp_path, "stranger")
@@ -100,16 +100,14 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
         pass
 
 
-def test_tls_is_not_done_without_where_it_was_asked_for(
-    secure: ClientConfig, run_once: Run
-) -> None:
+def test_tls_is_never_silently_skipped(secure: ClientConfig, run_once: Run) -> None:
     with run_nsqd() as without:
         failure = failure_of(without.tcp_address, secure, run_once)
 
     assert f"{without.tcp_address}: it offers no TLS, and TLS was asked for" == str(failure)
 
 
-def test_what_is_wrong_with_the_files_is_told_before_connecting() -> None:
+def test_invalid_tls_files_are_reported_before_connecting() -> None:
     config = ClientConfig(tls_v1=True, tls_root_ca_file="missing.pem")
 
     with pytest.raises(ConfigError, match=r"missing\.pem: No such file"):
@@ -119,7 +117,7 @@ def test_what_is_wrong_with_the_files_is_told_before_connecting() -> None:
 # AUTH ---------------------------------------------------------------------------------------------
 
 
-def test_who_may_publish_may_and_who_may_not_is_told(topic: str, run: Run) -> None:
+def test_auth_allows_or_refuses_a_publish(topic: str, run: Run) -> None:
     allowed = {"topic": topic, "channels": [".*"], "permissions": ["publish", "subscribe"]}
     answer = {"ttl": 60, "identity": "me", "authorizations": [allowed]}
     config = ClientConfig(auth_secret="secret")

@@ -54,27 +54,27 @@ def config(*given: str, **options: Any) -> Any:
         ("skip_lookupd_authorization", True),
     ],
 )
-def test_every_word_of_nsqs_client_is_known(given: str, expected: object) -> None:
+def test_every_option_of_nsqs_go_client_is_known(given: str, expected: object) -> None:
     name = given.partition(",")[0].replace("-", "_")
 
     assert expected == getattr(config(given), name)
 
 
-def test_a_flag_of_its_own_comes_first() -> None:
+def test_a_dedicated_flag_overrides_consumer_opt() -> None:
     assert 7 == config("max_in_flight,99", max_in_flight=7).max_in_flight
 
 
-def test_nsqd_is_told_who_we_are() -> None:
+def test_the_user_agent_names_the_tool() -> None:
     assert "nsq_tail/1.3.0 penstock/0.1.0" == config().user_agent
 
 
 @pytest.mark.parametrize("given", ["", "frob", "frob,1", "max_attempts", "dial_timeout,x"])
-def test_what_is_no_option_is_refused(given: str) -> None:
+def test_an_unknown_client_option_is_refused(given: str) -> None:
     with pytest.raises(UsageError, match="for flag -consumer-opt: "):
         parse_flags(ConsumerOptions, [f"--consumer-opt={given}"])
 
 
-def test_options_that_contradict_each_other_are_refused() -> None:
+def test_conflicting_options_are_refused() -> None:
     options = ConsumerOptions(
         nsqd_tcp_address=("127.0.0.1:4150",), consumer_opt=("snappy", "deflate")
     )

@@ -22,7 +22,7 @@ def test_a_rate_has_three_digits_or_no_fraction(rate: float | None, expected: st
     assert expected == format_rate(rate)
 
 
-def test_one_is_not_many() -> None:
+def test_the_plural_has_an_s() -> None:
     assert ("0 nodes", "1 node", "1,000 nodes") == tuple(
         format_count(number, "node") for number in (0, 1, 1000)
     )
@@ -43,5 +43,5 @@ def test_the_largest_has_the_tallest_bar(values: list[float], width: int, expect
     assert expected == sparkline(values, width)
 
 
-def test_a_terminal_without_unicode_has_bars_too() -> None:
+def test_ascii_bars_for_terminals_without_unicode() -> None:
     assert "_.#" == sparkline([0, 0.1, 1], 3, ascii_only=True)

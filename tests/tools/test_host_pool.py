@@ -19,14 +19,14 @@ def picks(pool: HostSelector, count: int, now: float = 0.0) -> str:
     return "".join(pool.pick(now) for _ in range(count))
 
 
-def test_round_robin_takes_turns_come_what_may() -> None:
+def test_round_robin_uses_failing_hosts_too() -> None:
     pool = RoundRobin(HOSTS)
     pool.mark("b", 0.0, 0.0, failed=True)
 
     assert "abcabc" == picks(pool, 6)
 
 
-def test_what_fails_is_left_out_for_twice_as_long_each_time() -> None:
+def test_a_failing_host_is_skipped_for_twice_as_long_each_time() -> None:
     pool = HostPool(HOSTS)
     pool.mark("b", 0.0, 0.0, failed=True)
     assert "acac" == picks(pool, 4, now=29.9)
@@ -41,7 +41,7 @@ def test_what_fails_is_left_out_for_twice_as_long_each_time() -> None:
     assert 2 == picks(pool, 6, now=90.0).count("b")
 
 
-def test_what_was_under_way_when_it_failed_counts_once() -> None:
+def test_concurrent_failures_count_once() -> None:
     pool = HostPool(["a", "b"])
     for _ in range(5):
         pool.mark("a", 0.0, 0.0, failed=True)
@@ -58,7 +58,7 @@ def test_when_all_have_failed_all_are_tried_again() -> None:
     assert Counter("aabb") == Counter(picks(pool, 4))
 
 
-def test_the_fast_are_preferred_and_the_others_not_forgotten() -> None:
+def test_fast_hosts_are_preferred_and_slow_ones_still_used() -> None:
     pool = EpsilonGreedy(["fast", "slow"], random.Random(1).random)
     counts: Counter[str] = Counter()
     for step in range(2000):
@@ -70,7 +70,7 @@ def test_the_fast_are_preferred_and_the_others_not_forgotten() -> None:
     assert 1600 < counts["fast"] < 1900
 
 
-def test_one_that_has_become_slow_is_found_out() -> None:
+def test_a_host_that_becomes_slow_gets_fewer_requests() -> None:
     pool = EpsilonGreedy(["a", "b"], random.Random(1).random)
     for step in range(1000):
         host = pool.pick(step)
@@ -84,7 +84,7 @@ def test_one_that_has_become_slow_is_found_out() -> None:
     assert late["b"] > 4 * late["a"]
 
 
-def test_the_fastest_is_left_out_while_it_fails() -> None:
+def test_the_fastest_host_is_skipped_while_it_fails() -> None:
     pool = EpsilonGreedy(["a", "b"], random.Random(1).random)
     pool.mark("a", 0.0, 0.001)
     pool.mark("b", 0.0, 0.1)
@@ -101,7 +101,7 @@ def lines_of(every: int, *milliseconds: float) -> list[str]:
     return [line.split("INFO: ")[1] for line in lines]
 
 
-def test_there_is_a_line_for_every_so_many() -> None:
+def test_a_line_is_logged_every_n_requests() -> None:
     expected = ["[aggregate]: finished 2 - 99th: 3.00ms - 95th: 3.00ms - avg: 2.00ms\n"] * 2
 
     assert expected == lines_of(2, 1, 3, 3, 1, 5)
@@ -113,5 +113,5 @@ def test_percentiles_are_those_of_nsq() -> None:
     assert expected == lines_of(100, *range(1, 101))
 
 
-def test_none_at_all_can_be_had_too() -> None:
+def test_status_every_0_logs_nothing() -> None:
     assert [] == lines_of(0, 1, 2, 3)

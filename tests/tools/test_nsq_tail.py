@@ -39,7 +39,7 @@ def test_what_to_nsq_reads_is_what_nsq_tail_shows(nsqd: NsqdProcess, topic: str)
     assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, requeue_count=0)
 
 
-def test_no_more_are_taken_than_are_shown(nsqd: NsqdProcess, topic: str) -> None:
+def test_it_consumes_no_more_than_it_prints(nsqd: NsqdProcess, topic: str) -> None:
     create(nsqd, topic, "c")
     nsqd.publish(topic, *[b"%d" % number for number in range(10)])
     done = in_pipe("nsq_tail", f"--topic={topic}", "--channel=c", "-n", "3", at(nsqd))
@@ -48,7 +48,7 @@ def test_no_more_are_taken_than_are_shown(nsqd: NsqdProcess, topic: str) -> None
     wait_until(lambda: nsqd.shows(topic, "c", depth=7, in_flight_count=0), "the rest to be there")
 
 
-def test_several_topics_are_told_apart(nsqd: NsqdProcess, topic: str) -> None:
+def test_print_topic_prefixes_each_line(nsqd: NsqdProcess, topic: str) -> None:
     topics = [f"{topic}-1", f"{topic}-2"]
     for each in topics:
         create(nsqd, each, "c")
@@ -60,7 +60,7 @@ def test_several_topics_are_told_apart(nsqd: NsqdProcess, topic: str) -> None:
     assert expected == sorted(done.stdout.splitlines())
 
 
-def test_a_channel_of_its_own_goes_when_it_goes(nsqd: NsqdProcess, topic: str) -> None:
+def test_its_ephemeral_channel_is_deleted_on_exit(nsqd: NsqdProcess, topic: str) -> None:
     def channels() -> list[str]:
         return [each["channel_name"] for each in nsqd.stats(topic)["channels"]]
 
@@ -76,7 +76,7 @@ def test_a_channel_of_its_own_goes_when_it_goes(nsqd: NsqdProcess, topic: str) -
     wait_until(lambda: not channels(), "the channel to go")
 
 
-def test_when_nobody_reads_it_ends_without_a_word(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_closed_pipe_ends_it_silently(nsqd: NsqdProcess, topic: str) -> None:
     create(nsqd, topic, "c")
     nsqd.publish(topic, b"one")
     with tool_process("nsq_tail", f"--topic={topic}", "--channel=c", at(nsqd)) as tail:
@@ -85,7 +85,7 @@ def test_when_nobody_reads_it_ends_without_a_word(nsqd: NsqdProcess, topic: str)
         assert (0, "") == (tail.wait(), tail.log)
 
 
-def test_what_nobody_read_is_not_finished(nsqd: NsqdProcess, topic: str) -> None:
+def test_unprinted_messages_are_not_finished(nsqd: NsqdProcess, topic: str) -> None:
     """Against a pipe that is full, so that writing has begun when its reader goes."""
     create(nsqd, topic, "c")
     nsqd.post(f"/mpub?topic={topic}", b"\n".join([b"x" * 1000] * 1000))
@@ -99,7 +99,7 @@ def test_what_nobody_read_is_not_finished(nsqd: NsqdProcess, topic: str) -> None
     assert stats["depth"] >= 1000 - 200 - 66  # what fits into the pipe was read, as far as we know
 
 
-def test_one_signal_ends_it_though_its_reader_does_not_read(nsqd: NsqdProcess, topic: str) -> None:
+def test_one_signal_ends_it_while_the_output_blocks(nsqd: NsqdProcess, topic: str) -> None:
     create(nsqd, topic, "c")
     nsqd.post(f"/mpub?topic={topic}", b"\n".join([b"x" * 1000] * 1000))
     with tool_process("nsq_tail", f"--topic={topic}", "--channel=c", at(nsqd)) as tail:
@@ -111,7 +111,7 @@ def test_one_signal_ends_it_though_its_reader_does_not_read(nsqd: NsqdProcess, t
     assert nsqd.stats(topic, "c")["depth"] >= 1000 - shown
 
 
-def test_what_waits_for_its_reader_does_not_time_out(topic: str) -> None:
+def test_messages_waiting_for_the_output_are_touched(topic: str) -> None:
     """More than a pipe and what may be in flight hold, so that there are always as many waiting."""
     count = 1000
     with run_nsqd("--msg-timeout=6s") as nsqd:
@@ -126,7 +126,9 @@ def test_what_waits_for_its_reader_does_not_time_out(topic: str) -> None:
         assert nsqd.shows(topic, "c", depth=0, timeout_count=0)
 
 
-def test_what_cannot_be_written_is_told_and_not_finished(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_write_error_is_reported_and_the_message_not_finished(
+    nsqd: NsqdProcess, topic: str
+) -> None:
     create(nsqd, topic, "c")
     nsqd.publish(topic, b"one")
     command = [sys.executable, "-m", "penstock.cli.nsq_tail", f"--topic={topic}", "--channel=c"]
@@ -149,7 +151,7 @@ def test_what_cannot_be_written_is_told_and_not_finished(nsqd: NsqdProcess, topi
         ("to_nsq", "2>&-", ""),
     ],
 )
-def test_a_standard_file_that_is_closed(
+def test_a_closed_standard_file_is_an_error(
     nsqd: NsqdProcess, topic: str, tool: str, closed: str, expected: str
 ) -> None:
     command = f"{sys.executable} -m penstock.cli.{tool} --topic={topic} {at(nsqd)} {closed}"
@@ -189,7 +191,7 @@ def test_topics_are_found_by_lookupd(topic: str) -> None:
     assert (0, "found\n", "") == (done.returncode, done.stdout, done.stderr)
 
 
-def test_what_it_cannot_reach_it_names(topic: str) -> None:
+def test_an_unreachable_address_is_named(topic: str) -> None:
     done = in_pipe("nsq_tail", f"--topic={topic}", "--nsqd-tcp-address=127.0.0.1:1")
 
     assert 1 == done.returncode

@@ -121,7 +121,7 @@ def test_the_sync_interval_finishes_what_waits(
     assert [b"one", b"two"] == lines(tmp_path)
 
 
-def test_starvation_syncs_before_nsqd_has_to_wait(topic: str, tmp_path: Path) -> None:
+def test_it_syncs_before_nsqd_waits_for_answers(topic: str, tmp_path: Path) -> None:
     """Two nsqds, each of which may have 10 in flight, and only one that has messages."""
     with run_nsqd() as busy, run_nsqd() as idle:
         publish_first(busy, topic, [b"%d" % number for number in range(100)])
@@ -132,9 +132,7 @@ def test_starvation_syncs_before_nsqd_has_to_wait(topic: str, tmp_path: Path) ->
             archive.stop()
 
 
-def test_a_hangup_lets_the_file_be_moved_away(
-    nsqd: NsqdProcess, topic: str, tmp_path: Path
-) -> None:
+def test_sighup_starts_a_new_file(nsqd: NsqdProcess, topic: str, tmp_path: Path) -> None:
     output, away = tmp_path / "out", tmp_path / "away"
     publish_first(nsqd, topic, [b"one"])
     with tool_process("nsq_to_file", *flags(nsqd, topic, output)) as archive:
@@ -149,7 +147,7 @@ def test_a_hangup_lets_the_file_be_moved_away(
     assert 0 == unfinished(nsqd, topic)
 
 
-def test_a_stop_waits_for_a_hangup_under_way(nsqd: NsqdProcess, topic: str, tmp_path: Path) -> None:
+def test_a_stop_waits_for_a_running_sighup(nsqd: NsqdProcess, topic: str, tmp_path: Path) -> None:
     publish_first(nsqd, topic, [b"one"])
     to = flags(nsqd, topic, tmp_path)
     with tool_process("nsq_to_file", *to, prelude=SLOW_DISK) as archive:
@@ -193,9 +191,7 @@ def test_rotation_by_size_through_a_work_dir(
     [[], ["--gzip", "--rotate-size=20000"], ["--rotate-interval=50ms", "--work-dir={work}"]],
     ids=["appending", "gzip", "work dir"],
 )
-def test_killed_again_and_again_no_message_is_lost(
-    topic: str, tmp_path: Path, how: list[str]
-) -> None:
+def test_repeated_kills_lose_no_message(topic: str, tmp_path: Path, how: list[str]) -> None:
     """After every kill, each message is in a file, or still in the channel."""
     output, work = tmp_path / "out", tmp_path / "work"
     output.mkdir()
@@ -233,7 +229,7 @@ def unfinished_after_disconnect(nsqd: NsqdProcess, topic: str) -> int:
     return unfinished(nsqd, topic)
 
 
-def test_a_disk_that_fails_ends_it_and_nothing_is_finished(
+def test_a_disk_failure_ends_it_and_finishes_nothing(
     nsqd: NsqdProcess, topic: str, tmp_path: Path
 ) -> None:
     publish_first(nsqd, topic, [b"one"])
@@ -269,7 +265,7 @@ def test_the_topic_pattern_has_the_syntax_of_re2(tmp_path: Path) -> None:
     assert ["orders_eu.log"] == os.listdir(tmp_path)
 
 
-def test_topics_that_match_are_read_and_so_are_new_ones(tmp_path: Path) -> None:
+def test_matching_topics_are_archived_including_new_ones(tmp_path: Path) -> None:
     with (
         run_nsqlookupd() as lookupd,
         run_nsqd(

@@ -78,7 +78,7 @@ def test_a_message_can_be_part_of_a_url(nsqd: NsqdProcess, topic: str, sink: Htt
     assert "content-type" not in request.headers
 
 
-def test_what_is_not_answered_well_comes_again(
+def test_a_message_is_redelivered_after_an_error_status(
     nsqd: NsqdProcess, topic: str, sink: HttpSink
 ) -> None:
     sent = [b"%d" % number for number in range(50)]
@@ -96,7 +96,7 @@ def test_what_is_not_answered_well_comes_again(
     assert nsqd.shows(topic, CHANNEL, requeue_count=20)
 
 
-def test_a_get_is_answered_well_by_200_alone(nsqd: NsqdProcess, topic: str, sink: HttpSink) -> None:
+def test_only_status_200_is_success_for_get(nsqd: NsqdProcess, topic: str, sink: HttpSink) -> None:
     sink.statuses = [204]
     create(nsqd, topic)
     nsqd.publish(topic, b"x")
@@ -119,7 +119,7 @@ def test_failures_make_it_back_off(nsqd: NsqdProcess, topic: str, sink: HttpSink
         push.stop()
 
 
-def test_hostpool_leaves_out_what_fails(
+def test_hostpool_skips_failing_addresses(
     nsqd: NsqdProcess, topic: str, sink: HttpSink, other: HttpSink
 ) -> None:
     other.status = 500
@@ -136,7 +136,7 @@ def test_hostpool_leaves_out_what_fails(
 @pytest.mark.parametrize(
     ("mode", "expected"), [("round-robin", (50, 50)), ("multicast", (100, 100))]
 )
-def test_all_addresses_get_their_turn_or_all_get_all(
+def test_round_robin_takes_turns_and_other_modes_send_to_all(
     nsqd: NsqdProcess,
     topic: str,
     sink: HttpSink,
@@ -169,7 +169,7 @@ def test_a_sample_is_sent_and_the_rest_is_finished(
     assert 40 < len(sink.requests) < 200
 
 
-def test_a_server_that_is_slow_is_given_up(nsqd: NsqdProcess, topic: str, sink: HttpSink) -> None:
+def test_a_slow_request_times_out(nsqd: NsqdProcess, topic: str, sink: HttpSink) -> None:
     create(nsqd, topic)
     nsqd.publish(topic, b"x")
     slow = (f"--post={sink.url}/", "--http-client-request-timeout=100ms")

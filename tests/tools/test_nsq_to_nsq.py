@@ -51,7 +51,7 @@ def all_bodies(nsqd: NsqdProcess, topic: str) -> list[bytes]:
     return bodies(nsqd, topic, nsqd.stats(topic)["depth"])
 
 
-def test_messages_are_passed_on(nsqd: NsqdProcess, other: NsqdProcess, topic: str) -> None:
+def test_messages_are_republished(nsqd: NsqdProcess, other: NsqdProcess, topic: str) -> None:
     expected = [b"%d" % number for number in range(1000)]
     nsqd.post(f"/mpub?topic={topic}", b"\n".join(expected))
     with tool_process("nsq_to_nsq", *flags(topic, nsqd, other), "--status-every=500") as relay:
@@ -64,7 +64,7 @@ def test_messages_are_passed_on(nsqd: NsqdProcess, other: NsqdProcess, topic: st
     assert sorted(expected) == sorted(bodies(other, topic, 1000))
 
 
-def test_several_topics_can_become_one(nsqd: NsqdProcess, other: NsqdProcess, topic: str) -> None:
+def test_several_topics_can_be_merged(nsqd: NsqdProcess, other: NsqdProcess, topic: str) -> None:
     for number in (1, 2):
         nsqd.publish(f"{topic}-{number}", b"%d" % number)
     more = (f"--topic={topic}-2", f"--destination-topic={topic}-all")
@@ -73,7 +73,7 @@ def test_several_topics_can_become_one(nsqd: NsqdProcess, other: NsqdProcess, to
         relay.stop()
 
 
-def test_what_is_required_passes_and_what_is_not_is_gone(
+def test_the_json_filter_drops_messages_and_fields(
     nsqd: NsqdProcess, other: NsqdProcess, topic: str
 ) -> None:
     nsqd.publish(topic, b'{"a":"x","b":1,"c":2}', b'{"a":"y"}', b"no json", b'["a"]')
@@ -89,7 +89,7 @@ def test_what_is_required_passes_and_what_is_not_is_gone(
     assert 2 == other.stats(topic)["message_count"]
 
 
-def test_what_lacks_the_required_field_is_requeued_and_it_backs_off(
+def test_a_message_without_the_required_field_is_requeued(
     nsqd: NsqdProcess, other: NsqdProcess, topic: str
 ) -> None:
     nsqd.publish(topic, b"{}")
@@ -104,7 +104,7 @@ def test_what_lacks_the_required_field_is_requeued_and_it_backs_off(
 
 
 @pytest.mark.parametrize("mode", ["hostpool", "round-robin"])
-def test_a_destination_that_dies_loses_nothing_and_the_other_takes_over(
+def test_a_dead_destination_loses_nothing(
     nsqd: NsqdProcess, other: NsqdProcess, topic: str, mode: str
 ) -> None:
     sent: list[bytes] = []
@@ -140,9 +140,7 @@ def passed_on(nsqd: NsqdProcess, topic: str) -> int:
     return int(topics[0]["message_count"]) if topics else 0
 
 
-def test_nothing_is_finished_while_the_only_destination_is_away(
-    nsqd: NsqdProcess, topic: str
-) -> None:
+def test_nothing_is_finished_while_the_destination_is_down(nsqd: NsqdProcess, topic: str) -> None:
     sent = [b"%d" % number for number in range(100)]
     with reserved_address() as address, run_nsqd(f"--tcp-address={address}") as mortal:
         patience = ["max_backoff_duration,0", "default_requeue_delay,100ms", "max_attempts,0"]
@@ -168,7 +166,7 @@ def unfinished(nsqd: NsqdProcess, topic: str) -> int:
     return int(stats["depth"] + stats["in_flight_count"] + stats["deferred_count"])
 
 
-def test_where_the_fast_are_preferred_times_are_told_for_each(
+def test_epsilon_greedy_logs_times_per_destination(
     nsqd: NsqdProcess, other: NsqdProcess, topic: str
 ) -> None:
     nsqd.post(f"/mpub?topic={topic}", b"\n".join([b"x"] * 500))
@@ -227,7 +225,7 @@ def test_a_destination_that_cannot_be_reached_is_named(nsqd: NsqdProcess, topic:
         (JsonFilter("a", "\\ud800"), rb'{"a":"\\ud800"}', rb'{"a":"\\ud800"}'),
     ],
 )
-def test_what_passes(filter_: JsonFilter, body: bytes, expected: bytes | None) -> None:
+def test_the_filter(filter_: JsonFilter, body: bytes, expected: bytes | None) -> None:
     assert expected == filter_.filter(body)
 
 
@@ -242,7 +240,7 @@ def test_what_passes(filter_: JsonFilter, body: bytes, expected: bytes | None) -
         *(b"[]", b'["a"]', b'[{"a":1}]', b"1", b'"a"', b"true"),
     ],
 )
-def test_a_body_that_is_no_json_object_is_refused(filter_: JsonFilter, body: bytes) -> None:
+def test_a_body_that_is_not_a_json_object_is_refused(filter_: JsonFilter, body: bytes) -> None:
     with pytest.raises(NotJsonError, match="Unable to decode json"):
         filter_.filter(body)
 

@@ -35,32 +35,32 @@ def observed(*snapshots: list[NodeStats]) -> QueueStats:
     return next(flow for flow in flows if flow.channel == "c")
 
 
-def test_there_is_no_rate_before_there_is_something_to_compare() -> None:
+def test_there_is_no_rate_after_one_snapshot() -> None:
     assert observed([node("a", 100)]).rates is None
 
 
-def test_rates_are_what_came_left_the_queue_and_was_finished() -> None:
+def test_rates_of_ingress_egress_and_finished() -> None:
     flow = observed([node("a", 100)], [node("a", 120, depth=8, in_flight=2)])
     assert flow.rates is not None
 
     assert (10.0, 6.0, 5.0) == (flow.rates.ingress, flow.rates.egress, flow.rates.finished)
 
 
-def test_figures_of_all_nodes_are_added_up() -> None:
+def test_statistics_of_all_nodes_are_summed() -> None:
     flow = observed([node("a", 1, depth=4, in_flight=1), node("b", 2, depth=2)])
 
     assert (2, 6, 3, 1) == (flow.nodes, flow.depth, flow.disk_depth, flow.in_flight)
     assert (3, 2, 4, 6) == (flow.messages, flow.requeues, flow.timeouts, flow.clients)
 
 
-def test_a_node_that_joins_makes_no_peak() -> None:
+def test_a_new_node_causes_no_peak() -> None:
     flow = observed([node("a", 0)], [node("a", 20), node("b", 1_000_000)])
 
     assert flow.rates is not None
     assert 10.0 == flow.rates.ingress
 
 
-def test_a_node_that_leaves_makes_no_hole() -> None:
+def test_a_removed_node_causes_no_gap() -> None:
     flow = observed([node("a", 0), node("b", 1_000_000)], [node("a", 20)])
 
     assert flow.rates is not None
@@ -80,21 +80,21 @@ def test_a_node_that_was_restarted_has_no_rate_at_first() -> None:
     assert (0.0, 2.0) == (first.rates.ingress, second.rates.ingress)
 
 
-def test_a_channel_that_is_made_anew_counts_from_nothing() -> None:
+def test_a_recreated_channel_counts_from_zero() -> None:
     flow = observed([node("a", 100)], [node("a", 6)])
 
     assert flow.rates is not None
     assert 3.0 == flow.rates.ingress
 
 
-def test_a_channel_that_is_rewound_has_no_rate_below_zero() -> None:
+def test_a_rewound_channel_has_no_negative_rate() -> None:
     flow = observed([node("a", 100)], [node("a", 100, depth=100)])
 
     assert flow.rates is not None
     assert (0.0, 0.0) == (flow.rates.egress, flow.rates.finished)
 
 
-def test_the_past_is_kept_as_long_as_it_can_be_shown() -> None:
+def test_the_history_is_as_long_as_a_sparkline() -> None:
     flow = observed(*([node("a", 2 * number)] for number in range(SAMPLES_MAX + 10)))
 
     assert [1.0] * SAMPLES_MAX == [sample.ingress for sample in flow.history]

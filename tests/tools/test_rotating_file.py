@@ -69,7 +69,7 @@ def test_lines_are_written_at_once_and_continued(folder: Folder) -> None:
     assert {"t.log": b"one\ntwo\nthree\nfour\n"} == folder.found()
 
 
-def test_a_folder_can_be_named_from_here(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_folder_works(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder.path)
     files = folder.files(output_dir="out", work_dir="out/")
     files.write([b"one"])
@@ -78,7 +78,7 @@ def test_a_folder_can_be_named_from_here(folder: Folder, monkeypatch: pytest.Mon
     assert [b"one\n"] == list(folder.found().values())
 
 
-def test_another_hour_is_another_file(folder: Folder) -> None:
+def test_a_new_hour_starts_a_new_file(folder: Folder) -> None:
     files = folder.files()
     files.write([b"one"])
     first = folder.hour
@@ -88,7 +88,7 @@ def test_another_hour_is_another_file(folder: Folder) -> None:
     assert {f"t.{first}.log": b"one\n", "t.log": b"two\n"} == folder.found()
 
 
-def test_a_file_is_finished_when_it_is_larger_than_it_may_be(folder: Folder) -> None:
+def test_a_file_is_rotated_above_rotate_size(folder: Folder) -> None:
     files = folder.files(rotate_size=7)
     files.write([b"one", b"two", b"three", b"four"])
 
@@ -100,7 +100,7 @@ def test_a_file_is_finished_when_it_is_larger_than_it_may_be(folder: Folder) -> 
     assert {**expected, "t-000002.log": b"five\n"} == folder.found()
 
 
-def test_a_file_is_finished_when_its_time_is_over(folder: Folder) -> None:
+def test_a_file_is_rotated_after_rotate_interval(folder: Folder) -> None:
     files = folder.files(rotate_interval_ns=SECOND_NS)
     files.write([b"one"])
     folder.clock.advance(SECOND_NS)
@@ -115,7 +115,7 @@ def test_a_file_is_finished_when_its_time_is_over(folder: Folder) -> None:
 
 
 @pytest.mark.parametrize(("skips", "expected"), [(False, 2), (True, 1)])
-def test_a_time_without_messages_has_a_file_unless_empty_ones_are_skipped(
+def test_an_interval_without_messages_has_an_empty_file_unless_skipped(
     folder: Folder, skips: bool, expected: int
 ) -> None:
     files = folder.files(rotate_interval_ns=SECOND_NS, skip_empty_files=skips)
@@ -127,7 +127,7 @@ def test_a_time_without_messages_has_a_file_unless_empty_ones_are_skipped(
     assert expected == len(folder.found())
 
 
-def test_every_sync_ends_a_member_of_gzip(folder: Folder) -> None:
+def test_every_sync_ends_a_gzip_member(folder: Folder) -> None:
     files = folder.files(gzip=True)
     files.write([b"one", b"two"])
     files.sync()
@@ -143,7 +143,7 @@ def test_every_sync_ends_a_member_of_gzip(folder: Folder) -> None:
     assert b"three\n" == gzip.decompress(both.removeprefix(first))
 
 
-def test_what_is_compressed_is_never_continued(folder: Folder) -> None:
+def test_a_compressed_file_is_never_continued(folder: Folder) -> None:
     for body in (b"one", b"two"):
         files = folder.files(gzip=True)
         files.write([body])
@@ -153,7 +153,7 @@ def test_what_is_compressed_is_never_continued(folder: Folder) -> None:
     assert {"t-000000.log.gz": b"one\n", "t-000001.log.gz": b"two\n"} == found
 
 
-def test_an_empty_compressed_file_is_one_all_the_same(folder: Folder) -> None:
+def test_an_empty_compressed_file_is_valid_gzip(folder: Folder) -> None:
     files = folder.files(gzip=True)
     files.rotate_if_due()
     files.close()
@@ -161,7 +161,7 @@ def test_an_empty_compressed_file_is_one_all_the_same(folder: Folder) -> None:
     assert [b""] == [gzip.decompress(data) for data in folder.found().values()]
 
 
-def test_half_a_line_is_not_the_beginning_of_another(folder: Folder) -> None:
+def test_a_cut_off_line_is_not_continued(folder: Folder) -> None:
     files = folder.files()
     files.write([b"whole"])
     files.close()
@@ -184,7 +184,7 @@ class TestWorkDir:
         files.close()
         assert ({}, {"t-000000.log": b"one\n"}) == (folder.found("work"), folder.found())
 
-    def test_a_number_that_is_taken_is_left_out(self, folder: Folder) -> None:
+    def test_an_existing_revision_is_skipped(self, folder: Folder) -> None:
         for body in (b"one", b"two"):
             files = self.files(folder)
             files.write([body])
@@ -192,7 +192,7 @@ class TestWorkDir:
 
         assert {"t-000000.log": b"one\n", "t-000001.log": b"two\n"} == folder.found()
 
-    def test_nothing_is_overwritten_that_came_meanwhile(self, folder: Folder) -> None:
+    def test_a_file_created_meanwhile_is_not_overwritten(self, folder: Folder) -> None:
         files = self.files(folder)
         files.write([b"ours"])
         for number in (0, 1):
@@ -230,7 +230,7 @@ def test_sync_syncs_the_file_and_the_folders_it_is_new_in(
     assert ["out/a/b/t.log", "out/a/b", "out/a/b/t.log"] == synced[3:]
 
 
-def test_what_the_disk_refuses_is_told_in_one_line(folder: Folder) -> None:
+def test_a_disk_error_is_reported_in_one_line(folder: Folder) -> None:
     (folder.path / "out").write_text("no folder")
 
     with pytest.raises(StorageError, match=r"unable to write to .*t.*log: File exists"):
@@ -292,7 +292,7 @@ def test_a_revision_has_six_digits() -> None:
     assert "a-1234567.log" == fill_revision("a<REV>.log", 1234567)
 
 
-def test_no_topic_leads_out_of_the_folder() -> None:
+def test_no_topic_name_leads_out_of_the_folder() -> None:
     for format_ in ("<TOPIC>/<TOPIC>.log", "<TOPIC>", "a/<TOPIC>/<TOPIC>/b"):
         with pytest.raises(ConfigError, match="would be outside of the output folder"):
             names("..", filename_format=format_)

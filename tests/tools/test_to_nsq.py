@@ -57,7 +57,7 @@ def test_every_nsqd_gets_every_message_in_order(nsqd: NsqdProcess, topic: str) -
         assert (lines, lines) == (published(nsqd, topic), published(other, topic))
 
 
-def test_a_rate_is_kept(nsqd: NsqdProcess, topic: str) -> None:
+def test_the_rate_is_limited(nsqd: NsqdProcess, topic: str) -> None:
     began = time.monotonic()
     done = in_pipe("to_nsq", f"--topic={topic}", "--rate=20", at(nsqd), stdin=b"x\n" * 21)
 
@@ -79,7 +79,7 @@ def test_what_is_typed_is_published_line_by_line(nsqd: NsqdProcess, topic: str) 
     assert [b"hello", b"world"] == published(nsqd, topic)
 
 
-def test_a_signal_ends_the_reading_and_nothing_read_is_lost(nsqd: NsqdProcess, topic: str) -> None:
+def test_a_signal_ends_the_reading_and_loses_nothing(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.post(f"/topic/create?topic={topic}")
     with tool_process("to_nsq", f"--topic={topic}", at(nsqd)) as to_nsq:
         to_nsq.stdin.write(b"one\ntwo")
@@ -91,9 +91,7 @@ def test_a_signal_ends_the_reading_and_nothing_read_is_lost(nsqd: NsqdProcess, t
     assert [b"one", b"two"] == published(nsqd, topic)
 
 
-def test_what_is_read_at_the_very_moment_of_a_signal_is_published(
-    nsqd: NsqdProcess, topic: str
-) -> None:
+def test_a_record_read_during_the_signal_is_published(nsqd: NsqdProcess, topic: str) -> None:
     prelude = """
 import os, signal, time
 read = os.read
@@ -114,7 +112,7 @@ os.read = read_and_be_told_to_stop
     assert [b"one", b"two"] == published(nsqd, topic)
 
 
-def test_what_cannot_be_published_in_time_after_a_signal_is_counted(
+def test_records_not_published_in_time_after_a_signal_are_counted(
     nsqd: NsqdProcess, topic: str
 ) -> None:
     nsqd.post(f"/topic/create?topic={topic}")
@@ -134,7 +132,7 @@ def test_what_cannot_be_published_in_time_after_a_signal_is_counted(
     assert expected in log
 
 
-def test_what_is_refused_is_told_and_what_came_before_is_kept(topic: str) -> None:
+def test_a_refused_record_is_reported_and_earlier_ones_are_stored(topic: str) -> None:
     with run_nsqd("--max-msg-size=100") as nsqd:
         data = b"one\ntwo\n" + b"x" * 101 + b"\nthree\n"
         done = in_pipe("to_nsq", f"--topic={topic}", at(nsqd), stdin=data)
@@ -145,7 +143,7 @@ def test_what_is_refused_is_told_and_what_came_before_is_kept(topic: str) -> Non
         assert [b"one", b"two"] == published(nsqd, topic)
 
 
-def test_what_is_not_confirmed_is_a_failure(topic: str) -> None:
+def test_an_unconfirmed_record_is_a_failure(topic: str) -> None:
     with run_nsqd() as nsqd:
         flags = (f"--topic={topic}", "--producer-opt=publish_timeout,300ms", at(nsqd))
         with tool_process("to_nsq", *flags) as to_nsq:
@@ -172,9 +170,7 @@ CASES = [
 
 @pytest.mark.parametrize(("data", "expected"), CASES)
 @pytest.mark.parametrize("piece_bytes", [1, 2, 1000])
-def test_records_are_what_stands_between_delimiters(
-    data: bytes, expected: list[bytes], piece_bytes: int
-) -> None:
+def test_delimiters_separate_records(data: bytes, expected: list[bytes], piece_bytes: int) -> None:
     splitter = RecordSplitter(b"\n")
     found = []
     for start in range(0, len(data), piece_bytes):
@@ -184,7 +180,7 @@ def test_records_are_what_stands_between_delimiters(
     assert expected == found
 
 
-def test_a_record_is_given_as_soon_as_it_is_whole() -> None:
+def test_a_record_is_returned_when_complete() -> None:
     splitter = RecordSplitter(b",")
 
     assert [] == splitter.feed(b"a")
@@ -193,7 +189,7 @@ def test_a_record_is_given_as_soon_as_it_is_whole() -> None:
     assert [] == splitter.rest()
 
 
-def test_a_record_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(to_nsq, "RECORD_BYTES_MAX", 10)
     splitter = RecordSplitter(b"\n")
     splitter.feed(b"x" * 10)
@@ -225,7 +221,7 @@ async def take(throttle: Throttle, wanted: int) -> int:
     return taking.result()
 
 
-def test_what_passes_in_a_time_is_what_was_said() -> None:
+def test_the_throttle_limits_the_rate() -> None:
     async def scenario() -> None:
         throttle = Throttle(100)
         for _ in range(101):
@@ -237,7 +233,7 @@ def test_what_passes_in_a_time_is_what_was_said() -> None:
         runner.run(scenario())
 
 
-def test_what_was_not_used_is_good_for_a_second() -> None:
+def test_unused_allowance_is_kept_for_a_second() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, _QuickLoop)
@@ -250,7 +246,7 @@ def test_what_was_not_used_is_good_for_a_second() -> None:
         runner.run(scenario())
 
 
-def test_without_a_rate_all_may_pass() -> None:
+def test_rate_0_does_not_throttle() -> None:
     async def scenario() -> None:
         assert 1000 == await Throttle(0).take(1000)
 

@@ -13,7 +13,7 @@ from penstock.tools.doctor.disk import data_path
 from penstock.tools.doctor.machine import port
 
 
-def test_the_machine_that_runs_the_tests_is_fit(tmp_path: Path) -> None:
+def test_the_machine_that_runs_the_tests_passes(tmp_path: Path) -> None:
     """All but its ports: they may well be taken."""
     diagnoses = dict(examine(Subject(str(tmp_path), "127.0.0.1")))
 
@@ -39,7 +39,7 @@ class TestPorts:
         assert http.found.endswith(f"{owner}, version 1.3.0")
         assert tcp.found.endswith(owner)
 
-    def test_somebody_else_is_a_warning(self) -> None:
+    def test_another_process_on_the_port_is_a_warning(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             number = server.getsockname()[1]
             taken = port("127.0.0.1", number, "nsqd")
@@ -49,7 +49,7 @@ class TestPorts:
         assert taken.found.endswith(f"(process {os.getpid()})")
         assert (Grade.OK, f"{number} is free") == free[:2]
 
-    def test_an_address_that_is_not_ours_fails(self) -> None:
+    def test_a_foreign_address_fails(self) -> None:
         assert Grade.FAIL is port("192.0.2.1", 4150, "nsqd").grade
 
 
@@ -70,7 +70,7 @@ class TestDataPath:
         assert "penstock import" in diagnosis.found
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-    def test_one_that_we_may_not_write_to(self, tmp_path: Path) -> None:
+    def test_one_without_write_permission(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o500)
 
         assert Grade.FAIL is data_path(str(tmp_path / "new")).grade
