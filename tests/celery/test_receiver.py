@@ -31,7 +31,7 @@ def test_subscribing_during_close_does_not_hang() -> None:
             receiver.close()
             subscribing.join(120)
 
-    assert ["the connection was closed meanwhile"] == list(map(str, outcomes))
+    assert ["the connection was closed during the operation"] == list(map(str, outcomes))
 
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
