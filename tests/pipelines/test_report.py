@@ -12,7 +12,13 @@ from pyspark.sql import SparkSession
 
 from penstock.common.errors import ConfigError, LakeError
 from penstock.pipelines.lake import Lake
-from penstock.pipelines.report import LakeReport, ReportConfig, check_config, make_report, step_for
+from penstock.pipelines.report import (
+    LakeReport,
+    ReportConfig,
+    check_config,
+    choose_step,
+    make_report,
+)
 
 EIGHT = datetime(2026, 11, 15, 8, tzinfo=UTC)
 COUNT = 200
@@ -126,4 +132,4 @@ def test_invalid_options_are_rejected(
 
 
 def test_the_default_interval_depends_on_the_time_range() -> None:
-    assert [1, 1, 2, 60, 86_400] == [step_for(s) for s in (1, 120, 121, 7200, 100 * 86_400)]
+    assert [1, 1, 2, 60, 86_400] == [choose_step(s) for s in (1, 120, 121, 7200, 100 * 86_400)]

@@ -14,7 +14,7 @@ from penstock.cli.command_options import (
     http_access,
     http_addresses,
 )
-from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
+from penstock.cli.spark_options import create_brokers, spark_options, spark_settings
 from penstock.common.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def command(
     config = ArchiveConfig(
         topics=tuple(dict.fromkeys(topics)),
         lake=lake,
-        brokers=brokers_of(nsqds, lookupds, access),
+        brokers=create_brokers(nsqds, lookupds, access),
         channel=channel,
         once=once,
         trigger_seconds=trigger,

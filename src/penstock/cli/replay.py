@@ -15,7 +15,7 @@ from penstock.cli.command_options import (
     http_access,
     http_addresses,
 )
-from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
+from penstock.cli.spark_options import create_brokers, spark_options, spark_settings
 from penstock.common.errors import ConfigError, PipelineError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def command(
     config = ReplayConfig(
         topic=topic,
         target=target,
-        brokers=brokers_of(nsqds, lookupds, access),
+        brokers=create_brokers(nsqds, lookupds, access),
         lake=opened,
         state_folder=_state_folder() if opened is None else opened.replays,
         start=start,

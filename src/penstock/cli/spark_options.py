@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.pipelines.brokers import Brokers
     from penstock.pipelines.session import SparkSettings
 
-__all__ = ["brokers_of", "require_spark", "spark_options", "spark_settings"]
+__all__ = ["create_brokers", "require_spark", "spark_options", "spark_settings"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -56,7 +56,9 @@ def spark_settings(master: str, spark_log: str, spark_conf: tuple[str, ...]) -> 
     return SparkSettings(master=master, log=spark_log, conf=dict(map(_pair, spark_conf)))
 
 
-def brokers_of(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess) -> "Brokers":
+def create_brokers(
+    nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess
+) -> "Brokers":
     """Brokers at these addresses; by default the nsqd on this machine. Raises ConfigError."""
     require_spark()
     from penstock.pipelines.brokers import Brokers  # noqa: PLC0415

@@ -14,7 +14,7 @@ from penstock.cli.command_options import (
     http_access,
     http_addresses,
 )
-from penstock.cli.spark_options import brokers_of, spark_options, spark_settings
+from penstock.cli.spark_options import create_brokers, spark_options, spark_settings
 from penstock.common.errors import ConfigError, HttpRequestError, NotConnectedError, PipelineError
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def command(
 
     config = StreamConfig(
         definition=_definition(file, checkpoint, flags),
-        brokers=brokers_of(nsqds, lookupds, access),
+        brokers=create_brokers(nsqds, lookupds, access),
         once=once,
     )
     writes = not explain and sample is None

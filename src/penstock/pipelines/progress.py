@@ -37,7 +37,7 @@ __all__ = [
     "ShowMetrics",
     "format_line",
     "metrics_table",
-    "offsets_of",
+    "parse_offsets",
     "progress_display",
 ]
 
@@ -169,8 +169,8 @@ class QueryMeter:
             self._rows += rows
             self._batch_seconds = report["durationMs"].get("triggerExecution", 0) / 1000
         for source in report["sources"]:
-            self._read |= offsets_of(source["endOffset"])
-            self._latest |= offsets_of(source["latestOffset"])
+            self._read |= parse_offsets(source["endOffset"])
+            self._latest |= parse_offsets(source["latestOffset"])
 
     def _lag(self) -> dict[str, int]:
         several = len({key.topic for key in self._read}) > 1
@@ -216,7 +216,7 @@ class ObservedCounts:
         return dict(totals)
 
 
-def offsets_of(text: str | JsonOffsets | None) -> Offsets:
+def parse_offsets(text: str | JsonOffsets | None) -> Offsets:
     """Parse offsets from a report; empty if missing or from a source of another kind."""
     try:
         nested = json.loads(text) if isinstance(text, str) else text

@@ -31,8 +31,8 @@ __all__ = [
     "SizePercentiles",
     "TopicReport",
     "check_config",
+    "choose_step",
     "make_report",
-    "step_for",
 ]
 
 # Maximum points of a plot with the default interval, and with any interval.
@@ -147,7 +147,7 @@ def make_report(spark: SparkSession, config: ReportConfig) -> LakeReport:
             raise LakeError(f"{config.lake.path} has no messages{_selection(config)}")
         first = min(extent.first_ns for extent in extents.values()) // 10**9
         seconds = max(extent.last_ns for extent in extents.values()) // 10**9 + 1 - first
-        step = _checked_step(config.step_seconds or step_for(seconds), seconds)
+        step = _checked_step(config.step_seconds or choose_step(seconds), seconds)
         return LakeReport(
             lake=str(config.lake.path),
             step_seconds=step,
@@ -156,7 +156,7 @@ def make_report(spark: SparkSession, config: ReportConfig) -> LakeReport:
         )
 
 
-def step_for(seconds: int) -> int:
+def choose_step(seconds: int) -> int:
     """The shortest interval with at most INTERVALS_MAX points in this many seconds."""
     return next(
         (step for step in STEPS_SECONDS if seconds / step <= INTERVALS_MAX), STEPS_SECONDS[-1]

@@ -34,11 +34,11 @@ from penstock.pipelines.stream_definition import (
 from penstock.pipelines.stream_tables import (
     check_sink,
     partition_columns,
+    select_violations,
     source_table,
     start_writer,
-    tables,
+    temporary_views,
     to_messages,
-    violations_of,
     writer_to_files,
     writer_to_topic,
 )
@@ -230,7 +230,7 @@ def _output(
         each: _stream(spark, source_options(config, source, channel))
         for each, source in needed.sources.items()
     }
-    with tables(spark, needed, messages) as made:
+    with temporary_views(spark, needed, messages) as made:
         rows = made[sink.query]
         check_sink(name, sink, rows)
         counted = rows.observe(ROWS_OUT, sql.count(sql.lit(1)).alias(ROWS_OUT))
@@ -246,7 +246,7 @@ def _rejects(
 ) -> StreamOutput:
     output = f"rejects.{name}"
     options = source_options(config, source, channel_name(config.definition, output))
-    rows = violations_of(source, _stream(spark, options))
+    rows = select_violations(source, _stream(spark, options))
     counted = rows.observe(ROWS_OUT, sql.count(sql.lit(1)).alias(ROWS_OUT))
     to = {**config.brokers_of(source).options(), "topic": source.rejects}
     return StreamOutput(name=output, rows=rows, writer=writer_to_topic(counted, to))
@@ -357,7 +357,7 @@ def schema_violations(spark: SparkSession, config: StreamConfig) -> Iterator[Sch
         if source.schema:
             with translate_spark_errors():
                 first = _history(spark, config, source).limit(VALIDATED_MESSAGES)
-                bodies = violations_of(source, first).collect()
+                bodies = select_violations(source, first).collect()
                 if bodies:
                     yield SchemaViolations(name, len(bodies), first.count(), bytes(bodies[0].body))
 
@@ -386,7 +386,7 @@ def _sample(spark: SparkSession, config: StreamConfig, query: str, rows_max: int
     needed = config.definition.dependencies_of(query)
     with translate_spark_errors():
         messages = {name: _history(spark, config, each) for name, each in needed.sources.items()}
-        with tables(spark, needed, messages) as made:
+        with temporary_views(spark, needed, messages) as made:
             return QuerySample(query, made[query].columns, made[query].limit(rows_max).collect())
 
 

@@ -26,11 +26,11 @@ __all__ = [
     "REJECTED",
     "check_sink",
     "partition_columns",
+    "select_violations",
     "source_table",
     "start_writer",
-    "tables",
+    "temporary_views",
     "to_messages",
-    "violations_of",
     "writer_to_files",
     "writer_to_topic",
 ]
@@ -49,7 +49,7 @@ _MESSAGE_COLUMNS = {"body", "defer_ms"}
 
 
 @contextmanager
-def tables(
+def temporary_views(
     spark: SparkSession, definition: StreamDefinition, messages: Mapping[str, DataFrame]
 ) -> Iterator[Mapping[str, DataFrame]]:
     """Create temporary views for all sources and queries; `messages` has those of the sources.
@@ -78,7 +78,7 @@ def source_table(name: str, source: SourceDefinition, messages: DataFrame) -> Da
         raise ConfigError(f"sources.{name}: {failure}") from None
 
 
-def violations_of(source: SourceDefinition, messages: DataFrame) -> DataFrame:
+def select_violations(source: SourceDefinition, messages: DataFrame) -> DataFrame:
     """The bodies that violate the source's schema."""
     schema = parse_schema(source.schema)
     return parse_bodies(messages, schema).where(violates_schema(schema)).select("body")
