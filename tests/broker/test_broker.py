@@ -274,5 +274,5 @@ def test_a_broker_on_an_empty_data_path_has_nothing_to_tell(host: Host) -> None:
     broker: Broker = host.broker
 
     assert {} == broker.topics
-    assert [] == broker.findings
+    assert [] == broker.issues
     assert broker.health() is None

@@ -4,7 +4,7 @@ from itertools import cycle
 import pytest
 from tests.broker.fakes import MSG_TIMEOUT_NS, Consumer, Host
 
-from penstock.broker.channel import TURN_FRAMES, Channel, NotInFlight
+from penstock.broker.channel import TURN_FRAMES, Channel, NotInFlightError
 from penstock.broker.settings import BrokerSettings
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 from penstock.protocol import frames as wire
@@ -371,7 +371,7 @@ class TestRefusals:
     def test_of_a_message_that_nobody_has(self, host: Host, word: str, verb: Verb) -> None:
         consumer = host.consumer(rdy=1)
 
-        with pytest.raises(NotInFlight) as refusal:
+        with pytest.raises(NotInFlightError) as refusal:
             verb(consumer, UNKNOWN_ID)
         assert f"E_{word}_FAILED {word} 0123456789abcdef failed ID not in flight" == str(
             refusal.value
@@ -383,7 +383,8 @@ class TestRefusals:
         consumer = host.consumer(rdy=1)
         host.publish("t", "a")
 
-        with pytest.raises(NotInFlight, match=f"E_{word}_FAILED {word} .* failed ID not in flight"):
+        refusal = f"E_{word}_FAILED {word} .* failed ID not in flight"
+        with pytest.raises(NotInFlightError, match=refusal):
             verb(consumer, b"\xff no hex digits")
 
     @every_verb
@@ -393,7 +394,7 @@ class TestRefusals:
         other = host.consumer(rdy=1)
         message_id = owner.id_of("a")
 
-        with pytest.raises(NotInFlight) as refusal:
+        with pytest.raises(NotInFlightError) as refusal:
             verb(other, message_id)
         assert (
             f"E_{word}_FAILED {word} {message_id.decode()} failed client does not own message"
@@ -427,7 +428,7 @@ class TestRefusals:
                 consumer.channel.empty(host.broker.topics["t"].owed_seq)
 
         with pytest.raises(
-            NotInFlight, match=f"{word} {message_id.decode()} failed ID not in flight"
+            NotInFlightError, match=f"{word} {message_id.decode()} failed ID not in flight"
         ):
             verb(consumer, message_id)
 
@@ -442,7 +443,7 @@ class TestRefusals:
         host.pass_time(MSG_TIMEOUT_NS + LATE_NS)
         assert ["a"] == other.take()
 
-        with pytest.raises(NotInFlight, match=f"{word} .* failed client does not own message"):
+        with pytest.raises(NotInFlightError, match=f"{word} .* failed client does not own message"):
             verb(slow, slow.id_of("a"))
 
     @every_verb
@@ -553,7 +554,7 @@ class TestDisconnecting:
         other = host.consumer(rdy=1)
         one.leave()
 
-        with pytest.raises(NotInFlight, match="failed client does not own message"):
+        with pytest.raises(NotInFlightError, match="failed client does not own message"):
             verb(other, one.id_of("a"))
 
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.broker.fakes import Host
 
-from penstock.broker.channel import RETRY_NS, NotInFlight
+from penstock.broker.channel import RETRY_NS, NotInFlightError
 from penstock.common.clock import SECOND_NS
 
 
@@ -20,7 +20,7 @@ def test_every_unfinished_message_is_delivered_again() -> None:
     consumer.take()
 
     consumer.channel.restart(host.clock.now_ns())
-    with pytest.raises(NotInFlight):
+    with pytest.raises(NotInFlightError):
         consumer.fin("in flight")
     consumer.rdy(10)
     host.pass_time(RETRY_NS)

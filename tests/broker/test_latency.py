@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.fakes import Host
 
-from penstock.broker.channel import Channel, NotInFlight
+from penstock.broker.channel import Channel, NotInFlightError
 from penstock.broker.latency import ACCURACY, LatencySketch, LatencyWindow, merged
 from penstock.broker.settings import BrokerSettings
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS
@@ -161,7 +161,7 @@ class TestChannel:
         host = self.host()
         consumer, other = host.consumer(rdy=10), host.consumer()
         host.publish("t", "a", "b")
-        with pytest.raises(NotInFlight):
+        with pytest.raises(NotInFlightError):
             consumer.fin("a", "a")
         ids = [consumer.id_of("b")]
         assert 1 == len(other.channel.finish(other.subscriber, ids))

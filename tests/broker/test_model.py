@@ -362,7 +362,7 @@ class BrokerAgainstAModel(RuleBasedStateMachine):
 
     def come_back(self) -> None:
         """The daemon keeps pauses in a file of its own, and consumers connect again."""
-        assert [] == self.host.broker.findings
+        assert [] == self.host.broker.issues
         self.topic.pause(self.paused)
         for name, channel in self.channels.items():
             self.topic.channels[name].pause(channel.paused)

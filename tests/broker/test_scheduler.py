@@ -111,7 +111,7 @@ def test_a_channel_may_be_armed_again_for_a_deadline_it_had_before(scheduler: Sc
 def test_a_channel_that_is_gone_is_not_due(scheduler: Scheduler) -> None:
     channel = channel_on(scheduler)
     scheduler.arm(channel, 100)
-    channel.dismiss()
+    channel.disconnect_subscribers()
 
     assert scheduler.next_deadline_ns() is None
     assert [] == scheduler.take_due(100)

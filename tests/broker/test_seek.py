@@ -3,7 +3,7 @@
 import pytest
 from tests.broker.fakes import Consumer, Host
 
-from penstock.broker.channel import NotInFlight
+from penstock.broker.channel import NotInFlightError
 from penstock.broker.settings import BrokerSettings
 from penstock.common.clock import SECOND_NS
 from penstock.common.errors import ProtocolError
@@ -59,7 +59,7 @@ class TestSeek:
         host.channel().seek(first_seq(host) + 2)
 
         assert 0 == host.channel().in_flight_count
-        with pytest.raises(NotInFlight, match="E_FIN_FAILED"):
+        with pytest.raises(NotInFlightError, match="E_FIN_FAILED"):
             consumer.fin("a")
         host.pump()
         assert ["a", "b", "c"] == consumer.take()

@@ -58,8 +58,8 @@ def take_stock(world: "World", end: End) -> None:
             world.topics[name] = adopt(world, ghosts[name], real, end)
         else:
             world.topics[name] = _adopt_unknown(world, real)
-    if any(finding.is_damage for finding in broker.findings) and end is not End.POWER:
-        raise Violation(f"{end.value} has damaged a log: {broker.findings[0]}")
+    if any(finding.is_damage for finding in broker.issues) and end is not End.POWER:
+        raise Violation(f"{end.value} has damaged a log: {broker.issues[0]}")
 
 
 def adopt(world: "World", topic: ModelTopic, real: Topic, end: End) -> ModelTopic:

@@ -317,7 +317,7 @@ def _early(nanoseconds: int) -> Callable[[Any], Any]:
 def _closes_without_notes(_right: Any) -> Any:
     def close(self: Channel) -> None:
         self.report_finished()
-        self.dismiss()
+        self.disconnect_subscribers()
 
     return close
 
@@ -331,12 +331,12 @@ def _fin_of_others(right: Any) -> Any:
 
 
 def _channel_stays_subscribed(right: Any) -> Any:
-    def dismiss(self: Channel) -> None:
+    def disconnect_subscribers(self: Channel) -> None:
         subscribers = list(self.subscribers)
         right(self)
         self.subscribers = subscribers
 
-    return dismiss
+    return disconnect_subscribers
 
 
 MUTATIONS = (
@@ -473,7 +473,9 @@ MUTATIONS = (
     Mutation(
         "FIN of a message that is not in flight is no error", Channel, "finish", _fin_of_others
     ),
-    Mutation("consumers of a deleted channel stay", Channel, "dismiss", _does_nothing),
+    Mutation(
+        "consumers of a deleted channel stay", Channel, "disconnect_subscribers", _does_nothing
+    ),
     Mutation(
         "CLS does not stop deliveries",
         Session,

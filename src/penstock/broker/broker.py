@@ -20,13 +20,13 @@ from penstock.storage import DataPath, Issue, TopicStore, close_stores
 
 __all__ = ["Broker"]
 
-# A wall clock that moves by more than this against the steady one has been set, not slewed.
+# If the wall clock moves by more than this against the steady clock, it has been set, not slewed.
 _CLOCK_STEP_NS = 5 * MILLISECOND_NS
 
 
 class TopicCache(dict[str, Topic]):
-    """Where publishes go: `topic_cache[name]` is the topic, made if there is none. Raises
-    StorageError if it cannot be, or while we take no more messages."""
+    """Topics to publish to: `topic_cache[name]` creates the topic if it does not exist. Raises
+    StorageError if that fails, or while the broker takes no more messages."""
 
     def __init__(self, find: Callable[[str], Topic]) -> None:
         self._find = find
@@ -37,7 +37,7 @@ class TopicCache(dict[str, Topic]):
 
 
 class Broker:
-    """See the module's docstring."""
+    """Owns all topics."""
 
     def __init__(
         self,
@@ -47,10 +47,12 @@ class Broker:
         clock: Clock,
         sample: Callable[[], float],
     ) -> None:
-        """`sample` draws uniformly from [0, 1) for subscribers that want only a share."""
+        """Opens all topics of the data path. `sample` draws uniformly from [0, 1), for subscribers
+        that want only a share of the messages. Raises StorageError."""
         self.topics: dict[str, Topic] = {}
         self.topic_cache = TopicCache(self._find_topic_to_publish)
-        self.findings: list[Issue] = []  # what recovery had to mend
+        self.issues: list[Issue] = []
+        """Problems that recovery has found and repaired."""
         self.exiting = False
         self.draining = False
         self._settings = settings
@@ -65,7 +67,7 @@ class Broker:
     # Topics and channels.
 
     def topic(self, name: str) -> Topic:
-        """The topic of that name, made if there is none."""
+        """Returns the topic of that name, and creates it if it does not exist."""
         topic = self.topics.get(name)
         if topic is None:
             if 0 < self._settings.max_topics <= len(self.topics):
@@ -87,7 +89,7 @@ class Broker:
         self._scheduler.topology_changed(topic, persistent=not topic.ephemeral)
 
     def delete_channel(self, topic: Topic, name: str) -> None:
-        """Deletes a channel, and an ephemeral topic with its last channel."""
+        """Deletes a channel, and an ephemeral topic together with its last channel."""
         topic.delete_channel(name)
         if topic.ephemeral and not topic.channels:
             self.delete_topic(topic.name)
@@ -95,7 +97,8 @@ class Broker:
     # Subscribers.
 
     def subscribe(self, topic_name: str, channel_name: str, subscriber: Subscriber) -> Channel:
-        """Joins a subscriber to a channel, which is made if there is none."""
+        """Adds a subscriber to a channel, which is created if it does not exist. Raises
+        ProtocolError and StorageError."""
         if self.exiting:
             raise ProtocolError("E_SUB_FAILED", "SUB failed exiting")
         channel = self.topic(topic_name).channel(channel_name)
@@ -114,22 +117,23 @@ class Broker:
         return channel
 
     def unsubscribe(self, topic_name: str, channel: Channel, subscriber: Subscriber) -> None:
-        """A subscriber has gone. An ephemeral channel goes with its last one."""
+        """Removes a subscriber; also deletes an ephemeral channel that has no other."""
         if subscriber not in channel.subscribers:
-            return  # the channel was deleted before its subscriber left
+            return  # The channel was deleted before.
         channel.remove(subscriber)
         if channel.ephemeral and not channel.subscribers:
             topic = self.topics[topic_name]
             try:
                 self.delete_channel(topic, channel.name)
             except StorageError:
-                self._scheduler.unsaved(topic)  # it is gone; that its topic holds, is written later
+                # The channel is deleted; the topic's pause point is saved later.
+                self._scheduler.unsaved(topic)
 
-    # What the engine calls when the time has come.
+    # Called by the engine.
 
     def pump(self) -> list[StorageError]:
-        """Delivers what can be delivered, a turn for each channel. Returns what could not be read;
-        that is tried again in a while."""
+        """Sends outgoing frames, then delivers one round of messages of each awake channel. Returns
+        the read errors; their channels are retried after RETRY_NS."""
         scheduler = self._scheduler
         if scheduler.outgoing:
             self.deliver()
@@ -149,17 +153,17 @@ class Broker:
         return failures
 
     def deliver(self) -> None:
-        """Sends what has been handed out."""
-        for peer, frames in self._scheduler.take_outgoing():
+        """Sends outgoing frames to their connections."""
+        for connection, frames in self._scheduler.take_outgoing():
             try:
-                peer.deliver(frames)
-            except Exception as bug:  # noqa: BLE001 (reported; costs this connection and no other)
+                connection.deliver(frames)
+            except Exception as bug:  # noqa: BLE001 (reported; closes only this connection)
                 self._scheduler.report_bug("sending messages", bug)
-                peer.channel_gone()
+                connection.channel_gone()
 
     def advance(self) -> list[StorageError]:
-        """Brings back what has timed out or come due. Returns what could not be read; that is tried
-        again in a while."""
+        """Requeues messages that have timed out, and queues those that are due. Returns the read
+        errors; their channels are retried after RETRY_NS."""
         now_ns, wall_ns = self._clock.now_ns(), self._clock.wall_ns()
         self._follow_wall_clock(wall_ns - now_ns)
         failures = []
@@ -178,26 +182,26 @@ class Broker:
         return self._scheduler.next_deadline_ns()
 
     def save_progress(self) -> list[StorageError]:
-        """Journals what has been finished. Returns what went wrong; that is tried again."""
+        """Journals finished messages and trims logs. Returns the failures, which are retried."""
         topics, wall_ns = self._scheduler.take_unsaved(), self._clock.wall_ns()
-        # Deleting files can take its time, so all progress is written before.
+        # Deleting files can be slow, so the progress of all topics is written first.
         return [
             *self.try_on_each(topics, Topic.save_progress),
             *self.try_on_each(topics, lambda topic: topic.trim(wall_ns)),
         ]
 
     def drain(self) -> None:
-        """Takes no more messages, and goes on handing out those it has."""
+        """Refuses publishes from now on; delivery continues."""
         self.draining = True
         self.topic_cache.clear()
 
     def exit(self) -> None:
-        """Takes no more messages nor subscribers."""
+        """Refuses publishes and subscribers from now on."""
         self.exiting = True
         self.topic_cache.clear()
 
     def close(self) -> list[StorageError]:
-        """Stores everything and sends all subscribers away. Returns what could not be stored."""
+        """Stores everything and disconnects all subscribers. Returns the failures."""
         self.exit()
         topics = list(self.topics.values())
         failures = list(self.try_on_each(topics, Topic.close))
@@ -205,23 +209,23 @@ class Broker:
         return failures + close_stores(stores)
 
     def probe_logs(self) -> list[Issue | StorageError]:
-        """To be called every few seconds: tries whether a log that failed can be written again.
-        Returns the damage that reading has found and skipped, and failures."""
-        findings: list[Issue] = []
+        """To be called every few seconds: tries to write to failed logs. Returns failures, and the
+        damage that reads have skipped since the last call."""
+        issues: list[Issue] = []
 
         def probe(topic: Topic) -> None:
             if topic.store is not None:
                 log = topic.store.log
                 log.probe()
-                findings.extend(log.damage)
+                issues.extend(log.damage)
                 log.damage.clear()
 
         failures = list(self.try_on_each(self.topics.values(), probe))
-        return [*failures, *findings]
+        return [*failures, *issues]
 
     def trim_logs(self) -> list[StorageError]:
-        """To be called every few seconds: what was kept for a time is deleted when that is over.
-        Returns what went wrong; that is tried again."""
+        """To be called every few seconds: deletes segments whose retention has expired. Returns the
+        failures, which are retried."""
         topics = [
             topic
             for topic in self.topics.values()
@@ -252,7 +256,7 @@ class Broker:
                 yield InternalError(f"storing topic {topic.name}", bug)
 
     def health(self) -> str | None:
-        """Why the last write to any log failed, or None if all is well."""
+        """The error of a log whose last write failed, or None if there is none."""
         for topic in self.topics.values():
             if topic.store is not None and topic.store.log.error is not None:
                 return topic.store.log.error
@@ -269,8 +273,8 @@ class Broker:
         if names.is_ephemeral(name):
             store = MemoryLog(wall_ns // 1000, self._settings.mem_queue_size)
         else:
-            store, findings = self._data_path.open_topic(name, wall_ns=wall_ns)
-            self.findings.extend(findings)
+            store, issues = self._data_path.open_topic(name, wall_ns=wall_ns)
+            self.issues.extend(issues)
         topic = Topic(
             name,
             store,
@@ -296,7 +300,7 @@ class Broker:
             self._scheduler.report_bug(f"restarting channel {channel.name}", another)
 
     def _follow_wall_clock(self, offset_ns: int) -> None:
-        """Finds the deferred messages a new steady deadline when somebody has set the clock."""
+        """If the wall clock was set, gives deferred messages new steady deadlines."""
         self._scheduler.wall_offset_ns = offset_ns
         if abs(offset_ns - self._armed_by_offset_ns) <= _CLOCK_STEP_NS:
             return

@@ -1,8 +1,8 @@
-"""A channel: one reading of a topic, shared out among its subscribers.
+"""A channel: distributes the messages of a topic among its subscribers.
 
-Each message of its queue is handed to one subscriber, and comes back unless that subscriber
-finishes it in time. A channel decides who gets what and when; what there is to be had, and what
-becomes of it after a restart, is the queue's concern.
+Each message of its queue is delivered to one subscriber, and requeued unless that subscriber
+finishes it in time. The channel decides which subscriber gets which message; its queue stores the
+messages and their state.
 """
 
 from collections import Counter, deque
@@ -25,27 +25,27 @@ from penstock.common.go_text import verbatim
 from penstock.protocol import frames as wire
 from penstock.storage import Run
 
-__all__ = ["RETRY_NS", "Channel", "NotInFlight"]
+__all__ = ["RETRY_NS", "Channel", "NotInFlightError"]
 
-# How many messages one subscriber is given before the next one's turn.
+# Maximum messages delivered to a subscriber before the next one has its turn.
 TURN_FRAMES = 256
 
 # Delay before a channel is retried after its log could not be read, or after another failure.
 RETRY_NS = SECOND_NS
 
 
-class NotInFlight(ProtocolError):
-    """A subscriber answered a message that it does not have in flight. Not fatal."""
+class NotInFlightError(ProtocolError):
+    """A FIN, REQ or TOUCH of a message that the subscriber does not have in flight. Not fatal."""
 
-    def __init__(self, word: str, message_id: bytes, *, owned_by_another: bool) -> None:
+    def __init__(self, command: str, message_id: bytes, *, owned_by_another: bool) -> None:
         why = "client does not own message" if owned_by_another else "ID not in flight"
-        detail = f"{word} {verbatim(message_id)} failed {why}"
-        super().__init__(f"E_{word}_FAILED", detail, fatal=False)
+        detail = f"{command} {verbatim(message_id)} failed {why}"
+        super().__init__(f"E_{command}_FAILED", detail, fatal=False)
         self.message_id = message_id
 
 
 class Channel:
-    """See the module's docstring."""
+    """One channel, persistent or ephemeral."""
 
     def __init__(
         self,
@@ -56,76 +56,79 @@ class Channel:
         sample: Callable[[], float],
         latency: LatencyWindow | None = None,
     ) -> None:
-        """`sample` draws uniformly from [0, 1) for subscribers that want only a share. `latency`
-        is told what is finished."""
+        """`sample` draws uniformly from [0, 1), for subscribers that want only a share of the
+        messages. `latency` counts the latencies of finished messages."""
         self.name = name
         self.ephemeral = names.is_ephemeral(name)
         self.paused = False
-        self.committing = False  # moved by commits, and so without subscribers
-        self.committed_at_ns = (
-            0  # wall time of the last commit; 0 if there was none since the start
-        )
-        self.gone = False  # deleted or closed: it may be on the scheduler still
+        self.committing = False
+        """Whether commits move the cursor; such a channel has no subscribers."""
+        self.committed_at_ns = 0
+        """Wall time of the last commit since the start; 0 if there was none."""
+        self.gone = False
+        """Whether the channel was deleted or closed. It may still be scheduled."""
         self.subscribers: list[Subscriber] = []
         self.message_count = 0
-        self._delivered_to_others = [0 for _ in Locality]  # who have left since
+        self._delivered_before = [0 for _ in Locality]  # to subscribers that have left
         self.requeue_count = 0
         self.timeout_count = 0
         self.latency = latency
-        self.awake = False  # the scheduler's: to be pumped
-        self.armed_ns = NEVER_NS  # the scheduler's: the deadline it will be called for
+        self.awake = False  # Set by the scheduler: whether `pump` is scheduled.
+        self.armed_ns = NEVER_NS  # Set by the scheduler: the next call of `advance`.
         self._settings = settings
         self._scheduler = scheduler
         self._sample = sample
-        self._ready = _rounds(prefers_near=settings.location is not None)
-        self._departed: list[Subscriber] = []  # gone, with messages that wait for their timeout
-        self._last_seq = -1  # the highest number handed out in sequence
+        self._ready = _new_ready_queues(prefers_near=settings.location is not None)
+        self._departed: list[Subscriber] = []
+        """Subscribers that have left, and whose messages in flight wait for their timeout."""
+        self._last_seq = -1
+        """Highest sequence number delivered in sequence."""
         self._queue = make_queue(self)
 
-    # What the topic does.
+    # Called by the topic.
 
     def enqueue(self, first_seq: int, frames: list[bytes], due_ns: int, now_ns: int) -> None:
-        """A batch has just been published."""
+        """Adds a batch just published: delivers it directly, or queues it."""
         count = len(frames)
         self.message_count += count
         ready = self._nearest_ready()
         if ready and not due_ns and not self.paused:
-            # A consumer that keeps up takes it at once, without a detour through the window.
+            # Direct delivery saves the window, for a subscriber that keeps up.
             subscriber = ready[0]
             capacity = subscriber.capacity()
             if TURN_FRAMES >= count <= capacity and self._queue.try_direct_delivery(
                 first_seq, count
             ):
                 ready.popleft()
-                if frames := self._hand_out(subscriber, frames, first_seq + count - 1, now_ns):
+                if frames := self._put_in_flight(subscriber, frames, first_seq + count - 1, now_ns):
                     self._scheduler.deliver(subscriber.connection, frames)
-                self._go_on(subscriber, ready, capacity - len(frames))
+                self._end_turn(subscriber, ready, capacity - len(frames))
                 return
         self._queue.enqueue(first_seq, frames, due_ns, TURN_FRAMES if ready else 0)
         if ready and not due_ns:
             self._scheduler.wake(self)
 
     def release(self, runs: list[Run], count: int, next_seq: int) -> None:
-        """The topic lets go of `count` messages that it had held back, all below `next_seq`."""
+        """Adds `count` messages that the topic has held back, all of them below `next_seq`."""
         self.message_count += count
         self._queue.enqueue_released(runs, next_seq)
         self._scheduler.wake(self)
 
     def skip(self, first_seq: int, next_seq: int) -> None:
-        """The topic has dropped what it held: the channel will never get it."""
+        """Skips messages that the topic dropped while it held them back."""
         self._queue.skip(first_seq, next_seq)
 
-    # What subscribers do.
+    # Subscribers.
 
     def add(self, subscriber: Subscriber) -> None:
-        """Lets a subscriber share in the channel."""
+        """Adds a subscriber."""
         subscriber.locality = locality(self._settings.location, subscriber.location)
         self.subscribers.append(subscriber)
 
     def remove(self, subscriber: Subscriber) -> None:
-        """The subscriber has gone; what it had in flight comes back at once or by timeout."""
+        """Removes a subscriber. Its messages in flight are requeued, at once or by timeout."""
         self.subscribers.remove(subscriber)
-        self._delivered_to_others[subscriber.locality] += subscriber.message_count
+        self._delivered_before[subscriber.locality] += subscriber.message_count
         if subscriber.is_ready:
             self._ready[subscriber.locality].remove(subscriber)
             subscriber.is_ready = False
@@ -139,23 +142,22 @@ class Channel:
         self._requeue(frames)
 
     def ready(self, subscriber: Subscriber) -> None:
-        """The subscriber may have become able to take more. One that is waiting was before: then
-        either the channel is awake already, or there is nothing to hand out."""
+        """To be called when a subscriber may have become able to take messages. If it was able
+        before, the channel is awake already, or has nothing to deliver."""
         if not subscriber.is_ready and subscriber.capacity() > 0:
             subscriber.is_ready = True
             self._ready[subscriber.locality].append(subscriber)
             self._scheduler.wake(self)
 
-    def finish(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlight]:
-        """Closes messages for good. Returns a refusal for each that the subscriber does not have
-        in flight."""
-        refusals: list[NotInFlight] = []
+    def finish(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlightError]:
+        """Finishes messages. Returns an error for each that is not in flight to the subscriber."""
+        refusals: list[NotInFlightError] = []
         if self.latency is not None:
             self.latency.finished(subscriber.in_flight.frames_of(ids))
         late = subscriber.in_flight.finish_fresh(ids)
         if late:
             refusals = self._finish_timed(subscriber, late)
-            # Counted, because one that is finished twice over is refused once.
+            # Counted, because a message that is finished twice is refused once.
             refused = Counter(refusal.message_id for refusal in refusals)
             ids = list((Counter(ids) - refused).elements())
         if ids:
@@ -165,7 +167,8 @@ class Channel:
         return refusals
 
     def requeue(self, subscriber: Subscriber, message_id: bytes, due_ns: int) -> None:
-        """Takes a message back, to be delivered again at `due_ns` (wall time; 0 for at once)."""
+        """Requeues a message, to be delivered again at `due_ns` (wall time; 0 for at once). Raises
+        NotInFlightError."""
         frame = subscriber.in_flight.pop(message_id)
         if frame is None:
             raise self._refusal("REQ", message_id, subscriber)
@@ -175,7 +178,7 @@ class Channel:
         self.ready(subscriber)
 
     def touch(self, subscriber: Subscriber, message_id: bytes, now_ns: int) -> None:
-        """Starts a message's timeout again."""
+        """Restarts a message's timeout. Raises NotInFlightError."""
         deadline_ns = subscriber.in_flight.touch(
             message_id, now_ns, subscriber.msg_timeout_ns, self._settings.max_msg_timeout_ns
         )
@@ -183,11 +186,11 @@ class Channel:
             raise self._refusal("TOUCH", message_id, subscriber)
         self._scheduler.arm(self, deadline_ns)
 
-    # What the engine does, through the broker.
+    # Called by the broker.
 
     def pump(self, now_ns: int) -> None:
-        """One round: each of the nearest that are ready is given what it may have, up to a turn's
-        worth. Others have theirs when none of these can take more."""
+        """Delivers one round: to each of the nearest ready subscribers, at most TURN_FRAMES
+        messages. Farther subscribers get messages only if no nearer one can take more."""
         if self.gone:
             return
         ready, queue = self._nearest_ready(), self._queue
@@ -203,15 +206,15 @@ class Channel:
             if capacity > 0:
                 taken = queue.take(min(capacity, TURN_FRAMES))
                 last_seq = seq_of(wire.message_id(taken[-1]))
-                if frames := self._hand_out(subscriber, taken, last_seq, now_ns):
+                if frames := self._put_in_flight(subscriber, taken, last_seq, now_ns):
                     subscriber.connection.deliver(frames)
                     capacity -= len(frames)
-            self._go_on(subscriber, ready, capacity)
+            self._end_turn(subscriber, ready, capacity)
         if queue.has_more and self._nearest_ready():
             self._scheduler.wake(self)
 
     def advance(self, now_ns: int, wall_ns: int) -> None:
-        """Brings back what has timed out and what has come due."""
+        """Requeues messages that have timed out, and queues those that are due."""
         for subscriber in chain(self.subscribers, self._departed):
             expired = subscriber.in_flight.pop_expired(now_ns)
             if expired:
@@ -225,7 +228,7 @@ class Channel:
         self.arm()
 
     def arm(self) -> None:
-        """Asks to be called at the next deadline."""
+        """Schedules the next call of `advance`."""
         for subscriber in chain(self.subscribers, self._departed):
             if (deadline_ns := subscriber.in_flight.next_deadline_ns()) is not None:
                 self._scheduler.arm(self, deadline_ns)
@@ -238,7 +241,7 @@ class Channel:
         delivered again.
 
         `released_seq` is the end of the messages that the topic has released, if that is beyond
-        those offered to the channel. A channel without a cursor keeps its messages in memory.
+        those enqueued. An ephemeral channel keeps its messages in memory.
         """
         self._scheduler.arm(self, now_ns + RETRY_NS)
         for ready in self._ready:
@@ -253,32 +256,32 @@ class Channel:
             self._last_seq = -1
 
     def report_finished(self) -> None:
-        """Tells the cursor what has been finished since it was last told."""
+        """Journals the messages finished since the last call."""
         if isinstance(self._queue, LogQueue):
             self._queue.report_finished()
 
-    # What an operator does.
+    # Called for operators.
 
     def pause(self, paused: bool) -> None:
-        """A paused channel delivers nothing new; answers and timers go on."""
+        """Pauses or unpauses delivery; FIN, REQ, TOUCH and timeouts work as before."""
         self.paused = paused
         self._scheduler.wake(self)
 
     def empty(self, next_seq: int) -> None:
-        """Drops everything below `next_seq`: queued, in flight, deferred."""
+        """Finishes all messages below `next_seq`: queued, in flight or deferred."""
         self._queue.clear(next_seq)
-        self._forget_handed_out()
+        self._drop_in_flight()
 
     def seek(self, seq: int) -> None:
-        """Delivers everything from `seq` on once more and nothing below it, whatever was finished,
-        in flight or deferred before. Raises StorageError, and has moved nothing then."""
+        """Moves the cursor: all messages from `seq` on are delivered again, and none below it.
+        Raises StorageError if the cursor was not moved."""
         self._log_queue().seek(seq)
         self._last_seq = -1
-        self._forget_handed_out()
+        self._drop_in_flight()
         self._scheduler.wake(self)
 
     def set_committing(self, committing: bool) -> None:
-        """Whether the channel is moved by commits. It then has no use for messages in memory."""
+        """Sets whether commits move the cursor. Such a channel keeps no messages in memory."""
         assert not (committing and self.subscribers)
         if committing == self.committing:
             return
@@ -290,23 +293,23 @@ class Channel:
             self._scheduler.wake(self)
 
     def commit(self, seq: int) -> int:
-        """Finishes everything below `seq`; what was finished before stays so. Returns the first
-        number that is not finished. Raises StorageError."""
+        """Finishes all messages below `seq`. Returns the first sequence number that is not
+        finished. Raises StorageError."""
         assert not self.subscribers
         queue = self._log_queue()
         try:
             queue.commit(seq)
         finally:
-            self._departed.clear()  # it is in the queue again, or finished
+            self._departed.clear()  # Their messages are queued again, or finished.
         return queue.floor
 
     def cancel(self, message_id: bytes, wall_ns: int) -> bool:
-        """Finishes a message that is deferred. Returns whether there was such a one."""
+        """Finishes a deferred message. Returns False if there is no such message."""
         return self._queue.cancel(message_id, wall_ns)
 
     def requeue_now(self, message_id: bytes, wall_ns: int) -> bool:
-        """Queues a message that a subscriber has, or that waits for a time, for its next attempt at
-        once. Returns whether there was such a one."""
+        """Requeues a message at once that is in flight or deferred. Returns False if there is no
+        such message. Raises StorageError."""
         for subscriber in chain(self.subscribers, self._departed):
             if (frame := subscriber.in_flight.pop(message_id)) is not None:
                 self.requeue_count += 1
@@ -318,21 +321,21 @@ class Channel:
         return self._queue.requeue_now(message_id, wall_ns)
 
     def delete(self) -> None:
-        """Forgets all that was not finished, and sends the subscribers away."""
+        """Deletes the cursor, and disconnects the subscribers. Raises StorageError."""
         if isinstance(self._queue, LogQueue):
             self._queue.delete_cursor()
-        self.dismiss()
+        self.disconnect_subscribers()
 
     def close(self) -> None:
-        """Leaves what is unfinished to the cursor, and sends the subscribers away."""
+        """Journals finished messages and attempts, and disconnects the subscribers."""
         if isinstance(self._queue, LogQueue):
             self._queue.report_finished()
             for subscriber in chain(self.subscribers, self._departed):
                 self._queue.save_attempts(subscriber.in_flight.frames())
-        self.dismiss()
+        self.disconnect_subscribers()
 
-    def dismiss(self) -> None:
-        """Sends the subscribers away."""
+    def disconnect_subscribers(self) -> None:
+        """Disconnects the subscribers."""
         self.gone = True
         self.armed_ns = NEVER_NS
         for ready in self._ready:
@@ -341,54 +344,53 @@ class Channel:
         for subscriber in subscribers:
             subscriber.connection.channel_gone()
 
-    # What there is to see.
+    # Figures.
 
     @property
     def delivered_counts(self) -> list[int]:
-        """How many messages were delivered how far, redeliveries included."""
-        counts = self._delivered_to_others.copy()
+        """Number of deliveries by locality, redeliveries included."""
+        counts = self._delivered_before.copy()
         for subscriber in self.subscribers:
             counts[subscriber.locality] += subscriber.message_count
         return counts
 
     @property
     def delivered_count(self) -> int:
-        """How many messages were delivered, redeliveries included."""
+        """Number of deliveries, redeliveries included."""
         return sum(self.delivered_counts)
 
     @property
     def depth(self) -> int:
-        """How many messages are queued: not those in flight or deferred."""
+        """Number of queued messages, without those in flight or deferred."""
         return self._queue.depth
 
     @property
     def backend_depth(self) -> int:
-        """How many of the queued messages are beyond what a memory queue would hold. All of them
-        are in the log, and fewer than the rest in memory: this is what NSQ's figure tells."""
+        """Number of queued messages that exceed --mem-queue-size: NSQ would have them on disk."""
         if not isinstance(self._queue, LogQueue):
             return 0
         return max(self.depth - self._settings.mem_queue_size, 0)
 
     @property
     def deferred_count(self) -> int:
-        """How many messages wait for a time."""
+        """Number of deferred messages that are not due yet."""
         return self._queue.deferred_count
 
     @property
     def in_flight_count(self) -> int:
-        """How many messages are with a subscriber, one that has gone included."""
+        """Number of messages in flight, including those of subscribers that have left."""
         return sum(len(each.in_flight) for each in chain(self.subscribers, self._departed))
 
     def peek(self, count: int) -> list[PendingMessage]:
-        """The next messages to be delivered. Raises StorageError."""
+        """The next messages to be delivered, at most `count`. Raises StorageError."""
         return self._queue.peek(count)
 
     def peek_deferred(self, count: int) -> list[PendingMessage]:
-        """The next messages to come due. Raises StorageError."""
+        """The next messages to become due, at most `count`. Raises StorageError."""
         return self._queue.peek_deferred(count)
 
     def peek_in_flight(self, count: int) -> list[tuple[Subscriber, bytes, int]]:
-        """Messages that subscribers have, and the steady time until which they may answer them."""
+        """Messages in flight, at most `count`: subscriber, frame and deadline (steady time)."""
         each_in_flight = (
             (subscriber, frame, deadline_ns)
             for subscriber in chain(self.subscribers, self._departed)
@@ -396,36 +398,36 @@ class Channel:
         )
         return list(islice(each_in_flight, count))
 
-    # Within.
+    # Internals.
 
     def _log_queue(self) -> LogQueue:
-        assert isinstance(self._queue, LogQueue), "a channel without a place in a log"
+        assert isinstance(self._queue, LogQueue), "an ephemeral channel has no cursor"
         return self._queue
 
-    def _forget_handed_out(self) -> None:
-        """No answer to what is in flight will count any more."""
+    def _drop_in_flight(self) -> None:
+        """Drops all messages in flight; a later FIN of them is refused."""
         self._departed.clear()
         for subscriber in self.subscribers:
             subscriber.in_flight.pop_all()
             self.ready(subscriber)
 
     def _nearest_ready(self) -> deque[Subscriber]:
-        """Whose turn it is; empty if nobody can take more."""
+        """Queue of the nearest subscribers that can take messages; empty if none can."""
         zone, region, anywhere = self._ready
         return zone or region or anywhere
 
-    def _go_on(self, subscriber: Subscriber, ready: deque[Subscriber], capacity: int) -> None:
-        """The subscriber has had its turn; it has another one if it can take more."""
+    def _end_turn(self, subscriber: Subscriber, ready: deque[Subscriber], capacity: int) -> None:
+        """Ends a subscriber's turn; it gets another one if it can take more."""
         if capacity > 0:
             ready.append(subscriber)
         else:
             subscriber.is_ready = False
 
-    def _hand_out(
+    def _put_in_flight(
         self, subscriber: Subscriber, frames: list[bytes], last_seq: int, now_ns: int
     ) -> list[bytes]:
-        """Puts frames in flight, the last of which has the number `last_seq`; returns those to be
-        sent, which is as many as it wants."""
+        """Puts frames in flight; `last_seq` is the sequence number of the last one. Returns the
+        frames to send: fewer, if the subscriber samples."""
         if subscriber.sample_rate:
             frames = self._sampled(frames, subscriber.sample_rate)
             if not frames:
@@ -460,7 +462,7 @@ class Channel:
             subscriber.in_flight.add_fresh(in_sequence, self._last_seq, deadline_ns)
 
     def _sampled(self, frames: list[bytes], percent: int) -> list[bytes]:
-        """Those of the frames that a sampling subscriber is given; the others are finished."""
+        """Returns the frames for a sampling subscriber, and finishes the others."""
         kept: list[bytes] = []
         dropped: list[bytes] = []
         for frame in frames:
@@ -469,7 +471,7 @@ class Channel:
             self._queue.finish(wire.message_ids(dropped))
         return kept
 
-    def _finish_timed(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlight]:
+    def _finish_timed(self, subscriber: Subscriber, ids: list[bytes]) -> list[NotInFlightError]:
         late = subscriber.in_flight.timed
         return [
             self._refusal("FIN", message_id, subscriber)
@@ -482,18 +484,18 @@ class Channel:
         self._scheduler.wake(self)
 
     def _refusal(
-        self, word: Literal["FIN", "REQ", "TOUCH"], message_id: bytes, subscriber: Subscriber
-    ) -> NotInFlight:
+        self, command: Literal["FIN", "REQ", "TOUCH"], message_id: bytes, subscriber: Subscriber
+    ) -> NotInFlightError:
         others = (
             each for each in chain(self.subscribers, self._departed) if each is not subscriber
         )
         owned = any(message_id in other.in_flight for other in others)
-        return NotInFlight(word, message_id, owned_by_another=owned)
+        return NotInFlightError(command, message_id, owned_by_another=owned)
 
 
-def _rounds(*, prefers_near: bool) -> list[deque[Subscriber]]:
-    """For those that can take more, in turn: a round for each locality, or one and the same where
-    nobody is preferred. Channels may be many, and even an empty deque takes 760 bytes."""
+def _new_ready_queues(*, prefers_near: bool) -> list[deque[Subscriber]]:
+    """Queues of ready subscribers, one per locality. If no locality is preferred, all three are the
+    same object: an empty deque takes 760 bytes, and there may be many channels."""
     if prefers_near:
         return [deque() for _ in Locality]
     everybody: deque[Subscriber] = deque()

@@ -1,15 +1,15 @@
-"""The messages handed to one subscriber and not yet answered.
+"""The messages in flight to one subscriber.
 
 A message is in exactly one of two places:
 
-* `fresh`: first deliveries that came in sequence. Sent in batches and nearly always finished in
-  batches, so they cost one dict entry each and share one deadline per batch. Because they are sent
-  in sequence, the dict's order is also the order of sequence numbers: a batch is known by its last
-  number, and what has expired is a prefix of the dict.
-* `late`: redelivered, touched, or delivered out of sequence (a deferral that came due). Each has a
-  deadline of its own, on a heap whose stale entries are skipped when they surface.
+* `fresh`: first deliveries in sequence. They are sent in batches and usually finished in batches,
+  so each costs one dict entry, and a batch shares one deadline. The dict's order is the order of
+  sequence numbers: a batch is identified by its last number, and expired messages are a prefix of
+  the dict.
+* `timed`: redelivered, touched, or delivered out of sequence (a deferred message). Each has its own
+  deadline, on a heap whose stale entries are skipped.
 
-Deadlines are steady time. Nothing here knows a channel, a connection or a clock.
+Deadlines are steady time.
 """
 
 import heapq
@@ -25,12 +25,11 @@ from penstock.protocol import frames as wire
 
 __all__ = ["DEADLINE_GRAIN_NS", "InFlight", "TimedDelivery"]
 
-# Batches sent within this time share a deadline, the latest of theirs: a subscriber that keeps one
-# message for a minute while thousands of batches pass then holds a bounded list of deadlines.
+# Batches sent within this time share the latest of their deadlines. This bounds the list of
+# deadlines while a subscriber keeps one message for a minute and thousands of batches pass.
 DEADLINE_GRAIN_NS = 5 * MILLISECOND_NS
 
-# How many deadlines may pile up before those of finished batches, or of messages that have another
-# deadline by now, are dropped.
+# Numbers of deadlines at which stale ones (of finished batches and messages) are dropped.
 _BATCHES_BEFORE_PRUNING = 64
 _STALE_DEADLINES_MAX = 64
 
@@ -44,14 +43,14 @@ class TimedDelivery(NamedTuple):
 
 
 class InFlight:
-    """See the module's docstring."""
+    """Messages in flight, by id."""
 
     __slots__ = ("_batches", "_timed_deadlines", "fresh", "timed")
 
     def __init__(self) -> None:
         self.fresh: dict[bytes, bytes] = {}
         self.timed: dict[bytes, TimedDelivery] = {}
-        self._batches: deque[tuple[int, int]] = deque()  # last number, deadline of its messages
+        self._batches: deque[tuple[int, int]] = deque()  # (last sequence number, deadline)
         self._timed_deadlines: list[tuple[int, bytes]] = []
 
     def __len__(self) -> int:
@@ -61,29 +60,29 @@ class InFlight:
         return message_id in self.fresh or message_id in self.timed
 
     def frames(self) -> Iterator[bytes]:
-        """Every frame in flight, first deliveries first."""
+        """All frames in flight, first deliveries first."""
         yield from self.fresh.values()
-        for late in self.timed.values():
-            yield late.frame
+        for delivery in self.timed.values():
+            yield delivery.frame
 
     def frames_of(self, ids: Iterable[bytes]) -> list[bytes]:
-        """The frames of those of `ids` that are in flight here, each once."""
+        """The frames of the given ids that are in flight, each once."""
         wanted = dict.fromkeys(ids)
         frames = list(filter(None, map(self.fresh.get, wanted)))
         if len(frames) < len(wanted):
-            late = filter(None, map(self.timed.get, wanted))
-            frames.extend(each.frame for each in late)
+            deliveries = filter(None, map(self.timed.get, wanted))
+            frames.extend(each.frame for each in deliveries)
         return frames
 
     def with_deadlines(self) -> Iterator[tuple[bytes, int]]:
-        """Every frame in flight with the steady time until which it may be answered."""
+        """All frames in flight with their deadlines."""
         for message_id, frame in self.fresh.items():
             yield frame, self._deadline_of(message_id)
-        for late in self.timed.values():
-            yield late.frame, late.deadline_ns
+        for delivery in self.timed.values():
+            yield delivery.frame, delivery.deadline_ns
 
     def add_fresh(self, frames: list[bytes], last_seq: int, deadline_ns: int) -> None:
-        """Takes a batch in sequence, up to `last_seq`, all of it above every batch before."""
+        """Adds a batch of first deliveries up to `last_seq`, all above earlier batches."""
         if len(frames) == 1:
             self.fresh[wire.message_id(frames[0])] = frames[0]
         else:
@@ -97,11 +96,11 @@ class InFlight:
         batches.append((last_seq, deadline_ns + DEADLINE_GRAIN_NS))
 
     def add_timed(self, message_id: bytes, frame: bytes, now_ns: int, deadline_ns: int) -> None:
-        """Takes one message with its own deadline."""
+        """Adds one message with its own deadline."""
         self._set_timed(message_id, TimedDelivery(frame, now_ns, deadline_ns))
 
     def finish_fresh(self, ids: list[bytes]) -> list[bytes]:
-        """Takes out those of `ids` that are first deliveries; returns the others."""
+        """Removes the first deliveries among `ids`; returns the other ids."""
         fresh = self.fresh
         if len(ids) == 1:
             return ids if fresh.pop(ids[0], None) is None else []
@@ -112,19 +111,19 @@ class InFlight:
         return [message_id for message_id, frame in zip(ids, found, strict=True) if frame is None]
 
     def pop(self, message_id: bytes) -> bytes | None:
-        """Takes one message out and returns its frame, or None if it is not in flight here."""
+        """Removes one message and returns its frame, or None if it is not in flight."""
         frame = self.fresh.pop(message_id, None)
-        if frame is None and (late := self.timed.pop(message_id, None)) is not None:
-            frame = late.frame
+        if frame is None and (delivery := self.timed.pop(message_id, None)) is not None:
+            frame = delivery.frame
         return frame
 
     def touch(
         self, message_id: bytes, now_ns: int, timeout_ns: int, timeout_max_ns: int
     ) -> int | None:
-        """Gives a message a new deadline, `timeout_ns` from now but never later than
-        `timeout_max_ns` after it was delivered. Returns the deadline, None if not in flight."""
-        if (late := self.timed.get(message_id)) is not None:
-            frame, delivered_ns = late.frame, late.delivered_ns
+        """Sets a message's deadline to `timeout_ns` from now, at most `timeout_max_ns` after its
+        delivery. Returns the deadline, or None if the message is not in flight."""
+        if (delivery := self.timed.get(message_id)) is not None:
+            frame, delivered_ns = delivery.frame, delivery.delivered_ns
         elif message_id in self.fresh:
             delivered_ns = self._deadline_of(message_id) - DEADLINE_GRAIN_NS - timeout_ns
             frame = self.fresh.pop(message_id)
@@ -135,19 +134,19 @@ class InFlight:
         return deadline_ns
 
     def pop_expired(self, now_ns: int) -> list[bytes]:
-        """Takes out every message whose deadline has come; returns the frames."""
+        """Removes all messages whose deadline has passed; returns their frames."""
         expired = self._pop_expired_fresh(now_ns)
         deadlines = self._timed_deadlines
         while deadlines and deadlines[0][0] <= now_ns:
             deadline_ns, message_id = heapq.heappop(deadlines)
-            late = self.timed.get(message_id)
-            if late is not None and late.deadline_ns == deadline_ns:
+            delivery = self.timed.get(message_id)
+            if delivery is not None and delivery.deadline_ns == deadline_ns:
                 del self.timed[message_id]
-                expired.append(late.frame)
+                expired.append(delivery.frame)
         return expired
 
     def pop_all(self) -> list[bytes]:
-        """Takes everything out; returns the frames."""
+        """Removes all messages; returns their frames."""
         frames = list(self.frames())
         self.fresh.clear()
         self.timed.clear()
@@ -156,7 +155,7 @@ class InFlight:
         return frames
 
     def next_deadline_ns(self) -> int | None:
-        """When `pop_expired` will next have something to return."""
+        """The next deadline; None if there is none."""
         self._drop_finished_batches()
         self._drop_stale_deadlines()
         heads = []
@@ -166,13 +165,13 @@ class InFlight:
             heads.append(self._timed_deadlines[0][0])
         return min(heads, default=None)
 
-    def _set_timed(self, message_id: bytes, late: TimedDelivery) -> None:
-        self.timed[message_id] = late
+    def _set_timed(self, message_id: bytes, delivery: TimedDelivery) -> None:
+        self.timed[message_id] = delivery
         deadlines = self._timed_deadlines
         if len(deadlines) < 2 * len(self.timed) + _STALE_DEADLINES_MAX:
-            heapq.heappush(deadlines, (late.deadline_ns, message_id))
+            heapq.heappush(deadlines, (delivery.deadline_ns, message_id))
         else:
-            # Touched or requeued over and over: most of what is here has been superseded.
+            # Most entries are stale, after many touches or requeues.
             deadlines[:] = [(each.deadline_ns, name) for name, each in self.timed.items()]
             heapq.heapify(deadlines)
 
@@ -202,8 +201,8 @@ class InFlight:
         deadlines = self._timed_deadlines
         while deadlines:
             deadline_ns, message_id = deadlines[0]
-            late = self.timed.get(message_id)
-            if late is not None and late.deadline_ns == deadline_ns:
+            delivery = self.timed.get(message_id)
+            if delivery is not None and delivery.deadline_ns == deadline_ns:
                 return
             heapq.heappop(deadlines)
 

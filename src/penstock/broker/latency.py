@@ -1,15 +1,14 @@
-"""How long messages take from publish to FIN: the quantiles of a channel's last minutes.
+"""Quantiles of the time from publish to FIN, over a channel's last minutes.
 
-Latencies are counted in buckets whose bounds grow by a constant factor, so that a quantile is
-known to within `ACCURACY` of its value, whatever its size. A sketch has a few hundred buckets, two
-thousand if latencies range from a nanosecond to a year, and no more with more messages. Sketches of
-several channels add up to that of their topic.
+Latencies are counted in buckets whose bounds grow by a constant factor, so that the relative error
+of a quantile is at most `ACCURACY`. A sketch has a few hundred buckets; two thousand if latencies
+range from a nanosecond to a year. Sketches of several channels can be merged into that of a topic.
 
-A window is two sketches of half its length: the newer one is filled, the older one forgotten when
-the newer has had its time. So the quantiles look back at least half a window and at most a whole.
+A window is two sketches, each for half of its length: the newer one is filled, the older one is
+dropped when the newer one is complete. So the quantiles cover between half a window and a whole.
 
-Latencies are wall time, which is what messages carry. If somebody sets the clock, a window starts
-over once it notices: what it would count across the step means nothing.
+Latencies are differences of wall times, because messages carry wall times. If the clock is set, the
+window starts over: latencies across the step are meaningless.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from penstock.protocol import frames as wire
 
 __all__ = ["ACCURACY", "LatencySketch", "LatencyWindow", "merged"]
 
-# A quantile is wrong by this share of itself at most.
+# Maximum relative error of a quantile.
 ACCURACY = 0.01
 
 _GROWTH = (1 + ACCURACY) / (1 - ACCURACY)
@@ -28,7 +27,7 @@ _BUCKETS_PER_E = 1 / log(_GROWTH)
 
 
 class LatencySketch:
-    """Latencies, counted by size."""
+    """Latencies counted in buckets."""
 
     __slots__ = ("_buckets", "count")
 
@@ -37,10 +36,8 @@ class LatencySketch:
         self._buckets: dict[int, int] = {}
 
     def add(self, published: Iterable[tuple[int, int]], finished_ns: int) -> None:
-        """Counts messages that were finished at one time, given when and how many were published.
-
-        One that took less than no time, because a clock was set, took a nanosecond.
-        """
+        """Counts messages that were finished together. `published` has pairs of publish time and
+        number of messages. A negative latency, after the clock was set, counts as a nanosecond."""
         buckets, total = self._buckets, 0
         for published_ns, count in published:
             latency_ns = finished_ns - published_ns
@@ -50,18 +47,18 @@ class LatencySketch:
         self.count += total
 
     def merge(self, other: "LatencySketch") -> None:
-        """Counts what `other` has counted as well."""
+        """Adds the counts of another sketch."""
         buckets = self._buckets
         for bucket, count in other._buckets.items():  # noqa: SLF001 (a sketch too)
             buckets[bucket] = buckets.get(bucket, 0) + count
         self.count += other.count
 
     def quantiles_ns(self, quantiles: Sequence[float]) -> list[int]:
-        """For each the latency that so large a share of the messages did not exceed; 0 without any
-        messages. `quantiles` are in (0, 1], in descending order."""
+        """The latencies of the given quantiles, which are in (0, 1] and in descending order; 0 if
+        there are no messages."""
         values = [0] * len(quantiles)
         buckets = sorted(self._buckets.items(), reverse=True)
-        at, below = -1, self.count  # how many messages are in lower buckets than the one at `at`
+        at, below = -1, self.count  # `below` is the number of messages in buckets below `at`.
         for index, quantile in enumerate(quantiles):
             while below >= max(ceil(quantile * self.count), 1):
                 at += 1
@@ -72,26 +69,26 @@ class LatencySketch:
 
 
 class LatencyWindow:
-    """The latencies of one channel's recent past."""
+    """Recent latencies of one channel."""
 
     __slots__ = ("_clock", "_half_ns", "_newer", "_older", "_since_ns")
 
     def __init__(self, window_ns: int, clock: Clock) -> None:
         self._clock = clock
         self._half_ns = max(window_ns // 2, 1)
-        self._since_ns = clock.wall_ns()  # when the newer half began
+        self._since_ns = clock.wall_ns()  # start of the newer half
         self._older = LatencySketch()
         self._newer = LatencySketch()
 
     def finished(self, frames: Iterable[bytes]) -> None:
-        """These messages have been finished just now."""
+        """Counts messages that were finished just now."""
         wall_ns = self._clock.wall_ns()
         self._move_to(wall_ns)
         self._newer.add(wire.timestamp_counts(frames), wall_ns)
 
     def add_to(self, sketch: LatencySketch) -> None:
-        """Adds what the window has counted."""
-        if not (self._newer.count or self._older.count):  # as in most of ten thousand channels
+        """Adds the window's counts to a sketch."""
+        if not (self._newer.count or self._older.count):  # Fast path for idle channels.
             return
         self._move_to(self._clock.wall_ns())
         sketch.merge(self._older)
@@ -99,7 +96,7 @@ class LatencyWindow:
 
     def _move_to(self, wall_ns: int) -> None:
         halves = (wall_ns - self._since_ns) // self._half_ns
-        if halves in (0, -1):  # a clock that was slewed back a little will catch up
+        if halves in (0, -1):  # -1: the clock was slewed back a little, and will catch up.
             return
         self._older = self._newer if halves == 1 else LatencySketch()
         self._newer = LatencySketch()
@@ -107,7 +104,7 @@ class LatencyWindow:
 
 
 def merged(windows: Iterable[LatencyWindow | None]) -> LatencySketch | None:
-    """All that these windows have counted; None if there are none."""
+    """The merged sketch of all windows; None if there are none."""
     sketch: LatencySketch | None = None
     for window in windows:
         if window is not None:
@@ -117,5 +114,5 @@ def merged(windows: Iterable[LatencyWindow | None]) -> LatencySketch | None:
 
 
 def _middle_ns(bucket: int) -> int:
-    """The latency that is nearest, relatively, to all that are counted in a bucket."""
+    """The latency with the smallest relative error for all latencies in a bucket."""
     return round(2 * _GROWTH**bucket / (_GROWTH + 1))

@@ -1,8 +1,7 @@
-"""What stands in for the log under an ephemeral topic: nothing is ever stored.
+"""The log of an ephemeral topic: keeps messages in memory while the topic holds them back.
 
-Messages are kept only while the topic holds them back (it has no channel yet, or is paused), up to
-the memory queue's size; what comes beyond that is dropped. Once released they live in the channels'
-windows alone.
+A topic without channels, or a paused one, keeps up to --mem-queue-size messages; further ones are
+dropped. Released messages are only in the queues of the channels.
 """
 
 from penstock.storage import Run
@@ -11,7 +10,7 @@ __all__ = ["MemoryLog"]
 
 
 class MemoryLog:
-    """The part of `TopicLog` that a topic and its channels use, in memory."""
+    """The methods of `TopicLog` that a topic and its channels use, in memory."""
 
     __slots__ = ("_held", "_held_count", "_held_max", "next_seq")
 
@@ -23,36 +22,36 @@ class MemoryLog:
 
     @property
     def first_seq(self) -> int:
-        """The oldest message held, or the next one to come."""
+        """The oldest message kept, or the next one to be published."""
         return self._held[0].first_seq if self._held else self.next_seq
 
     @property
     def sync_requested_seq(self) -> int:
-        """Nothing is ever to be synced."""
+        """No fsync is ever needed."""
         return self.next_seq
 
     def append(self, frames: list[bytes], timestamp_ns: int, due_ns: int = 0) -> int:
-        """Gives the frames their place in the sequence. Returns how many bytes they have."""
+        """Assigns sequence numbers. Returns the size of the frames."""
         self.next_seq += len(frames)
         return sum(map(len, frames))
 
     def keep(self, frames: list[bytes], due_ns: int) -> None:
-        """Keeps frames just appended until they are released, as far as there is room."""
+        """Keeps frames just appended, as far as there is room."""
         kept = frames[: max(self._held_max - self._held_count, 0)]
         if kept:
             self._held.append(Run(self.next_seq - len(frames), kept, due_ns))
             self._held_count += len(kept)
 
     def read(self, seq: int) -> list[Run]:
-        """What is held from `seq` on."""
+        """The messages kept, from `seq` on."""
         return [run for run in self._held if run.first_seq >= seq]
 
     @property
     def held_count(self) -> int:
-        """How many messages are held."""
+        """Number of messages kept."""
         return self._held_count
 
     def drop_kept(self) -> None:
-        """Drops what is held: it has been released, or the topic was emptied."""
+        """Drops all messages, after they were released or the topic was emptied."""
         self._held.clear()
         self._held_count = 0

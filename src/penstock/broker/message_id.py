@@ -1,4 +1,4 @@
-"""A message id is an address: the node in its top 10 bits, the sequence number in the other 54."""
+"""Message ids: the node id in the top 10 bits, the sequence number in the other 54."""
 
 from collections.abc import Sequence
 
@@ -16,20 +16,20 @@ def id_number(node_id: int, seq: int) -> int:
 
 
 def seq_of(message_id: bytes) -> int:
-    """The sequence number of one of our own messages."""
+    """The sequence number in a message id."""
     return int(message_id, 16) & _SEQ_MASK
 
 
 def maybe_run(ids: Sequence[bytes]) -> tuple[int, int] | None:
-    """The range that these ids, no two of them the same, fill without a gap; None if they do not.
+    """The range `(first, end)` of distinct ids that are consecutive; None if they are not.
 
-    Nearly always they do, and then no id but the lowest and the highest has to be read.
+    Usually they are, and then only the lowest and the highest id have to be parsed.
     """
-    # With their nodes, since a log that moves from node to node has ids of several.
+    # Including the node ids: a log that was moved between nodes has ids of several nodes.
     first, last = int(min(ids), 16), int(max(ids), 16)
     return (first & _SEQ_MASK, (last & _SEQ_MASK) + 1) if last - first == len(ids) - 1 else None
 
 
 def seqs_of(ids: Sequence[bytes]) -> list[int]:
-    """The sequence numbers of many."""
+    """The sequence numbers in message ids."""
     return [number & _SEQ_MASK for number in wire.ids_to_ints(ids)]

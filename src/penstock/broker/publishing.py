@@ -1,13 +1,12 @@
-"""Publishes, put together into batches.
+"""Publishing: the messages of one event-loop turn are stored together, one batch per topic.
 
-Most producers send one message at a time and wait for its answer, so that a read brings one message
-only. But when there are many producers, one turn of the event loop brings many reads: all that it
-brings for a topic is stored as one batch, with one write, and answered then. Where producers are so
-few, or topics so many, that hardly a message would find company, each is stored, and answered, at
-once.
+Most producers send one message and wait for its reply, so one read from a socket brings one
+message. With many producers, one turn of the loop brings many reads: the publisher stores all
+messages of a topic with one write, and then answers them. If there are too few producers, or too
+many topics, for batches to form, it stores and answers each publish at once.
 
-Between `publish` and the end of the turn a message is not stored, and not acknowledged. Whoever
-wants to see or to change a topic in the meantime calls `store` first.
+From `publish` until the end of the turn a message is neither stored nor acknowledged. Code that
+reads or changes a topic calls `store` first.
 """
 
 from collections.abc import Callable
@@ -21,26 +20,26 @@ from penstock.storage import GroupCommit, TopicLog
 
 __all__ = ["BatchWaiter", "Publisher", "TurnBatch"]
 
-# So much is stored before the turn ends: waiting for more would save nothing.
+# Batches of this size are stored before the turn ends: larger writes save nothing.
 TURN_BYTES = 256 * 1024
 
-# Waiting costs more than storing two batches instead of one, and less than storing three. So of so
-# many publishes that have waited, three in five must have found company, or the next ones do not
-# wait. Then it is tried anew.
+# A batch costs more than two separate writes and less than three. After this many publishes have
+# waited for the end of a turn, three in five must have joined an existing batch; else batching is
+# off for the next publishes, and is then tried again.
 _TRIED = 32
-_AT_ONCE = 2016
+_UNBATCHED = 2016
 
 
 class BatchWaiter(Protocol):
-    """Who is to be told what became of a batch."""
+    """Receives the result of a batch."""
 
     def on_batch_done(self, batch: "TurnBatch") -> None:
-        """The batch is safe, or has failed."""
+        """The batch is stored as `--sync-every` requires, or has failed."""
 
 
 class TurnBatch(Struct, eq=False):
-    """Messages for one topic that are stored together. Whoever waits for that enters `waiting`, as
-    long as it is neither safe nor has failed."""
+    """Messages for one topic that are stored together. To be notified, add a waiter while neither
+    `is_safe` nor `failure` is set."""
 
     bodies: list[bytes]
     is_safe: bool = False
@@ -56,16 +55,16 @@ class TurnBatch(Struct, eq=False):
         self.notify_waiters(report_bug)
 
     def notify_waiters(self, report_bug: Callable[[str, Exception], None]) -> None:
-        """Notifies all waiters of the batch that it is safe or has failed."""
+        """Notifies all waiters that the batch is safe or has failed."""
         for waiter in self.waiters:
             try:
                 waiter.on_batch_done(self)
-            except Exception as bug:  # noqa: BLE001 (reported; the others are told)
+            except Exception as bug:  # noqa: BLE001 (reported; the other waiters are notified)
                 report_bug("answering a publish", bug)
 
 
 class Publisher:
-    """See the module's docstring."""
+    """Stores publishes in batches, and requests the fsyncs that `--sync-every` requires."""
 
     def __init__(
         self,
@@ -73,28 +72,27 @@ class Publisher:
         end_turn_soon: Callable[[], None],
         report_bug: Callable[[str, Exception], None],
     ) -> None:
-        """`end_turn_soon` sees to it that `store` and then `answer` are called at the end of the
-        loop's turn. `report_bug` is called with unexpected exceptions; each fails only its
-        own batch."""
+        """`end_turn_soon` schedules calls of `store` and `answer` at the end of the loop's turn.
+        `report_bug` is called with unexpected exceptions; each fails only its own batch."""
         self._commit = commit
         self._report_bug = report_bug
         self._sync_every = commit.sync_every
         self._end_turn_soon = end_turn_soon
         self._batches: dict[Topic, TurnBatch] = {}
-        self._byte_size = 0  # of all that is in them
+        self._byte_size = 0
         self._done_batches: list[TurnBatch] = []
-        self._at_once_left = 0  # while there are some, no batch is being put together
+        self._unbatched_left = 0
         self._waited = 0
         self._joined = 0
 
     def publish(self, topic: Topic, bodies: list[bytes]) -> TurnBatch | None:
-        """Takes messages, and the list that they are in. Returns the batch to wait for, or None
-        where they are safe already. Raises StorageError if they are not, and will not be."""
-        if self._at_once_left:
-            self._at_once_left -= 1
+        """Publishes messages, and takes ownership of the list. Returns the batch to wait for, or
+        None if they are stored and need no fsync. Raises StorageError if they are not stored."""
+        if self._unbatched_left:
+            self._unbatched_left -= 1
             if topic.publish(bodies) < self._sync_every:
                 return None
-            return self._maybe_syncing(topic)
+            return self._sync_if_required(topic)
         self._byte_size += len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         batches = self._batches
         batch = batches.get(topic)
@@ -111,15 +109,14 @@ class Publisher:
     def publish_deferred(
         self, topic: Topic, bodies: list[bytes], defer_ns: int
     ) -> TurnBatch | None:
-        """The same for messages that are not to be delivered before `defer_ns` have passed. They
-        are stored at once."""
-        self.store()  # what came before it
+        """Publishes messages that are delivered after `defer_ns`. They are stored at once."""
+        self.store()  # Keeps the order of publishes.
         if topic.publish(bodies, defer_ns) < self._sync_every:
             return None
-        return self._maybe_syncing(topic)
+        return self._sync_if_required(topic)
 
     def store(self) -> None:
-        """Stores what has been taken."""
+        """Stores all messages published in this turn."""
         if self._batches:
             batches, self._batches, self._byte_size = self._batches, {}, 0
             for topic, batch in batches.items():
@@ -128,19 +125,19 @@ class Publisher:
                 self._joined += len(batch.waiters) - 1
             if self._waited >= _TRIED:
                 if 5 * self._joined < 3 * self._waited:
-                    self.skip_batching(_AT_ONCE)
+                    self.skip_batching(_UNBATCHED)
                 self._waited = self._joined = 0
 
     def skip_batching(self, count: int) -> None:
         """Stores each of the next `count` publishes at once, instead of at the end of the turn."""
-        self._at_once_left = count
+        self._unbatched_left = count
 
     def answer(self) -> None:
-        """Tells those who wait for what has been stored. They may publish more then, and one that
-        waits for several batches is to find them all settled: hence a step of its own."""
+        """Notifies the waiters of stored batches. A step of its own, because waiters may publish,
+        and a waiter of several batches must find all of them done."""
         if self._done_batches:
-            settled, self._done_batches = self._done_batches, []
-            for batch in settled:
+            done, self._done_batches = self._done_batches, []
+            for batch in done:
                 batch.notify_waiters(self._report_bug)
 
     def _store_batch(self, topic: Topic, batch: TurnBatch) -> None:
@@ -159,8 +156,8 @@ class Publisher:
             self._done_batches.append(batch)
         batch.bodies.clear()  # Free the memory before the batch is answered.
 
-    def _maybe_syncing(self, topic: Topic) -> TurnBatch | None:
-        """The batch that is answered once it has been synced; None if nobody need wait for that."""
+    def _sync_if_required(self, topic: Topic) -> TurnBatch | None:
+        """Requests an fsync. Returns a batch to wait for if replies have to wait for the fsync."""
         if self._request_in_background(topic):
             return None
         batch = TurnBatch([])  # Without the bodies, to free their memory now.

@@ -1,13 +1,12 @@
-"""What the broker has to do next, and when: one list for all topics and channels.
+"""The scheduler: pending work of all topics and channels.
 
-Three things, each asked for as often as anybody likes and done once: channels to be pumped,
-channels whose next deadline comes up, topics with progress to be journalled. And what was handed
-out waits here to be sent, so that a client's commands are answered before it is sent messages. The
-engine, which owns the event loop, is told when there is something to do; it is never told twice for
-the same work.
+Four kinds of work: channels with messages to deliver, frames to be sent, channels whose next
+deadline is near, and topics with progress to be journalled. Work may be requested repeatedly and is
+done once; the engine is called only for the first request. Frames wait here so that a client's
+commands are answered before messages are sent to it.
 
-A channel has at most one live deadline on the heap, its earliest: later ones are found when that
-one fires. So a delivery costs a comparison, and ten thousand idle channels cost nothing.
+A channel has at most one valid deadline on the heap, its earliest. So a delivery costs one
+comparison, and ten thousand idle channels cost nothing.
 """
 
 import heapq
@@ -47,7 +46,7 @@ class EngineCallbacks(Protocol):
 
 
 class Scheduler:
-    """See the module's docstring."""
+    """Collects work, and calls the engine when there is some."""
 
     __slots__ = (
         "_deadlines",
@@ -69,7 +68,7 @@ class Scheduler:
         self.wall_offset_ns = wall_offset_ns  # wall time minus steady time
 
     def wake(self, channel: "Channel") -> None:
-        """The channel may have something to deliver."""
+        """Schedules a channel that may have something to deliver."""
         if channel.awake:
             return
         channel.awake = True
@@ -78,25 +77,25 @@ class Scheduler:
         self.awake.append(channel)
 
     def take_awake(self) -> list["Channel"]:
-        """The channels to pump, each once; from here on they may be woken again."""
+        """Removes and returns the channels to pump. They may be woken again from now on."""
         awake, self.awake = self.awake, []
         for channel in awake:
             channel.awake = False
         return awake
 
     def deliver(self, connection: "SubscriberConnection", frames: list[bytes]) -> None:
-        """These frames are to be sent."""
+        """Schedules frames to be sent."""
         if not self.awake and not self.outgoing:
             self._engine.end_turn_soon()
         self.outgoing.append((connection, frames))
 
     def take_outgoing(self) -> list[tuple["SubscriberConnection", list[bytes]]]:
-        """What is to be sent, in this order."""
+        """Removes and returns the frames to be sent, in order."""
         outgoing, self.outgoing = self.outgoing, []
         return outgoing
 
     def arm(self, channel: "Channel", deadline_ns: int) -> None:
-        """The channel has something to do at `deadline_ns` (steady time)."""
+        """Schedules a channel for a steady time, unless it has an earlier deadline."""
         if deadline_ns >= channel.armed_ns:
             return
         channel.armed_ns = deadline_ns
@@ -106,11 +105,11 @@ class Scheduler:
             self._engine.advance_at(deadline_ns)
 
     def arm_at_wall(self, channel: "Channel", due_ns: int) -> None:
-        """The same for a wall time."""
+        """Schedules a channel for a wall time."""
         self.arm(channel, due_ns - self.wall_offset_ns)
 
     def take_due(self, now_ns: int) -> list["Channel"]:
-        """The channels whose deadline has come; they arm themselves again."""
+        """Removes and returns the channels whose deadline has passed. They call `arm` again."""
         due = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ns:
@@ -124,26 +123,26 @@ class Scheduler:
         """When `take_due` will next have something to return."""
         deadlines = self._deadlines
         while deadlines and deadlines[0][2].armed_ns != deadlines[0][0]:
-            heapq.heappop(deadlines)  # superseded by an earlier one, or the channel is gone
+            heapq.heappop(deadlines)  # The channel has an earlier deadline, or was deleted.
         return deadlines[0][0] if deadlines else None
 
     def unsaved(self, topic: "Topic") -> None:
-        """A channel of the topic has progress that is not yet journalled."""
+        """Schedules the journalling of a topic's progress."""
         if not self._unsaved:
             self._engine.save_soon()
         self._unsaved[topic] = None
 
     def take_unsaved(self) -> list["Topic"]:
-        """The topics with progress to journal."""
+        """Removes and returns the topics with progress to journal."""
         unsaved, self._unsaved = self._unsaved, {}
         return list(unsaved)
 
     def topology_changed(self, topic: "Topic", *, persistent: bool) -> None:
-        """A topic, or a channel of it, was made or deleted."""
+        """Tells the engine that a topic, or one of its channels, was created or deleted."""
         self._engine.topology_changed(topic, persistent=persistent)
 
     def topic_created(self, topic: "Topic") -> None:
-        """A topic was made."""
+        """Tells the engine that a topic was created."""
         self._engine.topic_created(topic)
 
     def report_bug(self, where: str, error: Exception) -> None:

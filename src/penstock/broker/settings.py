@@ -1,4 +1,4 @@
-"""What the broker is told about how to behave."""
+"""Settings of the broker."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,10 @@ class BrokerSettings:
     max_msg_timeout_ns: int = 15 * 60 * SECOND_NS
     max_channel_consumers: int = 0
     max_topics: int = 0
-    """0 for no limit, as for the others."""
+    """0 for no limit, also for the other `max_` counts."""
     max_channels_per_topic: int = 0
     requeue_on_disconnect: bool = True
-    location: Location | None = None  # where this node is, if it prefers consumers near it
-    latency_window_ns: int = 0  # how far back latencies are known; 0 for not at all
+    location: Location | None = None
+    """Location of this node, if it prefers consumers near it."""
+    latency_window_ns: int = 0
+    """Length of the latency windows of channels; 0 for none."""

@@ -1,4 +1,4 @@
-"""A consumer as its channel sees it: how much it may be sent, and what it has not answered yet."""
+"""A channel's view of a consumer: its RDY count, its settings, and its messages in flight."""
 
 from typing import Protocol
 
@@ -9,17 +9,17 @@ __all__ = ["Subscriber", "SubscriberConnection"]
 
 
 class SubscriberConnection(Protocol):
-    """The other side of a subscriber: a connection, or a recorder in a test."""
+    """The connection of a subscriber, or a recorder in a test."""
 
     def deliver(self, frames: list[bytes]) -> None:
-        """Send these message frames."""
+        """Sends message frames."""
 
     def channel_gone(self) -> None:
-        """The channel or its topic was deleted: close without a word."""
+        """Closes the connection, because the channel or its topic was deleted."""
 
 
 class Subscriber:
-    """RDY is a ceiling on what is in flight, not a credit that is used up."""
+    """One subscriber. RDY limits its messages in flight; deliveries do not reduce it."""
 
     __slots__ = (
         "blocked",
@@ -45,25 +45,29 @@ class Subscriber:
     ) -> None:
         self.connection = connection
         self.msg_timeout_ns = msg_timeout_ns
-        self.sample_rate = sample_rate  # percent of the messages to deliver; 0 for all
+        self.sample_rate = sample_rate
+        """Percentage of messages to deliver; 0 for all."""
         self.location = location
-        self.locality = Locality.GLOBAL  # its channel's to say, which knows where we are
+        self.locality = Locality.GLOBAL
+        """Set by the channel."""
         self.rdy = 0
-        self.blocked = False  # the peer has not read what it was sent; nothing more for now
-        self.is_ready = False  # is in its channel's round of ready subscribers
+        self.blocked = False
+        """Whether the transport's write buffer is full."""
+        self.is_ready = False
+        """Whether the subscriber is in its channel's queue of ready subscribers."""
         self.in_flight = InFlight()
         self.message_count = 0
         self.finish_count = 0
         self.requeue_count = 0
 
     def capacity(self) -> int:
-        """How many messages may be sent now; not positive for none."""
+        """Number of messages that may be sent now; 0 or less for none."""
         if self.blocked:
             return 0
-        in_flight = self.in_flight  # whose len() this is, at the cost of a call less
+        in_flight = self.in_flight  # Inlined len(in_flight): saves a call per delivery.
         return self.rdy - len(in_flight.fresh) - len(in_flight.timed)
 
     @property
     def delivered_counts(self) -> list[int]:
-        """The messages it was sent, by locality: all went equally far."""
+        """Number of messages sent, by locality: all have the subscriber's own."""
         return [self.message_count if each is self.locality else 0 for each in Locality]

@@ -1,8 +1,8 @@
-"""A topic: where messages get their place in the sequence, their frame, and their way to channels.
+"""A topic: appends messages to its log, and passes them on to its channels.
 
-Everything below `released_seq` has been given to the channels; from there on messages wait in the
-topic, because it has no channel yet or is paused. A new channel starts at `released_seq`: so the
-first channel gets all that waited, and a later one only what comes after it.
+All messages below `released_seq` have been passed on; the topic holds the later ones back, because
+it has no channel yet or is paused. A new channel starts at `released_seq`: the first channel gets
+all messages held back, a later one only new messages.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ __all__ = ["Topic"]
 
 
 class Topic:
-    """See the module's docstring."""
+    """One topic, persistent or ephemeral."""
 
     def __init__(
         self,
@@ -38,21 +38,22 @@ class Topic:
         sample: Callable[[], float],
         new_latency: Callable[[], LatencyWindow | None] = lambda: None,
     ) -> None:
-        """`store` is a `MemoryLog` for a topic that lives in memory only. `new_latency` makes what
-        a channel's latencies are counted in."""
+        """`store` is a `MemoryLog` for an ephemeral topic. `new_latency` creates the latency window
+        of a channel, or returns None."""
         self.name = name
         self.ephemeral = names.is_ephemeral(name)
         self.paused = False
         self.awaits_channels = False
         self.channels: dict[str, Channel] = {}
-        self.retention: Retention | None = None  # its own; None for that of all topics
+        self.retention: Retention | None = None
+        """The topic's own retention; None for the default."""
         self.log: TopicLog | MemoryLog = store if isinstance(store, MemoryLog) else store.log
         self.store = None if isinstance(store, MemoryLog) else store
         self.closed = False
         self.on_grown: Callable[[], None] | None = None
-        """Is called when a batch has been stored."""
+        """Called after a batch was stored."""
         self._receivers: tuple[Channel, ...] = ()
-        """Who is given what is published: nobody while the topic holds it back."""
+        """Channels that get new messages: none while the topic holds them back."""
         self._settings = settings
         self._scheduler = scheduler
         self._now_ns, self._wall_ns = clock.now_ns, clock.wall_ns
@@ -66,9 +67,9 @@ class Topic:
             self._resume(self.store)
 
     def publish(self, bodies: list[bytes], defer_ns: int = 0) -> int:
-        """Stores a batch and passes it on; with `defer_ns`, to be delivered when they have passed.
-        Returns how many messages have come since a sync was last asked for. Raises StorageError,
-        and then nothing is stored."""
+        """Stores a batch and passes it on, to be delivered after `defer_ns`. Returns the number of
+        messages published since an fsync was last requested. Raises StorageError if nothing was
+        stored."""
         log = self.log
         first_seq, wall_ns = log.next_seq, self._wall_ns()
         due_ns = wall_ns + defer_ns if defer_ns else 0
@@ -91,9 +92,10 @@ class Topic:
         return log.next_seq - log.sync_requested_seq
 
     def channel(self, name: str, first_seq: int | None = None) -> Channel:
-        """The channel of that name, made if there is none.
+        """Returns the channel of that name, and creates it if it does not exist.
 
-        A new one begins at `first_seq`; without that, with what the topic holds or will be given.
+        A new channel starts at `first_seq`; by default at the messages that the topic holds back,
+        or at the next message published.
         """
         channel = self.channels.get(name)
         if channel is None:
@@ -101,26 +103,26 @@ class Topic:
             if 0 < limit <= len(self.channels):
                 raise LimitReachedError(f"too many channels of {self.name}, the limit is {limit}")
             channel = self._add_channel(name, first_seq)
-            self._scheduler.wake(channel)  # it may have deferred messages to find
+            self._scheduler.wake(channel)  # To search for deferred messages.
             self._release()
             self._persist_pause_point()
             self._topology_changed(channel)
         return channel
 
     def await_channels(self) -> None:
-        """Holds back what is published until `start`: more channels are to be made first, and no
-        message shall pass them by."""
+        """Holds messages back until `start`, while channels are requested from nsqlookupd: they
+        must get all messages."""
         self.awaits_channels = True
         self._choose_receivers()
 
     def start(self) -> None:
-        """All channels are there that were waited for."""
+        """Ends `await_channels`. Raises StorageError."""
         self.awaits_channels = False
         if not self.closed:
             self._release()
 
     def delete_channel(self, name: str) -> None:
-        """Forgets a channel and all that it had not finished."""
+        """Deletes a channel with its unfinished messages. Raises StorageError."""
         channel = self.channels[name]
         channel.delete()
         del self.channels[name]
@@ -129,7 +131,8 @@ class Topic:
         self._persist_pause_point()
 
     def pause(self, paused: bool) -> None:
-        """A paused topic keeps what is published; its channels go on with what they have."""
+        """Pauses or unpauses the topic. A paused topic holds messages back; its channels continue
+        with the messages they have. Raises StorageError."""
         was_paused, self.paused = self.paused, paused
         try:
             self._persist_pause_point()
@@ -139,33 +142,34 @@ class Topic:
         self._release()
 
     def empty(self) -> None:
-        """Drops what waits in the topic; the channels keep what they have."""
+        """Drops the messages that the topic holds back; its channels keep theirs. Raises
+        StorageError."""
         first_seq, self.released_seq = self.released_seq, self.log.next_seq
         for channel in self.channels.values():
             channel.skip(first_seq, self.released_seq)
         if isinstance(self.log, MemoryLog):
             self.log.drop_kept()
         if self.store is not None:
-            self.store.cursors.flush()  # what an operator has been told is done stays done
+            self.store.cursors.flush()  # Before the operator's request is answered.
         self._persist_pause_point()
 
     def save_progress(self) -> None:
-        """Journals what the channels have finished."""
+        """Journals the messages that the channels have finished. Raises StorageError."""
         if self.store is not None and not self.closed:
             for channel in self.channels.values():
                 channel.report_finished()
-            self._persist_pause_point()  # unless that was refused, it has been written before
+            self._persist_pause_point()  # Retries, if it has failed before.
             self.store.cursors.flush()
 
     def retain(self, retention: Retention | None) -> None:
-        """Sets how long the log keeps what no channel needs; None for what holds for all topics."""
+        """Sets the retention of messages that no channel needs; None for the default."""
         assert self.store is not None
         self.retention = retention
         self.store.log.retention = retention
-        self._scheduler.unsaved(self)  # there may be something to trim
+        self._scheduler.unsaved(self)  # To trim the log.
 
     def trim(self, wall_ns: int) -> None:
-        """Deletes from the log what no channel needs any more and no retention keeps."""
+        """Deletes segments that no channel needs and no retention keeps. Raises StorageError."""
         if self.store is None or self.closed:
             return
         log = self.store.log
@@ -181,54 +185,54 @@ class Topic:
         log.trim(is_needed, wall_ns, min(end, self.released_seq))
 
     def close(self) -> None:
-        """Leaves what the channels know to the cursors, and sends their subscribers away. Raises
-        StorageError when that is done, if it could not be written how far channels in memory got.
-        """
+        """Writes the state of all channels to the cursors, and disconnects the subscribers. Raises
+        StorageError after that, if the pause point could not be written."""
         self.closed = True
         for channel in self.channels.values():
             channel.close()
         self._persist_pause_point()
 
     def discard(self) -> None:
-        """Sends all subscribers away; the topic is being deleted."""
+        """Disconnects all subscribers, because the topic is being deleted."""
         self.closed = True
         for channel in self.channels.values():
-            channel.dismiss()
+            channel.disconnect_subscribers()
 
     @property
     def message_count(self) -> int:
-        """How many messages were published."""
+        """Number of messages published since the start."""
         return self.log.next_seq - self._counted_from
 
     @property
     def message_bytes(self) -> int:
-        """How many bytes the bodies of all messages had."""
+        """Size of the bodies of all messages published since the start."""
         return self._frame_bytes - MESSAGE_HEADER_BYTES * self.message_count
 
     @property
     def depth(self) -> int:
-        """How many messages wait in the topic, not yet given to any channel."""
+        """Number of messages that the topic holds back."""
         if isinstance(self.log, MemoryLog):
             return self.log.held_count
         return self._count_from(self.released_seq)
 
     @property
     def backend_depth(self) -> int:
-        """How many of them are beyond what a memory queue would hold."""
+        """Number of messages held back that exceed --mem-queue-size."""
         return max(self.depth - self._settings.mem_queue_size, 0)
 
     @property
     def owed_seq(self) -> int:
-        """Everything below this is the channels': given to them, or waiting only until the rest
-        of them is there."""
+        """All messages below this belong to the channels: passed on, or held back only by
+        `await_channels`."""
         return self.released_seq if self.paused else self.log.next_seq
 
     def _resume(self, store: TopicStore) -> None:
-        """Takes up where the cursors say that an earlier process left off."""
+        """Restores the channels and the pause point from the cursors."""
         cursors, log = store.cursors, store.log
         if cursors.pause_point is not None:
             self.released_seq = max(cursors.pause_point, log.first_seq)
-            self.paused = bool(cursors.progress)  # nothing else holds messages back from a channel
+            # With channels, only a pause holds messages back.
+            self.paused = bool(cursors.progress)
         elif not cursors.progress:
             self.released_seq = log.first_seq
         for name in cursors.progress:
@@ -281,7 +285,7 @@ class Topic:
         self._receivers = () if self._is_holding() else tuple(self.channels.values())
 
     def _release(self) -> None:
-        """Gives the channels what the topic held back, unless it goes on holding."""
+        """Passes held messages on to the channels, unless the topic has to hold them back."""
         self._choose_receivers()
         if not self._receivers:
             return
@@ -296,15 +300,15 @@ class Topic:
         self._persist_pause_point()
 
     def _count_from(self, seq: int) -> int:
-        """How many messages there are from `seq` on. Numbers that a power loss had skipped are not
-        messages; in memory none is ever skipped."""
+        """Number of messages from `seq` on. Sequence numbers skipped after a power loss do not
+        count."""
         count = self.log.next_seq - seq
         if count and isinstance(self.log, TopicLog):
             count -= sum(end - first for first, end in self.log.gaps(seq, self.log.next_seq))
         return count
 
     def _held_in_memory(self, first_seq: int) -> list[Run]:
-        """What channels without a cursor can be given of what was held: a memory queue's worth."""
+        """Reads held messages for ephemeral channels: at most --mem-queue-size."""
         if not self.ephemeral and not any(each.ephemeral for each in self.channels.values()):
             return []
         runs: list[Run] = []
@@ -316,12 +320,12 @@ class Topic:
         return runs
 
     def _persist_pause_point(self) -> None:
-        """Tells the journal from where on messages wait in the topic."""
+        """Journals the first message that the topic holds back, if it has changed."""
         if self.store is None:
             return
-        # What awaits channels is with those that are there already, should it not be for long. And
-        # channels without a cursor leave nothing behind that would say what they were given.
+        # While channels are awaited from nsqlookupd, existing channels own the pending messages if
+        # nsqd crashes. Ephemeral channels have no cursor, so they count as no channel.
         cursors = self.store.cursors
-        held_from = self.released_seq if self.paused or not cursors.progress else None
-        if cursors.pause_point != held_from:
-            cursors.set_pause_point(held_from)
+        pause_point = self.released_seq if self.paused or not cursors.progress else None
+        if cursors.pause_point != pause_point:
+            cursors.set_pause_point(pause_point)

@@ -1,8 +1,7 @@
-"""How near a consumer is to this node, by what both say of where they are.
+"""Topology-aware consumption: a node may prefer consumers in its own zone or region.
 
-A message that stays in its zone is cheaper and quicker than one that leaves it, so a node that is
-told its own place can prefer consumers near it. One that is told nothing prefers nobody, and then
-everybody is equally far.
+Messages that stay in their zone are cheaper and faster. A node without a location prefers no
+consumer.
 """
 
 from enum import IntEnum
@@ -12,7 +11,7 @@ __all__ = ["UNKNOWN_LOCATION", "Locality", "Location", "locality"]
 
 
 class Location(NamedTuple):
-    """Where a node or a consumer is; an empty name is not known."""
+    """Zone and region of a node or a consumer; empty if unknown."""
 
     zone: str = ""
     region: str = ""
@@ -22,7 +21,7 @@ UNKNOWN_LOCATION = Location()
 
 
 class Locality(IntEnum):
-    """The nearest first."""
+    """Distance between a node and a consumer, nearest first."""
 
     ZONE = 0
     REGION = 1
@@ -30,7 +29,7 @@ class Locality(IntEnum):
 
 
 def locality(ours: Location | None, theirs: Location) -> Locality:
-    """How near `theirs` is to `ours`, which is None on a node that prefers nobody."""
+    """The locality of `theirs`; `ours` is None on a node that prefers no consumer."""
     if ours is None:
         return Locality.GLOBAL
     if ours.zone and ours.zone == theirs.zone:

@@ -176,8 +176,8 @@ class Nsqd:
             housekeeping_seconds=options.sync_timeout_ns / SECOND_NS,
         )
         self.broker = self._engine.broker
-        for finding in self.broker.findings:
-            log.warning("%s", finding)
+        for issue in self.broker.issues:
+            log.warning("%s", issue)
         if (self._path / IMPORTING_NAME).exists():
             log.warning("an import was not finished: stop, and run 'penstock import' once more")
         metadata.restore(self._path, self.broker, log)
