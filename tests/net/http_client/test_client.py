@@ -181,11 +181,11 @@ class TestTls:
     def test_a_server_is_verified(self) -> None:
         authority = trustme.CA()
         trusting = HttpClient(
-            connect_timeout_seconds=60, request_timeout_seconds=60, ssl_context=_trusts(authority)
+            connect_timeout_seconds=60, request_timeout_seconds=60, ssl_context=trusts(authority)
         )
 
         async def scene() -> tuple[bytes, str]:
-            served = _serves(authority)
+            served = serves_with(authority)
             answer = OK + b"Content-Length: 2\r\n\r\nhi"
             async with scripted_server(answer, context=served) as server:
                 url = f"https://127.0.0.1:{server.port}/"
@@ -211,13 +211,13 @@ class TestTls:
             uvloop.run(scene())
 
 
-def _trusts(authority: trustme.CA) -> ssl.SSLContext:
+def trusts(authority: trustme.CA) -> ssl.SSLContext:
     context = ssl.create_default_context()
     authority.configure_trust(context)
     return context
 
 
-def _serves(authority: trustme.CA) -> ssl.SSLContext:
+def serves_with(authority: trustme.CA) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
     return context
@@ -262,9 +262,9 @@ class TestV1:
     def test_a_server_that_wants_tls_is_asked_over_tls(self) -> None:
         authority = trustme.CA()
         client = HttpClient(
-            connect_timeout_seconds=60, request_timeout_seconds=60, ssl_context=_trusts(authority)
+            connect_timeout_seconds=60, request_timeout_seconds=60, ssl_context=trusts(authority)
         )
-        served = _serves(authority)
+        served = serves_with(authority)
 
         async def scene() -> tuple[bytes, bytes]:
             async with scripted_server(OK + b"\r\nhi", context=served) as secure:

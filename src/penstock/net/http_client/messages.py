@@ -146,7 +146,7 @@ class ResponseParser:
         self._ends_with_connection = False
         self._parser = HttpResponseParser(self)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Raises ResponseError. Data after the end of the response is ignored, but the connection
         cannot be used again."""
         self.received_bytes += len(data)
@@ -168,7 +168,7 @@ class ResponseParser:
     def reply(self) -> HttpReply:
         return HttpReply(self.status, self.headers, b"".join(self.body_parts))
 
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: bytes | memoryview) -> None:
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
