@@ -23,6 +23,7 @@ from penstock.nsqadmin.views import (
     topic_rows,
 )
 from penstock.nsqadmin.watcher import ClusterState, Watcher
+from penstock.tools.display import format_count
 
 __all__ = ["Confirmation", "Confirmations", "position_text"]
 
@@ -131,8 +132,8 @@ class Confirmations:
 
 def confirm_topic(action: str, row: TopicRow) -> Confirmation:
     """Pause, empty or delete a topic."""
-    nodes, channels = _count(row.nodes, "node"), _count(len(row.channels), "channel")
-    held = _count(row.depth + row.in_flight + row.deferred, "message")
+    nodes, channels = format_count(row.nodes, "node"), format_count(len(row.channels), "channel")
+    held = format_count(row.depth + row.in_flight + row.deferred, "message")
     match action:
         case "pause":
             effects = [
@@ -142,7 +143,7 @@ def confirm_topic(action: str, row: TopicRow) -> Confirmation:
             title = f"Pause topic {row.name}?"
             return Confirmation(title, effects, "Pause topic", is_dangerous=False)
         case "empty":
-            held = _count(row.own_depth, "message")
+            held = format_count(row.own_depth, "message")
             effects = [
                 f"{held} in the topic itself, on {nodes}, will be deleted.",
                 "Messages in its channels are kept.",
@@ -152,7 +153,7 @@ def confirm_topic(action: str, row: TopicRow) -> Confirmation:
             effects = [
                 f"The topic will be deleted on {nodes}, with its {channels} and {held}.",
                 "All of its stored messages will be deleted, too.",
-                f"{_count(row.clients, 'consumer')} will be disconnected.",
+                f"{format_count(row.clients, 'consumer')} will be disconnected.",
                 "The next message published to it creates the topic again.",
             ]
             return Confirmation(f"Delete topic {row.name}?", effects, "Delete topic")
@@ -175,9 +176,9 @@ def confirm_channel(action: str, row: ChannelRow) -> Confirmation:
 
 
 def _effects_on_channel(action: str, row: ChannelRow) -> list[str]:
-    consumers = _count(row.clients, "consumer")
+    consumers = format_count(row.clients, "consumer")
     held = (
-        f"{_count(row.depth, 'queued message')}, {commas(row.in_flight)} in flight and"
+        f"{format_count(row.depth, 'queued message')}, {commas(row.in_flight)} in flight and"
         f" {commas(row.deferred)} deferred"
     )
     match action:
@@ -205,7 +206,7 @@ def _effects_on_commit_channel(action: str, row: ChannelRow) -> list[str]:
     """Effects on a channel that stores the committed position of a job and has no consumers. nsqd
     keeps the messages that the channel, another channel or the retention needs."""
     purpose = "This channel stores the position of a job that reads the log, such as a Spark query."
-    uncommitted = f"The job has not committed {_count(row.depth, 'message')} yet."
+    uncommitted = f"The job has not committed {format_count(row.depth, 'message')} yet."
     loss = [
         "nsqd may then delete those that no other channel and no retention setting keeps.",
         "If they are deleted before the job reads them, the job fails or skips them.",
@@ -229,7 +230,7 @@ def _effects_on_commit_channel(action: str, row: ChannelRow) -> list[str]:
 def confirm_tombstone(topic: str, node: str, depth: int) -> Confirmation:
     """Remove a topic from one node."""
     effects = [
-        f"The topic and its {_count(depth, 'message')} on this node will be deleted.",
+        f"The topic and its {format_count(depth, 'message')} on this node will be deleted.",
         "Other nodes keep the topic.",
         "For a while, nsqlookupd does not list this node for the topic.",
         "If a producer still publishes the topic to this node, it is created again.",
@@ -239,7 +240,10 @@ def confirm_tombstone(topic: str, node: str, depth: int) -> Confirmation:
 
 def confirm_drain(row: NodeRow) -> Confirmation:
     """Stop a node after its messages are consumed."""
-    held, consumers = _count(row.depth, "queued message"), _count(row.clients, "consumer")
+    held, consumers = (
+        format_count(row.depth, "queued message"),
+        format_count(row.clients, "consumer"),
+    )
     effects = [
         "The node will refuse new messages. nsqlookupd stops sending producers to it.",
         f"The node has {held} and {consumers}. nsqd stops when all messages are finished.",
@@ -257,12 +261,14 @@ def confirm_seek(row: ChannelRow, position: str, moves: Sequence[Move]) -> Confi
     else:
         effects = [
             f"The channel moves to {position_text(position)}.",
-            f"It will deliver {_count(ahead, 'message')}.",
+            f"It will deliver {format_count(ahead, 'message')}.",
         ]
         if redelivered:
-            effects.append(f"{_count(redelivered, 'finished message')} will be delivered again.")
+            effects.append(
+                f"{format_count(redelivered, 'finished message')} will be delivered again."
+            )
         if skipped:
-            effects.append(f"{_count(skipped, 'unfinished message')} will be skipped.")
+            effects.append(f"{format_count(skipped, 'unfinished message')} will be skipped.")
         if not redelivered and not skipped:
             effects.append("The channel is already at this position.")
         effects += [
@@ -279,13 +285,13 @@ def _effects_of_committed_seek(
     effects = [
         "This channel stores the position of a job that reads the log, such as a Spark query.",
         f"The committed position moves to {position_text(position)}.",
-        f"{_count(ahead, 'message')} will count as not committed.",
+        f"{format_count(ahead, 'message')} will count as not committed.",
     ]
     if uncommitted:
         effects.append(f"The job had committed {commas(uncommitted)} of them.")
     if committed:
         effects += [
-            f"{_count(committed, 'message')} that the job has not committed will be skipped.",
+            f"{format_count(committed, 'message')} that the job has not committed will be skipped.",
             "nsqd may delete those that no other channel and no retention setting keeps.",
         ]
     effects.append("The job itself does not move: it continues from its own checkpoint.")
@@ -307,7 +313,7 @@ def position_text(position: str) -> str:
 
 def confirm_kick(client: ClientSummary, channel: str, node: str) -> Confirmation:
     """Close the connection of one consumer."""
-    held = _count(client.in_flight_count, "message")
+    held = format_count(client.in_flight_count, "message")
     effects = [
         f"The connection from {client.remote_address} to {node} will be closed.",
         f"{held} in flight will be requeued at once, for other consumers of {channel}.",
@@ -335,7 +341,3 @@ def confirm_cancel(id: str, channel: str) -> Confirmation:
     """Delete one deferred message from a channel."""
     effect = f"Channel {channel} will never deliver message {id}."
     return Confirmation("Cancel this message?", [effect], "Cancel message")
-
-
-def _count(number: float, noun: str) -> str:
-    return f"{commas(number)} {noun if number == 1 else noun + 's'}"

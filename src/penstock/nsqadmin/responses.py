@@ -24,6 +24,7 @@ from penstock.nsqadmin.formatting import (
     rate,
     sparkline_points,
 )
+from penstock.tools.display import format_count
 
 __all__ = ["Renderer", "is_partial", "json_error", "json_reply", "text_reply", "wants_page"]
 
@@ -82,6 +83,7 @@ class Renderer:
             "clock": clock_text,
             "commas": commas,
             "compact": compact,
+            "count": format_count,
             "rate": rate,
             "sparkline": sparkline_points,
         }
