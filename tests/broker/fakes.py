@@ -155,7 +155,7 @@ class Consumer(Recorder):
 def damage(files: MemoryFiles, body: str, topic: str = "t") -> None:
     """Changes a byte of a message on the disk."""
     folder = f"data/topics/{topic}"
-    for name in files.names(folder):
+    for name in files.list_names(folder):
         file = files.open(f"{folder}/{name}", "write")
         position = file.read(0, file.size()).find(body.encode())
         if position >= 0:

@@ -316,7 +316,7 @@ class TestDamage:
         host.publish("t", *"abc")
         consumer.fin("a")
         host.save_progress()
-        for name in host.memory_files.names("data/topics/t"):
+        for name in host.memory_files.list_names("data/topics/t"):
             if not name.endswith(".log"):
                 host.memory_files.remove(f"data/topics/t/{name}")
         host.crash()

@@ -17,4 +17,4 @@ def reloaded(files: Files, *, is_synced: bool = True) -> tuple[Cursors, list[Iss
 
 
 def journal_names(files: Files) -> list[str]:
-    return files.names("data")
+    return files.list_names("data")

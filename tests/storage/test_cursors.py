@@ -227,7 +227,7 @@ class TestSyncing:
         data_path.open_topic("t", wall_ns=WALL_NS)
         store.cursors.end_sync(job, None)
 
-        assert ["cursors.1"] == memory_files.names("data/topics/t")
+        assert ["cursors.1"] == memory_files.list_names("data/topics/t")
 
     def test_close_flushes_and_syncs(self, memory_files: MemoryFiles) -> None:
         data_path, store = open_topic(memory_files)
@@ -325,7 +325,7 @@ class TestGenerations:
             map(str, issues)
         )
         found.sync()
-        assert ["cursors.3"] == memory_files.names("data")
+        assert ["cursors.3"] == memory_files.list_names("data")
 
     def test_failed_new_generation_keeps_the_old_one(
         self, cursors: Cursors, files: FaultyFiles
@@ -386,7 +386,7 @@ class TestDamage:
         assert ["a", "b"] == list(found.progress)
         assert FLOOR == found.progress["a"].floor
         assert [True] == [issue.is_damage for issue in issues]
-        assert "cursors.bad" in memory_files.names("data")
+        assert "cursors.bad" in memory_files.list_names("data")
         found.close()
         assert [] == reloaded(memory_files)[1]
 
@@ -401,7 +401,7 @@ class TestDamage:
 
         assert ["a"] == list(found.progress)
         assert [False] == [issue.is_damage for issue in issues]
-        assert "cursors.bad" not in memory_files.names("data")
+        assert "cursors.bad" not in memory_files.list_names("data")
 
     @pytest.mark.parametrize("content", [b"", b"\x9ePS", b"?" * 100])
     def test_journal_without_a_valid_record(
@@ -414,5 +414,5 @@ class TestDamage:
         assert [content[:1] == b"?"] * bool(content) == [issue.is_damage for issue in issues]
         found.create_journal(NEXT_SEQ)
         found.sync()
-        assert "cursors.2" in memory_files.names("data")
-        assert "cursors.1" not in memory_files.names("data")
+        assert "cursors.2" in memory_files.list_names("data")
+        assert "cursors.1" not in memory_files.list_names("data")

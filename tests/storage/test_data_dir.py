@@ -186,7 +186,7 @@ class TestTopics:
             store.close()
         opened.remove_topic("t", wall_ns=WALL_NS)
         assert [] == opened.topics()
-        assert [] == memory_files.names("data/topics")
+        assert [] == memory_files.list_names("data/topics")
 
         store, _ = opened.open_topic("t", wall_ns=WALL_NS + 5000)
         assert [] == read_all(store.log)
@@ -230,7 +230,7 @@ class TestTopics:
             opened.remove_topic("t", wall_ns=WALL_NS)
         opened.remove_topic("t", wall_ns=WALL_NS + 10**9)
 
-        assert [] == memory_files.names("data/topics")
+        assert [] == memory_files.list_names("data/topics")
 
     def test_interrupted_removal_is_all_or_nothing(self) -> None:
         for changes in range(20):
@@ -246,7 +246,7 @@ class TestTopics:
                 memory.crash()
                 files.heal()
                 opened = DataPath.open("data", SETTINGS, files)
-                assert opened.topics() == memory.names("data/topics")
+                assert opened.topics() == memory.list_names("data/topics")
                 if opened.topics():
                     store, _ = opened.open_topic("t", wall_ns=WALL_NS)
                     assert ["a"] == read_all(store.log)
@@ -269,7 +269,7 @@ class TestTopics:
         assert [] == opened.topics()
         opened.close()
         DataPath.open("data", SETTINGS, memory_files).close()
-        assert [] == memory_files.names("data/topics")
+        assert [] == memory_files.list_names("data/topics")
 
 
 class TestClosing:
@@ -377,7 +377,7 @@ def test_format_file_round_trip(memory_files: MemoryFiles, format_file: FormatFi
     write_format_file(memory_files, "data", format_file)
 
     assert format_file == read_format_file(memory_files, "data")
-    assert ["penstock.format"] == memory_files.names("data")
+    assert ["penstock.format"] == memory_files.list_names("data")
 
 
 def test_missing_format_file(memory_files: MemoryFiles) -> None:

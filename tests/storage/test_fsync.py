@@ -297,7 +297,7 @@ class TestFailures:
         owner.run_until(lambda: store.cursors.needs_retry)
         owner.run_until(lambda: not store.cursors.needs_retry)
 
-        assert 1 == len([name for name in files.names("data/topics/t") if "cursors" in name])
+        assert 1 == len([name for name in files.list_names("data/topics/t") if "cursors" in name])
 
     def test_removed_topic_is_not_retried(self, owner: Owner, files: FaultyFiles) -> None:
         data_path, store = open_topic(files)

@@ -67,4 +67,4 @@ def test_format_version_is_current() -> None:
     assert f"format **{data_dir.FORMAT_VERSION}**" in PAGE
     assert data_dir.__doc__ is not None
     example = re.findall(r"^    (.*)$", data_dir.__doc__, re.MULTILINE)
-    assert "\n".join(example) in section("The marker")
+    assert "\n".join(example) in section("The format file")

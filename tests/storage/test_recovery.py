@@ -117,7 +117,7 @@ class TestAfterACrash:
         memory_files.open(f"data/{300:020}.index", "create").close()
         load(memory_files)
 
-        assert [f"{100:020}.index", f"{100:020}.log"] == memory_files.names("data")
+        assert [f"{100:020}.index", f"{100:020}.log"] == memory_files.list_names("data")
 
     def test_empty_segment_is_removed_and_its_number_kept(self, memory_files: MemoryFiles) -> None:
         write_segment(memory_files, "a", finalize=True)
@@ -126,7 +126,7 @@ class TestAfterACrash:
 
         assert {100: "a"} == stored(loaded)
         assert 500 == loaded.next_seq
-        assert f"{500:020}.log" not in memory_files.names("data")
+        assert f"{500:020}.log" not in memory_files.list_names("data")
 
     def test_failed_batch_is_truncated_if_the_next_segment_has_its_number(
         self, memory_files: MemoryFiles
@@ -219,7 +219,7 @@ class TestDamage:
 
         assert {} == stored(loaded)
         assert loaded.is_tail_lost
-        assert [f"{100:020}.log.bad"] == memory_files.names("data")
+        assert [f"{100:020}.log.bad"] == memory_files.list_names("data")
 
     def test_missing_synced_end_is_reported(self, memory_files: MemoryFiles) -> None:
         positions = write_segment(memory_files, "a", "bc", finalize=True)

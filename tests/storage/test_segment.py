@@ -246,5 +246,5 @@ class TestIndexFile:
     def test_removal_removes_the_index_file(self, bench: Bench) -> None:
         bench.segment.remove()
 
-        assert [] == bench.memory.names("data")
+        assert [] == bench.memory.list_names("data")
         assert None is read_checkpoint(bench.files, "data", 100)

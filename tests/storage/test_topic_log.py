@@ -118,10 +118,10 @@ class TestTrimming:
 
     def test_trim_removes_files(self, small_log: TopicLog, files: FaultyFiles) -> None:
         small_log.sync()
-        assert 4 + 3 == sum(name[0] == "0" for name in files.names("data/topics/t"))
+        assert 4 + 3 == sum(name[0] == "0" for name in files.list_names("data/topics/t"))
 
         small_log.trim(never, 0)
-        assert [f"{FIRST_SEQ + 6:020}.log", "cursors.1"] == files.names("data/topics/t")
+        assert [f"{FIRST_SEQ + 6:020}.log", "cursors.1"] == files.list_names("data/topics/t")
 
     @pytest.mark.parametrize("removed_before", [0, 1], ids=["its index too", "its index does not"])
     def test_segment_that_cannot_be_removed_is_kept(
@@ -438,7 +438,7 @@ def test_sync_that_ends_after_the_topic_was_created_again(
     data_path.open_topic("t", wall_ns=WALL_NS)
     store.log.end_sync(job, None)
 
-    assert ["cursors.1"] == memory_files.names("data/topics/t")
+    assert ["cursors.1"] == memory_files.list_names("data/topics/t")
 
 
 def test_trim_during_a_sync(small_log: TopicLog, files: FaultyFiles) -> None:
@@ -448,4 +448,4 @@ def test_trim_during_a_sync(small_log: TopicLog, files: FaultyFiles) -> None:
     small_log.end_sync(job, None)
 
     assert ["g", "h"] == read_all(small_log)
-    assert [f"{FIRST_SEQ + 6:020}.log", "cursors.1"] == files.names("data/topics/t")
+    assert [f"{FIRST_SEQ + 6:020}.log", "cursors.1"] == files.list_names("data/topics/t")

@@ -71,21 +71,21 @@ class TestEveryKind:
         files.open(f"{folder}/b", "create").close()
         files.open(f"{folder}/a", "create").close()
         files.make_folder(f"{folder}/c")
-        assert ["a", "b", "c"] == files.names(folder)
+        assert ["a", "b", "c"] == files.list_names(folder)
 
         files.rename(f"{folder}/a", f"{folder}/b")
         files.rename(f"{folder}/c", f"{folder}/d")
-        assert ["b", "d"] == files.names(folder)
+        assert ["b", "d"] == files.list_names(folder)
 
         files.remove(f"{folder}/b")
         files.remove(f"{folder}/d")
-        assert [] == files.names(folder)
+        assert [] == files.list_names(folder)
 
     def test_what_is_not_there_is_reported(self, files: Files, folder: str) -> None:
         with pytest.raises(FileNotFoundError):
             files.open(f"{folder}/none", "read")
         with pytest.raises(FileNotFoundError):
-            files.names(f"{folder}/none")
+            files.list_names(f"{folder}/none")
         with pytest.raises(FileNotFoundError):
             files.remove(f"{folder}/none")
         with pytest.raises(FileNotFoundError):
@@ -100,7 +100,7 @@ class TestEveryKind:
         with pytest.raises(FileExistsError):
             files.make_folder(f"{folder}/full")
         with pytest.raises(NotADirectoryError):
-            files.names(f"{folder}/file")
+            files.list_names(f"{folder}/file")
         with pytest.raises(IsADirectoryError):
             files.open(f"{folder}/full", "write")
         with pytest.raises(OSError, match="not empty"):
@@ -174,7 +174,7 @@ class TestMemoryFiles:
                 memory.open(name, "create").close()
             memory.rename("a", "d")
             memory.lose_power(Random(seed))
-            outcomes.add(" ".join(memory.names("")))
+            outcomes.add(" ".join(memory.list_names("")))
 
         assert {"", "a", "a b", "a b c", "b c d"} == outcomes
 
@@ -186,7 +186,7 @@ class TestMemoryFiles:
             file.write(b"x", 0)
             file.sync()
             memory.lose_power(Random(seed))
-            outcomes.add(" ".join(memory.names("")))
+            outcomes.add(" ".join(memory.list_names("")))
 
         assert {"", "file"} == outcomes
 
@@ -256,7 +256,7 @@ class TestFaultyFiles:
             files.make_folder("later")
 
         assert changes == files.changes
-        assert "later" not in memory.names("")
+        assert "later" not in memory.list_names("")
 
     @staticmethod
     def work(files: FaultyFiles) -> None:

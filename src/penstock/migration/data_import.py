@@ -162,7 +162,7 @@ def _publish_topics(new_path: str, files: Files) -> list[str]:
     staging = f"{new_path}/{IMPORTING_NAME}"
     entries = metadata.read(Path(staging)).topics or []
     try:
-        for folder in files.names(f"{staging}/{TOPICS_NAME}"):
+        for folder in files.list_names(f"{staging}/{TOPICS_NAME}"):
             Path(staging, TOPICS_NAME, folder).rename(Path(new_path, TOPICS_NAME, folder))
         files.sync_folder(f"{new_path}/{TOPICS_NAME}")
     except OSError as error:

@@ -223,7 +223,7 @@ class OldDataPath:
         """List the topics and queues. Raises StorageError if there are none, if the path has topics
         of Penstock, or if it cannot be read."""
         try:
-            found = files.names(path)
+            found = files.list_names(path)
             queue_files = {name: file for name in found if (file := parse_file_name(name))}
             if FORMAT_NAME in found:
                 _reject_penstock_topics(path, found, files, has_queues=bool(queue_files))
@@ -311,7 +311,7 @@ def _reject_penstock_topics(path: str, found: list[str], files: Files, *, has_qu
             f"{path} is a data path of Penstock ({FORMAT_NAME}), and has no queue of NSQ's nsqd: "
             f"nothing to import, start nsqd with --data-path={path}"
         )
-    topics = files.names(f"{path}/{TOPICS_NAME}") if TOPICS_NAME in found else []
+    topics = files.list_names(f"{path}/{TOPICS_NAME}") if TOPICS_NAME in found else []
     if topics or any(maybe_shard(name) is not None for name in found):
         raise DataPathError(
             f"{path} has queues of NSQ's nsqd and topics of Penstock, which an import would leave "

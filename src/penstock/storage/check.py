@@ -51,7 +51,9 @@ def check_data_path(path: str | os.PathLike[str], files: Files = REAL_FILES) -> 
         topics_path = f"{path}/{TOPICS_NAME}"
         issues = []
         try:
-            for folder in files.names(topics_path) if TOPICS_NAME in files.names(path) else []:
+            for folder in (
+                files.list_names(topics_path) if TOPICS_NAME in files.list_names(path) else []
+            ):
                 issues += _check_topic(files, f"{topics_path}/{folder}")
         except OSError as error:
             raise storage_error("read", path, error) from error
@@ -61,7 +63,7 @@ def check_data_path(path: str | os.PathLike[str], files: Files = REAL_FILES) -> 
 def _check_topic(files: Files, folder: str) -> list[Issue]:
     if maybe_removal_number(folder.rpartition("/")[2]) is not None:
         return [_crash_leftover(folder, "the removal of this topic was interrupted")]
-    found = files.names(folder)
+    found = files.list_names(folder)
     issues = [
         _crash_leftover(f"{folder}/{name}", "unfinished file")
         for name in found

@@ -408,7 +408,7 @@ class JournalFiles:
 
 def read_journals(files: Files, folder: str) -> dict[int, list[JournalRecord | BadJournalRecord]]:
     """Read all generations, newest first."""
-    found = (maybe_generation(name) for name in files.names(folder))
+    found = (maybe_generation(name) for name in files.list_names(folder))
     journals = {}
     for generation in sorted(filter(None, found), reverse=True):
         with contextlib.closing(files.open(f"{folder}/{cursors_name(generation)}", "read")) as file:

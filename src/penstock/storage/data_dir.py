@@ -258,10 +258,10 @@ class DataPath:
         try:
             if self._last_shutdown is LastShutdown.CLEAN:
                 self._write_format_file(is_open=True)
-            if TOPICS_NAME not in self._files.names(self.path):
+            if TOPICS_NAME not in self._files.list_names(self.path):
                 self._files.make_folder(self._topics_path)
                 self._files.sync_folder(self.path)
-            for folder in self._files.names(self._topics_path):
+            for folder in self._files.list_names(self._topics_path):
                 if (number := maybe_removal_number(folder)) is not None:
                     self._removal_number = max(self._removal_number, number)
                     self._remover.remove_folder(f"{self._topics_path}/{folder}")
@@ -342,14 +342,14 @@ def verify_data_path(path: str, files: Files) -> FormatFile | None:
     file, or None if the folder is not a data path yet. Raises DataPathError."""
     try:
         format_file = read_format_file(files, path)
-        for name in files.names(path):
+        for name in files.list_names(path):
             if is_nsq_queue_file(name):
                 raise _foreign_file_error(path, name, _HOW_TO_IMPORT.format(path=path))
-        if TOPICS_NAME not in files.names(path):
+        if TOPICS_NAME not in files.list_names(path):
             return format_file
         if format_file is None:
             raise _foreign_file_error(path, TOPICS_NAME, "was not made by Penstock")
-        for folder in files.names(f"{path}/{TOPICS_NAME}"):
+        for folder in files.list_names(f"{path}/{TOPICS_NAME}"):
             _verify_topic(path, f"{TOPICS_NAME}/{folder}", folder, files)
     except OSError as error:
         raise _data_path_error("read", path, error) from error
@@ -362,7 +362,7 @@ def _verify_topic(path: str, relative: str, folder: str, files: Files) -> None:
     if names.name_of_file(folder) is None:
         raise _foreign_file_error(path, relative, "is not a topic")
     try:
-        found = files.names(f"{path}/{relative}")
+        found = files.list_names(f"{path}/{relative}")
     except NotADirectoryError as error:
         raise _foreign_file_error(path, relative, "is not a topic") from error
     for name in found:

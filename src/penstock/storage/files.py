@@ -96,7 +96,7 @@ class Files(Protocol):
     def open(self, path: str, mode: Mode) -> File:
         """Open a file."""
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         """List the names in a folder, sorted."""
 
     def make_folder(self, path: str) -> None:
@@ -175,7 +175,7 @@ class RealFiles:
     def open(self, path: str, mode: Mode) -> RealFile:
         return RealFile(os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o600))
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         return sorted(entry.name for entry in os.scandir(folder))
 
     def make_folder(self, path: str) -> None:
@@ -277,7 +277,7 @@ class ImmediateRemover:
 
     def remove_folder(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            for name in self._files.names(path):
+            for name in self._files.list_names(path):
                 self._files.remove(f"{path}/{name}")
             self._files.remove(path)
 

@@ -229,7 +229,7 @@ def load_segments(pool: FilePool, folder: str) -> LoadedSegments:
 
 def _remove_unfinished_files(files: Files, folder: str) -> list[int]:
     """Remove unfinished files; return the segments' first sequence numbers, in order."""
-    names = files.names(folder)
+    names = files.list_names(folder)
     seqs = [seq for name in names if (seq := maybe_segment_seq(name)) is not None]
     kept = {index_name(seq) for seq in seqs}
     for name in names:

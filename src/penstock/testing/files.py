@@ -66,7 +66,7 @@ class MemoryFiles:
             raise _os_error(errno.EISDIR)
         return _MemoryFile(self, content)
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         return sorted(self._folder(folder).names)
 
     def make_folder(self, path: str) -> None:
@@ -299,8 +299,8 @@ class FaultyFiles:
             self._before("create", path)
         return _FaultyFile(self, self.files.open(path, mode), path)
 
-    def names(self, folder: str) -> list[str]:
-        return self.files.names(folder)
+    def list_names(self, folder: str) -> list[str]:
+        return self.files.list_names(folder)
 
     def make_folder(self, path: str) -> None:
         self._before("make_folder", path)

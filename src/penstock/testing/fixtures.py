@@ -49,7 +49,7 @@ def damage_in(path: str, files: Files) -> list[Issue]:
     if isinstance(files, MemoryFiles):
         files.crash()
     try:
-        files.names(path)
+        files.list_names(path)
     except FileNotFoundError:
         return []
     return [finding for finding in check_data_path(path, files) if finding.is_damage]
