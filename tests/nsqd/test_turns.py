@@ -18,7 +18,7 @@ from penstock.nsqd import tcp
 from penstock.protocol import commands
 from penstock.protocol.compression import Deflate
 from penstock.protocol.frames import FrameReader, MessageFrame
-from penstock.testing.waiting import PATIENCE_SECONDS
+from penstock.testing.waiting import TIMEOUT_SECONDS
 
 ENDED = -1.0
 """Seconds: a turn that is over as soon as it has begun."""
@@ -64,7 +64,7 @@ def test_a_client_has_its_turn_while_another_sends_requests_without_end(
     first, many = (PING, PING) if kind == "HTTP" else (commands.pub("u", b"x"), commands.nop())
 
     async def scene() -> list[bytes]:
-        async with asyncio.timeout(PATIENCE_SECONDS), serving(tmp_path) as nsqd:
+        async with asyncio.timeout(TIMEOUT_SECONDS), serving(tmp_path) as nsqd:
             assert nsqd.tcp is not None
             assert nsqd.http is not None
             address = nsqd.http.address if kind == "HTTP" else nsqd.tcp.address
@@ -94,7 +94,7 @@ def test_compression_begins_once_the_answer_can_have_been_read(
 
     async def scene() -> float:
         async with (
-            asyncio.timeout(PATIENCE_SECONDS),
+            asyncio.timeout(TIMEOUT_SECONDS),
             serving(tmp_path, http_address="") as nsqd,
         ):
             assert nsqd.tcp is not None

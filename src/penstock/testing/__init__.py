@@ -1,4 +1,4 @@
-"""Supported helpers for tests: a clock set by hand, files in memory, files that fail."""
+"""Helpers for tests, also for users: manual clock, files in memory, files that fail."""
 
 from penstock.testing.clock import ManualClock
 from penstock.testing.files import FaultyFiles, MemoryFiles, SimulatedCrash

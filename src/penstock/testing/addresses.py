@@ -1,4 +1,4 @@
-"""Addresses for daemons that have to come back where they were."""
+"""Addresses for daemons that restart on the same port."""
 
 import socket
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ __all__ = ["reserved_address"]
 
 @contextmanager
 def reserved_address(port: int = 0) -> Iterator[str]:
-    """A host:port of this machine, for whoever is told of it, until the block is left. Raises
-    OSError if it is this very port that is asked for, and somebody has it.
+    """Reserve a port of 127.0.0.1 until the block ends; yields host:port. Raises OSError if `port`
+    is in use.
 
-    A port that was merely free a moment ago, or that a daemon had before it ended, is given to the
-    next process that asks for any. One that is bound is not, and whoever asks for this very one can
-    still listen on it, as long as nobody else does. Until then, connections are refused.
+    The kernel may give a free port to any process that requests one. A bound port is not given
+    away, but a process that requests exactly this port can listen on it. Until then, connections
+    are refused.
     """
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,9 +1,7 @@
-"""A daemon for the length of a test: the real program, in its own process, on free ports.
+"""Daemons as processes for tests, on free ports: common part of nsqd, nsqlookupd and nsqadmin.
 
-What `penstock.testing.nsqd` and `penstock.testing.nsqlookupd` have in common. A daemon is ready
-when its block begins, and gone when it is left: stopped cleanly after a test that went well, killed
-after one that did not. A clean stop that is not clean fails the test, and so does a traceback in
-the log.
+A daemon is ready when its `with` block begins. At the end of the block it is stopped cleanly, or
+killed if the test failed. An unclean stop and a traceback in the log fail the test.
 """
 
 import json
@@ -39,7 +37,7 @@ _LISTENING = re.compile(r"(TCP|HTTP): listening on (\S+)")
 
 
 class DaemonStartError(Exception):
-    """A daemon ended before it was ready; `log` says why."""
+    """A daemon exited before it was ready; `log` contains the reason."""
 
     def __init__(self, program: str, exit_code: int, log: str) -> None:
         super().__init__(f"{program} ended with exit code {exit_code}:\n{log}")
@@ -48,18 +46,18 @@ class DaemonStartError(Exception):
 
 
 class HttpAnswer(NamedTuple):
-    """An HTTP answer, read whole."""
+    """A complete HTTP response."""
 
     status: int
     body: bytes
 
     def json(self) -> Any:
-        """The body, which is JSON."""
+        """The body, parsed as JSON."""
         return json.loads(self.body)
 
 
 class DaemonProcess(ABC):
-    """A daemon's process, which can be started more than once."""
+    """A daemon that can be started more than once."""
 
     program: ClassVar[str]
     start_error: ClassVar[type[DaemonStartError]] = DaemonStartError
@@ -70,61 +68,61 @@ class DaemonProcess(ABC):
         self.http_address = ""
         self._flags = flags
         self._log_fd: int | None = log_fd
-        self._log_start = 0  # where the log of the present process begins
-        self._last_log = ""  # all of it, once the file is gone
+        self._log_start = 0  # start of the current process's log
+        self._last_log = ""  # the whole log, after the file is closed
         self._process: subprocess.Popen[bytes] | None = None
 
     @abstractmethod
     def close_clients(self) -> None:
-        """Closes the connections that were made for the test."""
+        """Close the connections that this object made."""
 
-    # Its life.
+    # Lifecycle.
 
     def start(self, *, seconds: float = READY_SECONDS) -> None:
         """Start the program and wait until it serves. Raises DaemonStartError after `seconds`."""
-        assert not self.is_running, "it is running already"
-        assert self._log_fd is not None, "its block has been left"
+        assert not self.is_running, "it is already running"
+        assert self._log_fd is not None, "its block has ended"
         self._log_start = os.fstat(self._log_fd).st_size
         self._process = subprocess.Popen(  # noqa: S603 (our own program)
             self._command(), stdout=self._log_fd, stderr=self._log_fd, env=_environment()
         )
         try:
             wait_until(self._is_ready, f"{self.program} to serve", seconds=seconds)
-        except AssertionError as in_vain:
-            raise AssertionError(f"{in_vain}:\n{self.log}") from None
+        except AssertionError as timeout:
+            raise AssertionError(f"{timeout}:\n{self.log}") from None
 
     def kill(self) -> None:
-        """Ends it without a warning, as a crash would (SIGKILL)."""
+        """Kill the process (SIGKILL)."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
         self.close_clients()
 
     def release(self) -> None:
-        """Ends it, and lets go of its log file; what was in there can still be read."""
+        """Kill the process and release its log file; `log` still returns the content."""
         self.kill()
         self._last_log = self.log
         self._log_fd = None
 
     def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Stops it cleanly, and fails unless it ends with exit code 0."""
+        """Stop it cleanly; fails if the exit code is not 0."""
         self.close_clients()
         self.send_signal(number)
         exit_code = self.wait()
         assert exit_code == 0, f"{self.program} ended with exit code {exit_code}:\n{self.log}"
 
     def restart(self) -> None:
-        """Starts it again, stops it cleanly first if it runs."""
+        """Stop it cleanly if it is running, then start it."""
         if self.is_running:
             self.terminate()
         self.start()
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Sends a signal, and does not wait for what comes of it."""
+        """Send a signal without waiting for its effect."""
         self._running().send_signal(number)
 
     def wait(self, *, seconds: float = STOP_SECONDS) -> int:
-        """Waits for it to end, and returns its exit code."""
+        """Wait until it exits; returns the exit code."""
         try:
             return self._running().wait(seconds)
         except subprocess.TimeoutExpired:
@@ -133,24 +131,24 @@ class DaemonProcess(ABC):
             ) from None
 
     def check(self) -> None:
-        """Fails if it has not worked as it should. It must not be running."""
+        """Fail if it logged a traceback or damaged its data. It must not be running."""
         self.check_log()
 
     def check_log(self) -> None:
-        """Fails if something happened that it did not expect."""
+        """Fail if the log contains a traceback."""
         assert "Traceback" not in self.log, f"{self.program} has a bug:\n{self.log}"
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process that has not ended."""
+        """Whether the process is running."""
         return self._process is not None and self._process.poll() is None
 
-    # Talking to it.
+    # Requests.
 
     def http(
         self, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> HttpAnswer:
-        """Makes one HTTP request."""
+        """Send one HTTP request."""
         connection = HTTPConnection(self.http_address, timeout=READY_SECONDS)
         try:
             connection.request(method, target, body, headers or {})
@@ -160,11 +158,11 @@ class DaemonProcess(ABC):
             connection.close()
 
     def post(self, target: str, body: bytes = b"") -> None:
-        """A POST that must succeed."""
+        """Send a POST; fails if the status is not 200."""
         answer = self.http("POST", target, body)
         assert answer.status == 200, f"POST {target}: {answer}"
 
-    # Looking at it.
+    # Inspection.
 
     @property
     def pid(self) -> int:
@@ -173,13 +171,13 @@ class DaemonProcess(ABC):
 
     @property
     def log(self) -> str:
-        """What the present process, or the last one, has logged."""
+        """Log of the current or last process."""
         if self._log_fd is None:
             return self._last_log
         size = os.fstat(self._log_fd).st_size - self._log_start
         return os.pread(self._log_fd, size, self._log_start).decode(errors="replace")
 
-    # Within.
+    # Internal.
 
     def _command(self) -> list[str]:
         return [
@@ -212,7 +210,7 @@ _Daemon = TypeVar("_Daemon", bound=DaemonProcess)
 
 @contextmanager
 def running(make: Callable[[int], _Daemon]) -> Iterator[_Daemon]:
-    """The block of a daemon, which `make` makes given the descriptor of its log file."""
+    """Run a daemon for the duration of a block. `make` is called with the descriptor of the log."""
     with tempfile.TemporaryFile() as log_file:
         daemon = make(log_file.fileno())
         try:
@@ -226,7 +224,7 @@ def running(make: Callable[[int], _Daemon]) -> Iterator[_Daemon]:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with the Penstock that runs here, installed or not."""
+    """This environment, with the Penstock of this process on PYTHONPATH."""
     source = str(Path(penstock.__file__).parents[1])
     paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}

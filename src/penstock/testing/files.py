@@ -1,15 +1,15 @@
-"""Files in memory that can lose power, and files that fail when they are told to.
+"""Simulated files: in memory with loss of power, and with injected failures.
 
-Both implement `penstock.storage.files.Files`, so tests can put storage code through every failure
-of a disk, in microseconds.
+Both classes implement `penstock.storage.files.Files`, so that tests can run storage code through
+all disk failures in microseconds.
 
-`MemoryFiles` tells what is written from what is safe. `crash` is the end of the process: all that
-was written stays. `lose_power` is the end of the machine: of the writes that were not synced, each
-is kept, lost or torn by itself, in no order, as a disk may do it; of the changes to the names in a
-folder that were not synced, the first few are kept.
+`MemoryFiles` distinguishes written from synced data. `crash` simulates the end of the process:
+written data remains. `lose_power` simulates the end of the machine: each write that was not synced
+is kept, lost or torn independently, as on a disk; of the unsynced changes to a folder's names, the
+first few are kept.
 
-`FaultyFiles` wraps other files. `fail` makes operations of one kind fail, after writing part of the
-bytes if wanted; `crash_after` ends the process at the nth change, whatever that is.
+`FaultyFiles` wraps other files. `fail` makes operations of one type fail, optionally after a
+partial write; `crash_after` ends the process at the nth change.
 """
 
 import errno
@@ -29,26 +29,26 @@ Operation = Literal[
 
 
 class SimulatedCrash(BaseException):
-    """The process ends here. No Exception, so that nobody goes on as if nothing had happened."""
+    """The process ends here. A BaseException, so that no handler catches it."""
 
 
 class MemoryFiles:
-    """A file system in memory. Its root is the empty path; folders are made as on a disk."""
+    """A file system in memory. Its root is the empty path."""
 
     def __init__(self) -> None:
         self._root = _Folder()
         self._boots = 1
         self.lives = 1
-        """Counts processes: a file that was opened in an earlier one is no longer open."""
+        """Number of processes so far; files opened by earlier ones are closed."""
         self._locks: dict[str, list[bool]] = {}
 
     def crash(self) -> None:
-        """The process ends: its open files and locks are gone, all that it wrote stays."""
+        """End the process: files are closed, locks released, and written data remains."""
         self.lives += 1
         self._locks.clear()
 
     def lose_power(self, random: Random) -> None:
-        """The machine ends: what was not synced is kept or lost as `random` decides."""
+        """End the machine: unsynced changes are kept or lost at random."""
         self.crash()
         self._boots += 1
         self._root.lose_power(random)
@@ -153,8 +153,8 @@ class _MemoryFile:
     def sync(self) -> None:
         self._open_content.sync()
 
-    def sync_in_vain(self) -> None:
-        """What a failed fsync does: what should have been synced will not be by the next either."""
+    def fail_sync(self) -> None:
+        """Fail an fsync as Linux does: the next fsync does not write the lost data either."""
         self._open_content.unsynced.clear()
 
     def close(self) -> None:
@@ -179,12 +179,12 @@ class _MemoryLock:
 
 @dataclass(eq=False)
 class _Content:
-    """A file's bytes: as a process sees them, and as the disk has them."""
+    """A file's bytes: as the process sees them (`seen`) and on disk (`safe`)."""
 
     seen: bytearray = field(default_factory=bytearray)
     safe: bytearray = field(default_factory=bytearray)
     unsynced: list[tuple[int, bytes | None]] = field(default_factory=list)
-    """Writes since the last sync, in order; None in place of the bytes is a truncation."""
+    """Writes since the last sync, in order; None instead of bytes is a truncation."""
 
     def write(self, position: int, data: bytes | None) -> None:
         _write(self.seen, position, data)
@@ -216,12 +216,12 @@ def _write(image: bytearray, position: int, data: bytes | None) -> None:
 
 @dataclass(eq=False)
 class _Folder:
-    """A folder's names: as a process sees them, and as the disk has them."""
+    """A folder's names: as the process sees them (`names`) and on disk (`safe`)."""
 
     names: "dict[str, _Content | _Folder]" = field(default_factory=dict)
     safe: "dict[str, _Content | _Folder]" = field(default_factory=dict)
     unsynced: "list[dict[str, _Content | _Folder | None]]" = field(default_factory=list)
-    """Changes since the last sync, in order: what each name then stands for, or None."""
+    """Changes since the last sync, in order: the new node of each name, or None."""
 
     def change(self, change: "dict[str, _Content | _Folder | None]") -> None:
         _rename(self.names, change)
@@ -251,18 +251,18 @@ def _rename(
 
 
 def _os_error(number: int) -> OSError:
-    # OSError makes FileNotFoundError and its like of these by itself.
+    # OSError selects the subclass, such as FileNotFoundError, by errno.
     return OSError(number, os.strerror(number))
 
 
 class FaultyFiles:
-    """Other files, and what shall go wrong with them."""
+    """A wrapper that injects failures."""
 
     def __init__(self, files: Files) -> None:
         self.changes = 0
-        """How many operations there have been that a crash can come before."""
+        """Number of operations so far at which a crash is possible."""
         self.struck: list[tuple[Operation, str]] = []
-        """The operations that something went wrong with, and the paths that they were for."""
+        """Operations that failed, with their paths."""
         self.files = files
         self._faults: list[tuple[Operation, _Fault]] = []
         self._crash: _Fault | None = None
@@ -277,20 +277,19 @@ class FaultyFiles:
         error: int | None = errno.EIO,
         written: int = 0,
     ) -> None:
-        """Makes operations of a kind fail: not the next `skip` ones, but then `times` of them, or
-        all for None, with this error. A write first writes `written` bytes; with None for an error
-        that is all that happens to it. A sync that fails has synced nothing, and no later one makes
-        up for it."""
+        """Make operations of a type fail with this errno: after `skip` successful ones, `times` of
+        them, or all if None. A write first writes `written` bytes; if `error` is None, it is only
+        short. A failed sync has synced nothing, and later syncs do not make up for it."""
         self._faults.append((operation, _Fault(skip, times, error, written)))
 
     def heal(self) -> None:
-        """Nothing goes wrong any more."""
+        """Remove all injected failures."""
         self._faults.clear()
         self._crash = None
 
     def crash_after(self, changes: int, *, written: int = 0) -> None:
-        """Lets so many more changes pass and then raises SimulatedCrash, at that change and at all
-        that are tried after it. If it is a write, it first writes `written` bytes."""
+        """Raise SimulatedCrash after this many further changes, at the next change and all later
+        ones. If that is a write, it first writes `written` bytes."""
         self._crash_at = self.changes + changes
         self._crash = _Fault(written=written, is_crash=True)
 
@@ -326,7 +325,7 @@ class FaultyFiles:
 
     @property
     def has_faults(self) -> bool:
-        """Whether anything may still go wrong."""
+        """Whether a failure or crash is still pending."""
         return self._crash is not None or any(fault.may_strike for _, fault in self._faults)
 
     def _before(self, operation: Operation, path: str) -> None:
@@ -335,7 +334,7 @@ class FaultyFiles:
             fault.strike()
 
     def next_fault(self, operation: Operation, path: str) -> "_Fault | None":
-        """What goes wrong with an operation that is about to be done, if anything does."""
+        """The failure of the next operation; None if it succeeds."""
         fault = self._next_fault(operation)
         if fault is not None:
             self.struck.append((operation, path))
@@ -359,7 +358,7 @@ class _Fault:
     is_crash: bool = False
 
     def is_next(self) -> bool:
-        """Counts an operation; whether the fault falls on it."""
+        """Count an operation; returns whether it fails."""
         if self.skip > 0:
             self.skip -= 1
             return False
@@ -414,7 +413,7 @@ class _FaultyFile:
         fault = self._files.next_fault("sync", self._path)
         if fault is not None:
             if isinstance(self._file, _MemoryFile) and not fault.is_crash:
-                self._file.sync_in_vain()
+                self._file.fail_sync()
             fault.strike()
         self._file.sync()
 

@@ -1,7 +1,7 @@
-"""Pytest fixtures for tests that store something. Import what is wanted into a conftest.py.
+"""Pytest fixtures for tests with data paths. Import them into a conftest.py.
 
-`logs_stay_sound` is for every test: whichever data paths are opened while it runs, they are checked
-once it is over. A test that damages one on purpose says so by asking for `damaged_on_purpose`.
+`logs_stay_sound` runs for every test: it checks all data paths that the test has opened. A test
+that damages one on purpose requests `damaged_on_purpose`.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ __all__ = ["damage_in", "damaged_on_purpose", "data_path", "logs_stay_sound", "m
 def logs_stay_sound(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Checks, after the test, every data path that was opened in this process during it."""
+    """After the test, check every data path that was opened in this process."""
     opened: dict[tuple[str, int], tuple[str, Files]] = {}
     real_open = DataPath.open
 
@@ -43,7 +43,7 @@ def logs_stay_sound(
 
 
 def damage_in(path: str, files: Files) -> list[Issue]:
-    """What is damaged in a data path, if it is still there. One in memory may be open until now."""
+    """Damage in a data path, if it still exists. Files in memory may still be open."""
     if isinstance(files, FaultyFiles):
         files = files.files
     if isinstance(files, MemoryFiles):
@@ -57,7 +57,7 @@ def damage_in(path: str, files: Files) -> list[Issue]:
 
 @pytest.fixture
 def damaged_on_purpose() -> None:
-    """Tells `logs_stay_sound` that this test's data paths are meant to be damaged at its end."""
+    """Disable `logs_stay_sound` for a test that damages its data paths."""
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
-"""An nsqadmin for the length of a test: the real program, in its own process, on a free port.
+"""nsqadmin as a process for tests, on a free port.
 
     with run_nsqd() as nsqd, run_nsqadmin(f"--nsqd-http-address={nsqd.http_address}") as nsqadmin:
         assert nsqadmin.http("GET", "/ping").body == b"OK"
 
-It is ready when `run_nsqadmin` returns, and gone when the block is left: stopped cleanly after a
-test that went well, killed after one that did not. A clean stop that is not clean fails the test,
-and so does a traceback in the log.
+At the end of the block it is stopped cleanly, or killed if the test failed. An unclean stop and a
+traceback in the log fail the test.
 """
 
 from collections.abc import Iterator
@@ -17,18 +16,18 @@ __all__ = ["NsqadminProcess", "NsqadminStartError", "run_nsqadmin"]
 
 
 class NsqadminStartError(DaemonStartError):
-    """nsqadmin ended before it was ready; `log` says why."""
+    """nsqadmin exited before it was ready; `log` contains the reason."""
 
 
 @contextmanager
 def run_nsqadmin(*flags: str) -> Iterator["NsqadminProcess"]:
-    """Runs nsqadmin with these flags. Raises NsqadminStartError."""
+    """Run nsqadmin with these flags. Raises NsqadminStartError."""
     with running(lambda log_fd: NsqadminProcess(flags, log_fd)) as nsqadmin:
         yield nsqadmin
 
 
 class NsqadminProcess(DaemonProcess):
-    """An nsqadmin; made by `run_nsqadmin`."""
+    """An nsqadmin, started by `run_nsqadmin`."""
 
     program = "nsqadmin"
     start_error = NsqadminStartError
@@ -36,8 +35,8 @@ class NsqadminProcess(DaemonProcess):
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """URL of the web pages."""
         return f"http://{self.http_address}"
 
     def close_clients(self) -> None:
-        """It has none that stay."""
+        """Does nothing: there are no permanent connections."""

@@ -1,4 +1,4 @@
-"""An nsqd for the length of a test: the real program, in its own process, on free ports.
+"""nsqd as a process for tests, on free ports.
 
     with run_nsqd() as nsqd:
         nsqd.publish("orders", b"one", b"two")
@@ -6,9 +6,8 @@
         nsqd.restart()
         message = nsqd.consumer("orders", "billing").message()
 
-It is ready when `run_nsqd` returns, and gone when the block is left: stopped cleanly after a test
-that went well, killed after one that did not. A clean stop that is not clean fails the test, and so
-do a traceback in the log and damage in the data path.
+At the end of the block it is stopped cleanly, or killed if the test failed. An unclean stop, a
+traceback in the log and damage in the data path fail the test.
 """
 
 import tempfile
@@ -26,15 +25,13 @@ __all__ = ["HttpAnswer", "NsqdProcess", "NsqdStartError", "run_nsqd"]
 
 
 class NsqdStartError(DaemonStartError):
-    """nsqd ended before it was ready; `log` says why."""
+    """nsqd exited before it was ready; `log` contains the reason."""
 
 
 @contextmanager
 def run_nsqd(*flags: str, data_path: Path | str | None = None) -> Iterator["NsqdProcess"]:
-    """Runs nsqd with these flags; `data_path` is a folder of its own unless one is named.
-
-    It serves TCP and HTTP on free ports of 127.0.0.1, unless the flags say otherwise. Raises
-    NsqdStartError.
+    """Run nsqd with these flags, by default on free ports of 127.0.0.1 and with a temporary data
+    path. Raises NsqdStartError.
     """
     with ExitStack() as stack:
         if data_path is None:
@@ -44,7 +41,7 @@ def run_nsqd(*flags: str, data_path: Path | str | None = None) -> Iterator["Nsqd
 
 
 class NsqdProcess(DaemonProcess):
-    """An nsqd; made by `run_nsqd`. It is started again on its old data and new ports."""
+    """An nsqd, started by `run_nsqd`. It restarts on the same data path and other ports."""
 
     program = "nsqd"
     start_error = NsqdStartError
@@ -59,35 +56,35 @@ class NsqdProcess(DaemonProcess):
         self.check_data_path()
 
     def check_data_path(self) -> None:
-        """Fails if what it has stored is damaged. It must not be running."""
+        """Fail if the data path is damaged. nsqd must not be running."""
         damage = [str(finding) for finding in check_data_path(self.data_path) if finding.is_damage]
         assert not damage, damage
 
     def connect(self, **options: Any) -> RawClient:
-        """A TCP client, with the options of `RawClient`. It need not be closed."""
+        """A TCP client with the options of `RawClient`. Closed automatically."""
         client = RawClient(self.tcp_address, **options)
         self._clients.append(client)
         return client
 
     def publish(self, topic: str, *bodies: bytes) -> None:
-        """Publishes messages one by one, over a connection of their own."""
+        """Publish messages one by one on a new connection."""
         with RawClient(self.tcp_address) as producer:
             for body in bodies:
                 producer.call(commands.pub(topic, body))
 
     def consumer(self, topic: str, channel: str, *, rdy: int = 1) -> RawClient:
-        """A subscribed client. It need not be closed."""
+        """A subscribed client. Closed automatically."""
         client = self.connect()
         client.subscribe(topic, channel, rdy=rdy)
         return client
 
     def stats(self, topic: str, channel: str = "") -> Any:
-        """What /stats says of a topic, or of one of its channels."""
+        """Statistics of a topic, or of one of its channels."""
         stats = self.http("GET", f"/stats?format=json&topic={topic}&channel={channel}").json()
         return stats["topics"][0]["channels"][0] if channel else stats["topics"][0]
 
     def shows(self, topic: str, channel: str, **figures: int) -> bool:
-        """Whether /stats has these figures for a channel."""
+        """Whether the statistics of a channel have these values."""
         stats = self.stats(topic, channel)
         return figures == {name: stats[name] for name in figures}
 

@@ -1,13 +1,12 @@
-"""An nsqlookupd for the length of a test: the real program, in its own process, on free ports.
+"""nsqlookupd as a process for tests, on free ports.
 
     with run_nsqlookupd() as nsqlookupd:
         node = nsqlookupd.node("n1.example")
         node.call(lookup_v1.register("orders"))
         assert ["n1.example"] == nsqlookupd.found("orders")
 
-It is ready when `run_nsqlookupd` returns, and gone when the block is left: stopped cleanly after a
-test that went well, killed after one that did not. A clean stop that is not clean fails the test,
-and so does a traceback in the log.
+At the end of the block it is stopped cleanly, or killed if the test failed. An unclean stop and a
+traceback in the log fail the test.
 """
 
 import json
@@ -28,12 +27,12 @@ _RECEIVE_BYTES = 64 * 1024
 
 
 class NsqlookupdStartError(DaemonStartError):
-    """nsqlookupd ended before it was ready; `log` says why."""
+    """nsqlookupd exited before it was ready; `log` contains the reason."""
 
 
 @contextmanager
 def run_nsqlookupd(*flags: str) -> Iterator["NsqlookupdProcess"]:
-    """Runs nsqlookupd with these flags; on free ports of 127.0.0.1, unless they say otherwise.
+    """Run nsqlookupd with these flags, by default on free ports of 127.0.0.1.
 
     Raises NsqlookupdStartError.
     """
@@ -44,8 +43,7 @@ def run_nsqlookupd(*flags: str) -> Iterator["NsqlookupdProcess"]:
 
 
 class NsqlookupdProcess(DaemonProcess):
-    """An nsqlookupd; made by `run_nsqlookupd`. It is started again on its old ports, so that those
-    who know it find it again."""
+    """An nsqlookupd, started by `run_nsqlookupd`. It restarts on the same ports."""
 
     program = "nsqlookupd"
     start_error = NsqlookupdStartError
@@ -57,20 +55,20 @@ class NsqlookupdProcess(DaemonProcess):
     def connect(
         self, *, magic: bytes = lookup_v1.MAGIC, tls: ssl.SSLContext | None = None
     ) -> "RawLookupClient":
-        """A TCP peer that has sent its magic. It need not be closed."""
+        """A TCP client that has sent the magic. Closed automatically."""
         peer = RawLookupClient(self.tcp_address, tls=tls)
         self._peers.append(peer)
         peer.send(magic)
         return peer
 
     def node(self, broadcast_address: str, **fields: object) -> "RawLookupClient":
-        """A peer that has identified itself as an nsqd. It need not be closed."""
+        """A client that has identified itself as an nsqd. Closed automatically."""
         peer = self.connect()
         peer.identify(broadcast_address=broadcast_address, **fields)
         return peer
 
     def found(self, topic: str) -> list[str]:
-        """The broadcast addresses that /lookup has for a topic; none for one that is not known."""
+        """Broadcast addresses that /lookup returns for a topic; empty for an unknown topic."""
         answer = self.http("GET", f"/lookup?topic={topic}").json()
         return [producer["broadcast_address"] for producer in answer.get("producers", [])]
 
@@ -80,7 +78,7 @@ class NsqlookupdProcess(DaemonProcess):
 
 
 class RawLookupClient:
-    """A raw connection to nsqlookupd's TCP port. Nothing here waits longer than its timeout."""
+    """A raw connection to nsqlookupd's TCP port. All calls have a timeout."""
 
     def __init__(
         self, address: str, *, tls: ssl.SSLContext | None = None, timeout_seconds: float = 60.0
@@ -94,27 +92,27 @@ class RawLookupClient:
 
     @property
     def address(self) -> str:
-        """What nsqlookupd calls us."""
+        """The local address, as nsqlookupd sees it."""
         host, port = self._socket.getsockname()
         return f"{host}:{port}"
 
     def send(self, *data: bytes) -> None:
-        """Sends commands, or any other bytes."""
+        """Send commands or other bytes."""
         self._socket.sendall(b"".join(data))
 
     def call(self, command: bytes) -> bytes:
-        """Sends a command and returns the data of its answer. Raises ProtocolError if refused."""
+        """Send a command and return the response data. Raises ProtocolError."""
         self.send(command)
         return self.response()
 
     def identify(self, **fields: object) -> Any:
-        """Says that we are an nsqd, and returns what nsqlookupd says of itself."""
+        """Send IDENTIFY; returns the response of nsqlookupd."""
         stock = {"hostname": "", "tcp_port": 4150, "http_port": 4151, "version": "1.3.0"}
         return json.loads(self.call(lookup_v1.identify({**stock, **fields})))
 
     def response(self) -> bytes:
-        """The data of the next answer. Raises ProtocolError if it is an error, ConnectionError if
-        there is none."""
+        """The data of the next response. Raises ProtocolError if it is an error, ConnectionError if
+        the connection is closed."""
         deadline = time.monotonic() + self._timeout_seconds
         while (data := self._responses.next_response()) is None:
             chunk = self._receive(deadline)
@@ -124,7 +122,7 @@ class RawLookupClient:
         return data
 
     def read_to_end(self) -> bytes:
-        """All bytes until nsqlookupd closes the connection, which it must do in time."""
+        """All bytes until nsqlookupd closes the connection. Raises TimeoutError."""
         deadline = time.monotonic() + self._timeout_seconds
         data = bytearray()
         while chunk := self._receive(deadline):
@@ -132,11 +130,10 @@ class RawLookupClient:
         return bytes(data)
 
     def end(self) -> None:
-        """Ends our side: what nsqlookupd still has to say can be read."""
+        """Close the sending side; reading is still possible."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Closes the connection."""
         self._socket.close()
 
     def _receive(self, deadline: float) -> bytes:

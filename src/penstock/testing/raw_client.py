@@ -1,7 +1,7 @@
-"""A blocking connection to an nsqd that sends exactly the bytes it is told to.
+"""A blocking connection to an nsqd that sends exactly the given bytes.
 
-It does nothing of its own accord but answer heartbeats, and that only in the calls that wait for
-something else: what a test sends and what comes back is all there is on the wire.
+It sends nothing itself except responses to heartbeats, and these only while a call waits for
+another frame.
 
     with RawClient("127.0.0.1:4150") as client:
         client.call(commands.sub("orders", "billing"))
@@ -9,9 +9,9 @@ something else: what a test sends and what comes back is all there is on the wir
         message = client.message()
         client.send(commands.fin(message.id))
 
-It can put TLS and compression under the protocol, all at once (`upgrade`) or step by step.
+TLS and compression can be started together (`upgrade`) or separately.
 
-All waiting is bounded: `TimeoutError` when nothing has come in time.
+All calls have a timeout and raise `TimeoutError`.
 """
 
 import json
@@ -30,7 +30,7 @@ from penstock.protocol.frames import ErrorFrame, Frame, FrameReader, MessageFram
 
 __all__ = ["DisconnectedError", "RawClient", "WireError"]
 
-# Generous: on a busy machine an answer may take many seconds.
+# Generous: on a busy machine, a response may take many seconds.
 TIMEOUT_SECONDS = 60.0
 
 _RECEIVE_BYTES = 256 * 1024
@@ -52,7 +52,7 @@ class WireError(Exception):
 
 
 class RawClient:
-    """See the module's docstring."""
+    """One connection; use it as a context manager."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class RawClient:
         receive_buffer_bytes: int | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
-        """`address` is host:port, or a unix socket's path; `opening` is sent first.
+        """`address` is host:port or the path of a unix socket; `opening` is sent first.
 
-        `receive_buffer_bytes` makes the kernel's buffer small, for a client that is slow to read.
+        `receive_buffer_bytes` sets the kernel's buffer size, to simulate a slow reader.
         """
         self._timeout_seconds = timeout_seconds
         self._frames = FrameReader()
@@ -85,46 +85,46 @@ class RawClient:
         self.close()
 
     def close(self) -> None:
-        """Ends the connection, whatever its state."""
+        """Close the connection."""
         self._socket.close()
 
     def fileno(self) -> int:
-        """Of the socket, to wait for something to read."""
+        """Descriptor of the socket, for select()."""
         return self._socket.fileno()
 
     @property
     def local_address(self) -> str:
-        """Our own host:port."""
+        """Local host:port."""
         host, port = self._socket.getsockname()[:2]
         return f"{host}:{port}"
 
     def reset(self) -> None:
-        """Ends the connection without the politeness of TCP."""
+        """Close the connection with a TCP reset."""
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(1, 0))
         self._socket.close()
 
     def end_sending(self) -> None:
-        """Ends our half of the connection; what nsqd still has to say can be read."""
+        """Close the sending side; reading is still possible."""
         self._socket.shutdown(socket.SHUT_WR)
 
     # Sending.
 
     def send(self, *rendered: bytes) -> None:
-        """Sends commands, or any other bytes."""
+        """Send commands or other bytes."""
         self.send_beneath(self.encoded(*rendered))
 
     def encoded(self, *rendered: bytes) -> bytes:
-        """What has to be sent beneath for these commands, next and in this order."""
+        """The bytes of these commands after compression and TLS; pass them to `send_beneath`."""
         return self._layers.encode(b"".join(rendered))
 
     def send_beneath(self, data: bytes) -> None:
-        """Sends bytes as they are, past TLS and compression."""
+        """Send bytes without TLS and compression."""
         self._socket.settimeout(self._timeout_seconds)
         self._socket.sendall(data)
 
     def send_some(self, data: bytes | memoryview, *, seconds: float) -> int:
-        """Sends what the kernel takes, waiting for it so long, and returns how much that was. Not
-        for TLS or compression."""
+        """Send as much as the kernel accepts within `seconds`; returns the number of bytes. Not for
+        TLS or compression."""
         self._socket.settimeout(seconds)
         try:
             return self._socket.send(data)
@@ -132,18 +132,18 @@ class RawClient:
             return 0
 
     def call(self, command: bytes) -> bytes:
-        """Sends a command and returns the response to it. Raises WireError."""
+        """Send a command and return its response. Raises WireError."""
         self.send(command)
         return self.response()
 
     def identify(self, **features: object) -> dict[str, object]:
-        """Negotiates features, and returns what nsqd says to them."""
+        """Send IDENTIFY; returns the negotiated features."""
         body = self.call(commands.identify({"feature_negotiation": True, **features}))
         answer: dict[str, object] = json.loads(body)
         return answer
 
     def subscribe(self, topic: str, channel: str, *, rdy: int = 0) -> None:
-        """Becomes a consumer that may have `rdy` messages in flight."""
+        """Subscribe, and allow `rdy` messages in flight."""
         self.call(commands.sub(topic, channel))
         if rdy:
             self.send(commands.rdy(rdy))
@@ -153,8 +153,8 @@ class RawClient:
     def upgrade(
         self, *, tls: ssl.SSLContext | None = None, **features: object
     ) -> dict[str, object]:
-        """Negotiates features, and puts the TLS and the compression that nsqd agrees to under the
-        protocol. Returns what nsqd said."""
+        """Negotiate features, then start the granted TLS and compression. Returns the negotiated
+        features."""
         answer = self.identify(tls_v1=tls is not None, **features)
         if tls is not None and answer["tls_v1"]:
             self.start_tls(tls)
@@ -165,7 +165,7 @@ class RawClient:
         return answer
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """Shakes hands. Raises DisconnectedError, or TlsError; what came last can then be read."""
+        """Do the TLS handshake. Raises DisconnectedError or TlsError."""
         tls = TlsLayer(context, server_side=False, server_hostname="127.0.0.1")
         chunk = self._frames.take_unread()
         deadline = self._deadline(None)
@@ -185,26 +185,26 @@ class RawClient:
         self._read_layers()
 
     def compress(self, layer: Layer) -> None:
-        """Puts compression between the protocol and what is there."""
+        """Add a compression layer."""
         layer.receive(self._frames.take_unread())
         self._layers.push(layer)
         self._read_layers()
 
     def end_tls(self, *rendered: bytes) -> None:
-        """Sends commands and, in the same breath, that over TLS nothing more comes."""
+        """Send commands and the end of TLS together."""
         assert self._tls is not None, "there is no TLS"
         self.send_beneath(self.encoded(*rendered) + self._tls.close())
 
     @property
     def tls(self) -> TlsInfo:
-        """What TLS has agreed on."""
+        """Result of the TLS handshake."""
         assert self._tls is not None, "there is no TLS"
         return self._tls.info()
 
     # Receiving.
 
     def response(self, *, seconds: float | None = None) -> bytes:
-        """The next response that is no heartbeat. Raises WireError if it is an error."""
+        """The next response other than a heartbeat. Raises WireError if it is an error."""
         frame = self._next_but_heartbeats(seconds)
         if isinstance(frame, ErrorFrame):
             raise WireError(frame)
@@ -212,7 +212,7 @@ class RawClient:
         return frame.data
 
     def message(self, *, seconds: float | None = None) -> MessageFrame:
-        """The next message. Raises WireError if an error comes instead."""
+        """The next message. Raises WireError if an error arrives instead."""
         frame = self._next_but_heartbeats(seconds)
         if isinstance(frame, ErrorFrame):
             raise WireError(frame)
@@ -220,26 +220,25 @@ class RawClient:
         return frame
 
     def messages(self, count: int, *, seconds: float | None = None) -> list[MessageFrame]:
-        """The next `count` messages; `seconds` is for each."""
+        """The next `count` messages, each within `seconds`."""
         return [self.message(seconds=seconds) for _ in range(count)]
 
     def next_frame(self, *, seconds: float | None = None) -> Frame:
-        """Whatever comes next, heartbeats included. Raises DisconnectedError or TimeoutError."""
+        """The next frame, including heartbeats. Raises DisconnectedError or TimeoutError."""
         deadline = self._deadline(seconds)
         while (frame := self._frames.next_frame()) is None:
             self._receive_frames(self._receive_or_disconnected(deadline))
         return frame
 
     def received_frames(self) -> list[Frame]:
-        """The frames that have been received already; none are waited for."""
+        """The frames already received, without waiting."""
         received = []
         while (frame := self._frames.next_frame()) is not None:
             received.append(frame)
         return received
 
     def read(self, size: int, *, seconds: float | None = None) -> bytes:
-        """The next `size` bytes as they are; fewer only if nsqd closes first. Not for TLS or
-        compression."""
+        """The next `size` raw bytes; fewer only if nsqd closes first. Not for TLS."""
         deadline = self._deadline(seconds)
         data = bytearray(self._frames.take_unread())
         while len(data) < size and (chunk := self._receive(deadline)):
@@ -248,7 +247,7 @@ class RawClient:
         return bytes(data[:size])
 
     def read_to_end(self, *, seconds: float | None = None) -> bytes:
-        """All bytes, as they are, until nsqd closes the connection, which it must do in time."""
+        """All raw bytes until nsqd closes the connection. Raises TimeoutError."""
         deadline = self._deadline(seconds)
         data = bytearray(self._frames.take_unread())
         while chunk := self._receive(deadline):
@@ -256,7 +255,7 @@ class RawClient:
         return bytes(data)
 
     def is_silent(self, *, seconds: float) -> bool:
-        """Whether nothing at all comes for so long, not even the end."""
+        """Whether nothing arrives within `seconds`, not even the end of the connection."""
         try:
             self.next_frame(seconds=seconds)
         except TimeoutError:
@@ -297,7 +296,7 @@ class RawClient:
     def _receive(self, deadline: float) -> bytes:
         left = deadline - time.monotonic()
         if left <= 0:
-            raise TimeoutError("nothing came from nsqd in time")
+            raise TimeoutError("timed out waiting for nsqd")
         self._socket.settimeout(left)
         return self._socket.recv(_RECEIVE_BYTES)
 
@@ -312,11 +311,11 @@ def _connect(
     try:
         connection.settimeout(timeout_seconds)
         if receive_buffer_bytes is not None:
-            # Before connecting, because the window is agreed on then.
+            # Before connecting: the window is negotiated then.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         connection.connect((host, int(port)) if colon else address)
         if colon:
-            # Or the kernel would hold back a small command until the one before is acknowledged.
+            # Otherwise the kernel delays a small command until the previous one is acknowledged.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except BaseException:
         connection.close()

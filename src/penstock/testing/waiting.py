@@ -1,4 +1,4 @@
-"""Waiting for what another process is about to do: by asking again until a deadline."""
+"""Polling for a condition until a deadline."""
 
 import time
 from collections.abc import Callable
@@ -10,14 +10,15 @@ _Answer = TypeVar("_Answer")
 
 POLL_SECONDS = 0.002
 
-# Generous: on a machine whose cores are all busy, a program may take many seconds to start.
-PATIENCE_SECONDS = 60.0
+# Generous: on a busy machine, a program may take many seconds to start.
+TIMEOUT_SECONDS = 60.0
 
 
 def wait_until(
-    probe: Callable[[], _Answer], what: str, *, seconds: float = PATIENCE_SECONDS
+    probe: Callable[[], _Answer], what: str, *, seconds: float = TIMEOUT_SECONDS
 ) -> _Answer:
-    """The first true answer of `probe`. Fails, naming `what`, if there is none in time."""
+    """Call `probe` until it returns a true value, and return that. After `seconds`, raise an
+    AssertionError that contains `what`."""
     deadline = time.monotonic() + seconds
     while not (answer := probe()):
         if time.monotonic() > deadline:
