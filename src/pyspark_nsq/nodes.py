@@ -1,7 +1,7 @@
-"""Which nodes have which topics: asked of lookupds and of the nsqds themselves.
+"""The nodes of a cluster, found directly or through nsqlookupd, and their logs of the topics.
 
-A node is known by its node id, not by its address: it may come back at another one, and another may
-come at its own. Two nodes with one id cannot be told apart, and are refused.
+A node is identified by its node id, not by its address, which may change. Two nodes with the same
+id are an error.
 """
 
 import logging
@@ -30,13 +30,13 @@ __all__ = ["ClusterSnapshot", "Nodes", "TopicLogLocation"]
 
 log = logging.getLogger("pyspark_nsq")
 
-# How many nodes are asked at once.
+# Maximum nodes asked at the same time.
 THREADS_MAX = 16
 
-# For how long it is taken for granted which nodes there are. What they have is always asked.
-KNOWN_SECONDS = 1.0
+# How long the list of nodes is cached. Their logs are asked for each time.
+NODES_CACHE_SECONDS = 1.0
 
-Place: TypeAlias = tuple[str, str]
+NodeTopic: TypeAlias = tuple[str, str]
 """The base URL of an nsqd, and a topic."""
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ R = TypeVar("R")
 
 
 class TopicLogLocation(NamedTuple):
-    """A log, and the base URL of the nsqd that has it."""
+    """The log of a topic, and the base URL of its nsqd."""
 
     base: str
     log: TopicLogResponse
@@ -52,36 +52,36 @@ class TopicLogLocation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """What has been found, and who could not be asked, and why."""
+    """The logs of all reachable nodes, and the failures of the others."""
 
     logs: Mapping[TopicNode, TopicLogLocation]
     failures: tuple[Error, ...] = ()
 
 
-class _Known(NamedTuple):
+class _CachedNodes(NamedTuple):
     topics: Topics
     at: float
-    places: list[Place]
+    node_topics: list[NodeTopic]
     failures: list[Error]
 
 
 class Nodes:
-    """The nodes that `access` leads to."""
+    """The nodes that `access` names, and those that its nsqlookupds know."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
         self._api = access.http_api()
-        self._known: _Known | None = None
-        self._silent_lookupds: set[str] = set()
+        self._cached: _CachedNodes | None = None
+        self._failed_lookupds: set[str] = set()
 
-    def survey(self, topics: Topics) -> ClusterSnapshot:
-        """Asks all nodes. Raises NotConnectedError if there are some and none can be asked, and
-        ConfigError if two have one id."""
-        places, trouble = self._places(topics)
-        failures = list(trouble)
-        outcomes = _at_once(self._log_at, places)
+    def snapshot(self, topics: Topics) -> ClusterSnapshot:
+        """Asks all nodes for their logs. Raises NotConnectedError if all of them fail, and
+        ConfigError if two nodes have the same id."""
+        node_topics, lookup_failures = self._node_topics(topics)
+        failures = list(lookup_failures)
+        outcomes = _ask_all(self._log_at, node_topics)
         logs: dict[TopicNode, TopicLogLocation] = {}
-        for (base, topic), outcome in zip(places, outcomes, strict=True):
+        for (base, topic), outcome in zip(node_topics, outcomes, strict=True):
             if isinstance(outcome, Error):
                 failures.append(outcome)
             elif outcome is not None:
@@ -92,37 +92,33 @@ class Nodes:
         return ClusterSnapshot(logs, tuple(unique.values()))
 
     def history(self, base: str, topic: str) -> History:
-        """Of a topic, at the nsqd with this base URL."""
+        """The history of a topic at the nsqd with this base URL."""
         return History(self._api, base, topic)
 
     def topics(self) -> list[str]:
-        """Names of all topics with a log, as far as anybody can say."""
-        return self._matching(".*", [])
+        """Names of all topics that have a log; daemons that fail are skipped."""
+        return self._matching_topics(".*", [])
 
     def tcp_addresses(self) -> list[str]:
-        """Where the nodes take connections of NSQ's protocol: any node will do for publishing.
-
-        Raises HttpRequestError or NotConnectedError if nobody can say.
-        """
-        asked = _at_once(self._tcp_address_of, self._access.nsqds)
+        """TCP addresses of all nodes. Raises NotConnectedError if there are none."""
+        asked = _ask_all(self._tcp_address_of, self._access.nsqds)
         found = [each for each in asked if isinstance(each, str)]
         found += [node.tcp_address for node in self._registered_nodes("/nodes")]
         failures = [each for each in asked if isinstance(each, Error)]
         for failure in failures:
             log.warning("%s", failure)
         if not found:
-            why = "; ".join(map(str, failures)) or "no lookupd knows of one"
+            why = "; ".join(map(str, failures)) or "nsqlookupd knows no nsqd"
             raise NotConnectedError(f"no nsqd can be used: {why}")
         return list(dict.fromkeys(found))
 
     def bases(self) -> list[str]:
-        """The base URLs of all nodes, whatever topics they have. Raises NotConnectedError if no
-        lookupd can be asked."""
+        """Base URLs of all nodes. Raises NotConnectedError if all nsqlookupds fail."""
         known = [*self._access.nsqds, *map(_http_base, self._registered_nodes("/nodes"))]
         return list(dict.fromkeys(known))
 
     def size_max(self) -> int | None:
-        """The largest message that the nodes take, if one of them tells."""
+        """Maximum size of a message at the first node that answers; None if all fail."""
         for base in self.bases():
             try:
                 return self._api.get_json(base, "/config/max_msg_size", int)
@@ -130,30 +126,31 @@ class Nodes:
                 continue
         return None
 
-    # Within.
+    # Internals.
 
-    def _places(self, topics: Topics) -> tuple[list[Place], list[Error]]:
-        """Base URLs and topics that may be there, and who could not say; as it was a moment ago,
-        because an idle stream asks a hundred times a second."""
-        known, now = self._known, time.monotonic()
-        if known is None or known.topics != topics or now - known.at >= KNOWN_SECONDS:
-            known = self._known = _Known(topics, now, *self._find_places(topics))
-        return known.places, known.failures
+    def _node_topics(self, topics: Topics) -> tuple[list[NodeTopic], list[Error]]:
+        """Nodes that may have the topics, and the failures of daemons. Cached, because an idle
+        stream asks a hundred times per second."""
+        cached, now = self._cached, time.monotonic()
+        if cached is None or cached.topics != topics or now - cached.at >= NODES_CACHE_SECONDS:
+            cached = self._cached = _CachedNodes(topics, now, *self._find_node_topics(topics))
+        return cached.node_topics, cached.failures
 
-    def _find_places(self, topics: Topics) -> tuple[list[Place], list[Error]]:
+    def _find_node_topics(self, topics: Topics) -> tuple[list[NodeTopic], list[Error]]:
         failures: list[Error] = []
-        wanted = topics.names or self._matching(topics.pattern, failures)
-        places = [(base, topic) for base in self._access.nsqds for topic in wanted]
+        wanted = topics.names or self._matching_topics(topics.pattern, failures)
+        found = [(base, topic) for base in self._access.nsqds for topic in wanted]
         if self._access.lookupds:
             for topic in wanted:
-                producers = self._registered_nodes("/lookup", topic=topic)
-                places += [(_http_base(each), topic) for each in producers]
-        return list(dict.fromkeys(places)), failures
+                nodes = self._registered_nodes("/lookup", topic=topic)
+                found += [(_http_base(node), topic) for node in nodes]
+        return list(dict.fromkeys(found)), failures
 
-    def _matching(self, pattern: str, failures: list[Error]) -> list[str]:
+    def _matching_topics(self, pattern: str, failures: list[Error]) -> list[str]:
+        """Topics whose whole name matches; failures of daemons are appended to `failures`."""
         answers = [
-            *_at_once(self._topics_of_nsqd, self._access.nsqds),
-            *_at_once(self._topics_of_lookupd, self._access.lookupds),
+            *_ask_all(self._topics_of_nsqd, self._access.nsqds),
+            *_ask_all(self._topics_of_lookupd, self._access.lookupds),
         ]
         failures += [each for each in answers if isinstance(each, Error)]
         known = {topic for each in answers if not isinstance(each, Error) for topic in each}
@@ -169,9 +166,9 @@ class Nodes:
         return self._api.get_json(base, "/topics", TopicsResponse).topics or []
 
     def _registered_nodes(self, path: str, **args: str) -> list[RegisteredNode]:
-        """What the lookupds know together. Raises NotConnectedError if none answers."""
+        """Nodes that any nsqlookupd knows. Raises NotConnectedError if all nsqlookupds fail."""
         lookupds = self._access.lookupds
-        answers = _at_once(lambda base: self._api.registered_nodes(base, path, **args), lookupds)
+        answers = _ask_all(lambda base: self._api.registered_nodes(base, path, **args), lookupds)
         failed = {
             base: answer
             for base, answer in zip(lookupds, answers, strict=True)
@@ -181,13 +178,13 @@ class Nodes:
             raise NotConnectedError(
                 "no lookupd can be asked: " + "; ".join(map(str, failed.values()))
             )
-        for base in failed.keys() - self._silent_lookupds:
-            log.warning("the other lookupds are asked alone: %s", failed[base])
-        self._silent_lookupds = set(failed)
+        for base in failed.keys() - self._failed_lookupds:
+            log.warning("nsqlookupd failed, using the others: %s", failed[base])
+        self._failed_lookupds = set(failed)
         return [each for found in answers if not isinstance(found, Error) for each in found]
 
-    def _log_at(self, place: Place) -> TopicLogResponse | None:
-        return self.history(*place).log()
+    def _log_at(self, node_topic: NodeTopic) -> TopicLogResponse | None:
+        return self.history(*node_topic).log()
 
     def _tcp_address_of(self, base: str) -> str:
         info = self._api.get_json(base, "/info", InfoResponse)
@@ -196,17 +193,17 @@ class Nodes:
 
 def _add(logs: dict[TopicNode, TopicLogLocation], key: TopicNode, found: TopicLogLocation) -> None:
     other = logs.get(key)
-    # A node that is named and found as well, by two names of its host, shows one log.
+    # The same node may be found under two names of its host; then the logs are equal.
     if other is not None and other.log.first_seq != found.log.first_seq:
         raise ConfigError(
             f"{other.base} and {found.base} both have node id {key.node}: "
-            "give each nsqd an id of its own (--node-id)"
+            "give each nsqd its own --node-id"
         )
     logs.setdefault(key, found)
 
 
-def _at_once(ask: Callable[[T], R], items: Iterable[T]) -> list[R | Error]:
-    """The answers in order; what was raised, if it was expected, takes an answer's place."""
+def _ask_all(ask: Callable[[T], R], items: Iterable[T]) -> list[R | Error]:
+    """Asks for all items at the same time; a failed item's error is its result."""
 
     def outcome(item: T) -> R | Error:
         try:

@@ -175,7 +175,7 @@ class RangeReader:
     def _locate(self) -> str:
         """Find the base URL of the node. Raises HttpRequestError or NotConnectedError."""
         key = self._range.key
-        survey = self._nodes.survey(Topics((key.topic,)))
+        survey = self._nodes.snapshot(Topics((key.topic,)))
         if key not in survey.logs:
             others = "; ".join(map(str, survey.failures)) or "no nsqd has this node id"
             raise NotConnectedError(f"node {key.node} not found: {others}")

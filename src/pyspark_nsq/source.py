@@ -81,7 +81,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         nodes, bounds = Nodes(self._options.access), self._bounds
-        survey = nodes.survey(self._options.topics)
+        survey = nodes.snapshot(self._options.topics)
         self._check_failures(survey)
         logs = {key: found for key, found in survey.logs.items() if bounds.admits(key)}
         start = resolve_offsets(nodes, logs, self._options.starting)
@@ -134,7 +134,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> JsonOffsets:  # noqa: N802 (Spark's name, as are those below)
         """Start of a new query. Requires all nodes, unless it starts at the earliest messages:
         nodes that appear later are read from there anyway."""
-        survey = self._nodes.survey(self._options.topics)
+        survey = self._nodes.snapshot(self._options.topics)
         if survey.failures and self._options.starting != EARLIEST:
             raise NotConnectedError("; ".join(map(str, survey.failures)))
         offsets = resolve_offsets(self._nodes, survey.logs, self._options.starting)
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(ends) if ends else None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        survey = self._nodes.survey(self._options.topics)
+        survey = self._nodes.snapshot(self._options.topics)
         self._target = {key: found.log.next_seq for key, found in survey.logs.items()}
         for failure in survey.failures:
             log.warning("ending without the messages of an unreachable nsqd: %s", failure)
@@ -191,7 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _refresh_metadata(self) -> None:
         """Refresh metadata; skip unreachable nodes, warning once per node."""
         try:
-            survey = self._nodes.survey(self._options.topics)
+            survey = self._nodes.snapshot(self._options.topics)
         except (HttpRequestError, NotConnectedError) as failure:
             survey = ClusterSnapshot({}, (failure,))
         self._logs = survey.logs

@@ -107,7 +107,7 @@ def test_one_task_reads_many_small_logs_of_several_nodes(
         publish(nsqd, topic, [f"{topic} a", f"{topic} b"])
         publish(other_nsqd, topic, [f"{topic} c"])
     chosen = options(nsqd, other_nsqd, topic=",".join(topics))
-    logs = Nodes(chosen.access).survey(chosen.topics).logs
+    logs = Nodes(chosen.access).snapshot(chosen.topics).logs
     ranges = [Range(*key, found.log.first_seq, found.log.next_seq) for key, found in logs.items()]
 
     (task,) = plan_partitions(chosen, ranges, logs)

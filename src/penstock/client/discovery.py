@@ -1,9 +1,8 @@
-"""Asking lookupds where nsqds are: again and again, each lookupd at its own pace.
+"""Discovery of nsqds through nsqlookupd.
 
-A lookupd that can is asked to hold its answer until it is another one, so that news arrives at
-once: it answers `wait` with an `X-Penstock-Index`, and the next question names that. Others do not
-know the word, and are polled; more often, for a while, when no nsqd can be used. What a lookupd
-said last stays valid while it cannot be asked.
+Penstock's nsqlookupd supports long polling: it holds the response to `wait` until the nodes change,
+and returns an `X-Penstock-Index`, which the next request repeats. Other nsqlookupds are polled, and
+for a while more often if no nsqd can be used. If an nsqlookupd fails, its last response stays valid.
 """
 
 import asyncio
@@ -34,37 +33,37 @@ __all__ = [
 log = logging.getLogger("penstock.client")
 
 ALL_NODES = "/nodes?for=producer"
-"""For a producer: any nsqd will do, since publishing creates the topic."""
+"""Path for producers, which may use any nsqd: publishing creates the topic."""
 
 INDEX_HEADER = "x-penstock-index"
 
-# What a node may call itself: anything that is no unix socket's path, and stays on a line.
+# A valid broadcast address: on one line, and not the path of a unix socket.
 _HOST = re.compile(r"[^\s/]+")
 
-# An answer that took this long was held.
+# A response that took this long was held by nsqlookupd.
 HELD_SECONDS_MIN = 1.0
 
-# Before the first of the polls that follow faster; the second comes after twice as long, and so on.
+# Delay before the first fast poll; doubled for each further one.
 URGENT_PAUSE_SECONDS_MIN = 0.5
 
-# Between held answers, so that what changes all the time is not asked for all the time.
+# Delay between long polls, which limits the rate if nodes change all the time.
 PAUSE_SECONDS = 0.1
 
 
 def producers_of(topic: str) -> str:
-    """For a consumer: the nsqds that have the topic."""
+    """Path for consumers: the nsqds that have the topic."""
     return f"/lookup?topic={quote(topic)}"
 
 
 class Discovery:
-    """Asks `path` of each lookupd; what they know together is what is found."""
+    """Requests `path` from each nsqlookupd and merges the responses."""
 
     def __init__(self, lookupds: Sequence[str], path: str, config: ClientConfig) -> None:
         """`lookupds` are base URLs."""
         self._pollers = [_Poller(each, path, config) for each in lookupds]
 
     async def first(self) -> set[str]:
-        """The first answers. Raises NotConnectedError if there is none at all."""
+        """Asks each nsqlookupd once. Raises NotConnectedError if all fail."""
         outcomes = await asyncio.gather(*map(_failure_of, self._pollers))
         failures = [failure for failure in outcomes if failure is not None]
         if len(failures) == len(self._pollers):
@@ -74,13 +73,13 @@ class Discovery:
         return self._found()
 
     async def run(self, found: Callable[[set[str]], None]) -> None:
-        """Goes on asking, and calls `found` after every answer."""
+        """Polls until cancelled, and calls `found` after every response."""
         async with asyncio.TaskGroup() as tasks:
             for poller in self._pollers:
                 tasks.create_task(poller.run(lambda: found(self._found())))
 
     def set_urgent(self, *, urgent: bool) -> None:
-        """Whether an nsqd is needed, since none can be used."""
+        """Poll more often while no nsqd can be used."""
         for poller in self._pollers:
             poller.set_urgent(urgent=urgent)
 
@@ -89,13 +88,13 @@ class Discovery:
 
 
 class _Poller:
-    """One lookupd."""
+    """Polls one nsqlookupd."""
 
     def __init__(self, base_url: str, path: str, config: ClientConfig) -> None:
         self.addresses: frozenset[str] = frozenset()
         self._url = base_url + path
         self._config = config
-        self._can_wait = not path.startswith("/nodes")
+        self._supports_wait = not path.startswith("/nodes")
         self._index = ""
         self._holds_answers = False
         self._urgent = asyncio.Event()
@@ -122,14 +121,14 @@ class _Poller:
         headers = request_headers(self._config)
         reply = await self._http.fetch("GET", self._url + self._wait_args(), headers=headers)
         self.addresses = parse_answer(self._url, reply)
-        self._index = reply.headers.get(INDEX_HEADER, "") if self._can_wait else ""
-        # One that answers old news at once, because too many are waiting, is polled as well.
-        is_news = self._index != asked_index
+        self._index = reply.headers.get(INDEX_HEADER, "") if self._supports_wait else ""
+        # If nsqlookupd has too many waiting clients, it repeats its response at once: then poll.
+        has_changed = self._index != asked_index
         was_held = time.monotonic() - began >= HELD_SECONDS_MIN
-        self._holds_answers = bool(self._index) and (is_news or was_held)
+        self._holds_answers = bool(self._index) and (has_changed or was_held)
 
     def _wait_args(self) -> str:
-        if not self._can_wait:
+        if not self._supports_wait:
             return ""
         if not self._index:
             return "&wait=0s"
@@ -159,7 +158,7 @@ class _Poller:
 
 
 def request_headers(config: ClientConfig) -> list[tuple[str, str]]:
-    """What a lookupd is sent with every request."""
+    """Headers of every request to nsqlookupd."""
     headers = [ACCEPT_V1]
     if config.auth_secret and not config.skip_lookupd_authorization:
         headers.append(("Authorization", f"Bearer {config.auth_secret}"))

@@ -45,7 +45,7 @@ class Brokers:
         """
         for topic in filter(names.is_ephemeral, topics):
             raise ConfigError(f"{topic} is ephemeral and has no history")
-        survey = self.nodes().survey(Topics(tuple(topics)))
+        survey = self.nodes().snapshot(Topics(tuple(topics)))
         known = {key.topic for key in survey.logs}
         for topic in topics:
             if topic not in known:

@@ -144,7 +144,7 @@ class ChunkPublisher:
     def _locate(self, node_id: int) -> str:
         """Find the base URL of a node. Raises HttpRequestError or NotConnectedError."""
         if node_id not in self._bases:
-            found = self._nodes.survey(Topics((self._topic,))).logs
+            found = self._nodes.snapshot(Topics((self._topic,))).logs
             key = TopicNode(self._topic, node_id)
             if key not in found:
                 raise NotConnectedError(f"node {node_id} of topic {self._topic} not found")

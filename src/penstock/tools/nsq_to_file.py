@@ -12,8 +12,7 @@ import signal
 from collections.abc import Iterable
 from contextlib import suppress
 
-import msgspec
-
+from penstock.admin_api.models import TopicsResponse
 from penstock.client import Consumer, Message
 from penstock.client.addresses import parse_lookupds
 from penstock.client.discovery import request_headers
@@ -37,10 +36,6 @@ RETRY_SECONDS = 5.0
 def run(options: NsqToFileOptions, log: Logger) -> int:
     """Write messages to files until a signal stops it. Raises Error."""
     return run_tool(lambda stop: _Archiver(options, log).run(stop), log)
-
-
-class _Topics(msgspec.Struct):
-    topics: list[str] | None = None
 
 
 class _Archiver:
@@ -144,7 +139,9 @@ class _Archiver:
         lookupds = parse_lookupds(self._options.lookupd_http_address)
         for lookupd in lookupds:
             try:
-                answer = await self._http.get_json(f"{lookupd}/topics", _Topics, headers=headers)
+                answer = await self._http.get_json(
+                    f"{lookupd}/topics", TopicsResponse, headers=headers
+                )
             except HttpRequestError as failure:
                 self._log.warning("%s", failure)
                 failures.append(failure)
