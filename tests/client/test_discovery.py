@@ -11,7 +11,7 @@ from tests.client.stand_in import stand_in
 from tests.nsqd.auth_server import AuthServer, auth_server
 
 from penstock.client import ClientConfig, Consumer, Producer, blocking
-from penstock.client.discovery import parse_answer
+from penstock.client.discovery import parse_tcp_addresses
 from penstock.common.errors import NotConnectedError
 from penstock.net.http_client.messages import HttpReply
 from penstock.protocol import lookup_v1
@@ -152,7 +152,7 @@ def test_a_node_that_has_registered_no_address_does_not_hide_the_others(
     producers = [{"broadcast_address": host, "tcp_port": port} for host, port in nodes]
 
     reply = HttpReply(200, {}, json.dumps({"producers": producers}).encode())
-    found = parse_answer("http://l/lookup", reply)
+    found = parse_tcp_addresses("http://l/lookup", reply)
     assert {"[::1]:1", "b:2"} == found
     assert 5 == len(caplog.messages)
     assert r"http://l/lookup: not an address (host:port): 'a\nb:1'" in caplog.messages

@@ -66,7 +66,7 @@ class ConnectionPool:
     async def _start(self, *, needs_one: bool, needs_lookupd: bool) -> None:
         if self._discovery is not None:
             try:
-                self._set_found(await self._discovery.first())
+                self._set_found(await self._discovery.ask_once())
             except NotConnectedError as no_answer:
                 if needs_lookupd:
                     raise

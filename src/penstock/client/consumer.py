@@ -21,7 +21,7 @@ from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
 from penstock.client.config import ClientConfig
 from penstock.client.connection import AwaitedBatch, Connection, connect
 from penstock.client.connection_pool import ConnectionPool
-from penstock.client.discovery import Discovery, producers_of
+from penstock.client.discovery import Discovery, lookup_path
 from penstock.client.flow_control import Backoff, BackoffState, RdyAllocation, allocate_rdy
 from penstock.client.handler_runner import DeadLetter, Handler, HandlerRunner, keep_touching
 from penstock.client.handshake import check_subscription, consumer_handshake
@@ -100,7 +100,7 @@ class Consumer:
         self._thread_id = threading.get_ident()
         config = self._config
         handshake_for = consumer_handshake(config, self.topic, self.channel)
-        path = producers_of(self.topic)
+        path = lookup_path(self.topic)
         self._pool = ConnectionPool(
             config,
             self._nsqds,

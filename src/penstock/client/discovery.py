@@ -2,7 +2,7 @@
 
 Penstock's nsqlookupd supports long polling: it holds the response to `wait` until the nodes change,
 and returns an `X-Penstock-Index`, which the next request repeats. Other nsqlookupds are polled, and
-for a while more often if no nsqd can be used. If an nsqlookupd fails, its last response stays valid.
+more often if no nsqd can be used. If an nsqlookupd fails, its last response stays valid.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ __all__ = [
     "ALL_NODES",
     "URGENT_PAUSE_SECONDS_MIN",
     "Discovery",
-    "parse_answer",
-    "producers_of",
+    "lookup_path",
+    "parse_tcp_addresses",
     "request_headers",
 ]
 
@@ -50,7 +50,7 @@ URGENT_PAUSE_SECONDS_MIN = 0.5
 PAUSE_SECONDS = 0.1
 
 
-def producers_of(topic: str) -> str:
+def lookup_path(topic: str) -> str:
     """Path for consumers: the nsqds that have the topic."""
     return f"/lookup?topic={quote(topic)}"
 
@@ -62,7 +62,7 @@ class Discovery:
         """`lookupds` are base URLs."""
         self._pollers = [_Poller(each, path, config) for each in lookupds]
 
-    async def first(self) -> set[str]:
+    async def ask_once(self) -> set[str]:
         """Asks each nsqlookupd once. Raises NotConnectedError if all fail."""
         outcomes = await asyncio.gather(*map(_failure_of, self._pollers))
         failures = [failure for failure in outcomes if failure is not None]
@@ -120,7 +120,7 @@ class _Poller:
         began, asked_index = time.monotonic(), self._index
         headers = request_headers(self._config)
         reply = await self._http.fetch("GET", self._url + self._wait_args(), headers=headers)
-        self.addresses = parse_answer(self._url, reply)
+        self.addresses = parse_tcp_addresses(self._url, reply)
         self._index = reply.headers.get(INDEX_HEADER, "") if self._supports_wait else ""
         # If nsqlookupd has too many waiting clients, it repeats its response at once: then poll.
         has_changed = self._index != asked_index
@@ -165,7 +165,7 @@ def request_headers(config: ClientConfig) -> list[tuple[str, str]]:
     return headers
 
 
-def parse_answer(url: str, reply: HttpReply) -> frozenset[str]:
+def parse_tcp_addresses(url: str, reply: HttpReply) -> frozenset[str]:
     """TCP addresses of the nsqds in nsqlookupd's response; empty if it does not know the topic.
     Raises HttpRequestError if the response is not from nsqlookupd."""
     return frozenset(_tcp_addresses(url, registered_nodes(url, reply)))

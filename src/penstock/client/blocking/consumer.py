@@ -16,7 +16,7 @@ from typing import Self
 from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
 from penstock.client.blocking.connection_pool import ConnectionPool
 from penstock.client.config import ClientConfig
-from penstock.client.discovery import producers_of
+from penstock.client.discovery import lookup_path
 from penstock.client.handshake import check_subscription, consumer_handshake
 from penstock.client.message import Message
 from penstock.common.errors import ClientClosedError, ConfigError
@@ -56,7 +56,7 @@ class Consumer:
             consumer_handshake(config, topic, channel),
             nsqds,
             lookupds,
-            producers_of(topic),
+            lookup_path(topic),
         )
         self._inbox: deque[Message] = deque()
         self._started = False

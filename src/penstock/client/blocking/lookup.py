@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from penstock.client.config import ClientConfig
-from penstock.client.discovery import parse_answer, request_headers
+from penstock.client.discovery import parse_tcp_addresses, request_headers
 from penstock.common.errors import HttpRequestError, NotConnectedError
 from penstock.net.http_client.blocking import BlockingHttpClient
 
@@ -22,7 +22,7 @@ def look_up(lookupds: Sequence[str], path: str, config: ClientConfig) -> set[str
     for lookupd in lookupds:
         try:
             reply = http.fetch("GET", lookupd + path, headers=request_headers(config))
-            found |= parse_answer(lookupd + path, reply)
+            found |= parse_tcp_addresses(lookupd + path, reply)
         except HttpRequestError as failure:
             failures.append(failure)
     if len(failures) == len(lookupds):
