@@ -48,7 +48,7 @@ from penstock.nsqd.process_metrics import ErrorCounters, GcPauses, LoopLag, memo
 from penstock.nsqd.session import SessionServices
 from penstock.nsqd.statsd import Statsd, statsd_prefix
 from penstock.nsqd.tcp import Client, Clients, ClientServices
-from penstock.nsqd.tls_config import ClearTextGate, tls_of
+from penstock.nsqd.tls_config import TlsRequiredMiddleware, tls_of
 from penstock.storage import BackgroundRemover, DataPath, GroupCommit, RealFiles
 from penstock.storage.layout import IMPORTING_NAME
 
@@ -297,8 +297,10 @@ class Nsqd:
             drain=self.drain.start,
             started_at_ns=self.started_at_ns,
         )
-        gate = ClearTextGate() if self.options.tls_required is TlsRequired.ALL else None
-        middleware = [each for each in (gate, self._tokens) if each is not None]
+        tls_middleware = (
+            TlsRequiredMiddleware() if self.options.tls_required is TlsRequired.ALL else None
+        )
+        middleware = [each for each in (tls_middleware, self._tokens) if each is not None]
         server = HttpServer(
             NsqdHttpApi(services).router(),
             log=self.log,
@@ -311,8 +313,8 @@ class Nsqd:
             factory = wrap_in_tls(self.tls, server.new_connection, self._on_tls_failure)
             self.https = await listen(self.options.https_address, factory)
             self.log.info("HTTPS: listening on %s", self.https.address)
-            if gate is not None:
-                gate.https_port = self.https.port
+            if tls_middleware is not None:
+                tls_middleware.https_port = self.https.port
         if self.options.http_address:
             self.http = await listen(
                 self.options.http_address, server.new_connection, bare_name_is_path=True

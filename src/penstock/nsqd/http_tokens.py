@@ -21,8 +21,7 @@ from typing import Final
 
 from penstock.common.errors import ConfigError
 from penstock.common.logs import Logger
-from penstock.net.http_server import Request, Response
-from penstock.net.http_server.responses import error_response
+from penstock.net.http_server import Request, Response, error_response
 
 __all__ = ["HttpTokens", "Scope", "scopes_for"]
 

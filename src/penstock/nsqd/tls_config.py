@@ -7,7 +7,7 @@ from penstock.net.http_server import Request, Response, json_response
 from penstock.net.tls import ReloadableContext, server_context
 from penstock.nsqd.options import NsqdOptions
 
-__all__ = ["ClearTextGate", "tls_of"]
+__all__ = ["TlsRequiredMiddleware", "tls_of"]
 
 
 def tls_of(options: NsqdOptions) -> ReloadableContext | None:
@@ -28,7 +28,7 @@ def tls_of(options: NsqdOptions) -> ReloadableContext | None:
         raise ConfigError(f"failed to build TLS config - {error}") from error
 
 
-class ClearTextGate:
+class TlsRequiredMiddleware:
     """Refuses HTTP requests that are not encrypted, and tells where to take them."""
 
     def __init__(self) -> None:
