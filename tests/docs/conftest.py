@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.docs.machine import Machine, NoNamespaces, new_machine
+from tests.docs.machine import Machine, NoNamespacesError, new_machine
 from tests.docs.pages import ROOT
 from tests.docs.terminal import Terminal
 
@@ -33,7 +33,7 @@ def machine() -> Iterator[Machine]:
     try:
         with new_machine() as made:
             yield made
-    except NoNamespaces as reason:
+    except NoNamespacesError as reason:
         # Pages name the default ports, which may be in use here, and folders such as /var/lib.
         # Without others of our own, nothing may be started on them.
         pytest.skip(str(reason))

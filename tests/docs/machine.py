@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Machine", "NoNamespaces", "new_machine"]
+__all__ = ["Machine", "NoNamespacesError", "new_machine"]
 
 # A disk that a test beside us has mounted is let go of: with its copy here it would not be gone
 # when that test unmounts it.
@@ -29,7 +29,7 @@ exec sleep infinity
 """
 
 
-class NoNamespaces(Exception):
+class NoNamespacesError(Exception):
     """This machine does not let us make them; the text says why."""
 
 
@@ -46,10 +46,10 @@ class Machine:
 
 @contextmanager
 def new_machine() -> Iterator[Machine]:
-    """Raises NoNamespaces where that is not allowed."""
+    """Raises NoNamespacesError where that is not allowed."""
     missing = [name for name in ("unshare", "nsenter", "ip") if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
-        raise NoNamespaces("namespaces take Linux, root, util-linux and iproute2")
+        raise NoNamespacesError("namespaces take Linux, root, util-linux and iproute2")
     command = ["unshare", "--net", "--mount", "sh", "-c", _SET_UP]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -58,7 +58,7 @@ def new_machine() -> Iterator[Machine]:
         assert holder.stderr is not None
         try:
             if holder.stdout.readline() != "ready\n":
-                raise NoNamespaces(f"no namespaces here: {holder.stderr.read().strip()}")
+                raise NoNamespacesError(f"no namespaces here: {holder.stderr.read().strip()}")
             yield Machine(holder.pid)
         finally:
             holder.kill()

@@ -16,7 +16,7 @@ from penstock.pipelines.lake_writer import Commits, Compaction
 HOUR = "date=2026-11-15/hour=08"
 
 
-class Killed(Exception):
+class KilledError(Exception):
     """Stands for SIGKILL."""
 
 
@@ -46,7 +46,7 @@ def die_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     def dying(real: Any) -> Any:
         def rename(self: Path, to: Path) -> Any:
             if next(renames, None) is None:
-                raise Killed
+                raise KilledError
             return real(self, to)
 
         return rename
@@ -67,7 +67,7 @@ def test_a_batch_is_committed_once_and_completely_after_a_crash_at_any_step(
         die_at(patch, step)
         try:
             before.commit({"1": 20}, messages=4, rejected=2)
-        except Killed:
+        except KilledError:
             assert step < 5  # four files, and what says that they belong to the lake
 
     after = Commits(topic)
@@ -161,7 +161,7 @@ def test_no_message_is_lost_or_duplicated_by_a_crash_at_any_step(
     def dying(real: Any) -> Any:
         def change(*args: Any) -> Any:
             if next(steps, None) is None:
-                raise Killed
+                raise KilledError
             return real(*args)
 
         return change
@@ -173,7 +173,7 @@ def test_no_message_is_lost_or_duplicated_by_a_crash_at_any_step(
         patch.setattr(lake_writer, "_exchange", exchange)
         try:
             Compaction(full_topic, merge).run()
-        except Killed:
+        except KilledError:
             if can_exchange:
                 assert list(range(10)) == seqs(full_topic)
 

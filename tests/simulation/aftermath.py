@@ -16,7 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from tests.simulation.model import LONG_AGO, Entry, ModelChannel, ModelTopic, Stored
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 
 from penstock.broker.channel import Channel
 from penstock.broker.topic import Topic
@@ -59,7 +59,7 @@ def take_stock(world: "World", end: End) -> None:
         else:
             world.topics[name] = _adopt_unknown(world, real)
     if any(finding.is_damage for finding in broker.issues) and end is not End.POWER:
-        raise Violation(f"{end.value} has damaged a log: {broker.issues[0]}")
+        raise ViolationError(f"{end.value} has damaged a log: {broker.issues[0]}")
 
 
 def adopt(world: "World", topic: ModelTopic, real: Topic, end: End) -> ModelTopic:
@@ -71,17 +71,17 @@ def _check_missing(world: "World", topic: ModelTopic, end: End) -> None:
     if topic.is_unsure:
         return
     if end is not End.POWER:
-        raise Violation(f"topic {topic.name} is gone after {end.value}")
+        raise ViolationError(f"topic {topic.name} is gone after {end.value}")
     for message in topic.messages.values():
         if _is_safe(world, message) and topic.is_needed(message):
-            raise Violation(f"{message.body!r} is lost with its topic after {end.value}")
+            raise ViolationError(f"{message.body!r} is lost with its topic after {end.value}")
 
 
 def _adopt_unknown(world: "World", real: Topic) -> ModelTopic:
     """A topic that somebody was making, or deleting, when the process ended."""
     assert isinstance(real.log, TopicLog)
     if real.log.read(real.log.first_seq):
-        raise Violation(f"topic {real.name} was deleted, and is back with its messages")
+        raise ViolationError(f"topic {real.name} was deleted, and is back with its messages")
     model = ModelTopic(real, world.now_ns)
     model.keeps_all = world.setup.retention_time_ns is not None
     model.paused = real.paused
@@ -140,9 +140,11 @@ class _Adoption:
         changed_ns = world.now_ns if topic.is_unsure else topic.changed_ns
         model.changed_ns = self._renewed(changed_ns)
         if real.paused != topic.paused and not self._is_loose:
-            raise Violation(f"{topic.name} is paused: {real.paused}, expected {topic.paused}")
+            raise ViolationError(f"{topic.name} is paused: {real.paused}, expected {topic.paused}")
         if real.log.next_seq <= world.last_seqs.get(topic.name, -1) and not world.wall_went_back:
-            raise Violation(f"{topic.name} would give out numbers again after {self._end.value}")
+            raise ViolationError(
+                f"{topic.name} would give out numbers again after {self._end.value}"
+            )
         world.last_seqs[topic.name] = real.log.next_seq - 1
         return model
 
@@ -160,11 +162,11 @@ class _Adoption:
             if seq not in logged:
                 self._check_loss(message)
             elif logged[seq].body != message.body or logged[seq].due_ns != message.due_ns:
-                raise Violation(f"{message.body!r} has changed in the log")
+                raise ViolationError(f"{message.body!r} has changed in the log")
         for seq, found in logged.items():
             known = topic.messages.get(seq) or self._maybe_expected(found)
             if known is None:
-                raise Violation(f"{found.body!r} is in the log, and was not stored")
+                raise ViolationError(f"{found.body!r} is in the log, and was not stored")
             known.stored_ns = self._renewed(known.stored_ns)
             self.model.messages[seq] = known
 
@@ -173,7 +175,7 @@ class _Adoption:
         if topic.is_unsure or (not topic.is_needed(message) and not topic.keeps_all):
             return
         if self._end is not End.POWER or _is_safe(self._world, message):
-            raise Violation(f"{message.body!r} is lost after {self._end.value}")
+            raise ViolationError(f"{message.body!r} is lost after {self._end.value}")
         self._world.count("power: took what was not synced")
 
     def _maybe_expected(self, found: Stored) -> Stored | None:
@@ -200,10 +202,12 @@ class _Adoption:
             return
         for seq in held - found:
             if seq in self._logged:
-                raise Violation(f"{topic.messages[seq].body!r} is no longer held by {topic.name}")
+                raise ViolationError(
+                    f"{topic.messages[seq].body!r} is no longer held by {topic.name}"
+                )
         for seq in found - held:
             if self._logged[seq].body not in self._storing:
-                raise Violation(f"{self._logged[seq].body!r} is held by {topic.name} again")
+                raise ViolationError(f"{self._logged[seq].body!r} is held by {topic.name} again")
 
     def _check_held_again(self, seqs: set[int]) -> None:
         """That they are may be, but not for long after a channel in memory has finished them."""
@@ -213,7 +217,7 @@ class _Adoption:
             for seq in seqs & channel.closed.keys() if channel.ephemeral else ():
                 entry, finished_ns = channel.closed[seq]
                 if self._end is End.CLEAN or self._world.is_saved(finished_ns):
-                    raise Violation(f"{entry.message.body!r} was finished, and is held again")
+                    raise ViolationError(f"{entry.message.body!r} was finished, and is held again")
 
     # The channels.
 
@@ -221,7 +225,9 @@ class _Adoption:
         before = {name: each for name, each in self._topic.channels.items() if not each.ephemeral}
         names = self._real.channels.keys()
         if before.keys() != names and not self._is_loose:
-            raise Violation(f"{self._topic.name} has channels {[*names]}, expected {[*before]}")
+            raise ViolationError(
+                f"{self._topic.name} has channels {[*names]}, expected {[*before]}"
+            )
         for name, real in self._real.channels.items():
             channel = ModelChannel(self.model, name, self._world.now_ns, self._world.note_state)
             self.model.channels[name] = channel
@@ -242,7 +248,7 @@ class _Adoption:
             real.paused,
             real.committing,
         ):
-            raise Violation(f"{channel.name} is paused or committing, and was not, or was")
+            raise ViolationError(f"{channel.name} is paused or committing, and was not, or was")
         is_loose = self._is_loose or (
             self._end is End.POWER and not self._world.is_safe(known.placed_ns)
         )
@@ -268,7 +274,7 @@ class _Adoption:
         channel.message_count = real.message_count  # the topic may have released something
         for seq, (attempts, due_ns) in self._open_in(real).items():
             if seq not in self.model.messages:
-                raise Violation(f"{channel.name} has a message {seq} that is not stored")
+                raise ViolationError(f"{channel.name} has a message {seq} that is not stored")
             entry = Entry(self.model.messages[seq], self._world.now_ns)
             entry.remember(attempts, due_ns)
             entry.delivered = attempts > 0
@@ -280,7 +286,7 @@ class _Adoption:
         for waiting in (*real.peek(_ALL), *real.peek_deferred(_ALL)):
             seq = int(wire.message_id(waiting.frame), 16) & _SEQ_MASK
             if seq in found:
-                raise Violation(f"message {seq} is in {real.name} twice")
+                raise ViolationError(f"message {seq} is in {real.name} twice")
             found[seq] = wire.attempts(waiting.frame) - 1, waiting.due_ns
         return found
 
@@ -291,7 +297,7 @@ class _Adoption:
             if seq in found:
                 channel.open[seq] = self._continued(entry, *found[seq])
             elif self._must_be_open(entry):
-                raise Violation(
+                raise ViolationError(
                     f"{entry.message.body!r} is lost to {channel.name} after {self._end.value}"
                 )
         lately = known.closed if self._end is End.POWER else known.finished
@@ -304,7 +310,7 @@ class _Adoption:
             elif self._logged[seq].body in self._storing:
                 channel.take([self.model.messages[seq]], self._world.now_ns, self._world.now_ns)
             else:
-                raise Violation(
+                raise ViolationError(
                     f"{self._logged[seq].body!r} was finished, and came back to {channel.name}"
                 )
         if self._end is not End.CLEAN:
@@ -335,13 +341,13 @@ class _Adoption:
         if end is End.POWER and not world.is_safe(entry.since_ns):
             most = attempts  # those from before the cursor was moved
         if not fewest <= attempts <= most:
-            raise Violation(
+            raise ViolationError(
                 f"{body!r} has {attempts} attempts after {end.value}, expected {fewest} to {most}"
             )
         # What nobody has been told of yet: it has timed out, and is queued.
         is_back = due_ns == 0 and attempts > entry.noted and entry.may_time_out(world.now_ns)
         if is_noted and not again and due_ns != entry.due_ns and not is_back:
-            raise Violation(f"{body!r} is due at {due_ns}, expected {entry.due_ns}")
+            raise ViolationError(f"{body!r} is due at {due_ns}, expected {entry.due_ns}")
         went_on = Entry(entry.message, self._renewed(entry.since_ns))
         went_on.remember(attempts, due_ns)
         went_on.delivered = entry.delivered

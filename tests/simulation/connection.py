@@ -11,7 +11,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from tests.simulation.loop import SimulatedLoop
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 
 from penstock.nsqd.tcp import Client, ClientServices
 from penstock.protocol import commands
@@ -192,7 +192,7 @@ class Connection:
             self._observer.refused(self, frame)
         else:
             expected = self.owed[0].word if self.owed else "nothing"
-            raise Violation(f"{self.name} was answered {word}, and was owed {expected}")
+            raise ViolationError(f"{self.name} was answered {word}, and was owed {expected}")
 
     def _answer_heartbeat(self) -> None:
         if not self.deaf and self.can_send:

@@ -11,7 +11,7 @@ after a crash, and what was not synced may be gone after a power loss. `aftermat
 from collections.abc import Callable, Iterable
 
 from tests.simulation.connection import Connection
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 
 from penstock.broker.in_flight import DEADLINE_GRAIN_NS
 from penstock.broker.topic import Topic
@@ -159,14 +159,14 @@ class ModelChannel:
         seq = int(message.id, 16) & _SEQ_MASK
         entry = self.open.get(seq)
         if entry is None or entry.message.body != message.body:
-            raise Violation(f"{message.body!r} was delivered, and is not open in {self.name}")
+            raise ViolationError(f"{message.body!r} was delivered, and is not open in {self.name}")
         if self.deleted or self.paused or self.committing:
             state = "deleted" if self.deleted else "paused" if self.paused else "committing"
-            raise Violation(f"{message.body!r} was delivered in {self.name}, which is {state}")
+            raise ViolationError(f"{message.body!r} was delivered in {self.name}, which is {state}")
         if entry.holder is not None:
             self.time_out(entry, now_ns)
         if entry.due_ns > wall_ns and not entry.was_due:
-            raise Violation(f"{message.body!r} was delivered before its time")
+            raise ViolationError(f"{message.body!r} was delivered before its time")
         self._count_attempt(entry, message)
         self._check_order(entry)
         entry.holder = consumer
@@ -177,7 +177,7 @@ class ModelChannel:
     def _count_attempt(self, entry: Entry, message: MessageFrame) -> None:
         entry.attempts += 1
         if entry.attempts != message.attempts:
-            raise Violation(
+            raise ViolationError(
                 f"{message.body!r} was delivered with attempts {message.attempts} in {self.name}, "
                 f"expected {entry.attempts}"
             )
@@ -190,7 +190,9 @@ class ModelChannel:
         message = entry.message
         if not entry.delivered and not message.due_ns:
             if message.seq < self.last_first_seq:
-                raise Violation(f"{message.body!r} was first delivered out of order in {self.name}")
+                raise ViolationError(
+                    f"{message.body!r} was first delivered out of order in {self.name}"
+                )
             self.last_first_seq = message.seq
         entry.delivered = True
 
@@ -222,7 +224,7 @@ class ModelChannel:
     def time_out(self, entry: Entry, now_ns: int) -> None:
         """It was not answered in time; `settle_timeouts` has seen to it that it may be so."""
         if not entry.may_time_out(now_ns):
-            raise Violation(f"{entry.message.body!r} is in two places, or timed out early")
+            raise ViolationError(f"{entry.message.body!r} is in two places, or timed out early")
         self.timeout_count += 1
         self.put_back(entry, now_ns, lambda _: False)
         self._note("timed out")

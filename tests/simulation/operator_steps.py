@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tests.simulation.client_steps import CHANNELS
 from tests.simulation.model import Entry, ModelChannel, ModelTopic
 from tests.simulation.schedule import Step
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 from tests.simulation.world import World
 
 from penstock.common.errors import StorageError
@@ -210,7 +210,7 @@ def commit(world: World, step: Step) -> str | None:
         channel.placed_ns = world.now_ns
         world.count("channel: committed")
     if floors and floors[0] < seq:
-        raise Violation(f"a commit of {seq} has left the floor at {floors[0]}")
+        raise ViolationError(f"a commit of {seq} has left the floor at {floors[0]}")
     return f"commit {_name(channel)} to {_position(topic, seq)}{outcome}"
 
 
@@ -239,7 +239,7 @@ def cancel(world: World, step: Step) -> str | None:
     real, wall_ns = world.real_channel(channel), world.clock.wall_ns()
     outcome = _operate(world, channel.topic, lambda: done.append(real.cancel(message_id, wall_ns)))
     if done == [False]:
-        raise Violation(f"{entry.message.body!r} waits for a time, and cannot be cancelled")
+        raise ViolationError(f"{entry.message.body!r} waits for a time, and cannot be cancelled")
     if done or outcome:
         channel.finish(entry, world.now_ns)
         if done:
@@ -259,7 +259,9 @@ def recall(world: World, step: Step) -> str | None:
         world, channel.topic, lambda: done.append(real.requeue_now(message_id, wall_ns))
     )
     if done == [False]:
-        raise Violation(f"{entry.message.body!r} is in flight or waits, and cannot be recalled")
+        raise ViolationError(
+            f"{entry.message.body!r} is in flight or waits, and cannot be recalled"
+        )
     if entry.holder is not None:
         channel.requeue_count += 1
         world.put_back(channel, entry)

@@ -11,7 +11,7 @@ from tests.simulation.model import ModelChannel
 from tests.simulation.node import simulated_environment
 from tests.simulation.operator_steps import OPERATOR_STEPS
 from tests.simulation.schedule import VERBS, Schedule, Step
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 from tests.simulation.world import WALL_STEP_NOTICED_NS, World
 
 from penstock.common.clock import MILLISECOND_NS
@@ -52,7 +52,7 @@ def run(schedule: Schedule, trace: Callable[[str], object] | None = None) -> Out
             _drain(world)
         except AssertionError as failure:
             outcome.violation = str(failure) or repr(failure)
-            if not isinstance(failure, Violation):
+            if not isinstance(failure, ViolationError):
                 outcome.violation = f"an assertion of our own: {_where(failure)} {failure}"
         except Exception as failure:  # noqa: BLE001 (whatever it is, it is a finding)
             outcome.violation = f"{type(failure).__name__} {_where(failure)}: {failure}"
@@ -107,7 +107,7 @@ def _drain(world: World) -> None:
             return
         _wait_for(world, left)
     stuck = next(iter(left[0].open.values())).message.body
-    raise Violation(f"{left[0].name} cannot be drained of {stuck!r}")
+    raise ViolationError(f"{left[0].name} cannot be drained of {stuck!r}")
 
 
 def _open_all_gates(world: World) -> None:

@@ -1,7 +1,7 @@
 """What the simulation reports: something that must never be true, and was."""
 
-__all__ = ["Violation"]
+__all__ = ["ViolationError"]
 
 
-class Violation(AssertionError):
+class ViolationError(AssertionError):
     """A promise has been broken."""

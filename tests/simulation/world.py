@@ -14,7 +14,7 @@ from tests.simulation.loop import SimulatedLoop
 from tests.simulation.model import LONG_AGO, Consumer, Entry, ModelChannel, ModelTopic, Stored
 from tests.simulation.node import DATA_PATH, Node
 from tests.simulation.schedule import Setup
-from tests.simulation.violation import Violation
+from tests.simulation.violation import ViolationError
 
 from penstock.broker.channel import Channel
 from penstock.broker.in_flight import DEADLINE_GRAIN_NS
@@ -166,7 +166,7 @@ class World:
         """Somebody was told that something failed, which only a disk may bring about."""
         self._note_health()
         if not self.is_ill():
-            raise Violation("something failed, and nothing was wrong with the disk")
+            raise ViolationError("something failed, and nothing was wrong with the disk")
         if topic is not None:
             topic.is_unsure = True
 
@@ -196,7 +196,7 @@ class World:
         model = self.topics[topic.name]
         model.storing = []
         if first_seq <= self.last_seqs.get(topic.name, -1) and not self.wall_went_back:
-            raise Violation(f"message number {first_seq} of {topic.name} was given out twice")
+            raise ViolationError(f"message number {first_seq} of {topic.name} was given out twice")
         messages = [
             Stored(seq, body, due_ns, self.now_ns) for seq, body in enumerate(bodies, first_seq)
         ]
@@ -309,7 +309,7 @@ class World:
         if self._taken(model, name) > taken:
             kept_queued = len(queued)  # a consumer that keeps up has taken all of them at once
         if kept_queued < min(surely_queued, room) or kept_waiting < surely_waiting:
-            raise Violation(f"{name} has dropped messages that there was room for")
+            raise ViolationError(f"{name} has dropped messages that there was room for")
         if kept_queued < len(queued):
             self.count("ephemeral: dropped what did not fit")
         return [*queued[:kept_queued], *waiting[:kept_waiting]]
@@ -336,7 +336,7 @@ class World:
     def _see_delivery(self, connection: Connection, messages: list[MessageFrame]) -> None:
         consumer = self.consumers.get(connection)
         if consumer is None:
-            raise Violation(f"{connection.name} was sent a message, and has not subscribed")
+            raise ViolationError(f"{connection.name} was sent a message, and has not subscribed")
         channel, now_ns, wall_ns = consumer.channel, self.now_ns, self.clock.wall_ns()
         for message in messages:
             if self.trace is not None:
@@ -346,7 +346,7 @@ class World:
         if len(consumer.in_flight) > consumer.rdy:
             self._settle_timeouts_of(channel, consumer)
             if len(consumer.in_flight) > consumer.rdy:
-                raise Violation(f"{connection.name} was sent more than its RDY {consumer.rdy}")
+                raise ViolationError(f"{connection.name} was sent more than its RDY {consumer.rdy}")
 
     def refused(self, connection: Connection, error: ErrorFrame) -> None:
         self.say(f"    {connection.name} <- {error.code} {error.detail}")
@@ -354,7 +354,7 @@ class World:
         self._note_health()
         channel_moves = "is moved by commits" in error.detail
         if not error.code.endswith("_FAILED") or not (self.is_ill() or channel_moves):
-            raise Violation(f"{connection.name} was refused: {error.code} {error.detail}")
+            raise ViolationError(f"{connection.name} was refused: {error.code} {error.detail}")
         self.count(f"refused: {error.code}")
 
     def left(self, connection: Connection) -> None:
@@ -455,7 +455,7 @@ class World:
         for body in self._acknowledged:
             message = self._stored_bodies.get(body)
             if message is None:
-                raise Violation(f"{body!r} was acknowledged, and has not been stored")
+                raise ViolationError(f"{body!r} was acknowledged, and has not been stored")
             message.acknowledged = True
         self._acknowledged.clear()
 
@@ -475,7 +475,7 @@ class World:
             if entry.deadline_ns - DEADLINE_GRAIN_NS <= now_ns and message_id not in in_flight:
                 channel.time_out(entry, now_ns)
             elif entry.deadline_ns + DEADLINE_GRAIN_NS < now_ns:
-                raise Violation(f"{entry.message.body!r} should have timed out long ago")
+                raise ViolationError(f"{entry.message.body!r} should have timed out long ago")
 
     def _sample(self) -> float:
         drawn = self._random.random()
@@ -501,7 +501,7 @@ class World:
                         self.count("state: sampled away")
         is_known, self._lost_sample = not self._lost_sample, False
         if left and is_known:
-            raise Violation("sampling has taken more or fewer messages than it should have")
+            raise ViolationError("sampling has taken more or fewer messages than it should have")
 
     def see_trims(self) -> None:
         """What the log has let go of was finished by everybody, and was not to be retained."""
@@ -521,21 +521,23 @@ class World:
         for seq in [seq for seq in topic.messages if seq not in kept]:
             message = topic.messages.pop(seq)
             if topic.is_needed(message):
-                raise Violation(f"{message.body!r} was trimmed from the log, and is still needed")
+                raise ViolationError(
+                    f"{message.body!r} was trimmed from the log, and is still needed"
+                )
             if topic.keeps_all:
-                raise Violation(f"{message.body!r} was trimmed, though it was to be retained")
+                raise ViolationError(f"{message.body!r} was trimmed, though it was to be retained")
             self.count("state: trimmed")
 
     def _check_counts(self) -> None:
         broker = self.node.broker
         if self.topics.keys() != broker.topics.keys():
-            raise Violation(f"topics are {[*broker.topics]}, expected {[*self.topics]}")
+            raise ViolationError(f"topics are {[*broker.topics]}, expected {[*self.topics]}")
         for topic in self.topics.values():
             real = topic.real
             _equal(topic.name, "depth", real.depth, len(topic.held))
             _equal(topic.name, "message_count", real.message_count, topic.message_count)
             if topic.channels.keys() != real.channels.keys():
-                raise Violation(
+                raise ViolationError(
                     f"{topic.name} has channels {[*real.channels]}, expected {[*topic.channels]}"
                 )
             for channel in topic.channels.values():
@@ -551,7 +553,9 @@ class World:
                 entry.holder is None and entry.due_ns > 0 for entry in channel.open.values()
             )
             if deferred > waiting:
-                raise Violation(f"deferred_count of {name} is {deferred}, at most {waiting} can be")
+                raise ViolationError(
+                    f"deferred_count of {name} is {deferred}, at most {waiting} can be"
+                )
         _equal(name, "message_count", real.message_count, channel.message_count)
         _equal(name, "requeue_count", real.requeue_count, channel.requeue_count)
         _equal(name, "timeout_count", real.timeout_count, channel.timeout_count)
@@ -561,14 +565,16 @@ class World:
             if len(ours) != len(consumer.in_flight) or not all(
                 message_id in ours for message_id in consumer.in_flight
             ):
-                raise Violation(f"{consumer.connection.name} has other messages in flight")
+                raise ViolationError(f"{consumer.connection.name} has other messages in flight")
 
     def _check_that_nobody_waits(self) -> None:
         """Nothing more is to be done now: what can be delivered has been."""
         for connection in self.consumers:
             if connection.on_its_way:
                 body = connection.on_its_way[0].body
-                raise Violation(f"{body!r} was handed out to {connection.name}, and never sent")
+                raise ViolationError(
+                    f"{body!r} was handed out to {connection.name}, and never sent"
+                )
         self._check_that_deferred_messages_count_as_such()
         wall_ns = self.clock.wall_ns() - TIMER_GRAIN_NS
         wall_is_known = self.wall_set_ns + WALL_STEP_NOTICED_NS <= self.now_ns
@@ -578,7 +584,7 @@ class World:
             if any(consumer.can_take_more for consumer in channel.consumers):
                 for entry in channel.queued():
                     if not entry.due_ns or (entry.due_ns <= wall_ns and wall_is_known):
-                        raise Violation(
+                        raise ViolationError(
                             f"{entry.message.body!r} waits in {channel.name}, and somebody for it"
                         )
 
@@ -595,7 +601,7 @@ class World:
             )
             count = self.real_channel(channel).deferred_count
             if count < waiting:
-                raise Violation(
+                raise ViolationError(
                     f"deferred_count of {channel.name} is {count}, expected at least {waiting}"
                 )
 
@@ -605,7 +611,7 @@ class World:
 
 def _equal(name: str, what: str, actual: int, expected: int) -> None:
     if actual != expected:
-        raise Violation(f"{what} of {name} is {actual}, expected {expected}")
+        raise ViolationError(f"{what} of {name} is {actual}, expected {expected}")
 
 
 def _place(path: str) -> str:
