@@ -111,7 +111,7 @@ def archive(
         if config.compact is not False and (config.once or config.compact):
             for each in archives:
                 each.compact(small_files=2 if config.compact else SMALL_FILES)
-        return [each.done() for each in archives]
+        return [each.result() for each in archives]
 
 
 def _run(
@@ -188,11 +188,11 @@ class _TopicArchive:
 
     def counts(self) -> dict[str, int]:
         """Messages committed by this process and, with a schema, how many of them were rejected."""
-        done = self.done()
+        done = self.result()
         counts = {"messages": done.messages}
         return counts | {"rejected": done.rejected} if self._schema is not None else counts
 
-    def done(self) -> ArchiveResult:
+    def result(self) -> ArchiveResult:
         state, before = self._commits.state, self._before
         return ArchiveResult(
             self.topic,
