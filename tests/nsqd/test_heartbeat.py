@@ -79,19 +79,19 @@ class Patient:
         self.interval: float | None = 2.0
         timeouts = Timeouts(greeting_seconds=GREETING_SECONDS, command_seconds=COMMAND_SECONDS)
         loop: Any = self.loop
-        self.pulse = Heartbeat(
+        self.heartbeat = Heartbeat(
             cast("asyncio.AbstractEventLoop", loop),
             self.connection,
             timeouts,
             lambda: self.interval,
         )
-        self.pulse.start()
+        self.heartbeat.start()
 
     def answers_until(self, seconds: float) -> None:
         """Sends a command every half second."""
         while self.loop.now < 100.0 + seconds:
             self.loop.pass_to(self.loop.now - 100.0 + 0.5)
-            self.pulse.last_command_at = self.loop.now
+            self.heartbeat.last_command_at = self.loop.now
 
 
 @pytest.fixture
@@ -116,12 +116,12 @@ def test_two_intervals_of_silence_are_too_many(patient: Patient) -> None:
 
 
 def test_whoever_waits_for_us_is_not_silent(patient: Patient) -> None:
-    patient.pulse.is_answering = True
+    patient.heartbeat.is_answering = True
     patient.loop.pass_to(60.0)
     assert (30, []) == (patient.connection.beats, patient.connection.given_up)
 
-    patient.pulse.is_answering = False
-    patient.pulse.last_command_at = patient.loop.now
+    patient.heartbeat.is_answering = False
+    patient.heartbeat.last_command_at = patient.loop.now
     patient.loop.pass_to(63.9)
     assert [] == patient.connection.given_up
     patient.loop.pass_to(64.0)
@@ -132,8 +132,8 @@ def test_whoever_takes_nothing_for_an_interval_is_given_up_whatever_it_sends(
     patient: Patient,
 ) -> None:
     patient.answers_until(1.0)
-    patient.pulse.blocked_since = patient.loop.now
-    patient.pulse.schedule()
+    patient.heartbeat.blocked_since = patient.loop.now
+    patient.heartbeat.schedule()
     patient.answers_until(2.5)
     assert [] == patient.connection.given_up
 
@@ -143,9 +143,9 @@ def test_whoever_takes_nothing_for_an_interval_is_given_up_whatever_it_sends(
 
 def test_without_heartbeats_silence_is_nobodys_business(patient: Patient) -> None:
     patient.interval = None
-    patient.pulse.start()
-    patient.pulse.blocked_since = patient.loop.now
-    patient.pulse.schedule()
+    patient.heartbeat.start()
+    patient.heartbeat.blocked_since = patient.loop.now
+    patient.heartbeat.schedule()
     patient.loop.pass_to(1000.0)
 
     assert (0, []) == (patient.connection.beats, patient.connection.given_up)
@@ -183,8 +183,8 @@ class TestBeingHeld:
         assert ["i/o timeout"] == patient.connection.given_up
 
     def test_whoever_takes_nothing_has_an_interval(self, patient: Patient) -> None:
-        patient.pulse.blocked_since = patient.loop.now
-        patient.pulse.schedule()
+        patient.heartbeat.blocked_since = patient.loop.now
+        patient.heartbeat.schedule()
         patient.loop.hold_to(60.0)
         patient.loop.pass_to(61.9)
         assert [] == patient.connection.given_up
@@ -194,7 +194,7 @@ class TestBeingHeld:
 
     def test_a_stranger_has_its_time(self, patient: Patient) -> None:
         patient.interval = None
-        patient.pulse.start()
+        patient.heartbeat.start()
         patient.connection.is_greeted = False
         patient.loop.hold_to(60.0)
         patient.loop.pass_to(60.0 + GREETING_SECONDS - 0.1)
@@ -214,7 +214,7 @@ class TestSlowCommands:
     @pytest.fixture(autouse=True)
     def no_heartbeats(self, patient: Patient) -> None:
         patient.interval = None
-        patient.pulse.start()
+        patient.heartbeat.start()
 
     def test_one_that_takes_too_long_ends_the_connection(self, patient: Patient) -> None:
         patient.loop.pass_to(GREETING_SECONDS - 0.1)
@@ -243,6 +243,6 @@ class TestSlowCommands:
 
 
 def test_once_stopped_nothing_happens(patient: Patient) -> None:
-    patient.pulse.stop()
+    patient.heartbeat.stop()
 
     assert [] == patient.loop.pending()

@@ -79,12 +79,12 @@ class TestCompression:
         self, under_test: UpgradedTransport, transport: Transport
     ) -> None:
         under_test.compress(Deflate(), b"")
-        under_test.say_goodbye()
+        under_test.close_tls()
 
         assert b"" == transport.written
         assert under_test.tls is None
         assert not under_test.has_ended
-        assert not under_test.is_shaking_hands
+        assert not under_test.is_handshaking
 
 
 class TestTls:
@@ -121,7 +121,7 @@ class TestTls:
         theirs.receive(peer.read())
         assert b"answer" == theirs.read()
 
-        under_test.say_goodbye()
+        under_test.close_tls()
         assert b"" == peer.read()
         assert peer.has_ended
         under_test.receive(peer.close())
@@ -151,7 +151,7 @@ class TestTls:
 
         assert transport.written.startswith(b"\x15\x03")
         assert transport.written.endswith(b"in clear")
-        assert not under_test.is_shaking_hands
+        assert not under_test.is_handshaking
 
 
 class TestStack:

@@ -48,13 +48,13 @@ from penstock.nsqd.process_metrics import ErrorCounters, GcPauses, LoopLag, memo
 from penstock.nsqd.session import SessionServices
 from penstock.nsqd.statsd import Statsd, statsd_prefix
 from penstock.nsqd.tcp import Client, Clients, ClientServices
-from penstock.nsqd.tls_config import TlsRequiredMiddleware, tls_of
+from penstock.nsqd.tls_config import TlsRequiredMiddleware, server_tls
 from penstock.storage import BackgroundRemover, DataPath, GroupCommit, RealFiles
 from penstock.storage.layout import IMPORTING_NAME
 
 __all__ = ["Nsqd", "run"]
 
-# How long a clean stop waits for clients to take what was written to them.
+# Time that a clean stop waits for clients to read pending data.
 STOP_SECONDS = 1.0
 
 
@@ -65,7 +65,7 @@ def run(
     new_loop: Callable[[], uvloop.Loop] = uvloop.new_event_loop,
     when_serving: Callable[["Nsqd"], None] = lambda _: None,
 ) -> int:
-    """Runs nsqd until it is told to stop; returns the exit code."""
+    """Runs nsqd until a signal stops it; returns the exit code."""
     raise_open_files_limit()
     return uvloop.run(_serve(options, log, when_serving), loop_factory=new_loop)
 
@@ -102,15 +102,15 @@ class Nsqd:
         stop: Callable[[], None],
         clock: Clock | None = None,
     ) -> None:
-        """Opens the data path and recovers what is there. Raises penstock.common.errors.Error.
+        """Opens the data path and recovers its topics. Raises penstock.common.errors.Error.
 
-        `stop` asks for a clean stop, because nsqd has been drained.
+        `stop` is called when nsqd is drained, and requests a clean stop.
         """
         self.options = options = in_effect(options)
         self.log = log
         self._bugs = BugReports(log)
         self.report_bug = self._bugs.report
-        self.tls = tls_of(options)
+        self.tls = server_tls(options)
         token_file = options.http_auth_token_file
         self._tokens = HttpTokens(token_file, log) if token_file else None
         self.clock = clock or SystemClock()
@@ -191,7 +191,7 @@ class Nsqd:
         )
 
     async def start(self) -> None:
-        """Opens the sockets."""
+        """Opens the sockets, and starts the timers."""
         self._metadata.write_and_wait()
         await self._serve_tcp()
         await self._serve_http()
@@ -337,7 +337,7 @@ class Nsqd:
         self._metadata.write(metadata_written)
 
     def _options_in_use(self) -> NsqdOptions:
-        """nsq compat: /config shows the ports and the prefix that came of what was given."""
+        """The options with the ports and the prefix in use. nsq compat: /config shows these."""
         tcp_port, http_port = self._broadcast_ports()
         return replace(
             self.options,
@@ -347,7 +347,7 @@ class Nsqd:
         )
 
     def _broadcast_ports(self) -> tuple[int, int]:
-        """Of TCP and HTTP: those we were told, or else those we listen on; 0 where we do not."""
+        """Ports of TCP and HTTP: from the options, or those nsqd listens on; 0 for none."""
         options = self.options
         tcp_port = max(self.tcp.port if self.tcp else 0, 0)
         http_port = max(self.http.port if self.http else 0, 0)
@@ -405,7 +405,7 @@ class Nsqd:
         self._lookups.topic_created(topic)
 
     def _identity(self) -> dict[str, object]:
-        """What nsqlookupd is told of us, in the order in which Go writes a map."""
+        """The IDENTIFY body for nsqlookupd; its keys are in the order of Go's JSON encoder."""
         options = self.options
         tcp_port, http_port = self._broadcast_ports()
         return {

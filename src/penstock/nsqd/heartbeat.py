@@ -1,12 +1,12 @@
-"""A connection's heartbeats and deadlines, on the loop's clock: one timer for all of them.
+"""Heartbeats and timeouts of one connection, with one timer for all of them.
 
-A client that sends no command for two heartbeat intervals is given up, and so is one that for an
-interval takes nothing of what is waiting for it. That is the reference's rule; a client that has
-turned heartbeats off escapes it, and one that never says a word was never under it. So there are
-two more: the time to say which protocol it speaks, and the time to end a command it has begun.
+A connection is closed if the client sends no command for two heartbeat intervals, or reads nothing
+for one interval while data waits for it. This is the reference's rule; it does not cover clients
+that have turned heartbeats off, or have not sent the protocol magic. So there are two further
+timeouts: for the magic, and for the rest of a command that has begun to arrive.
 
-Time in which we did not run, because the process or its machine was held, counts against nobody:
-what a client has sent meanwhile is not read yet, and it could not answer what we did not send.
+If the process or its machine was suspended, all timeouts start again: data that clients have sent
+meanwhile is not read yet.
 """
 
 import asyncio
@@ -21,42 +21,42 @@ _NEVER = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long nsqd waits for what a client has no reason to delay."""
+    """Time limits for the protocol magic, and for the rest of a command."""
 
     greeting_seconds: float
     command_seconds: float
 
 
 class HeartbeatTarget(Protocol):
-    """The connection, as far as its pulse is concerned."""
+    """Methods of the connection that `Heartbeat` calls."""
 
     @property
     def is_greeted(self) -> bool:
-        """Whether the client has said which protocol it speaks."""
+        """Whether the client has sent the protocol magic."""
 
     @property
     def is_inside_command(self) -> bool:
-        """Whether a command has begun to arrive, and is not all here."""
+        """Whether a command has arrived in part."""
 
     def send_heartbeat(self) -> None:
         """Sends a heartbeat."""
 
     def time_out(self, reason: str) -> None:
-        """Closes at once."""
+        """Closes the connection at once."""
 
 
 class Heartbeat:
-    """See the module's docstring."""
+    """Sends heartbeats, and closes the connection after a timeout."""
 
     __slots__ = (
-        "_beat_seconds",
         "_begun_at",
         "_connection",
         "_due_at",
         "_interval",
+        "_interval_seconds",
         "_loop",
-        "_next_beat_at",
         "_next_check_at",
+        "_next_heartbeat_at",
         "_resumed_at",
         "_seen_inside_at",
         "_timeouts",
@@ -73,39 +73,41 @@ class Heartbeat:
         timeouts: Timeouts,
         interval: Callable[[], float | None],
     ) -> None:
-        """`interval` tells the heartbeat interval in seconds; None when there are no heartbeats."""
+        """`interval` returns the heartbeat interval in seconds, or None without heartbeats."""
         self._loop = loop
         self._connection = connection
         self._timeouts = timeouts
         self._interval = interval
         self._begun_at = loop.time()
         self._timer: asyncio.TimerHandle | None = None
-        self._due_at = _NEVER  # what the timer is set to
-        self._resumed_at = self._begun_at  # when we last began to run again
-        self._beat_seconds = _NEVER
-        self._next_beat_at = _NEVER
+        self._due_at = _NEVER  # The time the timer is set to.
+        self._resumed_at = self._begun_at  # End of the last suspension.
+        self._interval_seconds = _NEVER
+        self._next_heartbeat_at = _NEVER
         self._next_check_at = self._begun_at + timeouts.greeting_seconds
-        self._seen_inside_at = _NEVER  # the last command's time, when a look found another begun
+        # `last_command_at` at the last check that found a command in part.
+        self._seen_inside_at = _NEVER
         self.last_command_at = self._begun_at
         self.blocked_since: float | None = None
-        self.is_answering = False  # its last command is not answered, and it can do nothing
+        self.is_answering = False
+        """Whether a coroutine is answering the last command: the client has to wait for it."""
 
     def start(self) -> None:
-        """Beats from now on, at the interval of now; later changes move only the deadlines."""
-        self._beat_seconds = self._interval() or _NEVER
-        self._next_beat_at = self._loop.time() + self._beat_seconds
+        """Starts heartbeats at the present interval; later changes affect only the timeouts."""
+        self._interval_seconds = self._interval() or _NEVER
+        self._next_heartbeat_at = self._loop.time() + self._interval_seconds
         self.schedule()
 
     def stop(self) -> None:
-        """It is over."""
+        """Cancels the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def schedule(self) -> None:
-        """Sets the one timer to whatever comes first."""
+        """Sets the timer to the next heartbeat, check or deadline."""
         self.stop()
-        self._due_at = min(self._next_beat_at, self._next_check_at, self._deadline())
+        self._due_at = min(self._next_heartbeat_at, self._next_check_at, self._deadline())
         if self._due_at != _NEVER:
             self._timer = self._loop.call_at(self._due_at, self._tick)
 
@@ -128,26 +130,26 @@ class Heartbeat:
         if now >= self._next_check_at and (reason := self._check_commands(now)):
             self._connection.time_out(reason)
             return
-        if now >= self._next_beat_at:
-            self._next_beat_at = now + self._beat_seconds
+        if now >= self._next_heartbeat_at:
+            self._next_heartbeat_at = now + self._interval_seconds
             if self._connection.is_greeted:
                 self._connection.send_heartbeat()
         self.schedule()
 
     def _detect_suspension(self, now: float) -> None:
-        """A timer that is late by half of what somebody may take was held up by no ordinary load;
-        from now on, everybody has his full time again."""
+        """Restarts the timeouts if the timer is late by half of a timeout or more: then the process
+        was suspended."""
         timeouts = self._timeouts
-        look_seconds = (
+        check_seconds = (
             timeouts.command_seconds if self._connection.is_greeted else timeouts.greeting_seconds
         )
-        if now - self._due_at > min(look_seconds, self._interval() or _NEVER) / 2:
+        if now - self._due_at > min(check_seconds, self._interval() or _NEVER) / 2:
             self._resumed_at = now
-            self._next_check_at = now + look_seconds
+            self._next_check_at = now + check_seconds
 
     def _check_commands(self, now: float) -> str | None:
-        """Why the connection is to be given up, if it is. A command that two looks in a row find
-        begun has had at least the time that it may take."""
+        """Returns the reason to close the connection, if there is one. If two checks in a row find
+        the same command in part, its time limit is over."""
         if not self._connection.is_greeted:
             return "no protocol magic in time"
         self._next_check_at = now + self._timeouts.command_seconds

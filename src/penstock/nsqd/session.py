@@ -1,9 +1,8 @@
-"""What one client is to the broker: each command it sends, and what becomes of it.
+"""A client's session: handles the commands of one connection.
 
-The connection underneath brings events and takes replies. Most events are answered on the spot,
-with bytes or with nothing; a publish when it is safe. What cannot be, because somebody else has to
-be asked first or the transport has to change, is answered by a coroutine: the connection handles
-nothing more of this client until it has ended.
+A handler returns the reply, or None if there is none; publishes are answered when they are stored.
+If a command needs an authorisation query or a new transport, the handler returns a coroutine, and
+the connection handles no further command until it has ended.
 """
 
 from collections import defaultdict
@@ -34,7 +33,7 @@ Reply: TypeAlias = bytes | Coroutine[Any, Any, bytes] | None
 
 @dataclass(frozen=True, slots=True)
 class SessionServices:
-    """What every session works with."""
+    """Objects shared by all sessions."""
 
     broker: Broker
     publisher: Publisher
@@ -45,7 +44,7 @@ class SessionServices:
 
 
 class SessionConnection(SubscriberConnection, Protocol):
-    """The connection, as the session sees it."""
+    """Methods of the connection that the session calls."""
 
     remote_address: str
     replies: Replies
@@ -56,18 +55,18 @@ class SessionConnection(SubscriberConnection, Protocol):
 
     @property
     def tls(self) -> TlsInfo | None:
-        """What TLS the connection has, if it has any."""
+        """TLS of the connection; None without TLS."""
 
     def identified(self, negotiated: Negotiated) -> None:
-        """These settings hold from now on."""
+        """Applies the settings of IDENTIFY."""
 
     async def upgrade(self, negotiated: Negotiated, response: bytes) -> bytes:
-        """Sends the response in clear, and puts the TLS and the compression that it speaks of under
-        the protocol. Returns the last reply. Raises ProtocolError."""
+        """Sends the response unencrypted, then starts the negotiated TLS and compression. Returns
+        the last reply. Raises ProtocolError."""
 
 
 class Session:
-    """See the module's docstring."""
+    """State of one client: negotiated settings, authorisations and subscription."""
 
     def __init__(self, services: SessionServices, connection: SessionConnection) -> None:
         self._broker = services.broker
@@ -99,18 +98,18 @@ class Session:
         }
 
     def set_default_name(self, host: str) -> None:
-        """What the client is called until it says so itself."""
+        """Sets the client id and host name, until the client sends its own."""
         self.negotiated = replace(self.negotiated, client_id=host, hostname=host)
 
     def set_writable(self, allowed: bool) -> None:
-        """Whether the transport takes messages."""
+        """Sets whether the transport accepts messages."""
         if self.subscriber is not None and self._channel is not None:
             self.subscriber.blocked = not allowed
             if allowed:
                 self._channel.ready(self.subscriber)
 
     def leave_channel(self) -> None:
-        """The client is going. At once, so that others need not wait for what it has in flight."""
+        """Unsubscribes, which requeues the client's messages in flight for other subscribers."""
         if self.subscriber is not None and self._channel is not None:
             channel, self._channel = self._channel, None
             self._broker.unsubscribe(self.topic_name, channel, self.subscriber)
@@ -118,8 +117,8 @@ class Session:
     # Publishing.
 
     def _on_publish(self, event: events.Publish) -> Reply:
-        if self._requires_auth and (asking := self._check(event, event.command, event.topic)):
-            return asking
+        if self._requires_auth and (query := self._authorize(event, event.command, event.topic)):
+            return query
         name, bodies = event.topic, event.bodies
         count = len(bodies)
         try:
@@ -138,8 +137,8 @@ class Session:
         return None
 
     def _on_topic_named(self, event: events.TopicNamed) -> Reply:
-        if self._requires_auth and (asking := self._check(event, event.command, event.topic)):
-            return asking
+        if self._requires_auth and (query := self._authorize(event, event.command, event.topic)):
+            return query
         try:
             self._topic_cache[event.topic]
         except StorageError as failure:
@@ -150,10 +149,10 @@ class Session:
 
     def _on_sub(self, event: events.Sub) -> Reply:
         if self._requires_auth:
-            asking = self._check(event, "SUB", event.topic, event.channel)
-            if asking:
-                return asking
-        self._publisher.store()  # what was published before comes before
+            query = self._authorize(event, "SUB", event.topic, event.channel)
+            if query:
+                return query
+        self._publisher.store()  # Messages published before are older than the channel.
         negotiated = self.negotiated
         subscriber = Subscriber(
             self._connection,
@@ -210,7 +209,7 @@ class Session:
         return frames.CLOSE_WAIT
 
     def _subscription(self) -> tuple[Channel, Subscriber]:
-        """The wire lets only a subscribed client come here."""
+        """To be called only for commands that the protocol allows after SUB."""
         assert self._channel is not None
         assert self.subscriber is not None
         return self._channel, self.subscriber
@@ -218,7 +217,7 @@ class Session:
     # The connection.
 
     def _on_nop(self, event: events.Nop) -> None:
-        """A sign of life is all it is."""
+        """The connection has noted the time of the command; nothing else to do."""
 
     def _on_identify(self, event: events.Identify) -> Reply:
         agreed, response = negotiate(
@@ -242,22 +241,22 @@ class Session:
 
     async def _authenticate(self, secret: bytes) -> bytes:
         self._secret = secret
-        known = await self._ask()
+        known = await self._query_authorizations()
         if not known.count:
             raise auth.no_authorizations()
         self.authorizations = known
         return frames.response(known.response())
 
-    def _check(
+    def _authorize(
         self, event: events.Event, word: str, topic: str, channel: str = ""
     ) -> Coroutine[Any, Any, bytes] | None:
-        """Raises ProtocolError unless the client may do this. If what is known of it has expired, a
-        coroutine that asks anew, and then does what the event asks for."""
+        """Raises ProtocolError unless the client is authorised. If its authorisations have expired,
+        returns a coroutine that renews them and then handles the event."""
         known = self.authorizations
         if known is None:
             raise auth.auth_first(word)
         if known.is_expired(self._services.clock.now_ns()):
-            return self._ask_again(event)
+            return self._renew_and_handle(event)
         if word == "SUB":
             allowed = known.allows_subscribe(topic, channel)
         else:
@@ -266,14 +265,14 @@ class Session:
             raise auth.unauthorized(word, topic, channel)
         return None
 
-    async def _ask_again(self, event: events.Event) -> bytes:
-        self.authorizations = await self._ask()
+    async def _renew_and_handle(self, event: events.Event) -> bytes:
+        self.authorizations = await self._query_authorizations()
         reply = self.handlers[type(event)](event)
         while isinstance(reply, Coroutine):
             reply = await reply
         return reply or b""
 
-    async def _ask(self) -> Authorizations:
+    async def _query_authorizations(self) -> Authorizations:
         tls = self._connection.tls
         try:
             return await self._services.authenticator.query(
@@ -287,7 +286,7 @@ class Session:
 
 
 def failed(word: str, failure: StorageError) -> ProtocolError:
-    """What a client is told when its command could not be carried out."""
+    """The wire error of a command that failed."""
     refusal = ProtocolError(f"E_{word}_FAILED", f"{word} failed {failure}")
     refusal.__cause__ = failure
     return refusal

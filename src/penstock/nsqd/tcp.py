@@ -1,7 +1,7 @@
-"""A TCP client: bytes from the socket to the wire, events from there to the session, replies back.
+"""A TCP connection: passes bytes to the protocol, its events to the session, and writes replies.
 
-Few decisions are made here. What a command means is the wire's to say, what becomes of it the
-session's; this is the part with a transport.
+`ServerConnection` parses commands, and `Session` handles them; `Client` owns the transport: reading
+and writing, flow control, TLS and compression, heartbeats, and the end of the connection.
 """
 
 import asyncio
@@ -38,30 +38,29 @@ from penstock.protocol.server import ServerConnection
 
 __all__ = ["Client", "ClientServices", "Clients"]
 
-# A client that has been told its fatal error may still be sending: reading on for this long keeps
-# the kernel from resetting the connection, and so from taking the error out of the client's hands.
+# After a fatal error nsqd reads on for this long. If it closed the connection while the client is
+# sending, the kernel would reset it, and the client might never read the error.
 LINGER_SECONDS = 1.0
 
-# Some clients (asyncnsq is one) take what they read together with the answer to IDENTIFY, or with
-# the OK of TLS, for plain bytes. So compression begins once that has had the time to be read.
+# Some clients (for example asyncnsq) treat bytes that they read together with the response to
+# IDENTIFY, or with the OK of TLS, as uncompressed. So compression starts after this delay.
 BEFORE_COMPRESSION_SECONDS = 0.005
 
 # Maximum bytes read from a producer while its publishes wait for an fsync. Beyond that nsqd stops
 # reading from it until they are answered, so that memory stays bounded with a slow disk.
 UNANSWERED_BYTES_MAX = 256 * 1024
 
-# What a consumer that reads slowly may have waiting in memory before delivery stops.
+# Maximum bytes in the write buffer of a slow consumer before delivery to it stops.
 WRITE_BUFFER_BYTES = 256 * 1024
 
-# How long what one client has sent may keep us busy before others have their turn. One read can
-# hold tens of thousands of commands, the loop may read dozens of times before it looks at anybody
-# else, and a few compressed bytes can stand for very many.
+# Maximum time spent on the commands of one client before others have their turn. One read can
+# contain tens of thousands of commands, and compressed data many more.
 TURN_SECONDS = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class ClientServices:
-    """What every connection works with."""
+    """Objects shared by all connections."""
 
     session: SessionServices
     limits: Limits
@@ -76,7 +75,7 @@ class ClientServices:
 
 
 class Clients:
-    """The connections there are."""
+    """All open connections."""
 
     def __init__(self) -> None:
         self._clients: set[Client] = set()
@@ -87,18 +86,18 @@ class Clients:
         return iter(tuple(self._clients))
 
     def add(self, client: "Client") -> None:
-        """A client has connected."""
+        """Adds a new connection."""
         self._clients.add(client)
         self._none_left.clear()
 
     def discard(self, client: "Client") -> None:
-        """A client has gone."""
+        """Removes a closed connection."""
         self._clients.discard(client)
         if not self._clients:
             self._none_left.set()
 
     async def close(self, timeout_seconds: float) -> None:
-        """Closes all; those that take too long to read what was sent to them, at once."""
+        """Closes all connections; aborts those that have not read everything in time."""
         for client in self:
             client.close()
         try:
@@ -110,7 +109,8 @@ class Clients:
 
 
 class Client(asyncio.Protocol):
-    """One connection. It is a subscriber's peer once it has sent SUB."""
+    """One connection. Implements `SessionConnection`, `SubscriberConnection` and
+    `HeartbeatTarget`."""
 
     def __init__(self, services: ClientServices) -> None:
         self._services = services
@@ -121,14 +121,14 @@ class Client(asyncio.Protocol):
             services.limits, services.command_cache, tls_required=services.tls_required
         )
         self._upgraded: UpgradedTransport | None = None
-        self._reading_waits_for: set[str] = set()
+        self._reading_paused_by: set[str] = set()
         self._turn_ends_at = 0.0
         self._unanswered_bytes = 0
-        self._answering: asyncio.Task[None] | None = None
+        self._answer_task: asyncio.Task[None] | None = None
         self.replies = Replies(self._write, self._publish_failed)
-        self._takes_commands = True  # not while one is being answered by a coroutine
-        self._dead = False  # takes no more commands, ever
-        self._ended = False  # has nothing more to say
+        self._takes_commands = True  # False while a coroutine answers a command.
+        self._dead = False  # No further command is handled.
+        self._ended = False  # Nothing more is written.
         self._peer_ended = False
         self._identified = False
         self._admitted = False
@@ -138,36 +138,36 @@ class Client(asyncio.Protocol):
         self._handlers = self.session.handlers
         self._heartbeat = Heartbeat(self._loop, self, services.timeouts, self._heartbeat_seconds)
 
-    # What /stats shows.
+    # Shown by /stats.
 
     @property
     def state(self) -> State:
-        """Where the connection stands in its life."""
+        """Protocol state of the connection."""
         return self._wire.state
 
     @property
     def negotiated(self) -> Negotiated:
-        """What holds on the connection."""
+        """Settings negotiated by IDENTIFY."""
         return self.session.negotiated
 
     @property
     def subscriber(self) -> Subscriber | None:
-        """What its channel knows of it, once it has one."""
+        """The subscriber, after SUB."""
         return self.session.subscriber
 
     @property
     def publish_counts(self) -> dict[str, int]:
-        """How many messages it has published, by topic."""
+        """Number of messages published, by topic."""
         return self.session.publish_counts
 
     @property
     def authorizations(self) -> Authorizations | None:
-        """What it may do, if it had to ask."""
+        """Authorisations after AUTH."""
         return self.session.authorizations
 
     @property
     def tls(self) -> TlsInfo | None:
-        """What TLS the connection has, if it has any."""
+        """TLS of the connection; None without TLS."""
         return None if self._upgraded is None else self._upgraded.tls
 
     @property
@@ -175,12 +175,12 @@ class Client(asyncio.Protocol):
         """Empty on a unix socket."""
         return host_of(self.remote_address)
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-        self._send_by(self._transport.write)
+        self._set_transport_write(self._transport.write)
         self.remote_address = peer_address(transport)
         self.session.set_default_name(self.remote_ip)
         self._clients.add(self)
@@ -206,7 +206,7 @@ class Client(asyncio.Protocol):
                 wire.receive_data(data)
             else:
                 self._upgraded.receive(data)
-            self._take_turn()
+            self._handle_received()
 
     def eof_received(self) -> bool:
         self._peer_ended = True
@@ -217,7 +217,7 @@ class Client(asyncio.Protocol):
                 self._refuse(error)
             else:
                 self._close()
-        return bool(self.replies.pending)  # the client may still be waiting for these
+        return bool(self.replies.pending)  # Keep the transport open until they are sent.
 
     def pause_writing(self) -> None:
         self._heartbeat.blocked_since = self._loop.time()
@@ -238,32 +238,32 @@ class Client(asyncio.Protocol):
             self._services.connection_limits.remove(self.remote_ip)
         self._clients.discard(self)
         self._heartbeat.stop()
-        # Free it now: a partial message may be large, and the garbage collector runs seldom.
+        # Free the memory now: a partial message may be large, and garbage collections are rare.
         self._wire.forget_unread()
         self.session.leave_channel()
-        if self._answering is not None:
-            self._answering.cancel()
+        if self._answer_task is not None:
+            self._answer_task.cancel()
         self._log.info("PROTOCOL(V2): [%s] exiting ioloop", self.remote_address)
 
-    # What the broker calls.
+    # Called by the broker.
 
     def deliver(self, batch: list[bytes]) -> None:
-        """Sends message frames, unless the client has left since it was given them."""
+        """Sends message frames, unless the client has left meanwhile."""
         if not self._dead:
             try:
                 send_bytes = self._send_bytes  # Local alias: a faster call.
                 send_bytes(b"".join(batch))
-            except Exception as bug:  # noqa: BLE001 (reported; costs this connection alone)
+            except Exception as bug:  # noqa: BLE001 (reported; closes only this connection)
                 self._fail("sending messages", bug)
 
     def channel_gone(self) -> None:
-        """Closes without a word, as the reference does when a channel is deleted."""
+        """Closes without an error, as the reference does when a channel is deleted."""
         self._close()
 
-    # What the daemon calls.
+    # Called by the daemon.
 
     def close(self) -> None:
-        """Sends what is still to be sent, and closes."""
+        """Sends pending replies, and closes."""
         self._close()
 
     def abort(self) -> None:
@@ -272,14 +272,14 @@ class Client(asyncio.Protocol):
         self._transport.abort()
 
     def kick(self) -> None:
-        """Closes at once, whatever it is doing, and gives back what it has in flight."""
-        self._break_off("sent away by an operator")
+        """Closes at once, and requeues the messages in flight."""
+        self._abort_with("sent away by an operator")
 
-    # What the session calls.
+    # Called by the session.
 
     def identified(self, negotiated: Negotiated) -> None:
         self._wire.heartbeats_enabled = negotiated.heartbeat_interval_ms is not None
-        if not self._identified:  # nsq compat: the first alone sets the time of heartbeats
+        if not self._identified:  # nsq compat: only the first IDENTIFY sets the heartbeat interval.
             self._identified = True
             self._heartbeat.start()
 
@@ -298,10 +298,10 @@ class Client(asyncio.Protocol):
             codec = Snappy() if negotiated.snappy else Deflate(negotiated.deflate_level)
             upgraded.compress(codec, self._wire.take_unread())
         self._upgraded = upgraded
-        self._send_by(upgraded.write)
+        self._set_transport_write(upgraded.write)
         return frames.OK
 
-    # What the pulse calls.
+    # Called by the heartbeat.
 
     @property
     def is_greeted(self) -> bool:
@@ -312,7 +312,7 @@ class Client(asyncio.Protocol):
         return self._takes_commands and self._wire.is_inside_command
 
     def send_heartbeat(self) -> None:
-        if self._upgraded is None or not self._upgraded.is_shaking_hands:
+        if self._upgraded is None or not self._upgraded.is_handshaking:
             self._write(frames.HEARTBEAT)
 
     def time_out(self, reason: str) -> None:
@@ -321,23 +321,23 @@ class Client(asyncio.Protocol):
             if self._heartbeat.blocked_since is None:
                 self._wire.receive_eof()
         except ProtocolError as error:
-            # nsq compat: who stops inside a body is told what is missing, others just cut off.
+            # nsq compat: a client that has stopped inside a body gets an error; others are closed.
             self._refuse(error)
         else:
-            self._break_off(reason)
+            self._abort_with(reason)
 
     def _fail(self, doing: str, bug: Exception) -> None:
         """Reports an unexpected exception and closes the connection at once."""
         self._services.report_bug(f"{doing} for {self.remote_address}", bug)
-        self._break_off("internal error")
+        self._abort_with("internal error")
 
-    def _break_off(self, reason: str) -> None:
+    def _abort_with(self, reason: str) -> None:
         """Closes at once."""
         self._log.error("[%s] - %s", self.remote_address, reason)
         self._dead = True
         self._stop_writing()
-        self._take_no_commands()
-        self.session.leave_channel()  # nothing can be delivered through a layer that has failed
+        self._stop_commands()
+        self.session.leave_channel()  # Now: the transport may have failed.
         self._transport.abort()
 
     def _heartbeat_seconds(self) -> float | None:
@@ -346,18 +346,18 @@ class Client(asyncio.Protocol):
 
     # Commands.
 
-    def _take_turn(self) -> None:
-        """Does what has been asked for, until there is nothing more, or something to wait for."""
+    def _handle_received(self) -> None:
+        """Handles all commands received, until one has to wait or the turn is over."""
         self._turn_ends_at = monotonic() + TURN_SECONDS
         self.replies.cork()
         try:
-            self._take_commands()
+            self._handle_commands()
             if self._upgraded is not None:
-                self._take_plain_bytes(self._upgraded)
+                self._handle_decoded(self._upgraded)
         finally:
             self.replies.uncork()
 
-    def _take_commands(self) -> None:
+    def _handle_commands(self) -> None:
         next_event = self._wire.next_event
         try:
             while self._takes_commands and (event := next_event()) is not None:
@@ -378,25 +378,25 @@ class Client(asyncio.Protocol):
         except ProtocolError as error:
             self._refuse(error)
             return
-        except Exception as bug:  # noqa: BLE001 (reported; costs this connection alone)
+        except Exception as bug:  # noqa: BLE001 (reported; closes only this connection)
             self._fail(f"handling {type(event).__name__}", bug)
             return
         if reply is None:
             return
         if isinstance(reply, bytes):
-            send = self.replies.send  # as in `deliver`
+            send = self.replies.send  # Local alias: a faster call.
             send(reply)
         else:
-            self._wait_for(reply)
+            self._answer_later(reply)
 
-    def _wait_for(self, answer: Coroutine[Any, Any, bytes]) -> None:
-        """Takes no command before this one is answered."""
-        self._take_no_commands()
+    def _answer_later(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        """Handles no further command before this one is answered."""
+        self._stop_commands()
         self._heartbeat.is_answering = True
         self._pause_reading("an answer")
-        self._answering = self._loop.create_task(self._answer(answer))
+        self._answer_task = self._loop.create_task(self._answer(answer))
 
-    def _take_no_commands(self) -> None:
+    def _stop_commands(self) -> None:
         self._takes_commands = False
         self._wire.disable_fast_parser()
 
@@ -405,7 +405,7 @@ class Client(asyncio.Protocol):
             reply = await answer
         except ProtocolError as error:
             self._refuse(error)
-        except Exception as bug:  # noqa: BLE001 (reported; costs this connection alone)
+        except Exception as bug:  # noqa: BLE001 (reported; closes only this connection)
             self._fail("answering", bug)
         else:
             if reply:
@@ -418,16 +418,16 @@ class Client(asyncio.Protocol):
     # TLS and compression.
 
     async def _wait_for_replies(self) -> None:
-        """Waits until what was owed to the client has been written."""
+        """Waits until all pending replies are written."""
         written = asyncio.Event()
         self.replies.call_when_sent(written.set)
         await written.wait()
 
     async def _start_tls(self, upgraded: UpgradedTransport) -> None:
         context = self._services.tls
-        assert context is not None, "TLS is offered only where there is a certificate"
+        assert context is not None, "TLS is offered only with a certificate"
         self._upgraded = upgraded
-        self._resume_reading("an answer")  # the handshake is the client's to go on with
+        self._resume_reading("an answer")  # The handshake needs data from the client.
         try:
             await upgraded.start_tls(context, self._wire.take_unread())
         except TlsError as failure:
@@ -435,26 +435,26 @@ class Client(asyncio.Protocol):
             raise ProtocolError("E_IDENTIFY_FAILED", f"IDENTIFY failed {failure}") from failure
         self._pause_reading("an answer")
         self._wire.tls_required = False
-        self._send_by(upgraded.write)
+        self._set_transport_write(upgraded.write)
 
-    def _take_plain_bytes(self, upgraded: UpgradedTransport) -> None:
+    def _handle_decoded(self, upgraded: UpgradedTransport) -> None:
         try:
-            while self._takes_commands and not self._reading_waits_for:
+            while self._takes_commands and not self._reading_paused_by:
                 data = upgraded.read()
                 if not data:
-                    self._maybe_end_with_peer(upgraded)
+                    self._end_if_peer_ended(upgraded)
                     return
                 self._count_unanswered(len(data))
                 self._wire.receive_data(data)
-                self._take_commands()
+                self._handle_commands()
                 if monotonic() > self._turn_ends_at:
                     self._yield_turn()
         except CorruptStreamError as failure:
             self._services.error_counters.count("corrupt_stream")
-            self._break_off(str(failure))
+            self._abort_with(str(failure))
 
-    def _maybe_end_with_peer(self, upgraded: UpgradedTransport) -> None:
-        """TLS has an end of its own, whatever becomes of the transport."""
+    def _end_if_peer_ended(self, upgraded: UpgradedTransport) -> None:
+        """Ends the connection if the client has closed TLS, but not the transport."""
         if upgraded.has_ended and not self._peer_ended and not self.eof_received():
             self._transport.close()
 
@@ -473,32 +473,33 @@ class Client(asyncio.Protocol):
             self.replies.call_when_sent(partial(self._loop.call_soon, self._resume_reading, reason))
 
     def _yield_turn(self) -> None:
-        """Goes on once others have had their turn."""
-        if "others' turn" not in self._reading_waits_for:
+        """Continues after other connections have had their turn."""
+        if "others' turn" not in self._reading_paused_by:
             self._pause_reading("others' turn")
             self._loop.call_soon(self._resume_reading, "others' turn")
 
     def _pause_reading(self, reason: str) -> None:
-        if not self._reading_waits_for and not self._transport.is_closing():
+        if not self._reading_paused_by and not self._transport.is_closing():
             self._transport.pause_reading()
-        self._reading_waits_for.add(reason)
+        self._reading_paused_by.add(reason)
 
     def _resume_reading(self, reason: str) -> None:
-        if reason not in self._reading_waits_for:
+        if reason not in self._reading_paused_by:
             return
-        self._reading_waits_for.remove(reason)
-        if not self._reading_waits_for and not self._transport.is_closing():
+        self._reading_paused_by.remove(reason)
+        if not self._reading_paused_by and not self._transport.is_closing():
             self._transport.resume_reading()
-            self._take_turn()
+            self._handle_received()
 
     # Writing.
 
-    def _send_by(self, send_bytes: Callable[[bytes], None]) -> None:
-        self._send_bytes = send_bytes  # which the transport throws away where it has failed
+    def _set_transport_write(self, send_bytes: Callable[[bytes], None]) -> None:
+        self._send_bytes = send_bytes
         self._direct_replies()
 
     def _direct_replies(self) -> None:
-        """Straight to the transport, unless there is something to be seen to on the way."""
+        """Makes replies call the transport directly, which saves a call per reply. `_write` is
+        needed only while the client does not read, and after the end."""
         straight = not self._ended and self._heartbeat.blocked_since is None
         self.replies.set_writer(self._send_bytes if straight else self._write)
 
@@ -511,17 +512,18 @@ class Client(asyncio.Protocol):
             return
         self._send_bytes(data)
         if self._heartbeat.blocked_since is not None:
-            # It sends commands and does not read the answers.
+            # The client sends commands, but does not read the replies.
             self._pause_reading("answers to be read")
 
     def _publish_failed(self, word: str, failure: StorageError) -> None:
         self._refuse(failed(word, failure))
 
     def _refuse(self, error: ProtocolError) -> None:
-        """Answers what came before, then this, then ends the connection."""
+        """Sends pending replies and then the error, and closes the connection."""
         self._services.error_counters.count(error.code.lower())
         if isinstance(error.__cause__, StorageError):
-            cause = error.__cause__.reason  # without the client, as all may retry at once
+            # Without the client: all clients may retry at the same time.
+            cause = error.__cause__.reason
             self._log.repeating_error(cause, "[%s] - %s", self.remote_address, error)
         else:
             self._log.error("[%s] - %s", self.remote_address, error)
@@ -529,9 +531,9 @@ class Client(asyncio.Protocol):
         self._close()
 
     def _close(self) -> None:
-        """Takes no more commands, and closes once everything has been answered."""
+        """Handles no further command, and closes after all pending replies are sent."""
         self._dead = True
-        self._take_no_commands()
+        self._stop_commands()
         self.session.leave_channel()
         self.replies.call_when_sent(self._end)
 
@@ -541,7 +543,7 @@ class Client(asyncio.Protocol):
         self._stop_writing()
         self._heartbeat.stop()
         if self._upgraded is not None:
-            self._upgraded.say_goodbye()
+            self._upgraded.close_tls()
         if self._peer_ended or not self._transport.can_write_eof():
             self._transport.close()
         else:

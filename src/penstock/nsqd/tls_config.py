@@ -1,4 +1,4 @@
-"""nsqd's TLS, as its options say: certificates, who may do without, and how they are renewed."""
+"""nsqd's TLS: the server context from its options, and the refusal of unencrypted HTTP."""
 
 from functools import partial
 
@@ -7,11 +7,11 @@ from penstock.net.http_server import Request, Response, json_response
 from penstock.net.tls import ReloadableContext, server_context
 from penstock.nsqd.options import NsqdOptions
 
-__all__ = ["TlsRequiredMiddleware", "tls_of"]
+__all__ = ["TlsRequiredMiddleware", "server_tls"]
 
 
-def tls_of(options: NsqdOptions) -> ReloadableContext | None:
-    """What encrypts our connections; None without a certificate. Raises ConfigError."""
+def server_tls(options: NsqdOptions) -> ReloadableContext | None:
+    """The TLS context of TCP and HTTPS; None without a certificate. Raises ConfigError."""
     if not options.tls_cert:
         return None
     make = partial(
@@ -29,10 +29,11 @@ def tls_of(options: NsqdOptions) -> ReloadableContext | None:
 
 
 class TlsRequiredMiddleware:
-    """Refuses HTTP requests that are not encrypted, and tells where to take them."""
+    """Middleware that refuses unencrypted HTTP requests, with the HTTPS port in the response."""
 
     def __init__(self) -> None:
-        self.https_port = 0  # to be set when it is known; stays if there is none
+        self.https_port = 0
+        """To be set once HTTPS listens; 0 without HTTPS."""
 
     def __call__(self, request: Request) -> Response | None:
         if request.client.is_secure:
