@@ -1,14 +1,14 @@
-"""Penstock's fuzzing: bytes that nobody would send, at everything that reads bytes.
+"""Fuzzing of all parsers with invalid input.
 
-    targets    one module for each thing that reads bytes, with the properties that must hold
-    cutting    the same bytes in other pieces
-    corpus     the inputs worth keeping, a file of text for each target
-    engine     atheris, in a process of its own: new inputs, led by coverage
-    replay     the kept inputs once more, which needs no atheris
+    targets    one module per parser, with the properties that must hold
+    cutting    cuts bytes into different pieces
+    corpus     stored inputs, one text file per target
+    engine     atheris in a process of its own: new inputs, guided by coverage
+    replay     runs the stored inputs, without atheris
 
-A target fails by raising: for an exception that is not in the error tree, and for a property that
-does not hold (the same bytes cut otherwise read the same, what was read and is written again reads
-the same, nothing intact is lost).
+A target fails by raising: for an exception that is not in the error tree, or for a property that
+does not hold (the pieces of the input make no difference, a parsed value that is rendered and
+parsed again is the same, no intact data is lost).
 
 `python -m fuzz --help` lists the options.
 """

@@ -1,4 +1,4 @@
-"""python -m fuzz: replay what is kept, then look for what breaks."""
+"""python -m fuzz: replay stored inputs, then fuzz."""
 
 import sys
 from collections.abc import Sequence
@@ -18,17 +18,21 @@ _LIST = "\n".join(f"{name:14}{what}" for name, what in TARGETS.items())
 
 @click.command(epilog=f"\b\nTargets, all unless some are named:\n{_LIST}")
 @click.argument("targets", nargs=-1, type=click.Choice(list(TARGETS)), metavar="[TARGET]...")
-@click.option("--seconds", default=60, show_default=True, help="How long each is fuzzed; 0: not.")
-@click.option("--keep", is_flag=True, help="Keep the inputs that reach something of their own.")
+@click.option(
+    "--seconds", default=60, show_default=True, help="Duration per target; 0 only replays."
+)
+@click.option("--keep", is_flag=True, help="Store inputs that reach new code.")
 def main(targets: Sequence[str], *, seconds: int, keep: bool) -> None:
-    """Replay the kept inputs, then fuzz with atheris, led by coverage.
+    """Replay the stored inputs, then fuzz with atheris, guided by coverage.
 
-    An input that fails is printed with its traceback. With --keep it is kept too, so that every
-    replay fails until its cause is mended.
+    A failing input is printed with its traceback. With --keep it is also stored, so that every
+    replay fails until the bug is fixed.
     """
     if seconds and not engine.is_available():
-        raise click.ClickException("there is no atheris for this Python: --seconds=0 replays")
-    # A list, so that one that fails keeps none of the others from being tried.
+        raise click.ClickException(
+            "atheris is not available for this Python; pass --seconds=0 to replay only"
+        )
+    # A list: all targets run, even if one fails.
     are_sound = [_try_target(load_target(name), seconds, keep=keep) for name in targets or TARGETS]
     sys.exit(0 if all(are_sound) else 1)
 
@@ -46,7 +50,7 @@ def _try_target(target: Target, seconds: int, *, keep: bool) -> bool:
         raise click.ClickException(str(failure)) from None
     click.echo(f"{target.name}: {fuzzed.runs:,} inputs tried in {seconds} s")
     for data in fuzzed.failed:
-        # What atheris says is the same, unless the input took too long or too much memory.
+        # Show the output of atheris only if the input failed by time or memory.
         click.echo(failure_of(target, data) or f"{data!r}\n{fuzzed.output}", err=True)
     if keep:
         _keep(target, fuzzed)

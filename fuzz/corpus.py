@@ -1,6 +1,6 @@
-"""The inputs worth keeping: for each target a file of text, with a Python bytes literal a line.
+"""Stored inputs: one text file per target, with one Python bytes literal per line.
 
-So that a person can read them, and a diff shows what came and went.
+Text is readable and makes useful diffs.
 """
 
 import ast
@@ -11,13 +11,13 @@ __all__ = ["keep_inputs", "kept_inputs"]
 
 FOLDER = Path(__file__).parent / "corpus"
 
-# All of it is replayed in every run of the tests, and is in every clone.
+# All inputs are replayed in every test run and are part of every clone.
 INPUTS_MAX = 150
 BYTES_MAX = 40_000
 
 
 def kept_inputs(target: str) -> list[bytes]:
-    """The inputs kept for a target; none if it is new."""
+    """Stored inputs of a target; empty for a new one."""
     path = _path(target)
     if not path.exists():
         return []
@@ -25,8 +25,7 @@ def kept_inputs(target: str) -> list[bytes]:
 
 
 def keep_inputs(target: str, inputs: Iterable[bytes]) -> int:
-    """Keeps these and no others, the shortest first and no more than there is room for. Returns how
-    many those are."""
+    """Replace the stored inputs, shortest first, up to the size limit. Returns their number."""
     lines: list[str] = []
     room = BYTES_MAX
     for data in sorted(set(inputs), key=lambda each: (len(each), each))[:INPUTS_MAX]:

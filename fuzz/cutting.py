@@ -1,4 +1,4 @@
-"""The same bytes in other pieces: a stream may be cut anywhere, and must read the same."""
+"""Cuts a stream into different pieces, which must all be parsed the same."""
 
 from collections.abc import Iterator
 from random import Random
@@ -8,13 +8,13 @@ __all__ = ["Pieces", "cuttings"]
 
 Pieces = list[bytes]
 
-# Byte by byte takes long for a long input, and finds nothing in the rest of it.
+# Longer inputs are cut byte by byte only at the start, to save time.
 BYTEWISE_MAX = 300
 CUTS_MAX = 8
 
 
 def cuttings(data: bytes) -> Iterator[Pieces]:
-    """Whole first, then byte by byte, then at a few places that the bytes themselves decide."""
+    """In one piece, then byte by byte, then at a few positions derived from the bytes."""
     yield [data]
     yield [*(data[at : at + 1] for at in range(len(data[:BYTEWISE_MAX]))), data[BYTEWISE_MAX:]]
     chance = Random(crc32(data))

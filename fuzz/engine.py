@@ -1,9 +1,9 @@
-"""atheris, in a process of its own: it instruments what it imports, and ends the process it is in.
+"""atheris in a process of its own, since it instruments imports and ends its process.
 
     python -m fuzz.engine TARGET SECONDS FOLDER
 
-tries new inputs for so long, led by those that reach code which none before has reached. The folder
-has `inputs`, which grows, and if one fails `crash-...` with it. `fuzz` does all of this.
+generates inputs for SECONDS, guided by coverage. FOLDER contains `inputs`, to which new ones are
+added, and `crash-...` for a failing input. `fuzz` starts this process.
 """
 
 import importlib.util
@@ -19,18 +19,18 @@ from fuzz.targets import load_target
 __all__ = ["EngineError", "Fuzzed", "fuzz", "is_available"]
 
 INPUT_BYTES_MAX = 600
-# By the clock, and a busy machine may give us none of that time.
+# Wall time: on a busy machine the process may get no CPU for long.
 HANGS_AFTER_SECONDS = 30
 STOPS_WITHIN_SECONDS = 120
 
 
 class EngineError(Exception):
-    """It did not end as it should, and has no input to show for it."""
+    """The engine failed without a failing input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fuzzed:
-    """What came of it: the inputs that reach something of their own, and those that failed."""
+    """Result: inputs that reach new code, and failing inputs."""
 
     inputs: list[bytes]
     failed: list[bytes]
@@ -38,23 +38,23 @@ class Fuzzed:
 
     @property
     def runs(self) -> int:
-        """How many inputs were tried."""
+        """Number of inputs tried."""
         _, _, after = self.output.rpartition("stat::number_of_executed_units:")
         return int(after.split(maxsplit=1)[0]) if after else 0
 
 
 def is_available() -> bool:
-    """Whether there is an atheris for this Python on this machine."""
+    """Whether atheris is installed."""
     return importlib.util.find_spec("atheris") is not None
 
 
 def fuzz(name: str, seconds: int) -> Fuzzed:
-    """Fuzzes a target for about so long, from its seeds and from what is kept for it."""
+    """Fuzz a target for about `seconds`, starting from its seeds and stored inputs."""
     with tempfile.TemporaryDirectory(prefix="fuzz-") as path:
         folder = Path(path)
         target = load_target(name)
         _write_inputs(folder / "inputs", [*target.seeds, *kept_inputs(name)])
-        # One without a word in it would be refused.
+        # atheris rejects an empty dictionary.
         words = (f'"{"".join(map(_hex, token))}"\n' for token in target.tokens or [b"\0"])
         (folder / "tokens").write_text("".join(words), encoding="ascii")
         ended, output = _run_engine(name, seconds, folder)
@@ -66,7 +66,7 @@ def fuzz(name: str, seconds: int) -> Fuzzed:
 
 
 def _run_engine(name: str, seconds: int, folder: Path) -> tuple[str, str]:
-    """How it ended, and what it said."""
+    """Exit status and output."""
     command = [sys.executable, "-m", "fuzz.engine", name, str(seconds), str(folder)]
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
@@ -90,7 +90,7 @@ def _hex(byte: int) -> str:
 
 
 def _run(name: str, seconds: str, folder: str) -> None:
-    import atheris  # noqa: PLC0415 (it is not there for every Python)
+    import atheris  # noqa: PLC0415 (not available for every Python)
 
     with atheris.instrument_imports(include=["penstock", "fuzz.targets"]):
         target = load_target(name)

@@ -1,4 +1,4 @@
-"""Fewer inputs that reach as much: of all that a fuzzing brought, the few worth keeping."""
+"""Selects few inputs with the same coverage."""
 
 import sys
 from collections.abc import Iterable
@@ -10,11 +10,11 @@ from fuzz.targets import Target
 __all__ = ["minimised"]
 
 Reached = frozenset[tuple[str, int, int]]
-"""Pairs of lines of our own code that were run one after the other in a file."""
+"""Pairs of lines of Penstock that ran one after the other in a file."""
 
 
 def minimised(target: Target, inputs: Iterable[bytes]) -> list[bytes]:
-    """Of these inputs, the shortest first, those that reach what none before them has reached."""
+    """The inputs, shortest first, that add coverage to those before them."""
     reached: set[tuple[str, int, int]] = set()
     chosen = []
     for data in sorted(set(inputs), key=lambda each: (len(each), each)):

@@ -1,4 +1,4 @@
-"""The kept inputs once more, and the seeds: fast, the same every time, without atheris."""
+"""Runs stored inputs and seeds: fast, deterministic, without atheris."""
 
 import time
 import traceback
@@ -12,7 +12,7 @@ __all__ = ["Replay", "failure_of", "replay"]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of it."""
+    """Result of a replay."""
 
     inputs: int
     seconds: float
@@ -20,7 +20,7 @@ class Replay:
 
 
 def replay(target: Target) -> Replay:
-    """Tries a target with everything that is kept for it."""
+    """Run a target with its seeds and stored inputs."""
     began = time.perf_counter()
     inputs = list(dict.fromkeys([*target.seeds, *kept_inputs(target.name)]))
     failures = [failure for data in inputs if (failure := failure_of(target, data))]
@@ -28,9 +28,9 @@ def replay(target: Target) -> Replay:
 
 
 def failure_of(target: Target, data: bytes) -> str:
-    """What an input shows to be wrong; empty if nothing."""
+    """Traceback of a failing input; empty if it does not fail."""
     try:
         target.check(data)
-    except Exception:  # noqa: BLE001 (whatever it is, it is what was looked for)
+    except Exception:  # noqa: BLE001 (any exception is a failure)
         return f"{target.name}: {data!r}\n{traceback.format_exc()}"
     return ""

@@ -1,14 +1,14 @@
-"""Penstock's soak: hours of what nsqd goes through, to see whether anything grows or gets lost.
+"""Soak test: load and faults for hours, to find leaks and lost messages.
 
-    load      publishers and consumers of every kind, in a process of their own, and what they know
-    faults    what happens to nsqd and its disk meanwhile
-    samples   what nsqd takes: memory, handles, disk, and how late its loop is
-    verdict   whether all that stayed as it was, and nothing was lost. Pure
-    plot      the same for the eye
+    load      publishers and consumers of all types, in a process of their own
+    faults    faults of nsqd and its disk
+    samples   resources of nsqd: memory, handles, disk, delay of its event loop
+    verdict   whether resources stayed constant and no message was lost. Pure
+    plot      the samples as a picture
 
-Two nsqds have the same load and different fates. One lives all through it, so that its memory can
-be compared with what it was: its clients vanish, it is stopped and continued (SIGSTOP), its disk
-takes no more for a while. The other is killed again and again (kill -9), and started anew.
+Two nsqds have the same load. One runs all the time, so that its memory can be compared: its clients
+vanish, it is stopped and continued (SIGSTOP), its disk is full for a while. The other is killed
+(kill -9) and restarted repeatedly.
 
 `python -m soak --help` lists the options.
 """

@@ -1,4 +1,4 @@
-"""python -m soak: load and faults for as long as one likes, then a plot and a verdict."""
+"""python -m soak: load and faults, then a plot and a verdict."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ FAULT_EVERY_SECONDS = (5.0, 25.0)
 END_SECONDS_MAX = 240.0
 PROGRESS_SECONDS = 60.0
 
-# Small files and little to keep, so that in minutes as much comes and goes as else in days.
+# Small files and short retention, so that minutes have the turnover of days.
 FLAGS = (
     "--max-bytes-per-file=1048576",
     "--retention-bytes=4194304",
@@ -40,7 +40,7 @@ FLAGS = (
 
 @dataclass
 class Node:
-    """An nsqd, what may happen to it, and what is seen of it."""
+    """An nsqd with its faults and samples."""
 
     name: str
     nsqd: NsqdProcess
@@ -71,9 +71,9 @@ class Node:
     show_default=True,
 )
 def main(*, minutes: float, rate: int, seed: int | None, plot: Path) -> None:
-    """Load and faults for so many minutes, then a plot and a verdict.
+    """Run load and faults, then write a plot and a verdict.
 
-    The exit code is 1 if a message was lost, or if something grew that should not.
+    The exit code is 1 if a message was lost or a resource grew.
     """
     seed = Random().randrange(2**32) if seed is None else seed
     click.echo(f"{minutes:g} minutes at {rate} messages/s, seed {seed}")
@@ -96,7 +96,7 @@ def main(*, minutes: float, rate: int, seed: int | None, plot: Path) -> None:
 
 @contextmanager
 def nodes() -> Iterator[tuple[Node, Node, str]]:
-    """The nsqd that lives, the one that is killed, and the file to trust their TLS by."""
+    """The steady nsqd, the one that is killed, and the path of their CA file."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
         certificate, key, ca = (folder / name for name in ("cert.pem", "key.pem", "ca.pem"))
@@ -116,7 +116,7 @@ def nodes() -> Iterator[tuple[Node, Node, str]]:
 @contextmanager
 def node(name: str, data_path: Path, flags: Sequence[str]) -> Iterator[Node]:
     data_path.mkdir()
-    # On ports that stay, so that clients find it again.
+    # On fixed ports, so that clients find it after a restart.
     with (
         reserved_address() as tcp,
         reserved_address() as http,
@@ -133,7 +133,7 @@ def node(name: str, data_path: Path, flags: Sequence[str]) -> Iterator[Node]:
 
 
 def soak(both: Sequence[Node], order: Order, minutes: float, seed: int) -> list[Account]:
-    """Runs load and faults, and says what the load has to say in the end."""
+    """Run load and faults; returns the report of the load."""
     command = [sys.executable, "-m", "soak.load", json.dumps(asdict(order))]
     load = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
@@ -157,7 +157,7 @@ def _let_it_happen(
             next_progress += PROGRESS_SECONDS
             click.echo(_progress(both, now - began))
         time.sleep(min(chance.uniform(*FAULT_EVERY_SECONDS), ends - now))
-        # Near the end nothing more happens, so that what is compared is not a recovery.
+        # No faults near the end, so that the last samples do not show a recovery.
         if time.monotonic() < ends - 0.1 * seconds:
             chance.choice(both).suffer(chance, time.monotonic() - began)
 
@@ -172,7 +172,7 @@ def _progress(both: Sequence[Node], seconds: float) -> str:
 
 
 def report(both: Sequence[Node], accounts: Sequence[Account], findings: Sequence[Finding]) -> None:
-    """Says what there is to say."""
+    """Print the verdict."""
     for each, account in zip(both, accounts, strict=True):
         kinds = [name for _, name in each.happened]
         faults = ", ".join(f"{kinds.count(kind)} x {kind}" for kind in dict.fromkeys(kinds))

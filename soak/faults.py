@@ -1,4 +1,4 @@
-"""What happens to an nsqd and its disk while it is under load. Each returns when it is over."""
+"""Faults of an nsqd under load. Each function returns when its fault is over."""
 
 import resource
 import signal
@@ -18,14 +18,14 @@ DOWN_SECONDS = (0.0, 2.0)
 
 
 def stop_and_continue(nsqd: NsqdProcess, chance: Random) -> None:
-    """nsqd stands still, as on a machine that swaps or is moved."""
+    """Suspend nsqd, as on a machine that swaps or is migrated."""
     nsqd.send_signal(signal.SIGSTOP)
     time.sleep(chance.uniform(*STOPPED_SECONDS))
     nsqd.send_signal(signal.SIGCONT)
 
 
 def fill_disk(nsqd: NsqdProcess, chance: Random) -> None:
-    """The kernel lets none of nsqd's files grow: every write fails, as it does on a full disk."""
+    """Make all writes fail, as on a full disk, by a limit on file size."""
     _, hard = resource.prlimit(nsqd.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(nsqd.pid, resource.RLIMIT_FSIZE, (1, hard))
     time.sleep(chance.uniform(*FULL_SECONDS))
@@ -33,7 +33,7 @@ def fill_disk(nsqd: NsqdProcess, chance: Random) -> None:
 
 
 def kill_and_restart(nsqd: NsqdProcess, chance: Random) -> None:
-    """kill -9, and a new process on what is left."""
+    """Kill nsqd (SIGKILL) and restart it."""
     nsqd.kill()
     nsqd.check_log()
     nsqd.check_data_path()

@@ -1,13 +1,13 @@
-"""Publishers and consumers of every kind on one nsqd, and what they know of each message.
+"""Publishers and consumers of all types on one nsqd, with a ledger of all messages.
 
     python -m soak.load '{"nsqds": [...], "rate": 2000, "ca_file": "..."}'
 
-runs until its input ends; then nothing more is published, what is on its way may come, and a line
-of JSON says what was acknowledged and never came. Whatever goes wrong because nsqd is away, stopped
-or out of space is counted; anything else ends the process.
+runs until its input ends. Then it stops publishing, waits for outstanding messages, and prints as
+JSON how many acknowledged messages never arrived. Errors because nsqd is down, suspended or out of
+space are counted; any other error ends the process.
 
-A message is a number of its topic. The channel `audit` gives each to us at least once; the channel
-`work` has consumers that are slow, that requeue, that let messages time out, and that vanish.
+The body of a message is a number. The channel `audit` must deliver each number at least once; the
+channel `work` has consumers that are slow, requeue, let messages time out, or vanish.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ ANSWERED_SECONDS = 60.0
 DRAIN_SECONDS = 90.0
 BODY_BYTES = 200
 
-# Of what is published; the rest goes by multi-publish.
+# Share of messages that are published singly; the others use multi-publish.
 SINGLE_SHARE, DEFERRED_SHARE, HTTP_SHARE, TLS_SHARE = 0.1, 0.05, 0.02, 0.2
 DEFER_SECONDS = (0.05, 3.0)
 
-# What becomes of a message in the hands of an unreliable consumer.
+# Probabilities of an unreliable consumer's actions.
 REQUEUE_SHARE, FORGET_SHARE = 0.1, 0.01
 MSG_TIMEOUT_SECONDS = 1.0
 
@@ -50,7 +50,7 @@ EXPECTED = (ClientError, HttpRequestError, OSError, asyncio.IncompleteReadError,
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where an nsqd listens."""
+    """Addresses of an nsqd."""
 
     tcp: str
     http: str
@@ -58,28 +58,28 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a load is to do."""
+    """Configuration of the load."""
 
     nsqds: list[Where]
     rate: int
-    """Messages a second, over all of them."""
+    """Messages per second, in total."""
     ca_file: str
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What one nsqd had to do, and what it owes."""
+    """Result for one nsqd."""
 
     acknowledged: int
     audited: int
-    """Deliveries to the audit, those again included."""
+    """Deliveries to `audit`, including redeliveries."""
     lost: int
     read_back: int
     troubles: dict[str, int]
 
 
 class Ledger:
-    """The numbers of a topic: which were acknowledged, and which came."""
+    """Acknowledged and delivered numbers of a topic."""
 
     def __init__(self) -> None:
         self.acknowledged = RangeSet()
@@ -102,12 +102,12 @@ class Ledger:
         self.deliveries += 1
 
     def lost(self) -> int:
-        """How many were acknowledged and never came."""
+        """Number of acknowledged messages that were not delivered."""
         missing = (self.received.gaps(*stretch) for stretch in self.acknowledged)
         return sum(end - first for gaps in missing for first, end in gaps)
 
     def size(self) -> int:
-        """How many were acknowledged."""
+        """Number of acknowledged messages."""
         return sum(end - first for first, end in self.acknowledged)
 
 
@@ -117,7 +117,7 @@ def body_of(number: int) -> bytes:
 
 @dataclass
 class NodeLoad:
-    """All that goes on at one nsqd."""
+    """The load on one nsqd."""
 
     where: Where
     rate: float
@@ -149,7 +149,7 @@ class NodeLoad:
         )
 
     async def run(self) -> None:
-        """Until `is_over`, and then until all that is owed has come, or too long has passed."""
+        """Run until `is_over`, then until all acknowledged messages have arrived or a timeout."""
         await self._make_channels()
         async with asyncio.TaskGroup() as group:
 
@@ -175,7 +175,7 @@ class NodeLoad:
                 task.cancel()
 
     async def _make_channels(self) -> None:
-        """Before the first message, since a channel gets what comes after it was made."""
+        """Create the channels before the first message, since they get only later messages."""
         for topic in TOPICS:
             for channel in ("audit", "work"):
                 query = f"topic={topic}&channel={channel}"
@@ -187,7 +187,7 @@ class NodeLoad:
             await asyncio.sleep(0.2)
 
     async def _keep_at(self, work: Callable[[str], Awaitable[None]], topic: str) -> None:
-        """Does something again whenever nsqd has made it end."""
+        """Repeat an action whenever nsqd has ended it."""
         while not self.is_over.is_set() or work == self._audit:
             try:
                 await work(topic)
@@ -235,7 +235,7 @@ class NodeLoad:
     async def _confirmed(
         self, topic: str, number: int, publish: Callable[[list[bytes]], Awaitable[object]]
     ) -> None:
-        """Publishes so many; they count from when nsqd has said that it has them."""
+        """Publish messages; they count once nsqd has acknowledged them."""
         numbers = self.ledgers[topic].next_numbers(number)
         await publish([body_of(each) for each in numbers])
         self.ledgers[topic].acknowledge(numbers)
@@ -244,13 +244,13 @@ class NodeLoad:
         await self._http.call("POST", f"http://{self.where.http}/pub?topic={topic}", body=body)
 
     async def _paced(self, rate: float) -> AsyncIterator[int]:
-        """How many are due, about every `TICK_SECONDS`, until it is over."""
+        """The number of messages due, about every `TICK_SECONDS`, until the end."""
         loop = asyncio.get_running_loop()
         due, last = 0.0, loop.time()
         while not self.is_over.is_set():
             await asyncio.sleep(TICK_SECONDS)
             now = loop.time()
-            # What could not be published while nsqd was away is not made up for.
+            # Messages that were due while nsqd was down are not published later.
             due += rate * min(now - last, 4 * TICK_SECONDS)
             last = now
             if due >= 1:
@@ -293,7 +293,7 @@ class NodeLoad:
             yield consumer
 
     async def _vanish(self, topic: str) -> None:
-        """A consumer that is gone with messages in its hands, and its machine with it."""
+        """A consumer whose machine vanishes with messages in flight."""
         host, _, port = self.where.tcp.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
@@ -304,7 +304,7 @@ class NodeLoad:
         finally:
             writer.transport.abort()
 
-    # What else clients do.
+    # Other client actions.
 
     async def _read_back(self, topic: str) -> None:
         base = f"http://{self.where.http}"
@@ -316,7 +316,7 @@ class NodeLoad:
         await asyncio.sleep(2)
 
     async def _come_and_go(self, prefix: str) -> None:
-        """Topics that are made, used and deleted."""
+        """Create, use and delete topics."""
         topic = f"{prefix}-{random.randrange(20)}"
         base = f"http://{self.where.http}"
         await self._http.call("POST", f"{base}/topic/create?topic={topic}")
@@ -340,14 +340,14 @@ async def _defer(producer: Producer, topic: str, body: bytes) -> None:
 
 
 async def _all(*works: Awaitable[None]) -> None:
-    """Waits for all, whatever becomes of some; raises the first that went wrong."""
+    """Wait for all tasks; then raise the first exception."""
     for outcome in await asyncio.gather(*works, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
 
 
 def _chance_count(expected: float) -> int:
-    """A whole number that is this on average."""
+    """A random integer with this mean."""
     return int(expected) + (random.random() < expected % 1)
 
 
@@ -364,7 +364,7 @@ async def _run(order: Order) -> None:
 
 
 if __name__ == "__main__":
-    # That connections are lost is part of it; what comes of it is counted.
+    # Lost connections are expected; their effect is counted.
     logging.getLogger("penstock.client").setLevel(logging.CRITICAL)
     given = json.loads(sys.argv[1])
     where = [Where(**each) for each in given["nsqds"]]

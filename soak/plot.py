@@ -1,4 +1,4 @@
-"""The figures of a run over its time, and when what happened."""
+"""Plot of the samples and faults of a run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from math import nan
@@ -31,8 +31,8 @@ FAULT_COLOURS = {
 def draw(
     path: Path, runs: Mapping[str, Sequence[Sample]], faults: Sequence[tuple[float, str]]
 ) -> None:
-    """Writes an SVG with a panel for each figure, and a line in it for each nsqd."""
-    # So that the same figures make the same file.
+    """Write an SVG with one panel per figure and one line per nsqd."""
+    # Makes the file reproducible.
     mpl.rcParams.update({"svg.hashsalt": "soak", "font.size": 8})
     figure = Figure(figsize=(9, 9))
     axes = figure.subplots(len(PANELS), sharex=True)
@@ -55,7 +55,7 @@ def draw(
 def _mark(axis: Any, faults: Sequence[tuple[float, str]]) -> None:
     for fault, colour in FAULT_COLOURS.items():
         minutes = [at / 60 for at, name in faults if name == fault]
-        # One line from bottom to top for each, all as one path: the file stays small.
+        # All vertical lines as one path, to keep the file small.
         axis.plot(
             [x for minute in minutes for x in (minute, minute, nan)],
             [y for _ in minutes for y in (0, 1, nan)],

@@ -1,4 +1,4 @@
-"""What an nsqd takes, as it goes on: memory, handles, disk, and how late its loop is."""
+"""Samples of an nsqd: memory, handles, disk, and delay of its event loop."""
 
 import re
 import threading
@@ -19,27 +19,27 @@ _LAG = re.compile(rb'nsqd_loop_lag_seconds_bucket\{le="([^"]+)"\} (\d+)')
 
 
 class Sample(NamedTuple):
-    """An nsqd at one moment."""
+    """State of an nsqd at one time."""
 
     at: float
-    """Seconds since the beginning."""
+    """Seconds since the start of the run."""
     rss_mb: float
     handles: int
     disk_mb: float
     late_ms: float
-    """How late the loop was in the last interval, at the worst: rounded up to the next bound of
-    nsqd's histogram."""
+    """Maximum delay of the event loop in the last interval, rounded up to a bound of nsqd's
+    histogram."""
     starved_ms: float
-    """How long, in that interval, nsqd could have run and the machine gave it no core."""
+    """Time in that interval in which nsqd was ready to run but had no CPU."""
 
 
 class Sampler:
-    """Watches one nsqd, in a thread of its own, until it is stopped."""
+    """Samples one nsqd in a thread until stopped."""
 
     def __init__(self, http_address: str, data_path: Path) -> None:
         self.samples: list[Sample] = []
         self.pid = 0
-        """Of the process to look at; 0 while there is none."""
+        """Id of the process to sample; 0 while there is none."""
         self._http_address = http_address
         self._data_path = data_path
         self._lags: dict[str, int] = {}
@@ -58,7 +58,7 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._stopping.wait(INTERVAL_SECONDS):
-            # It may be gone, or be killed while it is looked at: then there is nothing to see.
+            # The process may exit while it is sampled: skip the sample.
             with suppress(OSError, HTTPException, ProcessLookupError):
                 if self.pid:
                     self.samples.append(self._sample(self.pid))
@@ -89,12 +89,12 @@ class Sampler:
 
 
 def worst_bound_ms(before: Sequence[int], now: Sequence[int], bounds: Sequence[str]) -> float:
-    """The bound of the highest bucket that has grown; the counts include those of lower bounds."""
+    """Bound of the highest bucket that has grown; counts are cumulative."""
     if not before or before[-1] > now[-1]:
         before = [0] * len(now)  # another process
     grown = [after - earlier for earlier, after in zip(before, now, strict=True)]
     highest = next((at for at, growth in enumerate(grown) if growth == grown[-1]), 0)
-    # What is beyond the last bound is shown as twice that.
+    # Values above the last bound are shown as twice the bound.
     bound = bounds[highest]
     return 1000 * (float(bound) if bound != "+Inf" else 2 * float(bounds[highest - 1]))
 

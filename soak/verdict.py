@@ -1,4 +1,4 @@
-"""Whether an nsqd stayed as it was, and nothing was lost. Pure: figures in, sentences out."""
+"""Verdict on a run: whether resources stayed constant and no message was lost. Pure."""
 
 from collections.abc import Callable, Sequence
 from statistics import median
@@ -9,31 +9,31 @@ from soak.samples import Sample
 
 __all__ = ["Finding", "judge_account", "judge_samples", "settled_at"]
 
-# By then memory has grown to what the load needs, and the disk to what retention keeps.
+# After this time, memory and disk have reached the level of the load.
 SETTLED_SECONDS = 300.0
 SETTLED_SHARE = 0.25
-"""Of a run that is shorter than that."""
+"""The same as a share of a shorter run."""
 
 SPAN_SHARE = 0.1
-"""How much of a run the figures at its settling, and at its end, are the median of."""
+"""Share of the run whose median is compared, after settling and at the end."""
 
 GROWTH_MAX = 0.10
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """Result of one check."""
 
     text: str
     is_good: bool
 
 
 class Limit(NamedTuple):
-    """How much a figure may have grown from when all had settled to the end."""
+    """Allowed growth of a figure, from settling to the end."""
 
     title: str
     of: Callable[[Sample], float]
     slack: float
-    """What may be added to the ten percent: a step of its size means nothing."""
+    """Allowed growth in addition to ten percent."""
     unit: str
 
 
@@ -41,18 +41,18 @@ LIMITS = (
     Limit("resident memory", lambda sample: sample.rss_mb, 0, "MB"),
     Limit("open handles", lambda sample: sample.handles, 5, ""),
     Limit("disk", lambda sample: sample.disk_mb, 8, "MB"),
-    # What other programs on this machine are to blame for says nothing of nsqd.
+    # Delays caused by other programs do not count.
     Limit("lateness of the loop", lambda s: max(0.0, s.late_ms - s.starved_ms), 25, "ms"),
 )
 
 
 def settled_at(seconds: float) -> float:
-    """From when on, in a run of so many seconds, nothing may grow."""
+    """The time from which nothing may grow, in a run of this many seconds."""
     return min(SETTLED_SECONDS, SETTLED_SHARE * seconds)
 
 
 def judge_samples(samples: Sequence[Sample], seconds: float) -> list[Finding]:
-    """Compares the end of a run with when all had settled."""
+    """Compare the end of a run with the time after settling."""
     span, settled = SPAN_SHARE * seconds, settled_at(seconds)
     early = [sample for sample in samples if settled <= sample.at < settled + span]
     late = [sample for sample in samples if sample.at >= seconds - span]
@@ -74,7 +74,7 @@ def _compared(
 
 
 def judge_account(account: Account) -> list[Finding]:
-    """Whether a load got all that it was promised, and was a load at all."""
+    """Check that no message was lost, and that there was load."""
     said = f"{account.acknowledged:,} messages acknowledged, {account.lost:,} of them lost"
     again = account.audited - account.acknowledged
     return [

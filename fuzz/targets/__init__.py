@@ -1,6 +1,5 @@
-"""What is fuzzed. Each module has `SEEDS`, inputs to begin with, and `check`, which raises if an
-input shows that something is wrong. Those with a grammar of their own have `TOKENS`, words that a
-mutation may use.
+"""Fuzz targets. Each module has `SEEDS` (initial inputs) and `check`, which raises if an input
+fails. Targets with a grammar have `TOKENS`, which mutations may insert.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ TARGETS = {
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Something that reads bytes."""
+    """A parser under test."""
 
     name: str
     seeds: Sequence[bytes]
@@ -31,6 +30,6 @@ class Target:
 
 
 def load_target(name: str) -> Target:
-    """Imports a target, and all that it tests."""
+    """Import a target and the code that it tests."""
     module = import_module(f"fuzz.targets.{name}")
     return Target(name, module.SEEDS, getattr(module, "TOKENS", ()), module.check)

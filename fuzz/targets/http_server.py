@@ -1,8 +1,8 @@
 """HTTP requests to a real connection of `penstock.net.http_server`, on a transport in memory.
 
-However the bytes are cut, the same requests reach the endpoints and the same answers come back, in
-order, one for each; no request makes the server fail; and each, written again in the plainest form,
-is read as the same.
+For all cuts of the bytes, the same requests reach the endpoints and the same responses are sent, in
+order, one for each request. No request makes the server fail. Each request, rendered again in the
+simplest form, is parsed the same.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ Seen = tuple[str, str, dict[str, str], bytes]
 
 
 class MemoryTransport(asyncio.Transport):
-    """Keeps what is written, and takes all of it at once."""
+    """Records all written bytes."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("127.0.0.1", 1)})
@@ -89,7 +89,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class Service:
-    """A server, and what its endpoints have seen."""
+    """A server, and the requests that its endpoints received."""
 
     def __init__(self) -> None:
         self.seen: list[Seen] = []
@@ -119,7 +119,6 @@ class Service:
 
 
 def check(data: bytes) -> None:
-    """See the module's docstring."""
     whole, *others = (_loop.run_until_complete(serve(pieces)) for pieces in cuttings(data))
     for other in others:
         assert other == whole, f"cut otherwise: {other}, whole: {whole}"
@@ -130,7 +129,7 @@ def check(data: bytes) -> None:
 
 
 async def serve(pieces: Pieces) -> tuple[list[Seen], bytes]:
-    """What the endpoints saw, and what the peer got, all that may differ left out."""
+    """Requests and responses, without the parts that may differ."""
     service, transport = Service(), MemoryTransport()
     connection = service.server.new_connection()
     connection.connection_made(transport)

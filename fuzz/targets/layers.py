@@ -1,7 +1,8 @@
 """Snappy and deflate beneath the protocol.
 
-The first byte says which. Any bytes that follow are a stream, which reads the same however it is
-cut, or cannot be read; and they are plain bytes, which come out as they went in.
+The first byte selects the layer. The other bytes are used as a compressed stream, for which all
+cuts must give the same result or the same error, and as plain bytes, which must survive a round
+trip.
 """
 
 from fuzz.cutting import Pieces, cuttings
@@ -23,12 +24,11 @@ TOKENS = [STREAM_IDENTIFIER, b"\1\5\0\0"]
 
 
 def check(data: bytes) -> None:
-    """See the module's docstring."""
     kind, stream = data[:1], data[1:]
     whole, *others = (decoded(layer_of(kind), pieces) for pieces in cuttings(stream))
     for plain, is_whole in others:
         assert is_whole == whole[1], f"cut otherwise: {is_whole}, whole: {whole[1]}"
-        # What stands before damage may be lost with it, if both came in one piece.
+        # Data before damage may be lost with it if both are in one piece.
         assert plain == whole[0] or not is_whole, (plain, whole)
     *_, pieces = cuttings(stream)
     encoder = layer_of(kind)
@@ -42,7 +42,7 @@ def layer_of(kind: bytes) -> Layer:
 
 
 def decoded(layer: Layer, pieces: Pieces) -> tuple[bytes, bool]:
-    """The plain bytes, and whether they are all that there was to read."""
+    """The plain bytes, and whether the stream was valid to its end."""
     plain = b""
     try:
         for piece in pieces:

@@ -1,8 +1,8 @@
 """Any bytes in place of a log's files: a segment, its index, the journal, the marker.
 
-The first byte says which. Whatever the others are, nsqd opens the data path or says in our own
-words why not; the check says what is wrong, or in our own words why it cannot tell; and no message
-is invented. A journal's record that a checksum vouches for is read and written again as the same.
+The first byte selects the file. For all other bytes, nsqd opens the data path or raises a
+StorageError, the check reports damage or raises a StorageError, and no message is invented. A
+journal record with a valid checksum that is parsed and rendered again is the same.
 """
 
 from google_crc32c import value as crc32c
@@ -79,7 +79,6 @@ SEEDS = [
 
 
 def check(data: bytes) -> None:
-    """See the module's docstring."""
     kind, content = data[0] % 5 if data else SEGMENT, data[1:]
     if kind == RECORD:
         content = vouched_for(content)

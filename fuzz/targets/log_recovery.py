@@ -1,9 +1,8 @@
-"""A log that a crash or a bad disk has left, as nsqd finds it.
+"""Recovery of a log after a crash or disk damage.
 
-The bytes of an input are a story: batches that are written, and what then happens to them. Whatever
-that is, no batch that is still as it was written may be lost, none may be delivered that was not
-written, damage is told of, and after recovery the log is sound, stays as it is, and can be written
-to.
+The bytes of an input are steps: batches that are written, and damage to them. For all inputs, no
+intact batch is lost, no batch is delivered that was not written, damage is reported, and after
+recovery the log is valid, stable and writable.
 """
 
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ FIRST_SEQ = WALL_NS // 1000
 FOLDER = "data/topics/t"
 STEPS_MAX = 40
 
-# The steps of a story, by number; what follows a number is its arguments, a byte each.
+# Steps by number; the bytes after a number are its arguments.
 WRITE, SKIP_NUMBERS, GARBAGE, ZEROS, COPY, FLIP, CUT, NEW_SEGMENT = range(8)
 
 SEEDS = [
@@ -69,7 +68,7 @@ class Story:
 
 
 def told(data: bytes) -> Story:
-    """The story that an input tells, as far as it makes sense."""
+    """The steps of an input; invalid ones are skipped."""
     story = Story()
     story.segments[FIRST_SEQ], story.written[FIRST_SEQ] = bytearray(), []
     left = iter(data)
@@ -127,7 +126,6 @@ def is_damaged(segment: bytearray, written: list[Written]) -> bool:
 
 
 def check(data: bytes) -> None:
-    """See the module's docstring."""
     story = told(data)
     files = laid_out(story)
     bodies, damage = delivered(files)
@@ -154,7 +152,7 @@ def only_flipped(story: Story) -> bool:
 
 
 def laid_out(story: Story) -> MemoryFiles:
-    """The data path of a process that ended without a word."""
+    """The data path of a process that crashed."""
     files = MemoryFiles()
     files.make_folder("data")
     open_topic(files)
@@ -171,7 +169,7 @@ def open_topic(files: MemoryFiles) -> tuple[DataPath, TopicStore, list[Issue]]:
 
 
 def delivered(files: MemoryFiles) -> tuple[list[bytes], list[Issue]]:
-    """What the next process delivers, and the damage that it tells of, before it crashes too."""
+    """Messages and reported damage of the next process, which then crashes too."""
     files.crash()
     _, store, findings = open_topic(files)
     bodies: list[bytes] = []
@@ -184,7 +182,7 @@ def delivered(files: MemoryFiles) -> tuple[list[bytes], list[Issue]]:
 
 
 def append(files: MemoryFiles) -> bytes:
-    """Writes one message more, and closes the log."""
+    """Write one more message, and close the log."""
     files.crash()
     data_path, store, _ = open_topic(files)
     body = b"%d" % store.log.next_seq

@@ -1,8 +1,8 @@
-"""nsqd's commands to nsqlookupd, and what the registry makes of them.
+"""nsqd's commands to nsqlookupd, and their effect on the registry.
 
-However the bytes are cut, a peer has said the same; said again in our own words, it is the same
-once more. In the registry, a producer and its registrations know each other, and when all producers
-have gone none of them is left anywhere.
+All cuts of the bytes give the same events; events that are rendered and parsed again are the same.
+In the registry, producers and registrations reference each other, and after all producers have
+disconnected none is left.
 """
 
 from typing import Any
@@ -42,7 +42,6 @@ CHANNELS_MAX = 3
 
 
 def check(data: bytes) -> None:
-    """See the module's docstring."""
     whole, *others = (read(pieces) for pieces in cuttings(data))
     for other in others:
         assert other == whole, f"cut otherwise: {other}, whole: {whole}"
@@ -55,7 +54,7 @@ def check(data: bytes) -> None:
 
 
 def read(pieces: Pieces) -> tuple[list[Event], str]:
-    """What the peer says, and what it is told in the end."""
+    """The events, and the final error."""
     connection = LookupServerConnection()
     events: list[Event] = []
     try:
@@ -82,7 +81,7 @@ def render(event: Event) -> bytes:
 
 
 class Silence:
-    """A driver to whom it is all the same."""
+    """A driver that does nothing."""
 
     def changed(self, topic: str) -> None:
         pass

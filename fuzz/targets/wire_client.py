@@ -1,7 +1,7 @@
-"""A server's frames, as a client reads them, from the answer to its IDENTIFY on.
+"""A server's frames, as a client parses them, from the response to IDENTIFY on.
 
-However the bytes are cut, the server has said the same. Frames that
-were read and are rendered again are the bytes that they were read from.
+All cuts of the bytes give the same events. Frames that are parsed and rendered again are the same
+bytes.
 """
 
 import struct
@@ -58,7 +58,6 @@ TOKENS = [frames.OK, frames.HEARTBEAT, frames.CLOSE_WAIT, b"_heartbeat_", b'"def
 
 
 def check(data: bytes) -> None:
-    """See the module's docstring."""
     heard = [said for pieces in cuttings(data) if (said := maybe_converse(pieces)) is not None]
     for other in heard[1:]:
         assert other == heard[0], f"cut otherwise: {other}, before: {heard[0]}"
@@ -66,8 +65,8 @@ def check(data: bytes) -> None:
 
 
 def maybe_converse(pieces: Pieces) -> list[Any] | None:
-    """What the server says, one by one, and what we answered by ourselves. None if a layer cannot
-    be read: what came in one piece with the damage may then be lost with it."""
+    """The events, and the bytes that the client sent. None if a layer cannot be decoded: data in
+    one piece with the damage may then be lost."""
     connection: ClientConnection[MessageFrame, int] = ClientConnection(
         OPENING, MessageFrame, frame_bytes_max=FRAME_BYTES_MAX
     )

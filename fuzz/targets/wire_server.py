@@ -1,7 +1,7 @@
-"""A client's commands, as nsqd reads them.
+"""A client's commands, as nsqd parses them.
 
-However its bytes are cut, a client has said the same; and what it said, said again in our own
-words, is the same once more.
+All cuts of the bytes give the same commands; commands that are rendered and parsed again are the
+same.
 """
 
 import json
@@ -61,11 +61,10 @@ SEEDS = [
 TOKENS = [*(word + b" " for word in COMMANDS), b"\r\n", b"\0\0\0\1", b'{"deflate":true}', ID]
 
 Said = tuple[Any, ...]
-"""A command, whatever others it was grouped with."""
+"""One command, separated from its group."""
 
 
 def check(data: bytes) -> None:
-    """See the module's docstring."""
     whole, *others = (read(pieces) for pieces in cuttings(data))
     for other in others:
         assert other == whole, f"cut otherwise: {other}, whole: {whole}"
@@ -76,7 +75,7 @@ def check(data: bytes) -> None:
 
 
 def read(pieces: Pieces) -> list[Said]:
-    """What the client says, and last what became of the connection."""
+    """The commands, and the final state of the connection."""
     connection = ServerConnection(LIMITS)
     said: list[Said] = []
     remaining = list(pieces)
@@ -104,7 +103,7 @@ def read(pieces: Pieces) -> list[Said]:
 
 
 def identified(connection: ServerConnection, event: Identify) -> str:
-    """Does what nsqd does with an IDENTIFY; says why, if no further command can be read here."""
+    """Handle IDENTIFY as nsqd does; returns the reason if no further command can be parsed."""
     try:
         agreed, answer = negotiate(parse_identify(event.body), OFFER)
     except ProtocolError as error:
@@ -115,7 +114,7 @@ def identified(connection: ServerConnection, event: Identify) -> str:
 
 
 def commands_of(event: Event) -> Iterable[Said]:
-    """The commands that an event stands for; those that say nothing by themselves are left out."""
+    """The commands of an event; TopicNamed and ignored ones are skipped."""
     match event:
         case Publish(topic, bodies, oks, ("PUB" | "DPUB") as word, defer_ms):
             assert len(bodies) == oks
