@@ -79,7 +79,7 @@ def test_conflicting_options_are_refused() -> None:
         nsqd_tcp_address=("127.0.0.1:4150",), consumer_opt=("snappy", "deflate")
     )
 
-    with pytest.raises(ConfigError, match=r"^--consumer-opt: snappy and deflate exclude"):
+    with pytest.raises(ConfigError, match=r"^--consumer-opt: snappy and deflate cannot both"):
         check_source(options)
 
 

@@ -73,7 +73,7 @@ def command(
     spark_log: str,
     spark_conf: tuple[str, ...],
 ) -> None:
-    """Publish the messages of TOPIC, from a lake or from history, to TARGET.
+    """Publish archived or stored messages of TOPIC again, to TARGET.
 
     Messages are counted first, then published in their original order to one node. TIME is a point
     in time (2026-11-15T08:00:00Z) or a duration before now (15m). The condition is SQL with the
