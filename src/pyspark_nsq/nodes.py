@@ -176,7 +176,7 @@ class Nodes:
         }
         if failed and len(failed) == len(answers):
             raise NotConnectedError(
-                "no lookupd can be asked: " + "; ".join(map(str, failed.values()))
+                "no nsqlookupd answered: " + "; ".join(map(str, failed.values()))
             )
         for base in failed.keys() - self._failed_lookupds:
             log.warning("nsqlookupd failed, using the others: %s", failed[base])

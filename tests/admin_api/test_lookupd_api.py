@@ -26,10 +26,10 @@ def test_an_unknown_topic_has_no_nodes() -> None:
 @pytest.mark.parametrize(
     ("status", "body", "reason"),
     [
-        (404, b'{"message":"NOT_FOUND"}', "got status 404: this is no nsqlookupd"),
-        (404, b"<html>TOPIC_NOT_FOUND</html>", "got status 404: this is no nsqlookupd"),
+        (404, b'{"message":"NOT_FOUND"}', "got response 404: this is not an nsqlookupd"),
+        (404, b"<html>TOPIC_NOT_FOUND</html>", "got response 404: this is not an nsqlookupd"),
         (500, b"oh", "got response 500 'oh'"),
-        (200, b"[]", "unexpected answer: "),
+        (200, b"[]", "unexpected response: "),
     ],
 )
 def test_other_responses_are_errors_without_secrets(status: int, body: bytes, reason: str) -> None:

@@ -106,7 +106,7 @@ def test_tls_where_nsqd_has_none(command: list[str], ports: Ports) -> None:
 @pytest.mark.parametrize(
     ("address", "complaint"),
     [
-        ("{nsqd_tcp}", "what it answers is not HTTP"),
+        ("{nsqd_tcp}", "the response is not HTTP"),
         ("{lookupd_http}", ""),
     ],
 )
@@ -120,10 +120,10 @@ def test_the_http_address_of_nsqd_with_another_protocol(
 @pytest.mark.parametrize(
     ("address", "complaint"),
     [
-        ("{nsqd_tcp}", "what it answers is not HTTP"),
-        ("{lookupd_tcp}", "what it answers is not HTTP"),
+        ("{nsqd_tcp}", "the response is not HTTP"),
+        ("{lookupd_tcp}", "the response is not HTTP"),
         ("{nsqd_http}", "404"),
-        ("{secure_lookupd_http}", "the connection ended before the answer did"),
+        ("{secure_lookupd_http}", "the connection closed before the response was complete"),
     ],
 )
 def test_the_http_address_of_nsqlookupd_with_another_protocol(
@@ -145,8 +145,8 @@ def test_https_where_there_is_none(command: list[str], ports: Ports) -> None:
 @pytest.mark.parametrize(
     ("address", "complaint"),
     [
-        ("{lookupd_tcp}", "what it answers is not HTTP"),
-        ("{nsqd_http}", "got status 404: this is no nsqlookupd"),
+        ("{lookupd_tcp}", "the response is not HTTP"),
+        ("{nsqd_http}", "got response 404: this is not an nsqlookupd"),
         ("https://{lookupd_http}", "the server does not speak TLS on this port"),
     ],
 )

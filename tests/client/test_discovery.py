@@ -162,9 +162,9 @@ def test_a_node_that_has_registered_no_address_does_not_hide_the_others(
     ("status", "answer", "complaint"),
     [
         (500, {}, "got response 500"),
-        (404, {"message": "NOT_FOUND"}, "got status 404: this is no nsqlookupd"),
-        (200, b"nonsense", "unexpected answer"),
-        (200, {"producers": 7}, "unexpected answer"),
+        (404, {"message": "NOT_FOUND"}, "got response 404: this is not an nsqlookupd"),
+        (200, b"nonsense", "unexpected response"),
+        (200, {"producers": 7}, "unexpected response"),
     ],
 )
 def test_a_lookupd_that_talks_nonsense(
@@ -175,7 +175,7 @@ def test_a_lookupd_that_talks_nonsense(
     async def scenario() -> None:
         await Consumer("t", "c", lookupd=old_lookupd.address).start()
 
-    complaint = f"no lookupd can be asked: http://{old_lookupd.address}/lookup.*: {complaint}"
+    complaint = f"no nsqlookupd answered: http://{old_lookupd.address}/lookup.*: {complaint}"
     with pytest.raises(NotConnectedError, match=complaint):
         run(scenario())
     with pytest.raises(NotConnectedError, match=complaint):

@@ -34,5 +34,5 @@ def test_what_is_no_message_is_told_with_the_node(
         async with scripted_server(b"HTTP/1.1 200 OK\r\n\r\n" + MESSAGE + line) as server:
             await ask(PenstockApi(Cluster(HTTP)), f"127.0.0.1:{server.port}")
 
-    with pytest.raises(HttpRequestError, match=r"127\.0\.0\.1:\d+: unexpected answer: "):
+    with pytest.raises(HttpRequestError, match=r"127\.0\.0\.1:\d+: unexpected response: "):
         uvloop.run(scene())

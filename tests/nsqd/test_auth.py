@@ -277,7 +277,7 @@ class TestBadServers:
             (500, GOOD, "got response 500"),
             (200, b"nonsense", "invalid response: "),
             (200, {**GOOD, "ttl": 0}, "invalid response: "),
-            (200, b" " * 1_000_000, "answer longer than 262144 bytes"),
+            (200, b" " * 1_000_000, "response larger than 262144 bytes"),
         ],
     )
     def test_an_invalid_response_fails_the_query(

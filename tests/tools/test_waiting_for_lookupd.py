@@ -40,7 +40,7 @@ def test_a_tool_waits_for_nsqlookupd(
             *own_flags.get(tool, []),
         ]
         with tool_process(tool, *all_flags) as consumer:
-            consumer.logs(f"no lookupd can be asked: http://{http}/")
+            consumer.logs(f"no nsqlookupd answered: http://{http}/")
             with (
                 run_nsqlookupd(f"--tcp-address={tcp}", f"--http-address={http}"),
                 run_nsqd(f"--lookupd-tcp-address={tcp}", "--broadcast-address=127.0.0.1") as late,

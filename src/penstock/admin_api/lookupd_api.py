@@ -14,6 +14,6 @@ def registered_nodes(url: str, reply: HttpReply) -> list[RegisteredNode]:
     if reply.status == 404:
         if error_code(reply.body) == "TOPIC_NOT_FOUND":
             return []
-        reason = "got status 404: this is no nsqlookupd"
+        reason = "got response 404: this is not an nsqlookupd"
         raise HttpRequestError(without_secrets(url), reason, status=404)
     return decode_reply(url, reply, LookupResponse).producers or []

@@ -56,7 +56,7 @@ class NsqdApi:
         try:
             return decode_json(reply.body, TopicLogResponse)
         except ValueError as error:
-            raise HttpRequestError(self.address, f"unexpected answer: {error}") from None
+            raise HttpRequestError(self.address, f"unexpected response: {error}") from None
 
     async def seq_at(self, topic: str, position: str) -> int:
         """The sequence number at a position now. Raises HttpRequestError."""
@@ -64,7 +64,7 @@ class NsqdApi:
         reply = await self.send("GET", "/topic/messages", args)
         seq = reply.headers.get(_FIRST_SEQ_HEADER, "")
         if not seq.isdecimal():
-            raise HttpRequestError(self.address, "unexpected answer: it has no sequence number")
+            raise HttpRequestError(self.address, "unexpected response: it has no sequence number")
         return int(seq)
 
     async def seek(self, topic: str, channel: str, seq: int) -> None:

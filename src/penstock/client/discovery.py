@@ -67,7 +67,7 @@ class Discovery:
         outcomes = await asyncio.gather(*map(_failure_of, self._pollers))
         failures = [failure for failure in outcomes if failure is not None]
         if len(failures) == len(self._pollers):
-            raise NotConnectedError("no lookupd can be asked: " + "; ".join(map(str, failures)))
+            raise NotConnectedError("no nsqlookupd answered: " + "; ".join(map(str, failures)))
         for failure in failures:
             log.warning("%s", failure)
         return self._found()

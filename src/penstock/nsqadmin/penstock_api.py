@@ -166,7 +166,7 @@ def _decode_messages(address: str, lines: bytes) -> list[StoredMessage]:
     try:
         return decode_json_with(_decode_lines, lines)
     except ValueError as error:
-        raise HttpRequestError(address, f"unexpected answer: {error}") from None
+        raise HttpRequestError(address, f"unexpected response: {error}") from None
 
 
 def _search(address: str, lines: bytes, text: str, limit: int) -> SearchResult:

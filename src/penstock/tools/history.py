@@ -139,7 +139,7 @@ class _NodeReader:
         try:
             message = decode_json_with(_decode, line)
         except ValueError as error:
-            reason = f"unexpected answer: {error}"
+            reason = f"unexpected response: {error}"
             raise HttpRequestError(self._address, reason, status=200) from None
         message.line = line
         return message

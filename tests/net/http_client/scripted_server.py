@@ -1,16 +1,16 @@
-"""A server that says what it is told to, HTTP or not: for tests of whoever has to listen to it."""
+"""A server that sends given bytes, HTTP or not."""
 
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-# How long a server that hangs does so: longer than any test waits for it.
+# How long a server hangs: longer than any test waits.
 FOR_EVER_SECONDS = 60
 
 
 class ScriptedServer:
-    """Answers each connection with the next of `answers`, and the last of them from then on."""
+    """Sends the next of `answers` on each connection, and the last one on all others."""
 
     def __init__(self, answers: tuple[bytes, ...], *, hangs: bool, repeats: bool) -> None:
         self.port = 0
@@ -20,7 +20,7 @@ class ScriptedServer:
         self._repeats = repeats
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection: reads what is there, answers, and closes unless it hangs."""
+        """Reads a request, answers, and closes the connection unless the server hangs."""
         try:
             self.requests.append(await reader.read(65536))
             answer = self._answers[min(len(self.requests), len(self._answers)) - 1]
@@ -32,7 +32,7 @@ class ScriptedServer:
             if self._hangs:
                 await asyncio.sleep(FOR_EVER_SECONDS)
         except ConnectionError:
-            pass  # The client has had enough, as it should.
+            pass  # The client closed the connection, as it should.
         finally:
             writer.close()
 
@@ -45,7 +45,7 @@ async def scripted_server(
     host: str = "127.0.0.1",
     context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[ScriptedServer]:
-    """Serves on a free port until the block is left."""
+    """Serves on a free port inside the block."""
     script = ScriptedServer(answers or (b"",), hangs=hangs, repeats=repeats)
     connections: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""The client against servers that answer well, badly, endlessly or not at all."""
+"""The asyncio client, with correct, broken, endless and missing responses."""
 
 import socket
 import ssl
@@ -20,7 +20,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 
 def fetch(answer: bytes, *, method: str = "GET", client: HttpClient = CLIENT, **script: Any) -> Any:
-    """The reply, or the reason why there is none, to a request answered so."""
+    """The reply to a request that the server answers with `answer`, or the reason of the error."""
 
     async def scene() -> object:
         async with scripted_server(answer, **script) as server:
@@ -49,7 +49,7 @@ class TestAnswers:
             (OK + b"Content-Length: 1000\r\n\r\n" + b"x" * 1000, b"x" * 1000),
         ],
     )
-    def test_a_body_is_read_however_its_end_is_told(self, answer: bytes, expected: bytes) -> None:
+    def test_a_body_is_read_to_its_end(self, answer: bytes, expected: bytes) -> None:
         reply = fetch(answer)
 
         assert (200, expected) == (reply.status, reply.body)
@@ -59,7 +59,7 @@ class TestAnswers:
 
         assert HttpReply(404, {"a": "b, c", "content-length": "0"}, b"") == reply
 
-    def test_an_answer_is_not_waited_for_beyond_its_end(self) -> None:
+    def test_the_client_does_not_wait_after_the_end_of_a_response(self) -> None:
         assert b"hi" == fetch(OK + b"Content-Length: 2\r\n\r\nhi", hangs=True).body
         assert b"" == fetch(OK + b"Content-Length: 2\r\n\r\n", hangs=True, method="HEAD").body
         assert 204 == fetch(b"HTTP/1.1 204 No Content\r\n\r\n", hangs=True).status
@@ -67,49 +67,52 @@ class TestAnswers:
     @pytest.mark.parametrize(
         ("answer", "reason"),
         [
-            (b"", "the connection ended before the answer did"),
-            (OK + b"Content-Length: 9\r\n\r\nhi", "the connection ended before the answer did"),
-            (OK + b"Content-Le", "the connection ended before the answer did"),
+            (b"", "the connection closed before the response was complete"),
+            (
+                OK + b"Content-Length: 9\r\n\r\nhi",
+                "the connection closed before the response was complete",
+            ),
+            (OK + b"Content-Le", "the connection closed before the response was complete"),
             (
                 OK + b"Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n",
-                "the connection ended before the answer did",
+                "the connection closed before the response was complete",
             ),
-            (b"SSH-2.0-OpenSSH\r\n", "what it answers is not HTTP"),
+            (b"SSH-2.0-OpenSSH\r\n", "the response is not HTTP"),
             (OK + b"Transfer-Encoding: gzip\r\n\r\nhi", "unknown transfer encoding 'gzip'"),
             (
                 b"HTTP/1.1 101 Hm\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n",
-                "the server wants another protocol",
+                "the server switched to another protocol",
             ),
-            (OK + b"Content-Length: 1001\r\n\r\n", "answer longer than 1000 bytes"),
-            (OK + b"\r\n" + b"x" * 1001, "answer longer than 1000 bytes"),
+            (OK + b"Content-Length: 1001\r\n\r\n", "response larger than 1000 bytes"),
+            (OK + b"\r\n" + b"x" * 1001, "response larger than 1000 bytes"),
         ],
     )
-    def test_what_is_no_whole_answer_is_an_error(self, answer: bytes, reason: str) -> None:
+    def test_an_incomplete_response_is_an_error(self, answer: bytes, reason: str) -> None:
         assert reason == fetch(answer)
 
     @pytest.mark.parametrize(
         ("endless", "reason"),
         [
             (b"HTTP/1.1 100 Continue\r\n\r\n" * 1000, "more than 65536 bytes of headers"),
-            (OK + b"\r\n" + b"x" * 10000, "answer longer than 1000 bytes"),
+            (OK + b"\r\n" + b"x" * 10000, "response larger than 1000 bytes"),
         ],
     )
-    def test_an_endless_answer_is_cut_off(self, endless: bytes, reason: str) -> None:
+    def test_an_endless_response_is_cut_off(self, endless: bytes, reason: str) -> None:
         assert reason == fetch(endless, repeats=True)
 
     @pytest.mark.parametrize("start", [OK + b"A: ", OK + b"Transfer-Encoding: chunked\r\n\r\n1;"])
-    def test_a_line_without_end_is_cut_off(self, start: bytes) -> None:
+    def test_an_endless_line_is_cut_off(self, start: bytes) -> None:
         assert "more than 65536 bytes of headers" == fetch(start + b"x" * (1 << 20), hangs=True)
 
     @pytest.mark.parametrize(
         "answer", [b"", OK, OK + b"Content-Length: 9\r\n\r\nhi", OK + b"\r\nhi"]
     )
-    def test_a_server_that_hangs_is_given_up(self, answer: bytes) -> None:
+    def test_a_server_that_hangs_is_a_timeout(self, answer: bytes) -> None:
         assert "timed out" == fetch(answer, hangs=True, client=HASTY)
 
 
 class TestRequests:
-    def test_what_is_sent(self) -> None:
+    def test_bytes_of_a_request(self) -> None:
         async def scene() -> bytes:
             async with scripted_server(OK + b"Content-Length: 0\r\n\r\n") as server:
                 await CLIENT.fetch(
@@ -126,7 +129,7 @@ class TestRequests:
         )
         assert expected == uvloop.run(scene())
 
-    def test_over_ipv6(self) -> None:
+    def test_ipv6(self) -> None:
         async def scene() -> tuple[int, bytes]:
             async with scripted_server(OK + b"Content-Length: 0\r\n\r\n", host="::1") as server:
                 reply = await CLIENT.fetch("GET", f"http://[::1]:{server.port}/")
@@ -137,22 +140,20 @@ class TestRequests:
     @pytest.mark.parametrize(
         ("url", "shown"),
         [
-            ("ftp://a/", "ftp://a/: not a URL of http:// or https://"),
-            ("a:4161/x", "a:4161/x: not a URL of http:// or https://"),
-            ("http:///x", "http:///x: not a URL of http:// or https://"),
-            ("http://ä/", "http://ä/: not a URL of http:// or https://"),
+            ("ftp://a/", "ftp://a/: not an http:// or https:// URL"),
+            ("a:4161/x", "a:4161/x: not an http:// or https:// URL"),
+            ("http:///x", "http:///x: not an http:// or https:// URL"),
+            ("http://ä/", "http://ä/: not an http:// or https:// URL"),
             (
                 "http://a:b/",
                 "http://a:b/: not a URL: Port could not be cast to integer value as 'b'",
             ),
             ("http://a:99999/", "http://a:99999/: not a URL: Port out of range 0-65535"),
             ("http://u:secret@a:x/?secret", "http://a:x/: not a URL: Port could not be cast to"),
-            ("http://a/b c", "http://a/b c: cannot be asked: a character that HTTP does not"),
+            ("http://a/b c", "http://a/b c: the request has a character that HTTP does not"),
         ],
     )
-    def test_a_url_that_cannot_be_asked_is_told_without_its_secrets(
-        self, url: str, shown: str
-    ) -> None:
+    def test_an_invalid_url_is_an_error_without_secrets(self, url: str, shown: str) -> None:
         with pytest.raises(HttpRequestError) as failure:
             uvloop.run(CLIENT.fetch("GET", url))
 
@@ -163,7 +164,7 @@ class TestRequests:
         with pytest.raises(HttpRequestError, match="a character that HTTP does not allow"):
             uvloop.run(CLIENT.fetch("GET", "http://127.0.0.1:1/", headers=[header]))
 
-    def test_nobody_there_is_an_error(self) -> None:
+    def test_a_refused_connection_is_an_error(self) -> None:
         with socket.socket() as bound:
             bound.bind(("127.0.0.1", 0))
             port = bound.getsockname()[1]
@@ -171,14 +172,14 @@ class TestRequests:
             with pytest.raises(HttpRequestError, match=r"refused|Connect call failed"):
                 uvloop.run(CLIENT.fetch("GET", f"http://127.0.0.1:{port}/?secret"))
 
-    def test_a_host_that_does_not_exist_is_an_error(self) -> None:
+    def test_an_unknown_host_is_an_error(self) -> None:
         for host in ("no-such-host.invalid", f"{'a' * 64}.invalid"):
             with pytest.raises(HttpRequestError, match=host):
                 uvloop.run(CLIENT.fetch("GET", f"http://{host}/"))
 
 
 class TestTls:
-    def test_a_server_is_verified(self) -> None:
+    def test_the_certificate_of_a_server_is_verified(self) -> None:
         authority = trustme.CA()
         trusting = HttpClient(
             connect_timeout_seconds=60, request_timeout_seconds=60, ssl_context=trusts(authority)
@@ -201,7 +202,7 @@ class TestTls:
         assert b"hi" == body
         assert reason.startswith("certificate verify failed: ")
 
-    def test_a_handshake_that_hangs_is_left_in_time(self) -> None:
+    def test_a_tls_handshake_that_hangs_is_a_timeout(self) -> None:
         async def scene() -> None:
             client = HttpClient(connect_timeout_seconds=0.2, request_timeout_seconds=10)
             async with scripted_server(hangs=True) as server:
@@ -224,7 +225,7 @@ def serves_with(authority: trustme.CA) -> ssl.SSLContext:
 
 
 class TestV1:
-    def test_the_envelope_is_asked_for_and_json_decoded(self) -> None:
+    def test_version_1_is_requested_and_json_decoded(self) -> None:
         async def scene() -> tuple[object, bytes]:
             async with scripted_server(OK + b'Content-Length: 7\r\n\r\n{"a":1}') as server:
                 url = f"http://127.0.0.1:{server.port}/x"
@@ -238,17 +239,17 @@ class TestV1:
     @pytest.mark.parametrize(
         ("answer", "reason"),
         [
-            (OK + b"\r\n{", "unexpected answer: Input data was truncated"),
-            (OK + b"\r\n[]", "unexpected answer: Expected `object`, got `array`"),
-            (OK + b"\r\n" + b"[" * 1000, "unexpected answer: "),
-            (OK + b'\r\n{"\xff":1}', "unexpected answer: JSON is malformed: not UTF-8"),
+            (OK + b"\r\n{", "unexpected response: Input data was truncated"),
+            (OK + b"\r\n[]", "unexpected response: Expected `object`, got `array`"),
+            (OK + b"\r\n" + b"[" * 1000, "unexpected response: "),
+            (OK + b'\r\n{"\xff":1}', "unexpected response: JSON is malformed: not UTF-8"),
             (b"HTTP/1.1 500 Oh\r\n\r\nno", "got response 500 'no'"),
             (b"HTTP/1.1 403 No\r\n\r\n{}", "got response 403 '{}'"),
             (b'HTTP/1.1 403 No\r\n\r\n{"https_port":99999}', "not a URL: Port out of range"),
             (b"HTTP/1.1 302 There\r\nLocation: /\r\n\r\n", "got response 302 ''"),
         ],
     )
-    def test_any_other_answer_is_an_error(self, answer: bytes, reason: str) -> None:
+    def test_any_other_response_is_an_error(self, answer: bytes, reason: str) -> None:
         async def scene() -> None:
             async with scripted_server(answer) as server:
                 await CLIENT.get_json(f"http://127.0.0.1:{server.port}/?secret", dict[str, int])
@@ -259,7 +260,7 @@ class TestV1:
         assert failure.value.reason.startswith(reason)
         assert "secret" not in str(failure.value)
 
-    def test_a_server_that_wants_tls_is_asked_over_tls(self) -> None:
+    def test_a_daemon_that_demands_https_is_asked_over_https(self) -> None:
         authority = trustme.CA()
         client = HttpClient(
             connect_timeout_seconds=60, request_timeout_seconds=60, ssl_context=trusts(authority)

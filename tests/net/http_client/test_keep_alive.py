@@ -1,4 +1,4 @@
-"""Requests on connections that are kept, or that the server has closed meanwhile."""
+"""Kept connections, and servers that close them."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -14,8 +14,8 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
 
 
 class Server:
-    """Answers every request with the same, on connections that end after `requests_max`: of their
-    own accord, or without a word at the next request."""
+    """Answers every request with `answer`. Closes a connection after `requests_max` requests: at
+    once, or when the next request arrives."""
 
     def __init__(self, answer: bytes, requests_max: int, *, waits_for_one_more: bool) -> None:
         self.connections = 0
@@ -44,7 +44,7 @@ def with_server(
     requests_max: int = 1000,
     waits_for_one_more: bool = False,
 ) -> Server:
-    """Plays the scenario, given a client and a URL; the server tells what it has seen."""
+    """Runs the scenario with a client and a URL, and returns the server with its records."""
     served = Server(answer, requests_max, waits_for_one_more=waits_for_one_more)
 
     async def scene() -> None:
@@ -67,14 +67,14 @@ async def twice(client: HttpClient, url: str) -> None:
         await asyncio.sleep(0.01)  # so that we know of a connection that was closed
 
 
-def test_one_connection_serves_one_request_after_the_other() -> None:
+def test_one_connection_carries_consecutive_requests() -> None:
     server = with_server(twice)
 
     assert (1, 2) == (server.connections, len(server.requests))
     assert b"Connection: close" not in server.requests[0]
 
 
-def test_requests_at_a_time_have_connections_of_their_own_which_are_kept() -> None:
+def test_concurrent_requests_use_separate_connections_and_keep_them() -> None:
     async def scenario(client: HttpClient, url: str) -> None:
         for _ in range(3):
             await asyncio.gather(*(client.fetch("GET", url) for _ in range(4)))
@@ -93,28 +93,28 @@ def test_requests_at_a_time_have_connections_of_their_own_which_are_kept() -> No
         OK + OK,
     ],
 )
-def test_a_connection_that_cannot_be_kept_is_not(answer: bytes) -> None:
+def test_a_connection_is_not_kept_if_the_response_forbids_it(answer: bytes) -> None:
     server = with_server(twice, answer=answer)
 
     assert (2, 2) == (server.connections, len(server.requests))
 
 
-def test_a_connection_that_was_closed_meanwhile_is_no_failure() -> None:
+def test_a_kept_connection_that_the_server_closed_is_replaced() -> None:
     server = with_server(twice, requests_max=1)
 
     assert (2, 2) == (server.connections, len(server.requests))
 
 
-def test_a_connection_that_is_closed_at_the_next_request_is_no_failure_either() -> None:
+def test_a_request_is_repeated_if_the_server_closes_a_kept_connection() -> None:
     server = with_server(twice, requests_max=1, waits_for_one_more=True)
 
     assert (2, 2) == (server.connections, len(server.requests))
 
 
-def test_half_an_answer_is_a_failure() -> None:
+def test_half_a_response_is_an_error() -> None:
     async def scenario(client: HttpClient, url: str) -> None:
         for _ in range(2):
-            with pytest.raises(HttpRequestError, match="ended before the answer did"):
+            with pytest.raises(HttpRequestError, match="closed before the response was complete"):
                 await client.fetch("POST", url)
 
     with_server(scenario, answer=OK[:-1], requests_max=1)

@@ -26,5 +26,5 @@ def look_up(lookupds: Sequence[str], path: str, config: ClientConfig) -> set[str
         except HttpRequestError as failure:
             failures.append(failure)
     if len(failures) == len(lookupds):
-        raise NotConnectedError("no lookupd can be asked: " + "; ".join(map(str, failures)))
+        raise NotConnectedError("no nsqlookupd answered: " + "; ".join(map(str, failures)))
     return found

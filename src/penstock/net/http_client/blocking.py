@@ -188,7 +188,7 @@ class HttpStream:
         """The response with its whole body. Raises ResponseError or OSError."""
         while not self._parser.is_complete:
             if sum(map(len, self._parser.body_parts)) > bytes_max:
-                raise ResponseError(f"answer longer than {bytes_max} bytes")
+                raise ResponseError(f"response larger than {bytes_max} bytes")
             _receive(self._connection, self._parser, self._buffer)
         return self._parser.reply()
 

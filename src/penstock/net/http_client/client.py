@@ -156,7 +156,7 @@ class _Connection(asyncio.Protocol):
     async def send(self, request: bytes, parser: ResponseParser) -> HttpReply:
         """Raises ResponseError."""
         if not self._is_open:
-            raise ResponseError("the connection ended before it was used")
+            raise ResponseError("the connection closed before it was used")
         self._parser = parser
         self._reply = asyncio.get_running_loop().create_future()
         self._transport.write(request)

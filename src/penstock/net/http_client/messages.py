@@ -43,7 +43,7 @@ BODY_BYTES_MAX = 64 << 20
 HEAD_BYTES_MAX = 64 * 1024
 FRAMING_BYTES_PER_BODY_BYTE = 16
 
-ENDED_EARLY = "the connection ended before the answer did"
+ENDED_EARLY = "the connection closed before the response was complete"
 
 _PORTS = {"http": 80, "https": 443}
 _REQUEST_LINE = re.compile(r"[A-Z]+ /[!-~]* HTTP/1\.1")
@@ -89,7 +89,7 @@ class HttpTarget:
         except ValueError as error:
             raise self.error(f"not a URL: {error}") from None
         if self._parts.scheme not in _PORTS or not self.host or not url.isascii():
-            raise self.error("not a URL of http:// or https://")
+            raise self.error("not an http:// or https:// URL")
         self.is_secure = self._parts.scheme == "https"
         self.port = _PORTS[self._parts.scheme] if port is None else port
 
@@ -109,7 +109,7 @@ class HttpTarget:
         lines = [f"{name}: {value}" for name, value in (*own, *headers)]
         start = f"{method} {path} HTTP/1.1"
         if not _REQUEST_LINE.fullmatch(start) or not all(map(_HEADER_LINE.fullmatch, lines)):
-            raise self.error("cannot be asked: a character that HTTP does not allow")
+            raise self.error("the request has a character that HTTP does not allow")
         return "\r\n".join((start, *lines, "", "")).encode() + body
 
     def _own_headers(self, body_size: int | None, *, keep_alive: bool) -> Headers:
@@ -172,13 +172,11 @@ class ResponseParser:
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade:
-            raise ResponseError("the server wants another protocol") from None
+            raise ResponseError("the server switched to another protocol") from None
         except HttpParserError as error:
             # httptools raises its own error if a callback fails; the callback's is the context.
             cause = error.__context__
-            reason = (
-                str(cause) if isinstance(cause, ResponseError) else "what it answers is not HTTP"
-            )
+            reason = str(cause) if isinstance(cause, ResponseError) else "the response is not HTTP"
             raise ResponseError(reason) from None
         allowed = HEAD_BYTES_MAX + (1 + FRAMING_BYTES_PER_BODY_BYTE) * self._body_bytes
         if self.received_bytes > allowed and not self.is_complete:
@@ -231,7 +229,7 @@ class ResponseParser:
         return self.status < 200  # such as 100 Continue; the final response follows
 
     def _too_long(self) -> ResponseError:
-        return ResponseError(f"answer longer than {self._body_bytes_max} bytes")
+        return ResponseError(f"response larger than {self._body_bytes_max} bytes")
 
 
 # Replies of NSQ's daemons.
@@ -269,4 +267,4 @@ def decode_reply(url: str, reply: HttpReply, type: type[T]) -> T:
     try:
         return decode_json(require_ok(url, reply), type)
     except ValueError as error:
-        raise HttpTarget(url).error(f"unexpected answer: {error}") from None
+        raise HttpTarget(url).error(f"unexpected response: {error}") from None
