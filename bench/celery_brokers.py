@@ -39,14 +39,14 @@ app.conf.task_ignore_result = True
 
 @app.task(name="bench.count")
 def count() -> None:
-    """Adds a byte to a file, which makes its size the number of tasks done."""
+    """Append a byte to a file, whose size is the number of completed tasks."""
     done = os.open(os.environ["DONE"], os.O_WRONLY | os.O_APPEND)
     os.write(done, b".")
     os.close(done)
 
 
 def publish(tasks: int) -> None:
-    """Prints how many seconds it takes, and how many of CPU time."""
+    """Print the elapsed and the CPU seconds of a block."""
     count.delay()  # which connects
     began, cpu_began = time.monotonic(), time.process_time()
     for _ in range(tasks - 1):
@@ -55,14 +55,14 @@ def publish(tasks: int) -> None:
 
 
 class Server(NamedTuple):
-    """A broker that runs."""
+    """A running broker."""
 
     url: str
     pid: int
 
 
 class Figures(NamedTuple):
-    """Of one half of the way: tasks per second, and CPU milliseconds per task."""
+    """Result of publishing or of working: tasks per second, and CPU milliseconds per task."""
 
     rate: float
     client_ms: float
@@ -93,7 +93,7 @@ BROKERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {"nsqd": nsqd
 
 
 def main() -> None:
-    """Measures both and prints a table."""
+    """Measure both brokers and print a table."""
     print(f"{'':8}{'':10}{'tasks/s':>10}{'client ms':>12}{'server ms':>12}")
     for name, broker in BROKERS.items():
         if name == "redis" and importlib.util.find_spec("redis") is None:
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def measure(server: Server, tasks: int) -> tuple[Figures, Figures]:
-    """Of publishing, and of working off."""
+    """Results of publishing and of working."""
     with tempfile.NamedTemporaryFile() as done:
         environment = {**os.environ, "BROKER_URL": server.url, "DONE": done.name}
         published = _measure_publishing(server, tasks, environment)
@@ -131,7 +131,7 @@ def _measure_publishing(server: Server, tasks: int, environment: dict[str, str])
 def _measure_working(
     server: Server, tasks: int, environment: dict[str, str], done: Path
 ) -> Figures:
-    """From the first task that is done, which leaves out the start of the worker."""
+    """Measure from the first completed task, to exclude the start of the worker."""
     flags = ["worker", "--concurrency=2", "--loglevel=ERROR", "--without-heartbeat"]
     command = [sys.executable, "-m", "celery", "--app=bench.celery_brokers", *flags]
     with subprocess.Popen(

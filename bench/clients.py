@@ -27,11 +27,11 @@ SECONDS = 4.0
 UNDER_WAY = 1000
 BATCH = 200
 BACKLOG = 2_500_000
-"""More than any of them consumes in that time."""
+"""More messages than any client consumes in the time of a run."""
 
 
 class Meter:
-    """Counts until the time is over."""
+    """Counts messages until the time is over."""
 
     def __init__(self, seconds: float) -> None:
         self.count = 0
@@ -39,7 +39,7 @@ class Meter:
         self.is_running = True
 
     async def run(self) -> None:
-        """Prints the rates, for the parent to read."""
+        """Print the rates for the parent process."""
         began, cpu_began, first = time.perf_counter(), time.process_time(), self.count
         await asyncio.sleep(self.seconds)
         elapsed, cpu = time.perf_counter() - began, time.process_time() - cpu_began
@@ -49,7 +49,7 @@ class Meter:
 
 
 async def publish_each(meter: Meter, publish: Callable[[], Awaitable[Any]]) -> None:
-    """So many at a time, each waiting for its own confirmation."""
+    """Concurrent publishes, each of which waits for its confirmation."""
 
     async def go_on() -> None:
         while meter.is_running:
@@ -60,7 +60,7 @@ async def publish_each(meter: Meter, publish: Callable[[], Awaitable[Any]]) -> N
 
 
 async def publish_batches(meter: Meter, publish: Callable[[], Awaitable[Any]]) -> None:
-    """The same, with fewer at a time, of many messages each."""
+    """Concurrent multi-publishes."""
 
     async def go_on() -> None:
         while meter.is_running:
@@ -186,7 +186,7 @@ LOADS: dict[str, dict[str, Callable[[str, Meter], Coroutine[Any, Any, None]]]] =
 
 
 def main() -> None:
-    """Runs all loads, one after the other, and prints a table."""
+    """Run all loads one after the other and print a table."""
     print(f"{'':24}{'':10}{'msgs/s':>12}{'per CPU-s':>12}")
     for load, clients in LOADS.items():
         for client in clients:
@@ -197,7 +197,7 @@ def main() -> None:
 def measure(
     load: str, client: str, *, seconds: float = SECONDS, backlog: int = BACKLOG
 ) -> tuple[float, float]:
-    """Runs one load against an nsqd of its own: messages per second, and per CPU-second."""
+    """Run one load against a new nsqd; returns messages per second and per CPU-second."""
     with run_nsqd("--max-rdy-count=2500") as nsqd:
         if load == "consume":
             with blocking.Producer(nsqd.tcp_address) as producer:

@@ -44,7 +44,7 @@ TOPIC, CHANNEL = "crowd", "everyone"
 
 CONSUMING_PROCESSES = 2
 QUIET_SECONDS = 5.0
-"""When nothing has come for so long after the last publish, nothing will."""
+"""A run ends when no message has arrived for this long after the last publish."""
 
 
 class CrowdOfConsumers:
@@ -90,7 +90,7 @@ class CrowdOfConsumers:
 
 
 class CrowdOfPublishers:
-    """Many publishers in one process, who take turns and keep a pace together."""
+    """Many publishers in one process that take turns at a common rate."""
 
     def __init__(self, address: Address, connections: int, *, rate: int, messages: int) -> None:
         self._address = address
@@ -126,7 +126,7 @@ class CrowdOfPublishers:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a run."""
+    """Result of a run."""
 
     published: int
     rate: float
@@ -137,7 +137,7 @@ class Result:
     p99_ms_max: float
 
     def problems(self) -> list[str]:
-        """What should not be so."""
+        """Violated expectations."""
         figures = {name: self.channel[name] for name in ("depth", "in_flight_count")}
         figures |= {name: self.channel[name] for name in ("requeue_count", "timeout_count")}
         found = [f"{name} is {value}" for name, value in figures.items() if value]
@@ -149,7 +149,7 @@ class Result:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Measures, prints, and says whether all was well."""
+    """Measure and print; returns whether all expectations hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--consumers", type=int, default=5000)
     parser.add_argument("--publishers", type=int, default=200)

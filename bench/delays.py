@@ -1,4 +1,4 @@
-"""The scenarios that ask how long a message takes."""
+"""Scenarios that measure latency."""
 
 from collections.abc import Mapping
 
@@ -23,11 +23,11 @@ PACE = 4_000
 AS_FAST_AS_IT_GOES = 1_000_000_000
 HALF_SPEED_SECONDS = 4
 ROUND_TRIP_SECONDS_MAX = 3.0
-"""An nsqd that buffers its output takes 250 ms for each: a dozen of those are enough to see it."""
+"""Few, because an nsqd that buffers its output takes 250 ms for each."""
 
 DEFER_MS = 500
 LONG_MS = 3_600_000
-"""Within what nsqd allows by default, and longer than any run."""
+"""Within the default limit of nsqd, and longer than any run."""
 
 
 def steady(server: Server, count: int) -> Mapping[str, Figures]:
@@ -37,7 +37,7 @@ def steady(server: Server, count: int) -> Mapping[str, Figures]:
 
 
 def at_half_speed(server: Server, count: int) -> Mapping[str, Figures]:
-    """What it takes at most is found out first: what comes out while the publisher never waits."""
+    """First measures the maximum rate, with a publisher that never waits."""
     server.wire.create(server.at, TOPIC, [CHANNEL])
     pace = int(_paced(server, AS_FAST_AS_IT_GOES, count).figures(count)["rate"]) // 2
     run = _paced(server, pace, min(count, HALF_SPEED_SECONDS * pace))
@@ -53,7 +53,7 @@ def one_at_a_time(server: Server, count: int) -> Mapping[str, Figures]:
 
 
 def deferred(server: Server, count: int) -> Mapping[str, Figures]:
-    """Publishing what stays deferred, then how late messages are that become due."""
+    """Publish deferred messages, then measure the delay of messages that become due."""
     server.wire.create(server.at, TOPIC, [CHANNEL])
     run = _paced(server, PACE, count // 2, defer_ms=DEFER_MS)
     delivered = {**_latency(run, DEFER_MS), "per_cpu": count // 2 / run.cpu_seconds}
@@ -77,5 +77,5 @@ def _paced(server: Server, rate: int, count: int, *, defer_ms: int = 0) -> Drive
 
 
 def _latency(run: Drive, after_ms: int = 0) -> Figures:
-    """From send to receipt, less what was asked for."""
+    """Time from send to receipt, less the requested deferral."""
     return percentiles_ms([one - after_ms * 1_000_000 for one in run.outcomes[0].latencies_ns])

@@ -23,7 +23,7 @@ MILLISECONDS = 1000
 
 
 def main() -> None:
-    """Measures, and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--nodes", type=int, default=200)
     parser.add_argument("--topics", type=int, default=1000)
@@ -50,7 +50,7 @@ def main() -> None:
 def register(
     nsqlookupd: NsqlookupdProcess, nodes: int, topics: int
 ) -> tuple[list[RawLookupClient], float]:
-    """Registers every topic, with a channel, for every node; a node at a time."""
+    """Register every topic with a channel for every node, one node after the other."""
     started = time.perf_counter()
     peers = []
     for number in range(nodes):
@@ -64,7 +64,7 @@ def register(
 
 
 def times(nsqlookupd: NsqlookupdProcess, target: Callable[[int], str], count: int) -> list[float]:
-    """Seconds of each call, one after the other, over one connection, the answer read whole."""
+    """Seconds of each call, sequentially on one connection, until the response is complete."""
     connection = HTTPConnection(nsqlookupd.http_address, timeout=20)
     taken = []
     for number in range(count):
@@ -79,7 +79,7 @@ def times(nsqlookupd: NsqlookupdProcess, target: Callable[[int], str], count: in
 def wake_times(
     nsqlookupd: NsqlookupdProcess, node: RawLookupClient, count: int = 50
 ) -> list[float]:
-    """Seconds from the REGISTER of a new topic to the answer that somebody waits for."""
+    """Seconds from the REGISTER of a new topic to the response of a waiting lookup."""
     taken = []
     for number in range(count):
         answered_at: list[float] = []
@@ -97,13 +97,13 @@ def wake_times(
 
 
 def lookup_and_wait(nsqlookupd: NsqlookupdProcess, topic: str, answered_at: list[float]) -> None:
-    """Asks for a topic that is not there yet."""
+    """Look up a topic that does not exist yet."""
     nsqlookupd.http("GET", f"/lookup?topic={topic}&wait=30s")
     answered_at.append(time.perf_counter())
 
 
 def figures(seconds: list[float]) -> str:
-    """The median, the 99th of a hundred, the longest."""
+    """Median, 99th percentile and maximum."""
     in_order = sorted(seconds)
     late = in_order[int(len(in_order) * 0.99)]
     return (
@@ -113,7 +113,7 @@ def figures(seconds: list[float]) -> str:
 
 
 def resident_mb(nsqlookupd: NsqlookupdProcess) -> float:
-    """The memory that the process takes now."""
+    """Resident memory of the process."""
     return rss_bytes(nsqlookupd.pid) / 1e6
 
 

@@ -1,4 +1,4 @@
-"""Puts load on a server and says what it cost: what every scenario is made of."""
+"""Puts load on a server and measures its cost; used by all scenarios."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ READERS = 2
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """What one crew did, and what it cost the server."""
+    """Result of one crew of load processes, and its cost for the server."""
 
     outcomes: Sequence[Outcome]
     cpu_seconds: float
@@ -30,7 +30,7 @@ class Drive:
         return sum(outcome.messages for outcome in self.outcomes)
 
     def figures(self, messages: int | None = None) -> Figures:
-        """`messages` if not all that the crew counted are to count."""
+        """`messages` overrides the number that the crew counted."""
         if messages is None:
             messages = self.messages
         started_ns = min(outcome.started_ns for outcome in self.outcomes)
@@ -43,7 +43,7 @@ class Drive:
 
 
 def drive(server: Server, loads: Sequence[Load]) -> Drive:
-    """Lets a crew run."""
+    """Run a crew."""
     with Crew(loads) as crew:
         before = server.cpu_seconds()
         outcomes = crew.go()
@@ -53,7 +53,7 @@ def drive(server: Server, loads: Sequence[Load]) -> Drive:
 
 
 def publish(server: Server, count: int, *, batch: int = BATCH) -> Drive:
-    """Two connections, each sending batches, the next when the last was answered."""
+    """Two connections that send batches, each waiting for the response."""
     requests = max(1, count // (batch * PUBLISHERS))
     publishers = [
         server.wire.publisher(server.at, TOPIC, connections=1, requests=requests, batch=batch)
@@ -63,7 +63,7 @@ def publish(server: Server, count: int, *, batch: int = BATCH) -> Drive:
 
 
 def drain(server: Server, count: int, *, readers: int = READERS, ahead: int = RDY_MAX) -> Drive:
-    """Readers of one channel receive and finish what waits there."""
+    """Readers of one channel receive and finish its messages."""
     reading = [server.wire.reader(server.at, TOPIC, CHANNEL, ahead=ahead) for _ in range(readers)]
     return drive(server, [Consumer(reading, count)])
 

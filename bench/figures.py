@@ -20,7 +20,7 @@ Figures = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One kind of figure: how it is called, written, and which way is better."""
+    """A metric: name, format, and whether higher or lower is better."""
 
     title: str
     digits: int = 0
@@ -50,7 +50,7 @@ class Sample:
 
 @dataclass
 class Results:
-    """Every sample of one run."""
+    """All samples of one run."""
 
     samples: list[Sample] = field(default_factory=list)
 
@@ -60,11 +60,11 @@ class Results:
         self.samples.append(sample)
 
     def rows(self) -> list[str]:
-        """The rows that have samples, in the order they were measured."""
+        """Rows with samples, in the order of measurement."""
         return list(dict.fromkeys(sample.row for sample in self.samples))
 
     def metrics(self, row: str) -> list[str]:
-        """The metrics that any target has for this row, in the order of METRICS."""
+        """Metrics of a row at any target, in the order of METRICS."""
         found = {key for sample in self.samples if sample.row == row for key in sample.figures}
         return [key for key in METRICS if key in found]
 
@@ -91,7 +91,7 @@ class Results:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest of the ascending values that at least `share` (0 to 1) of them do not exceed."""
+    """Percentile of ascending values; `share` is 0 to 1."""
     if not ordered:
         raise ValueError("no values, so no percentile")
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -1,4 +1,4 @@
-"""What our figures have to reach, and whether they do. Pure."""
+"""Goals for the results, and their evaluation. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ LATENCY_SHARES = (0.8, 1 / 1.2)
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A bound on one figure of ours: on its ratio to another target's, or on the figure itself."""
+    """A bound on a result, or on its ratio to another target's."""
 
     row: str
     metric: str
@@ -36,7 +36,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class GrowthGoal:
-    """A bound on how much more a message may cost at the end of a curve of `bench.growth`."""
+    """A bound on the growth of the cost per message over a curve of `bench.growth`."""
 
     curve: str
     first: int
@@ -55,7 +55,7 @@ class GrowthGoal:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A goal beside the figure that was measured; `figure` and `met` are None if none was."""
+    """A goal and its result; `figure` and `met` are None if it was not measured."""
 
     goal: Goal
     figure: float | None

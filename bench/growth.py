@@ -27,7 +27,7 @@ from bench.targets import Server
 __all__ = ["CURVES", "Curve", "Growth", "factor", "main"]
 
 BATCH_BYTES_MAX = 1_000_000
-"""Bodies in one MPUB, and what a consumer may be sent ahead."""
+"""Bodies per MPUB, and RDY of a consumer."""
 
 VOLUME_BYTES = 400_000_000
 """What is published at a point of the curve of sizes, unless the messages are too many."""
@@ -52,7 +52,7 @@ Costs = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What there is more and more of, and how to put load on a server that has so much of it."""
+    """A dimension that grows, and the load to measure at each of its values."""
 
     name: str
     title: str
@@ -65,13 +65,13 @@ class Curve:
 
 @dataclass
 class Growth:
-    """What was measured of one curve."""
+    """Results of one curve."""
 
     curve: Curve
     costs: dict[int, dict[str, float]] = field(default_factory=dict)
 
     def add(self, point: int, costs: Costs) -> None:
-        """Keeps the least of all repetitions."""
+        """Keep the minimum of all repetitions."""
         known = self.costs.setdefault(point, {})
         for line, cost in costs.items():
             known[line] = min(cost, known.get(line, cost))
@@ -94,7 +94,7 @@ def with_body_size(server: Server, size: int, share: float) -> Costs:
 
 
 def with_idle_topics(server: Server, topics: int, share: float) -> Costs:
-    """All but one are idle; each has a channel."""
+    """Topics with one channel each; all but one are idle."""
     for number in range(topics - 1):
         server.wire.create(server.at, f"idle{number}", [CHANNEL])
     if topics >= MANY_TOPICS:
@@ -135,7 +135,7 @@ def with_backlog(server: Server, messages: int, share: float) -> Costs:
 
 
 def with_publishers(server: Server, connections: int, share: float) -> Costs:
-    """Each sends one PUB at a time."""
+    """Producers that send one PUB at a time."""
     allow_sockets(connections)
     return {"PUB": _cost_us(_publish_singles(server, connections, share))}
 
@@ -223,7 +223,7 @@ def factor(goal: GrowthGoal, growth: Growth) -> dict[str, float]:
     help="Write the curves there.",
 )
 def main(*, only: Sequence[str], repeat: int, quick: bool, json_file: Path | None) -> None:
-    """Measure how much CPU a message costs our nsqd as there is more of something."""
+    """Measure the CPU cost of a message as a dimension grows."""
     curves = [curve for curve in CURVES if not only or curve.name in only]
     grown, failures = [], []
     for curve in curves:

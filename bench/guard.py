@@ -72,7 +72,7 @@ class Cost:
 
 
 def measure(rounds: int, before: Mapping[str, float]) -> list[Cost]:
-    """Measures all workloads, in turn with the reference loop."""
+    """Measure all workloads, alternating with the reference loop."""
     seconds: dict[str, float] = {"steps": float("inf")}
     with _no_collection():
         for _ in range(rounds):
@@ -110,7 +110,7 @@ def _as_json(measured: Sequence[Cost]) -> str:
 
 
 def _calibrate() -> float:
-    """A bit of everything that the workloads are made of: calls, dicts, lists, bytes, structs."""
+    """Operations typical of the workloads: calls, dicts, lists, bytes, structs."""
     pack, seen, frames = Struct(">iiqH16s").pack, {}, []
     began = time.thread_time()
     for number in range(STEPS):
@@ -141,7 +141,7 @@ WORKLOADS: Mapping[str, tuple[Callable[[], float], int]] = {
 
 
 def _events_of(connection: ServerConnection, data: bytes) -> Iterator[events.Event]:
-    """What one read brings, taken in as nsqd does."""
+    """Parse the bytes of one read as nsqd does."""
     only = connection.fast_parser.parse_single(data) or connection.parse_single(data)
     if only is not None:
         return iter([only])
@@ -231,7 +231,7 @@ class _Passage:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """A collection would be paid by whoever happens to be running."""
+    """Disable the garbage collector, whose cost would hit workloads at random."""
     gc.collect()
     gc.disable()
     try:

@@ -46,10 +46,10 @@ SENT_AT = Struct(">Q")
 PADDING = BODY[SENT_AT.size :]
 
 UNBUFFERED: Mapping[str, int] = {**SELDOM, "output_buffer_size": -1, "output_buffer_timeout": -1}
-"""What a consumer asks for that wants each message at once."""
+"""IDENTIFY of a consumer without output buffering."""
 
 REPLY_EVERY = 16
-"""Requests between two looks at the replies: few enough never to fill the socket's buffer."""
+"""Requests between two reads of replies; few enough not to fill the socket's buffer."""
 
 
 class PacedPublisher:
@@ -92,7 +92,7 @@ class PacedPublisher:
 
 @dataclass
 class TimingConsumer:
-    """Times `messages` messages as they come."""
+    """Measures the latency of `messages` messages."""
 
     reader: "TimedReader"
     messages: int
@@ -109,7 +109,7 @@ class TimingConsumer:
 
 
 class RoundTrips:
-    """Publishes a message, waits for its delivery, and again: `messages` times or for `seconds`."""
+    """Publishes a message and waits for its delivery, `messages` times or for `seconds`."""
 
     def __init__(
         self, address: Address, topic: str, reader: "TimedReader", *, messages: int, seconds: float
@@ -178,19 +178,19 @@ def latencies_of(frames: bytes, count: int, now_ns: int) -> list[int]:
 
 
 def stamped_body() -> bytes:
-    """A body that says when it was sent."""
+    """A body that contains the time of sending."""
     return SENT_AT.pack(time.monotonic_ns()) + PADDING
 
 
 def percentiles_ms(latencies_ns: Sequence[int]) -> dict[str, float]:
-    """Half, 99 % and 99.9 % of the messages were at least as fast as this."""
+    """Percentiles 50, 99 and 99.9."""
     ordered_ms = [one / 1e6 for one in sorted(latencies_ns)]
     shares = {"p50_ms": 0.5, "p99_ms": 0.99, "p999_ms": 0.999}
     return {key: percentile(ordered_ms, share) for key, share in shares.items()}
 
 
 def sleep_until(due_ns: int) -> None:
-    """Returns at once if it is late."""
+    """Sleep until a time; returns at once if it has passed."""
     left_ns = due_ns - time.monotonic_ns()
     if left_ns > 0:
         time.sleep(left_ns / 1e9)

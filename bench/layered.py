@@ -21,7 +21,7 @@ FRAME_HEADER_BYTES = 8
 
 
 def dial_tls(address: Address, features: Mapping[str, int]) -> socket.socket:
-    """A connection under TLS. The certificate is one that the bench has just made."""
+    """A connection with TLS. The bench creates the certificate."""
     peer = _negotiated(address, features, "tls_v1")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -32,7 +32,7 @@ def dial_tls(address: Address, features: Mapping[str, int]) -> socket.socket:
 
 
 def dial_snappy(address: Address, features: Mapping[str, int]) -> socket.socket:
-    """A connection under snappy."""
+    """A connection with snappy."""
     peer = _negotiated(address, features, "snappy")
     # It has what the load uses of a socket.
     compressed = cast("socket.socket", SnappySocket(peer))
@@ -41,7 +41,7 @@ def dial_snappy(address: Address, features: Mapping[str, int]) -> socket.socket:
 
 
 class SnappySocket:
-    """A socket whose bytes are compressed on their way."""
+    """A socket with compression."""
 
     def __init__(self, peer: socket.socket) -> None:
         self._peer = peer
@@ -53,7 +53,7 @@ class SnappySocket:
         self._peer.sendall(self._layer.encode(bytes(data)))
 
     def recv(self, size: int) -> bytes:
-        """All that has come, which may be more than `size`; waits until there is something."""
+        """All received bytes, possibly more than `size`; waits for the first."""
         plain = b""
         while not plain:
             received = self._peer.recv(max(size, RECEIVE_BYTES))

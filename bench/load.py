@@ -45,19 +45,19 @@ BODY = b"x" * 200
 
 RECEIVE_BYTES = 16 * 1024
 RUN_SECONDS_MAX = 300.0
-"""No scenario takes that long; a server that stops answering must not stop the whole run."""
+"""Timeout for servers that stop responding; no scenario takes that long."""
 
 SOCKETS_BESIDE = 200
-"""What a process may have open beside the connections of a run."""
+"""Open files of a process besides its connections."""
 
 
 class LoadError(Exception):
-    """The server did not do what the scenario asked of it. The text says what it did."""
+    """The server behaved unexpectedly; the text describes how."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a server listens. One that has no HTTP leaves that port unused."""
+    """Ports of a server; the HTTP port may be unused."""
 
     tcp: Address
     http: Address
@@ -65,7 +65,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one load process did, on the clock that all processes share (time.monotonic_ns)."""
+    """Result of one load process; times are time.monotonic_ns."""
 
     messages: int
     started_ns: int
@@ -90,7 +90,7 @@ class Reader(Protocol):
         """Connect and subscribe, but ask for nothing yet."""
 
     def begin(self) -> None:
-        """Ask for messages."""
+        """Request messages."""
 
     def receive(self) -> int:
         """Take what has arrived, finish it, and say how many messages it was.
@@ -99,7 +99,7 @@ class Reader(Protocol):
         """
 
     def close(self) -> None:
-        """Return once the server has worked off all that was sent to it."""
+        """Wait until the server has processed all commands."""
 
     def ids(self) -> Iterable[bytes]:
         """The id of every message received."""
@@ -115,7 +115,7 @@ class Publisher:
     """
 
     dial: Callable[[], socket.socket]
-    """Makes a connection that takes requests."""
+    """Open a connection for requests."""
     in_turn: Sequence[bytes]
     is_reply: Callable[[bytes], bool]
     """True for a whole reply, False for the beginning of one; raises LoadError for any other."""
@@ -180,7 +180,7 @@ class Consumer:
         return Outcome(self.messages - left, started_ns, finished_ns)
 
     def _check(self, received: int) -> None:
-        """Every channel has got the same number of messages, and no message twice."""
+        """Check that every channel got the same number of messages, without duplicates."""
         seen: dict[str, set[bytes]] = {reader.channel: set() for reader in self.readers}
         for reader in self.readers:
             seen[reader.channel].update(reader.ids())
@@ -239,7 +239,7 @@ class Crew:
 
 
 def allow_sockets(count: int) -> None:
-    """For us, and for the processes that we start from now on."""
+    """Raise the limit on open files, also for child processes."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + SOCKETS_BESIDE
     if hard < needed:
@@ -248,7 +248,7 @@ def allow_sockets(count: int) -> None:
 
 
 def connect(address: Address) -> socket.socket:
-    """A connection that sends at once what it is given."""
+    """A connection without delay (TCP_NODELAY)."""
     peer = socket.create_connection(address, timeout=10)
     peer.settimeout(None)
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -44,7 +44,7 @@ CHANNELS = 10
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure; `goal` is what it has to reach, if anything."""
+    """A result and its goal, if any."""
 
     name: str
     figure: float
@@ -253,7 +253,7 @@ def since(began: float) -> float:
 
 
 def main() -> int:
-    """Prints the table; 1 if a goal is not met."""
+    """Print the table; returns 1 if a goal is missed."""
     measured = rows()
     table = Table("", "figure", "unit", "goal", "", box=None)
     for row in measured:

@@ -54,7 +54,7 @@ MESSAGE_TYPE = U32.pack(2)
 FIN = b"FIN " + b"0" * ID_BYTES + b"\n"
 
 RDY_MAX = 2500
-"""The most that nsqd allows by default."""
+"""The default maximum of nsqd."""
 
 BUFFER_BYTES_MIN = 64 * 1024
 
@@ -70,7 +70,7 @@ Dial = Callable[[Address, Mapping[str, int]], socket.socket]
 
 
 def dial(address: Address, features: Mapping[str, int]) -> socket.socket:
-    """A plain connection."""
+    """A connection without TLS and compression."""
     peer = connect(address)
     peer.sendall(MAGIC + identify(features))
     read_until(peer, OK)
@@ -234,7 +234,7 @@ def identify(features: Mapping[str, object]) -> bytes:
 
 
 def http_publisher(at: Endpoint, topic: str, *, connections: int, requests: int) -> Publisher:
-    """Publishes over keep-alive HTTP connections, one message a request."""
+    """Publishes over keep-alive HTTP connections, one message per request."""
     request = _http_post(at, "/pub?" + urlencode({"topic": topic}), BODY)
     return _http_requester(at, request, connections=connections, requests=requests)
 
@@ -242,7 +242,7 @@ def http_publisher(at: Endpoint, topic: str, *, connections: int, requests: int)
 def http_batch_publisher(
     at: Endpoint, topic: str, *, connections: int, requests: int, batch: int
 ) -> Publisher:
-    """The same, with `batch` messages a request, as MPUB has them."""
+    """Publishes over HTTP with `batch` messages per request, in MPUB's format."""
     path = "/mpub?" + urlencode({"topic": topic, "binary": "true"})
     request = _http_post(at, path, _multi_body([BODY] * batch))
     return _http_requester(at, request, connections=connections, requests=requests, batch=batch)

@@ -1,4 +1,4 @@
-"""The scenarios that ask how many messages a server can take and give."""
+"""Scenarios that measure throughput."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -62,7 +62,7 @@ def publish_singles_by_many(server: Server, count: int) -> Mapping[str, Figures]
 
 
 def publish_to_many_topics(server: Server, count: int) -> Mapping[str, Figures]:
-    """Each topic has a channel that nobody reads."""
+    """Each topic has a channel without consumers."""
     topics = [f"topic{n}" for n in range(min(MANY, count // 10))]
     for topic in topics:
         server.wire.create(server.at, topic, [CHANNEL])

@@ -1,4 +1,4 @@
-"""Results as people and programs read them: a table, Markdown, JSON."""
+"""Output of results: table, Markdown, JSON."""
 
 import json
 import os
@@ -102,7 +102,7 @@ def as_markdown(report: Report) -> str:
 
 
 def as_json(report: Report) -> str:
-    """Everything: the samples themselves, the table, the goals."""
+    """Samples, table and goals as JSON."""
     document = {
         "machine": machine(),
         "targets": list(report.targets),
@@ -134,7 +134,7 @@ def as_json(report: Report) -> str:
 
 
 def machine() -> Mapping[str, object]:
-    """Where, and how busy it is there."""
+    """The machine and its load."""
     return {
         "platform": platform.platform(),
         "python": platform.python_version(),

@@ -1,4 +1,4 @@
-"""The scenarios that ask how soon a server is there, and what it holds while nothing happens."""
+"""Scenarios that measure the start time and the memory of an idle server."""
 
 import signal
 import time

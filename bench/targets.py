@@ -54,7 +54,7 @@ class Wire(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A program that can be put under load."""
+    """A server program to measure."""
 
     name: str
     command: tuple[str, ...]
@@ -65,7 +65,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A target that is running."""
+    """A running target."""
 
     wire: Wire
     at: Endpoint
@@ -100,7 +100,7 @@ def trial(script: Path) -> Target:
 
 
 def nsqd(command_line: str) -> Target:
-    """Any other nsqd."""
+    """Another nsqd, by path."""
     return Target("against", tuple(shlex.split(command_line)), Nsq())
 
 
