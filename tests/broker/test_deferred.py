@@ -13,7 +13,7 @@ def due_runs(deferred: Deferred, wall_ns: int) -> list[DeferredRun]:
     return runs
 
 
-def test_nothing_waits_at_first() -> None:
+def test_a_new_set_is_empty() -> None:
     deferred = Deferred(frames_max=None)
 
     assert 0 == len(deferred)
@@ -21,7 +21,7 @@ def test_nothing_waits_at_first() -> None:
     assert [] == due_runs(deferred, 1 << 62)
 
 
-def test_a_run_comes_out_whole_when_it_is_due_and_not_before() -> None:
+def test_a_run_becomes_due_as_a_whole_at_its_time() -> None:
     deferred = Deferred(frames_max=None)
     deferred.add(100, 7, [b"a", b"b"])
 
@@ -35,7 +35,7 @@ def test_a_run_comes_out_whole_when_it_is_due_and_not_before() -> None:
     assert deferred.next_due_ns() is None
 
 
-def test_runs_come_out_by_due_time_and_equal_times_as_they_came() -> None:
+def test_runs_are_ordered_by_due_time_then_by_insertion() -> None:
     deferred = Deferred(frames_max=None)
     for due_ns, first_seq in [(300, 1), (100, 9), (200, 2), (100, 5)]:
         deferred.add(due_ns, first_seq, [b"x"])
@@ -44,7 +44,7 @@ def test_runs_come_out_by_due_time_and_equal_times_as_they_came() -> None:
     assert 300 == deferred.next_due_ns()
 
 
-def test_a_run_that_was_called_is_deferred_no_longer_and_stays_until_it_is_taken_out() -> None:
+def test_a_due_run_is_not_deferred_and_stays_until_pop_due() -> None:
     deferred = Deferred(frames_max=None)
     deferred.add(100, 7, [b"a", b"b"])
     deferred.mark_due(100)
@@ -59,7 +59,7 @@ def test_a_run_that_was_called_is_deferred_no_longer_and_stays_until_it_is_taken
     assert (0, 0) == (len(deferred), deferred.due_count)
 
 
-def test_runs_that_are_put_off_wait_to_be_called_again() -> None:
+def test_unmarked_runs_can_be_marked_again() -> None:
     deferred = Deferred(frames_max=None)
     for first_seq in range(3):
         deferred.add(100, first_seq, [b"x"])
@@ -72,7 +72,7 @@ def test_runs_that_are_put_off_wait_to_be_called_again() -> None:
     assert [1, 2] == [run.first_seq for run in due_runs(deferred, 100)]
 
 
-def test_beyond_the_limit_only_the_place_in_the_log_is_kept() -> None:
+def test_frames_beyond_the_limit_are_not_kept() -> None:
     deferred = Deferred(frames_max=3)
     deferred.add(100, 0, [b"a", b"b"])
     deferred.add(101, 2, [b"c", b"d"])
@@ -83,7 +83,7 @@ def test_beyond_the_limit_only_the_place_in_the_log_is_kept() -> None:
     assert [[b"a", b"b"], None, [b"e"], None] == [run.frames for run in due_runs(deferred, 200)]
 
 
-def test_the_limit_is_one_of_bytes_too() -> None:
+def test_frames_beyond_the_byte_limit_are_not_kept() -> None:
     deferred = Deferred(frames_max=10, bytes_max=5)
     deferred.add(100, 0, [b"aa", b"bb"])
     deferred.add(101, 2, [b"cc"])
@@ -95,7 +95,7 @@ def test_the_limit_is_one_of_bytes_too() -> None:
     assert [[b"eeeee"]] == [run.frames for run in due_runs(deferred, 103)]
 
 
-def test_a_bounded_number_of_runs_is_called_at_once() -> None:
+def test_mark_due_is_bounded() -> None:
     deferred = Deferred(frames_max=None)
     deferred.add_stored([(100, seq, 1) for seq in range(MARKED_AT_ONCE_MAX + 1)])
     deferred.mark_due(100)
@@ -106,7 +106,7 @@ def test_a_bounded_number_of_runs_is_called_at_once() -> None:
     assert (0, MARKED_AT_ONCE_MAX + 1) == (len(deferred), deferred.due_count)
 
 
-def test_runs_in_the_log_may_be_added_many_at_once() -> None:
+def test_many_stored_runs_are_added_at_once() -> None:
     deferred = Deferred(frames_max=None)
     deferred.add_stored([(300, 1, 2), (100, 9, 1)])
     deferred.add_stored([(200, 5, 1)])
@@ -117,7 +117,7 @@ def test_runs_in_the_log_may_be_added_many_at_once() -> None:
     ]
 
 
-def test_what_came_due_makes_room_for_frames_again() -> None:
+def test_popped_runs_make_room_for_frames() -> None:
     deferred = Deferred(frames_max=1)
     deferred.add(100, 0, [b"a"])
     deferred.add(101, 1, [b"b"])
@@ -127,7 +127,7 @@ def test_what_came_due_makes_room_for_frames_again() -> None:
     assert [[b"c"]] == [run.frames for run in due_runs(deferred, 102)]
 
 
-def test_clear_forgets_everything_and_makes_room() -> None:
+def test_clear_drops_everything_and_makes_room() -> None:
     deferred = Deferred(frames_max=1)
     deferred.add(100, 0, [b"a"])
     deferred.add(99, 1, [b"b"])

@@ -1,4 +1,4 @@
-"""What a lasting channel has, in memory and in its topic's log."""
+"""The queue of a persistent channel, in memory and in the topic's log."""
 
 from typing import NoReturn
 
@@ -89,7 +89,7 @@ class TestOnTheLog:
     def journal(self) -> Journal:
         return Journal()
 
-    def test_at_the_tail_the_window_is_fed_by_what_is_published(self, journal: Journal) -> None:
+    def test_channel_that_keeps_up_gets_messages_from_publishes(self, journal: Journal) -> None:
         queue = journal.queue(journal.store.log.next_seq)
         journal.publish(queue, *"ab")
 
@@ -98,7 +98,7 @@ class TestOnTheLog:
 
     @pytest.mark.parametrize("window_max", [0, 1, 2, 3, 4, 100])
     @pytest.mark.parametrize("wanted", [0, 2])
-    def test_beyond_the_window_it_is_read_back_in_order(
+    def test_messages_beyond_the_window_are_read_from_the_log_in_order(
         self, journal: Journal, window_max: int, wanted: int
     ) -> None:
         queue = journal.queue(journal.store.log.next_seq, window_max)
@@ -111,7 +111,7 @@ class TestOnTheLog:
         assert (0, 0) == (queue.depth, queue.log_depth)
 
     @pytest.mark.parametrize("window_max", [0, 1, 3])
-    def test_it_catches_up_and_is_fed_by_publishes_again(
+    def test_channel_that_has_caught_up_gets_messages_from_publishes_again(
         self, journal: Journal, window_max: int
     ) -> None:
         queue = journal.queue(journal.store.log.next_seq, window_max)
@@ -122,7 +122,7 @@ class TestOnTheLog:
         assert (1, 0) == (queue.depth, queue.log_depth)
         assert [*"abcdef"] == bodies_of(first + take_all(queue))
 
-    def test_reading_back_takes_a_bounded_piece_into_memory(self, journal: Journal) -> None:
+    def test_a_read_of_the_log_is_bounded(self, journal: Journal) -> None:
         queue = journal.queue(journal.store.log.next_seq, window_max=10)
         for _ in range(50):
             journal.publish(queue, *["x" * 1000] * 50)
@@ -132,7 +132,7 @@ class TestOnTheLog:
         in_memory = queue.depth - queue.log_depth
         assert 0 < in_memory * 1034 <= READ_BYTES + 50 * 1034
 
-    def test_large_messages_fill_the_window_by_their_bytes(self, journal: Journal) -> None:
+    def test_the_window_is_limited_in_bytes(self, journal: Journal) -> None:
         queue = journal.queue(journal.store.log.next_seq)
         for number in range(50):
             journal.publish(queue, f"{number} " + "x" * MIB)
@@ -144,7 +144,7 @@ class TestOnTheLog:
         journal.publish(queue, "at the tail again")
         assert (1, 0) == (queue.depth, queue.log_depth)
 
-    def test_large_messages_that_are_not_due_wait_in_the_log(self, journal: Journal) -> None:
+    def test_deferred_messages_in_memory_are_limited_in_bytes(self, journal: Journal) -> None:
         queue = journal.queue(journal.store.log.next_seq)
         for _ in range(50):
             journal.publish(queue, "x" * MIB, due_ns=WALL_NS + 1)
@@ -154,9 +154,7 @@ class TestOnTheLog:
         queue.enqueue_due(WALL_NS + 1)
         assert 50 == len(take_all(queue))
 
-    def test_of_large_messages_that_come_due_together_a_bounded_part_is_in_memory(
-        self, journal: Journal
-    ) -> None:
+    def test_due_messages_in_memory_are_limited_in_bytes(self, journal: Journal) -> None:
         queue = journal.queue(journal.store.log.next_seq)
         bodies = [f"{number} " + "x" * MIB for number in range(100)]
         for body in bodies:
@@ -173,7 +171,7 @@ class TestOnTheLog:
         assert ["published after them", *bodies] == sorted(bodies_of(taken), key=number_of)
         assert (0, 0) == (queue.depth, queue.deferred_count)
 
-    def test_of_what_was_deferred_one_by_one_no_more_is_read_back_than_that(
+    def test_reading_single_deferred_messages_is_bounded(
         self, journal: Journal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         queue = journal.queue(journal.store.log.next_seq, window_max=0)
@@ -193,7 +191,7 @@ class TestOnTheLog:
         assert [1] * 199 == read_counts[1:]
 
     @pytest.mark.parametrize("window_max", [0, 1, 3, 100])
-    def test_however_many_are_put_back_what_has_come_due_gets_its_turn_and_so_does_the_log(
+    def test_requeued_messages_delay_neither_due_messages_nor_the_log(
         self, journal: Journal, window_max: int
     ) -> None:
         queue = journal.queue(journal.store.log.next_seq, window_max)
@@ -213,7 +211,7 @@ class TestOnTheLog:
 
         assert {"again", *"abcde", "published after them"} == {*seen}
 
-    def test_beside_what_was_put_back_no_more_than_a_piece_is_in_memory(
+    def test_with_requeued_messages_at_most_one_piece_of_the_log_is_in_memory(
         self, journal: Journal
     ) -> None:
         queue = journal.queue(journal.store.log.next_seq, window_max=0)
@@ -226,9 +224,7 @@ class TestOnTheLog:
 
         assert 1 + 1 == queue.depth - queue.log_depth
 
-    def test_however_many_are_put_back_time_and_again_the_log_gets_its_turn(
-        self, journal: Journal
-    ) -> None:
+    def test_messages_requeued_again_and_again_do_not_delay_the_log(self, journal: Journal) -> None:
         queue = journal.queue(journal.store.log.next_seq, window_max=300)
         journal.publish(queue, *["again"] * 300)
         journal.publish(queue, "in the log")
@@ -241,16 +237,14 @@ class TestOnTheLog:
 
         assert {"again", "in the log"} == taken
 
-    def test_a_batch_that_is_larger_than_a_piece_is_read_all_the_same(
-        self, journal: Journal
-    ) -> None:
+    def test_a_batch_larger_than_a_piece_is_read(self, journal: Journal) -> None:
         queue = journal.queue(journal.store.log.next_seq, window_max=0)
         journal.publish(queue, "x" * (2 * READ_BYTES), "a")
         journal.publish(queue, "b")
 
         assert 3 == len(take_all(queue))
 
-    def test_it_does_not_read_what_the_topic_still_holds(self, journal: Journal) -> None:
+    def test_messages_held_back_by_the_topic_are_not_read(self, journal: Journal) -> None:
         queue = journal.queue(journal.store.log.next_seq, window_max=0)
         journal.publish(queue, *"ab")
         journal.append(*"cd")
@@ -259,7 +253,7 @@ class TestOnTheLog:
         queue.enqueue_released([], journal.store.log.next_seq)
         assert [*"cd"] == bodies_of(take_all(queue))
 
-    def test_a_deferred_message_is_set_apart_when_it_is_published(self, journal: Journal) -> None:
+    def test_a_deferred_publish_joins_the_deferred_set(self, journal: Journal) -> None:
         queue = journal.queue(journal.store.log.next_seq, window_max=0)
         journal.publish(queue, "a")
         journal.publish(queue, "later", due_ns=WALL_NS + 5)
@@ -360,7 +354,7 @@ class TestOnTheLog:
         assert (0, 2) == (queue.depth, queue.deferred_count)
 
     @pytest.mark.parametrize("window_max", [0, 1, 100])
-    def test_deferred_messages_are_the_same_read_back_or_kept(
+    def test_deferred_messages_from_the_log_equal_those_from_memory(
         self, journal: Journal, window_max: int
     ) -> None:
         queue = journal.queue(journal.store.log.next_seq, window_max)
@@ -372,7 +366,7 @@ class TestOnTheLog:
         assert [*"abcd"] == bodies_of(again)
         assert [1] * 4 == attempts_of(again)
 
-    def test_what_is_finished_reaches_the_cursor_when_it_is_reported(
+    def test_finished_messages_reach_the_cursor_with_report_finished(
         self, journal: Journal
     ) -> None:
         first_seq = journal.store.log.next_seq
@@ -386,7 +380,7 @@ class TestOnTheLog:
         queue.report_finished()
         assert first_seq + 2 == journal.floor
 
-    def test_after_a_restart_only_what_is_open_comes_again(self, journal: Journal) -> None:
+    def test_after_a_restart_only_unfinished_messages_are_delivered(self, journal: Journal) -> None:
         first_seq = journal.store.log.next_seq
         queue = journal.queue(first_seq)
         journal.publish(queue, *"abcdef")
@@ -409,7 +403,7 @@ class TestOnTheLog:
         assert ["d"] == bodies_of(frames)
         assert [2] == attempts_of(frames)
 
-    def test_the_attempts_of_a_restart_wrap_as_well(self, journal: Journal) -> None:
+    def test_attempts_wrap_after_a_restart(self, journal: Journal) -> None:
         queue = journal.queue(journal.store.log.next_seq)
         journal.publish(queue, "a")
         queue.requeue([wire.with_attempts(queue.take(1)[0], 65535)])
@@ -441,7 +435,7 @@ class TestOnTheLog:
         assert 3 == queue.depth
         assert [*"abe"] == bodies_of(take_all(queue))
 
-    def test_forgetting_it_removes_the_cursor(self, journal: Journal) -> None:
+    def test_delete_cursor_removes_the_cursor(self, journal: Journal) -> None:
         journal.queue(journal.store.log.next_seq).delete_cursor()
         journal.reopen()
 
@@ -474,9 +468,7 @@ class TestOnALogWithHoles:
         assert first_seq + 2 == journal.floor
         assert journal.progress_told
 
-    def test_a_deferred_message_that_is_gone_does_not_stop_the_others(
-        self, journal: Journal
-    ) -> None:
+    def test_a_missing_deferred_message_does_not_stop_the_others(self, journal: Journal) -> None:
         first_seq = journal.store.log.next_seq
         queue = journal.queue(first_seq, window_max=0)
         for body in "abcd":
@@ -488,7 +480,7 @@ class TestOnALogWithHoles:
         assert 0 == queue.deferred_count
         assert first_seq + 2 == journal.floor
 
-    def test_nothing_is_waited_for_where_nothing_is_left(self, journal: Journal) -> None:
+    def test_a_queue_whose_messages_are_missing_is_empty(self, journal: Journal) -> None:
         first_seq = journal.store.log.next_seq
         queue = journal.queue(first_seq, window_max=0)
         journal.publish(queue, "first")
@@ -503,7 +495,7 @@ class TestOnALogWithHoles:
         assert ["third"] == bodies_of(take_all(queue))
 
     @pytest.mark.parametrize("gone", ["first", "second", "third"])
-    def test_of_messages_due_together_those_that_are_there_are_delivered(self, gone: str) -> None:
+    def test_missing_messages_of_a_due_run_are_skipped(self, gone: str) -> None:
         """They were read as one run, and each was stored by itself."""
         journal = Journal()
         queue = journal.queue(journal.store.log.next_seq, window_max=0)
@@ -521,7 +513,7 @@ class TestOnALogWithHoles:
         assert (0, 0) == (queue.depth, queue.deferred_count)
 
     @pytest.mark.timeout(120)
-    def test_a_hole_up_to_what_the_topic_holds_is_stepped_over(self, journal: Journal) -> None:
+    def test_missing_messages_before_held_ones_are_skipped(self, journal: Journal) -> None:
         first_seq = journal.store.log.next_seq
         queue = journal.queue(first_seq, window_max=0)
         for body in "ab":

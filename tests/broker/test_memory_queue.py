@@ -13,7 +13,7 @@ from penstock.storage import Run
 
 
 class TestInMemory:
-    def test_it_gives_out_what_it_was_offered_in_order(self) -> None:
+    def test_messages_are_taken_in_order(self) -> None:
         queue = EphemeralQueue(10, ignore, ignore)
         queue.enqueue(1, frames_of(*"ab"), 0, wanted=0)
         queue.enqueue(3, frames_of("c", first_seq=3), 0, wanted=0)
@@ -23,7 +23,7 @@ class TestInMemory:
         assert ["c"] == bodies_of(queue.take(5))
         assert not queue.load()
 
-    def test_what_finds_no_room_is_dropped(self) -> None:
+    def test_messages_beyond_the_limit_are_dropped(self) -> None:
         queue = EphemeralQueue(3, ignore, ignore)
         queue.enqueue(1, frames_of(*"ab"), 0, wanted=0)
         queue.enqueue(3, frames_of(*"cd", first_seq=3), 0, wanted=0)
@@ -31,13 +31,13 @@ class TestInMemory:
 
         assert ["a", "b", "c"] == bodies_of(queue.take(10))
 
-    def test_what_is_wanted_finds_room_beyond_the_limit(self) -> None:
+    def test_wanted_messages_exceed_the_limit(self) -> None:
         queue = EphemeralQueue(0, ignore, ignore)
         queue.enqueue(1, frames_of(*"abc"), 0, wanted=2)
 
         assert ["a", "b"] == bodies_of(queue.take(10))
 
-    def test_what_was_put_back_comes_again_at_the_end_with_one_attempt_more(self) -> None:
+    def test_a_requeued_message_is_last_and_has_one_attempt_more(self) -> None:
         queue = EphemeralQueue(10, ignore, ignore)
         queue.enqueue(1, frames_of(*"ab"), 0, wanted=0)
         queue.requeue(queue.take(1))
@@ -47,7 +47,7 @@ class TestInMemory:
         assert ["b", "a"] == bodies_of(again)
         assert [1, 2] == attempts_of(again)
 
-    def test_what_was_put_back_is_never_dropped(self) -> None:
+    def test_requeued_messages_are_never_dropped(self) -> None:
         queue = EphemeralQueue(1, ignore, ignore)
         queue.enqueue(1, frames_of("a"), 0, wanted=0)
         taken = queue.take(1)
@@ -91,7 +91,7 @@ class TestInMemory:
         assert ["a", "b"] == bodies_of(queue.take(10))
         assert queue.next_due_ns() is None
 
-    def test_what_is_put_back_with_a_time_waits_for_it(self) -> None:
+    def test_a_message_requeued_with_a_delay_is_deferred(self) -> None:
         asked: list[int] = []
         queue = EphemeralQueue(10, asked.append, ignore)
         queue.enqueue(1, frames_of(*"ab"), 0, wanted=0)
@@ -104,7 +104,7 @@ class TestInMemory:
         assert ["a", "b"] == bodies_of(again)
         assert [2, 2] == attempts_of(again)
 
-    def test_it_takes_what_a_topic_had_held(self) -> None:
+    def test_released_messages_are_queued(self) -> None:
         queue = EphemeralQueue(2, ignore, ignore)
         held = [
             Run(1, frames_of(*"ab"), 0),
@@ -116,7 +116,7 @@ class TestInMemory:
         assert (2, 1) == (queue.depth, queue.deferred_count)
         assert ["a", "b"] == bodies_of(queue.take(10))
 
-    def test_clearing_leaves_nothing(self) -> None:
+    def test_clear_drops_everything(self) -> None:
         queue = EphemeralQueue(10, ignore, ignore)
         queue.enqueue(1, frames_of("a"), 0, wanted=0)
         queue.requeue(queue.take(1))
@@ -131,7 +131,7 @@ class TestInMemory:
 class TestTaking:
     """The bytes of one take are bounded, so that one turn does not fill a connection's buffer."""
 
-    def test_it_stops_at_about_a_mebibyte(self) -> None:
+    def test_take_stops_at_about_a_mebibyte(self) -> None:
         queue = EphemeralQueue(10, ignore, ignore)
         queue.enqueue(1, frames_of(*("x" * 300_000 for _ in range(7))), 0, wanted=0)
 
@@ -141,7 +141,7 @@ class TestTaking:
         assert sum(map(len, taken)) <= TAKE_BYTES_MAX
         assert 4 == queue.depth
 
-    def test_it_leaves_the_rest_in_order(self) -> None:
+    def test_take_leaves_the_rest_in_order(self) -> None:
         queue = EphemeralQueue(10, ignore, ignore)
         bodies = [str(number) * 500_000 for number in range(5)]
         queue.enqueue(1, frames_of(*bodies), 0, wanted=0)
@@ -152,7 +152,7 @@ class TestTaking:
 
         assert [bodies[:2], bodies[2:4], bodies[4:]] == [bodies_of(batch) for batch in taken]
 
-    def test_a_message_larger_than_that_goes_alone(self) -> None:
+    def test_a_larger_message_is_taken_alone(self) -> None:
         queue = EphemeralQueue(10, ignore, ignore)
         queue.enqueue(1, frames_of("x" * (2 * TAKE_BYTES_MAX), "a", "b"), 0, wanted=0)
 
@@ -170,7 +170,7 @@ def window_of(*frames: bytes) -> Window:
     return window
 
 
-def test_what_came_first_is_taken_first() -> None:
+def test_first_in_first_out() -> None:
     window = window_of(b"a", b"b", b"c")
 
     assert [b"a", b"b"] == window.take(2, PLENTY)
@@ -182,14 +182,14 @@ def test_what_came_first_is_taken_first() -> None:
 @pytest.mark.parametrize(
     ("bytes_max", "taken"), [(0, 1), (3, 1), (6, 2), (8, 2), (9, 3), (PLENTY, 3)]
 )
-def test_no_more_is_taken_than_fits_but_for_the_first(bytes_max: int, taken: int) -> None:
+def test_take_is_limited_in_bytes_except_for_the_first_frame(bytes_max: int, taken: int) -> None:
     window = window_of(b"aaa", b"bbb", b"ccc")
 
     assert taken == len(window.take(3, bytes_max))
     assert 3 - taken == len(window)
 
 
-def test_what_was_taken_is_let_go_of() -> None:
+def test_taken_frames_are_freed() -> None:
     window = window_of(*[b"x"] * 5000)
     while len(window) > 1:
         window.take(1, PLENTY)
@@ -197,7 +197,7 @@ def test_what_was_taken_is_let_go_of() -> None:
     assert len(window._frames) <= 1024
 
 
-def test_large_ones_are_let_go_of_sooner() -> None:
+def test_large_taken_frames_are_freed_sooner() -> None:
     window = window_of(*[bytes(1 << 18)] * 100)
     while len(window) > 1:
         window.take(1, PLENTY)
@@ -205,7 +205,7 @@ def test_large_ones_are_let_go_of_sooner() -> None:
         assert len(window._frames) - len(window) < 4
 
 
-def test_a_cleared_one_is_empty() -> None:
+def test_a_cleared_window_is_empty() -> None:
     window = window_of(b"a", b"b")
     window.take(1, PLENTY)
     window.clear()
@@ -215,7 +215,7 @@ def test_a_cleared_one_is_empty() -> None:
 
 
 @given(st.lists(st.integers(0, 3000), max_size=30), st.lists(st.integers(1, 2000), max_size=30))
-def test_it_is_a_queue(puts: list[int], takes: list[int]) -> None:
+def test_window_behaves_like_a_deque(puts: list[int], takes: list[int]) -> None:
     window, model = Window(), deque[bytes]()
     number = 0
     for put, take in zip(puts, takes, strict=False):
