@@ -131,7 +131,7 @@ def _figure(width: float, height: float) -> Figure:
 
 
 def _in_full(value: float, _position: float) -> str:
-    """Plain numbers up to 1,000; larger ones with k and M."""
+    """Plain numbers below 10,000; larger ones with k and M."""
     if value >= 1e6:
         return f"{value / 1e6:g}M"
     return f"{value / 1e3:g}k" if value >= 1e4 else f"{value:,g}"
