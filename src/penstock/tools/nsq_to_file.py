@@ -148,7 +148,7 @@ class _Archiver:
             else:
                 found.update(answer.topics or ())
         if len(failures) == len(lookupds):
-            raise NotConnectedError("no lookupd can be asked: " + "; ".join(map(str, failures)))
+            raise NotConnectedError("no nsqlookupd answered: " + "; ".join(map(str, failures)))
         return sorted(found)
 
 
