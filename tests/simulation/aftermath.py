@@ -176,12 +176,12 @@ class _Adoption:
             return
         if self._end is not End.POWER or _is_safe(self._world, message):
             raise ViolationError(f"{message.body!r} is lost after {self._end.value}")
-        self._world.count("power: took what was not synced")
+        self._world.count("power: lost writes that were not synced")
 
     def _maybe_expected(self, found: Stored) -> Stored | None:
         if found.body in self._storing:
             self._world.see_stored(found)
-            self._world.count("crash: what was being stored is there")
+            self._world.count("crash: unacknowledged publish was stored")
             return found
         # The name of a segment that was removed can come back with the power.
         is_ours = self._world.was_stored(found)
@@ -306,7 +306,7 @@ class _Adoption:
                 continue
             if seq in lately and self._end is not End.CLEAN:
                 channel.open[seq] = self._continued(lately[seq][0], attempts, due_ns, again=True)
-                self._world.count("crash: finished a moment ago, and open again")
+                self._world.count("crash: finished shortly before, open again")
             elif self._logged[seq].body in self._storing:
                 channel.take([self.model.messages[seq]], self._world.now_ns, self._world.now_ns)
             else:

@@ -223,21 +223,23 @@ def stop_reading(world: World, step: Step) -> str | None:
     return f"{consumer.connection.name} stops reading"
 
 
-def go_on_reading(world: World, step: Step) -> str | None:
+def resume_reading(world: World, step: Step) -> str | None:
     blocked = [each for each in world.consumers if each.blocked]
     if not blocked:
         return None
-    blocked[step.a % len(blocked)].go_on_reading()
-    return f"{blocked[step.a % len(blocked)].name} goes on reading"
+    blocked[step.a % len(blocked)].resume_reading()
+    return f"{blocked[step.a % len(blocked)].name} resumes reading"
 
 
-def turn_deaf(world: World, step: Step) -> str | None:
+def ignore_heartbeats(world: World, step: Step) -> str | None:
     consumer = _consumer(world, step.a)
     if consumer is None:
         return None
     connection = consumer.connection
-    connection.deaf = not connection.deaf
-    return f"{connection.name} {'hears no' if connection.deaf else 'hears'} heartbeats"
+    connection.ignores_heartbeats = not connection.ignores_heartbeats
+    return (
+        f"{connection.name} {'ignores' if connection.ignores_heartbeats else 'answers'} heartbeats"
+    )
 
 
 CLIENT_STEPS = {
@@ -251,8 +253,8 @@ CLIENT_STEPS = {
     "close": close,
     "leave": leave,
     "stop_reading": stop_reading,
-    "go_on_reading": go_on_reading,
-    "turn_deaf": turn_deaf,
+    "resume_reading": resume_reading,
+    "ignore_heartbeats": ignore_heartbeats,
 }
 
 

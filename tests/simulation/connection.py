@@ -1,8 +1,8 @@
 """A client and its connection, in bytes: the real `Client` of nsqd behind a transport in memory.
 
-The client sends commands as bytes, whole or in two pieces, and reads frames. It knows what it is
-owed: a reply to each command that has one, in order, and which commands are to be refused. What it
-is sent beyond that, or instead, is a violation. It answers heartbeats unless it is told to be deaf.
+The client sends commands as bytes, whole or in two pieces, and reads frames. It records which
+responses and errors it must get, in order; any other frame is a violation. It answers heartbeats
+unless `ignores_heartbeats` is set.
 """
 
 import asyncio
@@ -101,7 +101,7 @@ class Connection:
         self, name: str, services: ClientServices, loop: SimulatedLoop, observer: Observer
     ) -> None:
         self.name = name
-        self.deaf = False
+        self.ignores_heartbeats = False
         self.blocked = False
         self.closing = False  # has sent CLS
         self.gone = False
@@ -140,7 +140,7 @@ class Connection:
             self.blocked = True
             self.server.pause_writing()
 
-    def go_on_reading(self) -> None:
+    def resume_reading(self) -> None:
         """Takes what has waited, and all that comes."""
         if self.blocked and not self.gone:
             self.blocked = False
@@ -195,7 +195,7 @@ class Connection:
             raise ViolationError(f"{self.name} was answered {word}, and was owed {expected}")
 
     def _answer_heartbeat(self) -> None:
-        if not self.deaf and self.can_send:
+        if not self.ignores_heartbeats and self.can_send:
             self.server.data_received(commands.nop())
 
     def _cut_off(self, reason: Exception | None) -> None:

@@ -22,28 +22,28 @@ _STATES = (
     "requeued",
     "requeued with delay",
     "requeued on disconnect",
-    "left in flight by one who has gone",
+    "left in flight by a disconnected consumer",
     "timed out",
     "touched",
     "sampled away",
     "cancelled",
-    "recalled before its time",
-    "recalled from a consumer",
+    "requeued before its due time",
+    "requeued from a consumer",
     "trimmed",
 )
 _CHANNELS = (
-    "made",
-    "made to begin in the log",
+    "created",
+    "created at a position",
     "deleted",
     "paused",
     "unpaused",
     "emptied of messages",
     "emptied of deferred messages",
     "rewound",
-    "moved on",
+    "moved forward",
     "committed",
 )
-_TOPICS = ("made", "deleted", "paused", "unpaused", "emptied of what it held")
+_TOPICS = ("created", "deleted", "paused", "unpaused", "emptied of held messages")
 _ENDS = (
     "clean",
     "clean with failures",
@@ -62,7 +62,7 @@ _FAULTS = (
     "write cursors",
     "write *.index",
     "write nsqd.dat",
-    "write marker",
+    "write penstock.format",
     "sync *.log",
     "sync cursors",
     "sync nsqd.dat",
@@ -86,10 +86,10 @@ REQUIRED = (
     *(f"refused: E_{word}_FAILED" for word in _REFUSALS),
     *(f"fault: {fault}" for fault in _FAULTS),
     "publish: refused by the disk",
-    "ephemeral: dropped what did not fit",
-    "crash: finished a moment ago, and open again",
-    "crash: what was being stored is there",
-    "power: took what was not synced",
+    "ephemeral: dropped at overflow",
+    "crash: finished shortly before, open again",
+    "crash: unacknowledged publish was stored",
+    "power: lost writes that were not synced",
 )
 
 
@@ -101,4 +101,4 @@ def missing_from(coverage: Counter[str]) -> list[str]:
 def coverage_table(coverage: Counter[str]) -> str:
     """How often everything happened, as a table of Markdown."""
     rows = [f"| {what} | {count:,} |" for what, count in sorted(coverage.items())]
-    return "\n".join(["| what happened | how often |", "|---|---|", *rows])
+    return "\n".join(["| event | count |", "|---|---|", *rows])

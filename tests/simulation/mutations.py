@@ -347,7 +347,7 @@ MUTATIONS = (
         _ack_before_write,
     ),
     Mutation(
-        "a write that fails is no failure", TopicLog, "append", _write_that_fails_is_no_failure
+        "a failed write counts as successful", TopicLog, "append", _write_that_fails_is_no_failure
     ),
     Mutation(
         "with sync-every 1, a publish is acknowledged before its fsync",
@@ -355,59 +355,62 @@ MUTATIONS = (
         "request_in_background",
         _ack_before_sync,
     ),
-    Mutation(
-        "of several messages that come back, one is lost", Channel, "_requeue", _requeue_is_lost
-    ),
-    Mutation("an attempt is forgotten", MemoryQueue, "requeue", _attempt_is_forgotten),
+    Mutation("one of several requeued messages is lost", Channel, "_requeue", _requeue_is_lost),
+    Mutation("an attempt is not counted", MemoryQueue, "requeue", _attempt_is_forgotten),
     Mutation("REQ ignores its delay", Channel, "requeue", _delay_is_ignored),
     Mutation("a consumer is sent one more than its RDY", Subscriber, "capacity", _one_too_many),
     Mutation(
-        "what a consumer had in flight is lost when it leaves",
+        "a disconnect loses the messages in flight",
         Channel,
         "remove",
         _stays_on_disconnect,
     ),
     Mutation("a paused channel delivers", Channel, "pump", _ignores_the_pause),
     Mutation(
-        "a paused topic passes messages on",
+        "a paused topic gives messages to its channels",
         Topic,
         "_is_holding",
         lambda _: lambda self: not self.channels,
     ),
-    Mutation("TOUCH does not extend", InFlight, "touch", _touch_does_not_extend),
-    Mutation("nothing ever times out", InFlight, "pop_expired", _returns([])),
+    Mutation("TOUCH does not extend the timeout", InFlight, "touch", _touch_does_not_extend),
+    Mutation("messages never time out", InFlight, "pop_expired", _returns([])),
     Mutation(
-        "redeliveries do not time out",
+        "redelivered messages do not time out",
         InFlight,
         "add_timed",
         _never_times_out,
     ),
-    Mutation("depth is one too many", MemoryQueue, "depth", _plus(1)),
-    Mutation("depth forgets what is in the log", LogQueue, "log_depth", _returns(0)),
-    Mutation("deferred_count is one too many", MemoryQueue, "deferred_count", _plus(1)),
+    Mutation("depth is too high by one", MemoryQueue, "depth", _plus(1)),
+    Mutation("depth omits messages in the log", LogQueue, "log_depth", _returns(0)),
+    Mutation("deferred_count is too high by one", MemoryQueue, "deferred_count", _plus(1)),
     Mutation(
-        "in_flight_count forgets those who have gone",
+        "in_flight_count omits messages of disconnected consumers",
         Channel,
         "in_flight_count",
         lambda _: lambda self: sum(len(each.in_flight) for each in self.subscribers),
     ),
-    Mutation("emptying leaves what is deferred", MemoryQueue, "clear", _empty_keeps_deferred),
     Mutation(
-        "messages read from the log come in the wrong order", TopicLog, "read", _refill_is_swapped
+        "emptying a channel keeps deferred messages", MemoryQueue, "clear", _empty_keeps_deferred
+    ),
+    Mutation(
+        "messages from the log are delivered in the wrong order",
+        TopicLog,
+        "read",
+        _refill_is_swapped,
     ),
     Mutation("a seek is off by one", LogQueue, "seek", _seek_is_off_by_one),
-    Mutation("a commit finishes one too many", LogQueue, "commit", _commits_one_more),
-    Mutation("what channels need is trimmed", Topic, "trim", _trims_what_is_needed),
+    Mutation("a commit finishes one message too many", LogQueue, "commit", _commits_one_more),
+    Mutation("the log trims messages that channels need", Topic, "trim", _trims_what_is_needed),
     Mutation(
-        "what is to be retained is trimmed",
+        "the log trims messages that retention keeps",
         Retention,
         "keeps",
         _returns(False),
     ),
     Mutation(
-        "what a topic holds is forgotten at a restart", Topic, "_resume", _forgets_that_it_holds
+        "a restart loses the messages that a topic holds", Topic, "_resume", _forgets_that_it_holds
     ),
-    Mutation("what a topic held is given twice", Topic, "_release", _given_twice),
+    Mutation("a topic gives held messages to its channels twice", Topic, "_release", _given_twice),
     Mutation(
         "after a restart, deferred messages are delivered at once",
         LogQueue,
@@ -427,54 +430,60 @@ MUTATIONS = (
         _deferred_is_read_again,
     ),
     Mutation(
-        "a deferred message counts as queued behind a backlog",
+        "a deferred message behind a backlog counts as queued",
         LogQueue,
         "enqueue",
         _deferred_waits_for_the_backlog,
     ),
     Mutation("every other FIN is not journalled", Cursors, "finish", _finish_is_not_journalled),
     Mutation(
-        "FINs are not journalled at all",
+        "no FIN is journalled",
         LogQueue,
         "report_finished",
         lambda _: lambda self: self._unreported.clear(),
     ),
-    Mutation("FINs that come together finish one more", Cursors, "finish", _finish_reaches_too_far),
-    Mutation("attempts are not journalled", Cursors, "set_retry_state", _does_nothing),
-    Mutation("a clean stop forgets what is in flight", Channel, "close", _closes_without_notes),
-    Mutation("a publish that is refused counts", Topic, "publish", _refused_write_is_not_undone),
     Mutation(
-        "a sampling consumer's messages are finished before it answers",
+        "a batch of FINs finishes one message too many", Cursors, "finish", _finish_reaches_too_far
+    ),
+    Mutation("attempts are not journalled", Cursors, "set_retry_state", _does_nothing),
+    Mutation(
+        "a clean stop loses the attempts of messages in flight",
+        Channel,
+        "close",
+        _closes_without_notes,
+    ),
+    Mutation("a refused publish is counted", Topic, "publish", _refused_write_is_not_undone),
+    Mutation(
+        "messages of a sampling consumer are finished at delivery",
         Channel,
         "_sampled",
         _sampling_loses_what_it_keeps,
     ),
     Mutation(
-        "of messages that come due together, the first is lost",
+        "the first of several messages due at once is lost",
         Deferred,
         "first_due",
         _reads_one_too_few,
     ),
     Mutation(
-        "of messages that come due together, those that find no room are lost",
+        "messages due at once that exceed the memory queue are lost",
         LogQueue,
         "enqueue_due",
         _drops_what_finds_no_room,
     ),
     Mutation(
-        "what is deferred is delivered a second early",
+        "deferred messages are delivered a second early",
         Deferred,
         "mark_due",
         _early(1_000_000_000),
     ),
+    Mutation("a step of the wall clock is ignored", Broker, "_follow_wall_clock", _does_nothing),
+    Mutation("FIN of a message that is not in flight succeeds", Channel, "finish", _fin_of_others),
     Mutation(
-        "a step of the wall clock goes unnoticed", Broker, "_follow_wall_clock", _does_nothing
-    ),
-    Mutation(
-        "FIN of a message that is not in flight is no error", Channel, "finish", _fin_of_others
-    ),
-    Mutation(
-        "consumers of a deleted channel stay", Channel, "disconnect_subscribers", _does_nothing
+        "consumers of a deleted channel stay connected",
+        Channel,
+        "disconnect_subscribers",
+        _does_nothing,
     ),
     Mutation(
         "CLS does not stop deliveries",
@@ -483,10 +492,13 @@ MUTATIONS = (
         _returns(wire.CLOSE_WAIT),
     ),
     Mutation(
-        "an ephemeral topic keeps nothing for its first channel", MemoryLog, "keep", _does_nothing
+        "an ephemeral topic keeps no messages for its first channel",
+        MemoryLog,
+        "keep",
+        _does_nothing,
     ),
     Mutation(
-        "after a power loss, numbers are used again",
+        "after a power loss, sequence numbers are reused",
         penstock.storage.topic_storage,
         "_skip_seqs",
         _returns([]),

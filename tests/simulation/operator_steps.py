@@ -77,7 +77,7 @@ def empty_topic(world: World, step: Step) -> str | None:
     had = len(topic.held)
     outcome = _operate(world, topic, topic.real.empty)
     if had:
-        world.count("topic: emptied of what it held")
+        world.count("topic: emptied of held messages")
     for channel in topic.channels.values():
         channel.floor = max(channel.floor, topic.real.released_seq)
     topic.held, topic.held_count = [], 0
@@ -155,7 +155,7 @@ def create_channel(world: World, step: Step) -> str | None:
     world.see_new_channels(topic)
     world.new_channel_from = None
     if seq is not None:
-        world.count("channel: made to begin in the log")
+        world.count("channel: created at a position")
     return f"create {topic.name}/{name}{'' if seq is None else ' from the log'}{outcome}"
 
 
@@ -174,7 +174,7 @@ def seek(world: World, step: Step) -> str | None:
         channel.placed_ns = world.now_ns
         world.lose_sample(channel)  # A message sampled away in this turn may be queued again.
         is_back = any(message.seq not in was_open for message in messages)
-        world.count("channel: rewound" if is_back else "channel: moved on")
+        world.count("channel: rewound" if is_back else "channel: moved forward")
     return f"seek {_name(channel)} to {_position(topic, seq)}{outcome}"
 
 
@@ -248,7 +248,7 @@ def cancel(world: World, step: Step) -> str | None:
     return f"cancel {entry.message.body.decode()} in {_name(channel)}{outcome}"
 
 
-def recall(world: World, step: Step) -> str | None:
+def requeue_now(world: World, step: Step) -> str | None:
     found = _waiting(world, step, in_flight=True)
     if found is None:
         return None
@@ -260,18 +260,18 @@ def recall(world: World, step: Step) -> str | None:
     )
     if done == [False]:
         raise ViolationError(
-            f"{entry.message.body!r} is in flight or waits, and cannot be recalled"
+            f"{entry.message.body!r} is in flight or waits, and cannot be requeued"
         )
     if entry.holder is not None:
         channel.requeue_count += 1
         world.put_back(channel, entry)
-        world.count("state: recalled from a consumer")
+        world.count("state: requeued from a consumer")
     elif outcome:
         entry.was_due = True  # it comes sooner or later
     else:
         world.put_back(channel, entry)
-        world.count("state: recalled before its time")
-    return f"recall {entry.message.body.decode()} in {_name(channel)}{outcome}"
+        world.count("state: requeued before its due time")
+    return f"requeue_now {entry.message.body.decode()} in {_name(channel)}{outcome}"
 
 
 def retain(world: World, step: Step) -> str | None:
@@ -305,7 +305,7 @@ OPERATOR_STEPS = {
     "commit": commit,
     "consume": consume,
     "cancel": cancel,
-    "recall": recall,
+    "requeue_now": requeue_now,
     "retain": retain,
 }
 

@@ -125,8 +125,8 @@ def _open_all_gates(world: World) -> None:
         for name in [*topic.channels] or ["c"]:
             subscribe_to(world, topic.name, name, Step("subscribe", 0, 0, 21))
     for consumer in list(world.consumers.values()):
-        consumer.connection.deaf = False
-        consumer.connection.go_on_reading()
+        consumer.connection.ignores_heartbeats = False
+        consumer.connection.resume_reading()
         if consumer.connection.can_send:
             set_rdy(consumer, _EVERYTHING)
 

@@ -246,7 +246,7 @@ class World:
     def _see_new_topic(self, topic: Topic) -> ModelTopic:
         model = self.topics[topic.name] = ModelTopic(topic, self.now_ns)
         model.keeps_all = self.setup.retention_time_ns is not None
-        self.count("topic: made")
+        self.count("topic: created")
         ghost = self.ghosts.pop(topic.name, None)
         if ghost is not None:
             model = self.topics[topic.name] = adopt(self, ghost, topic, End.KILL)
@@ -257,7 +257,7 @@ class World:
         """Channels have been made, perhaps by somebody who was told that it failed."""
         for name in model.real.channels:
             if name not in model.channels:
-                self.count("channel: made")
+                self.count("channel: created")
                 channel = ModelChannel(model, name, self.now_ns, self.note_state)
                 model.channels[name] = channel
                 model.changed_ns = self.now_ns
@@ -311,7 +311,7 @@ class World:
         if kept_queued < min(surely_queued, room) or kept_waiting < surely_waiting:
             raise ViolationError(f"{name} has dropped messages that there was room for")
         if kept_queued < len(queued):
-            self.count("ephemeral: dropped what did not fit")
+            self.count("ephemeral: dropped at overflow")
         return [*queued[:kept_queued], *waiting[:kept_waiting]]
 
     def _taken(self, model: ModelTopic, name: str) -> int:
@@ -366,7 +366,7 @@ class World:
         if not self.setup.requeue_on_disconnect:
             if consumer.in_flight:
                 channel.departed.append(consumer)
-                self.count("state: left in flight by one who has gone")
+                self.count("state: left in flight by a disconnected consumer")
         else:
             self._requeue_all(channel, consumer)
         if channel.goes_with_consumers and not channel.consumers and not channel.deleted:
@@ -621,7 +621,7 @@ def _place(path: str) -> str:
     if name.startswith("nsqd.dat"):
         return "nsqd.dat"
     if name.startswith("penstock.format"):
-        return "marker"
+        return "penstock.format"
     for suffix in (".log", ".index"):
         if suffix in name:
             return f"*{suffix}"
