@@ -1,4 +1,4 @@
-"""The page of differences: every one of them is shown by tests that are there."""
+"""Every row of docs/background/differences.md names existing tests."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def test_every_difference_is_shown_by_tests_that_are_there() -> None:
+def test_every_difference_names_existing_tests() -> None:
     page = (ROOT / "docs/background/differences.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| ") and "shown by" not in line]
     shown_by = [re.findall(r"`(tests/[^`]+)`", row.rsplit("|", 2)[1]) for row in rows]

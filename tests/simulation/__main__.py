@@ -1,10 +1,10 @@
-"""Runs simulations from the command line.
+"""Run simulated schedules.
 
-python -m tests.simulation --seed 123 [--trace]     one schedule; a failing one is made short
-python -m tests.simulation --seeds 10000            many with fresh seeds, on all cores
+python -m tests.simulation --seed 123 [--trace]     one schedule; shortened if it fails
+python -m tests.simulation --seeds 10000            many, with new seeds, on all cores
 python -m tests.simulation --seed 123 --seeds 500   the schedules of the seeds 123 to 622
-python -m tests.simulation --seeds 10000 --coverage and what they came by
-python -m tests.simulation --mutations              every deliberate bug must be found
+python -m tests.simulation --seeds 10000 --coverage also count events
+python -m tests.simulation --mutations              insert bugs; each must be found
 """
 
 import argparse
@@ -31,10 +31,12 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seed", type=int, help="the schedule to run; the first of many")
+    parser.add_argument("--seed", type=int, help="seed of the schedule, or of the first one")
     parser.add_argument("--seeds", type=int, help="how many schedules to run")
     parser.add_argument("--trace", action="store_true", help="print what happens")
-    parser.add_argument("--coverage", action="store_true", help="print what happened how often")
+    parser.add_argument(
+        "--coverage", action="store_true", help="print how often each event occurred"
+    )
     parser.add_argument("--mutations", action="store_true", help="look for deliberate bugs")
     options = parser.parse_args()
     if options.mutations:

@@ -1,7 +1,7 @@
-"""What a campaign must have come by, or it has proved less than it seems to.
+"""Events that a campaign must contain at least once, so that it tests all of them.
 
-Everything is counted by a sentence. Those listed here may not be missing: every step, every change
-of a message's state, every end of a process, and faults of every kind at every place.
+Events are counted by name. Required are every step, every state of a message, every way in which a
+process can end, and disk faults of every kind for every kind of file.
 """
 
 from collections import Counter
@@ -94,11 +94,11 @@ REQUIRED = (
 
 
 def missing_from(coverage: Counter[str]) -> list[str]:
-    """What should have happened, and never has."""
+    """Required events that have not occurred."""
     return [what for what in REQUIRED if not coverage[what]]
 
 
 def coverage_table(coverage: Counter[str]) -> str:
-    """How often everything happened, as a table of Markdown."""
+    """Number of occurrences of each event, as a Markdown table."""
     rows = [f"| {what} | {count:,} |" for what, count in sorted(coverage.items())]
     return "\n".join(["| event | count |", "|---|---|", *rows])
