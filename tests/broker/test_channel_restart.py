@@ -32,7 +32,9 @@ def test_every_unfinished_message_is_delivered_again() -> None:
     assert "deferred" in consumer.take()
 
 
-def test_a_batch_that_was_not_offered_is_read_from_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_was_not_enqueued_is_read_from_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     host = Host()
     consumer = host.consumer(rdy=10)
     bugs: list[Exception] = []
@@ -41,7 +43,7 @@ def test_a_batch_that_was_not_offered_is_read_from_the_log(monkeypatch: pytest.M
         raise AssertionError("injected")
 
     with monkeypatch.context() as patch:
-        patch.setattr(consumer.channel, "offer", fail)
+        patch.setattr(consumer.channel, "enqueue", fail)
         patch.setattr(host.engine, "report_bug", lambda _, bug: bugs.append(bug))
         host.publish("t", "a", "b")
     assert 1 == len(bugs)

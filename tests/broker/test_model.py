@@ -45,7 +45,7 @@ STEPS = [
     *["operate"] * 5,
     *["move"] * 4,
     *["cancel"] * 2,
-    *["recall"] * 3,
+    *["requeue_now"] * 3,
     *["save_progress"] * 4,
     *["restart"] * 1,
     *["crash"] * 2,

@@ -1,4 +1,4 @@
-"""Leaving, by a signal that comes amid the work of a loop."""
+"""Exit by a signal that arrives while a callback of the event loop runs."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import asyncio, os, signal, sys
-from penstock.cli.interrupts import leaving_on_signals
+from penstock.cli.interrupts import exit_on_signals
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # whatever the tests were started under
 
@@ -22,7 +22,7 @@ async def main():
     finally:
         print("left")
 
-with leaving_on_signals():
+with exit_on_signals():
     asyncio.run(main())
 """
 

@@ -79,8 +79,8 @@ class Machine:
 
     def commands(self) -> tuple[str, str]:
         """Those of the page: to back up, and to restore."""
-        section = PAGE.read_text(encoding="utf-8").partition("\n## Backup\n")[2]
-        backup, restore = re.findall(r"```sh\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
+        text = PAGE.read_text(encoding="utf-8")
+        backup, restore = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
         return backup, restore
 
     def run(self, commands: str, pid: int) -> subprocess.CompletedProcess[str]:

@@ -108,7 +108,7 @@ def test_two_nodes_with_the_same_id_are_rejected(spark: SparkSession, nsqd: Nsqd
         publish(nsqd, "orders", ["a"])
         publish(twin, "orders", ["b"])
 
-        with pytest.raises(PySparkException, match="both have node id 1: give each nsqd an id"):
+        with pytest.raises(PySparkException, match="both have node id 1: give each nsqd its own"):
             table(spark, nsqd, twin, topic="orders").count()
 
 

@@ -54,7 +54,7 @@ class ClientConfig:
     heartbeat_interval: float = 30.0
     auth_secret: str = ""
 
-    # Issue nsqds.
+    # Discovery of nsqds.
     lookupd_poll_interval: float = 60.0
     lookupd_poll_jitter: float = 0.3
     lookupd_poll_timeout: float = 60.0

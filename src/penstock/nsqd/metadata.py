@@ -150,6 +150,8 @@ def write(folder: str | Path, content: bytes, files: Files = _REAL_FILES) -> Non
         files.rename(new_path, path)
         files.sync_folder(str(folder))
     except OSError as failure:
+        with contextlib.suppress(OSError):
+            _remove_if_exists(new_path, files)
         raise StorageError(f"cannot write {FILE_NAME}: {failure.strerror}") from failure
 
 
