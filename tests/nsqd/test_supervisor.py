@@ -141,10 +141,12 @@ def test_a_second_signal_forces_the_stop(tmp_path: Path) -> None:
 
 
 def tell_three_times(shards: Shards) -> None:
-    """Sends three signals to stop, one by one: equal pending signals would be merged."""
+    """Sends three signals to stop, one by one: equal pending signals would be merged. The second
+    follows when shard 1 blocks, because it would else make the shard exit."""
     for number, times in ((signal.SIGTERM, 1), (signal.SIGINT, 1), (signal.SIGTERM, 2)):
         shards.supervisor.send_signal(number)
         shards.wait_for_log(f"{number.name}, forwarded to the shards\n", times=times)
+        shards.wait_for_log("blocked\n")
 
 
 # nsqd, with ten heartbeats a second, whose shard 1 blocks its event loop when it is to stop, until
@@ -159,6 +161,7 @@ original_stop = daemon.Nsqd.stop
 
 async def stop(nsqd):
     if nsqd.options.data_path.endswith("shard-1"):
+        nsqd.log.info("blocked")
         while not os.path.exists(os.environ["RELEASE_FILE"]):
             time.sleep(0.01)
         await asyncio.sleep(0.1)
