@@ -1,4 +1,4 @@
-"""What docs/how_to/celery.md shows works."""
+"""The samples of docs/how_to/celery.md work."""
 
 import os
 import re

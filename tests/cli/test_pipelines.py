@@ -1,6 +1,6 @@
 """penstock archive, replay and report as programs.
 
-What they do when nothing is wrong is in tests/pipelines; one test here starts Spark as they do.
+tests/pipelines tests successful runs of the commands; one test here starts Spark as they do.
 """
 
 import os

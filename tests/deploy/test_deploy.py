@@ -87,6 +87,7 @@ WAITING = {
 }
 
 
+# promtool is part of Prometheus, which `make test` does not install.
 @pytest.mark.skipif(not shutil.which("promtool"), reason="there is no promtool here")
 def test_alerts_tell_abandoned_channels_from_those_of_spark(tmp_path: Path) -> None:
     """`committed` is relative to the time of the test, which begins at 0."""

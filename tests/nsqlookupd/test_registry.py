@@ -96,7 +96,7 @@ def test_unknown_names_are_not_found(setup: Setup) -> None:
     assert [] == setup.registry.topics()
 
 
-# What remains of topic `t` and channel `c` after an action of their only producer.
+# The remaining registrations of topic `t` and channel `c` after an action of their only producer.
 Left = tuple[list[str], list[str]]
 
 

@@ -204,7 +204,7 @@ class LogQueue:
         self.in_sequence = self._memory.is_empty
 
     def finish(self, ids: list[bytes]) -> None:
-        """Finishes messages that were taken. The cursor is told by `report_finished`."""
+        """Finishes messages that were taken. `report_finished` passes them on to the cursor."""
         if not self._unreported:
             self._on_progress()
         self._unreported.append(ids)

@@ -1,4 +1,4 @@
-"""What a client negotiates on each connection: IDENTIFY, TLS, compression, AUTH and SUB."""
+"""Negotiation of a client on each connection: IDENTIFY, TLS, compression, AUTH and SUB."""
 
 import socket
 import ssl

@@ -60,7 +60,7 @@ class Tls(Layer, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What to negotiate before the connection is usable."""
+    """Settings to negotiate before the connection is usable."""
 
     features: Mapping[str, object] = field(default_factory=dict)
     """Fields of IDENTIFY."""

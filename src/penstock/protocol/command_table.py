@@ -253,7 +253,7 @@ Decoder: TypeAlias = Callable[[RawCommand], Event | PublishParser | MultiPublish
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the server must know about a command before it decodes the parameters."""
+    """A command: its name, states and parameter count, and the function that decodes it."""
 
     name: str
     syntax: str

@@ -436,7 +436,7 @@ class HttpServerConnection(asyncio.Protocol):
         """Starts the timeout of the connection's current state anew."""
         state, queue = self._state, self._queue
         if queue.pending or not queue.is_writable:
-            # A live client waits for us or reads. One that is silent for long is gone.
+            # If a client neither reads nor sends for long, its connection is taken for lost.
             self.deadline = state.now + state.limits.write_seconds
         elif self._body is not None:
             self.deadline = state.now + state.limits.body_seconds
