@@ -131,9 +131,10 @@ class Consumer:
         self._wake(len(self._waiters))
 
     async def close(self) -> None:
-        """Stop, wait for `run` to end, send all answers, and disconnect.
+        """Stop, wait for `run` to end, send all FINs and REQs, and disconnect.
 
-        Queued messages are requeued. nsqd requeues the unanswered ones when the connection ends.
+        The consumer requeues messages that the caller has not taken. nsqd requeues messages that
+        the caller has taken but not answered when the connection ends.
         """
         if self._closed or self._pool is None:
             return

@@ -25,7 +25,7 @@ def allowed_origins_option() -> tuple[str, ...]:
         (),
         STRINGS,
         "origin, such as https://app.example.com, whose web pages may send requests that change"
-        " something, or * for all; may be given more than once",
+        " something, or * for all",
         flag="http-allowed-origin",
         key="http_allowed_origins",
     )
@@ -47,11 +47,14 @@ class DaemonOptions:
     version: bool = option(False, BOOL, "print the version and exit", key=None)
     config: str = option("", STRING, "path of a TOML file of options", key=None)
     log_level: LogLevel = option(
-        LogLevel.INFO, LOG_LEVEL, "least severe log lines to write: debug, info, warn, error, fatal"
+        LogLevel.INFO, LOG_LEVEL, "minimum level of log lines: debug, info, warn, error or fatal"
     )
     log_prefix: str = prefix_option("")
     log_format: str = option(
-        "text", STRING, "log lines in NSQ's format, or a JSON object each", choices=("text", "json")
+        "text",
+        STRING,
+        "format of log lines: text (that of NSQ) or json (one object per line)",
+        choices=("text", "json"),
     )
     verbose: bool = option(False, BOOL, "deprecated, no effect: see -log-level", key=None)
 

@@ -152,7 +152,10 @@ class NsqdOptions(DaemonOptions):
         key="auth_http_addresses",
     )
     auth_http_request_method: str = option(
-        "get", STRING, "HTTP method of requests to auth servers", choices=("get", "post")
+        "get",
+        STRING,
+        "HTTP method of requests to auth servers: get or post",
+        choices=("get", "post"),
     )
     http_client_connect_timeout_ns: int = option(
         2 * SECOND_NS,
@@ -216,7 +219,7 @@ class NsqdOptions(DaemonOptions):
     max_req_timeout_ns: int = option(
         3600 * SECOND_NS,
         DURATION,
-        "maximum time that a message may be deferred by REQ or DPUB",
+        "maximum delay of REQ, and of DPUB unless -max-defer-timeout is set",
         at_least=0,
     )
     max_heartbeat_interval_ns: int = option(
@@ -253,7 +256,9 @@ class NsqdOptions(DaemonOptions):
 
     statsd_address: str = option("", STRING, "statsd to send metrics to over UDP, address:port")
     statsd_prefix: str = option(
-        "nsq.%s", STRING, "prefix of statsd keys; %s is replaced by this node"
+        "nsq.%s",
+        STRING,
+        "prefix of statsd keys; %s is replaced by the broadcast address and HTTP port",
     )
     statsd_interval_ns: int = option(
         60 * SECOND_NS, DURATION, "interval of reports to statsd; 0 for no reports", at_least=0
@@ -268,7 +273,7 @@ class NsqdOptions(DaemonOptions):
     e2e_processing_latency_percentiles: tuple[float, ...] = option(
         (),
         FLOATS,
-        "quantile of the time from publish to FIN to track, in (0, 1]; separate several by commas",
+        "quantile to track of the time from publish to FIN, in (0, 1]; separate several by commas",
         flag="e2e-processing-latency-percentile",
         key="e2e_processing_latency_percentiles",
     )
@@ -282,7 +287,8 @@ class NsqdOptions(DaemonOptions):
     tls_client_auth_policy: str = option(
         "",
         STRING,
-        "require a client certificate, or a verified one; implies -tls-required",
+        "demand a client certificate: require accepts any, require-verify only one signed by a CA"
+        " of -tls-root-ca-file (by default, of the system); implies -tls-required",
         choices=("", "require", "require-verify"),
     )
     tls_required: TlsRequired = option(
@@ -343,7 +349,7 @@ class NsqdOptions(DaemonOptions):
     max_defer_timeout_ns: int = option(
         0,
         DURATION,
-        "maximum time that a publish may be deferred; 0 for that of -max-req-timeout",
+        "maximum delay of DPUB and /pub?defer=; 0 for that of -max-req-timeout",
         at_least=0,
     )
     max_connections: int = option(

@@ -49,7 +49,8 @@ class NsqlookupdOptions(DaemonOptions):
     tls_client_auth_policy: str = option(
         "",
         STRING,
-        "require a certificate of nsqds and HTTP clients, or a verified one",
+        "demand a certificate of nsqds and HTTP clients: require accepts any, require-verify only"
+        " one signed by a CA of -tls-root-ca-file (by default, of the system)",
         choices=("", "require", "require-verify"),
     )
 
@@ -58,7 +59,7 @@ class NsqlookupdOptions(DaemonOptions):
     inactive_producer_timeout_ns: int = option(
         300 * SECOND_NS,
         DURATION,
-        "time after its last PING during which an nsqd is in responses",
+        "time without a PING after which responses omit an nsqd",
         at_least=0,
     )
     tombstone_lifetime_ns: int = option(

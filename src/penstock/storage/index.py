@@ -95,7 +95,7 @@ class SparseIndex:
         return len(self._positions)
 
     def add(self, position: int, first_seq: int, latest_timestamp_ns: int) -> None:
-        """Add an entry for a batch behind all batches added before."""
+        """Add an entry for a batch that follows all batches added before."""
         self._positions.append(position)
         self._seqs.append(first_seq)
         self._latest.append(latest_timestamp_ns)
@@ -152,7 +152,7 @@ class DeferredIndex:
         return len(self._firsts)
 
     def add(self, batch: DeferredBatch) -> None:
-        """Add a batch behind all batches added before."""
+        """Add a batch that follows all batches added before."""
         self._firsts.append(batch.first_seq)
         self._nexts.append(batch.next_seq)
         self._due.append(batch.due_ns)

@@ -94,7 +94,7 @@ class LogReader:
         return None
 
     def advance(self, read: ReadJob, found: list[StoredBatch]) -> list[StoredBatch]:
-        """Move behind the batches that were read and return them, clipped to the range."""
+        """Move past the batches that were read, and return them, clipped to the range."""
         assert self._segment is not None
         assert read.position == self._position
         if not found:

@@ -154,8 +154,8 @@ def load_store(
 
     After a power loss, messages that were delivered may be lost. Their sequence numbers are not
     used again, because a consumer may have stored them: the next message gets a number far above
-    every known one, even if the clock was set back. The new start is fsynced before it is used, so
-    that a second power loss skips further.
+    every known one, even if the clock was set back. This number is fsynced before it is used, so
+    that after a second power loss the numbers start even higher.
     """
     lost_power = last_shutdown is LastShutdown.POWER_LOSS
     loaded = load_segments(pool, folder)

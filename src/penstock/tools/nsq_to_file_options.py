@@ -37,7 +37,7 @@ class NsqToFileOptions(ConsumerOptions):
     topic_refresh_ns: int = option(
         60 * SECOND_NS,
         DURATION,
-        "interval between queries of nsqlookupd for topics, without --topic",
+        "interval at which nsqlookupd is queried for topics if no -topic is given",
         key=None,
         at_least=MILLISECOND_NS,
     )

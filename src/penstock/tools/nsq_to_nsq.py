@@ -64,7 +64,7 @@ class NsqToNsqOptions(ConsumerOptions):
         "", STRING, "publish only messages with this value of the required field", key=None
     )
     whitelist_json_field: tuple[str, ...] = option(
-        (), STRINGS, "publish only the whitelisted fields of JSON messages", key=None
+        (), STRINGS, "field of JSON messages to publish; other fields are removed", key=None
     )
     status_every: int = option(
         250,

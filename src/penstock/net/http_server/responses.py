@@ -200,7 +200,7 @@ class DeferredResponse:
         return self.outcome is not _PENDING
 
     def result(self) -> object:
-        """The result. Raises the HttpError if the outcome is one. Only for a resolved one."""
+        """The result; raises it if it is an HttpError. May be called only after `resolve`."""
         outcome = self.outcome
         assert outcome is not _PENDING
         if isinstance(outcome, HttpError):
@@ -249,10 +249,10 @@ class ResponseFormat(Protocol):
     """Makes responses of an endpoint's results and errors."""
 
     def success(self, result: object) -> Response:
-        """The response with a result."""
+        """Makes the response for a result."""
 
     def failure(self, error: HttpError) -> Response:
-        """The response with an error."""
+        """Makes the response for an error."""
 
 
 class _V1:

@@ -344,7 +344,7 @@ class RoutedHead:
         return RoutedHead(self.head, fixed_endpoint(response), {})
 
     def to_response(self, result: object) -> Response | StreamingResponse:
-        """The response with a result of the endpoint."""
+        """Makes a response of the handler's result; returns it unchanged if it is a response."""
         if isinstance(result, _RESPONSES):
             return result
         return self.endpoint.response_format.success(result)
