@@ -362,7 +362,7 @@ def test_every_command_of_one_write_is_answered_in_order(nsqd: NsqdProcess) -> N
 
 
 def test_bad_body_of_mpub_leaves_its_topic_made(nsqd: NsqdProcess) -> None:
-    """The reference makes the topic before it reads the body."""
+    """NSQ makes the topic before it reads the body."""
     with nsqd.connect() as client:
         client.send(b"MPUB made-in-vain\n" + int32(4) + int32(0))
         client.read_to_end()

@@ -266,7 +266,7 @@ def test_only_the_consumer_that_has_a_message_may_answer_it(
 
 
 def test_sample_rate_delivers_that_percentage(topic: str) -> None:
-    """And drops the rest. The reference delivers one percent more than it is asked for, which would
+    """And drops the rest. NSQ delivers one percent more than it is asked for, which would
     be ten standard deviations off."""
     count, expected, deviation = 100_000, 10_000, 95
     with run_nsqd(f"--max-rdy-count={count}") as nsqd:

@@ -268,7 +268,7 @@ def test_client_may_do_without_heartbeats(nsqd: NsqdProcess) -> None:
 
 
 def test_second_identify_does_not_change_the_heartbeat(nsqd: NsqdProcess) -> None:
-    """As in the reference: the timers of the first one count."""
+    """As in NSQ: the timers of the first one count."""
     with nsqd.connect() as client:
         client.identify(heartbeat_interval=2000)
         client.identify(heartbeat_interval=60_000)

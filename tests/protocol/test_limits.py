@@ -1,4 +1,4 @@
-"""The limits that hold unless somebody says otherwise are the reference's."""
+"""The limits that hold unless somebody says otherwise are NSQ's."""
 
 from penstock.protocol.events import LINE_BYTES_MAX, Limits
 

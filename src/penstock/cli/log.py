@@ -112,6 +112,6 @@ def _index_lines(name: str, data: bytes) -> Iterator[str]:
 
 
 def _time(ns: int) -> str:
-    """In UTC, to the nanosecond, which datetime does not have."""
+    """Format a time in UTC with nanoseconds, which datetime lacks."""
     seconds, rest = divmod(ns, 1_000_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"

@@ -108,7 +108,7 @@ def _whole_seconds(every: float | None) -> int:
 
 
 def _check_writable(out: Path) -> None:
-    """Check before the report is computed. Raises ConfigError."""
+    """Check that the file can be written, before the report is computed. Raises ConfigError."""
     if not os.access(out if out.exists() else out.absolute().parent, os.W_OK):
         raise ConfigError(f"cannot write {out}")
 

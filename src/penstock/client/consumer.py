@@ -225,7 +225,8 @@ class Consumer:
 
     @property
     def is_starved(self) -> bool:
-        """Whether an nsqd has nearly reached its RDY count, so that it waits for answers."""
+        """Whether the unanswered messages of an nsqd have nearly reached its RDY count. At the RDY
+        count, nsqd sends no more until some are answered."""
         return any(
             connection.in_flight >= max(1, STARVED_RATIO * allocation.rdy)
             for connection, allocation in self._allocations.items()

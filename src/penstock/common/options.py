@@ -304,9 +304,10 @@ _PAGE = """\
 Made by `make docs` from the declarations in the source: edit those.
 
 Flags are written `-flag value` or `-flag=value`, with one dash or two; a bool is turned on by
-`-flag` and off by `-flag=false`. The same options can stand in a TOML file given by `-config`,
-under their config keys: durations as strings (`"1m30s"`) or as integers of milliseconds, lists as
-arrays or as comma-separated strings. A flag beats the file, the file beats the default.
+`-flag` and off by `-flag=false`. The same options can be set in the TOML file that
+`-config` names, under their config keys. In the file, a duration is a string (`"1m30s"`) or an
+integer of milliseconds; a list is an array or a comma-separated string. A flag overrides the file,
+and the file overrides the default.
 
 | flag | config key | value | default | meaning |
 |---|---|---|---|---|
@@ -319,7 +320,7 @@ _TABLES_HEAD = """\
 Made by `make docs` from the declarations in the source: edit those.
 
 Flags are written `-flag value` or `-flag=value`, with one dash or two; a bool is turned on by
-`-flag` and off by `-flag=false`. What each tool does is in [tools.md](tools.md).
+`-flag` and off by `-flag=false`. [Tools](tools.md) describes each tool.
 """
 
 _TABLE = """

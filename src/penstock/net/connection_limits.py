@@ -1,7 +1,7 @@
 """Limits on connections: in total, and per address.
 
-A daemon has one `ConnectionLimits` for all its ports. A connection on a unix socket has no address
-and counts only towards the total.
+nsqd shares one `ConnectionLimits` between its TCP and HTTP ports; nsqlookupd limits only its TCP
+port. A connection on a unix socket has no address and counts only towards the total.
 """
 
 __all__ = ["ConnectionLimits"]

@@ -281,8 +281,8 @@ def _of_topic(answers: Sequence[NodeStats], topic: str) -> list[tuple[Node, Any]
 
 
 def _positions(nodes: Sequence[Any], logs: dict[str, TopicLogResponse]) -> dict[str, int]:
-    """Position of a channel on each node: the sequence number of its first unfinished message, if
-    messages finish in order."""
+    """Position of a channel on each node: the end of the log minus the unfinished messages. If
+    messages finish in order, this is the first unfinished message."""
     return {
         node["node"]: logs[node["node"]].next_seq
         - (node["depth"] + node["in_flight_count"] + node["deferred_count"])

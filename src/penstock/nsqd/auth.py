@@ -52,32 +52,32 @@ Permission = Literal["publish", "subscribe"]
 
 
 def auth_disabled() -> ProtocolError:
-    """AUTH was sent, but no auth server is configured."""
+    """The error for an AUTH while no auth server is configured."""
     return ProtocolError("E_AUTH_DISABLED", "AUTH disabled")
 
 
 def auth_already_set() -> ProtocolError:
-    """AUTH was sent a second time."""
+    """The error for a second AUTH."""
     return ProtocolError("E_INVALID", "AUTH already set")
 
 
 def auth_failed() -> ProtocolError:
-    """No auth server gave a valid response."""
+    """The error if no auth server gives a valid response."""
     return ProtocolError("E_AUTH_FAILED", "AUTH failed")
 
 
 def no_authorizations() -> ProtocolError:
-    """The auth server granted no authorizations."""
+    """The error if the auth server grants no authorizations."""
     return ProtocolError("E_UNAUTHORIZED", "AUTH no authorizations found")
 
 
 def auth_first(command: str) -> ProtocolError:
-    """A command was sent before AUTH."""
+    """The error for a command sent before AUTH."""
     return ProtocolError("E_AUTH_FIRST", f"AUTH required before {command}")
 
 
 def unauthorized(command: str, topic: str, channel: str = "") -> ProtocolError:
-    """The client has no permission for a command."""
+    """The error for a command for which the client has no permission."""
     return ProtocolError("E_UNAUTHORIZED", f'AUTH failed for {command} on "{topic}" "{channel}"')
 
 

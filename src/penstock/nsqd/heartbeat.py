@@ -1,7 +1,7 @@
 """Heartbeats and timeouts of one connection, with one timer for all of them.
 
 A connection is closed if the client sends no command for two heartbeat intervals, or reads nothing
-for one interval while data waits for it. This is the reference's rule; it does not cover clients
+for one interval while data waits for it. This is NSQ's rule; it does not cover clients
 that have turned heartbeats off, or have not sent the protocol magic. So there are two further
 timeouts: for the magic, and for the rest of a command that has begun to arrive.
 

@@ -1,6 +1,6 @@
 """nsqd's HTTP API: publishing, stats, and operations on topics, channels, clients and options.
 
-Paths, arguments, responses, error codes and the order of checks are the reference's; Go's /debug
+Paths, arguments, responses, error codes and the order of checks are NSQ's; Go's /debug
 endpoints do not exist here. A publish is acknowledged when the message is stored, a change when it
 is fsynced.
 """

@@ -1,6 +1,6 @@
 """Arguments of nsqd's HTTP endpoints: parsing, validation, and lookup of topics and channels.
 
-Error codes and the order of checks are the reference's.
+Error codes and the order of checks are NSQ's.
 """
 
 import re

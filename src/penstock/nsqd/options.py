@@ -383,8 +383,8 @@ class NsqdOptions(DaemonOptions):
     retention_bytes: int = option(
         0,
         INT,
-        "bytes per topic to keep of messages that every channel has finished; 0 for no retention by"
-        " size",
+        "size of a topic's log in bytes up to which messages stay that every channel has finished;"
+        " 0 for no retention by size",
         at_least=0,
     )
     shards: int = option(

@@ -257,7 +257,7 @@ class Client(asyncio.Protocol):
                 self._fail("sending messages", bug)
 
     def channel_gone(self) -> None:
-        """Closes without an error, as the reference does when a channel is deleted."""
+        """Closes without an error, as NSQ does when a channel is deleted."""
         self._close()
 
     # Called by the daemon.

@@ -38,7 +38,7 @@ class TlsRequiredMiddleware:
     def __call__(self, request: Request) -> Response | None:
         if request.client.is_secure:
             return None
-        # nsq compat: the spaces are the reference's.
+        # nsq compat: the spaces are NSQ's.
         return json_response(
             403, b'{"message": "TLS_REQUIRED", "https_port": %d}' % self.https_port
         )

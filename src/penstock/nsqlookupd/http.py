@@ -1,6 +1,6 @@
 """nsqlookupd's HTTP API: lookups, nodes, and operations on topics and channels.
 
-Paths, arguments, responses and error codes are the reference's, byte for byte. Extensions, which do
+Paths, arguments, responses and error codes are NSQ's, byte for byte. Extensions, which do
 not change the response to a request of a standard client:
 
 - `GET /lookup?topic=T&wait=30s&index=N` waits until the result differs from that of index N;

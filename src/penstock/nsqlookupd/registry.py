@@ -4,7 +4,7 @@ A registration is a key (category `client`, `topic` or `channel`, and names) wit
 producer is in `Registration.producers` if and only if that registration is in the producer's
 `topics` or `channels`; only the registry changes either.
 
-The rules are the reference's:
+The rules are NSQ's:
 
 - A key outlives its producers, unless its name is ephemeral and its last producer unregisters it.
 - The keys of a producer that disconnects remain, ephemeral or not.

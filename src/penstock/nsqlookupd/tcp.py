@@ -1,6 +1,6 @@
 """TCP connections of nsqds: reads commands, updates the registry, and responds.
 
-The responses to all commands of one read leave in one write. As in the reference, a client that has
+The responses to all commands of one read leave in one write. As in NSQ, a client that has
 identified itself may be silent for any time. The greeting, the IDENTIFY, the rest of a command and
 the reading of our responses have timeouts. TCP keep-alive detects clients that have vanished.
 """

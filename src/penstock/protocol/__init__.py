@@ -13,6 +13,6 @@
     buffer          buffer of received bytes
     lookup_v1       nsqlookupd's V1 protocol, both sides
 
-Invalid input raises ProtocolError, or LineTooLongError where the reference closes the connection
+Invalid input raises ProtocolError, or LineTooLongError where NSQ closes the connection
 without an error. Any other exception is a bug.
 """

@@ -219,7 +219,7 @@ class ClientConnection(Generic[_Message, _Receipt]):
         return data
 
     def send(self, rendered: bytes) -> None:
-        """Send commands without response to the caller: FIN, REQ, TOUCH, RDY, CLS, NOP."""
+        """Send commands that are not publishes: FIN, REQ, TOUCH, RDY, CLS, NOP."""
         self._outgoing.append(self._layers.encode(rendered) if self._layers else rendered)
 
     def publish(self, rendered: bytes, receipt: _Receipt) -> None:
@@ -267,7 +267,7 @@ class ClientConnection(Generic[_Message, _Receipt]):
         return None
 
     def _open(self) -> Generator[None, bytes, None]:
-        """A coroutine: each yield waits for the next response."""
+        """Negotiate, as a generator: each yield waits for the next response."""
         opening = self._opening
         features = {"feature_negotiation": True, **opening.features}
         self._outgoing.append(commands.MAGIC)

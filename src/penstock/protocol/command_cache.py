@@ -60,7 +60,8 @@ class PublishParser:
         return None
 
     def parse_run(self, buffer: ReceiveBuffer) -> Publish | None:
-        """All complete, valid messages at the start of the buffer that follow this line."""
+        """Take consecutive publishes with this line from the start of the buffer, up to the first
+        whose message is incomplete or invalid."""
         data, end, stop = buffer.data, len(buffer.data), buffer.start
         line, body_at, size_max = self.line, self._body_at, self._size_max
         bodies: list[bytes] = []

@@ -229,9 +229,9 @@ def _message_id(command: RawCommand) -> bytes:
 
 
 def _number(command: RawCommand, index: int, noun: str) -> int:
-    """A parameter of ASCII digits. An empty one is 0; a larger one than 64 bits is the maximum.
+    """Parse a parameter of ASCII digits. Empty means 0; a number above 64 bits becomes the maximum.
 
-    The reference's 64-bit integer overflows there, which can make a huge number a small one.
+    NSQ's 64-bit integer overflows there, which can make a huge number a small one.
     """
     digits = command.params[index]
     if digits and not digits.isdigit():

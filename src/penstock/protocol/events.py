@@ -33,7 +33,7 @@ __all__ = [
     "Touch",
 ]
 
-# The reference reads lines into a buffer of this size, the newline included.
+# NSQ reads lines into a buffer of this size, the newline included.
 LINE_BYTES_MAX = 16 * 1024
 
 # Minimum size of a message in a multi-publish: its size field and one byte.
@@ -42,7 +42,7 @@ _MULTI_ENTRY_BYTES_MIN = 5
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The server's limits on client requests. The defaults are the reference's."""
+    """The server's limits on client requests. The defaults are NSQ's."""
 
     max_msg_size: int = 1024 * 1024
     max_body_size: int = 5 * 1024 * 1024
@@ -85,7 +85,7 @@ class Publish(Struct, gc=False):
 class TopicNamed(Struct):
     """A multi-publish has named its topic, but its body is incomplete or invalid.
 
-    The reference checks authorisation and creates the topic before it reads the body. The
+    NSQ checks authorisation and creates the topic before it reads the body. The
     `Publish` or the error follows.
     """
 

@@ -172,7 +172,7 @@ def attempts(frame: bytes) -> int:
 
 
 def with_attempts(frame: bytes, attempts: int) -> bytes:
-    """The frame with another number of attempts, which wraps at 65536 as in the reference."""
+    """The frame with another number of attempts, which wraps at 65536 as in NSQ."""
     return frame[:_ATTEMPTS_AT] + _ATTEMPTS.pack(attempts & 0xFFFF) + frame[_ID_AT:]
 
 
@@ -186,7 +186,7 @@ _timestamp_of = itemgetter(slice(8, 16))
 
 
 def timestamp_counts(frames: Iterable[bytes]) -> list[tuple[int, int]]:
-    """(timestamp, number of frames) for each distinct timestamp; a batch shares one."""
+    """Each distinct timestamp with its number of frames; all messages of a batch share one."""
     counts = Counter(map(_timestamp_of, frames))
     timestamps_ns = struct.unpack(f">{len(counts)}q", b"".join(counts))
     return list(zip(timestamps_ns, counts.values(), strict=True))

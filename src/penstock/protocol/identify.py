@@ -54,7 +54,7 @@ class IdentifyRequest:
 
 @dataclass(frozen=True, slots=True)
 class ServerOffer:
-    """The server's settings and limits. The defaults are the reference's, except that TLS and
+    """The server's settings and limits. The defaults are NSQ's, except that TLS and
     compression are off."""
 
     version: str = NSQ_VERSION
@@ -129,7 +129,7 @@ def negotiate(
 
 
 def _settings(request: IdentifyRequest, offer: ServerOffer, current: Negotiated) -> Negotiated:
-    # In the order in which the reference reports errors.
+    # In the order in which NSQ reports errors.
     heartbeat_interval_ms = _heartbeat_interval_ms(request, offer, current)
     buffer_timeout_ms = _output_buffer_timeout_ms(request, offer, current)
     buffer_size = _output_buffer_size(request, offer, current)
@@ -214,7 +214,7 @@ def _with_features(agreed: Negotiated, request: IdentifyRequest, offer: ServerOf
 
 
 def _response(agreed: Negotiated, offer: ServerOffer) -> bytes:
-    # The order of the keys is the reference's.
+    # The order of the keys is NSQ's.
     return to_json(
         {
             "max_rdy_count": offer.max_rdy_count,

@@ -11,8 +11,8 @@ Only the text distinguishes an error from other data. After an error the server 
 connection, except after E_REGISTER_FAILED.
 
 Penstock adds two things. `ping(draining=True)` tells nsqlookupd that this nsqd accepts no more
-messages; the reference ignores parameters of PING. E_REGISTER_FAILED is the response to a REGISTER
-when the limit on names is reached; the reference's nsqd ignores responses to REGISTER.
+messages; NSQ ignores parameters of PING. E_REGISTER_FAILED is the response to a REGISTER
+when the limit on names is reached; NSQ's nsqd ignores responses to REGISTER.
 """
 
 import re
@@ -57,7 +57,7 @@ DRAINING = b"draining"
 # The largest regular response is that to IDENTIFY, a few hundred bytes; an error may repeat a line.
 RESPONSE_BYTES_MAX = 64 * 1024
 
-# nsqd's IDENTIFY takes about 200 bytes. The reference allocates any size.
+# nsqd's IDENTIFY takes about 200 bytes. NSQ allocates any size.
 IDENTIFY_BYTES_MAX = 64 * 1024
 
 _SIZE = Struct(">i")
@@ -101,7 +101,7 @@ def response(data: bytes) -> bytes:
 
 
 def register_failed(reason: Exception) -> ProtocolError:
-    """The only error that does not close the connection."""
+    """E_REGISTER_FAILED, the only error that does not close the connection."""
     return ProtocolError(_REGISTER_FAILED, f"REGISTER failed {reason}", fatal=False)
 
 
@@ -218,7 +218,7 @@ class LookupServerConnection:
     sent before closing: all errors here are fatal. The connection then ignores further bytes and
     returns no more events.
 
-    The reference reads lines of any length and allocates any announced body size. Here both are
+    NSQ reads lines of any length and allocates any announced body size. Here both are
     limited, far above what nsqd sends; exceeding a limit is an error.
     """
 

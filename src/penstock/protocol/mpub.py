@@ -2,7 +2,7 @@
 
     [int32 body size][int32 count]([int32 size][message])*count
 
-As in the reference, the body size is range-checked and otherwise ignored: count and message sizes
+As in NSQ, the body size is range-checked and otherwise ignored: count and message sizes
 determine the end of the body. HTTP's binary form has no body size.
 
 `MultiBody` keeps the messages parsed so far, so that no byte is parsed twice, in whatever chunks
@@ -132,7 +132,7 @@ class MultiBody:
             raise self._bad_message(f"invalid message({index}) body size {size}")
         if size > self._limits.max_msg_size:
             raise self._bad_message(f"message too big {size} > {self._limits.max_msg_size}")
-        # The reference does not limit the sum of the message sizes. Here it must not exceed the
+        # NSQ does not limit the sum of the message sizes. Here it must not exceed the
         # limit on the body size: otherwise one command could fill the memory.
         total = bytes_before + _INT32_BYTES + size
         if total > self._limits.max_body_size:

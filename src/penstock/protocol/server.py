@@ -241,7 +241,7 @@ class ServerConnection:
         )
 
     def _reject(self, name: bytes, command: Command | None) -> Nop:
-        """Raise the first applicable error, in the reference's order; or ignore the command."""
+        """Raise the first applicable error, in NSQ's order; or ignore the command."""
         if self.tls_required and (command is None or not command.allowed_before_tls):
             raise _invalid(f"cannot {verbatim(name)} in current state (TLS required)")
         if command is None:

@@ -215,7 +215,8 @@ class Cursors:
         """Read the journal and return the issues found. Raises OSError.
 
         Progress in a damaged record is lost: its messages are delivered again. If there are issues,
-        or if not everything `is_synced`, the journal is written anew if possible. If there is no
+        or if the last run did not fsync the journal (`is_synced` is false), the journal is written
+        anew if possible. If there is no
         valid record, call `create_journal` next.
         """
         records, issues = self._files.load(is_synced=is_synced)
@@ -296,8 +297,9 @@ class JournalFiles:
         """Read the newest generation with a complete snapshot; return its records and the issues
         found. Raises OSError.
 
-        The generation stays current if there are no issues and everything `is_synced`. Damaged
-        bytes are saved to another file; the records after them are valid.
+        If it has no issues and `is_synced` is true, new records are appended to it; otherwise the
+        next write starts a new generation. `is_synced` tells whether the last run fsynced the
+        journal. Damaged bytes are saved to another file; the records after them are valid.
         """
         journals = read_journals(self._pool.files, self._folder)
         if not journals:

@@ -328,7 +328,7 @@ def lock_data_path(path: str, files: Files, *, shared: bool = False) -> Lock:
     try:
         return files.lock(path, shared=shared)
     except BlockingIOError as error:
-        # nsq compat: the text of the reference, which operators search their logs for.
+        # nsq compat: NSQ's text, which operators search their logs for.
         raise DataPathError(
             f"failed to lock data-path: cannot flock directory {path} - {error.strerror} "
             "(possibly in use by another instance of nsqd)"

@@ -103,8 +103,8 @@ class Files(Protocol):
         """Create a folder; its parent must exist."""
 
     def rename(self, path: str, new_path: str) -> None:
-        """Rename a file, replacing an existing one, or a folder. The folder of both names is the
-        same."""
+        """Rename a file or a folder within its parent folder. An existing file of the new name is
+        replaced."""
 
     def remove(self, path: str) -> None:
         """Remove a file or an empty folder."""

@@ -14,8 +14,8 @@ _SEGMENT_TIME_MIN_NS = 60 * 1_000_000_000
 
 
 class Retention(NamedTuple):
-    """How long messages are kept that every channel has finished: until one of the limits is
-    exceeded. Without a limit, they are deleted immediately."""
+    """How long messages are kept after every channel has finished them: until one of the limits
+    is exceeded. If no limit is set, they are deleted immediately."""
 
     time_ns: int | None = None
     size_bytes: int | None = None

@@ -277,9 +277,12 @@ class FaultyFiles:
         error: int | None = errno.EIO,
         written: int = 0,
     ) -> None:
-        """Make operations of a type fail with this errno: after `skip` successful ones, `times` of
-        them, or all if None. A write first writes `written` bytes; if `error` is None, it is only
-        short. A failed sync has synced nothing, and later syncs do not make up for it."""
+        """Make `times` operations of a type fail with the errno `error`, after `skip` successful
+        ones; if `times` is None, all of them fail.
+
+        A write first writes `written` bytes. If `error` is None, it raises nothing and reports this
+        short length. A failed sync syncs nothing, and later syncs do not sync its data either.
+        """
         self._faults.append((operation, _Fault(skip, times, error, written)))
 
     def heal(self) -> None:
@@ -288,8 +291,8 @@ class FaultyFiles:
         self._crash = None
 
     def crash_after(self, changes: int, *, written: int = 0) -> None:
-        """Raise SimulatedCrash after this many further changes, at the next change and all later
-        ones. If that is a write, it first writes `written` bytes."""
+        """Let this many further changes succeed; every change after them raises SimulatedCrash. If
+        the first of these is a write, `written` bytes are written before the crash."""
         self._crash_at = self.changes + changes
         self._crash = _Fault(written=written, is_crash=True)
 

@@ -1,6 +1,6 @@
 """From a request's head to its endpoint: requests, routes, the router, and a cache of its results.
 
-The router finds an `Endpoint` for every request, as the router of the reference does. If no route
+The router finds an `Endpoint` for every request, as NSQ's router does. If no route
 matches, the endpoint has a fixed response, the first of these that applies:
 
 1. a redirect, if the method has a route at the same path with or without its last slash, or at the
