@@ -44,6 +44,8 @@ class History:
         """Sequence number of the first message at or after this time; if there is none, that of the
         next message."""
         with self._messages(**{"from": time_ns, "limit": 1}) as stream:
+            while stream.read():
+                pass  # A response that was read completely keeps the connection open for reuse.
             return int(stream.headers["x-penstock-first-seq"])
 
     @contextmanager

@@ -1,7 +1,9 @@
 """The blocking API client with an nsqd that requires TLS and a token."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.net.tls.certificates import Authority
@@ -71,3 +73,25 @@ def test_nsqd_refuses_requests_without_a_token(nsqd: NsqdProcess, authority: Aut
 def test_an_unknown_certificate_authority_is_an_error(nsqd: NsqdProcess) -> None:
     with pytest.raises(HttpRequestError, match="certificate verify failed"):
         api(token=TOKEN).get(f"http://{nsqd.http_address}", "/info")
+
+
+def test_consecutive_requests_and_streams_share_a_connection(
+    nsqd: NsqdProcess, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect, connected_ports = socket.create_connection, []
+
+    def count(address: tuple[str, int], *args: Any) -> socket.socket:
+        connected_ports.append(address[1])
+        return connect(address, *args)
+
+    monkeypatch.setattr(socket, "create_connection", count)
+    base, allowed = f"http://{nsqd.http_address}", api(str(authority.root_ca), TOKEN)
+    for body in (b"one", b"two"):
+        assert 200 == allowed.post(base, "/pub", body, topic="orders").status
+        with allowed.stream(base, "/topic/messages", "application/json", topic="orders") as answer:
+            assert isinstance(answer, HttpStream)
+            assert body in b"".join(iter(answer.read, b""))
+    allowed.close()
+
+    assert 2 == len(connected_ports)  # one to the HTTP port, one to the HTTPS port
+    assert 2 == len(set(connected_ports))

@@ -1,14 +1,12 @@
 """The blocking client: the same limits and errors as the asyncio client, and streams."""
 
-import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 import trustme
 from tests.net.http_client.scripted_server import ScriptedServer, scripted_server
+from tests.net.http_client.server_thread import in_thread
 from tests.net.http_client.test_client import serves_with, trusts
 
 from penstock.common.errors import HttpRequestError
@@ -24,28 +22,9 @@ OK = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-@contextmanager
-def serving(*answers: bytes, **script: Any) -> Iterator[ScriptedServer]:
+def serving(*answers: bytes, **script: Any) -> AbstractContextManager[ScriptedServer]:
     """A scripted server in a thread."""
-    started: list[ScriptedServer] = []
-    is_ready, loop = threading.Event(), asyncio.new_event_loop()
-    stop = asyncio.Event()
-
-    async def serve() -> None:
-        async with scripted_server(*answers, **script) as server:
-            started.append(server)
-            is_ready.set()
-            await stop.wait()
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
-    thread.start()
-    assert is_ready.wait(60)
-    try:
-        yield started[0]
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
-        loop.close()
+    return in_thread(scripted_server(*answers, **script))
 
 
 def url_of(server: ScriptedServer) -> str:

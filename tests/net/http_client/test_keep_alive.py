@@ -6,59 +6,29 @@ from typing import Any
 
 import pytest
 import uvloop
+from tests.net.http_client.counting_server import OK, CountingServer, counting_server
 
 from penstock.common.errors import HttpRequestError
 from penstock.net.http_client.client import HttpClient
 
-OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"
-
-
-class Server:
-    """Answers every request with `answer`. Closes a connection after `requests_max` requests: at
-    once, or when the next request arrives."""
-
-    def __init__(self, answer: bytes, requests_max: int, *, waits_for_one_more: bool) -> None:
-        self.connections = 0
-        self.requests: list[bytes] = []
-        self._answer = answer
-        self._requests_max = requests_max
-        self._waits_for_one_more = waits_for_one_more
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        for _ in range(self._requests_max):
-            try:
-                self.requests.append(await reader.readuntil(b"\r\n\r\n"))
-            except asyncio.IncompleteReadError:
-                break
-            writer.write(self._answer)
-        if self._waits_for_one_more:
-            await reader.read(1)
-        writer.close()
-
 
 def with_server(
     scenario: Callable[[HttpClient, str], Coroutine[Any, Any, None]],
-    *,
-    answer: bytes = OK,
-    requests_max: int = 1000,
-    waits_for_one_more: bool = False,
-) -> Server:
+    *answers: bytes,
+    **script: Any,
+) -> CountingServer:
     """Runs the scenario with a client and a URL, and returns the server with its records."""
-    served = Server(answer, requests_max, waits_for_one_more=waits_for_one_more)
 
-    async def scene() -> None:
-        server = await asyncio.start_server(served.serve, "127.0.0.1", 0)
+    async def scene() -> CountingServer:
         client = HttpClient(connect_timeout_seconds=60, request_timeout_seconds=60, keep_alive=True)
-        try:
-            await scenario(client, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x")
-        finally:
-            client.close()
-            server.close()
-            await server.wait_closed()
+        async with counting_server(*answers, **script) as server:
+            try:
+                await scenario(client, f"http://127.0.0.1:{server.port}/x")
+            finally:
+                client.close()
+        return server
 
-    uvloop.run(scene())
-    return served
+    return uvloop.run(scene())
 
 
 async def twice(client: HttpClient, url: str) -> None:
@@ -70,7 +40,7 @@ async def twice(client: HttpClient, url: str) -> None:
 def test_one_connection_carries_consecutive_requests() -> None:
     server = with_server(twice)
 
-    assert (1, 2) == (server.connections, len(server.requests))
+    assert (1, 2) == server.counts
     assert b"Connection: close" not in server.requests[0]
 
 
@@ -81,7 +51,7 @@ def test_concurrent_requests_use_separate_connections_and_keep_them() -> None:
 
     server = with_server(scenario)
 
-    assert (4, 12) == (server.connections, len(server.requests))
+    assert (4, 12) == server.counts
 
 
 @pytest.mark.parametrize(
@@ -94,21 +64,21 @@ def test_concurrent_requests_use_separate_connections_and_keep_them() -> None:
     ],
 )
 def test_a_connection_is_not_kept_if_the_response_forbids_it(answer: bytes) -> None:
-    server = with_server(twice, answer=answer)
+    server = with_server(twice, answer)
 
-    assert (2, 2) == (server.connections, len(server.requests))
+    assert (2, 2) == server.counts
 
 
 def test_a_kept_connection_that_the_server_closed_is_replaced() -> None:
     server = with_server(twice, requests_max=1)
 
-    assert (2, 2) == (server.connections, len(server.requests))
+    assert (2, 2) == server.counts
 
 
 def test_a_request_is_repeated_if_the_server_closes_a_kept_connection() -> None:
     server = with_server(twice, requests_max=1, waits_for_one_more=True)
 
-    assert (2, 2) == (server.connections, len(server.requests))
+    assert (2, 2) == server.counts
 
 
 def test_half_a_response_is_an_error() -> None:
@@ -117,4 +87,4 @@ def test_half_a_response_is_an_error() -> None:
             with pytest.raises(HttpRequestError, match="closed before the response was complete"):
                 await client.fetch("POST", url)
 
-    with_server(scenario, answer=OK[:-1], requests_max=1)
+    with_server(scenario, OK[:-1], requests_max=1)

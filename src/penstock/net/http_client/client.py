@@ -96,7 +96,7 @@ class HttpClient:
                 idle.pop().close()
 
     async def _exchange(self, target: HttpTarget, request: bytes, *, has_body: bool) -> HttpReply:
-        idle = self._idle[target.host, target.port, target.is_secure]
+        idle = self._idle[target.server]
         while idle:
             connection = idle.pop()
             if not connection.is_reusable:

@@ -92,6 +92,7 @@ class HttpTarget:
             raise self.error("not an http:// or https:// URL")
         self.is_secure = self._parts.scheme == "https"
         self.port = _PORTS[self._parts.scheme] if port is None else port
+        self.server = self.host, self.port, self.is_secure
 
     def error(
         self, reason: str, *, status: int | None = None, timed_out: bool = False
