@@ -1,6 +1,7 @@
 """The cursor journal: its encoding, and the state that its records describe."""
 
 import pytest
+from google_crc32c import value as crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from penstock.storage.cursor_journal import (
     RemoveCursor,
     ReserveSeqs,
     SetCursor,
+    SetLogId,
     SetPausePoint,
     SetRetryStates,
     encode_record,
@@ -21,8 +23,11 @@ from penstock.storage.cursor_journal import (
 )
 from penstock.storage.progress import RetryState
 
+LOG_ID = bytes(range(16))
+
 CHANGES: list[JournalChange] = [
     ReserveSeqs(100),
+    SetLogId(LOG_ID),
     SetPausePoint(100),
     SetCursor("a", 100),
     SetCursor("b.B-_#ephemeral", 2**54),
@@ -49,6 +54,7 @@ changes = st.lists(
         st.builds(SetPausePoint, numbers),
         st.builds(ClearPausePoint),
         st.builds(ReserveSeqs, numbers),
+        st.builds(SetLogId, st.binary(min_size=16, max_size=16)),
     )
 )
 
@@ -65,6 +71,7 @@ def content(state: CursorState) -> object:
     return (
         state.pause_point,
         state.reserved_below,
+        state.log_id,
         {
             name: (progress.floor, progress.retry_states, list(progress.finished_ranges()))
             for name, progress in state.progress.items()
@@ -72,12 +79,70 @@ def content(state: CursorState) -> object:
     )
 
 
+def with_checksum(checked: bytes) -> bytes:
+    crc: int = crc32c(checked)
+    return b"\x9ePSJ" + crc.to_bytes(4) + checked
+
+
+def record_of(body: bytes, *, flags: int = 0, more_header: bytes = b"") -> bytes:
+    """A record of format 2 with these bytes as its changes."""
+    start = bytes([2, flags]) + (32 + len(more_header)).to_bytes(2) + len(body).to_bytes(4)
+    return with_checksum(start + bytes(16) + more_header + body)
+
+
+def record_1_of(body: bytes) -> bytes:
+    """A record of format 1 with these bytes as its changes."""
+    return with_checksum(b"\x01\0\0\0" + len(body).to_bytes(4) + body)
+
+
+def changes_in(record: bytes) -> list[JournalChange]:
+    (found,) = scan_journal(record)
+    assert isinstance(found, JournalRecord), found
+    return found.changes
+
+
 class TestRecords:
     def test_encoding_matches_the_specification(self) -> None:
-        record = encode_record([SetCursor("ab", 5)])
+        record = encode_record([SetCursor("ab", 5)], number=7, epoch=3)
 
         assert "9e50534a" == record[:4].hex()
-        assert "010000000000000c010261620000000000000005" == record[8:].hex()
+        assert "02 00 0020 00000010 0000000000000007 0000000000000003".replace(" ", "") == (
+            record[8:32].hex()
+        )
+        assert "01 0000000b 026162 0000000000000005".replace(" ", "") == record[32:].hex()
+        assert with_checksum(record[8:]) == record
+
+    def test_number_and_epoch_are_read_back(self) -> None:
+        (record,) = scan_journal(encode_record(CHANGES, number=7, epoch=3))
+
+        assert isinstance(record, JournalRecord)
+        assert (7, 3) == (record.number, record.epoch)
+
+    def test_record_of_format_1_is_read(self) -> None:
+        record = record_1_of(bytes.fromhex("010261620000000000000005") + b"\x06")
+        (found,) = scan_journal(record)
+
+        assert (
+            JournalRecord(0, len(record), [SetCursor("ab", 5), ClearPausePoint()], version=1)
+            == found
+        )
+
+    def test_reader_ignores_what_a_later_version_may_add(self) -> None:
+        unknown_change = b"\x80" + (3).to_bytes(4) + b"abc"
+        longer_change = b"\x05" + (9).to_bytes(4) + (5).to_bytes(8) + b"x"
+
+        record = record_of(unknown_change + longer_change + unknown_change, more_header=b"more")
+
+        assert [SetPausePoint(5)] == changes_in(record)
+
+    @pytest.mark.parametrize(
+        "record", [record_of(b"", flags=1), with_checksum(b"\x03" + bytes(23))]
+    )
+    def test_record_that_requires_a_later_version_is_rejected(self, record: bytes) -> None:
+        (bad,) = scan_journal(record)
+
+        assert isinstance(bad, BadJournalRecord)
+        assert "unsupported record" in bad.reason
 
     def test_round_trip(self) -> None:
         first, second = encode_record(CHANGES), encode_record([SetCursor("c", 1)])
@@ -126,10 +191,22 @@ class TestRecords:
         "body", [b"\x63", b"\x01\x02ab", b"\x02\x02\xff\xff", b"\x03\x01a\x7f\xff\xff\xff"]
     )
     def test_invalid_changes_are_rejected(self, body: bytes) -> None:
-        from google_crc32c import value as crc32c  # noqa: PLC0415
+        (bad,) = scan_journal(record_1_of(body))
 
-        checked = b"\x01\0\0\0" + len(body).to_bytes(4) + body
-        (bad,) = scan_journal(b"\x9ePSJ" + crc32c(checked).to_bytes(4) + checked)
+        assert isinstance(bad, BadJournalRecord)
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            b"\x63\0\0\0\0",  # an unknown tag
+            b"\x05\0\0\0\x04" + bytes(8),  # fields that are longer than their size
+            b"\x05\0\0\0\x09" + bytes(8),  # a size beyond the end of the record
+            b"\x08\0\0\0\x08" + bytes(8),  # half an id
+            b"\x80\0",  # no complete size
+        ],
+    )
+    def test_invalid_change_of_format_2_is_rejected(self, change: bytes) -> None:
+        (bad,) = scan_journal(record_of(change))
 
         assert isinstance(bad, BadJournalRecord)
 

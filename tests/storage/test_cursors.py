@@ -13,6 +13,7 @@ from penstock.storage import Cursors, RetryState
 from penstock.testing import FaultyFiles, MemoryFiles
 
 NEXT_SEQ = WALL_NS // 1000
+LOG_ID = bytes(range(16))
 FLOOR = NEXT_SEQ
 
 
@@ -24,7 +25,7 @@ def files(memory_files: MemoryFiles) -> FaultyFiles:
 @pytest.fixture
 def cursors(files: FaultyFiles) -> Cursors:
     cursors = new_cursors(files)
-    cursors.create_journal(NEXT_SEQ)
+    cursors.create_journal(NEXT_SEQ, LOG_ID)
     return cursors
 
 
@@ -189,7 +190,7 @@ class TestSyncing:
             files.make_folder("data")
             files.sync_folder("")
             cursors = new_cursors(files)
-            cursors.create_journal(NEXT_SEQ)
+            cursors.create_journal(NEXT_SEQ, LOG_ID)
             cursors.create("a", FLOOR)
             cursors.finish("a", FLOOR, FLOOR + 5)
             cursors.flush()
@@ -304,7 +305,7 @@ class TestGenerations:
             memory_files.make_folder("data")
             memory_files.sync_folder("")
             cursors = new_cursors(memory_files)
-            cursors.create_journal(NEXT_SEQ)
+            cursors.create_journal(NEXT_SEQ, LOG_ID)
             cursors.create("a", FLOOR)
             cursors.sync()
             self.start_another(cursors)
@@ -412,7 +413,7 @@ class TestDamage:
 
         assert not found.has_journal
         assert [content[:1] == b"?"] * bool(content) == [issue.is_damage for issue in issues]
-        found.create_journal(NEXT_SEQ)
+        found.create_journal(NEXT_SEQ, LOG_ID)
         found.sync()
         assert "cursors.2" in memory_files.list_names("data")
         assert "cursors.1" not in memory_files.list_names("data")

@@ -49,7 +49,7 @@ def test_changes_match_the_journal() -> None:
     assert cursor_journal.__doc__ is not None
     rows = re.findall(r"^ +\d  [A-Z]\w+.*$", cursor_journal.__doc__, re.MULTILINE)
 
-    assert 7 == len(rows)
+    assert 8 == len(rows)
     for row in rows:
         assert row.strip() in section("The journal of the channels")
 

@@ -128,6 +128,7 @@ class TopicHistory:
         time_ns, size_bytes = log.retention
         return {
             "topic": topic.name,
+            "log_id": log.log_id,
             "node_id": self._services.node_id,
             "first_seq": log.first_seq,
             "next_seq": log.next_seq,
@@ -165,6 +166,7 @@ class TopicHistory:
         headers = [
             ("Content-Type", media_type),
             ("X-Penstock-Node-Id", str(self._services.node_id)),
+            ("X-Penstock-Log-Id", log.log_id),
             ("X-Penstock-First-Seq", str(first_seq)),
         ]
         if end is not None:

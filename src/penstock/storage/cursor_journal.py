@@ -4,14 +4,18 @@ A record contains changes that are applied all or none. Big-endian:
 
     offset  size  field
          0     4  magic
-         4     4  crc        CRC-32C of all that follows it
+         4     4  crc          CRC-32C of all that follows it
          8     1  version
-         9     3  reserved   0
-        12     4  size       of the changes, in bytes
-        16        changes, one after the other
+         9     1  flags        none is defined: 0
+        10     2  header_size  32
+        12     4  size         of the changes, in bytes
+        16     8  number       of the record: one more than the number of the record before it
+        24     8  epoch        of the writer; 0 without replication
+        32        changes, one after the other
 
-A change is a tag followed by its fields. `name` is a length in one byte and that many bytes of
-ASCII; `count` and attempts have 4 bytes, all other numbers 8.
+A change is a tag of one byte, the size of its fields in four bytes, and the fields. `name` is a
+length in one byte and that many bytes of ASCII; `count` and attempts have 4 bytes, all other
+numbers 8.
 
     tag  change           fields
       1  SetCursor        name, floor
@@ -21,8 +25,16 @@ ASCII; `count` and attempts have 4 bytes, all other numbers 8.
       5  SetPausePoint    seq
       6  ClearPausePoint
       7  ReserveSeqs      seq
+      8  SetLogId         16 bytes
 
 The first record of a journal is a snapshot: its changes create the whole state.
+
+A later version may add fields after those above, in the header and in a change, and may add tags. A
+reader ignores fields that it does not know, and changes with an unknown tag of 128 or more. It
+refuses a record with another unknown tag.
+
+Records of format 1 are still read. Their header has 16 bytes: no flags, no number and no epoch. A
+change has no size.
 """
 
 import struct
@@ -32,10 +44,11 @@ from typing import NamedTuple
 from google_crc32c import value as crc32c
 
 from penstock.common.errors import CorruptBatchError
-from penstock.storage.layout import Issue
+from penstock.storage.layout import LOG_ID_BYTES, Issue
 from penstock.storage.progress import Progress, RetryState
 
 __all__ = [
+    "VERSION",
     "BadJournalRecord",
     "ClearPausePoint",
     "CursorState",
@@ -45,6 +58,7 @@ __all__ = [
     "RemoveCursor",
     "ReserveSeqs",
     "SetCursor",
+    "SetLogId",
     "SetPausePoint",
     "SetRetryStates",
     "encode_record",
@@ -52,12 +66,16 @@ __all__ = [
 ]
 
 _MAGIC = b"\x9ePSJ"
-_VERSION = 1
-_HEADER_BYTES = 16
+VERSION = 2
+_HEADER_BYTES = 32
+_HEADER_1_BYTES = 16
 _CHECKED_AT = 8
 _PREFIX = struct.Struct(">4sI")
-_FIELDS = struct.Struct(">B3xI")
-_TAG = struct.Struct(">B")
+_START = struct.Struct(">BBHI")  # version, flags, header_size, size
+_REST = struct.Struct(">QQ")  # number, epoch
+_CHANGE = struct.Struct(">BI")  # tag, size
+_OPTIONAL_TAG_MIN = 128
+_BYTE = struct.Struct(">B")
 _COUNT = struct.Struct(">I")
 _NUMBER = struct.Struct(">Q")
 _RETRY_STATE = struct.Struct(">QIQ")
@@ -107,6 +125,12 @@ class ReserveSeqs(NamedTuple):
     seq: int
 
 
+class SetLogId(NamedTuple):
+    """The id of the topic's log."""
+
+    log_id: bytes
+
+
 JournalChange = (
     SetCursor
     | RemoveCursor
@@ -115,6 +139,7 @@ JournalChange = (
     | SetPausePoint
     | ClearPausePoint
     | ReserveSeqs
+    | SetLogId
 )
 
 
@@ -125,6 +150,7 @@ class CursorState:
         self.progress: dict[str, Progress] = {}
         self.pause_point: int | None = None
         self.reserved_below = 0
+        self.log_id: bytes | None = None
 
     @property
     def next_unused_seq(self) -> int:
@@ -148,16 +174,27 @@ class CursorState:
                 progress = self.progress.setdefault(channel, Progress(0))
                 for seq, state in states:
                     progress.set_retry_state(seq, state)
+            case _:
+                self._apply_to_topic(change)
+
+    def _apply_to_topic(
+        self, change: SetPausePoint | ClearPausePoint | ReserveSeqs | SetLogId
+    ) -> None:
+        match change:
             case SetPausePoint(seq):
                 self.pause_point = seq
             case ClearPausePoint():
                 self.pause_point = None
             case ReserveSeqs(seq):
                 self.reserved_below = max(self.reserved_below, seq)
+            case SetLogId(log_id):
+                self.log_id = log_id
 
     def snapshot(self) -> list[JournalChange]:
         """Changes that create this state."""
         changes: list[JournalChange] = [ReserveSeqs(self.reserved_below)]
+        if self.log_id is not None:
+            changes.append(SetLogId(self.log_id))
         if self.pause_point is not None:
             changes.append(SetPausePoint(self.pause_point))
         for channel, progress in self.progress.items():
@@ -170,11 +207,15 @@ class CursorState:
 
 
 class JournalRecord(NamedTuple):
-    """A record at `position`; the next one begins at `end`."""
+    """A record at `position`; the next one begins at `end`. `number` and `epoch` are 0 in a record
+    of format 1."""
 
     position: int
     end: int
     changes: list[JournalChange]
+    version: int = VERSION
+    number: int = 0
+    epoch: int = 0
 
 
 class BadJournalRecord(NamedTuple):
@@ -197,10 +238,11 @@ class BadJournalRecord(NamedTuple):
         )
 
 
-def encode_record(changes: Iterable[JournalChange]) -> bytes:
+def encode_record(changes: Iterable[JournalChange], number: int = 0, epoch: int = 0) -> bytes:
     """Encode one record with these changes."""
     body = b"".join(map(_encode_change, changes))
-    checked = _FIELDS.pack(_VERSION, len(body)) + body
+    start = _START.pack(VERSION, 0, _HEADER_BYTES, len(body))
+    checked = start + _REST.pack(number, epoch) + body
     return _PREFIX.pack(_MAGIC, crc32c(checked)) + checked
 
 
@@ -223,15 +265,20 @@ def _scan_one(data: bytes, position: int) -> JournalRecord | BadJournalRecord:
 
 
 def _is_cut_short(data: bytes, position: int) -> bool:
-    rest = data[position:]
-    if len(rest) < _HEADER_BYTES:
+    rest = data[position : position + _HEADER_1_BYTES]
+    if len(rest) < _HEADER_1_BYTES:
         return rest[:4] == _MAGIC[: len(rest)]
     return rest[:4] == _MAGIC and _record_end(data, position) > len(data)
 
 
 def _record_end(data: bytes, position: int) -> int:
-    _, size = _FIELDS.unpack_from(data, position + _CHECKED_AT)
-    return position + _HEADER_BYTES + int(size)
+    size: int = _START.unpack_from(data, position + _CHECKED_AT)[3]
+    return _changes_position(data, position) + size
+
+
+def _changes_position(data: bytes, position: int) -> int:
+    version, _, header_bytes, _ = _START.unpack_from(data, position + _CHECKED_AT)
+    return position + (_HEADER_1_BYTES if version == 1 else max(header_bytes, _HEADER_BYTES))
 
 
 def _find_next_record(data: bytes, position: int) -> int:
@@ -253,54 +300,77 @@ def _decode_record(data: bytes, position: int) -> JournalRecord:
     checked = data[position + _CHECKED_AT : end]
     if _PREFIX.unpack_from(data, position)[1] != crc32c(checked):
         raise CorruptBatchError("a record does not match its checksum")
-    if checked[0] != _VERSION:
-        raise CorruptBatchError(f"unsupported record: version {checked[0]}")
+    version, number, epoch = checked[0], 0, 0
+    if version == VERSION:
+        if checked[1]:
+            raise CorruptBatchError(f"unsupported record: flags {checked[1]}")
+        number, epoch = _REST.unpack_from(data, position + _HEADER_1_BYTES)
+    elif version != 1:
+        raise CorruptBatchError(f"unsupported record: version {version}")
+    decoder = _ChangeDecoder(data, _changes_position(data, position), has_sizes=version > 1)
     try:
-        changes = list(_ChangeDecoder(data, position + _HEADER_BYTES).changes(end))
+        changes = list(decoder.changes(end))
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptBatchError("a record has invalid content") from error
-    return JournalRecord(position, end, changes)
+    return JournalRecord(position, end, changes, version, number, epoch)
 
 
 def _encode_change(change: JournalChange) -> bytes:
+    tag, fields = _tag_and_fields(change)
+    return _CHANGE.pack(tag, len(fields)) + fields
+
+
+def _tag_and_fields(change: JournalChange) -> tuple[int, bytes]:
     match change:
         case SetCursor(channel, floor):
-            return _tag(1, channel) + _NUMBER.pack(floor)
+            return 1, _name(channel) + _NUMBER.pack(floor)
         case RemoveCursor(channel):
-            return _tag(2, channel)
+            return 2, _name(channel)
         case FinishRanges(channel, ranges):
             numbers = [number for pair in ranges for number in pair]
             packed = struct.pack(f">{len(numbers)}Q", *numbers)
-            return _tag(3, channel) + _COUNT.pack(len(ranges)) + packed
+            return 3, _name(channel) + _COUNT.pack(len(ranges)) + packed
         case SetRetryStates(channel, states):
             packed = b"".join(_RETRY_STATE.pack(seq, *state) for seq, state in states)
-            return _tag(4, channel) + _COUNT.pack(len(states)) + packed
+            return 4, _name(channel) + _COUNT.pack(len(states)) + packed
         case SetPausePoint(seq):
-            return _TAG.pack(5) + _NUMBER.pack(seq)
+            return 5, _NUMBER.pack(seq)
         case ClearPausePoint():
-            return _TAG.pack(6)
+            return 6, b""
         case ReserveSeqs(seq):
-            return _TAG.pack(7) + _NUMBER.pack(seq)
+            return 7, _NUMBER.pack(seq)
+        case SetLogId(log_id):
+            return 8, log_id
 
 
-def _tag(tag: int, channel: str) -> bytes:
+def _name(channel: str) -> bytes:
     name = channel.encode("ascii")
-    return _TAG.pack(tag) + _TAG.pack(len(name)) + name
+    return _BYTE.pack(len(name)) + name
 
 
 class _ChangeDecoder:
     """Decodes the changes of a record whose checksum matches."""
 
-    def __init__(self, data: bytes, at: int) -> None:
+    def __init__(self, data: bytes, at: int, *, has_sizes: bool) -> None:
         self._data = data
         self._at = at
+        self._has_sizes = has_sizes
 
     def changes(self, end: int) -> Iterator[JournalChange]:
         while self._at < end:
-            yield self._change()
+            (tag,) = self._unpack(_BYTE)
+            change_end = None
+            if self._has_sizes:
+                (size,) = self._unpack(_COUNT)
+                change_end = self._at + size
+            if tag < _OPTIONAL_TAG_MIN:
+                yield self._change(tag)
+            if change_end is not None:
+                if not self._at <= change_end <= end:
+                    raise CorruptBatchError("a record has invalid content")
+                self._at = change_end
 
-    def _change(self) -> JournalChange:
-        (tag,) = self._unpack(_TAG)
+    def _change(self, tag: int) -> JournalChange:
         match tag:
             case 1:
                 return SetCursor(self._name(), self._number())
@@ -316,6 +386,8 @@ class _ChangeDecoder:
                 return ClearPausePoint()
             case 7:
                 return ReserveSeqs(self._number())
+            case 8:
+                return SetLogId(self._bytes(LOG_ID_BYTES))
         raise CorruptBatchError(f"the record has an unknown change: {tag}")
 
     def _unpack(self, form: struct.Struct) -> tuple[int, ...]:
@@ -326,9 +398,12 @@ class _ChangeDecoder:
         return self._unpack(_NUMBER)[0]
 
     def _name(self) -> str:
-        (size,) = self._unpack(_TAG)
+        (size,) = self._unpack(_BYTE)
+        return self._bytes(size).decode("ascii")
+
+    def _bytes(self, size: int) -> bytes:
         self._at += size
-        return self._data[self._at - size : self._at].decode("ascii")
+        return self._data[self._at - size : self._at]
 
     def _ranges(self) -> list[tuple[int, int]]:
         (count,) = self._unpack(_COUNT)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from penstock.common.errors import LogClosedError, StorageError
 from penstock.storage.cursor_journal import (
+    VERSION,
     BadJournalRecord,
     ClearPausePoint,
     CursorState,
@@ -27,6 +28,7 @@ from penstock.storage.cursor_journal import (
     RemoveCursor,
     ReserveSeqs,
     SetCursor,
+    SetLogId,
     SetPausePoint,
     SetRetryStates,
     encode_record,
@@ -63,6 +65,7 @@ class Cursors:
         self._unflushed: dict[str, RangeSet] = {}
         self._unflushed_retry_states: dict[str, set[int]] = {}
         self._has_records = False
+        self._record_number = 0
         self._is_synced = True
         self._is_syncing = False
         self._is_closed = False
@@ -84,6 +87,11 @@ class Cursors:
     def next_unused_seq(self) -> int:
         """One past the highest sequence number referenced; new messages start here or later."""
         return self._state.next_unused_seq
+
+    @property
+    def log_id(self) -> bytes | None:
+        """Id of the topic's log; None if the journal is of format 1."""
+        return self._state.log_id
 
     @property
     def has_journal(self) -> bool:
@@ -120,6 +128,10 @@ class Cursors:
     def reserve_below(self, seq: int) -> None:
         """Record that new messages must get numbers from `seq` on."""
         self._change(ReserveSeqs(seq))
+
+    def set_log_id(self, log_id: bytes) -> None:
+        """Record the id of the topic's log."""
+        self._change(SetLogId(log_id))
 
     # Changed in memory, written by the next flush
 
@@ -205,8 +217,9 @@ class Cursors:
 
     # Creating and loading
 
-    def create_journal(self, next_seq: int) -> None:
+    def create_journal(self, next_seq: int, log_id: bytes) -> None:
         """Create the journal of a new topic. Its messages are kept for the first channel."""
+        self._state.apply(SetLogId(log_id))
         self._state.apply(ReserveSeqs(next_seq))
         self._state.apply(SetPausePoint(next_seq))
         self._write([], unapplied=[])
@@ -224,6 +237,7 @@ class Cursors:
             for change in record.changes:
                 self._state.apply(change)
         self._has_records = bool(records)
+        self._record_number = max([record.number for record in records], default=0)
         if records and not self._files.has_current:
             # If the disk is full, keep the old files. The next record or sync tries again.
             self._is_synced = False
@@ -241,10 +255,11 @@ class Cursors:
         """Write one record with the changes. If a new generation is due, write a snapshot and
         the `unapplied` changes instead."""
         self._check_open()
-        record = encode_record(changes)
+        record = encode_record(changes, self._record_number + 1)
         try:
             if self._files.has_room(record):
                 self._files.append(record)
+                self._record_number += 1
                 self._is_synced = False
             else:
                 self._start_generation(unapplied)
@@ -252,7 +267,9 @@ class Cursors:
             raise storage_error("write to", self._folder, error) from error
 
     def _start_generation(self, unapplied: list[JournalChange]) -> None:
-        self._files.start_generation(encode_record([*self._state.snapshot(), *unapplied]))
+        changes = [*self._state.snapshot(), *unapplied]
+        self._files.start_generation(encode_record(changes, self._record_number + 1))
+        self._record_number += 1
         self._is_synced = False
 
     def _check_open(self) -> None:
@@ -297,9 +314,10 @@ class JournalFiles:
         """Read the newest generation with a complete snapshot; return its records and the issues
         found. Raises OSError.
 
-        If it has no issues and `is_synced` is true, new records are appended to it; otherwise the
-        next write starts a new generation. `is_synced` tells whether the last run fsynced the
-        journal. Damaged bytes are saved to another file; the records after them are valid.
+        If it has no issues, `is_synced` is true, and all its records have the current version, new
+        records are appended to it; otherwise the next write starts a new generation. `is_synced`
+        tells whether the last run fsynced the journal. Damaged bytes are saved to another file; the
+        records after them are valid.
         """
         journals = read_journals(self._pool.files, self._folder)
         if not journals:
@@ -309,7 +327,8 @@ class JournalFiles:
         records = [found for found in journals[chosen] if isinstance(found, JournalRecord)]
         bad = [found for found in journals[chosen] if isinstance(found, BadJournalRecord)]
         self._stale = [self._path(generation) for generation in journals]
-        if records and not bad and chosen == self._newest and is_synced:
+        is_current_format = all(record.version == VERSION for record in records)
+        if records and not bad and chosen == self._newest and is_synced and is_current_format:
             self._stale.remove(self._path(chosen))
             self._set_current(self._pool.handle(self._path(chosen)), records[0].end)
             self._end = records[-1].end

@@ -7,7 +7,7 @@ The format file `penstock.format` records the version of the format and how the 
 is text:
 
     penstock data path
-    format 1
+    format 2
     boot 7e340d32-169b-42a8-8e62-ea3d15afc667
     closed
     removed below 1794798614919625
@@ -68,7 +68,7 @@ __all__ = [
     "write_format_file",
 ]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 _TEXT = re.compile(
     r"penstock data path\nformat (\d+)\n"

@@ -120,6 +120,9 @@ class Files(Protocol):
     def boot_id(self) -> str:
         """ID of the current boot. If it has not changed, no write was lost to a power loss."""
 
+    def random_bytes(self, size: int) -> bytes:
+        """Random bytes for an id."""
+
 
 def _maybe_fallocate() -> Callable[[int, int, int, int], object] | None:
     """Return the system call, which Python lacks: its posix_fallocate changes the file's size."""
@@ -210,6 +213,9 @@ class RealFiles:
         except OSError:
             # Without a boot ID, every start counts as a new boot.
             return os.urandom(16).hex()
+
+    def random_bytes(self, size: int) -> bytes:
+        return os.urandom(size)
 
 
 def write_all(file: File, parts: Sequence[bytes], position: int) -> int:

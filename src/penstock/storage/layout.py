@@ -26,6 +26,7 @@ __all__ = [
     "CURSORS_BAD_NAME",
     "FORMAT_NAME",
     "IMPORTING_NAME",
+    "LOG_ID_BYTES",
     "NEW_SUFFIX",
     "TOPICS_NAME",
     "Issue",
@@ -49,6 +50,9 @@ IMPORTING_NAME = "importing"
 CURSORS_BAD_NAME = "cursors.bad"
 BAD_SUFFIX = ".bad"
 NEW_SUFFIX = ".new"
+
+# Each log has a random id of 128 bits. As text it has 32 hex digits.
+LOG_ID_BYTES = 16
 
 
 _SEGMENT = re.compile(r"(\d{20})\.log", re.ASCII)

@@ -48,10 +48,14 @@ class TopicLog:
         pool: FilePool,
         folder: str,
         settings: LogSettings,
+        log_id: bytes,
         segments: list[Segment],
         next_seq: int,
     ) -> None:
         """Create a log from loaded segments. `next_seq` is the number of the next message."""
+        self.log_id = log_id.hex()
+        """Identifies the log among all logs of all nodes; 32 hex digits. A topic that is deleted
+        and created again has a log with another id."""
         self.next_seq = next_seq
         self.damage: list[Issue] = []
         """Damage that reads have found and skipped. The caller that reports it clears the list."""

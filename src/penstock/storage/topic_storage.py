@@ -33,6 +33,7 @@ from penstock.storage.fsync import FsyncTarget, fsync_in_parallel
 from penstock.storage.index import Checkpoint
 from penstock.storage.layout import (
     BAD_SUFFIX,
+    LOG_ID_BYTES,
     NEW_SUFFIX,
     Issue,
     index_name,
@@ -142,8 +143,9 @@ def _try_to_sync(stores: Sequence[TopicStore]) -> None:
 def create_store(pool: FilePool, folder: str, settings: LogSettings, next_seq: int) -> TopicStore:
     """Create a topic in an empty folder. Its first message gets the number `next_seq`."""
     cursors = Cursors(pool, folder)
-    cursors.create_journal(next_seq)
-    return TopicStore(TopicLog(pool, folder, settings, [], next_seq), cursors)
+    log_id = pool.files.random_bytes(LOG_ID_BYTES)
+    cursors.create_journal(next_seq, log_id)
+    return TopicStore(TopicLog(pool, folder, settings, log_id, [], next_seq), cursors)
 
 
 def load_store(
@@ -162,8 +164,15 @@ def load_store(
     cursors = Cursors(pool, folder)
     journal_issues = cursors.load(is_synced=last_shutdown is LastShutdown.CLEAN)
     issues = loaded.issues + journal_issues
+    log_id = cursors.log_id or pool.files.random_bytes(LOG_ID_BYTES)
     if not cursors.has_journal:
-        issues += _create_missing_journal(folder, cursors, loaded, new_seq, lost_power=lost_power)
+        issues += _create_missing_journal(
+            folder, cursors, log_id, loaded, new_seq, lost_power=lost_power
+        )
+    elif cursors.log_id is None:
+        # The journal is of format 1. Readers may store the id, so it must survive a power loss.
+        cursors.set_log_id(log_id)
+        cursors.sync()
     next_seq = max(loaded.next_seq, cursors.next_unused_seq)
     if lost_power or loaded.is_tail_lost:
         issues += _skip_seqs(folder, cursors, next_seq, new_seq)
@@ -172,7 +181,7 @@ def load_store(
     if next_seq > max(stored_end, cursors.next_unused_seq):
         # Recovery removed an empty segment whose name was the only record of these numbers.
         cursors.reserve_below(next_seq)
-    log = TopicLog(pool, folder, settings, loaded.segments, next_seq)
+    log = TopicLog(pool, folder, settings, log_id, loaded.segments, next_seq)
     if not cursors.progress and any(issue.is_damage for issue in journal_issues):
         # The channels are lost and will be created again: let them get all messages.
         cursors.set_pause_point(log.first_seq)
@@ -183,15 +192,21 @@ def load_store(
 
 
 def _create_missing_journal(
-    folder: str, cursors: Cursors, loaded: LoadedSegments, new_seq: int, *, lost_power: bool
+    folder: str,
+    cursors: Cursors,
+    log_id: bytes,
+    loaded: LoadedSegments,
+    new_seq: int,
+    *,
+    lost_power: bool,
 ) -> list[Issue]:
     """If there are no segments, the topic was just being created. Otherwise the journal was
     lost."""
     if not loaded.segments:
         # After a power loss, `_skip_seqs` is next.
-        cursors.create_journal(max(loaded.next_seq, new_seq))
+        cursors.create_journal(max(loaded.next_seq, new_seq), log_id)
         return []
-    cursors.create_journal(loaded.segments[0].first_seq)
+    cursors.create_journal(loaded.segments[0].first_seq, log_id)
     problem = "the journal of the channels is missing; all messages are kept for new channels"
     return [Issue(folder, problem, is_damage=not lost_power)]
 

@@ -13,6 +13,7 @@ partial write; `crash_after` ends the process at the nth change.
 """
 
 import errno
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class MemoryFiles:
     def __init__(self) -> None:
         self._root = _Folder()
         self._boots = 1
+        self._random_count = 0
         self.lives = 1
         """Number of processes so far; files opened by earlier ones are closed."""
         self._locks: dict[str, list[bool]] = {}
@@ -108,6 +110,11 @@ class MemoryFiles:
 
     def boot_id(self) -> str:
         return f"boot-{self._boots}"
+
+    def random_bytes(self, size: int) -> bytes:
+        """The same bytes in every run, so that a failure can be repeated."""
+        self._random_count += 1
+        return hashlib.shake_128(str(self._random_count).encode()).digest(size)
 
     def _folder(self, path: str) -> "_Folder":
         folder = self._root
@@ -325,6 +332,9 @@ class FaultyFiles:
 
     def boot_id(self) -> str:
         return self.files.boot_id()
+
+    def random_bytes(self, size: int) -> bytes:
+        return self.files.random_bytes(size)
 
     @property
     def has_faults(self) -> bool:
