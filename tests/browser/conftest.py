@@ -1,4 +1,4 @@
-"""Fixtures: a real browser, and pages of a small cluster."""
+"""Fixtures: a real browser, and nsqadmin's pages of a small cluster."""
 
 import shutil
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ BROWSER_PATH = shutil.which("chromium")
 # Refreshes may take long on a busy machine.
 expect.set_options(timeout=60_000)
 
-# Console messages while a test is offline, or leaves a page during a refresh.
-OFFLINE_SIGNS = (
-    "ERR_INTERNET_DISCONNECTED",
-    "htmx:afterRequest",
-    "htmx:sendError",
-    "htmx:sendAbort",
-)
+# Console messages while the browser is offline.
+OFFLINE_MESSAGES = ("ERR_INTERNET_DISCONNECTED", "htmx:afterRequest", "htmx:sendError")
 
 # Console messages of pages with an error status.
-FAILURE_SIGNS = ("status of 404", "status of 502", "htmx:responseError", "Response Status Error")
+ERROR_PAGE_MESSAGES = (
+    "status of 404",
+    "status of 502",
+    "htmx:responseError",
+    "Response Status Error",
+)
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def page(browser: Browser, cluster: Cluster) -> Iterator[Page]:
 
 @pytest.fixture
 def phone(browser: Browser, cluster: Cluster) -> Iterator[Page]:
-    """The same on a small screen with the dark theme."""
+    """A phone-sized window with the topics page in the dark theme."""
     with watched(browser, cluster.nsqadmin.url, width=360, scheme="dark") as window:
         yield window
 
@@ -63,29 +63,28 @@ def watched(
     *,
     width: int = 1280,
     scheme: Literal["light", "dark"] = "light",
-    may_fail: bool = False,
+    expected_messages: tuple[str, ...] = (),
 ) -> Iterator[Page]:
     """A browser window with the topics page.
 
-    The test fails if the browser reports a script error or a violation of the
-    Content-Security-Policy.
+    The test fails if the browser reports a script error, a violation of the
+    Content-Security-Policy, or a console message without one of `expected_messages` in it.
     """
     context = browser.new_context(
         viewport={"width": width, "height": 800}, color_scheme=scheme, base_url=url
     )
     context.set_default_timeout(60_000)
     window = context.new_page()
-    complaints: list[str] = []
-    expected = (*OFFLINE_SIGNS, *(FAILURE_SIGNS if may_fail else ()))
+    problems: list[str] = []
 
     def on_console(message: ConsoleMessage) -> None:
-        was_expected = any(sign in message.text for sign in expected)
-        if message.type in ("error", "warning") and not was_expected:
-            complaints.append(message.text)
+        is_expected = any(expected in message.text for expected in expected_messages)
+        if message.type in ("error", "warning") and not is_expected:
+            problems.append(message.text)
 
     window.on("console", on_console)
-    window.on("pageerror", lambda error: complaints.append(str(error)))
+    window.on("pageerror", lambda error: problems.append(str(error)))
     window.goto("/")
     yield window
     context.close()
-    assert [] == complaints
+    assert [] == problems

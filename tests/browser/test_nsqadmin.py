@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote_plus
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
-from tests.browser.conftest import watched
+from playwright.sync_api import Browser, Page, Route, expect
+from tests.browser.conftest import ERROR_PAGE_MESSAGES, OFFLINE_MESSAGES, watched
 from tests.nsqadmin.conftest import Cluster
 
 from penstock.protocol import commands
@@ -187,7 +188,9 @@ def test_a_node_is_drained_and_its_page_shows_that_it_stopped(browser: Browser) 
         at = f"--nsqd-http-address={nsqd.http_address}"
         with (
             run_nsqadmin(at, "--sample-interval=200ms") as nsqadmin,
-            watched(browser, nsqadmin.url, scheme="dark", may_fail=True) as window,
+            watched(
+                browser, nsqadmin.url, scheme="dark", expected_messages=ERROR_PAGE_MESSAGES
+            ) as window,
         ):
             window.goto(f"/nodes/{nsqd.http_address}")
             window.get_by_role("button", name="Drain").click()
@@ -229,14 +232,20 @@ def test_a_rewind_shows_how_many_messages_are_delivered_again(
     assert b"1" == consumer.message().body
 
 
+def wait_until_found(cluster: Cluster, query: str, name: str) -> None:
+    """Wait until nsqadmin has polled the cluster and its search finds `name`."""
+    target = f"/find?q={quote_plus(query)}"
+    wait_until(
+        lambda: name in cluster.nsqadmin.http("GET", target).body.decode(),
+        f"the search to find {name}",
+        seconds=60,  # After a slow poll, nsqadmin is idle for 24 times as long.
+    )
+
+
 def test_search_and_navigation_by_keyboard(page: Page, cluster: Cluster, topic: str) -> None:
     cluster.publish(topic, b"x")
     cluster.create_channel(topic, "billing")
-    wait_until(
-        lambda: "billing" in cluster.nsqadmin.http("GET", f"/find?q={topic}+bill").body.decode(),
-        "the channel to be seen",  # which may take one more poll than the topic
-        seconds=60,  # After a slow poll, nsqadmin is idle for 24 times as long.
-    )
+    wait_until_found(cluster, f"{topic} bill", "billing")
 
     page.keyboard.press("/")
     expect(page.get_by_role("combobox", name="Search topics")).to_be_focused()
@@ -250,6 +259,38 @@ def test_search_and_navigation_by_keyboard(page: Page, cluster: Cluster, topic: 
     page.wait_for_url("**/nodes")
     page.keyboard.press("?")
     expect(page.locator("#shortcuts")).to_be_visible()
+
+
+def test_typing_during_a_search_does_not_abort_the_request(
+    page: Page, cluster: Cluster, topic: str
+) -> None:
+    """htmx would report the aborted request as an error: `htmx:sendAbort` in the console, and
+    "not updating" at the bottom of the page.
+    """
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        held.append(route)
+
+    cluster.publish(topic, b"x")
+    wait_until_found(cluster, topic, f">{topic}<")
+    page.route("**/find?q=", hold)
+    search = page.locator("#search")
+
+    with page.expect_request("**/find?q="):
+        search.focus()
+    search.evaluate(
+        "search => { window.typed = new Promise("
+        "done => search.addEventListener('htmx:trigger', () => done(), { once: true })) }"
+    )
+    search.fill(topic)
+    page.evaluate("window.typed")
+    # Playwright calls `hold` only during another call.
+    wait_until(lambda: page.title() != "" and held != [], "the first search to be held")
+    held[0].continue_()
+
+    expect(page.locator("#search-results").get_by_role("option")).to_have_count(1)
+    expect(page.locator("#live-status")).to_have_text("live")
 
 
 def test_topics_are_filtered_while_typing(page: Page, cluster: Cluster, topic: str) -> None:
@@ -287,7 +328,9 @@ def test_every_page_fits_and_has_enough_contrast_in_both_themes(
 ) -> None:
     cluster.publish("wide", b'{"of":"%s"}' % (b"x" * 2000))
     cluster.nsqds[0].consumer("wide", "c").message()
-    with watched(browser, cluster.nsqadmin.url, width=width, may_fail=True) as window:
+    with watched(
+        browser, cluster.nsqadmin.url, width=width, expected_messages=ERROR_PAGE_MESSAGES
+    ) as window:
         for path in PAGES:
             window.goto(path.replace("{node}", cluster.nsqds[0].http_address))
             if window.locator(".messages summary").count():
@@ -301,12 +344,14 @@ def test_every_page_fits_and_has_enough_contrast_in_both_themes(
                 assert (scheme == "dark") == (look["luminance"] < 0.2), path
 
 
-def test_a_page_shows_when_it_cannot_refresh(page: Page) -> None:
-    expect(page.locator("#live-status")).to_have_text("live")
-    page.context.set_offline(True)
-    try:
-        page.evaluate("htmx.trigger(document.body, 'refresh')")
-        expect(page.locator("#live-status")).to_have_text("not updating")
-    finally:
-        page.context.set_offline(False)
-    expect(page.locator("#live-status")).to_have_text("live")
+def test_a_page_shows_when_it_cannot_refresh(browser: Browser, cluster: Cluster) -> None:
+    url = cluster.nsqadmin.url
+    with watched(browser, url, expected_messages=OFFLINE_MESSAGES) as page:
+        expect(page.locator("#live-status")).to_have_text("live")
+        page.context.set_offline(True)
+        try:
+            page.evaluate("htmx.trigger(document.body, 'refresh')")
+            expect(page.locator("#live-status")).to_have_text("not updating")
+        finally:
+            page.context.set_offline(False)
+        expect(page.locator("#live-status")).to_have_text("live")

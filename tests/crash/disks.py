@@ -16,7 +16,15 @@ import pytest
 
 from penstock.testing.waiting import wait_until
 
-__all__ = ["Disk", "disk"]
+__all__ = ["UNMOUNT_COPIES", "Disk", "disk"]
+
+# Shell commands for the start of a process with its own mount namespace. Such a namespace has a
+# copy of each mounted disk, and the copy keeps the loop device in use when its test unmounts it.
+UNMOUNT_COPIES = """
+while read -r device path rest; do
+    case $path in */pytest-*/disk) umount -l "$path" ;; esac
+done </proc/mounts
+"""
 
 DISK_BYTES = 16 * 1024 * 1024
 

@@ -1,8 +1,8 @@
-"""A machine to follow the docs on, where nothing but the docs has happened yet.
+"""A fresh machine for the commands of the docs.
 
-It is this one, seen through namespaces of the kernel: a network of its own, in which the default
-ports are free and 10.0.0.* is this machine as well, and folders of the system's that are empty. So
-commands can be run as they stand in the docs, beside whatever else runs here.
+It is this machine with its own network and mount namespace: the default ports are free, 10.0.0.*
+is local, and /mnt, /var/lib and /var/log are empty. So the commands run unchanged, and other tests
+can run at the same time.
 """
 
 import os
@@ -11,16 +11,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.crash.disks import UNMOUNT_COPIES
+
 __all__ = ["Machine", "NoNamespacesError", "new_machine"]
 
-# A disk that a test beside us has mounted is let go of: with its copy here it would not be gone
-# when that test unmounts it.
-_SET_UP = """
+_SET_UP = f"""
 set -e
 mount --make-rprivate /
-while read -r device path rest; do
-    case $path in */pytest-*/disk) umount -l "$path" ;; esac
-done </proc/mounts
+{UNMOUNT_COPIES}
 ip link set lo up
 ip address add 10.0.0.1/24 dev lo
 for folder in /mnt /var/lib /var/log; do mount -t tmpfs none $folder; done
@@ -30,26 +28,26 @@ exec sleep infinity
 
 
 class NoNamespacesError(Exception):
-    """This machine does not let us make them; the text says why."""
+    """This process cannot create namespaces; the text says why."""
 
 
 class Machine:
-    """Runs commands in the namespaces of a process, for as long as that lives."""
+    """Runs commands in the namespaces of a running process."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
 
     def inside(self, *command: str) -> list[str]:
-        """The command that runs `command` there, and becomes it: the process is the same."""
+        """The command line that runs `command` there; `command` keeps the process id."""
         return ["nsenter", "--target", str(self._pid), "--net", "--mount", "--", *command]
 
 
 @contextmanager
 def new_machine() -> Iterator[Machine]:
-    """Raises NoNamespacesError where that is not allowed."""
+    """Raises NoNamespacesError if that is not possible."""
     missing = [name for name in ("unshare", "nsenter", "ip") if shutil.which(name) is None]
     if missing or os.geteuid() != 0:
-        raise NoNamespacesError("namespaces take Linux, root, util-linux and iproute2")
+        raise NoNamespacesError("namespaces need Linux, root, util-linux and iproute2")
     command = ["unshare", "--net", "--mount", "sh", "-c", _SET_UP]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -58,7 +56,7 @@ def new_machine() -> Iterator[Machine]:
         assert holder.stderr is not None
         try:
             if holder.stdout.readline() != "ready\n":
-                raise NoNamespacesError(f"no namespaces here: {holder.stderr.read().strip()}")
+                raise NoNamespacesError(f"cannot create namespaces: {holder.stderr.read().strip()}")
             yield Machine(holder.pid)
         finally:
             holder.kill()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from tests.crash.disks import UNMOUNT_COPIES
 from tests.spark.tables import publish
 
 from penstock.pipelines.lake import Lake
@@ -83,7 +84,7 @@ def spark_daemon(
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_WORKER_DIR": str(folder / "work"),
     }
-    mounts = "".join(f"mount -t tmpfs none '{each}' && " for each in private)
+    mounts = UNMOUNT_COPIES + "".join(f"mount -t tmpfs none '{each}' && " for each in private)
     apart = ("unshare", "-m", "sh", "-c", mounts + 'exec "$@"', "sh") if private else ()
     program = str(SPARK_HOME / "bin" / "spark-class")
     with log.open("wb") as out:
