@@ -161,7 +161,10 @@ def shop() -> Iterator[tuple[list[NsqdProcess], NsqadminProcess]]:
         )
         for nsqd in nsqds:
             nsqd.post("/topic/create?topic=orders")
-            nsqd.post(f"/channel/create?{ARCHIVE}&mode=commit&from=latest")
+            # A new topic gets the channels that nsqlookupd knows for it. So the channel may exist
+            # already on all nodes but the first, and is not created in commit mode.
+            nsqd.post(f"/channel/create?{ARCHIVE}")
+            nsqd.post(f"/channel/mode?{ARCHIVE}&mode=commit")
         stack.enter_context(traffic(nsqds))
         yield nsqds, nsqadmin
 
