@@ -39,7 +39,7 @@ def test_rewinding_reports_how_many_messages_are_redelivered(nsqd: NsqdProcess) 
 
     assert 0 == done.returncode
     assert [
-        f"{nsqd.http_address}: 3 messages from {second} on, 2 of them again",
+        f"{nsqd.http_address}: will deliver 3 messages from {second} on, 2 of them again",
         "moved rewound/c",
     ] == done.stderr.splitlines()
     assert nsqd.shows("rewound", "c", depth=3)

@@ -90,7 +90,7 @@ def command(
 def _describe(move: "Move") -> str:
     from penstock.tools.display import format_count  # noqa: PLC0415
 
-    effect = f"{format_count(move.ahead, 'message')} from {move.seq} on"
+    effect = f"will deliver {format_count(move.ahead, 'message')} from {move.seq} on"
     if move.again:
         effect += f", {move.again:,} of them again"
     if move.skipped:
