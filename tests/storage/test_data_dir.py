@@ -352,6 +352,85 @@ class TestAfterAPowerLoss:
         assert [] == issues
 
 
+class TestNodeId:
+    def test_is_chosen_at_random(self, tmp_path: Path) -> None:
+        node_ids = set()
+        for at in range(8):
+            (tmp_path / str(at)).mkdir()
+            opened = DataPath.open(str(tmp_path / str(at)), SETTINGS)
+            node_ids.add(opened.node_id)
+            opened.close()
+
+        assert node_ids <= set(range(1024))
+        assert 1 < len(node_ids)
+
+    @pytest.mark.parametrize("end", ["close", "crash", "power loss"])
+    def test_survives_a_restart(self, memory_files: MemoryFiles, end: str) -> None:
+        opened = DataPath.open("data", SETTINGS, memory_files)
+        if end == "close":
+            opened.close()
+        elif end == "crash":
+            memory_files.crash()
+        else:
+            memory_files.lose_power(Random(0))
+
+        assert opened.node_id == DataPath.open("data", SETTINGS, memory_files).node_id
+
+    @pytest.mark.parametrize("is_open", [False, True])
+    def test_is_added_to_a_data_path_of_an_older_version(
+        self, memory_files: MemoryFiles, is_open: bool
+    ) -> None:
+        opened, _ = open_topic(memory_files)
+        opened.close()
+        write_format_file(memory_files, "data", FormatFile("another-boot", is_open=is_open))
+        opened = DataPath.open("data", SETTINGS, memory_files)
+        memory_files.lose_power(Random(0))
+
+        found = read_format_file(memory_files, "data")
+        assert found is not None
+        assert opened.node_id == found.node_id
+        # Topic t is not recovered yet: the file still records the earlier power loss.
+        assert is_open == (found.boot_id == "another-boot")
+
+    def test_change_is_stored_and_keeps_the_rest(self, memory_files: MemoryFiles) -> None:
+        opened, store = open_topic(memory_files)
+        store.log.append(frames("abc"), WALL_NS)
+        opened.remove_topic("t", wall_ns=WALL_NS)
+        before = read_format_file(memory_files, "data")
+        opened.change_node_id(set(range(1024)) - {5})
+        memory_files.lose_power(Random(0))
+
+        assert before is not None
+        assert before._replace(node_id=5) == read_format_file(memory_files, "data")
+        assert 5 == opened.node_id
+
+    def test_change_before_recovery_keeps_the_power_loss(self, memory_files: MemoryFiles) -> None:
+        opened, _ = open_topic(memory_files)
+        opened.close()
+        write_format_file(memory_files, "data", FormatFile("another-boot", is_open=True))
+        opened = DataPath.open("data", SETTINGS, memory_files)
+        opened.change_node_id({opened.node_id})
+
+        expected = FormatFile("another-boot", is_open=True, node_id=opened.node_id)
+        assert expected == read_format_file(memory_files, "data")
+
+    def test_failed_change_keeps_the_old_one(self, memory_files: MemoryFiles) -> None:
+        files = FaultyFiles(memory_files)
+        opened = DataPath.open("data", SETTINGS, files)
+        old = opened.node_id
+        files.fail("create", error=errno.ENOSPC)
+        with pytest.raises(StorageError, match="cannot write the node id to data: disk full"):
+            opened.change_node_id({old})
+
+        assert old == opened.node_id
+
+    def test_change_while_all_are_in_use(self, memory_files: MemoryFiles) -> None:
+        opened = DataPath.open("data", SETTINGS, memory_files)
+        opened.change_node_id(range(1024))
+
+        assert opened.node_id in range(1024)
+
+
 def test_500_topics_with_few_open_files(data_path: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     in_use = len(os.listdir("/proc/self/fd"))
@@ -371,7 +450,13 @@ def test_500_topics_with_few_open_files(data_path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "format_file", [FormatFile("boot-1", is_open=True), FormatFile("b", is_open=False)]
+    "format_file",
+    [
+        FormatFile("boot-1", is_open=True),
+        FormatFile("b", is_open=False, node_id=0),
+        FormatFile("b", is_open=False, removed_below=7),
+        FormatFile("b", is_open=False, node_id=1023, removed_below=7),
+    ],
 )
 def test_format_file_round_trip(memory_files: MemoryFiles, format_file: FormatFile) -> None:
     write_format_file(memory_files, "data", format_file)
@@ -389,6 +474,10 @@ def test_missing_format_file(memory_files: MemoryFiles) -> None:
     [
         ("hello", "data/penstock.format is not a Penstock format file"),
         ("", "data/penstock.format is not a Penstock format file"),
+        (
+            "penstock data path\nformat 1\nboot b\nopen\nnode 1024\n",
+            "data/penstock.format: the node id must be from 0 to 1023, not 1024",
+        ),
         (
             "penstock data path\nformat 2\nsomething new\n",
             "data path data has format 2, written by a newer version; this one supports up to 1",

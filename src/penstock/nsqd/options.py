@@ -16,11 +16,11 @@ from penstock.common.daemon_options import (
     prefix_option,
 )
 from penstock.common.errors import ConfigError
+from penstock.common.node_id import NODE_IDS
 from penstock.common.option_types import BOOL, DURATION, FLOATS, INT, STRING, STRINGS, enum_type
 from penstock.common.options import check_values, option
 
 __all__ = [
-    "NODE_IDS",
     "TOPOLOGY_AWARE_CONSUMPTION",
     "NsqdOptions",
     "TlsRequired",
@@ -71,7 +71,6 @@ TLS_VERSION = enum_type(
 )
 
 SHARDS_MAX = 64
-NODE_IDS = 1024  # a message id has 10 bits for its node
 
 TOPOLOGY_AWARE_CONSUMPTION = "topology-aware-consumption"
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from penstock.common.addresses import PORT_MAX, has_port
 from penstock.common.errors import ConfigError
-from penstock.nsqd.options import NODE_IDS, NsqdOptions
+from penstock.common.node_id import NODE_IDS
+from penstock.nsqd.options import NsqdOptions
 from penstock.storage.layout import FORMAT_NAME, maybe_shard, shard_name
 
 __all__ = ["PORT_STEP", "Shard", "shard_folders", "shards_of"]

@@ -10,11 +10,15 @@ is text:
     format 2
     boot 7e340d32-169b-42a8-8e62-ea3d15afc667
     closed
+    node 617
     removed below 1794798614919625
 
 `boot` is the boot ID of the machine when the data path was last opened. The next line is `open`
 while a process has the data path open. If it is `open` and the boot ID has changed, the machine
 went down meanwhile, and writes that were not fsynced may be lost.
+
+`node` is the node id, the upper part of the message ids. The first process that opens the data path
+chooses it at random.
 
 `removed below` is above every sequence number of the deleted topics. A topic that is created again
 starts there or later, so that no sequence number is used twice.
@@ -22,10 +26,12 @@ starts there or later, so that no sequence number is used twice.
 
 import contextlib
 import re
+from collections.abc import Collection
 from typing import NamedTuple
 
 from penstock.common import names
 from penstock.common.errors import DataPathError
+from penstock.common.node_id import NODE_IDS, choose_node_id
 from penstock.storage.files import (
     FilePool,
     Files,
@@ -72,7 +78,7 @@ FORMAT_VERSION = 2
 
 _TEXT = re.compile(
     r"penstock data path\nformat (\d+)\n"
-    r"(?:boot (\S*)\n(open|closed)\n)?(?:removed below (\d+)\n)?.*",
+    r"(?:boot (\S*)\n(open|closed)\n)?(?:node (\d+)\n)?(?:removed below (\d+)\n)?.*",
     re.DOTALL,
 )
 _SIZE_MAX = 4096
@@ -83,6 +89,7 @@ class FormatFile(NamedTuple):
 
     boot_id: str
     is_open: bool
+    node_id: int | None = None
     removed_below: int = 0
 
     def last_shutdown(self, boot_id: str) -> LastShutdown:
@@ -111,7 +118,10 @@ def read_format_file(files: Files, folder: str) -> FormatFile | None:
             f"data path {folder} has format {match[1]}, written by a newer version; "
             f"this one supports up to {FORMAT_VERSION}"
         )
-    return FormatFile(match[2] or "", match[3] != "closed", int(match[4] or 0))
+    node_id = None if match[4] is None else int(match[4])
+    if node_id is not None and node_id >= NODE_IDS:
+        raise DataPathError(f"{path}: the node id must be from 0 to {NODE_IDS - 1}, not {node_id}")
+    return FormatFile(match[2] or "", match[3] != "closed", node_id, int(match[5] or 0))
 
 
 def write_format_file(files: Files, folder: str, format_file: FormatFile) -> None:
@@ -119,6 +129,8 @@ def write_format_file(files: Files, folder: str, format_file: FormatFile) -> Non
     path = f"{folder}/{FORMAT_NAME}"
     state = "open" if format_file.is_open else "closed"
     text = f"penstock data path\nformat {FORMAT_VERSION}\nboot {format_file.boot_id}\n{state}\n"
+    if format_file.node_id is not None:
+        text += f"node {format_file.node_id}\n"
     if format_file.removed_below:
         text += f"removed below {format_file.removed_below}\n"
     with contextlib.suppress(FileNotFoundError):
@@ -147,14 +159,22 @@ class DataPath:
         files: Files,
         remover: Remover,
         lock: Lock,
-        last_shutdown: LastShutdown,
-        removed_below: int,
+        format_file: FormatFile | None,
     ) -> None:
+        boot_id = files.boot_id()
+        recorded = format_file or FormatFile(boot_id, is_open=False)
         self.path = path
+        self.node_id = (
+            choose_node_id(files.random_bytes) if recorded.node_id is None else recorded.node_id
+        )
+        """The node id that the format file has; `change_node_id` stores another one."""
         self._settings = settings
         self._files = files
         self._lock = lock
-        self._last_shutdown = last_shutdown
+        self._last_shutdown = recorded.last_shutdown(boot_id)
+        self._boot_id = boot_id if self._last_shutdown is LastShutdown.CLEAN else recorded.boot_id
+        """The boot ID for the format file: that of a run that did not end cleanly, until all its
+        topics are recovered."""
         self._topics_path = f"{path}/{TOPICS_NAME}"
         self._remover = remover
         self._removal_number = 0  # of the topic folder that was last renamed for removal
@@ -164,7 +184,7 @@ class DataPath:
         """Topics that have not been opened since a run that did not end cleanly. Until all are
         opened, the format file continues to record how that run ended."""
         self._stores: dict[str, TopicStore] = {}
-        self._removed_below = removed_below
+        self._removed_below = recorded.removed_below
         """Above every sequence number of the deleted topics. A new topic starts here or later."""
 
     @classmethod
@@ -184,11 +204,7 @@ class DataPath:
         lock = lock_data_path(path, files)
         try:
             format_file = verify_data_path(path, files)
-            last_shutdown = (
-                format_file.last_shutdown(files.boot_id()) if format_file else LastShutdown.CLEAN
-            )
-            removed_below = format_file.removed_below if format_file else 0
-            data_path = cls(path, settings, files, remover, lock, last_shutdown, removed_below)
+            data_path = cls(path, settings, files, remover, lock, format_file)
             data_path._prepare()
         except BaseException:
             lock.close()
@@ -236,6 +252,17 @@ class DataPath:
         except OSError as error:
             raise storage_error("remove", folder, error) from error
 
+    def change_node_id(self, used: Collection[int]) -> None:
+        """Choose another node id at random, not one of `used`, and store it. Raises StorageError;
+        then the node id is unchanged."""
+        old = self.node_id
+        self.node_id = choose_node_id(self._files.random_bytes, used)
+        try:
+            self._write_format_file(is_open=True)
+        except OSError as error:
+            self.node_id = old
+            raise storage_error("write the node id to", self.path, error) from error
+
     def close(self) -> None:
         """Close all open topics and unlock the folder. Raises StorageError if a topic could not
         be synced; the others are closed as well."""
@@ -271,6 +298,8 @@ class DataPath:
             raise _data_path_error("write to", self.path, error) from error
         if self._last_shutdown is not LastShutdown.CLEAN:
             self._unrecovered = set(self._topics)
+            with contextlib.suppress(OSError):  # As in `_finish_recovery`, which writes it later.
+                self._write_format_file(is_open=True)  # Stores a new node id.
             self._finish_recovery()
 
     def _set_recovered(self, name: str) -> None:
@@ -281,6 +310,7 @@ class DataPath:
     def _finish_recovery(self) -> None:
         """When every topic has been recovered, record the current run in the format file."""
         if not self._unrecovered:
+            self._boot_id = self._files.boot_id()
             # Errors are ignored: an old format file only makes the next start more careful.
             with contextlib.suppress(OSError):
                 self._write_format_file(is_open=True)
@@ -300,7 +330,7 @@ class DataPath:
                 raise
 
     def _write_format_file(self, *, is_open: bool) -> None:
-        format_file = FormatFile(self._files.boot_id(), is_open, self._removed_below)
+        format_file = FormatFile(self._boot_id, is_open, self.node_id, self._removed_below)
         write_format_file(self._files, self.path, format_file)
 
     def _folder(self, name: str) -> str:

@@ -1,7 +1,7 @@
 """Names of the files in a data path, and issues found in them. Pure.
 
     DATA_PATH/
-      penstock.format                      the format's version, and whether the last run ended well
+      penstock.format                      format version, node id, end of the last run
       topics/
         orders/                            the folder of the topic `orders`
           00001763240000000000.log         a segment, named after its first sequence number

@@ -1,0 +1,26 @@
+from os import urandom
+
+import pytest
+
+from penstock.common.node_id import NODE_IDS, choose_node_id
+
+
+@pytest.mark.parametrize("used", [set(), {0, 1023}, set(range(NODE_IDS)) - {7, 900}])
+def test_chosen_node_id_is_free(used: set[int]) -> None:
+    for _ in range(50):
+        assert choose_node_id(urandom, used) in set(range(NODE_IDS)) - used
+
+
+def test_every_free_node_id_can_be_chosen() -> None:
+    used = set(range(NODE_IDS)) - {7, 900}
+
+    assert 7 == choose_node_id(bytes, used)
+    assert 900 == choose_node_id(lambda size: bytes(size - 1) + b"\1", used)
+
+
+def test_any_node_id_is_chosen_if_all_are_in_use() -> None:
+    assert choose_node_id(urandom, range(NODE_IDS)) in range(NODE_IDS)
+
+
+def test_choice_depends_only_on_the_random_bytes() -> None:
+    assert 1 == choose_node_id(lambda size: bytes(size - 1) + b"\1")
