@@ -6,12 +6,13 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from penstock.broker.broker import Broker
-from penstock.broker.publishing import TURN_BYTES, Publisher, TurnBatch
+from penstock.broker.engine import Engine
+from penstock.broker.publishing import TURN_BYTES, TurnBatch
 from penstock.broker.settings import BrokerSettings
 from penstock.broker.topic import Topic
 from penstock.common.clock import SECOND_NS
 from penstock.common.errors import StorageError
+from penstock.common.logs import Logger, LogLevel
 from penstock.protocol import frames
 from penstock.storage import DataPath, GroupCommit, LogSettings
 from penstock.testing import ManualClock
@@ -24,20 +25,12 @@ Answer: TypeAlias = "asyncio.Future[str]"
 
 
 class Appends:
-    """A broker's engine that counts appends; nobody consumes here."""
+    """A listener of the engine that counts appends."""
 
     def __init__(self) -> None:
         self.topics: list[str] = []
 
-    def end_turn_soon(self) -> None: ...
-
-    def advance_at(self, now_ns: int) -> None: ...
-
-    def save_soon(self) -> None: ...
-
     def topology_changed(self, topic: Topic, *, persistent: bool) -> None: ...
-
-    report_bug = staticmethod(raise_bug)
 
     def topic_created(self, topic: Topic) -> None:
         topic.on_grown = lambda: self.topics.append(topic.name)
@@ -55,7 +48,7 @@ class FutureAnswer:
 
 
 class Bench:
-    """A publisher on a disk in memory."""
+    """An engine on a disk in memory; nobody consumes here."""
 
     def __init__(self, *, sync_every: int = 2500) -> None:
         self.files = FaultyFiles(MemoryFiles())
@@ -64,17 +57,20 @@ class Bench:
         loop = asyncio.get_running_loop()
         self.commit = GroupCommit(loop.call_soon_threadsafe, loop.call_later, sync_every=sync_every)
         self.data_path = DataPath.open("", LogSettings(), self.files)
-        self.broker = Broker(
-            BrokerSettings(), self.data_path, self.appends, self.clock, lambda: 0.0
+        self.engine = Engine(
+            BrokerSettings(),
+            self.data_path,
+            loop,
+            self.clock,
+            sample=lambda: 0.0,
+            commit=self.commit,
+            listener=self.appends,
+            log=Logger("", LogLevel.FATAL),
+            report_bug=raise_bug,
+            housekeeping_seconds=1.0,
         )
-        self.publisher = Publisher(self.commit, self._end_turn_soon, raise_bug)
-
-    def _end_turn_soon(self) -> None:
-        asyncio.get_running_loop().call_soon(self.end_turn)
-
-    def end_turn(self) -> None:
-        self.publisher.store()
-        self.publisher.answer()
+        self.broker = self.engine.broker
+        self.publisher = self.engine.publisher
 
     def publish(self, topic: Topic, bodies: list[bytes], defer_ns: int = 0) -> Answer:
         """A future that becomes "stored", or the failure's text."""
@@ -95,6 +91,7 @@ class Bench:
 
     def close(self) -> None:
         self.files.heal()
+        self.engine.stop()
         self.commit.close()
         self.broker.close()
         self.data_path.close()
@@ -150,7 +147,7 @@ def test_all_is_settled_before_anybody_is_told() -> None:
             assert batch is not None
             batch.waiters.append(onlooker)
             onlooker.batches.append(batch)
-        bench.end_turn()
+        await asyncio.sleep(0)  # The turn ends.
 
         assert [[True, True]] * 2 == onlooker.seen
 
@@ -275,7 +272,7 @@ def test_an_ok_may_wait_for_the_fsync() -> None:
         topic, ephemeral = bench.broker.topic("a"), bench.broker.topic("b#ephemeral")
         waiting = bench.publish(topic, [b"1"])
         at_once = bench.publish(ephemeral, [b"2"])
-        bench.end_turn()
+        await asyncio.sleep(0)  # The turn ends.
 
         assert (False, True) == (waiting.done(), at_once.done())
         assert STORED == await waiting

@@ -30,7 +30,7 @@ POINTS = [
     "penstock.storage.cursors:Cursors.flush",
     "penstock.storage.fsync:JournalFsync.run",
     "penstock.storage.fsync:GroupCommit.request_if_unsynced",
-    "penstock.broker.replies:Replies.on_batch_done",
+    "penstock.broker.publishing:Replies.on_batch_done",
     "penstock.nsqd.tcp:Client._handle",
     "penstock.nsqd.tcp:Client.__init__",
     "penstock.net.http_server.connection:HttpServerConnection.__init__",

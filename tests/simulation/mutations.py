@@ -23,8 +23,7 @@ from penstock.broker.log_queue import LogQueue
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.memory_queue import MemoryQueue
 from penstock.broker.message_id import seq_of
-from penstock.broker.publishing import TurnBatch
-from penstock.broker.replies import Replies
+from penstock.broker.publishing import Replies, TurnBatch
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
 from penstock.nsqd.session import Session

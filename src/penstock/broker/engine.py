@@ -92,6 +92,7 @@ class Engine:
         self._log = log
         self._housekeeping_seconds = housekeeping_seconds
         self._turn_is_ending = False
+        self._is_stopping = False
         self._advance_timer: TimerHandle | None = None
         self._housekeeping_timer: TimerHandle | None = None
         self._save_seconds = SAVE_SECONDS
@@ -107,10 +108,8 @@ class Engine:
         for timer in (self._advance_timer, self._housekeeping_timer):
             if timer is not None:
                 timer.cancel()
-        try:
-            self.publisher.store()
-        finally:
-            self.publisher.answer()
+        self._is_stopping = True
+        self._end_turn()
 
     # The end of a turn.
 
@@ -126,9 +125,15 @@ class Engine:
             self.publisher.store()
         finally:
             self._turn_is_ending = False
-        self.publisher.answer()
-        for failure in self.broker.pump():
-            self._log.error("failed to read a log - %s", failure)
+        for batch in self.publisher.take_done():
+            for waiter in batch.waiters:
+                try:
+                    waiter.on_batch_done(batch)
+                except Exception as bug:  # noqa: BLE001 (reported; the other waiters are notified)
+                    self.report_bug("answering a publish", bug)
+        if not self._is_stopping:
+            for failure in self.broker.pump():
+                self._log.error("failed to read a log - %s", failure)
 
     # Timers.
 

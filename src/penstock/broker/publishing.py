@@ -2,15 +2,17 @@
 
 Most producers send one message and wait for its reply, so one read from a socket brings one
 message. With many producers, one turn of the loop brings many reads: the publisher stores all
-messages of a topic with one write, and then answers them. If there are too few producers, or too
-many topics, for batches to form, it stores and answers each publish at once.
+messages of a topic with one write, and the engine then answers them. If there are too few
+producers, or too many topics, for batches to form, the publisher stores each publish at once.
 
 From `publish` until the end of the turn a message is neither stored nor acknowledged. Code that
-reads or changes a topic calls `store` first.
+reads or changes a topic calls `store` first. `Replies` keeps the replies of a connection in order
+while some of them wait for a batch.
 """
 
+from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from msgspec import Struct, field
 
@@ -18,7 +20,7 @@ from penstock.broker.topic import Topic
 from penstock.common.errors import InternalError, LogClosedError, StorageError
 from penstock.storage import GroupCommit, TopicLog
 
-__all__ = ["BatchWaiter", "Publisher", "TurnBatch"]
+__all__ = ["BatchWaiter", "Publisher", "Replies", "TurnBatch"]
 
 # Batches of this size are stored before the turn ends: larger writes save nothing.
 TURN_BYTES = 256 * 1024
@@ -46,22 +48,6 @@ class TurnBatch(Struct, eq=False):
     failure: StorageError | None = None
     waiters: list[BatchWaiter] = field(default_factory=list)
 
-    def set_result(
-        self, failure: StorageError | None, report_bug: Callable[[str, Exception], None]
-    ) -> None:
-        """Applies the result of the fsync that the batch needs."""
-        self.failure = failure
-        self.is_safe = failure is None
-        self.notify_waiters(report_bug)
-
-    def notify_waiters(self, report_bug: Callable[[str, Exception], None]) -> None:
-        """Notifies all waiters that the batch is safe or has failed."""
-        for waiter in self.waiters:
-            try:
-                waiter.on_batch_done(self)
-            except Exception as bug:  # noqa: BLE001 (reported; the other waiters are notified)
-                report_bug("answering a publish", bug)
-
 
 class Publisher:
     """Stores publishes in batches, and requests the fsyncs that `--sync-every` requires."""
@@ -72,8 +58,9 @@ class Publisher:
         end_turn_soon: Callable[[], None],
         report_bug: Callable[[str, Exception], None],
     ) -> None:
-        """`end_turn_soon` schedules calls of `store` and `answer` at the end of the loop's turn.
-        `report_bug` is called with unexpected exceptions; each fails only its own batch."""
+        """`end_turn_soon` is called when there is something to store, or batches to answer: the
+        engine then calls `store` and `take_done` at the end of the loop's turn. `report_bug` is
+        called with unexpected exceptions; each fails only its own batch."""
         self._commit = commit
         self._report_bug = report_bug
         self._sync_every = commit.sync_every
@@ -92,7 +79,7 @@ class Publisher:
             self._unbatched_left -= 1
             if topic.publish(bodies) < self._sync_every:
                 return None
-            return self._sync_if_required(topic)
+            return self._sync_at_once(topic)
         self._byte_size += len(bodies[0]) if len(bodies) == 1 else sum(map(len, bodies))
         batches = self._batches
         batch = batches.get(topic)
@@ -113,68 +100,173 @@ class Publisher:
         self.store()  # Keeps the order of publishes.
         if topic.publish(bodies, defer_ns) < self._sync_every:
             return None
-        return self._sync_if_required(topic)
+        return self._sync_at_once(topic)
 
     def store(self) -> None:
-        """Stores all messages published in this turn."""
-        if self._batches:
-            batches, self._batches, self._byte_size = self._batches, {}, 0
-            for topic, batch in batches.items():
-                self._store_batch(topic, batch)
-                self._waited += len(batch.waiters)
-                self._joined += len(batch.waiters) - 1
-            if self._waited >= _TRIED:
-                if 5 * self._joined < 3 * self._waited:
-                    self.skip_batching(_UNBATCHED)
-                self._waited = self._joined = 0
+        """Stores all messages published in this turn. Their replies follow at its end, or after an
+        fsync."""
+        if not self._batches:
+            return
+        batches, self._batches, self._byte_size = self._batches, {}, 0
+        for topic, batch in batches.items():
+            try:
+                if topic.publish(batch.bodies) < self._sync_every:
+                    batch.is_safe = True
+                else:
+                    self._sync(topic, batch)
+            except StorageError as failure:
+                batch.failure = failure
+            except Exception as bug:  # noqa: BLE001 (reported; the other batches are stored)
+                self._report_bug(f"publishing to {topic.name}", bug)
+                batch.failure = InternalError(f"publishing to {topic.name}", bug)
+            if batch.is_safe or batch.failure is not None:
+                self._done_batches.append(batch)
+            batch.bodies.clear()  # Free the memory before the batch is answered.
+            self._waited += len(batch.waiters)
+            self._joined += len(batch.waiters) - 1
+        if self._waited >= _TRIED:
+            if 5 * self._joined < 3 * self._waited:
+                self.skip_batching(_UNBATCHED)
+            self._waited = self._joined = 0
+
+    def take_done(self) -> list[TurnBatch]:
+        """Removes and returns the batches to answer. Answering is a step of its own, because
+        waiters may publish, and a waiter of several batches must find all of them done."""
+        done, self._done_batches = self._done_batches, []
+        return done
 
     def skip_batching(self, count: int) -> None:
         """Stores each of the next `count` publishes at once, instead of at the end of the turn."""
         self._unbatched_left = count
 
-    def answer(self) -> None:
-        """Notifies the waiters of stored batches. A step of its own, because waiters may publish,
-        and a waiter of several batches must find all of them done."""
-        if self._done_batches:
-            done, self._done_batches = self._done_batches, []
-            for batch in done:
-                batch.notify_waiters(self._report_bug)
-
-    def _store_batch(self, topic: Topic, batch: TurnBatch) -> None:
-        """Stores a batch, which is answered by the end of the turn or after an fsync."""
-        try:
-            unsynced_count = topic.publish(batch.bodies)
-            batch.is_safe = unsynced_count < self._sync_every or self._request_in_background(topic)
-            if not batch.is_safe:
-                self._sync(topic, batch)
-        except StorageError as failure:
-            batch.failure = failure
-        except Exception as bug:  # noqa: BLE001 (reported; the other topics' batches are stored)
-            self._report_bug(f"publishing to {topic.name}", bug)
-            batch.failure = InternalError(f"publishing to {topic.name}", bug)
-        if batch.is_safe or batch.failure is not None:
-            self._done_batches.append(batch)
-        batch.bodies.clear()  # Free the memory before the batch is answered.
-
-    def _sync_if_required(self, topic: Topic) -> TurnBatch | None:
-        """Requests an fsync. Returns a batch to wait for if replies have to wait for the fsync."""
-        if self._request_in_background(topic):
-            return None
+    def _sync_at_once(self, topic: Topic) -> TurnBatch | None:
+        """Requests an fsync of messages that were stored at once. Returns a batch to wait for if
+        their replies have to wait for the fsync."""
         batch = TurnBatch([])  # Without the bodies, to free their memory now.
         self._sync(topic, batch)
-        return batch
+        return None if batch.is_safe else batch
 
     def _sync(self, topic: Topic, batch: TurnBatch) -> None:
-        """Requests an fsync; the batch is answered after it."""
+        """Requests an fsync. With `--sync-every=1` the batch is done after it, else at once."""
 
         def synced(failure: StorageError | None) -> None:
             if isinstance(failure, LogClosedError):
                 failure = StorageError(f"topic {topic.name} was deleted")
-            batch.set_result(failure, self._report_bug)
+            batch.failure = failure
+            batch.is_safe = failure is None
+            self._done_batches.append(batch)
+            self._end_turn_soon()
 
         assert isinstance(topic.log, TopicLog)
-        self._commit.request(topic.log, synced)
+        batch.is_safe = self._commit.request_in_background(topic.log)
+        if not batch.is_safe:
+            self._commit.request(topic.log, synced)
 
-    def _request_in_background(self, topic: Topic) -> bool:
-        assert isinstance(topic.log, TopicLog)
-        return self._commit.request_in_background(topic.log)
+
+PendingReply: TypeAlias = tuple[TurnBatch | None, str, bytes, Callable[[], object] | None]
+"""The batch to wait for, the command to name if it fails, the bytes to write, and a function to
+call after them."""
+
+
+class Replies:
+    """Replies of one connection, in the order of its commands: a reply may have to wait until a
+    published message is stored, and later replies then wait behind it."""
+
+    __slots__ = ("_corked", "_on_failure", "_send_later", "_write", "_write_now", "pending", "send")
+
+    def __init__(
+        self, write: Callable[[bytes], None], on_failure: Callable[[str, StorageError], None]
+    ) -> None:
+        """`on_failure` is called with the command that failed, and the error."""
+        self._write = self._write_now = write
+        self._corked: list[bytes] = []
+        self._on_failure = on_failure
+        self.pending: deque[PendingReply] = deque()
+        """Replies that wait for a message to be stored, and those behind them."""
+        self._send_later = self._append_pending  # Bound once: saves a method object per reply.
+        self.send = write
+        """Writes a reply. While nothing is pending this is the transport's own `write`, which saves
+        a call per reply."""
+
+    def set_writer(self, write: Callable[[bytes], None]) -> None:
+        """Replaces the function that writes to the transport."""
+        if self._write is self._write_now:  # Nothing is corked.
+            self._write = write
+        self._write_now = write
+        self._choose_send()
+
+    def cork(self) -> None:
+        """Collects replies until `uncork`, for one write."""
+        self._write = self._corked.append
+        self._choose_send()
+
+    def uncork(self) -> None:
+        """Writes the collected replies, and later ones at once."""
+        self._write = self._write_now
+        self._choose_send()
+        self._write_corked()
+
+    def send_when_stored(self, batch: TurnBatch, command: str, data: bytes) -> None:
+        """Writes a reply once the batch is safe. If the batch fails, `on_failure` is called with
+        `command` instead."""
+        self.pending.append((batch, command, data, None))
+        batch.waiters.append(self)
+        self.send = self._send_later
+
+    def call_when_sent(self, action: Callable[[], object]) -> None:
+        """Calls a function after all replies so far have been written."""
+        if self.pending:
+            self.pending.append((None, "", b"", action))
+        else:
+            self._write_corked()
+            action()
+
+    def on_batch_done(self, batch: TurnBatch) -> None:
+        """Writes the replies that waited for this batch."""
+        pending = self.pending
+        if len(pending) == 1 and batch.is_safe and pending[0][0] is batch:  # The usual case.
+            data = pending.popleft()[2]
+            self.send = write = self._write
+            write(data)
+        elif pending:
+            self._send_ready()
+
+    def _choose_send(self) -> None:
+        self.send = self._send_later if self.pending else self._write
+
+    def _append_pending(self, data: bytes) -> None:
+        self.pending.append((None, "", data, None))
+
+    def _send_ready(self) -> None:
+        """Writes the pending replies up to the first whose batch is not safe, with one write."""
+        pending = self.pending
+        ready: list[bytes] = []
+        while pending:
+            batch, command, data, action = pending[0]
+            if batch is not None and not batch.is_safe:
+                break
+            pending.popleft()
+            ready.append(data)
+            if action is not None:
+                self._write_all(ready)
+                self._write_corked()
+                self._choose_send()
+                action()
+        self._write_all(ready)
+        failure = batch.failure if pending and batch is not None else None
+        if failure is not None:
+            pending.clear()  # The connection ends with the error.
+        self._choose_send()
+        if failure is not None:
+            self._on_failure(command, failure)
+
+    def _write_all(self, replies: list[bytes]) -> None:
+        if data := b"".join(replies):
+            self._write(data)
+            replies.clear()
+
+    def _write_corked(self) -> None:
+        if self._corked:
+            data = b"".join(self._corked)
+            self._corked.clear()
+            self._write_now(data)

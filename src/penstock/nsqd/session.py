@@ -12,8 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
-from penstock.broker.publishing import Publisher
-from penstock.broker.replies import Replies
+from penstock.broker.publishing import Publisher, Replies
 from penstock.broker.subscriber import Subscriber, SubscriberConnection
 from penstock.broker.topology import Location
 from penstock.common.clock import MILLISECOND_NS, Clock

@@ -11,7 +11,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, cast
 
-from penstock.broker.replies import Replies
+from penstock.broker.publishing import Replies
 from penstock.broker.subscriber import Subscriber
 from penstock.common.addresses import host_of
 from penstock.common.errors import (

@@ -1,9 +1,7 @@
 """Replies that wait for a message to be safe, and what must not overtake them."""
 
-from penstock.broker.publishing import TurnBatch
-from penstock.broker.replies import Replies
+from penstock.broker.publishing import Replies, TurnBatch
 from penstock.common.errors import StorageError
-from penstock.testing.bugs import raise_bug
 
 
 class Recorder:
@@ -21,6 +19,14 @@ class Recorder:
         batch = TurnBatch([])
         self.replies.send_when_stored(batch, word, data)
         return batch
+
+
+def finish(batch: TurnBatch, failure: StorageError | None) -> None:
+    """Ends a batch, as the publisher and the engine do."""
+    batch.failure = failure
+    batch.is_safe = failure is None
+    for waiter in batch.waiters:
+        waiter.on_batch_done(batch)
 
 
 def test_what_need_not_wait_is_written_at_once() -> None:
@@ -41,7 +47,7 @@ def test_nothing_overtakes_what_waits() -> None:
 
     assert [] == recorder.happened
     assert recorder.replies.pending
-    batch.set_result(None, raise_bug)
+    finish(batch, None)
     assert [b"first,second", "third", b"fourth"] == recorder.happened
     assert not recorder.replies.pending
 
@@ -54,7 +60,7 @@ def test_what_need_not_wait_waits_for_nothing_but_what_came_before() -> None:
     waiting = recorder.held("PUB", b"second,")
     recorder.replies.send(b"third")
     assert [b"first"] == recorder.happened
-    waiting.set_result(None, raise_bug)
+    finish(waiting, None)
     assert [b"first", b"second,third"] == recorder.happened
 
 
@@ -62,9 +68,9 @@ def test_what_is_safe_early_waits_for_what_came_before() -> None:
     recorder = Recorder()
     first, second = recorder.held("PUB", b"first,"), recorder.held("PUB", b"second")
 
-    second.set_result(None, raise_bug)
+    finish(second, None)
     assert [] == recorder.happened
-    first.set_result(None, raise_bug)
+    finish(first, None)
     assert [b"first,second"] == recorder.happened
 
 
@@ -73,15 +79,15 @@ def test_several_replies_to_one_batch_are_one_write() -> None:
     batch = recorder.held("PUB", b"first,")
     recorder.replies.send_when_stored(batch, "PUB", b"second")
 
-    batch.set_result(None, raise_bug)
+    finish(batch, None)
     assert [b"first,second"] == recorder.happened
 
 
 def test_a_failure_voids_all_that_waits_after_it() -> None:
     recorder = Recorder()
     first, second = recorder.held("MPUB", b"OK"), recorder.held("DPUB", b"OK")
-    first.set_result(StorageError("disk full"), raise_bug)
-    second.set_result(None, raise_bug)
+    finish(first, StorageError("disk full"))
+    finish(second, None)
 
     assert [("MPUB", "disk full")] == recorder.happened
     assert not recorder.replies.pending
@@ -91,10 +97,10 @@ def test_a_failure_is_told_in_its_place() -> None:
     recorder = Recorder()
     batches = [recorder.held(word, b"OK") for word in ("PUB", "MPUB", "DPUB")]
     for batch in reversed(batches[1:]):
-        batch.set_result(StorageError("disk full"), raise_bug)
+        finish(batch, StorageError("disk full"))
 
     assert [] == recorder.happened
-    batches[0].set_result(None, raise_bug)
+    finish(batches[0], None)
     assert [b"OK", ("MPUB", "disk full")] == recorder.happened
     assert not recorder.replies.pending
 
@@ -103,7 +109,7 @@ def test_what_is_corked_is_one_write_and_comes_before_what_is_to_be_done_after_i
     recorder = Recorder()
     recorder.replies.cork()
     recorder.replies.send(b"first,")
-    recorder.held("PUB", b"second").set_result(None, raise_bug)
+    finish(recorder.held("PUB", b"second"), None)
     assert [] == recorder.happened
     recorder.replies.call_when_sent(lambda: recorder.happened.append("done"))
     assert [b"first,second", "done"] == recorder.happened
@@ -120,7 +126,7 @@ def test_what_was_held_when_it_was_corked_keeps_its_place() -> None:
     recorder.replies.call_when_sent(lambda: recorder.happened.append("done"))
     recorder.replies.cork()
     recorder.replies.send(b"second")
-    batch.set_result(None, raise_bug)
+    finish(batch, None)
     assert [b"first,", "done"] == recorder.happened
     recorder.replies.uncork()
     assert [b"first,", "done", b"second"] == recorder.happened
