@@ -1,4 +1,4 @@
-"""What several tests of faults share."""
+"""Fixtures of several crash tests."""
 
 from tests.crash.disks import disk
 

@@ -1,7 +1,6 @@
-"""A disk of its own for a test: an ext4 in a file, which the kernel can be told to spoil.
+"""A disk for one test: an ext4 file system in a file, which can be filled, damaged and suspended.
 
-That takes Linux, root, a loop device and e2fsprogs; where there is none of it, the test is skipped,
-and says why.
+It needs Linux, root, a loop device and e2fsprogs; otherwise the test is skipped.
 """
 
 import os
@@ -30,7 +29,7 @@ DISK_BYTES = 16 * 1024 * 1024
 
 
 class Disk:
-    """An ext4, mounted at `path`."""
+    """An ext4 file system, mounted at `path`."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "disk"
@@ -51,21 +50,23 @@ class Disk:
 
     def unmount(self) -> None:
         run("umount", str(self.path))
-        # The kernel lets go of the device a moment later, and what is mounted before that is seen
-        # through what the device still remembers: errors that have been repaired, for one.
+        # The kernel releases the loop device a moment later. A mount before that would use the
+        # cache of the old device, which still contains errors that have been repaired.
         image = str(self._image)
-        wait_until(lambda: not run("losetup", "--associated", image), "the device to be let go")
+        wait_until(
+            lambda: not run("losetup", "--associated", image), "the loop device to be released"
+        )
 
     def repair(self) -> None:
-        """What an administrator does with a file system that has given up."""
+        """Unmount, repair and mount a damaged file system, as an administrator does."""
         self.unmount()
-        # 1: there was something to be put right, and it was.
+        # Exit code 1: errors were found and repaired.
         code = subprocess.run(["e2fsck", "-fy", self._image], check=False, capture_output=True)
         assert code.returncode in (0, 1), code.stdout.decode()
         self.mount()
 
     def fill(self) -> Path:
-        """Leaves no room for anything. Returns the file that took it."""
+        """Use up all free space. Returns the file that occupies it."""
         filler = self.path / "filler"
         with filler.open("wb", buffering=0) as file:
             for piece in (bytes(1 << 16), b"x"):
@@ -77,17 +78,17 @@ class Disk:
         return filler
 
     def set_writable(self, is_writable: bool) -> None:
-        """Fails while somebody has a file open for writing."""
+        """Fails if a file is open for writing."""
         run("mount", "-o", f"remount,{'rw' if is_writable else 'ro'}", str(self.path))
 
     def break_down(self) -> None:
-        """The kernel finds the file system damaged, and lets nobody write to it any more."""
+        """Make the kernel detect an error in the file system, which then becomes read-only."""
         trigger = Path("/sys/fs/ext4", Path(self._device).name, "trigger_fs_error")
         trigger.write_text("1\n", encoding="ascii")
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
-        """Every write and every fsync waits until the block is left."""
+        """During the block, writes and fsyncs block."""
         run("fsfreeze", "--freeze", str(self.path))
         try:
             yield
@@ -98,14 +99,14 @@ class Disk:
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("mkfs.ext4") is None:
-        # Only the system's administrator may mount; `make test` installs e2fsprogs.
-        pytest.skip("a disk of its own takes Linux, root and e2fsprogs")
+        # `make test` installs e2fsprogs.
+        pytest.skip("a test disk needs Linux, root and e2fsprogs")
     made = Disk(tmp_path)
     try:
         made.make()
     except subprocess.CalledProcessError as failure:
-        # A container can keep this even from root, and what is tested is nsqd, not the host.
-        pytest.skip(f"no disk of its own here: {failure.stderr.strip()}")
+        # Containers can forbid mounts even to root.
+        pytest.skip(f"cannot mount a test disk:  {failure.stderr.strip()}")
     yield made
     made.unmount()
 

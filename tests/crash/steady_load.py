@@ -1,4 +1,4 @@
-"""A producer that goes on, whatever happens to nsqd, and knows what it was promised."""
+"""A producer that runs through failures of nsqd and records which messages were acknowledged."""
 
 import threading
 from itertools import count
@@ -18,7 +18,7 @@ PAUSE_SECONDS = 0.002
 
 
 class SteadyLoad:
-    """Publishes numbers, a batch soon after the last was answered, while its block lasts."""
+    """Publishes batches of numbers in a thread for the duration of its block."""
 
     def __init__(self, nsqd: NsqdProcess) -> None:
         self.acknowledged: set[bytes] = set()
@@ -44,12 +44,12 @@ class SteadyLoad:
         assert not self._thread.is_alive()
 
     def await_progress(self, *, seconds: float = 60.0) -> None:
-        """Waits until more is acknowledged than was before."""
+        """Wait until further messages have been acknowledged."""
         enough = len(self.acknowledged) + 5 * BATCH
         wait_until(lambda: len(self.acknowledged) >= enough, "publishes", seconds=seconds)
 
     def await_refusal(self) -> None:
-        """Waits until something is refused."""
+        """Wait until a publish has been refused."""
         before = len(self.refusals)
         wait_until(lambda: len(self.refusals) > before, "a refusal")
 
@@ -67,11 +67,11 @@ class SteadyLoad:
                     self.refusals.append(str(refusal))
                     self._stopping.wait(0.02)
                 except (DisconnectedError, ConnectionError):
-                    return  # it was killed
+                    return  # nsqd was killed
 
 
 def received(nsqd: NsqdProcess, wanted: set[bytes]) -> set[bytes]:
-    """All that the channel has, once it has given what is wanted, or nothing more for seconds."""
+    """Bodies that the channel delivers, until all `wanted` were received or none came for 30 s."""
     client = nsqd.consumer(TOPIC, CHANNEL, rdy=2000)
     bodies: set[bytes] = set()
     while not wanted <= bodies:

@@ -1,4 +1,4 @@
-"""Any single bit of a segment flipped: a check finds it, and no wrong body is ever delivered."""
+"""If any bit of a segment flips, a check finds it, and no wrong body is delivered."""
 
 import pytest
 from tests.storage.frames import WALL_NS, frames, read_all
@@ -31,7 +31,7 @@ def flip(files: MemoryFiles, bit: int) -> None:
 
 
 def delivered(files: MemoryFiles) -> tuple[list[str], int]:
-    """What another process delivers, and how many damages it tells of."""
+    """The bodies that a new process delivers, and the number of damaged places that it reports."""
     files.crash()
     data_path = DataPath.open("data", LogSettings(), files)
     store, findings = data_path.open_topic("t", wall_ns=WALL_NS)
@@ -49,19 +49,19 @@ SIZE = closed_log().open(SEGMENT, "read").size()
 
 @pytest.mark.usefixtures("damaged_on_purpose")
 @pytest.mark.parametrize("byte", range(SIZE))
-def test_a_flipped_bit(byte: int) -> None:
+def test_a_flipped_bit_is_found_and_costs_only_its_batch(byte: int) -> None:
     for bit in range(8 * byte, 8 * byte + 8):
         files = closed_log()
         flip(files, bit)
 
         assert [True] == [found.is_damage for found in check_data_path("data", files)]
 
-        # A segment that was closed cleanly is not read at the start: the reader steps over it.
+        # Recovery does not read a cleanly closed segment. The reader skips the damaged batch.
         bodies, damage = delivered(files)
         assert bodies in [without_batch(lost) for lost in range(len(BATCHES))]
         assert 1 == damage
 
-        # Without its index file it is read at the start, and recovery takes the damage out.
+        # Without the index file, recovery reads the segment and removes the damaged batch.
         files.crash()
         files.remove(SEGMENT.replace(".log", ".index"))
         assert (bodies, 1) == delivered(files)

@@ -1,4 +1,4 @@
-"""The last batch of a log, torn at every byte: exactly the batches before it are there again."""
+"""If the last batch of a log is torn at any byte, recovery restores the batches before it."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ KEPT = ["a", "bb", "ccc", "d" * 50]
 
 
 def log_on_disk(path: Path) -> tuple[Path, int]:
-    """A log that was not closed: its segment, and where the last batch in it begins."""
+    """A log that was not closed: its segment, and the position of the last batch in it."""
     path.mkdir()
     data_path = DataPath.open(str(path), LogSettings())
     store, _ = data_path.open_topic("t", wall_ns=WALL_NS)
@@ -28,7 +28,7 @@ def log_on_disk(path: Path) -> tuple[Path, int]:
     return path / "topics" / "t" / f"{WALL_NS // 1000:020}.log", last_at
 
 
-def test_a_crash_at_every_byte_of_the_last_batch(tmp_path: Path) -> None:
+def test_recovery_after_a_crash_at_every_byte_of_the_last_batch(tmp_path: Path) -> None:
     segment, last_at = log_on_disk(tmp_path / "original")
     size = segment.stat().st_size
     assert size > last_at > 0

@@ -1,8 +1,8 @@
-"""A crash at every write and every fsync that a log's life is made of, one after the other.
+"""A log is recovered after a crash at each of its writes and fsyncs.
 
-The life is short but has everything in it: appends, rolls, syncs, channels, flushes, a trim, a
-clean end and a second run. Each crash is tried as the end of the process, with the write torn in
-several places, and as a power loss, with the unsynced writes lost in several ways.
+The scenario is short, but has all operations: appends, rolls, syncs, channels, flushes, a trim, a
+clean stop and a second run. Each crash is tested as a crash of the process, with the write torn in
+several places, and as a power loss, with several choices of lost unsynced writes.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ TORN = (0, 1, 57, 10_000)
 POWER_LOSSES = 6
 
 
-class Life:
+class LogScenario:
     """One process's doings, and what it may rely on at each moment."""
 
     def __init__(self, files: FaultyFiles) -> None:
@@ -100,10 +100,10 @@ class Life:
         self.synced = list(self.written)
         self.synced_finished = self.flushed = self.finished
 
-    # What must hold
+    # Checks.
 
     def check(self, memory: MemoryFiles, *, power: bool) -> None:
-        """In the next process."""
+        """Check the recovered log in a new process."""
         store = self.start()
         safe = self.synced if power else self.written
         first_open = 0
@@ -128,74 +128,74 @@ class Life:
             for run in runs:
                 found.update(enumerate(run.frames, run.first_seq - self.first_seq))
             seq = runs[-1].next_seq
-        # Whatever is there is what was written there.
+        # Each recovered message is the one that was written at its position.
         assert all(self.tried[at] == frame for at, frame in found.items())
-        # Whatever is safe is there, unless it is finished and may have been trimmed.
+        # All safe messages are recovered, except finished ones, which may have been trimmed.
         assert all(at in found for at in range(len(safe)) if at >= max(first_open, self.finished))
         assert all(at in found or at < self.finished for at in range(len(safe)))
-        # No number is given out twice.
+        # No sequence number is used twice.
         assert store.log.next_seq >= self.first_seq + len(self.written)
 
 
-def crashed_life(changes: int, written: int) -> tuple[Life, MemoryFiles, bool]:
-    """A life that ends at its nth change; whether it did."""
+def crashed_scenario(changes: int, written: int) -> tuple[LogScenario, MemoryFiles, bool]:
+    """A scenario that ends at its nth change; whether it did."""
     memory = MemoryFiles()
     memory.make_folder("data")
     memory.sync_folder("")
     files = FaultyFiles(memory)
-    life = Life(files)
+    scenario = LogScenario(files)
     files.crash_after(changes, written=written)
     try:
-        life.run()
+        scenario.run()
     except SimulatedCrash:
         files.heal()
-        return life, memory, True
+        return scenario, memory, True
     files.heal()
-    return life, memory, False
+    return scenario, memory, False
 
 
 @pytest.mark.parametrize("written", TORN)
-def test_the_end_of_the_process(written: int) -> None:
+def test_recovery_after_a_process_crash_at_every_change(written: int) -> None:
     for changes in range(CHANGES_MAX):
-        life, memory, has_crashed = crashed_life(changes, written)
+        scenario, memory, has_crashed = crashed_scenario(changes, written)
         memory.crash()
-        life.check(memory, power=False)
+        scenario.check(memory, power=False)
         if not has_crashed:
             assert changes > 60
             return
-    pytest.fail("the life does not end")
+    pytest.fail("the scenario does not end")
 
 
 @pytest.mark.parametrize("round_number", range(POWER_LOSSES))
-def test_the_end_of_the_machine(round_number: int) -> None:
-    random = fresh_random(f"test_the_end_of_the_machine {round_number}")
+def test_recovery_after_a_power_loss_at_every_change(round_number: int) -> None:
+    random = fresh_random(f"test_recovery_after_a_power_loss_at_every_change {round_number}")
     for changes in range(CHANGES_MAX):
-        life, memory, has_crashed = crashed_life(changes, written=20)
+        scenario, memory, has_crashed = crashed_scenario(changes, written=20)
         memory.lose_power(random)
-        life.check(memory, power=True)
+        scenario.check(memory, power=True)
         if not has_crashed:
             return
-    pytest.fail("the life does not end")
+    pytest.fail("the scenario does not end")
 
 
 @pytest.mark.parametrize("round_number", range(2))
-def test_a_crash_while_recovering_from_a_crash(round_number: int) -> None:
-    """Every eighth point, and there every point of the recovery."""
-    random = fresh_random(f"test_a_crash_while_recovering_from_a_crash {round_number}")
+def test_recovery_after_a_crash_during_recovery(round_number: int) -> None:
+    """Tests every eighth crash point, and there every point of the recovery."""
+    random = fresh_random(f"test_recovery_after_a_crash_during_recovery {round_number}")
     for changes in range(random.randrange(8), CHANGES_MAX, 8):
         for again in range(CHANGES_MAX):
-            life, memory, has_crashed = crashed_life(changes, written=70)
+            scenario, memory, has_crashed = crashed_scenario(changes, written=70)
             memory.lose_power(random)
-            life.files.crash_after(again)
+            scenario.files.crash_after(again)
             try:
-                life.start()
+                scenario.start()
             except SimulatedCrash:
-                life.files.heal()
+                scenario.files.heal()
                 memory.crash()
-                life.check(memory, power=True)
+                scenario.check(memory, power=True)
             else:
-                life.files.heal()
+                scenario.files.heal()
                 break
         if not has_crashed:
             return
-    pytest.fail("the life does not end")
+    pytest.fail("the scenario does not end")

@@ -1,4 +1,4 @@
-"""kill -9 of a process that writes a log on the real disk: whatever it said was stored is there."""
+"""After kill -9 of a process that writes a log to a real disk, all reported messages are stored."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 
 KILLS = 12
 
-# Appends batches until it is killed, and says which messages are stored as soon as they are.
+# Appends batches until it is killed, and reports after each one how many messages are stored.
 WRITER = """
 import sys, time
 from penstock.storage import DataPath, LogSettings
@@ -34,18 +34,20 @@ while True:
 """
 
 
-def test_what_was_said_to_be_stored_is_there(tmp_path: Path) -> None:
-    random = fresh_random("test_what_was_said_to_be_stored_is_there")
-    said = stored = 0
+def test_what_was_reported_to_be_stored_is_there(tmp_path: Path) -> None:
+    random = fresh_random("test_what_was_reported_to_be_stored_is_there")
+    reported = stored = 0
     for _ in range(KILLS):
-        said, next_seq = write_until_killed(tmp_path, stored, after_lines=random.randrange(1, 300))
+        reported, next_seq = write_until_killed(
+            tmp_path, stored, after_lines=random.randrange(1, 300)
+        )
         data_path = DataPath.open(str(tmp_path), LogSettings(max_bytes_per_file=50_000))
         store, findings = data_path.open_topic("t", wall_ns=0)
         bodies = read_all(store.log)
 
         assert not any(finding.is_damage for finding in findings)
-        # The last batch may be there although there was no time left to say so.
-        assert len(bodies) in (said, said + 7)
+        # The last batch may be stored although the process was killed before it reported it.
+        assert len(bodies) in (reported, reported + 7)
         assert [str(number) * 20 for number in range(len(bodies))] == bodies
         progress = store.cursors.progress["c"]
         assert next_seq - 3 <= progress.floor < store.log.next_seq
@@ -55,7 +57,7 @@ def test_what_was_said_to_be_stored_is_there(tmp_path: Path) -> None:
 
 
 def write_until_killed(path: Path, number: int, *, after_lines: int) -> tuple[int, int]:
-    """What the writer said last: how many messages are stored, and the next one's number."""
+    """The last report of the writer: number of stored messages, and next sequence number."""
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path), str(number)], stdout=subprocess.PIPE, text=True
     ) as writer:
@@ -63,7 +65,7 @@ def write_until_killed(path: Path, number: int, *, after_lines: int) -> tuple[in
         lines = [writer.stdout.readline() for _ in range(after_lines)]
         writer.kill()
         lines += writer.stdout.readlines()
-    # It may have been killed in the middle of a line.
+    # The last line may be incomplete.
     *_, last = [line for line in lines if line.endswith("\n")]
-    said, next_seq = map(int, last.split())
-    return said, next_seq
+    reported, next_seq = map(int, last.split())
+    return reported, next_seq

@@ -1,4 +1,4 @@
-"""A data path that is copied in one moment, while nsqd works on it, is a whole one."""
+"""A copy of the data path, made while nsqd is suspended, is complete."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs/how_to/back_up.md"
 
 
 class Load:
-    """Publishes one message after the other; `acknowledged` is how many got their OK."""
+    """Publishes messages in a thread; `acknowledged` is the number of OKs."""
 
     def __init__(self, nsqd: NsqdProcess) -> None:
         self.acknowledged = 0
@@ -37,8 +37,8 @@ class Load:
             self.acknowledged += 1
 
 
-def test_the_documented_backup_has_all_that_was_acknowledged(tmp_path: Path) -> None:
-    """As a snapshot of the file system has, which is made in one moment too."""
+def test_the_documented_backup_contains_all_acknowledged_messages(tmp_path: Path) -> None:
+    """The same holds for a snapshot of the file system."""
     machine = Machine(tmp_path)
     backup, restore = machine.commands()
     with run_nsqd("--max-bytes-per-file=16384", data_path=machine.data_path) as nsqd:
@@ -48,7 +48,7 @@ def test_the_documented_backup_has_all_that_was_acknowledged(tmp_path: Path) -> 
         wait_until(lambda: load.acknowledged >= 1000, "messages")
         acknowledged = load.acknowledged
         checked = machine.run(backup, nsqd.pid)
-        wait_until(lambda: load.acknowledged > acknowledged + 100, "nsqd to go on")
+        wait_until(lambda: load.acknowledged > acknowledged + 100, "nsqd to continue")
         load.stop()
         nsqd.publish("orders", b"after the backup")
 
@@ -58,14 +58,20 @@ def test_the_documented_backup_has_all_that_was_acknowledged(tmp_path: Path) -> 
     assert (0, "") == (restored.returncode, restored.stderr), restored.stdout
     with run_nsqd(data_path=machine.data_path) as copy:
         assert acknowledged <= copy.stats("orders", "billing")["depth"]
-        consumer = copy.consumer("orders", "billing", rdy=2500)
-        got = {message.body for message in consumer.messages(acknowledged)}
+        consumer = copy.consumer("orders", "billing", rdy=100)
+        got = set()
+        for _ in range(acknowledged):
+            message = consumer.message()
+            consumer.send(commands.fin(message.id))
+            got.add(message.body)
     assert {b"%d" % number for number in range(acknowledged)} == got
 
 
 class Machine:
-    """The folders of docs/how_to/back_up.md, below a folder of the test. As with a systemd dynamic
-    user, /var/lib/penstock/nsqd is a symbolic link into /var/lib/private."""
+    """The folders of docs/how_to/back_up.md, inside a folder of the test.
+
+    As with a systemd dynamic user, /var/lib/penstock/nsqd is a symbolic link into /var/lib/private.
+    """
 
     def __init__(self, root: Path) -> None:
         self.backup = root / "backup"
@@ -78,13 +84,13 @@ class Machine:
         self.data_path.symlink_to(private)
 
     def commands(self) -> tuple[str, str]:
-        """Those of the page: to back up, and to restore."""
+        """The two code blocks of the page: backup and restore."""
         text = PAGE.read_text(encoding="utf-8")
         backup, restore = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
         return backup, restore
 
     def run(self, commands: str, pid: int) -> subprocess.CompletedProcess[str]:
-        """Runs commands as a shell does, with a systemctl that signals the process `pid`."""
+        """Run commands in a shell, with a systemctl that sends signals to process `pid`."""
         here = commands.replace("/var/lib/", f"{self._lib}/").replace("/backup/", f"{self.backup}/")
         systemctl = """systemctl() {
             if [ "$1" = kill ]; then kill -s "${2#--signal=}" "$PID"; fi

@@ -1,4 +1,4 @@
-"""Topics and channels deleted, emptied and paused while others publish to them and consume them."""
+"""Topics and channels are deleted, emptied and paused while clients publish and consume."""
 
 import threading
 from collections.abc import Callable
@@ -39,32 +39,36 @@ def consume(client: RawClient, stop: threading.Event) -> None:
             client.send(commands.fin(client.message(seconds=0.1).id))
 
 
-def keep_at(
+def run_until_stopped(
     work: Callable[[RawClient, threading.Event], None],
     nsqd: NsqdProcess,
     stop: threading.Event,
-    surprises: list[str],
+    unexpected: list[str],
 ) -> None:
-    """A consumer is sent away when its channel is deleted, and a FIN refused once it is emptied."""
+    """Run `work` on new connections until `stop` is set.
+
+    Expected: a consumer is disconnected when its channel is deleted, and its FIN fails after the
+    channel was emptied.
+    """
     while not stop.is_set():
         with RawClient(nsqd.tcp_address) as client:
             try:
                 work(client, stop)
             except (DisconnectedError, ConnectionError) as lost:
                 if work is publish:
-                    surprises.append(repr(lost))
+                    unexpected.append(repr(lost))
             except WireError as refusal:
                 if refusal.code != "E_FIN_FAILED":
-                    surprises.append(str(refusal))
+                    unexpected.append(str(refusal))
 
 
-def test_operators_harm_neither_clients_nor_data() -> None:
+def test_operator_actions_under_load_cause_no_unexpected_error() -> None:
     stop = threading.Event()
-    surprises: list[str] = []
-    chance = fresh_random("test_operators_harm_neither_clients_nor_data")
+    unexpected: list[str] = []
+    chance = fresh_random("test_operator_actions_under_load_cause_no_unexpected_error")
     with run_nsqd("--max-bytes-per-file=100000") as nsqd:
         threads = [
-            threading.Thread(target=keep_at, args=(work, nsqd, stop, surprises))
+            threading.Thread(target=run_until_stopped, args=(work, nsqd, stop, unexpected))
             for work in (publish, publish, consume, consume)
         ]
         for thread in threads:
@@ -78,5 +82,5 @@ def test_operators_harm_neither_clients_nor_data() -> None:
             thread.join()
         nsqd.restart()
 
-    assert [] == surprises
+    assert [] == unexpected
     assert statuses <= {200, 404}

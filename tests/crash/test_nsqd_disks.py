@@ -1,4 +1,4 @@
-"""Disks that fill up, break down or hang under the running nsqd: real ones, each an ext4."""
+"""nsqd on a real disk (ext4) that fills up, fails or hangs."""
 
 import asyncio
 import os
@@ -20,20 +20,20 @@ from penstock.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.timeout(600)]
 
-# How often each happens under one nsqd: DISK_ROUNDS=50 is the long version.
+# Repetitions of each fault with one nsqd; DISK_ROUNDS=50 for a long run.
 ROUNDS = int(os.environ.get("DISK_ROUNDS", "2"))
 
 HANG_SECONDS = 0.3
 
-# Needs blocks of its own: a few bytes would fit into the last block of a file on a full disk.
+# Larger than a block: a small body would fit into the last block of a file on a full disk.
 BODY = b"x" * 20_000
 
 
-def is_well(nsqd: NsqdProcess) -> bool:
+def is_healthy(nsqd: NsqdProcess) -> bool:
     return nsqd.http("GET", "/ping").status == 200
 
 
-def test_a_full_disk_costs_nothing_that_was_acknowledged_and_heals_without_a_restart(
+def test_a_full_disk_loses_no_acknowledged_message_and_nsqd_recovers_without_a_restart(
     disk: Disk,
 ) -> None:
     with run_nsqd("--max-bytes-per-file=200000", data_path=disk.path) as nsqd:
@@ -42,20 +42,22 @@ def test_a_full_disk_costs_nothing_that_was_acknowledged_and_heals_without_a_res
                 load.await_progress()
                 filler = disk.fill()
                 load.await_refusal()
-                assert not is_well(nsqd)
+                assert not is_healthy(nsqd)
                 filler.unlink()
                 load.await_progress()
-                assert is_well(nsqd)
+                assert is_healthy(nsqd)
         pid = nsqd.pid
 
         assert all("E_MPUB_FAILED" in refusal for refusal in load.refusals)
         assert set() == load.acknowledged - received(nsqd, load.acknowledged)
         assert pid == nsqd.pid
         nsqd.restart()
-        wait_until(lambda: nsqd.shows("t", "c", depth=0, in_flight_count=0), "all to be finished")
+        wait_until(
+            lambda: nsqd.shows("t", "c", depth=0, in_flight_count=0), "all messages to be finished"
+        )
 
 
-def test_publishers_are_told_of_a_full_disk_at_once(disk: Disk) -> None:
+def test_publishers_get_an_error_at_once_if_the_disk_is_full(disk: Disk) -> None:
     async def publish_async(address: str) -> None:
         async with AsyncProducer(address) as producer:
             await producer.publish("t", BODY)
@@ -116,11 +118,11 @@ def test_errors_of_a_full_disk_are_counted_instead_of_logged_one_by_one(disk: Di
         assert len(lines) < attempts / 2
 
 
-def test_a_file_system_that_gives_up_costs_nothing_that_was_acknowledged(disk: Disk) -> None:
-    """What a disk error does: the kernel makes the file system read-only, until it is repaired.
+def test_acknowledged_messages_survive_a_file_system_error(disk: Disk) -> None:
+    """After a disk error, the kernel makes the file system read-only until it is repaired.
 
-    Between two publishes, because an fsync under way at that very moment may return as if it had
-    been done: Linux's ext4 does so one time in twenty, whoever calls it.
+    The error is triggered between two publishes: if it occurs during an fsync, ext4 reports success
+    for about one fsync in twenty.
     """
     with run_nsqd("--sync-every=1", data_path=disk.path) as nsqd:
         for _ in range(ROUNDS):
@@ -129,8 +131,8 @@ def test_a_file_system_that_gives_up_costs_nothing_that_was_acknowledged(disk: D
             disk.break_down()
             with pytest.raises(WireError, match="E_PUB_FAILED"):
                 nsqd.publish("t", b"x")
-            assert not is_well(nsqd)
-            # Consumers are served, though their FINs cannot be written down.
+            assert not is_healthy(nsqd)
+            # Consumers get messages, although their FINs cannot be saved.
             assert b"0" == nsqd.consumer("t", "c").message().body
             nsqd.kill()
             disk.repair()
@@ -141,8 +143,8 @@ def test_a_file_system_that_gives_up_costs_nothing_that_was_acknowledged(disk: D
             nsqd.post("/channel/empty?topic=t&channel=c")
 
 
-def test_a_file_system_is_used_again_once_it_can_be_written_to(disk: Disk) -> None:
-    """It can be made read-only, as an administrator does, only while no log is open."""
+def test_publishing_works_again_when_the_file_system_is_writable_again(disk: Disk) -> None:
+    """A file system can be remounted read-only only while no log is open."""
     with run_nsqd(data_path=disk.path) as nsqd:
         disk.set_writable(False)
         with pytest.raises(WireError, match="E_PUB_FAILED"):
@@ -151,11 +153,13 @@ def test_a_file_system_is_used_again_once_it_can_be_written_to(disk: Disk) -> No
         nsqd.publish("t", b"y")
 
         assert b"y" == nsqd.consumer("t", "c").message().body
-        assert is_well(nsqd)
+        assert is_healthy(nsqd)
 
 
 @pytest.mark.parametrize("flags", [(), ("--sync-every=1",)], ids=["written", "synced"])
-def test_a_disk_that_hangs_delays_and_costs_nothing(disk: Disk, flags: tuple[str, ...]) -> None:
+def test_a_hanging_disk_delays_publishes_without_errors_or_loss(
+    disk: Disk, flags: tuple[str, ...]
+) -> None:
     with run_nsqd(*flags, data_path=disk.path) as nsqd:
         consumer = nsqd.consumer("other", "c", rdy=10)
         with SteadyLoad(nsqd) as load:

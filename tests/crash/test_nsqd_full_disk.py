@@ -1,6 +1,6 @@
-"""A disk that takes no more, under the running program: refused, said so, and healed by itself.
+"""nsqd on a full disk refuses publishes, reports it, and recovers without a restart.
 
-The disk is the real one; the kernel is told to let nsqd's files grow no further.
+The disk is real; a resource limit of the kernel keeps nsqd's files from growing.
 """
 
 import resource
@@ -52,7 +52,7 @@ def test_publish_is_refused_and_nothing_is_stored(
             assert 1 == nsqd.stats("t")["depth"]
 
 
-def test_http_says_so_and_ping_until_writes_succeed_again() -> None:
+def test_http_and_ping_report_a_full_disk_until_writes_succeed() -> None:
     with run_nsqd() as nsqd:
         nsqd.publish("t", b"before")
         with full_disk(nsqd):
@@ -75,7 +75,7 @@ def answer(nsqd: NsqdProcess, target: str, body: bytes) -> tuple[int, object]:
     return reply.status, reply.json()
 
 
-def test_failed_writes_leave_nothing_behind() -> None:
+def test_failed_writes_leave_no_files() -> None:
     with run_nsqd() as nsqd:
         nsqd.publish("t", b"before")
         before = sorted(path.name for path in nsqd.data_path.iterdir())
@@ -86,7 +86,7 @@ def test_failed_writes_leave_nothing_behind() -> None:
             assert before == sorted(path.name for path in nsqd.data_path.iterdir())
 
 
-def test_consumers_are_served_and_their_answers_are_kept_for_later() -> None:
+def test_consumers_are_served_on_a_full_disk_and_their_fins_are_saved_later() -> None:
     with run_nsqd() as nsqd:
         client = nsqd.consumer("t", "c")
         nsqd.publish("t", *(b"%d" % number for number in range(100)))
@@ -96,7 +96,7 @@ def test_consumers_are_served_and_their_answers_are_kept_for_later() -> None:
                 assert b"%d" % number == message.body
                 client.send(commands.fin(message.id))
             wait_until(lambda: nsqd.shows("t", "c", depth=0, in_flight_count=0), "all FINs")
-            time.sleep(0.2)  # longer than it takes nsqd to try to write them down
+            time.sleep(0.2)  # longer than the interval of nsqd's attempts to save them
         nsqd.restart()
 
         assert nsqd.shows("t", "c", depth=0, in_flight_count=0)

@@ -1,8 +1,8 @@
-"""kill -9 under load, again and again: nothing that was acknowledged is lost.
+"""Repeated kill -9 under load loses no acknowledged message.
 
-A producer publishes as fast as it is answered; a consumer finishes what it gets, and has each batch
-of FINs followed by a publish, whose answer proves that nsqd has seen them. A second channel, which
-nobody reads until the end, must then hold everything.
+A producer publishes as fast as nsqd responds. A consumer finishes its messages and sends a publish
+after each batch of FINs; the OK proves that nsqd has processed them. A second channel, which is
+read only at the end, must then contain all messages.
 """
 
 import os
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-# KILLS=50 is the long version.
+# KILLS=50 for a long run.
 KILLS = int(os.environ.get("KILLS", "20"))
 MESSAGES_BETWEEN_KILLS = 2_000
 
@@ -44,7 +44,7 @@ CONNECTION_LOST = (DisconnectedError, ConnectionError, TimeoutError)
 
 @dataclass
 class Ledger:
-    """What the clients know of each message, which its body names."""
+    """What the clients know of each message, by body."""
 
     numbers: Iterator[int] = field(default_factory=count)
     acknowledged: set[bytes] = field(default_factory=set)
@@ -88,7 +88,7 @@ def consume(client: RawClient, ledger: Ledger) -> None:
 
 
 def finish(client: RawClient, ledger: Ledger, batch: list[MessageFrame]) -> list[MessageFrame]:
-    """Finishes a batch, some of it by way of a requeue. Returns what came in the meantime."""
+    """Finish a batch; requeue some messages first. Returns messages received meanwhile."""
     answers, finished = [], []
     for message in batch:
         ledger.note_delivery(message.body)
@@ -125,15 +125,15 @@ def load_until_killed(nsqd: NsqdProcess, ledger: Ledger, chance: Random) -> None
     for thread in threads:
         thread.start()
     enough = len(ledger.acknowledged) + MESSAGES_BETWEEN_KILLS
-    wait_until(lambda: len(ledger.acknowledged) >= enough, "enough to be published")
-    time.sleep(chance.uniform(0, 0.2))  # at no moment in particular
+    wait_until(lambda: len(ledger.acknowledged) >= enough, "enough publishes")
+    time.sleep(chance.uniform(0, 0.2))  # at a random moment
     nsqd.kill()
     for thread in threads:
         thread.join(timeout=60)
         assert not thread.is_alive()
 
 
-# Small files, so that they are begun, finished and deleted under the load, too.
+# Small files, so that segments are created, closed and deleted under load.
 SMALL_FILES = "--max-bytes-per-file=1000000"
 
 
@@ -143,12 +143,10 @@ SMALL_FILES = "--max-bytes-per-file=1000000"
         (KILLS, [SMALL_FILES]),
         (KILLS // 4, [SMALL_FILES, "--sync-every=1", "--mem-queue-size=100"]),
     ],
-    ids=["as it comes", "each publish synced"],
+    ids=["default", "sync-every-1"],
 )
-def test_kill_loses_nothing_that_was_acknowledged(
-    tmp_path: Path, kills: int, flags: list[str]
-) -> None:
-    chance = fresh_random("test_kill_loses_nothing_that_was_acknowledged")
+def test_kill_loses_no_acknowledged_message(tmp_path: Path, kills: int, flags: list[str]) -> None:
+    chance = fresh_random("test_kill_loses_no_acknowledged_message")
     with run_nsqd(*flags, data_path=tmp_path) as nsqd:
         ledger = Ledger()
         for channel in ("work", "audit"):
@@ -171,7 +169,7 @@ def test_kill_loses_nothing_that_was_acknowledged(
 
 
 def test_finished_messages_stay_finished_once_the_journal_is_written() -> None:
-    """When nsqd writes the journal is tested with a manual clock, by the simulation."""
+    """The simulation tests with a manual clock when nsqd writes the journal."""
     with run_nsqd() as nsqd:
         consumer = nsqd.consumer(TOPIC, "work", rdy=2)
         nsqd.publish(TOPIC, b"finished", b"open")
@@ -190,7 +188,7 @@ def test_finished_messages_stay_finished_once_the_journal_is_written() -> None:
 def drain(
     nsqd: NsqdProcess, channel: str, wanted: set[bytes], note: Callable[[bytes], None]
 ) -> None:
-    """Reads and finishes a channel until it has given all that is wanted."""
+    """Receive and finish messages of a channel until all `wanted` were received."""
     client = nsqd.consumer(TOPIC, channel, rdy=2500)
     missing = set(wanted)
     while missing:

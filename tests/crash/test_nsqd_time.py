@@ -1,8 +1,8 @@
-"""Time that stands still for nsqd, or jumps: what timed out comes again, and nothing else does.
+"""nsqd is suspended, or its wall clock is set: only messages that timed out are redelivered.
 
-The kernel can stop a process but not give it a time of day of its own. So where the clock is set,
-nsqd is the real program in its own process with one thing changed: the time of day that it reads is
-the system's and as much as a file says.
+The kernel can suspend a process, but cannot set the wall clock of a single one. To set the clock,
+the tests run the real nsqd with one change: a file contains an offset that nsqd adds to the system
+time.
 """
 
 import os
@@ -24,13 +24,13 @@ from penstock.testing.waiting import wait_until
 
 pytestmark = pytest.mark.crash
 
-# How long nsqd is stopped: STOP_SECONDS=30 is the long version.
+# Duration of a suspension; STOP_SECONDS=30 for a long run.
 STOP_SECONDS = float(os.environ.get("STOP_SECONDS", "2"))
 
 HOUR_SECONDS = 3600
 
 
-def test_after_a_stop_all_goes_on_and_what_timed_out_comes_again() -> None:
+def test_after_a_suspension_clients_continue_and_timed_out_messages_are_redelivered() -> None:
     with run_nsqd("--msg-timeout=5s") as nsqd:
         held = nsqd.consumer("held", "c")
         nsqd.publish("held", b"x")
@@ -50,8 +50,8 @@ def test_after_a_stop_all_goes_on_and_what_timed_out_comes_again() -> None:
         assert set() == load.acknowledged - received(nsqd, load.acknowledged)
 
 
-def test_an_answer_that_came_during_a_stop_was_in_time() -> None:
-    """Again and again, since it is chance what a loop looks at first: the time or its sockets."""
+def test_a_fin_sent_during_a_suspension_is_accepted() -> None:
+    """Repeated, because after SIGCONT the event loop may process either timers or sockets first."""
     with run_nsqd("--msg-timeout=3s") as nsqd:
         client = nsqd.consumer("t", "c")
         for _ in range(4):
@@ -59,25 +59,25 @@ def test_an_answer_that_came_during_a_stop_was_in_time() -> None:
             message = client.message()
             nsqd.send_signal(signal.SIGSTOP)
             client.send(commands.fin(message.id))
-            time.sleep(3.1)  # longer than the timeout
+            time.sleep(3.1)  # longer than the message timeout
             nsqd.send_signal(signal.SIGCONT)
             wait_until(lambda: nsqd.shows("t", "c", in_flight_count=0, depth=0), "the FIN")
 
         assert nsqd.shows("t", "c", timeout_count=0)
 
 
-def test_a_stop_costs_no_client_its_connection() -> None:
-    """Neither one whose answers are waiting to be read, nor one that was asked for none."""
+def test_a_suspension_closes_no_connection() -> None:
+    """One client has answered the heartbeat during the suspension, the other has not."""
     with run_nsqd() as nsqd:
-        answering, unasked = nsqd.connect(), nsqd.connect()
-        for client in (answering, unasked):
+        answering, silent = nsqd.connect(), nsqd.connect()
+        for client in (answering, silent):
             client.identify(heartbeat_interval=2000)
         nsqd.send_signal(signal.SIGSTOP)
-        time.sleep(4.5)  # more than two intervals
+        time.sleep(4.5)  # more than two heartbeat intervals
         answering.send(commands.nop())
         nsqd.send_signal(signal.SIGCONT)
 
-        for client in (answering, unasked):
+        for client in (answering, silent):
             client.send(commands.pub("t", b"x"))
             assert b"OK" == client.response()
 
@@ -99,7 +99,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 class ClockedNsqd(NsqdProcess):
-    """An nsqd whose time of day can be set."""
+    """An nsqd whose wall clock can be set."""
 
     def __init__(self, folder: Path, log_fd: int) -> None:
         (folder / "data").mkdir()
@@ -108,8 +108,8 @@ class ClockedNsqd(NsqdProcess):
         super().__init__(folder / "data", [], log_fd)
 
     def set_clock(self, offset_seconds: int) -> None:
-        """Away from the system's by so much, from now on."""
-        # Over what is there: nsqd may be reading it, and all offsets are of one length.
+        """Set the offset from the system time."""
+        # Overwritten in place, because nsqd may be reading it. All offsets have the same length.
         file = os.open(self._offset, os.O_WRONLY | os.O_CREAT)
         os.pwrite(file, b"%+025d" % (offset_seconds * 10**9), 0)
         os.close(file)
@@ -129,7 +129,7 @@ def run_clocked_nsqd() -> Iterator[ClockedNsqd]:
 
 
 @pytest.mark.parametrize("step", [-HOUR_SECONDS, HOUR_SECONDS], ids=["back", "forward"])
-def test_a_clock_that_is_set_moves_no_timeout_and_costs_no_message(step: int) -> None:
+def test_setting_the_clock_moves_no_timeout_and_loses_no_message(step: int) -> None:
     with run_clocked_nsqd() as nsqd:
         holder = nsqd.consumer("held", "c")
         nsqd.publish("held", b"x")
@@ -154,8 +154,8 @@ def test_a_clock_that_is_set_moves_no_timeout_and_costs_no_message(step: int) ->
         assert set() == wanted - received(nsqd, wanted)
 
 
-def test_what_is_deferred_follows_the_time_of_day() -> None:
-    """It was promised for a time that a restart, too, would keep to."""
+def test_deferred_messages_follow_the_wall_clock() -> None:
+    """A restart, too, delivers a deferred message at its wall-clock time."""
     with run_clocked_nsqd() as nsqd:
         consumer = nsqd.consumer("t", "c")
         nsqd.connect().call(commands.dpub("t", HOUR_SECONDS * 1000, b"x"))

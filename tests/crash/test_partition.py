@@ -1,7 +1,7 @@
-"""Hosts that cannot reach each other for a while, and what nsqlookupd knows afterwards.
+"""nsqlookupd's registry after a network partition.
 
-Each host is a network namespace of the kernel, joined to the others by a bridge, so that a cable
-can be pulled: packets are lost, and nobody is told. That takes Linux, root, and iproute2.
+Each host is a network namespace on a common bridge. A partition drops packets without notice, as if
+a cable were pulled. It needs Linux, root and iproute2.
 """
 
 import json
@@ -19,10 +19,10 @@ from penstock.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(400)]
 
-# The registry has to be right so soon after a cable is back.
+# Deadline for a correct registry after the partition ends.
 HEALED_SECONDS = 60.0
 
-# nsqd finds out with its next PING, which comes every 15 s and has a second to be answered.
+# nsqd notices the partition by a PING: sent every 15 s, with a timeout of 1 s.
 NOTICED_SECONDS = 60.0
 
 LOOKUPD, BUSY, QUIET, NEAR = (f"10.213.0.{number}" for number in range(1, 5))
@@ -33,11 +33,11 @@ def ip(*args: str) -> None:
 
 
 class Host:
-    """A host on the bridge of the lab."""
+    """A host on the bridge of a `Lab`."""
 
     def __init__(self, lab: str, address: str) -> None:
         self.address = address
-        self._cable = f"{lab}{address[-1]}"  # its end at the bridge
+        self._cable = f"{lab}{address[-1]}"  # the end at the bridge
         self._namespace = f"{lab}-{address[-1]}"
 
     def set_up(self, bridge: str) -> None:
@@ -52,7 +52,7 @@ class Host:
         subprocess.run(["ip", "netns", "delete", self._namespace], check=False, timeout=120)
 
     def pull_cable(self) -> None:
-        """From now on packets are lost, and the host sees nothing of it."""
+        """Drop all packets; the host gets no error."""
         ip("link", "set", self._cable, "nomaster")
 
     def plug_in(self, bridge: str) -> None:
@@ -63,7 +63,7 @@ class Host:
             return subprocess.Popen([*self._inside, *command], stdout=file, stderr=file)
 
     def http(self, method: str, url: str) -> bytes:
-        """Makes a request from this host, which must succeed."""
+        """Make a request from this host; fails if the status is not 200."""
         program = (
             "import sys, urllib.request as u;"
             "r = u.Request(sys.argv[2], method=sys.argv[1]);"
@@ -74,13 +74,15 @@ class Host:
 
     @property
     def _inside(self) -> list[str]:
-        """What goes before a command. Not `ip netns exec`, in whose copy of all mounts the disk of
-        a test beside us would stay mounted."""
+        """Prefix of a command that runs on this host.
+
+        Not `ip netns exec`: it copies all mounts, and the copies would keep test disks mounted.
+        """
         return ["nsenter", f"--net=/run/netns/{self._namespace}", "--"]
 
 
 class Lab:
-    """A bridge with an nsqlookupd and three nsqds, each a host of its own."""
+    """A bridge with four hosts: an nsqlookupd and three nsqds."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.bridge = f"{name}br"
@@ -104,7 +106,7 @@ class Lab:
         return self._log(host).read_text(encoding="utf-8")
 
     def registry(self) -> dict[str, list[str]]:
-        """The topics of each node, with an entry for every producer that nsqlookupd knows."""
+        """Topics of each producer that nsqlookupd lists, by broadcast address."""
         nodes = json.loads(self.lookupd.http("GET", "http://127.0.0.1:4161/nodes"))["producers"]
         registry: dict[str, list[str]] = {}
         for node in nodes:
@@ -114,14 +116,14 @@ class Lab:
         return registry
 
     def entries_of(self, address: str) -> int:
-        """How often nsqlookupd has a node, in whatever state."""
+        """Number of registrations of a node, tombstoned ones included."""
         debug = json.loads(self.lookupd.http("GET", "http://127.0.0.1:4161/debug"))
         return sum(each["broadcast_address"] == address for each in debug.get("client::", []))
 
     def _run(self, stack: ExitStack, host: Host, program: str, *flags: str) -> None:
         command = (sys.executable, "-m", f"penstock.cli.{program}", *flags)
         process = host.popen(*command, log=self._log(host))
-        stack.callback(process.wait, 10)
+        stack.callback(process.wait, 60)
         stack.callback(process.terminate)
         wait_until(lambda: self.log_of(host).count(": listening on ") == 2, program)
 
@@ -150,15 +152,15 @@ def cabled(name: str, path: Path) -> Iterator[Lab]:
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
     if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
-        # Only the system's administrator may make networks; `make test` installs iproute2.
-        pytest.skip("network namespaces take Linux, root and iproute2")
+        # `make test` installs iproute2.
+        pytest.skip("network namespaces need Linux, root and iproute2")
     name = f"pn{os.getpid() % 100_000}"
     with ExitStack() as stack:
         try:
             lab = stack.enter_context(cabled(name, tmp_path))
         except subprocess.CalledProcessError as failure:
-            # A container can keep this even from root, and what is tested is nsqd, not the host.
-            pytest.skip(f"no network namespaces here: {failure.stderr.strip()}")
+            # Containers can forbid namespaces even to root.
+            pytest.skip(f"cannot create network namespaces:  {failure.stderr.strip()}")
         lab.start(stack)
         yield lab
 
@@ -171,15 +173,17 @@ def delete_topic(host: Host, topic: str) -> None:
     host.http("POST", f"http://127.0.0.1:4151/topic/delete?topic={topic}")
 
 
-def test_the_registry_is_right_soon_after_a_partition(lab: Lab) -> None:
-    """One of those cut off has something to tell at once; the other finds out by its PING."""
+def test_the_registry_is_correct_after_a_partition(lab: Lab) -> None:
+    """One of the partitioned nodes notices at once, because its topics change; the other by its
+    PING.
+    """
     cut_off = (lab.busy, lab.quiet)
     make_topic(lab.busy, "stays")
     make_topic(lab.busy, "goes")
     make_topic(lab.quiet, "stays")
     make_topic(lab.near, "elsewhere")
     whole = {BUSY: ["goes,stays"], QUIET: ["stays"], NEAR: ["elsewhere"]}
-    wait_until(lambda: whole == lab.registry(), "all to register")
+    wait_until(lambda: whole == lab.registry(), "all nodes to register")
 
     for host in cut_off:
         host.pull_cable()
@@ -188,7 +192,7 @@ def test_the_registry_is_right_soon_after_a_partition(lab: Lab) -> None:
     make_topic(lab.near, "meanwhile")
     wait_until(
         lambda: all("timed out" in lab.log_of(host) for host in cut_off),
-        "them to notice",
+        "both nodes to notice",
         seconds=NOTICED_SECONDS,
     )
     make_topic(lab.quiet, "comes")

@@ -1,18 +1,18 @@
-"""Existing NSQ clients, as they are, with our nsqd.
+"""Existing NSQ clients, unchanged, against our nsqd.
 
-Each client is driven by a program of its own in `clients/`, since each has its own event loop:
+Each client has its own event loop, so each has its own program in `clients/`:
 
     CLIENT ADDRESS publish TOPIC                  one message, two at once, one deferred by 500 ms
     CLIENT ADDRESS consume TOPIC POLICY COUNT     COUNT deliveries from its channel
     CLIENT ADDRESS relay TOPIC TOPIC COUNT        COUNT messages from one topic to another
-    CLIENT HTTP-ADDRESS operate TOPIC             what its HTTP client can do, if it has one
+    CLIENT HTTP-ADDRESS operate TOPIC             operations of its HTTP client, if it has one
 
-A consuming client prints a line of JSON for each delivery: body, attempts, and when it came. It
-finishes every message, save at its first delivery as the policy says: requeue (at once), defer
-(requeue by 500 ms), time-out (do not answer), touch (after 700 and 1400 ms, then finish).
+A consuming client prints a line of JSON for each delivery: body, attempts and time. It finishes
+each message. POLICY changes the first delivery: requeue (at once), defer (requeue with 500 ms),
+time-out (no answer), touch (six times, every 800 ms, then finish).
 
-What it is to negotiate is in NSQ_FEATURES, as JSON: tls with the files ca, cert and key; snappy,
-deflate, auth_secret.
+The variable NSQ_FEATURES contains the features to negotiate, as JSON: tls with the files ca, cert
+and key; snappy, deflate, auth_secret.
 """
 
 import base64
@@ -41,13 +41,12 @@ CLIENTS = ["pynsq", "gnsq", "ansq", "nsqjs"]
 
 CLIENT_SECONDS = 120
 
-# Short enough to wait for, and long enough for a client to touch in time. ansq and nsqjs ask for it
-# themselves.
+# Long enough for a client to send TOUCH in time. ansq and nsqjs request it themselves.
 MSG_TIMEOUT_SECONDS = 4
 
 
 class Delivery(NamedTuple):
-    """What a client reports."""
+    """One line that a client prints."""
 
     body: str
     attempts: int
@@ -62,7 +61,7 @@ def nsqd() -> Iterator[NsqdProcess]:
 
 @pytest.fixture(scope="module")
 def hasty_nsqd() -> Iterator[NsqdProcess]:
-    """Not every client can negotiate a message timeout."""
+    """Has a short message timeout, because some clients cannot negotiate one."""
     with run_nsqd(f"--msg-timeout={MSG_TIMEOUT_SECONDS}s") as process:
         yield process
 
@@ -78,13 +77,13 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 def command_of(client: str) -> list[str]:
-    """What runs a client's program."""
+    """Command line of a client's program."""
     if client != "nsqjs":
         return [sys.executable, str(HERE / "clients" / f"{client}_client.py")]
     node = shutil.which("node")
     if node is None:
-        # Another language's tools are the machine's to have: Python developers may well have none.
-        pytest.skip("nsqjs needs node, which is not installed")
+        # Optional: not every Python developer has node.
+        pytest.skip("nsqjs needs node; it is not installed")
     assert (HERE / "node_modules" / "nsqjs").exists(), "run npm install in tests/interop"
     return [node, str(HERE / "clients" / "nsqjs_client.js")]
 
@@ -108,10 +107,12 @@ def consume(client: str, nsqd: NsqdProcess, topic: str, policy: str, count: int)
 
 
 def leaves_behind(nsqd: NsqdProcess, topic: str, **figures: int) -> bool:
-    """Whether the client has gone, nothing is left, and the figures of its channel are these."""
+    """Wait until the client has disconnected; check that its channel is empty and has these
+    statistics.
+    """
     nothing = {"client_count": 0, "depth": 0, "in_flight_count": 0, "deferred_count": 0}
     expected = {"requeue_count": 0, "timeout_count": 0, **nothing, **figures}
-    wait_until(lambda: nsqd.shows(topic, "channel", client_count=0), "the client to leave")
+    wait_until(lambda: nsqd.shows(topic, "channel", client_count=0), "the client to disconnect")
     shown = nsqd.stats(topic, "channel")
     assert expected == {name: shown[name] for name in expected}
     return True
@@ -166,7 +167,7 @@ def test_client_lets_a_message_time_out(client: str, hasty_nsqd: NsqdProcess, to
 
 
 def test_client_touches(client: str, hasty_nsqd: NsqdProcess, topic: str) -> None:
-    """It takes 4.8 s over a message that would time out after 4 s."""
+    """The client takes 4.8 s for a message with a timeout of 4 s."""
     hasty_nsqd.publish(topic, b"x")
     deliveries = consume(client, hasty_nsqd, topic, "touch", 1)
 
@@ -191,7 +192,7 @@ def test_ansq_operates_over_http(nsqd: NsqdProcess, topic: str) -> None:
     assert [b"single", b"multi-1", b"multi-2"] == [message.body for message in received]
 
 
-# Both can do all of this; the others cannot.
+# Of the clients, only these support TLS, compression and AUTH.
 SECURE_CLIENTS = ["pynsq", "nsqjs"]
 
 SECRET = "the secret"
@@ -212,7 +213,7 @@ def auth() -> Iterator[AuthServer]:
 
 @pytest.fixture(scope="module")
 def strict_nsqd(authority: Authority, auth: AuthServer) -> Iterator[NsqdProcess]:
-    """Serves nobody without TLS, a certificate and a secret."""
+    """Requires TLS, a client certificate and a secret."""
     server = authority.issue("server")
     with run_nsqd(
         f"--tls-cert={server.cert}",
@@ -235,7 +236,7 @@ def tls_nsqd(authority: Authority) -> Iterator[NsqdProcess]:
 
 
 def relays(client: str, nsqd: NsqdProcess, topic: str, **features: object) -> bool:
-    """Whether messages, small ones and of a megabyte, get through a client there and back."""
+    """Relay messages of 1 byte to 1 MB through a client to a second topic, and check them."""
     noise = random.Random(7).randbytes(1_000_000)
     bodies = [b"x", noise[:100], b"y" * 1_000_000, noise, b"z" * 100_000, noise[:65_536]]
     for body in bodies:
@@ -257,7 +258,7 @@ def body_of(line: dict[str, str]) -> bytes:
 @pytest.mark.parametrize("compression", [None, "snappy", "deflate"])
 @pytest.mark.parametrize("tls", [False, True])
 @pytest.mark.parametrize("client", SECURE_CLIENTS)
-def test_client_upgrades(
+def test_client_relays_messages_with_tls_and_compression(
     client: str, tls: bool, compression: str | None, tls_nsqd: NsqdProcess, authority: Authority
 ) -> None:
     features: dict[str, object] = {"tls": True, "ca": authority.root_ca} if tls else {}
@@ -270,7 +271,7 @@ def test_client_upgrades(
 
 @pytest.mark.parametrize("compression", ["snappy", "deflate"])
 @pytest.mark.parametrize("client", SECURE_CLIENTS)
-def test_client_shows_its_certificate_and_its_secret(
+def test_client_authenticates_by_certificate_and_secret(
     client: str,
     compression: str,
     strict_nsqd: NsqdProcess,

@@ -1,8 +1,8 @@
-"""Existing clients in a cluster whose nodes come, go, crash and are replaced.
+"""Existing clients in a cluster whose nodes start, stop, crash and are replaced.
 
-Each client runs as a program of its own in `clients/`, FOLLOWER TOPIC CHANNEL NSQLOOKUPD..., and
-prints what it consumes. All of them follow the same topic at the same time, each by a channel of
-its own, and each has to see every message.
+Each client is a program in `clients/` (FOLLOWER TOPIC CHANNEL NSQLOOKUPD...) that prints the
+messages it consumes. All clients consume the same topic at the same time, each with its own
+channel, and each must receive every message.
 """
 
 import os
@@ -29,23 +29,23 @@ FOLLOWERS = ["pynsq", "gnsq", "ansq", *(["nsqjs"] if shutil.which("node") else [
 
 TOPIC = "orders"
 
-# Clients ask every second, one nsqlookupd after the other, and pause when a connection is lost.
+# Clients poll one nsqlookupd per second in turn, and pause after a lost connection.
 FOUND_SECONDS = 120.0
 
 
 class Client:
-    """A client's program, and the lines that it has printed."""
+    """A running client program and its output."""
 
     def __init__(self, program: str, *args: str) -> None:
         runtime = ["node"] if program.endswith(".js") else [sys.executable, "-W", "ignore"]
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (until `kill`)
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (`kill` closes it)
         self._process = subprocess.Popen(
             [*runtime, str(CLIENTS / program), *args],
             stdout=self._output,
         )
 
     def printed(self) -> list[str]:
-        fd = self._output.fileno()  # whose position is the client's
+        fd = self._output.fileno()  # pread, because the client shares the file position
         return os.pread(fd, os.fstat(fd).st_size, 0).decode().splitlines()
 
     def end(self) -> None:
@@ -59,7 +59,7 @@ class Client:
 
 
 class Cluster:
-    """nsqlookupds, nsqds that register with all of them, and clients that ask all of them."""
+    """Two nsqlookupds, nsqds that register with both, and clients that ask both."""
 
     def __init__(self, stack: ExitStack, *, channels: list[str]) -> None:
         self.lookupds = [stack.enter_context(run_nsqlookupd(*_HERE)) for _ in range(2)]
@@ -88,7 +88,7 @@ class Cluster:
         self.published.update(bodies)
 
 
-# What others are told, so that they find us here.
+# The address that nsqds register.
 _HERE = ("--broadcast-address=127.0.0.1",)
 
 
@@ -116,10 +116,10 @@ def numbered() -> Iterator[str]:
     return (f"message {number}" for number in range(1_000_000))
 
 
-def test_every_client_gets_every_message_whatever_becomes_of_the_cluster(
+def test_every_client_gets_every_message_while_nodes_start_crash_and_restart(
     numbered: Iterator[str],
 ) -> None:
-    def everybody_has_everything() -> None:
+    def wait_until_all_have_all() -> None:
         for client, follower in followers.items():
             wait_until(
                 partial(has_printed, follower, ours.published),
@@ -136,34 +136,34 @@ def test_every_client_gets_every_message_whatever_becomes_of_the_cluster(
         followers = {client: ours.follow(client) for client in FOLLOWERS}
         for nsqd in nsqds:
             publish_to(nsqd)
-        everybody_has_everything()
+        wait_until_all_have_all()
 
         first.kill()
         publish_to(ours.add_nsqd())
-        everybody_has_everything()
+        wait_until_all_have_all()
 
-        # Paused, so that messages are there and no client is talking to it: ansq never comes to
-        # rest when its connection is reset, as it is when an answer has not been read.
+        # Paused, so that the topic keeps its messages and no client has unread data: if ansq's
+        # connection is reset, ansq hangs.
         nsqds[0].post(f"/topic/pause?topic={TOPIC}")
         publish_to(nsqds[0])
         nsqds[0].kill()
         nsqds[0].restart()
         nsqds[0].post(f"/topic/unpause?topic={TOPIC}")
         publish_to(nsqds[0])
-        everybody_has_everything()
+        wait_until_all_have_all()
 
         first.restart()
         wait_until(
             lambda: set(FOLLOWERS) == channels_known_to(first),
-            "the nodes to tell it which channels there are",
+            "the nodes to register their channels",
             seconds=FOUND_SECONDS,
         )
         second.kill()
         publish_to(ours.add_nsqd())
-        everybody_has_everything()
+        wait_until_all_have_all()
 
 
-def test_nodes_are_replaced_one_by_one_under_load_and_nobody_notices() -> None:
+def test_rolling_replacement_under_load_loses_and_refuses_no_message() -> None:
     with cluster(channels=["pynsq"]) as ours:
         lookupd = ours.lookupds[0]
         nsqds = [ours.add_nsqd("--sigterm=drain", "--drain-timeout=0") for _ in range(3)]
@@ -179,7 +179,7 @@ def test_nodes_are_replaced_one_by_one_under_load_and_nobody_notices() -> None:
         *taken, refused = producer.printed()
         wait_until(
             lambda: has_printed(consumer, set(taken)),
-            "all that was taken",
+            "all accepted messages",
             seconds=FOUND_SECONDS,
         )
 
@@ -187,11 +187,11 @@ def test_nodes_are_replaced_one_by_one_under_load_and_nobody_notices() -> None:
 
 
 def replace(nsqd: NsqdProcess, lookupd: NsqlookupdProcess, producer: Client) -> None:
-    """Drains a node, starts it again, and lets a hundred messages more come."""
+    """Drain a node, restart it, and wait for a hundred further messages."""
     nsqd.send_signal(signal.SIGTERM)
     assert 0 == nsqd.wait(seconds=FOUND_SECONDS)
     assert "NSQ: drained" in nsqd.log
     nsqd.start()
-    wait_until(lambda: takes_producers(lookupd, nsqd), "it to be back")
+    wait_until(lambda: takes_producers(lookupd, nsqd), "the node to be registered again")
     taken_before = len(producer.printed())
     wait_until(lambda: len(producer.printed()) > taken_before + 100, "more load")

@@ -25,7 +25,7 @@ _CHUNK = 500
 
 
 def main() -> int:
-    """Returns the exit code: 1 if something is wrong."""
+    """Returns the exit code: 1 if a schedule failed or a bug was not found."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.simulation",
         description=__doc__,

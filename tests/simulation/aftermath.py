@@ -1,15 +1,14 @@
-"""What a new process finds, held against what the last one had promised.
+"""Compares the state of a restarted node with the guarantees of the last process.
 
-The model then goes on from what was found, since within the bounds of what was promised either
-outcome is right:
+The model then adopts the state that was found, because the guarantees allow more than one:
 
-- after a clean stop all is exactly as it was;
-- after the end of the process, what was acknowledged is there, and what was finished stays so, but
-  for the last moments, whose progress may not have been journalled;
-- after a power loss, what was synced is there, and what was finished and synced stays so.
+- After a clean stop, the state is unchanged.
+- After a crash, acknowledged messages are stored, and finished messages stay finished, except
+  those whose FIN was too recent to be in the journal.
+- After a power loss, synced messages are stored, and messages whose FIN was synced stay finished.
 
-What was being stored when the process ended is there or not. If an operator was told that something
-failed, or was told nothing, it may have been done or not.
+Messages that were being stored at the crash may be stored or not. If an operator's request failed,
+or got no response, its effect may be there or not.
 """
 
 from enum import Enum
@@ -26,22 +25,22 @@ from penstock.storage import TopicLog
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-__all__ = ["End", "adopt", "take_stock"]
+__all__ = ["End", "adopt", "check_recovered_state"]
 
 _SEQ_MASK = (1 << 54) - 1
 _ALL = 100_000
 
 
 class End(Enum):
-    """How a process came to its end."""
+    """How a process ended."""
 
     CLEAN = "a clean stop"
-    KILL = "the end of the process"
+    KILL = "a crash"
     POWER = "a power loss"
 
 
-def take_stock(world: "World", end: End) -> None:
-    """Compares all topics of a new process with those of the last."""
+def check_recovered_state(world: "World", end: End) -> None:
+    """Compare all topics of a new process with those of the last one."""
     broker = world.node.broker
     before, world.topics = world.topics, {}
     ghosts, world.ghosts = world.ghosts, {}
@@ -63,7 +62,9 @@ def take_stock(world: "World", end: End) -> None:
 
 
 def adopt(world: "World", topic: ModelTopic, real: Topic, end: End) -> ModelTopic:
-    """The model of a topic as it was found, if that may be."""
+    """The model of a topic as it was found; raises ViolationError if the guarantees do not allow
+    it.
+    """
     return _Adoption(world, topic, real, end).model
 
 
@@ -78,7 +79,7 @@ def _check_missing(world: "World", topic: ModelTopic, end: End) -> None:
 
 
 def _adopt_unknown(world: "World", real: Topic) -> ModelTopic:
-    """A topic that somebody was making, or deleting, when the process ended."""
+    """A topic that was being created or deleted when the process ended."""
     assert isinstance(real.log, TopicLog)
     if real.log.read(real.log.first_seq):
         raise ViolationError(f"topic {real.name} was deleted, and is back with its messages")
@@ -93,13 +94,13 @@ def _adopt_unknown(world: "World", real: Topic) -> ModelTopic:
 
 
 def _is_safe(world: "World", message: Stored) -> bool:
-    """Whether a power loss must not take it."""
+    """Whether a power loss must not lose it."""
     is_synced = message.acknowledged and world.setup.sync_every == 1
     return is_synced or world.is_safe(message.stored_ns)
 
 
 class _Adoption:
-    """One topic, before and after."""
+    """One topic, before and after a restart."""
 
     def __init__(self, world: "World", topic: ModelTopic, real: Topic, end: End) -> None:
         self._world = world
@@ -109,9 +110,9 @@ class _Adoption:
         self._is_loose = topic.is_unsure or (
             end is End.POWER and not world.is_safe(topic.changed_ns)
         )
-        """Whether the channels, and what they hold, may be as they were at several times."""
+        """Whether the channels may have the state of different moments."""
         if topic.channels and all(each.ephemeral for each in topic.channels.values()):
-            self._is_loose = True  # nobody has written down how far they got
+            self._is_loose = True  # the cursors of their channels were not saved
         self._storing = dict(topic.storing)
         self._logged = self._read_log()
         self.model = self._begin()
@@ -136,20 +137,20 @@ class _Adoption:
         model = ModelTopic(real, world.now_ns)
         model.keeps_all = world.setup.retention_time_ns is not None or real.retention is not None
         model.paused = real.paused
-        # A channel whose deletion was cut short has just been made again.
+        # A channel whose deletion was interrupted has been created again.
         changed_ns = world.now_ns if topic.is_unsure else topic.changed_ns
         model.changed_ns = self._renewed(changed_ns)
         if real.paused != topic.paused and not self._is_loose:
             raise ViolationError(f"{topic.name} is paused: {real.paused}, expected {topic.paused}")
         if real.log.next_seq <= world.last_seqs.get(topic.name, -1) and not world.wall_went_back:
             raise ViolationError(
-                f"{topic.name} would give out numbers again after {self._end.value}"
+                f"{topic.name} would reuse sequence numbers after {self._end.value}"
             )
         world.last_seqs[topic.name] = real.log.next_seq - 1
         return model
 
     def _renewed(self, at_ns: int) -> int:
-        """When something has to count as done: the clean stop made it safe, others did not."""
+        """When a change counts as saved: now after a clean stop, otherwise unchanged."""
         if self._end is End.CLEAN or at_ns == LONG_AGO or self._world.is_safe(at_ns):
             return LONG_AGO
         return self._world.now_ns
@@ -183,11 +184,11 @@ class _Adoption:
             self._world.see_stored(found)
             self._world.count("crash: unacknowledged publish was stored")
             return found
-        # The name of a segment that was removed can come back with the power.
+        # After a power loss, a removed segment can exist again.
         is_ours = self._world.was_stored(found)
         return found if is_ours and (self._end is End.POWER or self._topic.is_unsure) else None
 
-    # What the topic holds.
+    # Messages held by the topic.
 
     def _check_held(self) -> None:
         real, topic = self._real, self._topic
@@ -210,7 +211,7 @@ class _Adoption:
                 raise ViolationError(f"{self._logged[seq].body!r} is held by {topic.name} again")
 
     def _check_held_again(self, seqs: set[int]) -> None:
-        """That they are may be, but not for long after a channel in memory has finished them."""
+        """They may be held again, but not long after an ephemeral channel has finished them."""
         if self._end is End.POWER or self._topic.is_unsure:
             return
         for channel in self._topic.channels.values():
@@ -240,10 +241,10 @@ class _Adoption:
 
     def _check_channel(self, channel: ModelChannel, known: ModelChannel, real: Channel) -> None:
         channel.placed_ns = self._renewed(known.placed_ns)
-        if not self._world.wall_went_back:  # or numbers may begin anew, below those before
+        if not self._world.wall_went_back:  # otherwise sequence numbers may start again below
             channel.last_first_seq = known.last_first_seq
         channel.floor, channel.skipped = known.floor, set(known.skipped)
-        channel.noted = dict(known.noted)  # until the topic lets go of them
+        channel.noted = dict(known.noted)  # until the topic releases them
         if not self._is_loose and (known.paused, known.committing) != (
             real.paused,
             real.committing,
@@ -271,7 +272,7 @@ class _Adoption:
             for message in self.model.held
             if message.seq in progress.retry_states
         }
-        channel.message_count = real.message_count  # the topic may have released something
+        channel.message_count = real.message_count  # the topic may have released messages
         for seq, (attempts, due_ns) in self._open_in(real).items():
             if seq not in self.model.messages:
                 raise ViolationError(f"{channel.name} has a message {seq} that is not stored")
@@ -281,7 +282,7 @@ class _Adoption:
             channel.open[seq] = entry
 
     def _open_in(self, real: Channel) -> dict[int, tuple[int, int]]:
-        """By number: how often it was delivered, and when it is due."""
+        """Attempts and due time of the open messages, by sequence number."""
         found: dict[int, tuple[int, int]] = {}
         for waiting in (*real.peek(_ALL), *real.peek_deferred(_ALL)):
             seq = int(wire.message_id(waiting.frame), 16) & _SEQ_MASK
@@ -339,12 +340,12 @@ class _Adoption:
             fewest = entry.attempts
         most = entry.attempts
         if end is End.POWER and not world.is_safe(entry.since_ns):
-            most = attempts  # those from before the cursor was moved
+            most = attempts  # attempts from before the cursor was moved
         if not fewest <= attempts <= most:
             raise ViolationError(
                 f"{body!r} has {attempts} attempts after {end.value}, expected {fewest} to {most}"
             )
-        # What nobody has been told of yet: it has timed out, and is queued.
+        # The message has timed out and is queued; the model does not know yet.
         is_back = due_ns == 0 and attempts > entry.noted and entry.may_time_out(world.now_ns)
         if is_noted and not again and due_ns != entry.due_ns and not is_back:
             raise ViolationError(f"{body!r} is due at {due_ns}, expected {entry.due_ns}")

@@ -1,4 +1,4 @@
-"""Many schedules, one after the other: those that fail, and what all of them came by."""
+"""Runs many schedules; collects failures and coverage."""
 
 import gc
 from collections import Counter
@@ -11,14 +11,14 @@ from tests.simulation.shrink import shrink
 
 __all__ = ["Campaign", "campaign", "first_failure", "shortened", "trace_of"]
 
-# A run leaves a heap of cycles behind. To clear them now and then is much cheaper than to let the
-# collector look for them all the time.
+# Runs leave many reference cycles. An explicit collection after some runs is much cheaper than
+# automatic ones.
 _RUNS_BETWEEN_COLLECTIONS = 200
 
 
 @dataclass
 class Campaign:
-    """What came of it."""
+    """Results of a campaign."""
 
     runs: int = 0
     failures: dict[int, str] = field(default_factory=dict)
@@ -27,7 +27,7 @@ class Campaign:
 
 
 def campaign(seeds: Iterable[int], progress: Callable[[int], object] = lambda _: None) -> Campaign:
-    """Runs the schedules of these seeds. `progress` is told now and then how many there were."""
+    """Run the schedules of these seeds. `progress` is called with the number of finished ones."""
     outcome = Campaign()
     was_enabled = gc.isenabled()
     gc.disable()
@@ -53,12 +53,12 @@ def first_failure(seeds: Iterable[int]) -> int | None:
 
 
 def shortened(schedule: Schedule) -> Schedule:
-    """A failing schedule without the steps that it can do without."""
+    """A failing schedule without unnecessary steps."""
     return shrink(schedule, lambda shorter: run(shorter).violation is not None)
 
 
 def trace_of(schedule: Schedule) -> str:
-    """What happens, line by line, and what is wrong with it."""
+    """The trace of a schedule, and its violation."""
     lines = [f"seed {schedule.seed}, {schedule.setup}"]
     violation = run(schedule, lines.append).violation
     lines.append("no violation" if violation is None else f"VIOLATION: {violation}")

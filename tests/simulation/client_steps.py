@@ -1,6 +1,6 @@
-"""What clients do, in bytes. Each step picks from what there is, and says what it did."""
+"""Steps of clients. Each picks a connection and messages, sends commands, and logs them."""
 
-from tests.simulation.connection import Connection, Owed
+from tests.simulation.connection import Connection, ExpectedReply
 from tests.simulation.model import Consumer, Entry
 from tests.simulation.node import MSG_TIMEOUT_NS, TIMEOUT_MAX_NS
 from tests.simulation.schedule import Step
@@ -30,25 +30,29 @@ def publish(world: World, step: Step) -> str | None:
     bodies = world.new_bodies(1 if kind == 6 else count)
     if kind < 4:
         word, data = "PUB", b"".join(commands.pub(topic, body) for body in bodies)
-        owed = [Owed("OK", (body,)) for body in bodies]
+        expected_replies = [ExpectedReply("OK", (body,)) for body in bodies]
     elif kind < 6:
-        word, data, owed = "MPUB", commands.mpub(topic, bodies), [Owed("OK", bodies)]
+        word, data, expected_replies = (
+            "MPUB",
+            commands.mpub(topic, bodies),
+            [ExpectedReply("OK", bodies)],
+        )
     elif kind == 6:
         word, data = "DPUB", commands.dpub(topic, defer_ms, bodies[0])
-        owed = [Owed("OK", bodies)]
+        expected_replies = [ExpectedReply("OK", bodies)]
     else:
         word, data = "DMPUB", commands.dmpub(topic, defer_ms, bodies)
-        owed = [Owed("OK", bodies)]
+        expected_replies = [ExpectedReply("OK", bodies)]
     world.count(f"publish: {word}")
     later = f" in {defer_ms} ms" if kind >= 6 else ""
     world.say(f"{word} {topic}{later}: {_names(bodies)}")
     cut = step.c // 8 if step.c % 8 == 0 else 0
-    producer.send(data, *owed, cut=cut, in_one_turn=step.c % 16 == 0)
+    producer.send(data, *expected_replies, cut=cut, in_one_turn=step.c % 16 == 0)
     return ""
 
 
 def publish_bad(world: World, step: Step) -> str:
-    """Nothing of it may be stored: not even the good half of an MPUB."""
+    """Publish an invalid command. No part of it may be stored, not even half of an MPUB."""
     producer = _producer(world, step.a)
     if not producer.can_send:
         return "nothing"
@@ -61,7 +65,7 @@ def publish_bad(world: World, step: Step) -> str:
         (commands.dpub("t", 100_000_000, body), "E_INVALID"),
     )
     data, code = cases[step.b % len(cases)]
-    producer.send(data, Owed(code))
+    producer.send(data, ExpectedReply(code))
     world.count(f"publish: {code}")
     return f"a publish that must be refused: {code}"
 
@@ -72,7 +76,9 @@ def subscribe(world: World, step: Step) -> str:
 
 
 def _another_is_sampled(world: World, topic: str, name: str) -> bool:
-    """Then nobody could tell any more from which channel something was sampled away."""
+    """Whether another channel is sampled: then the model could not tell which channel skipped a
+    message.
+    """
     sampled = [channel for channel in world.channels() if channel.is_sampled]
     return any((each.topic.name, each.name) != (topic, name) for each in sampled)
 
@@ -84,10 +90,12 @@ def subscribe_to(world: World, topic: str, name: str, step: Step) -> str:
     if is_sampling or timeout_ns != MSG_TIMEOUT_NS:
         wishes = {"msg_timeout": timeout_ns // MILLISECOND_NS, "sample_rate": 0}
         wishes["sample_rate"] = SAMPLE_PERCENT if is_sampling else 0
-        connection.send(commands.identify({"feature_negotiation": True, **wishes}), Owed("JSON"))
+        connection.send(
+            commands.identify({"feature_negotiation": True, **wishes}), ExpectedReply("JSON")
+        )
         world.count("consumer: negotiated")
     try:
-        connection.send(commands.sub(topic, name), Owed("OK"))
+        connection.send(commands.sub(topic, name), ExpectedReply("OK"))
     except SimulatedCrash:
         if (model := world.topics.get(topic)) is not None:
             model.is_unsure = True
@@ -119,7 +127,7 @@ def ready(world: World, step: Step) -> str | None:
 
 
 def fin(world: World, step: Step) -> str | None:
-    """Some of them perhaps more than once, or not in flight at all, which is refused."""
+    """FIN messages in flight, sometimes one twice, or one that is not in flight, which fails."""
     consumer = _consumer(world, step.a, has_messages=step.b % 16 != 0)
     if consumer is None:
         return None
@@ -134,8 +142,8 @@ def fin(world: World, step: Step) -> str | None:
     channel, known = consumer.channel, dict(consumer.in_flight)
     refused = [each for at, each in enumerate(ids) if each not in known or each in ids[:at]]
     cut = step.c if step.c % 9 == 0 else 0
-    owed = [Owed("E_FIN_FAILED")] * len(refused)
-    consumer.connection.send(commands.fins(ids), *owed, cut=cut)
+    expected_replies = [ExpectedReply("E_FIN_FAILED")] * len(refused)
+    consumer.connection.send(commands.fins(ids), *expected_replies, cut=cut)
     for message_id in dict.fromkeys(ids):
         if message_id in known:
             channel.finish(known[message_id], world.now_ns)
@@ -143,12 +151,12 @@ def fin(world: World, step: Step) -> str | None:
     if refused:
         world.count("refused: E_FIN_FAILED")
     return f"{consumer.connection.name} FIN {bodies}" + (
-        ", and one that it has not" if refused else ""
+        ", and one that is not in flight" if refused else ""
     )
 
 
 def finish_all(world: World, consumer: Consumer) -> None:
-    """A consumer is done with everything that it has."""
+    """A consumer finishes all its messages."""
     ids, channel = list(consumer.in_flight), consumer.channel
     consumer.connection.send(commands.fins(ids))
     for entry in list(consumer.in_flight.values()):
@@ -162,14 +170,14 @@ def req(world: World, step: Step) -> str | None:
     delay_ms = _DELAYS_MS[step.c % len(_DELAYS_MS)]
     ids = _picked(consumer, step.b, 1)
     if not ids:
-        consumer.connection.send(commands.req(_NO_SUCH_ID, delay_ms), Owed("E_REQ_FAILED"))
+        consumer.connection.send(commands.req(_NO_SUCH_ID, delay_ms), ExpectedReply("E_REQ_FAILED"))
         world.count("refused: E_REQ_FAILED")
-        return f"{consumer.connection.name} REQ of a message that it has not"
+        return f"{consumer.connection.name} REQ of a message that is not in flight"
     entry = consumer.in_flight[ids[0]]
     consumer.connection.send(commands.req(ids[0], delay_ms))
     due_ns = world.clock.wall_ns() + delay_ms * MILLISECOND_NS if delay_ms else 0
     consumer.channel.requeue_count += 1
-    world.put_back(consumer.channel, entry, due_ns)
+    world.requeue_entry(consumer.channel, entry, due_ns)
     world.count("state: requeued with delay" if delay_ms else "state: requeued")
     return f"{consumer.connection.name} REQ {_names([entry.message.body])} {delay_ms} ms"
 
@@ -180,9 +188,9 @@ def touch(world: World, step: Step) -> str | None:
         return None
     ids = _picked(consumer, step.b, 1)
     if not ids:
-        consumer.connection.send(commands.touch(_NO_SUCH_ID), Owed("E_TOUCH_FAILED"))
+        consumer.connection.send(commands.touch(_NO_SUCH_ID), ExpectedReply("E_TOUCH_FAILED"))
         world.count("refused: E_TOUCH_FAILED")
-        return f"{consumer.connection.name} TOUCH of a message that it has not"
+        return f"{consumer.connection.name} TOUCH of a message that is not in flight"
     entry = consumer.in_flight[ids[0]]
     consumer.connection.send(commands.touch(ids[0]))
     _extend(entry, consumer, world.now_ns)
@@ -194,7 +202,7 @@ def close(world: World, step: Step) -> str | None:
     consumer = _consumer(world, step.a)
     if consumer is None or consumer.connection.closing:
         return None
-    consumer.connection.send(commands.cls(), Owed("CLOSE_WAIT"))
+    consumer.connection.send(commands.cls(), ExpectedReply("CLOSE_WAIT"))
     consumer.connection.closing = True
     consumer.rdy = 0
     return f"{consumer.connection.name} CLS"
@@ -278,7 +286,7 @@ def _consumer(
 
 
 def _picked(consumer: Consumer, number: int, count: int) -> list[bytes]:
-    """Ids of messages in flight; none, now and then."""
+    """Ids of messages in flight; sometimes none."""
     ids = list(consumer.in_flight)
     if not ids or number % 16 == 0:
         return []
@@ -287,14 +295,14 @@ def _picked(consumer: Consumer, number: int, count: int) -> list[bytes]:
 
 
 def set_rdy(consumer: Consumer, rdy: int) -> None:
-    """After CLS it changes nothing."""
+    """Has no effect after CLS."""
     consumer.connection.send(commands.rdy(rdy))
     if not consumer.connection.closing:
         consumer.rdy = rdy
 
 
 def _extend(entry: Entry, consumer: Consumer, now_ns: int) -> None:
-    """Deliveries that were made together share a time, so the limit is known to within a grain."""
+    """Messages delivered together share a time, so the limit is known only to within a grain."""
     entry.deadline_ns = min(now_ns + consumer.timeout_ns, entry.delivered_ns + TIMEOUT_MAX_NS)
 
 

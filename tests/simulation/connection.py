@@ -17,40 +17,40 @@ from penstock.nsqd.tcp import Client, ClientServices
 from penstock.protocol import commands
 from penstock.protocol.frames import ErrorFrame, FrameReader, MessageFrame, ResponseFrame
 
-__all__ = ["Connection", "Observer", "Owed"]
+__all__ = ["Connection", "ExpectedReply", "Observer"]
 
 _HEARTBEAT = ResponseFrame(b"_heartbeat_")
 
 
-class Owed:
-    """A reply that the client waits for, and the bodies that it acknowledges, if it does."""
+class ExpectedReply:
+    """An expected reply, and the bodies that it acknowledges."""
 
     __slots__ = ("bodies", "word")
 
     def __init__(self, word: str, bodies: tuple[bytes, ...] = ()) -> None:
-        """`word` is OK, CLOSE_WAIT, JSON or the code of an error that closes nothing."""
+        """`word` is OK, CLOSE_WAIT, JSON, or the code of an error that closes nothing."""
         self.word = word
         self.bodies = bodies
 
 
 class Observer(Protocol):
-    """Who is told what a client sees."""
+    """Receives the events of a client."""
 
     def acknowledged(self, bodies: tuple[bytes, ...]) -> None:
-        """These were answered with OK."""
+        """nsqd answered OK for these bodies."""
 
     def delivered(self, connection: "Connection", messages: list[MessageFrame]) -> None:
-        """These were written to the client with one write."""
+        """nsqd sent these messages with one write."""
 
     def refused(self, connection: "Connection", error: ErrorFrame) -> None:
-        """The server has said why it will close."""
+        """nsqd sent an error before it closes the connection."""
 
     def left(self, connection: "Connection") -> None:
-        """The connection is over, for whatever reason."""
+        """The connection is closed."""
 
 
 class _Socket:
-    """Has what is looked for on a connection over a unix socket."""
+    """The socket attributes that nsqd reads, for a unix socket."""
 
     family = socket.AF_UNIX
 
@@ -95,7 +95,7 @@ class _Transport(asyncio.Transport):
 
 
 class Connection:
-    """See the module's docstring."""
+    """A simulated client and its connection."""
 
     def __init__(
         self, name: str, services: ClientServices, loop: SimulatedLoop, observer: Observer
@@ -105,10 +105,8 @@ class Connection:
         self.blocked = False
         self.closing = False  # has sent CLS
         self.gone = False
-        self.owed: deque[Owed] = deque()
-        self.on_its_way: deque[MessageFrame] = (
-            deque()
-        )  # handed out, and to be sent later in the turn
+        self.expected_replies: deque[ExpectedReply] = deque()
+        self.assigned: deque[MessageFrame] = deque()  # assigned by nsqd, and sent later in the turn
         self._loop = loop
         self._observer = observer
         self._frames = FrameReader()
@@ -120,12 +118,14 @@ class Connection:
 
     @property
     def can_send(self) -> bool:
-        """Whether the server reads what is sent to it."""
+        """Whether the server reads."""
         return not self.gone and self._transport.reading
 
-    def send(self, data: bytes, *owed: Owed, cut: int = 0, in_one_turn: bool = True) -> None:
-        """Sends commands; if `cut`, in two pieces, between which the loop may go on."""
-        self.owed.extend(owed)
+    def send(
+        self, data: bytes, *expected_replies: ExpectedReply, cut: int = 0, in_one_turn: bool = True
+    ) -> None:
+        """Send commands; if `cut`, in two pieces, between which the loop may run."""
+        self.expected_replies.extend(expected_replies)
         at = cut % len(data) if cut else 0
         if at:
             self.server.data_received(data[:at])
@@ -135,29 +135,29 @@ class Connection:
             self.server.data_received(data[at:])
 
     def stop_reading(self) -> None:
-        """From now on what the server writes waits in its buffer."""
+        """Stop reading; the server's output stays in its buffer."""
         if not self.blocked and not self.gone:
             self.blocked = True
             self.server.pause_writing()
 
     def resume_reading(self) -> None:
-        """Takes what has waited, and all that comes."""
+        """Read the buffered output and all further output."""
         if self.blocked and not self.gone:
             self.blocked = False
             self.server.resume_writing()
 
     def end(self) -> None:
-        """Says that nothing more will be sent."""
+        """Send EOF."""
         if not self.gone and not self.server.eof_received():
             self._transport.close()
 
     def reset(self) -> None:
-        """Is gone from one moment to the next."""
+        """Reset the connection."""
         if not self.gone:
             self._transport.closing = True
             self._cut_off(ConnectionResetError())
 
-    # What the server's side of the transport does.
+    # Called by the transport.
 
     def read(self, data: bytes) -> None:
         frames = self._frames
@@ -177,22 +177,22 @@ class Connection:
                 self._see_reply(frame)
 
     def server_ended(self) -> None:
-        """The server has nothing more to say: the client goes as well."""
+        """The server has closed its side; the client closes, too."""
         if not self.gone:
             self._loop.call_soon(self._cut_off, None)
             self._leave()
 
     def _see_reply(self, frame: ResponseFrame | ErrorFrame) -> None:
         word = frame.code if isinstance(frame, ErrorFrame) else frame.data.decode()
-        if self.owed and word.startswith("{"):
+        if self.expected_replies and word.startswith("{"):
             word = "JSON"
-        if self.owed and self.owed[0].word == word:
-            self._observer.acknowledged(self.owed.popleft().bodies)
+        if self.expected_replies and self.expected_replies[0].word == word:
+            self._observer.acknowledged(self.expected_replies.popleft().bodies)
         elif isinstance(frame, ErrorFrame):
             self._observer.refused(self, frame)
         else:
-            expected = self.owed[0].word if self.owed else "nothing"
-            raise ViolationError(f"{self.name} was answered {word}, and was owed {expected}")
+            expected = self.expected_replies[0].word if self.expected_replies else "nothing"
+            raise ViolationError(f"{self.name} was answered {word}, expected {expected}")
 
     def _answer_heartbeat(self) -> None:
         if not self.ignores_heartbeats and self.can_send:

@@ -1,9 +1,9 @@
-"""What happens to the machine: time, the disk, and the end of the process."""
+"""Steps of the machine: time, disk faults, restarts and crashes."""
 
 import errno
 from random import Random
 
-from tests.simulation.aftermath import End, take_stock
+from tests.simulation.aftermath import End, check_recovered_state
 from tests.simulation.schedule import Step
 from tests.simulation.world import World
 
@@ -37,8 +37,8 @@ def pass_time(world: World, step: Step) -> str:
     if milliseconds >= 200:
         world.node.sync()
     world.loop.pass_time(milliseconds * MILLISECOND_NS)
-    world.settle(at_rest=True)
-    world.remember_what_is_safe()
+    world.update_model(at_rest=True)
+    world.record_saved_changes()
     return ""
 
 
@@ -81,18 +81,18 @@ def sync(world: World, _: Step) -> str | None:
     if not world.node.is_syncing:
         return None
     world.node.sync()
-    return "the slow disk gets on"
+    return "the slow disk finishes its fsyncs"
 
 
 def restart(world: World, step: Step) -> str:
     world.say("a clean stop, and a new start")
     world.node_is_ending = True
-    # Nobody is told of what comes to an end now but by the stop itself.
+    # Clients get no response from now on; only the stop reports failures.
     for topic in world.topics.values():
         for channel in topic.channels.values():
             for holder in channel.holders:
                 for entry in list(holder.in_flight.values()):
-                    world.put_back(channel, entry)
+                    world.requeue_entry(channel, entry)
     failures = world.node.stop()
     world.count("end: clean with failures" if failures else "end: clean")
     for topic in world.topics.values():
@@ -135,11 +135,11 @@ DISK_STEPS = {
 
 
 def end_process(world: World, end: End, step: Step) -> None:
-    """The process is over, and there is a new one."""
+    """End the process and start a new one."""
     world.drop_connections()
     if end is End.POWER:
         world.memory.lose_power(Random(step.c))
-        # A machine takes its time to start; its steady clock then begins anew.
+        # A reboot takes some time and resets the monotonic clock.
         world.clock.set_wall(world.clock.wall_ns() + SECOND_NS)
     else:
         world.memory.crash()
@@ -149,13 +149,13 @@ def end_process(world: World, end: End, step: Step) -> None:
         _crash_while_starting(world, step.b % 20)
     world.node = world.new_node()
     world.node_is_ending = False
-    take_stock(world, end)
-    world.settle(at_rest=False)
+    check_recovered_state(world, end)
+    world.update_model(at_rest=False)
     world.loop.pass_time(SECOND_NS // 1000)
 
 
 def _crash_while_starting(world: World, changes: int) -> None:
-    """The new process ends too, before it is up."""
+    """The new process crashes during its start."""
     world.files.crash_after(changes)
     try:
         world.new_node()

@@ -1,7 +1,7 @@
-"""An event loop without an operating system: nothing happens in it but what it was asked for.
+"""A deterministic event loop without an operating system.
 
-It runs what is ready, in order, and lets time pass on a clock set by hand, from timer to timer. It
-offers what `penstock.nsqd` asks of a loop and nothing else; no coroutine ever runs on it.
+It runs ready callbacks in order and advances a manual clock from timer to timer. It has only the
+methods that `penstock.nsqd` uses; no coroutine runs on it.
 """
 
 import heapq
@@ -15,12 +15,12 @@ from penstock.testing import ManualClock
 
 __all__ = ["SimulatedLoop", "Timer"]
 
-# More rounds than any schedule has use for: somebody asks to be called again without end.
+# More rounds than any schedule needs: a callback reschedules itself without end.
 _ROUNDS_MAX = 5_000
 
 
 class Timer:
-    """What `call_at` and `call_later` return."""
+    """Returned by `call_at` and `call_later`."""
 
     __slots__ = ("args", "at_ns", "callback", "is_cancelled", "order")
 
@@ -41,7 +41,7 @@ class Timer:
 
 
 class SimulatedLoop:
-    """See the module's docstring."""
+    """An event loop with a manual clock."""
 
     def __init__(self, clock: ManualClock) -> None:
         self._clock = clock
@@ -49,7 +49,7 @@ class SimulatedLoop:
         self._timers: list[Timer] = []
         self._order = 0
 
-    # What nsqd asks for.
+    # Methods that nsqd calls.
 
     def time(self) -> float:
         return self._clock.now_ns() / SECOND_NS
@@ -62,7 +62,9 @@ class SimulatedLoop:
     def call_at(self, when: float, callback: Callable[..., object], *args: Any, **_: Any) -> Any:
         self._order += 1
         at_ns = ceil(when * SECOND_NS)
-        at_ns += at_ns / SECOND_NS < when  # or it would be early, and ask for the same time again
+        at_ns += (
+            at_ns / SECOND_NS < when
+        )  # rounded up: a timer that fires early would be scheduled again for the same time
         timer = Timer(at_ns, self._order, callback, args)
         heapq.heappush(self._timers, timer)
         return timer
@@ -75,14 +77,16 @@ class SimulatedLoop:
     def get_debug(self) -> bool:
         return False
 
-    # What the simulation does.
+    # Methods that the simulation calls.
 
-    def come_to_rest(self) -> None:
-        """Does all that is to be done by now; a timer's time is known to within a rounding."""
+    def run_due(self) -> None:
+        """Run ready callbacks and due timers; a timer's time is known only to within a rounding
+        error.
+        """
         self.pass_time(1_000)
 
     def run_ready(self) -> None:
-        """Turn after turn, until nothing is left that was not put off."""
+        """Run ready callbacks until only deferred ones are left."""
         ready = self._ready
         for _ in range(_ROUNDS_MAX):
             if not ready:
@@ -92,7 +96,7 @@ class SimulatedLoop:
         raise AssertionError("the loop does not come to rest")
 
     def pass_time(self, duration_ns: int) -> None:
-        """Lets time pass, and runs every timer at its time."""
+        """Advance the clock and run each timer at its time."""
         clock, timers = self._clock, self._timers
         end_ns = clock.now_ns() + duration_ns
         self.run_ready()
@@ -105,9 +109,9 @@ class SimulatedLoop:
                 clock.advance(max(timer.at_ns - clock.now_ns(), 0))
                 timer.callback(*timer.args)
                 self.run_ready()
-        raise AssertionError("timers go off again and again, and time does not pass")
+        raise AssertionError("timers fire again and again without progress of time")
 
     def forget(self) -> None:
-        """The process has ended: nothing that it waited for happens."""
+        """Discard all callbacks and timers, because the process has ended."""
         self._ready.clear()
         self._timers.clear()

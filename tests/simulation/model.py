@@ -1,11 +1,11 @@
-"""A plain model of what topics and channels ought to hold, with no thought of how it is done.
+"""A simple model of the state of topics and channels.
 
-A message is known by its number. For each channel it is open or finished; an open one is queued,
-waits for a time, or is in flight with one consumer. The model is told what clients and operators
-do, and what was stored; it tells whether a delivery may be, and how the counts must stand.
+A message is identified by its sequence number. In each channel it is open or finished; an open
+message is queued, deferred, or in flight to one consumer. The model follows the actions of clients
+and operators and the stored messages. It checks each delivery, and predicts the statistics.
 
-Times tell how far a promise reaches: what was finished within the last moments may be open again
-after a crash, and what was not synced may be gone after a power loss. `aftermath` uses them.
+Times limit the guarantees: a message finished a moment ago may be open again after a crash, and an
+unsynced one may be lost in a power loss. `aftermath` uses them.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ LONG_AGO = -(1 << 62)
 _SEQ_MASK = (1 << 54) - 1
 
 Note = Callable[[str], object]
-"""Is told of each change of a message's state, for the coverage."""
+"""Called for each change of a message's state, for the coverage."""
 
 
 class Stored:
@@ -63,21 +63,21 @@ class Entry:
         self.message = message
         self.due_ns = self.saved_due_ns = message.due_ns
         self.attempts = self.noted = self.saved = 0
-        """How often it was delivered; as of its last return; and so far as that is surely saved."""
+        """Attempts: now, at the last requeue, and as far as they are certainly saved."""
         self.noted_ns = LONG_AGO
-        self.since_ns = since_ns  # when a cursor was moved so that it is open
-        self.delivered = False  # ever, since the channel's cursor was last moved
-        self.was_due = False  # its time had come, before somebody set the clock back
+        self.since_ns = since_ns  # when a seek made it open
+        self.delivered = False  # since the channel's cursor was last moved
+        self.was_due = False  # was due before the clock was set back
         self.holder: Consumer | None = None
         self.deadline_ns = self.delivered_ns = 0
 
     def remember(self, attempts: int, due_ns: int) -> None:
-        """What is known of it from before the process ended."""
+        """Restore the state from before the restart."""
         self.attempts = self.noted = self.saved = attempts
         self.due_ns = self.saved_due_ns = due_ns
 
     def may_time_out(self, now_ns: int) -> bool:
-        """Whether whoever has it may have had it for too long."""
+        """Whether its message timeout may have passed."""
         return self.holder is not None and self.deadline_ns - DEADLINE_GRAIN_NS <= now_ns
 
 
@@ -102,36 +102,36 @@ class Consumer:
 
 
 class ModelChannel:
-    """See the module's docstring."""
+    """Expected state of one channel."""
 
     def __init__(self, topic: "ModelTopic", name: str, now_ns: int, note: Note) -> None:
         self.topic = topic
         self.name = name
-        self.goes_with_consumers = name.endswith("#ephemeral")
-        self.ephemeral = topic.ephemeral or self.goes_with_consumers  # so in memory only
-        self.placed_ns = now_ns  # when it was made, or moved
+        self.is_deleted_with_consumers = name.endswith("#ephemeral")
+        self.ephemeral = topic.ephemeral or self.is_deleted_with_consumers  # in memory only
+        self.placed_ns = now_ns  # when it was created or moved
         self.deleted = False
         self.paused = False
         self.committing = False
-        self.floor = 0  # what is below has been finished, even if the topic still holds it
+        self.floor = 0  # lower messages are finished, even if the topic still holds them
         self.skipped: set[int] = set()  # finished in advance, though the topic still holds them
         self.noted: dict[int, tuple[int, int]] = {}
-        """Of those that the topic holds again after a power loss: attempts, and when due."""
+        """Attempts and due times of messages that the topic holds again after a power loss."""
         self.open: dict[int, Entry] = {}
         self.finished: dict[int, tuple[Entry, int]] = {}
-        """Those finished lately, and when."""
+        """Recently finished messages, and when they were finished."""
         self.closed: dict[int, tuple[Entry, int]] = {}
-        """The same, for as long as a power loss might bring them back."""
+        """The same, as long as a power loss could make them open again."""
         self.last_first_seq = -1
         self.consumers: list[Consumer] = []
         self.departed: list[Consumer] = []
-        self.is_sampled = False  # has, or had, a consumer that does not want everything
+        self.is_sampled = False  # has, or had, a consumer with a sample rate
         self.message_count = self.delivered_count = self.requeue_count = self.timeout_count = 0
         self._note = note
 
     @property
     def holders(self) -> list[Consumer]:
-        """All that have messages in flight."""
+        """Consumers that may have messages in flight, disconnected ones included."""
         return self.consumers + self.departed
 
     @property
@@ -139,13 +139,13 @@ class ModelChannel:
         return sum(len(each.in_flight) for each in self.holders)
 
     def queued(self) -> list[Entry]:
-        """Those that are not in flight, whether or not they wait for a time."""
+        """Open messages that are not in flight, deferred ones included."""
         return [entry for entry in self.open.values() if entry.holder is None]
 
-    # What happens to a message.
+    # Events of a message.
 
     def take(self, messages: Iterable[Stored], now_ns: int, since_ns: int = LONG_AGO) -> None:
-        """The topic gives the channel messages."""
+        """Receive messages from the topic."""
         for message in messages:
             if message.seq >= self.floor and message.seq not in self.skipped:
                 entry = self.open[message.seq] = Entry(message, since_ns)
@@ -155,7 +155,7 @@ class ModelChannel:
                 self._note("deferred" if message.due_ns else "queued")
 
     def deliver(self, consumer: Consumer, message: MessageFrame, now_ns: int, wall_ns: int) -> None:
-        """Makes sure that this delivery may be."""
+        """Check that this delivery is allowed."""
         seq = int(message.id, 16) & _SEQ_MASK
         entry = self.open.get(seq)
         if entry is None or entry.message.body != message.body:
@@ -197,51 +197,51 @@ class ModelChannel:
         entry.delivered = True
 
     def finish(self, entry: Entry, now_ns: int) -> None:
-        """Somebody is done with it."""
+        """A consumer, or sampling, finishes a message."""
         seq = entry.message.seq
-        self.let_go(entry)
+        self.remove_from_flight(entry)
         del self.open[seq]
         self.finished[seq] = self.closed[seq] = entry, now_ns
 
-    def let_go(self, entry: Entry) -> None:
-        """It is no longer in flight."""
+    def remove_from_flight(self, entry: Entry) -> None:
+        """The message is no longer in flight."""
         holder, entry.holder = entry.holder, None
         if holder is not None:
             in_flight = holder.in_flight
             for message_id in [each for each, its in in_flight.items() if its is entry]:
                 del in_flight[message_id]
 
-    def put_back(
+    def requeue_entry(
         self, entry: Entry, now_ns: int, is_old: Callable[[int], bool], due_ns: int = 0
     ) -> None:
-        """It is open again, and to be delivered once more."""
-        self.let_go(entry)
+        """Queue or defer a message again."""
+        self.remove_from_flight(entry)
         if is_old(entry.noted_ns):
             entry.saved, entry.saved_due_ns = entry.noted, entry.due_ns
         entry.noted, entry.noted_ns, entry.due_ns = entry.attempts, now_ns, due_ns
         entry.was_due = False
 
     def time_out(self, entry: Entry, now_ns: int) -> None:
-        """It was not answered in time; `settle_timeouts` has seen to it that it may be so."""
+        """Requeue a message after its timeout; `apply_timeouts` has checked that it may."""
         if not entry.may_time_out(now_ns):
             raise ViolationError(f"{entry.message.body!r} is in two places, or timed out early")
         self.timeout_count += 1
-        self.put_back(entry, now_ns, lambda _: False)
+        self.requeue_entry(entry, now_ns, lambda _: False)
         self._note("timed out")
 
-    # What happens to the channel.
+    # Events of the channel.
 
     def close_all(self, now_ns: int, *, below: int | None = None) -> None:
-        """Finishes all, or all that is below a number, at once and on disk."""
+        """Finish all messages, or all below a number, at once and durably."""
         for seq, entry in list(self.open.items()):
             if below is None or seq < below:
-                self.let_go(entry)
+                self.remove_from_flight(entry)
                 del self.open[seq]
                 self.closed[seq] = entry, now_ns
                 self.finished.pop(seq, None)
 
     def forget_in_flight(self) -> None:
-        """No answer to what is in flight counts any more."""
+        """Responses to messages in flight have no effect from now on."""
         for holder in self.holders:
             for entry in holder.in_flight.values():
                 entry.holder = None
@@ -249,7 +249,7 @@ class ModelChannel:
         self.departed.clear()
 
     def move(self, seq: int, messages: Iterable[Stored], now_ns: int) -> None:
-        """All of `messages` is as if it had just come, and nothing else is open."""
+        """Only `messages` are open from now on, as if they were new."""
         self.forget_in_flight()
         self.close_all(now_ns)
         self.finished.clear()
@@ -261,33 +261,33 @@ class ModelChannel:
 
 
 class ModelTopic:
-    """See the module's docstring."""
+    """Expected state of one topic."""
 
     def __init__(self, real: Topic, now_ns: int) -> None:
         self.real = real
         self.name = real.name
         self.ephemeral = real.ephemeral
-        self.changed_ns = now_ns  # when it was last paused, emptied, or a channel came or went
+        self.changed_ns = now_ns  # last pause, empty, or change of its channels
         self.paused = False
-        self.is_unsure = False  # an operator was told that something failed: it may have happened
+        self.is_unsure = False  # a request of an operator failed: its effect is unknown
         self.keeps_all = False
-        self.messages: dict[int, Stored] = {}  # what the log must have
+        self.messages: dict[int, Stored] = {}  # messages that the log must contain
         self.held: list[Stored] = []
-        self.held_count = 0  # how many came since it holds, dropped ones of an ephemeral included
-        self.dropped: dict[int, Stored] = {}  # held once, and emptied; or of an unsure deletion
-        self.storing: list[tuple[bytes, int]] = []  # may be there after a crash
+        self.held_count = 0  # messages since the topic holds them, dropped ones included
+        self.dropped: dict[int, Stored] = {}  # emptied, or of a deletion with unknown result
+        self.storing: list[tuple[bytes, int]] = []  # may be stored after a crash
         self.channels: dict[str, ModelChannel] = {}
         self.message_count = 0
-        self.log_seen = (0, 0)  # its size and next number when it was last looked at
+        self.log_seen = (0, 0)  # size and next sequence number at the last check
 
     @property
     def is_holding(self) -> bool:
         return self.paused or not self.channels
 
     def is_needed(self, message: Stored) -> bool:
-        """Whether somebody still has to be given the message."""
+        """Whether a channel still needs the message."""
         return message in self.held or any(
             message.seq in channel.open
             for channel in self.channels.values()
-            if not channel.ephemeral  # which has its messages in memory
+            if not channel.ephemeral  # ephemeral channels have their messages in memory
         )

@@ -1,7 +1,6 @@
-"""Deliberate bugs, to see whether the simulation would find real ones.
+"""Deliberate bugs, which the simulation must find.
 
-Each replaces one function by one that is wrong, for as long as schedules are run. None is reachable
-from the product: they are put in from here, and taken out again.
+Each replaces one function by a wrong one while schedules run. The product does not contain them.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,23 +34,23 @@ from penstock.storage.topic_log import TopicLog
 
 __all__ = ["MUTATIONS", "SEEDS_MAX", "Mutation", "seeds_until_found"]
 
-# Within so many schedules every one of them is found.
+# Each bug must be found within this number of schedules.
 SEEDS_MAX = 600
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """What is wrong, and where."""
+    """One deliberate bug."""
 
     name: str
     owner: Any
     attribute: str
     replacement: Callable[[Any], Any]
-    """Makes the wrong function from the right one."""
+    """Returns the wrong function for the right one."""
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Puts the bug in, for a while."""
+        """Apply the bug during the block."""
         right = self.owner.__dict__[self.attribute]
         wrong = self.replacement(right.fget if isinstance(right, property) else right)
         setattr(
@@ -64,8 +63,10 @@ class Mutation:
 
 
 def seeds_until_found(mutation: Mutation) -> int | None:
-    """The first schedule that fails with it; None if none does. It is the model that has to notice:
-    an exception that nobody expected comes from a mistake in the bug itself."""
+    """The first seed whose schedule violates the model with this bug, or None.
+
+    Unexpected exceptions do not count: they come from mistakes in the bug itself.
+    """
     with mutation.active():
         seed = first_failure(range(SEEDS_MAX))
         if seed is not None:

@@ -58,19 +58,19 @@ _TIMEOUTS = Timeouts(greeting_seconds=10, command_seconds=10)
 
 
 class Observer(Protocol):
-    """Who is told what the node does."""
+    """Receives the events of a node."""
 
     def storing(self, topic: Topic, bodies: list[bytes], due_ns: int) -> None:
-        """These are about to be stored: after a crash in between, they may be there or not."""
+        """These messages are being stored: after a crash, they may be stored or not."""
 
     def stored(self, topic: Topic, bodies: list[bytes], due_ns: int, first_seq: int) -> None:
-        """The log has given them their numbers, from `first_seq` on."""
+        """The log has assigned sequence numbers from `first_seq` on."""
 
     def not_stored(self, topic: Topic, bodies: list[bytes]) -> None:
-        """They could not be."""
+        """The disk refused these messages."""
 
     def topology_changed(self, topic: Topic) -> None:
-        """A topic or one of its channels was made or deleted."""
+        """A topic or channel was created or deleted."""
 
 
 class _SteppedCommit(GroupCommit):
@@ -88,7 +88,7 @@ class _SteppedCommit(GroupCommit):
         return bool(self._running)
 
     def _start_thread(self) -> None:
-        """There are no threads in a simulation."""
+        """A simulation has no threads."""
 
     def _submit(self, log: FsyncTarget, job: FsyncJob) -> None:
         self._jobs.put((log, job))
@@ -96,7 +96,7 @@ class _SteppedCommit(GroupCommit):
             self._loop.call_soon(self.run_jobs)
 
     def run_jobs(self) -> None:
-        """Does the threads' work, for all jobs at hand."""
+        """Run all pending fsyncs."""
         while not self._jobs.empty():
             item = self._jobs.get()
             assert item is not None
@@ -121,7 +121,7 @@ class _InlineExecutor(Executor):
 
 
 class Node:
-    """See the module's docstring."""
+    """A simulated nsqd."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Node:
             housekeeping_seconds=_OPTIONS.sync_timeout_ns / SECOND_NS,
         )
         self.broker: Broker = self._engine.broker
-        if setup.node_id % 2:  # By itself the publisher would try batches first.
+        if setup.node_id % 2:  # The default is to batch at first.
             self._engine.publisher.skip_batching(sys.maxsize)
         metadata.restore(DATA_PATH, self.broker, _LOG, files)
         self._is_starting = False
@@ -202,7 +202,7 @@ class Node:
     # Actions of operators, as the HTTP API does them.
 
     def store_publishes(self) -> None:
-        """Stores what was published before."""
+        """Write pending publishes."""
         self._engine.publisher.store()
 
     def save_metadata(self) -> None:
@@ -212,7 +212,7 @@ class Node:
             raise failure
 
     def sync(self) -> None:
-        """Runs the fsyncs that a slow disk has been given."""
+        """Run the pending fsyncs of a slow disk."""
         self._commit.run_jobs()
 
     @property
@@ -220,7 +220,7 @@ class Node:
         return self._commit.is_busy
 
     def stop(self) -> list[StorageError]:
-        """A clean stop. Returns the failures."""
+        """Stop cleanly. Returns the errors."""
         self.broker.exit()
         self._engine.stop()
         failures: list[StorageError] = []
@@ -255,8 +255,9 @@ _AUTHENTICATOR = Authenticator(_OPTIONS, ManualClock(), _LOG)
 
 @contextmanager
 def simulated_environment(loop: SimulatedLoop, clock: Clock, observer: Observer) -> Iterator[None]:
-    """Makes the simulated loop the running one, shows all publishes to the observer, and removes
-    what would make two runs differ: the duration of a turn, and threads."""
+    """Install the simulated loop, report publishes to the observer, and remove sources of
+    nondeterminism: the duration of a turn, and threads.
+    """
     asyncio._set_running_loop(cast("asyncio.AbstractEventLoop", loop))
     try:
         with (

@@ -1,8 +1,8 @@
-"""What operators do, as the HTTP API does it: everything published before counts, and what has to
-last is written before they are answered.
+"""Steps of operators, as the HTTP API runs them.
 
-If the disk refuses, they are told, and what they wanted may have been done or not: the model then
-looks which it was.
+Earlier publishes are written first, and durable changes are saved before the response. If the disk
+fails, the operator gets an error and the change may be done or not; the model then inspects the
+node.
 """
 
 from collections.abc import Callable
@@ -144,7 +144,7 @@ def delete_channel(world: World, step: Step) -> str | None:
 
 
 def create_channel(world: World, step: Step) -> str | None:
-    """From some place in the log on, or from what comes."""
+    """Create a channel at a position in the log, or at its end."""
     topic, name = _topic(world, step.a), CHANNELS[step.b % len(CHANNELS)]
     if topic is None or name in topic.channels or name.endswith("#ephemeral"):
         return None
@@ -172,7 +172,9 @@ def seek(world: World, step: Step) -> str | None:
         was_open = set(channel.open)
         channel.move(seq, messages, world.now_ns)
         channel.placed_ns = world.now_ns
-        world.lose_sample(channel)  # A message sampled away in this turn may be queued again.
+        world.stop_tracking_sampling(
+            channel
+        )  # A message sampled away in this turn may be queued again.
         is_back = any(message.seq not in was_open for message in messages)
         world.count("channel: rewound" if is_back else "channel: moved forward")
     return f"seek {_name(channel)} to {_position(topic, seq)}{outcome}"
@@ -195,10 +197,10 @@ def commit(world: World, step: Step) -> str | None:
         floors.append(real.commit(seq))
 
     outcome = _operate(world, topic, verb)
-    if real.committing:  # also if it could not be written down
+    if real.committing:  # even if it could not be saved
         for entry in list(channel.open.values()):
             if entry.holder is not None:
-                channel.let_go(entry)
+                channel.remove_from_flight(entry)
                 entry.attempts = entry.noted
         channel.departed.clear()
     channel.committing = real.committing
@@ -210,12 +212,12 @@ def commit(world: World, step: Step) -> str | None:
         channel.placed_ns = world.now_ns
         world.count("channel: committed")
     if floors and floors[0] < seq:
-        raise ViolationError(f"a commit of {seq} has left the floor at {floors[0]}")
+        raise ViolationError(f"a commit of {seq} left the floor at {floors[0]}")
     return f"commit {_name(channel)} to {_position(topic, seq)}{outcome}"
 
 
 def consume(world: World, step: Step) -> str | None:
-    """A channel that was moved by commits takes consumers again."""
+    """Return a committing channel to consumers."""
     committing = [channel for channel in world.channels() if channel.committing]
     if not committing:
         return None
@@ -227,7 +229,7 @@ def consume(world: World, step: Step) -> str | None:
 
     outcome = _operate(world, channel.topic, verb)
     channel.committing = False
-    return f"{_name(channel)} is for consumers again{outcome}"
+    return f"{_name(channel)} has consumers again{outcome}"
 
 
 def cancel(world: World, step: Step) -> str | None:
@@ -239,7 +241,7 @@ def cancel(world: World, step: Step) -> str | None:
     real, wall_ns = world.real_channel(channel), world.clock.wall_ns()
     outcome = _operate(world, channel.topic, lambda: done.append(real.cancel(message_id, wall_ns)))
     if done == [False]:
-        raise ViolationError(f"{entry.message.body!r} waits for a time, and cannot be cancelled")
+        raise ViolationError(f"{entry.message.body!r} is deferred, and cannot be cancelled")
     if done or outcome:
         channel.finish(entry, world.now_ns)
         if done:
@@ -260,16 +262,16 @@ def requeue_now(world: World, step: Step) -> str | None:
     )
     if done == [False]:
         raise ViolationError(
-            f"{entry.message.body!r} is in flight or waits, and cannot be requeued"
+            f"{entry.message.body!r} is in flight or deferred, and cannot be requeued"
         )
     if entry.holder is not None:
         channel.requeue_count += 1
-        world.put_back(channel, entry)
+        world.requeue_entry(channel, entry)
         world.count("state: requeued from a consumer")
     elif outcome:
-        entry.was_due = True  # it comes sooner or later
+        entry.was_due = True  # it may be delivered at any time
     else:
-        world.put_back(channel, entry)
+        world.requeue_entry(channel, entry)
         world.count("state: requeued before its due time")
     return f"requeue_now {entry.message.body.decode()} in {_name(channel)}{outcome}"
 
@@ -279,7 +281,7 @@ def retain(world: World, step: Step) -> str | None:
     if topic is None or topic.ephemeral:
         return None
     kept = Retention(time_ns=3600 * 10**9) if step.b % 2 else None
-    world.see_trims()  # what went before was not to be retained
+    world.see_trims()  # earlier messages were not retained
 
     def verb() -> None:
         topic.real.retain(kept)
@@ -311,7 +313,7 @@ OPERATOR_STEPS = {
 
 
 def _operate(world: World, topic: ModelTopic, verb: Callable[[], object]) -> str:
-    """Does it. Returns what the operator is told, if it failed."""
+    """Run the action. Returns the error message if it failed."""
     world.node.store_publishes()
     try:
         verb()
@@ -335,7 +337,7 @@ def _channel(world: World, number: int, *, lasting: bool = False) -> ModelChanne
 
 
 def _place(world: World, topic: ModelTopic, number: int) -> int:
-    """A message number: of a stored message, or the next one."""
+    """The sequence number of a stored message, or the next one."""
     log = topic.real.log
     assert isinstance(log, TopicLog)
     world.node.store_publishes()
@@ -347,7 +349,7 @@ def _place(world: World, topic: ModelTopic, number: int) -> int:
 def _waiting(
     world: World, step: Step, *, in_flight: bool = False
 ) -> tuple[ModelChannel, Entry, bytes] | None:
-    """A message that waits for its time, or is in flight."""
+    """A message that is deferred or in flight."""
     world.node.store_publishes()
     wall_ns = world.clock.wall_ns()
     found = [

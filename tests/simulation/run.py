@@ -1,4 +1,4 @@
-"""Runs a schedule: step after step, and at the end everything that is open is drained."""
+"""Runs the steps of a schedule, then drains all channels."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -29,17 +29,17 @@ assert _STEPS.keys() == VERBS.keys()
 
 @dataclass
 class Outcome:
-    """How a run has ended."""
+    """Result of a run."""
 
     violation: str | None = None
     is_crash: bool = False
-    """Whether it is an exception that nobody has thought of."""
+    """Whether an unexpected exception ended the run."""
     failed_at: int = 0
     coverage: Counter[str] = field(default_factory=Counter)
 
 
 def run(schedule: Schedule, trace: Callable[[str], object] | None = None) -> Outcome:
-    """Runs all of it, or as far as it goes without a violation."""
+    """Run all steps, or up to the first violation."""
     world = World(schedule.setup, schedule.seed, trace)
     outcome = Outcome(coverage=world.coverage)
     with simulated_environment(world.loop, world.clock, world):
@@ -54,7 +54,7 @@ def run(schedule: Schedule, trace: Callable[[str], object] | None = None) -> Out
             outcome.violation = str(failure) or repr(failure)
             if not isinstance(failure, ViolationError):
                 outcome.violation = f"an assertion of our own: {_where(failure)} {failure}"
-        except Exception as failure:  # noqa: BLE001 (whatever it is, it is a finding)
+        except Exception as failure:  # noqa: BLE001 (any exception is a failure)
             outcome.violation = f"{type(failure).__name__} {_where(failure)}: {failure}"
             outcome.is_crash = True
     return outcome
@@ -64,20 +64,20 @@ def _take(world: World, step: Step) -> None:
     try:
         if step.ends_turn:
             world.loop.pass_time(MILLISECOND_NS)
-            world.settle_timeouts()
-            world.settle_sampling()
+            world.apply_timeouts()
+            world.apply_sampling()
         said = _STEPS[step.verb](world, step)
         if said:
             world.say(said if step.ends_turn else f"{said} (and in the same turn)")
         if said is not None:
             world.coverage[f"step: {step.verb}"] += 1
         if step.ends_turn:
-            world.loop.come_to_rest()
+            world.loop.run_due()
     except SimulatedCrash:
         world.say("    the process ends in the middle of it")
         world.count("end: in the middle of a write")
         end_process(world, End.KILL if step.b % 4 else End.POWER, step)
-    world.settle(at_rest=step.ends_turn)
+    world.update_model(at_rest=step.ends_turn)
 
 
 # The end.
@@ -87,21 +87,21 @@ _ROUNDS_MAX = 40
 
 
 def _drain(world: World) -> None:
-    """In the end all that is open can be had, and nothing else."""
-    world.say("in the end everything is drained")
+    """At the end, all open messages can be consumed, and no others."""
+    world.say("drain all channels")
     world.files.heal()
     world.ill_ns = world.now_ns
     world.node.sync()
     world.loop.pass_time(MILLISECOND_NS)
-    _open_all_gates(world)
+    _unpause_all(world)
     for _ in range(_ROUNDS_MAX):
-        world.loop.come_to_rest()
-        world.settle(at_rest=True)
+        world.loop.run_due()
+        world.update_model(at_rest=True)
         for consumer in list(world.consumers.values()):
             if consumer.in_flight:
                 finish_all(world, consumer)
-        world.loop.come_to_rest()
-        world.settle(at_rest=True)
+        world.loop.run_due()
+        world.update_model(at_rest=True)
         left = [channel for channel in world.channels() if channel.open]
         if not left:
             return
@@ -110,7 +110,7 @@ def _drain(world: World) -> None:
     raise ViolationError(f"{left[0].name} cannot be drained of {stuck!r}")
 
 
-def _open_all_gates(world: World) -> None:
+def _unpause_all(world: World) -> None:
     broker = world.node.broker
     for topic in list(world.topics.values()):
         world.remember_ephemeral(topic)
@@ -132,7 +132,7 @@ def _open_all_gates(world: World) -> None:
 
 
 def _wait_for(world: World, channels: list[ModelChannel]) -> None:
-    """Until something comes due, or times out that somebody has left behind."""
+    """Wait until a deferred message is due, or a message of a disconnected consumer times out."""
     wall_ns = world.clock.wall_ns()
     soonest_ns = min(
         (
@@ -149,7 +149,7 @@ def _wait_for(world: World, channels: list[ModelChannel]) -> None:
 
 
 def _where(failure: BaseException) -> str:
-    """The innermost place of a failure that is no violation."""
+    """Innermost location of an unexpected exception."""
     at = failure.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next

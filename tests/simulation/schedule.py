@@ -1,8 +1,8 @@
-"""What a simulation does, made from one number: a setup, and a list of steps.
+"""The schedule of a simulation, generated from a seed: a setup and a list of steps.
 
-A step names no connection and no message, because what there is depends on the steps before it. It
-carries plain numbers, with which it picks from what there is when its turn comes. So any step can
-be left out and the others still mean something: that is how a failing schedule is made short.
+A step names no connection and no message, because these depend on earlier steps. It has numbers,
+which select from the connections and messages that exist when it runs. So any step can be removed,
+which allows a failing schedule to be shortened.
 """
 
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ __all__ = ["VERBS", "Schedule", "Setup", "Step", "schedule_of"]
 
 
 class Step(NamedTuple):
-    """A verb and the numbers that it picks with."""
+    """A verb, and the numbers that select its objects."""
 
     verb: str
     a: int
     b: int
     c: int
     ends_turn: bool = True
-    """Whether the loop goes on before the next step: if not, that falls into the same turn."""
+    """Whether the loop runs before the next step; otherwise both are in the same turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How the node is set up, for all its lives."""
+    """Configuration of the node, for all restarts."""
 
     mem_queue_size: int
     requeue_on_disconnect: bool
@@ -41,14 +41,14 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """All that a run depends on."""
+    """Everything that determines a run."""
 
     seed: int
     setup: Setup
     steps: tuple[Step, ...]
 
 
-# How often each thing happens, relative to the others.
+# Relative frequency of each step.
 VERBS: dict[str, int] = {
     "publish": 180,
     "publish_bad": 6,
@@ -95,7 +95,7 @@ _PICK_MAX = 1 << 16
 
 
 def schedule_of(seed: int) -> Schedule:
-    """The schedule that a seed stands for, the same on every machine."""
+    """The schedule of a seed, the same on every machine."""
     random = Random(seed)
     setup = Setup(
         mem_queue_size=random.choice((0, 1, 3, 100)),
@@ -108,7 +108,7 @@ def schedule_of(seed: int) -> Schedule:
     )
     count = random.choice((10, 15, 20, 30, 40, 50, 70, 110, 150))
     words = random.choices(_WORDS, cum_weights=_WEIGHTS, k=count)
-    # A turn of its own for most steps; in some schedules, many of them share one.
+    # Most steps have their own turn; in some schedules, many steps share one.
     sharing = random.choice((0.0, 0.0, 0.1, 0.4))
     number = random.random
     steps = tuple(

@@ -1,4 +1,4 @@
-"""Makes a failing schedule short: steps are left out as long as it goes on failing."""
+"""Shortens a failing schedule by removing steps while it still fails."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,9 +9,9 @@ __all__ = ["shrink"]
 
 
 def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
-    """A schedule that fails too, and of which no step can be left out.
+    """A failing schedule from which no step can be removed.
 
-    Delta debugging: first halves are left out, then quarters, and in the end single steps.
+    Delta debugging: tries to remove halves, then quarters, and finally single steps.
     """
     steps = schedule.steps
     size = len(steps)
@@ -25,7 +25,7 @@ def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
 def _without_pieces(
     steps: tuple[Step, ...], size: int, fail: Callable[[tuple[Step, ...]], bool]
 ) -> tuple[Step, ...]:
-    """What is left when every piece of that size is left out that can be, the last ones first."""
+    """The schedule without all removable pieces of this size, last ones first."""
     at = len(steps)
     while at > 0:
         at = max(at - size, 0)

@@ -1,4 +1,4 @@
-"""Would the simulation find a bug? It finds every one that was made on purpose."""
+"""The simulation finds every deliberate bug."""
 
 import pytest
 from tests.simulation.campaign import first_failure
@@ -6,10 +6,10 @@ from tests.simulation.mutations import MUTATIONS, SEEDS_MAX, Mutation, seeds_unt
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
-def test_is_found(mutation: Mutation) -> None:
+def test_the_simulation_finds_a_deliberate_bug(mutation: Mutation) -> None:
     assert seeds_until_found(mutation) is not None
 
 
-def test_without_one_nothing_is_found() -> None:
-    """Or the others would mean nothing. What they need is run by the other tests, too."""
+def test_schedules_without_a_bug_have_no_violation() -> None:
+    """Otherwise the other tests would prove nothing."""
     assert first_failure(range(0, SEEDS_MAX, 10)) is None

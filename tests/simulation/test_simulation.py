@@ -1,7 +1,7 @@
-"""A fresh sample of schedules without a violation; every state on the list is reached.
+"""New random schedules have no violation, and a fixed set of them reaches every required event.
 
-The seeds follow from the seed of the run (tests/seeds.py), so every run tests other schedules. The
-message of a failure names the command that repeats it. `make simulate` runs as many as it is told.
+The seeds follow from the seed of the test run (tests/seeds.py). The message of a failure contains
+the command that repeats it. `make simulate` runs more schedules.
 """
 
 import pytest
@@ -15,7 +15,7 @@ from tests.simulation.schedule import schedule_of
 PARTS = 4
 SCHEDULES_PER_PART = 500
 
-# The first schedules reach everything on the list after about 400.
+# The first 400 schedules or so reach all required events.
 COVERAGE_STEP = 100
 COVERAGE_SCHEDULES_MAX = 4_000
 
@@ -33,8 +33,8 @@ def test_no_schedule_violates_a_guarantee(part: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_schedules_reach_everything_on_the_list() -> None:
-    """With the same seeds on every run, so that a rare state does not fail it by chance."""
+def test_schedules_reach_every_required_event() -> None:
+    """The seeds are fixed, so that a rare event cannot fail the test by chance."""
     reached = campaign(range(0))
     while missing := missing_from(reached.coverage):
         assert reached.runs < COVERAGE_SCHEDULES_MAX, missing
@@ -44,13 +44,13 @@ def test_schedules_reach_everything_on_the_list() -> None:
         assert {} == more.failures
 
 
-def test_a_seed_stands_for_one_run() -> None:
+def test_a_seed_always_gives_the_same_run() -> None:
     first, second = (trace_of(schedule_of(7)) for _ in range(2))
 
     assert first == second
 
 
-def test_a_failing_schedule_is_made_short() -> None:
+def test_a_failing_schedule_is_shortened() -> None:
     mutation = next(each for each in MUTATIONS if each.name == "a seek is off by one")
     with mutation.active():
         failing = next(

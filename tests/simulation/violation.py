@@ -1,7 +1,7 @@
-"""What the simulation reports: something that must never be true, and was."""
+"""The error for a violated guarantee."""
 
 __all__ = ["ViolationError"]
 
 
 class ViolationError(AssertionError):
-    """A promise has been broken."""
+    """A guarantee is violated."""

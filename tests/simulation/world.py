@@ -1,7 +1,7 @@
-"""The node, the clients, the clock and the disk of one run, and the model that watches them.
+"""The node, clients, clock and disk of one run, and the model that checks them.
 
-Whatever the node does comes by here: what it stores, what it writes to clients, which connections
-it ends. After every step the node's own counts are held against the model's.
+All events of the node pass through here: stored messages, output to clients, closed connections.
+After each step, the node's statistics are compared with the model's.
 """
 
 from collections import Counter
@@ -28,26 +28,26 @@ from penstock.testing import FaultyFiles, ManualClock, MemoryFiles
 
 __all__ = ["SAMPLE_PERCENT", "World"]
 
-# What was finished so long ago is journalled, on a disk that works.
+# On a working disk, a FIN this old is in the journal.
 SAVED_AFTER_NS = 100 * MILLISECOND_NS
 
-# And this long after, it is synced too: journalled, and then a sync timeout.
+# A FIN this old is also synced: journalled, and then a sync timeout.
 SAFE_AFTER_NS = 2_200 * MILLISECOND_NS
 
-# A disk that works again is found out within this time.
+# nsqd notices a repaired disk within this time.
 HEALED_AFTER_NS = 1_200 * MILLISECOND_NS
 
-# A step of the wall clock is noticed within a sync timeout.
+# nsqd notices a step of the wall clock within a sync timeout.
 WALL_STEP_NOTICED_NS = 2_100 * MILLISECOND_NS
 
-# What comes due is delivered within this time.
+# Due messages are delivered within this time.
 TIMER_GRAIN_NS = 10 * MILLISECOND_NS
 
 SAMPLE_PERCENT = 50
 
 
 class World:
-    """See the module's docstring."""
+    """One simulated run."""
 
     def __init__(
         self, setup: Setup, seed: int, trace: Callable[[str], object] | None = None
@@ -63,7 +63,7 @@ class World:
         self.files = FaultyFiles(self.memory)
         self.topics: dict[str, ModelTopic] = {}
         self.ghosts: dict[str, ModelTopic] = {}
-        """Topics whose deletion failed half-way: they may come back."""
+        """Topics whose deletion failed: they may exist again after a restart."""
         self.last_seqs: dict[str, int] = {}
         self.consumers: dict[Connection, Consumer] = {}
         self.producers: dict[int, Connection] = {}
@@ -76,7 +76,7 @@ class World:
         self.node_is_ending = False
         self._random = Random(seed)
         self._sampled_away = 0
-        self._lost_sample = False  # a channel has gone, and with it what was sampled away
+        self._lost_sample = False  # a channel was deleted, and its sampling with it
         self._outgoing: object = None
         self._outgoing_seen = 0
         self._struck = 0
@@ -85,13 +85,13 @@ class World:
         self._ephemeral_before: dict[tuple[str, str], tuple[int, int, int]] = {}
 
     def start(self) -> None:
-        """Starts the first node; the loop must be in its place by then."""
+        """Start the first node; the loop must be installed."""
         self.node = self.new_node()
 
     def new_node(self) -> Node:
         return Node(self.setup, self.files, self.clock, self.loop, self, self._sample)
 
-    # What the steps use.
+    # For the steps.
 
     @property
     def now_ns(self) -> int:
@@ -127,7 +127,7 @@ class World:
         return subscriber
 
     def stored_in(self, topic: ModelTopic, first_seq: int) -> list[Stored]:
-        """What has been given to the topic's channels, and is in the log, from a number on."""
+        """Messages in the log, from `first_seq` on, that the topic has given to its channels."""
         held = {message.seq for message in topic.held}
         return [
             message
@@ -136,24 +136,24 @@ class World:
         ]
 
     def see_stored(self, message: Stored) -> None:
-        """It has turned out to be stored."""
+        """The messages turned out to be stored."""
         self._stored_bodies[message.body] = message
 
     def was_stored(self, message: Stored) -> bool:
-        """Whether it has ever been, at this place."""
+        """Whether a message with this sequence number has been stored."""
         known = self._stored_bodies.get(message.body)
         return known is not None and known.seq == message.seq
 
     def is_saved(self, since_ns: int) -> bool:
-        """Whether what happened then is surely journalled."""
+        """Whether a change at this time is certainly in the journal."""
         return self._is_past(since_ns, SAVED_AFTER_NS)
 
     def is_safe(self, since_ns: int) -> bool:
-        """Whether what happened then is surely synced."""
+        """Whether a change at this time is certainly synced."""
         return self._is_past(since_ns, SAFE_AFTER_NS)
 
-    def is_ill(self) -> bool:
-        """Whether the disk may still be refusing something."""
+    def is_disk_faulty(self) -> bool:
+        """Whether the disk may still fail."""
         return not self._is_past(self.ill_ns, HEALED_AFTER_NS + SAFE_AFTER_NS)
 
     def _is_past(self, since_ns: int, window_ns: int) -> bool:
@@ -163,17 +163,17 @@ class World:
         return max(since_ns, healthy_ns) + window_ns <= self.now_ns
 
     def fail(self, topic: ModelTopic | None) -> None:
-        """Somebody was told that something failed, which only a disk may bring about."""
+        """A request failed; only a disk fault may cause this."""
         self._note_health()
-        if not self.is_ill():
-            raise ViolationError("something failed, and nothing was wrong with the disk")
+        if not self.is_disk_faulty():
+            raise ViolationError("a request failed without a disk fault")
         if topic is not None:
             topic.is_unsure = True
 
     def drop_connections(self) -> None:
-        """The process has ended, and all it was connected to."""
+        """Close all connections, because the process has ended."""
         if self._sampled_away:
-            self._sampled_away = 0  # nobody can tell any more which ones that were
+            self._sampled_away = 0  # the model cannot tell which ones
             for consumer in self.consumers.values():
                 consumer.channel.topic.is_unsure |= consumer.sampling
         for connection in (*self.consumers, *self.producers.values()):
@@ -184,7 +184,7 @@ class World:
         self.new_channel_from = None
         self.loop.forget()
 
-    # What the node tells of.
+    # Events of the node.
 
     def storing(self, topic: Topic, bodies: list[bytes], due_ns: int) -> None:
         model = self.topics[topic.name]
@@ -196,7 +196,7 @@ class World:
         model = self.topics[topic.name]
         model.storing = []
         if first_seq <= self.last_seqs.get(topic.name, -1) and not self.wall_went_back:
-            raise ViolationError(f"message number {first_seq} of {topic.name} was given out twice")
+            raise ViolationError(f"message number {first_seq} of {topic.name} was assigned twice")
         messages = [
             Stored(seq, body, due_ns, self.now_ns) for seq, body in enumerate(bodies, first_seq)
         ]
@@ -214,10 +214,10 @@ class World:
             self.count("state: held by the topic")
         else:
             self.give(model, messages)
-            self._see_handed_out()
+            self._see_assigned()
 
-    def _see_handed_out(self) -> None:
-        """Who keeps up has the messages in flight by now, though they are sent later."""
+    def _see_assigned(self) -> None:
+        """Messages for a consumer that keeps up are in flight, though they are sent later."""
         connections = {connection.server: connection for connection in self.consumers}
         outgoing = self.node.broker._scheduler.outgoing
         if self._outgoing is not outgoing:
@@ -228,7 +228,7 @@ class World:
             reader.receive_data(b"".join(frames))
             messages = reader.next_messages(MessageFrame)
             self._see_delivery(connections[peer], messages)
-            connections[peer].on_its_way.extend(messages)
+            connections[peer].assigned.extend(messages)
         self._outgoing_seen = len(outgoing)
 
     def not_stored(self, topic: Topic, bodies: list[bytes]) -> None:
@@ -254,7 +254,7 @@ class World:
         return model
 
     def see_new_channels(self, model: ModelTopic) -> None:
-        """Channels have been made, perhaps by somebody who was told that it failed."""
+        """Channels were created, perhaps by a request that failed."""
         for name in model.real.channels:
             if name not in model.channels:
                 self.count("channel: created")
@@ -269,7 +269,7 @@ class World:
                 self.release(model)
 
     def release(self, model: ModelTopic) -> None:
-        """The topic gives its channels what it holds, unless it goes on holding."""
+        """The topic gives held messages to its channels, unless it still holds them."""
         if not model.is_holding and model.held_count:
             held, model.held = model.held, []
             count, model.held_count = model.held_count, 0
@@ -277,7 +277,7 @@ class World:
             self.count("state: released by the topic")
 
     def remember_ephemeral(self, model: ModelTopic) -> None:
-        """What does not fit the memory of an ephemeral channel is dropped: to be seen after."""
+        """Record the state of ephemeral channels, to find out later which messages they dropped."""
         self._ephemeral_before |= {
             (model.name, name): (real.depth, real.deferred_count, self._taken(model, name))
             for name, real in model.real.channels.items()
@@ -285,7 +285,7 @@ class World:
         }
 
     def give(self, model: ModelTopic, messages: list[Stored], held: int = 0) -> None:
-        """Just published, or `held` until now."""
+        """Give channels new messages, or messages that were `held`."""
         for name, channel in model.channels.items():
             channel.message_count += held or len(messages)
             if channel.ephemeral:
@@ -297,7 +297,7 @@ class World:
     def _kept(
         self, name: str, model: ModelTopic, messages: list[Stored], sure: int
     ) -> Iterable[Stored]:
-        """Those that an ephemeral channel has kept: all there was room for, the first ones."""
+        """The messages that an ephemeral channel has kept: the first ones, as many as fit."""
         real = model.real.channels[name]
         depth, deferred, taken = self._ephemeral_before[model.name, name]
         queued = [message for message in messages if not message.due_ns]
@@ -307,28 +307,28 @@ class World:
         room = max(self.setup.mem_queue_size - depth, 0)
         kept_queued, kept_waiting = real.depth - depth, real.deferred_count - deferred
         if self._taken(model, name) > taken:
-            kept_queued = len(queued)  # a consumer that keeps up has taken all of them at once
+            kept_queued = len(queued)  # a consumer that keeps up received all of them at once
         if kept_queued < min(surely_queued, room) or kept_waiting < surely_waiting:
-            raise ViolationError(f"{name} has dropped messages that there was room for")
+            raise ViolationError(f"{name} dropped messages that would have fit")
         if kept_queued < len(queued):
             self.count("ephemeral: dropped at overflow")
         return [*queued[:kept_queued], *waiting[:kept_waiting]]
 
     def _taken(self, model: ModelTopic, name: str) -> int:
-        """How many messages of a channel have gone to consumers, or might have."""
+        """Number of messages of a channel that were, or may have been, sent to consumers."""
         channel = model.channels.get(name)
         is_sampled = channel is not None and channel.is_sampled
         return model.real.channels[name].delivered_count + self._sampled_away * is_sampled
 
-    # What clients see.
+    # Events of clients.
 
     def acknowledged(self, bodies: tuple[bytes, ...]) -> None:
         self._acknowledged += bodies
 
     def delivered(self, connection: Connection, messages: list[MessageFrame]) -> None:
-        on_its_way = connection.on_its_way
-        while messages and on_its_way and messages[0] == on_its_way[0]:
-            on_its_way.popleft()
+        assigned = connection.assigned
+        while messages and assigned and messages[0] == assigned[0]:
+            assigned.popleft()
             messages = messages[1:]
         if messages:
             self._see_delivery(connection, messages)
@@ -336,7 +336,7 @@ class World:
     def _see_delivery(self, connection: Connection, messages: list[MessageFrame]) -> None:
         consumer = self.consumers.get(connection)
         if consumer is None:
-            raise ViolationError(f"{connection.name} was sent a message, and has not subscribed")
+            raise ViolationError(f"{connection.name} was sent a message without a subscription")
         channel, now_ns, wall_ns = consumer.channel, self.now_ns, self.clock.wall_ns()
         for message in messages:
             if self.trace is not None:
@@ -344,16 +344,16 @@ class World:
                 self.say(f"    {connection.name} <- {message.body.decode()}{attempts}")
             channel.deliver(consumer, message, now_ns, wall_ns)
         if len(consumer.in_flight) > consumer.rdy:
-            self._settle_timeouts_of(channel, consumer)
+            self._apply_timeouts_of(channel, consumer)
             if len(consumer.in_flight) > consumer.rdy:
                 raise ViolationError(f"{connection.name} was sent more than its RDY {consumer.rdy}")
 
     def refused(self, connection: Connection, error: ErrorFrame) -> None:
         self.say(f"    {connection.name} <- {error.code} {error.detail}")
-        connection.owed.clear()
+        connection.expected_replies.clear()
         self._note_health()
         channel_moves = "is moved by commits" in error.detail
-        if not error.code.endswith("_FAILED") or not (self.is_ill() or channel_moves):
+        if not error.code.endswith("_FAILED") or not (self.is_disk_faulty() or channel_moves):
             raise ViolationError(f"{connection.name} was refused: {error.code} {error.detail}")
         self.count(f"refused: {error.code}")
 
@@ -369,56 +369,56 @@ class World:
                 self.count("state: left in flight by a disconnected consumer")
         else:
             self._requeue_all(channel, consumer)
-        if channel.goes_with_consumers and not channel.consumers and not channel.deleted:
+        if channel.is_deleted_with_consumers and not channel.consumers and not channel.deleted:
             self.forget_channel(channel)
             if channel.topic.ephemeral and not channel.topic.channels:
                 del self.topics[channel.topic.name]
 
     def _requeue_all(self, channel: ModelChannel, consumer: Consumer) -> None:
-        """What it had in flight is queued again, and counts as timed out."""
+        """Requeue the messages in flight, and count them as timed out."""
         for entry in list(consumer.in_flight.values()):
             if entry.may_time_out(self.now_ns):
                 channel.time_out(entry, self.now_ns)
             else:
                 channel.timeout_count += 1
-                self.put_back(channel, entry)
+                self.requeue_entry(channel, entry)
                 self.count("state: requeued on disconnect")
 
-    def put_back(self, channel: ModelChannel, entry: Entry, due_ns: int = 0) -> None:
+    def requeue_entry(self, channel: ModelChannel, entry: Entry, due_ns: int = 0) -> None:
         self._note_health()  # The disk may have failed since the last step.
-        channel.put_back(entry, self.now_ns, self.is_saved, due_ns)
+        channel.requeue_entry(entry, self.now_ns, self.is_saved, due_ns)
 
-    def lose_sample(self, channel: ModelChannel) -> None:
-        """Whether messages were sampled away can no longer be told from what is queued."""
+    def stop_tracking_sampling(self, channel: ModelChannel) -> None:
+        """Sampled messages can no longer be distinguished from queued ones."""
         self._lost_sample |= channel.is_sampled
 
     def forget_channel(self, channel: ModelChannel) -> None:
-        """The channel has been deleted."""
+        """The channel was deleted."""
         channel.deleted = True
         channel.topic.channels.pop(channel.name, None)
         channel.topic.changed_ns = self.now_ns
         self._note_health()
-        self.lose_sample(channel)
-        if channel.goes_with_consumers and self.is_ill():
-            # Nobody is told if the journal cannot take down what the topic holds from now on.
+        self.stop_tracking_sampling(channel)
+        if channel.is_deleted_with_consumers and self.is_disk_faulty():
+            # If the journal cannot save the messages that the topic now holds, no request fails.
             channel.topic.is_unsure = True
         self.count("channel: deleted")
 
     # After every step.
 
-    def settle(self, *, at_rest: bool) -> None:
-        """Draws the conclusions from what the step has brought, and checks everything."""
+    def update_model(self, *, at_rest: bool) -> None:
+        """Update the model after a step, and check everything."""
         self._note_health()
         self._see_acknowledgements()
-        self.settle_timeouts()
-        self.settle_sampling()
+        self.apply_timeouts()
+        self.apply_sampling()
         self.see_trims()
         self._check_counts()
         if at_rest:
-            self._check_that_nobody_waits()
+            self._check_deliverable_messages()
 
-    def remember_what_is_safe(self) -> None:
-        """Time has passed: what is journalled or synced by now will not be doubted any more."""
+    def record_saved_changes(self) -> None:
+        """Mark changes as saved or synced when enough time has passed."""
         for topic in self.topics.values():
             for message in topic.messages.values():
                 if self.is_safe(message.stored_ns):
@@ -455,20 +455,20 @@ class World:
         for body in self._acknowledged:
             message = self._stored_bodies.get(body)
             if message is None:
-                raise ViolationError(f"{body!r} was acknowledged, and has not been stored")
+                raise ViolationError(f"{body!r} was acknowledged, but is not stored")
             message.acknowledged = True
         self._acknowledged.clear()
 
-    def settle_timeouts(self) -> None:
-        """What the node has taken back since it was last looked at is no longer in flight."""
+    def apply_timeouts(self) -> None:
+        """Requeue messages that the node no longer has in flight."""
         for channel in self.channels():
             for consumer in channel.holders:
                 if consumer.in_flight:
-                    self._settle_timeouts_of(channel, consumer)
+                    self._apply_timeouts_of(channel, consumer)
             if channel.departed:
                 channel.departed = [gone for gone in channel.departed if gone.in_flight]
 
-    def _settle_timeouts_of(self, channel: ModelChannel, consumer: Consumer) -> None:
+    def _apply_timeouts_of(self, channel: ModelChannel, consumer: Consumer) -> None:
         now_ns = self.now_ns
         in_flight = self.subscriber(consumer).in_flight
         for message_id, entry in list(consumer.in_flight.items()):
@@ -482,11 +482,11 @@ class World:
         self._sampled_away += drawn * 100 >= SAMPLE_PERCENT
         return drawn
 
-    def settle_sampling(self) -> None:
-        """What a sampling consumer did not want is finished. Which ones, the node has to tell."""
+    def apply_sampling(self) -> None:
+        """Finish messages that a sampling consumer skipped; the node tells which."""
         if not self._sampled_away:
             return
-        self.settle_timeouts()  # or what has come back unseen would not be among the queued
+        self.apply_timeouts()  # otherwise messages requeued in the meantime would be missing
         left, self._sampled_away = self._sampled_away, 0
         for channel in self.channels():
             if channel.is_sampled:
@@ -495,16 +495,16 @@ class World:
                 bodies = {each.frame[34:] for each in waiting}
                 for entry in channel.queued():
                     if entry.message.body not in bodies:
-                        entry.delivered = True  # in a way: its turn was over
+                        entry.delivered = True  # skipping counts as a first delivery in the order
                         channel.finish(entry, self.now_ns)
                         left -= 1
                         self.count("state: sampled away")
         is_known, self._lost_sample = not self._lost_sample, False
         if left and is_known:
-            raise ViolationError("sampling has taken more or fewer messages than it should have")
+            raise ViolationError("sampling skipped a wrong number of messages")
 
     def see_trims(self) -> None:
-        """What the log has let go of was finished by everybody, and was not to be retained."""
+        """Trimmed messages must be finished in all channels, and not retained."""
         for topic in self.topics.values():
             log = topic.real.log
             if isinstance(log, TopicLog) and topic.log_seen != (log.byte_size, log.next_seq):
@@ -522,10 +522,10 @@ class World:
             message = topic.messages.pop(seq)
             if topic.is_needed(message):
                 raise ViolationError(
-                    f"{message.body!r} was trimmed from the log, and is still needed"
+                    f"{message.body!r} was trimmed from the log, but is still needed"
                 )
             if topic.keeps_all:
-                raise ViolationError(f"{message.body!r} was trimmed, though it was to be retained")
+                raise ViolationError(f"{message.body!r} was trimmed, but must be retained")
             self.count("state: trimmed")
 
     def _check_counts(self) -> None:
@@ -567,15 +567,15 @@ class World:
             ):
                 raise ViolationError(f"{consumer.connection.name} has other messages in flight")
 
-    def _check_that_nobody_waits(self) -> None:
-        """Nothing more is to be done now: what can be delivered has been."""
+    def _check_deliverable_messages(self) -> None:
+        """All messages that can be delivered have been delivered."""
         for connection in self.consumers:
-            if connection.on_its_way:
-                body = connection.on_its_way[0].body
+            if connection.assigned:
+                body = connection.assigned[0].body
                 raise ViolationError(
-                    f"{body!r} was handed out to {connection.name}, and never sent"
+                    f"{body!r} was handed out to {connection.name}, but never sent"
                 )
-        self._check_that_deferred_messages_count_as_such()
+        self._check_deferred_count()
         wall_ns = self.clock.wall_ns() - TIMER_GRAIN_NS
         wall_is_known = self.wall_set_ns + WALL_STEP_NOTICED_NS <= self.now_ns
         for channel in self.channels():
@@ -585,12 +585,12 @@ class World:
                 for entry in channel.queued():
                     if not entry.due_ns or (entry.due_ns <= wall_ns and wall_is_known):
                         raise ViolationError(
-                            f"{entry.message.body!r} waits in {channel.name}, and somebody for it"
+                            f"{entry.message.body!r} waits in {channel.name}, a consumer is ready"
                         )
 
-    def _check_that_deferred_messages_count_as_such(self) -> None:
-        """A message that waits for a time does so wherever in its log the channel reads."""
-        if self.wall_went_back or self.is_ill():
+    def _check_deferred_count(self) -> None:
+        """A deferred message counts as deferred, wherever the channel reads in the log."""
+        if self.wall_went_back or self.is_disk_faulty():
             return
         wall_ns = self.clock.wall_ns()
         for channel in self.channels():

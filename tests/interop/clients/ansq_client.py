@@ -1,4 +1,4 @@
-"""ansq, doing what the interop tests ask of every client: see test_clients.py."""
+"""Test program for ansq; test_clients.py describes the commands."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ async def publish(address: str, topic: str) -> None:
 
 
 async def consume(address: str, topic: str, policy: str, count: int) -> None:
-    # It thinks that a message has timed out after what it asks for, whatever nsqd says.
+    # ansq uses the timeout that it requests, even if nsqd answers with another one.
     features = ansq.ConnectionFeatures(msg_timeout=4000)
     reader = await ansq.create_reader(
         topic,
@@ -44,7 +44,7 @@ async def consume(address: str, topic: str, policy: str, count: int) -> None:
 
 
 async def operate(address: str, topic: str) -> None:
-    """What its HTTP client can do."""
+    """Call the operations of ansq's HTTP client."""
     host, port = address.split(":")
     nsqd = NSQDHTTPWriter(host, int(port))
     assert "OK" == await nsqd.ping()

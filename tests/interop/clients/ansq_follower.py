@@ -1,4 +1,4 @@
-"""ansq, following a topic wherever nsqlookupds say that it is: see test_discovery.py."""
+"""Consume a topic with ansq from the nodes that nsqlookupd lists; used by test_discovery.py."""
 
 import asyncio
 import sys

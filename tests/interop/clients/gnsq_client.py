@@ -1,4 +1,4 @@
-"""gnsq, doing what the interop tests ask of every client: see test_clients.py."""
+"""Test program for gnsq; test_clients.py describes the commands."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ def consume(address: str, topic: str, policy: str, count: int) -> None:
 
 
 def operate(address: str, topic: str) -> None:
-    """Everything that its HTTP client can do."""
+    """Call the operations of gnsq's HTTP client."""
     host, port = address.split(":")
     nsqd = gnsq.NsqdHTTPClient(host, int(port))
     assert b"OK" == nsqd.ping()

@@ -1,4 +1,4 @@
-"""gnsq, following a topic wherever nsqlookupds say that it is: see test_discovery.py."""
+"""Consume a topic with gnsq from the nodes that nsqlookupd lists; used by test_discovery.py."""
 
 import sys
 
@@ -7,8 +7,8 @@ import gnsq
 
 class Follower(gnsq.Consumer):  # type: ignore[misc]  # gnsq has no types
     def _redistribute_ready_state(self) -> None:
-        # gnsq ends its own loop over RDY if that comes to a connection which is just being made
-        # and takes what it could not send for sent: it would never ask that node for a message.
+        # If one connection is still being opened, gnsq stops sending RDY to the others, and regards
+        # the RDY of that connection as sent. So the node would never send a message.
         try:
             super()._redistribute_ready_state()
         except AttributeError:

@@ -1,11 +1,10 @@
-"""gnsq, publishing to whichever node takes messages: see test_discovery.py.
+"""Publish with gnsq to all nodes that accept messages; used by test_discovery.py.
 
     gnsq_roaming_producer.py TOPIC NSQLOOKUPD
 
-It asks nsqlookupd which nodes are there for producers, and goes from one to the next. A node that
-does not take a message is left for the next one; only a message that no node takes counts as
-refused. It prints the body of each message that was taken, until it is told to end by SIGTERM, and
-then how many were refused.
+The program asks nsqlookupd for the nodes and uses them in turn. If a node refuses a message, it
+tries the next one; a message counts as refused only if all nodes refuse it. It prints the body of
+each accepted message, and after SIGTERM the number of refused ones.
 """
 
 import json
@@ -21,12 +20,12 @@ monkey.patch_all()
 
 import gnsq  # noqa: E402 (gevent comes first)
 
-# gnsq forgets about a connection in more than one way.
+# gnsq reports a lost connection by different exceptions.
 FAILURES = (gnsq.errors.NSQException, OSError, KeyError)
 
 
-class Fleet:
-    """A producer for each node there is."""
+class RoundRobinProducer:
+    """One producer for each node."""
 
     def __init__(self, lookupd: str) -> None:
         self._url = f"http://{lookupd}/nodes?for=producer"
@@ -34,14 +33,16 @@ class Fleet:
         self.refused = 0
 
     def publish(self, topic: str, body: bytes) -> bool:
-        """Whether a node has taken it, of those that there are now."""
+        """Returns whether a node has accepted the message."""
         for address in self._addresses():
             try:
                 self._producer(address).publish(topic, body, timeout=1)
             except FAILURES:
                 self._producers.pop(address).close()
             else:
-                self._producers[address] = self._producers.pop(address)  # the others' turn is next
+                self._producers[address] = self._producers.pop(
+                    address
+                )  # moved to the end of the rotation
                 return True
         self.refused += 1
         return False
@@ -62,16 +63,16 @@ class Fleet:
 
 
 def main(topic: str, lookupd: str) -> None:
-    fleet = Fleet(lookupd)
+    producer = RoundRobinProducer(lookupd)
     is_over = gevent.event.Event()
     gevent.signal_handler(signal.SIGTERM, is_over.set)
     for number in count():
         if is_over.is_set():
             break
         body = f"message {number}"
-        if fleet.publish(topic, body.encode()):
+        if producer.publish(topic, body.encode()):
             print(body, flush=True)
-    print(f"refused: {fleet.refused}", flush=True)
+    print(f"refused: {producer.refused}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""pynsq, doing what the interop tests ask of every client: see test_clients.py.
+"""Test program for pynsq; test_clients.py describes the commands.
 
-Its snappy has two faults that have nothing to do with the server. When it has received a part of a
-chunk it says so by an exception that Tornado no longer takes for "try again": it is given the right
-one here. And what it has decompressed it may leave unread until something more comes: heartbeats
-see to that.
+It works around two faults of pynsq's snappy. If a chunk is incomplete, pynsq raises an exception
+that Tornado no longer understands as "try again"; `recv` replaces it. And pynsq may leave
+decompressed data unread until more data comes; frequent heartbeats make it continue.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ logging.basicConfig(level=logging.INFO)
 
 
 def features() -> dict[str, object]:
-    """What to negotiate, in pynsq's words."""
+    """The options to negotiate, with pynsq's names."""
     asked = json.loads(os.environ.get("NSQ_FEATURES", "{}"))
     tls = {"ca": "ca_certs", "cert": "certfile", "key": "keyfile"}
     options = {tls[name]: asked.pop(name) for name in tls if name in asked}
@@ -36,7 +35,7 @@ def features() -> dict[str, object]:
 
 
 def recv(snappy: SnappySocket, size: int, method: Callable[[int], bytes]) -> object:
-    """See the module's docstring."""
+    """Raise the exception that Tornado expects if a chunk is incomplete."""
     try:
         return flawed_recv(snappy, size, method)
     except OSError as error:
@@ -52,7 +51,7 @@ flawed_recv, SnappySocket._recv = SnappySocket._recv, recv
 
 async def connected(address: str) -> nsq.Writer:
     writer = nsq.Writer([address], **features())
-    while not writer.conns:  # noqa: ASYNC110 (it has no event for this)
+    while not writer.conns:  # noqa: ASYNC110 (pynsq has no event for this)
         await asyncio.sleep(0.01)
     return writer
 

@@ -1,4 +1,4 @@
-"""pynsq, following a topic wherever nsqlookupds say that it is: see test_discovery.py."""
+"""Consume a topic with pynsq from the nodes that nsqlookupd lists; used by test_discovery.py."""
 
 import sys
 
