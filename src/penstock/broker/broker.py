@@ -117,7 +117,7 @@ class Broker:
         return channel
 
     def unsubscribe(self, topic_name: str, channel: Channel, subscriber: Subscriber) -> None:
-        """Removes a subscriber; also deletes an ephemeral channel that has no other."""
+        """Removes a subscriber. If it was the last one of an ephemeral channel, deletes the channel."""
         if subscriber not in channel.subscribers:
             return  # The channel was deleted before.
         channel.remove(subscriber)

@@ -108,7 +108,7 @@ class NsqdHttpApi:
         self._publisher = services.publisher
 
     def router(self) -> Router:
-        """Routes with their limits of bodies."""
+        """The routes, with the maximum body size of each."""
         return Router([*self._publish_routes(), *self._operator_routes(), *self._history_routes()])
 
     def _publish_routes(self) -> list[Route]:
