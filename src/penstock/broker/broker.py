@@ -117,7 +117,7 @@ class Broker:
         return channel
 
     def unsubscribe(self, topic_name: str, channel: Channel, subscriber: Subscriber) -> None:
-        """Removes a subscriber. If it was the last one of an ephemeral channel, deletes the channel."""
+        """Removes a subscriber. Deletes an ephemeral channel with its last subscriber."""
         if subscriber not in channel.subscribers:
             return  # The channel was deleted before.
         channel.remove(subscriber)

@@ -320,7 +320,7 @@ class Topic:
         return runs
 
     def _persist_pause_point(self) -> None:
-        """Journals the first message that the topic holds back, unless the journal has it already."""
+        """Journals the first message that the topic holds back, unless it is journaled already."""
         if self.store is None:
             return
         # While channels are awaited from nsqlookupd, existing channels own the pending messages if
