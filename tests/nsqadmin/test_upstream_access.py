@@ -1,10 +1,16 @@
-"""nsqds that require TLS or a token."""
+"""Requests to nsqds: over TLS, with a token, on kept connections."""
 
+import asyncio
 import re
 from pathlib import Path
 
+import uvloop
+from tests.net.http_client.counting_server import counting_server
 from tests.net.tls.certificates import Authority
 
+from penstock.common.logs import Logger, LogLevel
+from penstock.nsqadmin.daemon import Nsqadmin
+from penstock.nsqadmin.options import NsqadminOptions
 from penstock.testing.nsqadmin import run_nsqadmin
 from penstock.testing.nsqd import run_nsqd
 
@@ -53,3 +59,23 @@ def test_an_nsqd_that_requires_a_token_gets_it(tmp_path: Path) -> None:
             refused = unknown.http("GET", "/api/topics")
             assert 502 == refused.status
             assert "401" in refused.json()["message"]
+
+
+def test_connections_to_nsqd_are_reused_and_closed_at_the_end() -> None:
+    body = b'{"version":"1.3.0","tcp_port":1,"http_port":2,"topics":[]}'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+    async def scene() -> None:
+        async with counting_server(answer) as nsqd, asyncio.timeout(60):
+            options = NsqadminOptions(
+                http_address="127.0.0.1:0", nsqd_http_addresses=(f"127.0.0.1:{nsqd.port}",)
+            )
+            nsqadmin = Nsqadmin(options, Logger("", LogLevel.FATAL))
+            for _ in range(5):
+                await nsqadmin.cluster.snapshot()
+            assert (1, 5) == nsqd.counts
+            await nsqadmin.stop()
+            while nsqd.open_connections:  # noqa: ASYNC110 (there is no event)
+                await asyncio.sleep(0.01)
+
+    uvloop.run(scene())

@@ -76,10 +76,15 @@ class NsqdApi:
         """Makes nsqd start to drain. Raises HttpRequestError."""
         await self.send("POST", "/drain", {})
 
-    async def send(self, method: str, path: str, args: Mapping[str, str]) -> HttpReply:
-        """Sends any request. Raises HttpRequestError unless the status is 200."""
+    async def send(
+        self, method: str, path: str, args: Mapping[str, str], *, body_bytes_max: int | None = None
+    ) -> HttpReply:
+        """Sends any request. `body_bytes_max` replaces the client's limit of the response. Raises
+        HttpRequestError unless the status is 200."""
         url = api_url(self.address, path, args)
-        reply = await self._http.ask(method, url, headers=self._headers)
+        reply = await self._http.ask(
+            method, url, headers=self._headers, body_bytes_max=body_bytes_max
+        )
         if reply.status != 200:
             raise api_error(self.address, reply.status, reply.body, args)
         return reply

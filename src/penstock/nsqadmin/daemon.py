@@ -154,6 +154,7 @@ class Nsqadmin:
         for task in (*self._server_state.tasks, *self._tasks):
             task.cancel()
         await asyncio.gather(*self._server_state.tasks, *self._tasks, return_exceptions=True)
+        self.cluster.http.close()
         logging.getLogger("uvicorn").removeHandler(self._uvicorn_logs)
         self.log.info("NSQADMIN: bye")
 
@@ -293,6 +294,7 @@ def _http_client(options: NsqadminOptions) -> HttpClient:
         connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
         request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,
         ssl_context=context if has_tls_options else None,
+        keep_alive=True,
     )
 
 

@@ -78,7 +78,9 @@ class PenstockApi:
     ) -> list[StoredMessage]:
         """Stored messages from a position on. Raises HttpRequestError."""
         args = {"topic": topic, "from": start, "limit": str(limit)}
-        reply = await self._nsqd(address).send("GET", "/topic/messages", args)
+        reply = await self._nsqd(address).send(
+            "GET", "/topic/messages", args, body_bytes_max=PAGE_BYTES_MAX
+        )
         return _decode_messages(address, reply.body)
 
     async def search(
@@ -87,8 +89,9 @@ class PenstockApi:
         """Stored messages from a position on whose body contains `text`, ignoring case. Raises
         HttpRequestError."""
         args = {"topic": topic, "from": start, "limit": str(SEARCH_MESSAGES_MAX)}
-        nsqd = self._nsqd(address, bytes_max=SEARCH_BYTES_MAX)
-        reply = await nsqd.send("GET", "/topic/messages", args)
+        reply = await self._nsqd(address).send(
+            "GET", "/topic/messages", args, body_bytes_max=SEARCH_BYTES_MAX
+        )
         # In a thread: tens of thousands of messages would block the event loop.
         return await asyncio.to_thread(_search, address, reply.body, text, limit)
 
@@ -97,7 +100,9 @@ class PenstockApi:
     ) -> list[StoredMessage]:
         """Messages of a channel that are in one of the `STATES`. Raises HttpRequestError."""
         args = {"topic": topic, "channel": channel, "state": state, "limit": str(limit)}
-        reply = await self._nsqd(address).send("GET", "/channel/messages", args)
+        reply = await self._nsqd(address).send(
+            "GET", "/channel/messages", args, body_bytes_max=PAGE_BYTES_MAX
+        )
         return _decode_messages(address, reply.body)
 
     async def cancel(self, address: str, topic: str, channel: str, id: str) -> None:
@@ -157,9 +162,8 @@ class PenstockApi:
         self._support_cache[address] = is_supported, time.monotonic() + SUPPORT_CACHE_SECONDS
         return is_supported
 
-    def _nsqd(self, address: str, bytes_max: int = PAGE_BYTES_MAX) -> NsqdApi:
-        http = replace(self._cluster.http, body_bytes_max=bytes_max)
-        return NsqdApi(http, address, self._cluster.headers)
+    def _nsqd(self, address: str) -> NsqdApi:
+        return NsqdApi(self._cluster.http, address, self._cluster.headers)
 
 
 def _decode_messages(address: str, lines: bytes) -> list[StoredMessage]:

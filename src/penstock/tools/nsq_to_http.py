@@ -181,6 +181,8 @@ class _Sender:
             connect_timeout_seconds=options.http_client_connect_timeout_ns / SECOND_NS,
             request_timeout_seconds=options.http_client_request_timeout_ns / SECOND_NS,
             keep_alive=True,
+            idle_per_server_max=options.n,
+            repeats_posts=True,  # a failure would requeue the message and send it again, too
         )
         pool = _POOLS.get(options.mode)
         self._pool = pool(self._addresses) if pool is not None else None

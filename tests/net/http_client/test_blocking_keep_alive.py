@@ -62,11 +62,10 @@ class TestReuse:
         assert [b"/%d" % number for number in range(200)] == bodies
         assert server.connections <= 4
 
-    def test_the_number_of_idle_connections_is_limited(
-        self, client: BlockingHttpClient, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(idle_connections, "IDLE_PER_SERVER_MAX", 2)
-        all_open = threading.Barrier(5)
+    def test_the_number_of_idle_connections_is_limited(self, client: BlockingHttpClient) -> None:
+        idle_max = idle_connections.IDLE_PER_SERVER_MAX
+        count = idle_max + 3
+        all_open = threading.Barrier(count)
 
         def stream() -> None:
             with client.stream(url_of(server)) as answer:
@@ -75,14 +74,14 @@ class TestReuse:
                 all_open.wait(60)
 
         with counting() as server:
-            with ThreadPoolExecutor(5) as threads:
-                for each in [threads.submit(stream) for _ in range(5)]:
+            with ThreadPoolExecutor(count) as threads:
+                for each in [threads.submit(stream) for _ in range(count)]:
                     each.result()
-            wait_for_open(server, 2)
+            wait_for_open(server, idle_max)
             client.close()
             wait_for_open(server, 0)
 
-        assert 5 == server.connections
+        assert count == server.connections
 
     def test_an_expired_connection_is_replaced(
         self, client: BlockingHttpClient, monkeypatch: pytest.MonkeyPatch

@@ -33,6 +33,7 @@ from penstock.net.http_client.idle_connections import IdleConnections
 from penstock.net.http_client.messages import (
     ACCEPT_V1,
     BODY_BYTES_MAX,
+    IDEMPOTENT_METHODS,
     Headers,
     HttpReply,
     HttpTarget,
@@ -49,8 +50,6 @@ T = TypeVar("T")
 
 FETCH_BYTES = 64 * 1024
 STREAM_BYTES = 256 * 1024
-
-_IDEMPOTENT_METHODS = ("GET", "HEAD")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +170,7 @@ class BlockingHttpClient:
             try:
                 exchange.start(kept, request)
             except (ResponseError, OSError) as error:
-                is_repeatable = method in _IDEMPOTENT_METHODS or not exchange.is_sent
+                is_repeatable = method in IDEMPOTENT_METHODS or not exchange.is_sent
                 is_unanswered = not exchange.parser.received_bytes
                 if not is_repeatable or not is_unanswered or isinstance(error, TimeoutError):
                     raise

@@ -9,15 +9,17 @@ followed, and proxies are not used.
 
 import asyncio
 import ssl
-from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar, cast
 
 from penstock.net.connect_errors import describe_error
+from penstock.net.http_client.idle_connections import IDLE_PER_SERVER_MAX, IdleConnections
 from penstock.net.http_client.messages import (
     ACCEPT_V1,
     BODY_BYTES_MAX,
     ENDED_EARLY,
+    IDEMPOTENT_METHODS,
     Headers,
     HttpReply,
     HttpTarget,
@@ -37,9 +39,11 @@ T = TypeVar("T")
 class HttpClient:
     """Sends requests within these limits. The request timeout includes connecting.
 
-    With `keep_alive`, connections are kept for later requests: as many per server as there were
-    requests at the same time. If the server closed a kept connection without a response, the
-    request is sent again on another, so it may arrive twice. Call `close` at the end.
+    With `keep_alive`, idle connections are kept for later requests until `close`, at most
+    `idle_per_server_max` per server. If the server closes a kept connection before the client
+    received any byte of the response, a GET or HEAD is sent once more, on a new connection. A POST
+    fails, because the server may have executed it; with `repeats_posts`, it is sent once more, too,
+    and may arrive twice.
     """
 
     connect_timeout_seconds: float
@@ -47,37 +51,58 @@ class HttpClient:
     body_bytes_max: int = BODY_BYTES_MAX
     ssl_context: ssl.SSLContext | None = field(default=None, repr=False)  # None: the system's CAs
     keep_alive: bool = False
-    _idle: dict[tuple[str, int, bool], list["_Connection"]] = field(
-        init=False, repr=False, compare=False, default_factory=lambda: defaultdict(list)
-    )
+    idle_per_server_max: int = IDLE_PER_SERVER_MAX
+    repeats_posts: bool = False
+    _idle: IdleConnections["_Connection"] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_idle", IdleConnections(self.idle_per_server_max))
 
     async def fetch(
-        self, method: str, url: str, *, headers: Headers = (), body: bytes = b""
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Headers = (),
+        body: bytes = b"",
+        body_bytes_max: int | None = None,
     ) -> HttpReply:
-        """Sends a request and returns the response, whatever its status. Raises
-        HttpRequestError."""
+        """Sends a request and returns the response, whatever its status. `body_bytes_max` replaces
+        the client's limit. Raises HttpRequestError."""
         target = HttpTarget(url)
         request = target.request(method, headers, body, keep_alive=self.keep_alive)
+        bytes_max = self.body_bytes_max if body_bytes_max is None else body_bytes_max
+        parser = ResponseParser(has_body=method != "HEAD", body_bytes_max=bytes_max)
         try:
             async with asyncio.timeout(self.request_timeout_seconds):
-                return await self._exchange(target, request, has_body=method != "HEAD")
+                return await self._exchange(target, method, request, parser)
         except TimeoutError:
             raise target.error("timed out", timed_out=True) from None
         except ResponseError as error:
             raise target.error(str(error), timed_out=error.timed_out) from None
 
     async def ask(
-        self, method: str, url: str, *, headers: Headers = (), body: bytes = b""
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Headers = (),
+        body: bytes = b"",
+        body_bytes_max: int | None = None,
     ) -> HttpReply:
         """Sends a request to a daemon of NSQ, in version 1 of its API, and repeats it over HTTPS if
         the daemon demands that. Returns the response, whatever its status. Raises
         HttpRequestError."""
-        headers = (ACCEPT_V1, *headers)
-        reply = await self.fetch(method, url, headers=headers, body=body)
+        fetch = partial(
+            self.fetch,
+            method,
+            headers=(ACCEPT_V1, *headers),
+            body=body,
+            body_bytes_max=body_bytes_max,
+        )
+        reply = await fetch(url)
         secure_url = https_url(url, reply)
-        if secure_url is None:
-            return reply
-        return await self.fetch(method, secure_url, headers=headers, body=body)
+        return reply if secure_url is None else await fetch(secure_url)
 
     async def call(
         self, method: str, url: str, *, headers: Headers = (), body: bytes = b""
@@ -90,40 +115,31 @@ class HttpClient:
         return decode_reply(url, await self.ask("GET", url, headers=headers), type)
 
     def close(self) -> None:
-        """Closes the kept connections."""
-        for idle in self._idle.values():
-            while idle:
-                idle.pop().close()
+        """Closes the idle connections. The client can still be used."""
+        self._idle.close()
 
-    async def _exchange(self, target: HttpTarget, request: bytes, *, has_body: bool) -> HttpReply:
-        idle = self._idle[target.server]
-        while idle:
-            connection = idle.pop()
-            if not connection.is_reusable:
-                connection.close()
-                continue
+    async def _exchange(
+        self, target: HttpTarget, method: str, request: bytes, parser: ResponseParser
+    ) -> HttpReply:
+        kept = self._idle.take(target.server)
+        if kept is not None:
             try:
-                return await self._send(connection, request, idle, has_body=has_body)
+                return await self._send(kept, target, request, parser)
             except ResponseError:
-                if connection.received_bytes:
+                is_repeatable = method in IDEMPOTENT_METHODS or self.repeats_posts
+                if not is_repeatable or parser.received_bytes:
                     raise
         connection = await self._connect(target)
-        return await self._send(connection, request, idle, has_body=has_body)
+        return await self._send(connection, target, request, parser)
 
     async def _send(
-        self,
-        connection: "_Connection",
-        request: bytes,
-        idle: list["_Connection"],
-        *,
-        has_body: bool,
+        self, connection: "_Connection", target: HttpTarget, request: bytes, parser: ResponseParser
     ) -> HttpReply:
-        parser = ResponseParser(has_body=has_body, body_bytes_max=self.body_bytes_max)
         try:
             return await connection.send(request, parser)
         finally:
             if self.keep_alive and connection.is_reusable:
-                idle.append(connection)
+                self._idle.put(target.server, connection)
             else:
                 connection.close()
 
@@ -166,11 +182,6 @@ class _Connection(asyncio.Protocol):
     def is_reusable(self) -> bool:
         """Whether another request can be sent after a complete response."""
         return self._is_open and self._parser is not None and self._parser.can_reuse_connection
-
-    @property
-    def received_bytes(self) -> int:
-        """Bytes of the current response so far."""
-        return self._parser.received_bytes if self._parser is not None else 0
 
     def close(self) -> None:
         if self._reply is not None:

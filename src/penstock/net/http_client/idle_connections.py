@@ -31,10 +31,11 @@ C = TypeVar("C", bound=ReusableConnection)
 
 
 class IdleConnections(Generic[C]):
-    """At most IDLE_PER_SERVER_MAX connections per server, each for at most IDLE_SECONDS. Threads
-    may share the object. A process that was forked starts without connections."""
+    """At most `per_server_max` connections per server, each for at most IDLE_SECONDS. Threads may
+    share the object. A process that was forked starts without connections."""
 
-    def __init__(self) -> None:
+    def __init__(self, per_server_max: int = IDLE_PER_SERVER_MAX) -> None:
+        self._per_server_max = per_server_max
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._idle: dict[ServerKey, deque[tuple[C, float]]] = {}
@@ -60,7 +61,7 @@ class IdleConnections(Generic[C]):
         with self._lock:
             surplus = self._remove_expired(now)
             idle = self._idle.setdefault(server, deque())
-            if len(idle) >= IDLE_PER_SERVER_MAX:
+            if len(idle) >= self._per_server_max:
                 surplus.append(idle.popleft()[0])
             idle.append((connection, now))
         for each in surplus:

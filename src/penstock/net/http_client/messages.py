@@ -20,6 +20,7 @@ __all__ = [
     "ACCEPT_V1",
     "BODY_BYTES_MAX",
     "ENDED_EARLY",
+    "IDEMPOTENT_METHODS",
     "Headers",
     "HttpReply",
     "HttpTarget",
@@ -38,6 +39,9 @@ Headers = Iterable[tuple[str, str]]
 ACCEPT_V1 = ("Accept", "application/vnd.nsq; version=1.0")
 
 BODY_BYTES_MAX = 64 << 20
+
+IDEMPOTENT_METHODS = ("GET", "HEAD")
+"""Methods of requests that may be executed twice."""
 
 # Limits on the bytes beside the body: enough for any headers, and for chunks of one byte each.
 HEAD_BYTES_MAX = 64 * 1024
