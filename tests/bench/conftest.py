@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# The bench is not installed: it is imported from the root of the repository.
+# The bench is not installed; it is imported from the root of the repository.
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 Handler = Callable[[socket.socket], None]
@@ -16,7 +16,7 @@ Serve = Callable[[Handler], tuple[str, int]]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Starts a server that lets a handler speak with the first that connects; its address."""
+    """Start a server that calls a handler with its first connection. Returns its address."""
     with ExitStack() as stack:
 
         def start(handler: Handler) -> tuple[str, int]:

@@ -31,7 +31,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_quick_run_measures_our_nsqd_on_every_row(
     tmp_path: Path, scenarios: Sequence[Scenario]
 ) -> None:
-    """In two halves, which can run side by side."""
+    """In two halves, which can run in parallel."""
     json_file, markdown_file = tmp_path / "figures.json", tmp_path / "figures.md"
     files = [f"--json={json_file}", f"--markdown={markdown_file}"]
     titles = {row: title for one in scenarios for row, title in one.rows.items()}
@@ -47,7 +47,7 @@ def test_a_quick_run_measures_our_nsqd_on_every_row(
 
 @pytest.mark.slow
 def test_another_nsqd_is_measured_beside_ours() -> None:
-    """Our own stands in for the other: the command line is what is tested."""
+    """Our own nsqd takes the place of another one; the test is about the command line."""
     flags = "--tcp-address={tcp} --http-address={http} --data-path={data}"
     another = f"{sys.executable} -m penstock.cli.nsqd {flags}"
 

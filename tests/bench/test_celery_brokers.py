@@ -1,7 +1,7 @@
 from bench.celery_brokers import BROKERS, measure
 
 
-def test_both_halves_of_a_tasks_way_are_measured() -> None:
+def test_publishing_and_executing_tasks_are_measured() -> None:
     with BROKERS["nsqd"]() as server:
         publishing, working = measure(server, 200)
 

@@ -1,4 +1,4 @@
-"""A crowd on one channel. CROWD=5000 makes it as large as it is measured by hand."""
+"""Many clients on one channel; CROWD=5000 has the size of the manual measurement."""
 
 import os
 
@@ -9,10 +9,10 @@ CONSUMERS = int(os.environ.get("CROWD", "300"))
 
 
 @pytest.mark.slow
-def test_every_message_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_message_is_received_once(capsys: pytest.CaptureFixture[str]) -> None:
     publishers, rate = CONSUMERS // 25, CONSUMERS
     sizes = [f"--consumers={CONSUMERS}", f"--publishers={publishers}", f"--rate={rate}"]
-    # Without a limit on the latency: that depends on the machine.
+    # Without a limit on the latency, which depends on the machine.
     exit_code = main([*sizes, "--seconds=2", "--p99-ms=1000000000"])
     printed = capsys.readouterr().out
 
@@ -20,7 +20,7 @@ def test_every_message_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"published {2 * rate:,} at " in printed
 
 
-def test_what_is_wrong_is_said() -> None:
+def test_missing_messages_and_high_latency_are_reported() -> None:
     channel = {"depth": 0, "in_flight_count": 2, "requeue_count": 0, "timeout_count": 1}
     lost = Result(3, 5000.0, [1, 2], 0.5, 80.0, channel, 100.0)
     slow = Result(1, 5000.0, [200_000_000], 0.5, 80.0, dict.fromkeys(channel, 0), 100.0)

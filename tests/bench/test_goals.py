@@ -25,7 +25,7 @@ def measured(metric: str, ours: float, trial: float) -> Results:
     ],
     ids=str,
 )
-def test_a_goal_is_met_on_its_bound_and_not_beyond(
+def test_a_goal_is_met_at_its_bound_but_not_beyond(
     goal: Goal, ours: float, trial: float, *, met: bool
 ) -> None:
     assert met is judge(goal, measured(goal.metric, ours, trial)).met

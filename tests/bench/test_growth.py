@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 
 def grown(name: str, **costs: tuple[float, float]) -> Growth:
-    """A curve with a cost for each line where its goal begins, and where that ends."""
+    """A curve with the given costs at the first and the last point of its goal."""
     goal = next(goal for goal in GROWTH if goal.curve == name)
     growth = Growth(next(curve for curve in CURVES if curve.name == name))
     for line, (first, last) in costs.items():
@@ -17,7 +17,7 @@ def grown(name: str, **costs: tuple[float, float]) -> Growth:
     return growth
 
 
-def test_of_the_repetitions_the_least_counts() -> None:
+def test_the_lowest_repetition_counts() -> None:
     growth = grown("topics", MPUB=(1.0, 2.0))
     growth.add(1_000, {"MPUB": 1.5})
     growth.add(1_000, {"MPUB": 1.7})
@@ -25,13 +25,13 @@ def test_of_the_repetitions_the_least_counts() -> None:
     assert {"MPUB": 1.5} == growth.costs[1_000]
 
 
-def test_every_line_of_a_curve_is_judged_by_its_goal() -> None:
+def test_every_line_of_a_curve_is_compared_with_its_goal() -> None:
     judged = json.loads(as_json([grown("topics", MPUB=(1.0, 1.2), PUB=(1.0, 1.3))]))["goals"]
 
     assert [("MPUB", True), ("PUB", False)] == [(one["line"], one["met"]) for one in judged]
 
 
-def test_what_was_not_measured_has_no_factor() -> None:
+def test_a_curve_without_points_has_no_factor() -> None:
     assert {} == factor(GROWTH[0], Growth(CURVES[0]))
 
 

@@ -1,4 +1,4 @@
-"""How `bench.guard` saves and compares; the figures themselves depend on the machine."""
+"""`bench.guard` saves figures and compares them; the figures themselves depend on the machine."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def test_saved_figures_are_compared_with_the_next_run(tmp_path: Path) -> None:
     assert len(WORKLOADS) == compared.output.count("times as many as before")
 
 
-def test_a_message_that_costs_much_more_than_before_fails(tmp_path: Path) -> None:
+def test_a_much_higher_cost_per_message_fails(tmp_path: Path) -> None:
     file = tmp_path / "before.json"
     file.write_text(json.dumps(dict.fromkeys(WORKLOADS, 1e-9)))
     compared = CliRunner().invoke(main, ["--rounds=1", f"--against={file}"])
@@ -33,6 +33,6 @@ def test_a_message_that_costs_much_more_than_before_fails(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("steps", "is_too_much"), [(2.5, False), (2.51, True)])
-def test_a_quarter_more_is_the_limit(steps: float, *, is_too_much: bool) -> None:
+def test_the_limit_is_a_quarter_more(steps: float, *, is_too_much: bool) -> None:
     assert is_too_much is Cost("PUB", steps, 2.0).is_too_much
     assert not Cost("PUB", steps).is_too_much

@@ -11,7 +11,7 @@ from penstock.protocol.compression import Snappy
 Serve = Callable[[Callable[[socket.socket], None]], tuple[str, int]]
 
 
-def test_a_compressed_socket_gives_all_that_has_come_once_there_is_something() -> None:
+def test_a_compressed_socket_returns_all_received_data_at_once() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         compressed, layer = SnappySocket(ours), Snappy()
@@ -25,7 +25,7 @@ def test_a_compressed_socket_gives_all_that_has_come_once_there_is_something() -
 
 
 def test_a_layer_that_is_not_granted_fails_the_run(serve: Serve) -> None:
-    """So it is with the yardstick, whose answer to IDENTIFY is OK whatever was asked for."""
+    """For example by a reference server that answers each IDENTIFY with OK."""
 
     def nsqd(peer: socket.socket) -> None:
         peer.recv(4096)

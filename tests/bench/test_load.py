@@ -11,7 +11,7 @@ from bench.load import Consumer, Crew, LoadError, Outcome
 
 @dataclass
 class Nap:
-    """A load that only says when it ran, in which process."""
+    """A load that records when it ran and in which process."""
 
     messages: int
     ready: bool = False
@@ -42,21 +42,21 @@ class Killed(Nap):
 
 
 class TestCrew:
-    def test_runs_each_load_in_a_process_of_its_own(self) -> None:
+    def test_each_load_runs_in_its_own_process(self) -> None:
         with Crew([Nap(1), Nap(2)]) as crew:
             first, second = crew.go()
 
         assert (first.messages, second.messages) == (1, 2)
         assert len({os.getpid(), *first.latencies_ns, *second.latencies_ns}) == 3
 
-    def test_does_not_start_before_all_are_ready(self) -> None:
+    def test_no_load_starts_before_all_are_ready(self) -> None:
         with Crew([Nap(1), Nap(1)]) as crew:
             ready_ns = time.monotonic_ns()
             outcomes = crew.go()
 
         assert all(outcome.started_ns > ready_ns for outcome in outcomes)
 
-    def test_a_load_that_cannot_prepare_calls_the_run_off(self) -> None:
+    def test_a_load_that_cannot_prepare_cancels_the_run(self) -> None:
         with (
             pytest.raises(LoadError, match="Unprepared: cannot subscribe"),
             Crew([Nap(1), Unprepared(1)]),
@@ -74,7 +74,7 @@ class TestCrew:
 
 @dataclass
 class Scripted:
-    """A reader whose bytes are ids: every byte that arrives is a message."""
+    """A reader whose input bytes are message ids."""
 
     channel: str
     arriving: bytes
@@ -109,17 +109,17 @@ class TestConsumer:
         finally:
             consumer.poll.close()
 
-    def test_reads_until_all_messages_came(self) -> None:
+    def test_it_reads_until_all_messages_were_received(self) -> None:
         outcome = self.consume(5, Scripted("one", b"abc"), Scripted("one", b"de"))
 
         assert outcome.messages == 5
 
-    def test_every_channel_has_messages_of_its_own(self) -> None:
+    def test_every_channel_has_its_own_messages(self) -> None:
         outcome = self.consume(6, Scripted("one", b"abc"), Scripted("two", b"abc"))
 
         assert outcome.messages == 6
 
-    def test_a_message_that_came_twice_fails_the_run(self) -> None:
+    def test_a_message_that_is_received_twice_fails_the_run(self) -> None:
         with pytest.raises(LoadError, match="channel one got 4 of 5 messages"):
             self.consume(5, Scripted("one", b"abc"), Scripted("one", b"cd"))
 

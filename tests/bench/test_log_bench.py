@@ -1,4 +1,4 @@
-"""The log's own bench runs, and judges by its goals."""
+"""The benchmark of the log runs, and compares its figures with its goals."""
 
 import pytest
 from bench.log_bench import Row, main, rows

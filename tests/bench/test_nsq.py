@@ -39,7 +39,7 @@ def test_fins_carry_the_ids_of_the_frames() -> None:
     assert fins(*range(300)) == fin_commands(frames, 300)
 
 
-def test_only_whole_frames_count() -> None:
+def test_only_complete_frames_count() -> None:
     assert frame_count(frame(1) * 3 + frame(2)[:-1]) == 3
     assert frame_count(frame(1)[:-1]) == 0
     assert frame_count(frame(1)[:5]) == 0
@@ -53,8 +53,8 @@ def test_any_other_frame_is_refused(start: bytes) -> None:
 
 
 class TestReader:
-    def test_finishes_frames_however_they_are_cut(self, serve: Serve) -> None:
-        """Two frames and a half; the rest and one more; then the end."""
+    def test_it_finishes_frames_however_they_are_split(self, serve: Serve) -> None:
+        """Reads two and a half frames, then the rest and one more, then EOF."""
         stream = b"".join(map(frame, range(4)))
         cut = len(stream) * 5 // 8
 
@@ -78,7 +78,7 @@ class TestReader:
 
         assert list(map(message_id, range(4))) == list(reader.ids())
 
-    def test_says_that_the_server_is_gone(self, serve: Serve) -> None:
+    def test_it_reports_that_the_server_has_disconnected(self, serve: Serve) -> None:
         def nsqd(peer: socket.socket) -> None:
             expect(peer, b"  V2SUB topic channel\n")
             peer.sendall(OK)
@@ -108,7 +108,7 @@ def test_a_publisher_waits_for_each_ok(serve: Serve, batch: int) -> None:
         assert publisher.run().messages == 3 * batch
 
 
-def test_a_publisher_does_not_take_an_error_for_an_ok(serve: Serve) -> None:
+def test_a_publisher_distinguishes_an_error_from_an_ok(serve: Serve) -> None:
     def nsqd(peer: socket.socket) -> None:
         expect(peer, b'  V2IDENTIFY\n\0\0\0\x1d{"heartbeat_interval": 60000}')
         peer.sendall(OK)

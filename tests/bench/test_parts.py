@@ -1,4 +1,4 @@
-"""The parts of the bench that measure with a single nsqd, in small: do they run."""
+"""The benchmarks with a single nsqd run, with small loads."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ CURVE = {
 }
 
 
-def test_both_kinds_of_figures_become_pictures(tmp_path: Path) -> None:
+def test_both_kinds_of_figures_can_be_plotted(tmp_path: Path) -> None:
     (tmp_path / "bench.json").write_text(json.dumps({"table": TABLE}))
     (tmp_path / "growth.json").write_text(json.dumps({"curves": [CURVE]}))
     files = [str(tmp_path / "bench.json"), str(tmp_path / "growth.json")]

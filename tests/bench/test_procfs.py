@@ -10,7 +10,7 @@ BURN = "import time\nwhile time.process_time() < 0.3: pass\n"
 
 @contextmanager
 def python(program: str) -> Iterator[int]:
-    """A process that runs the program, says so, and then waits to be stopped."""
+    """A process that runs the program, prints a line, and waits until it is stopped."""
     program += "print('ran', flush=True)\ninput()\n"
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -23,12 +23,12 @@ def python(program: str) -> Iterator[int]:
         process.stdin.write(b"\n")
 
 
-def test_cpu_seconds_count_what_the_process_has_worked() -> None:
+def test_cpu_seconds_count_the_work_of_the_process() -> None:
     with python(BURN) as pid:
         assert 0.25 <= procfs.cpu_seconds(pid)
 
 
-def test_cpu_seconds_count_children_that_live_and_children_that_have_ended() -> None:
+def test_cpu_seconds_include_running_and_exited_children() -> None:
     dead = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN!r}])\n"
     with python(dead) as pid:
         assert procfs.cpu_seconds(pid) >= 0.25
@@ -43,11 +43,11 @@ def test_cpu_seconds_count_children_that_live_and_children_that_have_ended() -> 
         assert procfs.cpu_seconds(pid) >= 0.25
 
 
-def test_the_peak_remembers_memory_that_was_given_back() -> None:
+def test_the_peak_includes_freed_memory() -> None:
     with python("held = bytearray(50_000_000)\ndel held\n") as pid:
         assert procfs.peak_rss_bytes(pid) >= procfs.rss_bytes(pid) + 40_000_000
 
 
-def test_what_python_has_in_memory_is_plausible() -> None:
+def test_the_memory_of_python_is_plausible() -> None:
     with python("") as pid:
         assert 5_000_000 < procfs.rss_bytes(pid) <= procfs.peak_rss_bytes(pid)

@@ -17,7 +17,7 @@ def bulk(word: bytes) -> bytes:
 
 
 def batch(*ids: bytes) -> bytes:
-    """What XREADGROUP answers."""
+    """A response to XREADGROUP."""
     entries = b"".join(b"*2\r\n" + bulk(one) + command(b"d", BODY) for one in ids)
     return b"*1\r\n*2\r\n" + bulk(b"stream") + b"*%d\r\n" % len(ids) + entries
 
@@ -26,7 +26,7 @@ def expect(peer: socket.socket, expected: bytes) -> None:
     assert expected == peer.recv(len(expected), socket.MSG_WAITALL)
 
 
-def test_a_reader_acknowledges_batches_however_they_are_cut(serve: Serve) -> None:
+def test_a_reader_acknowledges_batches_however_they_are_split(serve: Serve) -> None:
     def redis(peer: socket.socket) -> None:
         name = b"reader-%d" % peer.getpeername()[1]
         group = (b"GROUP", b"group", name, b"COUNT", b"200", b"BLOCK", b"100")
@@ -53,7 +53,7 @@ def test_a_reader_acknowledges_batches_however_they_are_cut(serve: Serve) -> Non
     assert [bulk(b"17-0"), bulk(b"17-1"), bulk(b"18-10")] == list(reader.ids())
 
 
-def test_a_reader_says_what_redis_refuses(serve: Serve) -> None:
+def test_a_reader_reports_an_error_of_redis(serve: Serve) -> None:
     def redis(peer: socket.socket) -> None:
         expect(peer, b"*11\r\n")
         peer.sendall(b"-NOGROUP No such key\r\n")
@@ -85,7 +85,7 @@ def test_a_publisher_waits_for_the_ids_of_a_whole_batch(serve: Serve, size: int)
         assert publisher.run().messages == 2 * size
 
 
-def test_a_publisher_does_not_take_an_error_for_an_id(serve: Serve) -> None:
+def test_a_publisher_distinguishes_an_error_from_an_id(serve: Serve) -> None:
     def redis(peer: socket.socket) -> None:
         expect(peer, b"*5\r\n")
         peer.sendall(b"-MISCONF cannot write\r\n")

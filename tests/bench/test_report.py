@@ -32,7 +32,7 @@ def test_the_markdown_has_a_line_for_each_metric_and_each_goal() -> None:
     assert "| mpub, msgs/s: at least 1.6 times as good as redis |  | not measured |" in lines
 
 
-def test_the_json_holds_samples_table_and_goals() -> None:
+def test_the_json_contains_samples_table_and_goals() -> None:
     document = json.loads(as_json(report()))
 
     assert document["samples"][0] == {
@@ -51,7 +51,7 @@ def test_the_json_holds_samples_table_and_goals() -> None:
     assert document["failures"] == ["http, trial: not a 200"]
 
 
-def test_the_printed_report_names_what_was_missed_and_what_failed() -> None:
+def test_the_printed_report_names_missed_goals_and_failures() -> None:
     out = io.StringIO()
 
     print_report(report(), Console(file=out, width=120))

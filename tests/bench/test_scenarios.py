@@ -14,7 +14,7 @@ from bench.targets import Target, penstock, redis, trial
     ],
     ids=lambda value: value.name if isinstance(value, Target) else "",
 )
-def test_a_target_gets_the_scenarios_that_it_can_do(target: Target, fitting: set[Needs]) -> None:
+def test_a_target_gets_the_scenarios_that_it_supports(target: Target, fitting: set[Needs]) -> None:
     expected = [one.name for one in SCENARIOS if one.needs in fitting]
 
     assert expected == [one.name for one in SCENARIOS if one.fits(target)]

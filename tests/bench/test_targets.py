@@ -19,7 +19,7 @@ http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Ping).serve_forever()
 """
 
 
-def test_a_target_runs_on_a_port_of_its_own_until_the_block_is_left() -> None:
+def test_a_target_runs_on_its_own_port_until_the_end_of_the_block() -> None:
     target = Target("pinger", (sys.executable, "-c", PING, "{http_port}"), Nsq())
 
     with running(target) as one, running(target) as two:
@@ -31,7 +31,7 @@ def test_a_target_runs_on_a_port_of_its_own_until_the_block_is_left() -> None:
         os.kill(one.pid, 0)
 
 
-def test_the_data_path_exists_while_the_target_runs_and_no_longer() -> None:
+def test_the_data_path_exists_only_while_the_target_runs() -> None:
     save_path = "import pathlib, sys; pathlib.Path(sys.argv[2], 'seen').touch()\n" + PING
     target = Target("pinger", (sys.executable, "-c", save_path, "{http_port}", "{data}"), Nsq())
 
@@ -55,12 +55,12 @@ def test_the_data_path_exists_while_the_target_runs_and_no_longer() -> None:
         ("sh -c 'exit 1' {", "a command may contain {tcp} {http}"),
     ],
 )
-def test_a_target_that_does_not_start_says_why(command: str, error: str) -> None:
+def test_a_target_that_does_not_start_reports_the_reason(command: str, error: str) -> None:
     with pytest.raises(LoadError, match=re.escape(error)), running(nsqd(command)):
         pass
 
 
-def test_a_run_that_fails_tells_what_the_server_said_last() -> None:
+def test_a_failed_run_reports_the_last_output_of_the_server() -> None:
     target = Target("pinger", (sys.executable, "-c", PING, "{http_port}"), Nsq())
 
     with (
@@ -70,7 +70,7 @@ def test_a_run_that_fails_tells_what_the_server_said_last() -> None:
         raise LoadError("got 3 of 4 messages")
 
 
-# `make test` installs it, unless it may not.
+# `make test` installs redis-server if it can.
 @pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
 def test_redis_takes_its_flags() -> None:
     with running(redis("redis-server")) as server:

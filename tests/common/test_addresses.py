@@ -20,12 +20,12 @@ from penstock.common.addresses import has_port, host_of, is_address
         ("", False, False),
     ],
 )
-def test_what_is_an_address(text: str, with_port: bool, connectable: bool) -> None:
+def test_addresses_are_parsed_or_refused(text: str, with_port: bool, connectable: bool) -> None:
     assert (with_port, connectable) == (has_port(text), is_address(text))
 
 
 @pytest.mark.parametrize(
     ("address", "host"), [("10.0.0.1:80", "10.0.0.1"), ("[::1]:80", "[::1]"), ("@", "")]
 )
-def test_the_host_of_a_peer(address: str, host: str) -> None:
+def test_the_host_of_a_peer_address(address: str, host: str) -> None:
     assert host == host_of(address)

@@ -1,4 +1,4 @@
-"""What every daemon can be told."""
+"""Options that all daemons have."""
 
 from dataclasses import fields
 
@@ -14,7 +14,7 @@ DAEMONS = (("nsqd", NsqdOptions), ("nsqlookupd", NsqlookupdOptions), ("nsqadmin"
 
 
 @pytest.mark.parametrize(("name", "options"), DAEMONS)
-def test_every_daemon_can_be_told_it_first_and_has_a_prefix_of_its_own(
+def test_every_daemon_has_the_common_options_first_and_its_own_log_prefix(
     name: str, options: type[DaemonOptions]
 ) -> None:
     shared = [each.name for each in fields(DaemonOptions)]
@@ -23,7 +23,7 @@ def test_every_daemon_can_be_told_it_first_and_has_a_prefix_of_its_own(
     assert f"[{name}] " == options().log_prefix
 
 
-def test_it_logs_as_it_was_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_daemon_logs_with_the_given_options(capsys: pytest.CaptureFixture[str]) -> None:
     log = DaemonOptions(log_prefix="[x] ", log_level=LogLevel.WARN).logger()
     log.info("too little")
     log.warning("enough")

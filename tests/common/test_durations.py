@@ -36,7 +36,7 @@ NOT_DURATIONS = "|-|+|3|1|s|.s|-.s|1x|1 s| 1s|1s |1s2|1S|--1s|1_0s|1e3s|92233720
 
 
 @pytest.mark.parametrize("text", [*NOT_DURATIONS.split("|"), "\N{ARABIC-INDIC DIGIT ONE}s"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
 
@@ -61,5 +61,5 @@ def test_durations_are_written_as_go_writes_them(duration_ns: int, expected: str
 
 
 @given(st.integers(min_value=-(2**63) + 1, max_value=2**63 - 1))
-def test_what_is_written_reads_back_the_same(duration_ns: int) -> None:
+def test_written_values_read_back_the_same(duration_ns: int) -> None:
     assert duration_ns == parse_duration(format_duration(duration_ns))

@@ -10,12 +10,12 @@ def error_classes() -> list[type]:
     return [thing for thing in vars(errors).values() if inspect.isclass(thing)]
 
 
-def test_every_error_is_exported_and_grows_from_the_one_root() -> None:
+def test_every_error_is_exported_and_derives_from_the_base_error() -> None:
     assert sorted(errors.__all__) == sorted(each.__name__ for each in error_classes())
     assert all(issubclass(each, Error) for each in error_classes())
 
 
-def test_the_tree_in_the_docstring_is_the_tree() -> None:
+def test_the_tree_in_the_docstring_matches_the_classes() -> None:
     def indent(cls: type) -> int:
         return 4 + 2 * (len(inspect.getmro(cls)) - len(inspect.getmro(Error)))
 

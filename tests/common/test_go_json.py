@@ -80,7 +80,7 @@ def test_floats_are_written_as_go_writes_them(value: float, expected: str) -> No
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_what_json_has_no_word_for_is_refused(value: float) -> None:
+def test_values_that_json_cannot_represent_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="JSON has no"):
         to_json([value])
 
@@ -95,7 +95,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES)
-def test_what_is_written_reads_back_the_same(value: object) -> None:
+def test_written_values_read_back_the_same(value: object) -> None:
     written = to_json(value)
 
     assert value == json.loads(written)

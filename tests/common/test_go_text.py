@@ -1,4 +1,4 @@
-"""A peer's bytes in error texts: exactly as they came, or quoted as Go quotes."""
+"""A peer's bytes in error texts, unchanged or quoted as Go quotes them."""
 
 import ast
 
@@ -40,18 +40,18 @@ def test_quoting_is_that_of_go(raw: bytes, expected: str) -> None:
 
 
 @given(st.text())
-def test_a_quoted_text_reads_back_as_what_it_was(text: str) -> None:
-    """Python's string literals know the same escapes."""
+def test_a_quoted_text_reads_back_the_same(text: str) -> None:
+    """Python's string literals have the same escapes."""
     encoded = text.encode("utf-8", "replace")
 
     assert encoded.decode() == ast.literal_eval(quoted(encoded))
 
 
 @given(st.binary())
-def test_what_is_quoted_can_be_printed(raw: bytes) -> None:
+def test_quoted_text_is_printable(raw: bytes) -> None:
     assert quoted(raw).isprintable()
 
 
 @given(st.binary())
-def test_verbatim_bytes_come_back_as_they_were(raw: bytes) -> None:
+def test_verbatim_bytes_read_back_the_same(raw: bytes) -> None:
     assert raw == to_bytes(verbatim(raw))

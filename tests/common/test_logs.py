@@ -20,7 +20,7 @@ def lines() -> list[str]:
 
 @pytest.fixture
 def in_kathmandu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A zone with an odd offset, +05:45, and no summer time."""
+    """A time zone with an unusual offset (+05:45) and no daylight saving time."""
     monkeypatch.setenv("TZ", "<+0545>-5:45")
     time.tzset()
     yield
@@ -41,7 +41,7 @@ def test_a_line_has_nsqs_format_in_local_time(lines: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("in_kathmandu")
-def test_json_has_one_object_a_line_with_fields(lines: list[str]) -> None:
+def test_json_has_one_object_per_line_with_fields(lines: list[str]) -> None:
     logger(lines, json=True).error("TOPIC(%s): gone", "a", topic="a", depth=3, level="mine")
 
     assert 1 == "".join(lines).count("\n")
@@ -57,7 +57,7 @@ def test_json_has_one_object_a_line_with_fields(lines: list[str]) -> None:
     assert expected == msgspec.json.decode(lines[0])
 
 
-def test_json_shows_what_json_cannot_hold_as_text(lines: list[str]) -> None:
+def test_values_that_json_cannot_represent_are_logged_as_text(lines: list[str]) -> None:
     logger(lines, json=True).info("failed", error=OSError("disk on fire"))
 
     assert "disk on fire" == msgspec.json.decode(lines[0])["error"]
@@ -73,7 +73,7 @@ def test_json_shows_what_json_cannot_hold_as_text(lines: list[str]) -> None:
         (LogLevel.FATAL, ["FATAL"]),
     ],
 )
-def test_a_level_lets_through_itself_and_what_is_worse(
+def test_a_level_logs_itself_and_higher_levels(
     lines: list[str], level: LogLevel, expected: list[str]
 ) -> None:
     log = logger(lines, LogLevel.INFO)
@@ -95,13 +95,13 @@ def test_nothing_is_formatted_when_the_level_is_off(lines: list[str]) -> None:
     assert [] == lines
 
 
-def test_a_message_without_arguments_may_hold_percent_signs(lines: list[str]) -> None:
+def test_a_message_without_arguments_may_contain_percent_signs(lines: list[str]) -> None:
     logger(lines).info("100% done")
 
     assert lines[0].endswith("INFO: 100% done\n")
 
 
-def test_no_peer_can_forge_a_line_of_its_own(lines: list[str]) -> None:
+def test_a_peer_cannot_forge_a_log_line(lines: list[str]) -> None:
     logger(lines).info("client %s", "evil\r\n[nsqd] 2026/11/15 FATAL: all is lost")
 
     assert 1 == lines[0].count("\n")
@@ -130,7 +130,7 @@ def test_lines_go_to_stderr_unless_told_otherwise(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
-def test_a_closed_or_full_stderr_stops_nobody(stderr: str) -> None:
+def test_logging_to_a_closed_or_full_stderr_does_not_fail(stderr: str) -> None:
     program = "from penstock.common.logs import Logger; Logger('').info('x'); print('alive')"
     shell = f'"{sys.executable}" -c "{program}" {stderr}'
     done = subprocess.run(shell, shell=True, stdout=subprocess.PIPE, text=True, check=False)
@@ -147,7 +147,7 @@ class TestRepeatingErrors:
     def log(self, clock: ManualClock, lines: list[str]) -> Logger:
         return Logger("", clock=clock, write=lambda line: lines.append(line.split("ERROR: ")[1]))
 
-    def test_the_first_of_a_cause_is_written_and_others_are_counted(
+    def test_the_first_error_of_a_cause_is_logged_and_others_are_counted(
         self, log: Logger, clock: ManualClock, lines: list[str]
     ) -> None:
         for number in range(5):
@@ -161,7 +161,7 @@ class TestRepeatingErrors:
         assert ["[0] - disk full\n", "exiting\n"] == at_first
         assert ["[9] - disk full (5 such errors in 10 s)\n"] == lines[2:]
 
-    def test_a_flush_writes_what_was_counted_when_its_time_is_up(
+    def test_a_flush_logs_the_count_after_the_interval(
         self, log: Logger, clock: ManualClock, lines: list[str]
     ) -> None:
         for number in range(3):

@@ -16,7 +16,7 @@ valid_names = st.builds(
 @pytest.mark.parametrize(
     "name", ["a", "a" * 64, "Orders.v1_x-Y", ".", "..", "-", "a#ephemeral", "a" * 54 + "#ephemeral"]
 )
-def test_these_are_names(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     assert is_valid(name)
     assert name == maybe_name(name.encode())
 
@@ -27,12 +27,12 @@ WRONG_CHARACTERS = ["a b", "a\n", "\na", "a/b", "é", "\N{ARABIC-INDIC DIGIT THR
 
 
 @pytest.mark.parametrize("name", ["", *TOO_LONG, *WRONG_SUFFIX, *WRONG_CHARACTERS])
-def test_these_are_not(name: str) -> None:
+def test_invalid_names_are_refused(name: str) -> None:
     assert not is_valid(name)
     assert maybe_name(name.encode()) is None
 
 
-def test_bytes_that_are_no_text_are_no_name() -> None:
+def test_bytes_that_are_not_text_are_no_name() -> None:
     assert maybe_name(b"\xff\xfe") is None
 
 
@@ -68,7 +68,7 @@ def test_no_name_leaves_its_folder_or_hides(name: str) -> None:
 
 
 @given(st.text(NAME_CHARACTERS, min_size=1, max_size=64))
-def test_a_file_name_gives_back_the_name(name: str) -> None:
+def test_a_file_name_converts_back_to_the_name(name: str) -> None:
     assert name == name_of_file(file_name(name))
 
 
@@ -76,5 +76,5 @@ def test_a_file_name_gives_back_the_name(name: str) -> None:
     "file",
     ["", ".", "..", ".a", "A", "+A", "+", "a+", "%2f", "a%2e", "%2", "lost+found ", "a" * 65],
 )
-def test_files_that_no_name_has_are_told_apart(file: str) -> None:
+def test_other_file_names_convert_to_no_name(file: str) -> None:
     assert name_of_file(file) is None

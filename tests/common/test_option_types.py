@@ -108,7 +108,7 @@ def test_bad_flags_are_refused(kind: OptionType[Any], text: str, expected: str) 
         (enum_type({"1": Colour.RED, "true": Colour.BLUE}), True, Colour.BLUE),
     ],
 )
-def test_config_values_are_taken_in_every_allowed_form(
+def test_config_values_are_accepted_in_every_allowed_form(
     kind: OptionType[Any], value: object, expected: object
 ) -> None:
     assert expected == kind.from_config(value)

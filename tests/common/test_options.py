@@ -68,7 +68,7 @@ def test_flags_have_gos_syntax(args: list[str], expected: dict[str, object]) -> 
         (["", "-loud"], {}, ("", "-loud")),
     ],
 )
-def test_flags_end_at_the_first_argument_that_is_none(
+def test_flags_end_at_the_first_argument_that_is_no_flag(
     args: list[str], values: dict[str, object], rest: tuple[str, ...]
 ) -> None:
     assert CommandLine(values, rest) == parse_flags(Options, args)
@@ -109,7 +109,7 @@ def write(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_file_gives_values_by_key_and_may_hold_more(tmp_path: Path) -> None:
+def test_a_file_gives_values_by_key_and_may_contain_other_keys(tmp_path: Path) -> None:
     path = write(tmp_path, 'size = 5\nwait = "1m"\nall_peers = ["a"]\nother = 1\n[table]\nloud = 1')
 
     expected = {"size": 5, "wait_ns": 60 * SECOND_NS, "peers": ("a",)}
@@ -117,7 +117,7 @@ def test_a_file_gives_values_by_key_and_may_hold_more(tmp_path: Path) -> None:
     assert expected == load_config(Options, path)
 
 
-def test_what_no_option_is_called_is_told_with_what_may_have_been_meant(tmp_path: Path) -> None:
+def test_unknown_keys_are_reported_with_a_suggestion(tmp_path: Path) -> None:
     path = write(tmp_path, 'size = 5\nsizze = 5\nall-peers = ["a"]\n[elsewhere]\nsize = 1')
 
     assert [
@@ -156,7 +156,7 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
         load_config(Options, str(path))
 
 
-def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "none.toml")
 
     with pytest.raises(ConfigError) as refused:
@@ -196,12 +196,12 @@ def test_values_on_their_bounds_are_accepted() -> None:
         ("all_peers", []),
     ],
 )
-def test_values_can_be_asked_for_by_key(key: str, expected: object) -> None:
+def test_values_can_be_read_by_key(key: str, expected: object) -> None:
     assert expected == option_value(Options(), key)
 
 
 @pytest.mark.parametrize("key", ["peers", "peer", "wait_ns", "config", "", "None"])
-def test_what_is_no_key_has_no_value(key: str) -> None:
+def test_an_unknown_key_has_no_value(key: str) -> None:
     with pytest.raises(KeyError):
         option_value(Options(), key)
 

@@ -1,4 +1,4 @@
-"""Signals that come at an awkward moment."""
+"""Signals at critical moments: during and after a stop."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 
 def run(program: str) -> "subprocess.CompletedProcess[str]":
-    """What becomes of a daemon that does this, and signals itself at `tell(number)`."""
+    """The result of a daemon that runs this program and signals itself by `tell(number)`."""
     beginning = """
         import asyncio, os, signal, sys, uvloop
         from penstock.common.logs import Logger, LogLevel
@@ -36,7 +36,7 @@ def run(program: str) -> "subprocess.CompletedProcess[str]":
 
 
 def serve(steps: str) -> "subprocess.CompletedProcess[str]":
-    """What becomes of one that takes these steps, with an event `stop`, and then ends well."""
+    """The result of a daemon that runs these steps, with an event `stop`, and exits with 0."""
     body = f"stop = asyncio.Event()\n{textwrap.dedent(steps)}\nignore_signals()\nreturn 0\n"
     return run(
         f"async def serve():\n{textwrap.indent(body, '    ')}\nsys.exit(uvloop.run(serve()))\n"
@@ -65,7 +65,7 @@ def test_a_signal_after_a_clean_stop_changes_nothing(number: str) -> None:
     assert (0, "") == (ended.returncode, ended.stderr)
 
 
-def test_what_stops_by_itself_is_not_cut_short_by_the_first_signal() -> None:
+def test_the_first_signal_does_not_interrupt_a_stop_in_progress() -> None:
     ended = serve("""
         stop_on_signals(stop, log)
         stop.set()
@@ -75,7 +75,7 @@ def test_what_stops_by_itself_is_not_cut_short_by_the_first_signal() -> None:
     assert 0 == ended.returncode, ended.stderr
 
 
-def test_the_second_signal_does_not_wait_for_a_clean_stop() -> None:
+def test_the_second_signal_exits_without_a_clean_stop() -> None:
     ended = serve("""
         stop_on_signals(stop, log)
         tell(signal.SIGTERM)
@@ -87,7 +87,7 @@ def test_the_second_signal_does_not_wait_for_a_clean_stop() -> None:
     assert "SIGINT again, exiting without a clean stop" in ended.stderr
 
 
-def test_the_echo_of_a_signal_is_no_second_one() -> None:
+def test_an_immediate_repetition_of_a_signal_is_ignored() -> None:
     ended = serve("""
         class Stop(asyncio.Event):
             def set(self):
@@ -103,7 +103,7 @@ def test_the_echo_of_a_signal_is_no_second_one() -> None:
     assert 0 == ended.returncode, ended.stderr
 
 
-def test_the_echo_of_a_signal_does_not_end_a_drain() -> None:
+def test_an_immediate_repetition_of_a_signal_does_not_end_a_drain() -> None:
     ended = serve("""
         drain_on_sigterm(lambda: echo(signal.SIGTERM), stop, log)
         tell(signal.SIGTERM)

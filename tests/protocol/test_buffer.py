@@ -1,4 +1,4 @@
-"""The receive buffer: nothing is lost, nothing is joined too early."""
+"""The receive buffer loses nothing and does not join chunks too early."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from penstock.protocol.buffer import ReceiveBuffer
 
 
-def test_a_chunk_that_finds_the_buffer_empty_is_not_copied() -> None:
+def test_a_chunk_for_an_empty_buffer_is_not_copied() -> None:
     buffer = ReceiveBuffer()
     first, second = b"first", b"second"
     buffer.append(first)
@@ -31,7 +31,7 @@ def test_an_empty_buffer_is_not_ready() -> None:
     assert not buffer.is_ready()
 
 
-def test_chunks_pile_up_until_what_is_wanted_is_there_and_are_then_joined_once() -> None:
+def test_chunks_are_joined_once_when_enough_bytes_have_come() -> None:
     buffer = ReceiveBuffer()
     head = b"xxhead"
     buffer.append(head)
@@ -50,7 +50,7 @@ def test_chunks_pile_up_until_what_is_wanted_is_there_and_are_then_joined_once()
     assert b"head" + b"x" * 1000 == buffer.data[buffer.start :]
 
 
-def test_what_is_taken_out_is_forgotten() -> None:
+def test_bytes_that_are_taken_out_are_removed() -> None:
     buffer = ReceiveBuffer()
     buffer.append(b"parsed,unread")
     assert buffer.is_ready()

@@ -1,4 +1,4 @@
-"""The client's side of a connection, against bytes and against our own server's side."""
+"""The client side of a connection, tested with bytes and with our server side."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ Feed: TypeAlias = Callable[[Connection, bytes], list[Event[MessageFrame, str]]]
 
 @pytest.fixture(params=[1, 7, 100_000], ids="{} bytes at a time".format)
 def feed(request: pytest.FixtureRequest) -> Feed:
-    """Gives bytes to a connection, cut in some way, and returns the events."""
+    """Pass bytes to a connection, whole or in pieces; returns the events."""
 
     def give(connection: Connection, data: bytes) -> list[Event[MessageFrame, str]]:
         events: list[Event[MessageFrame, str]] = []
@@ -64,7 +64,7 @@ def opened(opening: Opening | None = None, answers: bytes = b"") -> Connection:
 # Opening ------------------------------------------------------------------------------------------
 
 
-def test_it_begins_with_the_magic_and_identify() -> None:
+def test_it_starts_with_the_magic_and_identify() -> None:
     connection: Connection = ClientConnection(Opening({"client_id": "me"}), MessageFrame)
 
     features = {"feature_negotiation": True, "client_id": "me"}
@@ -72,7 +72,7 @@ def test_it_begins_with_the_magic_and_identify() -> None:
     assert b"" == connection.data_to_send()
 
 
-def test_it_opens_with_what_the_server_agrees_to(feed: Feed) -> None:
+def test_it_opens_with_the_features_that_the_server_grants(feed: Feed) -> None:
     connection: Connection = ClientConnection(Opening(), MessageFrame)
     answer = identified(version="1.3.0", max_rdy_count=10, msg_timeout=5000)
 
@@ -80,7 +80,7 @@ def test_it_opens_with_what_the_server_agrees_to(feed: Feed) -> None:
     assert [Opened(expected)] == feed(connection, answer)
 
 
-def test_a_server_that_negotiates_nothing_will_do(feed: Feed) -> None:
+def test_a_server_without_feature_negotiation_is_accepted(feed: Feed) -> None:
     connection: Connection = ClientConnection(Opening(), MessageFrame)
 
     assert [Opened(Agreed())] == feed(connection, frames.OK)
@@ -101,7 +101,7 @@ def test_it_authenticates_and_subscribes_before_it_is_open(feed: Feed) -> None:
 @pytest.mark.parametrize(
     ("name", "make"), [("snappy", Snappy), ("deflate", Deflate)], ids=["snappy", "deflate"]
 )
-def test_compression_begins_with_the_answer_to_it(
+def test_compression_starts_after_the_ok_for_it(
     name: str, make: Callable[[], Layer], feed: Feed
 ) -> None:
     opening = Opening({name: True}, make_compression={name: lambda _level: make()})
@@ -135,14 +135,16 @@ def test_compression_begins_with_the_answer_to_it(
         ),
     ],
 )
-def test_what_cannot_be_opened(opening: Opening, answer: bytes, complaint: str) -> None:
+def test_an_invalid_response_while_opening_is_an_error(
+    opening: Opening, answer: bytes, complaint: str
+) -> None:
     connection: Connection = ClientConnection(opening, MessageFrame)
 
     with pytest.raises(ProtocolError, match=complaint):
         feed_whole(connection, answer)
 
 
-def test_a_refusal_while_opening_is_an_event(feed: Feed) -> None:
+def test_an_error_while_opening_is_an_event(feed: Feed) -> None:
     connection: Connection = ClientConnection(Opening(), MessageFrame)
     error = ProtocolError("E_BAD_BODY", "IDENTIFY msg timeout (5) is invalid")
 
@@ -175,14 +177,14 @@ def test_the_messages_of_one_read_are_one_event() -> None:
     assert 100 == len(event.messages)
 
 
-def test_a_heartbeat_is_answered_and_not_told_of(feed: Feed) -> None:
+def test_a_heartbeat_is_answered_without_an_event(feed: Feed) -> None:
     connection = opened()
 
     assert [] == feed(connection, frames.HEARTBEAT * 2)
     assert commands.nop() * 2 == connection.data_to_send()
 
 
-def test_a_message_that_is_too_short_to_be_one_is_not_nsq() -> None:
+def test_a_message_that_is_too_short_is_an_error() -> None:
     reader = FrameReader()
     reader.receive_data(b"\x00\x00\x00\x05\x00\x00\x00\x02x" + bytes(100))
 
@@ -191,7 +193,7 @@ def test_a_message_that_is_too_short_to_be_one_is_not_nsq() -> None:
         reader.next_frame()
 
 
-def test_fins_are_as_many_commands() -> None:
+def test_several_fins_are_rendered_as_one_command_each() -> None:
     assert commands.fin(ID) == commands.fins([ID])
     assert commands.fin(ID) * 3 == commands.fins([ID] * 3)
 
@@ -199,7 +201,7 @@ def test_fins_are_as_many_commands() -> None:
 # Publishing ---------------------------------------------------------------------------------------
 
 
-def test_confirmations_bring_back_the_receipts_in_order(feed: Feed) -> None:
+def test_confirmations_return_the_receipts_in_order(feed: Feed) -> None:
     connection = opened()
     for receipt in ("one", "two", "three"):
         connection.publish(commands.pub("t", receipt.encode()), receipt)
@@ -216,7 +218,7 @@ def test_confirmations_bring_back_the_receipts_in_order(feed: Feed) -> None:
     assert [] == connection.take_unconfirmed()
 
 
-def test_a_refusal_is_about_the_oldest_publish() -> None:
+def test_an_error_belongs_to_the_oldest_publish() -> None:
     connection = opened()
     connection.publish(commands.pub("t", b"one"), "one")
     connection.publish(commands.pub("t", b""), "two")
@@ -231,7 +233,7 @@ def test_a_refusal_is_about_the_oldest_publish() -> None:
     assert ["three"] == connection.take_unconfirmed()
 
 
-def test_an_answer_that_came_too_late_is_not_about_a_publish() -> None:
+def test_a_fin_error_does_not_belong_to_a_publish() -> None:
     connection = opened()
     connection.publish(commands.pub("t", b"one"), "one")
     error = ProtocolError("E_FIN_FAILED", "FIN failed ID not in flight", fatal=False)
@@ -244,7 +246,7 @@ def test_an_answer_that_came_too_late_is_not_about_a_publish() -> None:
 
 
 @pytest.mark.parametrize("answer", [frames.OK, frames.response(b"what?")])
-def test_an_answer_to_nothing_is_not_nsq(answer: bytes) -> None:
+def test_a_response_without_a_request_is_an_error(answer: bytes) -> None:
     with pytest.raises(ProtocolError, match="an answer to nothing"):
         feed_whole(opened(), answer)
 
@@ -265,9 +267,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES | st.binary(max_size=20)), st.booleans())
-def test_whatever_a_peer_sends_the_only_error_is_a_protocol_error(
-    pieces: list[bytes], subscribes: bool
-) -> None:
+def test_any_input_raises_only_protocol_errors(pieces: list[bytes], subscribes: bool) -> None:
     opening = Opening(topic="t", channel="c") if subscribes else Opening()
     connection: Connection = ClientConnection(opening, MessageFrame)
     for piece in pieces:

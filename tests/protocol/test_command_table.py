@@ -1,5 +1,4 @@
-"""The table of commands is what the documentation says it is. What the decoders do is seen through
-the connection, in test_server.py."""
+"""The table of commands matches the documentation; test_server.py tests the decoders."""
 
 import doctest
 from pathlib import Path
@@ -36,7 +35,7 @@ def test_the_documented_examples_work() -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=lambda command: command.name)
-def test_a_command_stands_under_its_word_and_its_syntax_begins_with_it(command: Command) -> None:
+def test_the_syntax_of_a_command_starts_with_its_name(command: Command) -> None:
     assert command is COMMANDS[command.name.encode()]
     assert command.syntax.startswith((f"{command.name} ", rf"{command.name}\n"))
     assert not set(command.states) & set(command.ignored_in)

@@ -1,4 +1,4 @@
-"""What a client sends, by its bytes."""
+"""The bytes of each command."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_command_is_these_bytes(word: str) -> None:
     assert expected == rendered
 
 
-def test_there_is_a_function_for_every_command_that_the_server_knows() -> None:
+def test_every_command_of_the_server_has_a_function() -> None:
     assert {command.name for command in COMMANDS.values()} == set(GOLDEN)
 
 

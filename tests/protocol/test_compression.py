@@ -1,4 +1,4 @@
-"""Deflate and snappy: what others write we read, what we write others read, wherever it is cut."""
+"""Deflate and snappy are compatible with other implementations, however the data is split."""
 
 import random
 import zlib
@@ -21,7 +21,7 @@ NOISE = random.Random(1).randbytes(200_000)
 
 
 class Codec(NamedTuple):
-    """One of our layers, and somebody else's streams of the same format."""
+    """One of our compression layers, and another implementation of the same format."""
 
     layer: Callable[[], Layer]
     compressor: Callable[[], Callable[[bytes], bytes]]
@@ -43,7 +43,7 @@ CODECS = {
 }
 BOTH = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 
-# Small and large, alike and not, and about the size of snappy's chunks.
+# Small and large, compressible and not, and around the size of snappy's chunks.
 WRITES = (
     b"x",
     b"frame " * 20,
@@ -75,7 +75,7 @@ def cut(data: bytes, cuts: Iterable[int]) -> list[bytes]:
 
 class TestBoth:
     @BOTH
-    def test_each_write_can_be_read_whole_as_soon_as_it_has_come(self, codec: Codec) -> None:
+    def test_each_write_can_be_read_completely_when_it_has_arrived(self, codec: Codec) -> None:
         ours, theirs = codec.layer(), codec.layer()
 
         for write in WRITES:
@@ -85,7 +85,7 @@ class TestBoth:
 
     @BOTH
     @pytest.mark.parametrize("behind", [b"CLS\n", b"\x01\x05\x00\x00nosum"])
-    def test_what_came_whole_is_read_though_what_is_behind_it_cannot_be(
+    def test_complete_data_is_read_even_if_invalid_data_follows(
         self, codec: Codec, behind: bytes
     ) -> None:
         ours, theirs = codec.layer(), codec.layer()
@@ -104,7 +104,7 @@ class TestBoth:
             assert write == decompress(layer.encode(write))
 
     @BOTH
-    def test_what_others_write_can_be_read_in_two_parts_cut_anywhere(self, codec: Codec) -> None:
+    def test_streams_of_others_can_be_read_in_two_parts_split_anywhere(self, codec: Codec) -> None:
         compress = codec.compressor()
         stream = compress(b"frame " * 20) + compress(NOISE[:100]) + compress(bytes(100))
 
@@ -114,7 +114,7 @@ class TestBoth:
             assert b"frame " * 20 + NOISE[:100] + bytes(100) == plain
 
     @BOTH
-    def test_what_others_write_can_be_read_byte_by_byte(self, codec: Codec) -> None:
+    def test_streams_of_others_can_be_read_byte_by_byte(self, codec: Codec) -> None:
         stream = codec.compressor()(NOISE[:70_000] + bytes(1000))
 
         assert NOISE[:70_000] + bytes(1000) == feed(codec.layer(), cut(stream, range(len(stream))))
@@ -133,11 +133,11 @@ class TestBoth:
         assert b"".join(writes) == feed(codec.layer(), cut(stream, cuts))
 
     @BOTH
-    def test_nothing_to_write_is_nothing_to_send(self, codec: Codec) -> None:
+    def test_an_empty_write_sends_nothing(self, codec: Codec) -> None:
         assert b"" == codec.layer().encode(b"")
 
     @BOTH
-    def test_a_bomb_comes_out_in_small_pieces(self, codec: Codec) -> None:
+    def test_a_decompression_bomb_is_read_in_small_pieces(self, codec: Codec) -> None:
         size = 50_000_000
         bomb = codec.compressor()(bytes(size))
         layer = codec.layer()
@@ -161,12 +161,12 @@ class TestBoth:
 
 class TestDeflate:
     @pytest.mark.parametrize("level", range(1, 10))
-    def test_the_level_is_the_one_that_was_asked_for(self, level: int) -> None:
+    def test_the_requested_level_is_used(self, level: int) -> None:
         text = " ".join(map(str, range(10_000))).encode()
 
         assert zlib_compressor(level)(text) == Deflate(level).encode(text)
 
-    def test_the_end_of_a_stream_is_silent_and_nothing_may_follow(self) -> None:
+    def test_nothing_may_follow_the_end_of_a_stream(self) -> None:
         stream = zlib.compress(b"the last", wbits=-15)
         layer = Deflate()
 
@@ -175,7 +175,7 @@ class TestDeflate:
         with pytest.raises(CorruptStreamError, match="deflate: bytes after the end of the stream"):
             layer.read()
 
-    def test_what_is_no_deflate_is_refused(self) -> None:
+    def test_invalid_deflate_data_is_refused(self) -> None:
         layer = Deflate()
         layer.receive(b"  V2IDENTIFY\n")
 
@@ -199,7 +199,7 @@ def compressed(plain: bytes) -> bytes:
 
 HELLO = chunk(0x01, checksum(b"hello") + b"hello")
 
-# What follows a stream identifier, and why it is refused.
+# Data after a stream identifier, and the reason why it is refused.
 BROKEN = {
     "reserved type": (chunk(0x02, b"?"), "a chunk of unknown type 0x02"),
     "last reserved type": (chunk(0x7F, b""), "a chunk of unknown type 0x7f"),
@@ -224,19 +224,19 @@ BROKEN = {
 
 
 class TestSnappy:
-    def test_a_stream_begins_with_its_identifier_and_small_things_go_as_they_are(self) -> None:
+    def test_a_stream_starts_with_its_identifier_and_small_data_is_not_compressed(self) -> None:
         layer = Snappy()
 
         assert b"\xff\x06\x00\x00sNaPpY" + HELLO == layer.encode(b"hello")
         assert HELLO == layer.encode(b"hello")
 
-    def test_what_does_not_shrink_goes_as_it_is(self) -> None:
+    def test_incompressible_data_is_not_compressed(self) -> None:
         layer = Snappy()
         layer.encode(b"begin")
 
         assert chunk(0x01, checksum(NOISE[:5000]) + NOISE[:5000]) == layer.encode(NOISE[:5000])
 
-    def test_what_shrinks_is_compressed_in_chunks_of_64_kib(self) -> None:
+    def test_compressible_data_is_compressed_in_chunks_of_64_kib(self) -> None:
         layer = Snappy()
         layer.encode(b"begin")
         parts = (bytes(65_536), bytes(464))
@@ -256,13 +256,13 @@ class TestSnappy:
             b"",
         ],
     )
-    def test_what_is_to_be_skipped_is_skipped(self, between: bytes) -> None:
+    def test_skippable_chunks_are_skipped(self, between: bytes) -> None:
         stream = STREAM_IDENTIFIER + HELLO + between + HELLO
 
         assert b"hellohello" == feed(Snappy(), [stream])
         assert b"hellohello" == feed(Snappy(), cut(stream, range(0, len(stream), 7)))
 
-    def test_what_is_skipped_is_not_kept(self) -> None:
+    def test_skipped_chunks_are_not_buffered(self) -> None:
         layer = Snappy()
         layer.receive(STREAM_IDENTIFIER + b"\xfe\xff\xff\xff")
         for _ in range(255):
@@ -271,9 +271,7 @@ class TestSnappy:
             assert layer._buffer.is_empty()
 
     @pytest.mark.parametrize(("stream", "reason"), BROKEN.values(), ids=BROKEN)
-    def test_what_breaks_the_format_is_refused_as_soon_as_it_is_seen(
-        self, stream: bytes, reason: str
-    ) -> None:
+    def test_a_violation_of_the_format_is_refused_at_once(self, stream: bytes, reason: str) -> None:
         layer = Snappy()
         layer.receive(STREAM_IDENTIFIER + stream)
 
@@ -282,7 +280,7 @@ class TestSnappy:
 
         assert f"snappy: {reason}" == str(refusal.value)
 
-    def test_chunks_with_nothing_in_them_are_not_taken_without_end(self) -> None:
+    def test_the_number_of_empty_chunks_is_limited(self) -> None:
         empty = chunk(0x01, checksum(b"")) + chunk(0x80, b"") + STREAM_IDENTIFIER
         layer = Snappy()
         layer.receive(STREAM_IDENTIFIER + (empty * 20 + chunk(0x01, checksum(b"x") + b"x")) * 3)
@@ -292,7 +290,7 @@ class TestSnappy:
         with pytest.raises(CorruptStreamError, match="nothing in them"):
             layer.read()
 
-    def test_one_read_looks_at_so_many_chunks_and_no_more(self) -> None:
+    def test_one_read_parses_a_limited_number_of_chunks(self) -> None:
         layer = Snappy()
         layer.receive(STREAM_IDENTIFIER + chunk(0x01, checksum(b"x") + b"x") * 600)
 

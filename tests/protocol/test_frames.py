@@ -1,4 +1,4 @@
-"""Frames, by their bytes, and read back."""
+"""The bytes of frames, and the frame reader."""
 
 import pytest
 from hypothesis import given
@@ -59,7 +59,7 @@ def test_a_message_frame_is_these_bytes() -> None:
     assert [MESSAGE] == frames.render_messages([b"hi"], 0x004000000000ABCF, TIMESTAMP_NS)
 
 
-def test_a_message_frame_can_be_looked_into() -> None:
+def test_the_fields_of_a_message_frame_can_be_read() -> None:
     assert b"004000000000abcf" == frames.message_id(MESSAGE)
     assert [b"004000000000abcf"] * 2 == frames.message_ids([MESSAGE, MESSAGE])
     assert TIMESTAMP_NS == frames.timestamp_ns(MESSAGE)
@@ -78,14 +78,14 @@ def test_messages_are_counted_by_the_time_of_their_publish() -> None:
 @pytest.mark.parametrize(
     ("count", "on_the_wire"), [(2, 2), (65535, 65535), (65536, 0), (65537, 1), (0, 0)]
 )
-def test_another_attempt_changes_the_count_alone(count: int, on_the_wire: int) -> None:
+def test_another_attempt_changes_only_the_attempts_field(count: int, on_the_wire: int) -> None:
     again = frames.with_attempts(MESSAGE, count)
 
     assert on_the_wire == frames.attempts(again)
     assert MESSAGE == frames.with_attempts(again, 1)
 
 
-def test_no_message_is_no_frame() -> None:
+def test_no_messages_render_to_no_frames() -> None:
     assert [] == frames.render_messages([], 1, 1)
 
 
@@ -167,7 +167,7 @@ def read_all(reader: FrameReader) -> list[Frame]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
-def test_frames_are_read_however_they_are_cut(size: int) -> None:
+def test_frames_are_read_however_they_are_split(size: int) -> None:
     reader = FrameReader()
     received = []
     for start in range(0, len(STREAM), size):
@@ -177,7 +177,7 @@ def test_frames_are_read_however_they_are_cut(size: int) -> None:
     assert STREAM_FRAMES == received
 
 
-def test_a_frame_is_given_out_as_soon_as_it_is_here() -> None:
+def test_a_frame_is_returned_as_soon_as_it_is_complete() -> None:
     reader = FrameReader()
     reader.receive_data(frames.OK * 2 + frames.OK[:9])
 
@@ -188,7 +188,7 @@ def test_a_frame_is_given_out_as_soon_as_it_is_here() -> None:
     assert [ResponseFrame(b"OK")] == read_all(reader)
 
 
-def test_an_unfinished_frame_can_be_taken_out() -> None:
+def test_an_incomplete_frame_can_be_taken_out() -> None:
     reader = FrameReader()
     reader.receive_data(frames.OK + frames.OK[:5])
 
@@ -209,7 +209,7 @@ def test_an_unfinished_frame_can_be_taken_out() -> None:
         (b"HTTP/1.1 400 Bad Request\r\n", "it is HTTP, which has another port"),
     ],
 )
-def test_what_is_no_frame_is_refused(raw: bytes, reason: str) -> None:
+def test_an_invalid_frame_is_refused(raw: bytes, reason: str) -> None:
     reader = FrameReader(size_max=100)
     reader.receive_data(raw)
     with pytest.raises(ProtocolError) as caught:

@@ -1,4 +1,4 @@
-"""IDENTIFY: the JSON as Go reads it, and what is agreed."""
+"""IDENTIFY: parsing as Go's JSON decoder does, and negotiation."""
 
 import contextlib
 import dataclasses
@@ -41,18 +41,18 @@ NOT_JSON = "E_BAD_BODY IDENTIFY failed to decode JSON body"
             IdentifyRequest(msg_timeout=-(2**63)),
         ),
         (b'{"sample_rate":2147483647}', IdentifyRequest(sample_rate=2**31 - 1)),
-        # Names match in any case, and as Go folds them.
+        # Names match in any case, with Go's case folding.
         (b'{"Client_ID":"me","TLS_V1":true}', IdentifyRequest(client_id="me", tls_v1=True)),
         ('{"\u017fnappy":true}'.encode(), IdentifyRequest(snappy=True)),
         ('{"de\ufb02ate":true,"deflate ":1}'.encode(), IdentifyRequest()),
-        # The later of two counts, null says nothing, and a name may hold what nobody asks for.
+        # The last of two values counts, null is ignored, and unknown fields may contain anything.
         (b'{"client_id":"a","CLIENT_ID":"b"}', IdentifyRequest(client_id="b")),
         (b'{"client_id":"a","client_id":null}', IdentifyRequest(client_id="a")),
         (b'{"deflate":null,"msg_timeout":null,"hostname":null}', IdentifyRequest()),
         (b'{"short_id":1.5e300,"x":[{"y":[]},null,"z"],"":{}}', IdentifyRequest()),
         (b'{"unknown":' + b"9" * 5000 + b"}", IdentifyRequest()),
         (b'{"unknown":1e999999999}', IdentifyRequest()),
-        # A string may hold anything; what UTF-8 cannot is replaced, byte by byte.
+        # Invalid UTF-8 in a string is replaced byte by byte.
         (b'{"hostname":"\\u00e9\\n\\"\\u0000"}', IdentifyRequest(hostname='é\n"\x00')),
         (b'{"hostname":"\\ud83d\\ude00"}', IdentifyRequest(hostname="\U0001f600")),
         (b'{"hostname":"\\ud83d!"}', IdentifyRequest(hostname="\ufffd!")),
@@ -130,7 +130,7 @@ def test_a_value_of_the_wrong_type_is_refused(name: str, value: str) -> None:
     assert_refused(f'{{"{name}":{value}}}'.encode())
 
 
-def test_json_may_nest_but_not_without_end() -> None:
+def test_the_nesting_of_json_is_limited() -> None:
     assert IdentifyRequest() == parse_identify(b'{"x":' + b"[" * 500 + b"]" * 500 + b"}")
 
     assert_refused(b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}")
@@ -173,7 +173,7 @@ def test_a_wrong_value_is_refused_even_if_a_later_one_is_right() -> None:
     ],
     ids=lambda body: repr(body[:20]),
 )
-def test_what_is_not_an_object_in_json_is_refused(body: bytes) -> None:
+def test_json_that_is_not_an_object_is_refused(body: bytes) -> None:
     assert_refused(body)
 
 
@@ -213,7 +213,7 @@ def test_the_response_is_these_bytes() -> None:
     )
 
 
-def test_the_response_reports_what_was_agreed_and_what_the_server_is() -> None:
+def test_the_response_reports_the_granted_features_and_the_server() -> None:
     request = IdentifyRequest(
         feature_negotiation=True,
         msg_timeout=2000,
@@ -247,7 +247,7 @@ def test_the_response_reports_what_was_agreed_and_what_the_server_is() -> None:
     )
 
 
-def test_who_the_client_is_comes_with_what_was_agreed() -> None:
+def test_the_result_contains_the_identity_of_the_client() -> None:
     request = IdentifyRequest("id", "host", "a/1", topology_region="r", topology_zone="z")
     result, _ = negotiate(request, OFFER)
 
@@ -325,7 +325,7 @@ def test_a_value_out_of_range_is_refused(
     assert f"E_BAD_BODY IDENTIFY {noun} ({asked}) is invalid" == str(caught.value)
 
 
-def test_of_several_mistakes_the_first_in_order_is_reported() -> None:
+def test_the_first_of_several_errors_is_reported() -> None:
     order = ["heartbeat_interval", "output_buffer_timeout", "output_buffer_size", "sample_rate"]
     mistakes = dict.fromkeys([*order, "msg_timeout"], -7)
     for field in order:
@@ -339,7 +339,7 @@ def test_of_several_mistakes_the_first_in_order_is_reported() -> None:
 @pytest.mark.parametrize(
     ("field", "feature"), [("tls_v1", "tls"), ("snappy", "snappy"), ("deflate", "deflate")]
 )
-def test_a_feature_is_granted_if_it_is_both_asked_for_and_offered(
+def test_a_feature_is_granted_if_it_is_requested_and_offered(
     field: str, feature: str, *, asked: bool, offered: bool
 ) -> None:
     offer = dataclasses.replace(OFFER, **{feature: offered})  # type: ignore[arg-type]
@@ -351,7 +351,7 @@ def test_a_feature_is_granted_if_it_is_both_asked_for_and_offered(
 @pytest.mark.parametrize(
     ("asked", "offered_max", "granted"), [(0, 6, 6), (1, 6, 1), (6, 6, 6), (9, 6, 6), (9, 9, 9)]
 )
-def test_the_deflate_level_is_held_to_the_servers(
+def test_the_deflate_level_is_limited_by_the_server(
     asked: int, offered_max: int, granted: int
 ) -> None:
     offer = dataclasses.replace(COMPLETE_OFFER, max_deflate_level=offered_max)
@@ -359,7 +359,7 @@ def test_the_deflate_level_is_held_to_the_servers(
     assert granted == agreed({"deflate": True, "deflate_level": asked}, offer).deflate_level
 
 
-def test_the_default_deflate_level_is_held_to_the_servers_too() -> None:
+def test_the_default_deflate_level_is_limited_by_the_server() -> None:
     offer = dataclasses.replace(COMPLETE_OFFER, max_deflate_level=2)
 
     assert 2 == agreed({}, offer).deflate_level
@@ -374,13 +374,13 @@ def test_two_compressions_at_once_are_refused() -> None:
     assert text == str(caught.value)
 
 
-def test_two_compressions_may_be_asked_for_if_one_is_not_offered() -> None:
+def test_two_compressions_may_be_requested_if_one_is_not_offered() -> None:
     result = agreed({"snappy": True, "deflate": True}, ServerOffer(snappy=True))
 
     assert (True, False) == (result.snappy, result.deflate)
 
 
-def test_a_second_identify_leaves_as_it_was_what_it_does_not_ask_for() -> None:
+def test_a_second_identify_keeps_values_that_it_does_not_contain() -> None:
     first, _ = negotiate(
         IdentifyRequest(
             client_id="first",
@@ -397,7 +397,7 @@ def test_a_second_identify_leaves_as_it_was_what_it_does_not_ask_for() -> None:
     assert dataclasses.replace(first, client_id="", sample_rate=0) == second
 
 
-def test_before_any_identify_the_servers_defaults_hold() -> None:
+def test_before_identify_the_defaults_of_the_server_apply() -> None:
     offer = ServerOffer(heartbeat_interval_ms=5000, msg_timeout_ms=7000, output_buffer_size=99)
 
     expected = Negotiated(

@@ -1,4 +1,4 @@
-"""The limits that hold unless somebody says otherwise are NSQ's."""
+"""The default limits are those of NSQ."""
 
 from penstock.protocol.events import LINE_BYTES_MAX, Limits
 

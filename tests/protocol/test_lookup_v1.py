@@ -1,6 +1,6 @@
-"""nsqlookupd's V1 protocol, both sides, driven by bytes alone.
+"""nsqlookupd's V1 protocol, both sides, without sockets.
 
-Every case is run whole, byte by byte and with more behind it, and must come to the same.
+Each case runs whole, byte by byte, and with more data behind it, with the same result.
 """
 
 import json
@@ -52,7 +52,7 @@ def identify(**fields: object) -> bytes:
 
 
 def outcome(pieces: Iterable[bytes], *, ends: bool = False) -> Outcome:
-    """The events, and the error that came after them."""
+    """The events, and the error after them."""
     connection = LookupServerConnection()
     events: list[Event] = []
     try:
@@ -97,7 +97,7 @@ GOOD: list[tuple[bytes, list[Event]]] = [
 
 
 @pytest.mark.parametrize(("data", "expected"), GOOD)
-def test_what_a_peer_may_send(data: bytes, expected: list[Event]) -> None:
+def test_valid_commands_are_parsed(data: bytes, expected: list[Event]) -> None:
     assert (expected, "") == outcome([MAGIC + data])
     assert (expected, "") == outcome(byte_by_byte(MAGIC + data))
     assert ([*expected, Ping()], "") == outcome([MAGIC + data + b"PING\n"])
@@ -167,7 +167,7 @@ BAD: list[tuple[bytes, str]] = [
 
 
 @pytest.mark.parametrize(("data", "error"), BAD)
-def test_what_a_peer_may_not_send(data: bytes, error: str) -> None:
+def test_invalid_commands_are_refused(data: bytes, error: str) -> None:
     events, told = outcome([MAGIC + data])
 
     assert error == told
@@ -176,7 +176,7 @@ def test_what_a_peer_may_not_send(data: bytes, error: str) -> None:
 
 
 @pytest.mark.parametrize("magic", [b"  V2", b"GET ", b"V1  ", b"\0\0\0\0"])
-def test_a_peer_of_another_protocol_is_told_so(magic: bytes) -> None:
+def test_a_peer_of_another_protocol_gets_an_error(magic: bytes) -> None:
     assert ([], "E_BAD_PROTOCOL") == outcome([magic])
     assert ([], "E_BAD_PROTOCOL") == outcome(byte_by_byte(magic))
 
@@ -193,7 +193,7 @@ def test_a_peer_of_another_protocol_is_told_so(magic: bytes) -> None:
         (MAGIC + IDENTIFY[:-1], "E_BAD_BODY IDENTIFY failed to read body"),
     ],
 )
-def test_a_stream_that_ends_early(data: bytes, error: str) -> None:
+def test_a_stream_that_ends_early_is_an_error(data: bytes, error: str) -> None:
     assert error == outcome([data], ends=True)[1]
     assert error == outcome(byte_by_byte(data), ends=True)[1]
 
@@ -204,7 +204,7 @@ def test_names_of_fields_match_in_any_case_and_unknown_ones_are_ignored() -> Non
     assert ([IDENTIFIED], "") == outcome([MAGIC, sized(json.dumps(body).encode())])
 
 
-def test_it_is_known_whether_a_command_is_under_way() -> None:
+def test_a_partly_received_command_is_reported() -> None:
     connection = LookupServerConnection()
     seen = []
     for piece in (b"  ", b"V1", b"PI", b"NG\n", IDENTIFY[:20], IDENTIFY[20:], b"x\n"):
@@ -220,13 +220,13 @@ def test_it_is_known_whether_a_command_is_under_way() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
-def test_whatever_comes_nothing_but_a_protocol_error_is_raised(pieces: list[bytes]) -> None:
+def test_any_input_raises_only_a_protocol_error(pieces: list[bytes]) -> None:
     outcome([MAGIC, *pieces], ends=True)
     outcome([MAGIC, IDENTIFY, *pieces, b"\n"], ends=True)
     outcome([MAGIC, sized(b"".join(pieces))], ends=True)
 
 
-# The client's side.
+# Client side.
 
 
 def responses(pieces: Iterable[bytes]) -> list[bytes]:
@@ -238,7 +238,7 @@ def responses(pieces: Iterable[bytes]) -> list[bytes]:
     return read
 
 
-def test_responses_are_read_however_they_are_cut() -> None:
+def test_responses_are_read_however_they_are_split() -> None:
     data = lookup_v1.OK + lookup_v1.response(b"") + lookup_v1.response(b'{"version":"1.3.0"}')
     expected = [b"OK", b"", b'{"version":"1.3.0"}']
 
@@ -254,7 +254,9 @@ def test_responses_are_read_however_they_are_cut() -> None:
         (b"E_REGISTER_FAILED REGISTER failed x", "E_REGISTER_FAILED", "REGISTER failed x", False),
     ],
 )
-def test_an_error_is_told_from_other_data(data: bytes, code: str, detail: str, fatal: bool) -> None:
+def test_an_error_is_distinguished_from_other_data(
+    data: bytes, code: str, detail: str, fatal: bool
+) -> None:
     with pytest.raises(ProtocolError) as raised:
         responses([lookup_v1.response(data)])
 
@@ -264,12 +266,12 @@ def test_an_error_is_told_from_other_data(data: bytes, code: str, detail: str, f
 
 
 @pytest.mark.parametrize("data", [b"E_", b"E_oops", b"OK E_INVALID"])
-def test_not_all_that_looks_alike_is_an_error(data: bytes) -> None:
+def test_data_that_resembles_an_error_is_not_one(data: bytes) -> None:
     assert [data] == responses([lookup_v1.response(data)])
 
 
 @pytest.mark.parametrize("size", [-1, 64 * 1024 + 1, 2**31 - 1])
-def test_a_size_that_no_response_has_is_refused(size: int) -> None:
+def test_an_invalid_response_size_is_refused(size: int) -> None:
     with pytest.raises(ProtocolError, match="not a response"):
         responses([struct.pack(">i", size)])
 

@@ -1,4 +1,4 @@
-"""The body of a multi-publish: by itself, and in pieces."""
+"""The body of an MPUB, whole and in pieces."""
 
 import struct
 
@@ -16,19 +16,19 @@ BODY_SIZE_BYTES = 4
 
 
 def body_of(*messages: bytes) -> bytes:
-    """Without the body size, as HTTP has it."""
+    """The body without its size, as over HTTP."""
     return commands.mpub("t", messages).partition(b"\n")[2][BODY_SIZE_BYTES:]
 
 
-def test_the_messages_of_a_body() -> None:
+def test_a_body_is_split_into_messages() -> None:
     assert [b"a", b"bb", b"\x00\n"] == parse_mpub_body(body_of(b"a", b"bb", b"\x00\n"), LIMITS)
 
 
-def test_what_follows_the_last_message_is_ignored() -> None:
+def test_bytes_after_the_last_message_are_ignored() -> None:
     assert [b"a"] == parse_mpub_body(body_of(b"a") + b"rest", LIMITS)
 
 
-def test_a_body_as_large_as_allowed() -> None:
+def test_a_body_of_the_maximum_size_is_accepted() -> None:
     messages = [b"x" * 100, b"y" * 100, b"z" * 34]
 
     assert 250 == len(body_of(*messages))
@@ -49,14 +49,14 @@ def test_a_body_as_large_as_allowed() -> None:
         (body_of(b"a", b""), "E_BAD_MESSAGE MPUB invalid message(1) body size 0"),
         (body_of(b"", b""), "E_BAD_MESSAGE MPUB invalid message(0) body size 0"),
         (body_of(b"a", b"x" * 101), "E_BAD_MESSAGE MPUB message too big 101 > 100"),
-        # The first mistake is the one that counts.
+        # The first error is reported.
         (body_of(b"x" * 101, b""), "E_BAD_MESSAGE MPUB message too big 101 > 100"),
         (body_of(b"", b"x" * 101), "E_BAD_MESSAGE MPUB invalid message(0) body size 0"),
         (
             body_of(b"x" * 100, b"x" * 100, b"x" * 35, b""),
             "E_BAD_BODY MPUB body too big 251 > 250",
         ),
-        # A negative size does not lead back to what was read before.
+        # A negative size does not move the position backwards.
         (
             b"\x00\x00\x00\x09" + b"\x00\x00\x00\x01a" + b"\xff\xff\xff\xf7" + b"x" * 50,
             "E_BAD_MESSAGE MPUB invalid message(1) body size -9",
@@ -70,7 +70,7 @@ def test_a_bad_body_is_refused(body: bytes, error: str) -> None:
     assert error == str(caught.value)
 
 
-def test_a_body_as_large_as_allowed_may_come_in_pieces() -> None:
+def test_a_body_of_the_maximum_size_may_come_in_pieces() -> None:
     messages = [b"x" * 100, b"y" * 100, b"z" * 34]
     body = body_of(*messages)
     multi = MultiBody("MPUB", LIMITS, sized=False)
@@ -86,7 +86,7 @@ def test_the_errors_name_the_command() -> None:
         MultiBody("DMPUB", LIMITS).read(b"\x00\x00\x00\x00", 0)
 
 
-def test_complete_messages_are_kept_and_not_read_again() -> None:
+def test_complete_messages_are_kept_and_not_parsed_again() -> None:
     multi = MultiBody("MPUB", LIMITS, sized=False)
     first = struct.pack(">ii", 3, 1) + b"a" + struct.pack(">i", 2) + b"b"
     unread = multi.read(first, 0)
@@ -110,7 +110,7 @@ def test_complete_messages_are_kept_and_not_read_again() -> None:
     assert 0 == multi.missing
 
 
-def test_reading_may_start_anywhere() -> None:
+def test_parsing_can_start_at_any_position() -> None:
     multi = MultiBody("MPUB", LIMITS, sized=False)
     data = b"before" + body_of(b"a") + b"after"
 
@@ -122,7 +122,7 @@ def test_reading_may_start_anywhere() -> None:
     st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=20),
     st.lists(st.integers(1, 30), min_size=1),
 )
-def test_a_body_is_read_however_it_is_cut(messages: list[bytes], sizes: list[int]) -> None:
+def test_a_body_is_read_however_it_is_split(messages: list[bytes], sizes: list[int]) -> None:
     limits = Limits(max_msg_size=20, max_body_size=1000)
     multi = MultiBody("MPUB", limits, sized=False)
     rest, unread = body_of(*messages), b""

@@ -1,5 +1,4 @@
-"""Beside two independent implementations: pynsq and gnsq render the same commands, and read our
-frames."""
+"""pynsq and gnsq send the same commands as our client, and can read our frames."""
 
 import gnsq.protocol as gnsq
 import nsq.protocol as pynsq
@@ -46,7 +45,7 @@ SIZE_BYTES = 4
         (commands.auth(b"secret"), gnsq.auth(b"secret")),
     ],
 )
-def test_a_command_is_the_same_from_everybody(ours: bytes, theirs: bytes) -> None:
+def test_all_clients_render_a_command_the_same(ours: bytes, theirs: bytes) -> None:
     assert ours == theirs
 
 

@@ -1,4 +1,4 @@
-"""Our client's side joined to our server's side: what one says is what the other hears."""
+"""Our client side, connected to our server side."""
 
 import json
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ TIMESTAMP_NS = 1_700_000_000_000_000_000
 
 @dataclass
 class ConnectionPair:
-    """A client and a server without a wire between them, and the least of a broker behind."""
+    """A client and a server, connected without sockets, with a minimal broker."""
 
     chunk_bytes: int
     server: ServerConnection = field(default_factory=lambda: ServerConnection(Limits()))
@@ -39,7 +39,7 @@ class ConnectionPair:
     heard: list[Event] = field(default_factory=list)
 
     def say(self, data: bytes) -> list[Frame]:
-        """What the client gets back for what it sends."""
+        """The events of the client after it has sent `data`."""
         received: list[Frame] = []
         for start in range(0, len(data), self.chunk_bytes):
             self.server.receive_data(data[start : start + self.chunk_bytes])
@@ -117,7 +117,7 @@ def test_a_consumers_connection(pair: ConnectionPair) -> None:
     assert [] == pair.say(commands.rdy(5) + commands.nop())
 
 
-def test_a_refusal_that_is_not_fatal_leaves_the_connection_open(pair: ConnectionPair) -> None:
+def test_after_a_nonfatal_error_the_connection_stays_open(pair: ConnectionPair) -> None:
     pair.say(commands.sub("t", "c"))
 
     text = "REQ 0123456789abcdef failed"
@@ -126,7 +126,7 @@ def test_a_refusal_that_is_not_fatal_leaves_the_connection_open(pair: Connection
     assert [ResponseFrame(b"CLOSE_WAIT")] == pair.say(commands.cls())
 
 
-def test_a_refusal_that_is_fatal_is_the_last_word(pair: ConnectionPair) -> None:
+def test_a_fatal_error_is_the_last_frame(pair: ConnectionPair) -> None:
     refusal = ErrorFrame("E_BAD_TOPIC", r'PUB topic name "\xff" is not valid')
 
     assert [refusal] == pair.say(b"PUB \xff\n" + commands.nop())
@@ -134,7 +134,7 @@ def test_a_refusal_that_is_fatal_is_the_last_word(pair: ConnectionPair) -> None:
     assert [] == pair.heard
 
 
-def test_without_heartbeats_there_is_no_subscription(pair: ConnectionPair) -> None:
+def test_sub_fails_without_heartbeats(pair: ConnectionPair) -> None:
     assert [ResponseFrame(b"OK")] == pair.say(commands.identify({"heartbeat_interval": -1}))
 
     refusal = ErrorFrame("E_INVALID", "cannot SUB with heartbeats disabled")

@@ -1,7 +1,7 @@
-"""The server's side of a connection, driven by bytes alone.
+"""The server side of a connection, without sockets.
 
-Every case is run whole, byte by byte and in other pieces, and must come to the same. What it comes
-to is an `Outcome`: the commands understood, taken out of the batches they came in, then the end.
+Each case runs whole, byte by byte and in other pieces, with the same `Outcome`: the commands, taken
+out of their batches, and then the end.
 """
 
 import struct
@@ -65,12 +65,12 @@ def drain(server: ServerConnection) -> Iterator[Event]:
 
 
 class Outcome(NamedTuple):
-    """What came of some bytes, however they were cut."""
+    """The result of some bytes."""
 
     commands: list[Event]
     state: State
     end: str
-    """The error; or, when the stream ended, the error due then; or nothing."""
+    """The error, also one at the end of the stream, or nothing."""
 
 
 def outcome_of(
@@ -96,7 +96,7 @@ def outcome_of(
 
 
 def singly(event: Event) -> list[Event]:
-    """The commands in a batch."""
+    """The commands of a batch, one by one."""
     match event:
         case Fin(ids):
             return [Fin([each]) for each in ids]
@@ -114,13 +114,13 @@ def pieces(data: bytes, size: int) -> list[bytes]:
 
 
 def check(data: bytes, expected: Outcome, make: Callable[[], ServerConnection]) -> None:
-    """The bytes come to the same whole, byte by byte, and in other pieces."""
+    """The result is the same whole, byte by byte, and in other pieces."""
     for size in (len(data), 1, 2, 3, 5, 16):
         assert expected == outcome_of(pieces(data, size), make())
     assert expected == outcome_of([data], make(), short_way=True)
 
 
-# Understood ---------------------------------------------------------------------------------------
+# Valid commands -----------------------------------------------------------------------------------
 
 UNDERSTOOD: list[tuple[State, bytes, list[Event]]] = [
     (State.INIT, b"IDENTIFY\n\x00\x00\x00\x02{}", [Identify(b"{}")]),
@@ -149,7 +149,7 @@ UNDERSTOOD: list[tuple[State, bytes, list[Event]]] = [
             Publish("u", [b"ccc"], 1, "PUB"),
         ],
     ),
-    # A body may look like anything at all.
+    # A body may contain anything.
     (
         State.INIT,
         commands.pub("t", commands.pub("t", b"inner")) + commands.nop(),
@@ -223,7 +223,7 @@ UNDERSTOOD: list[tuple[State, bytes, list[Event]]] = [
     (State.SUBSCRIBED, b"REQ 0123456789abcdef 3600000\n", [Req(ID, 3600000)]),
     (State.SUBSCRIBED, b"REQ 0123456789abcdef 3600001\n", [Req(ID, 3600000, clamped=True)]),
     (State.CLOSING, b"REQ 0123456789abcdef 5\n", [Req(ID, 5)]),
-    # However large a delay is asked for, it is the largest there is.
+    # A longer delay is reduced to the maximum.
     (
         State.SUBSCRIBED,
         b"REQ 0123456789abcdef 18446744073709551615\n",
@@ -244,20 +244,20 @@ LEADS_TO = {"SUB": State.SUBSCRIBED, "CLS": State.CLOSING}
 
 
 @pytest.mark.parametrize(("state", "data", "events"), UNDERSTOOD)
-def test_a_good_command_is_understood(state: State, data: bytes, events: list[Event]) -> None:
+def test_a_valid_command_is_parsed(state: State, data: bytes, events: list[Event]) -> None:
     after = LEADS_TO.get(data.split()[0].decode(), state)
     check(data, Outcome(events, after, ""), lambda: connection(state))
-    # Whatever follows it is a command of its own.
+    # The bytes after it are another command.
     check(data + b"NOP\n", Outcome([*events, Nop()], after, ""), lambda: connection(state))
 
 
-# Refused ------------------------------------------------------------------------------------------
+# Invalid commands ---------------------------------------------------------------------------------
 
 BIG = str(2**64 - 1)
 HUGE = "9" * 10000
 
 REFUSED: list[tuple[State, bytes, str]] = [
-    # No such command.
+    # Unknown commands.
     (State.INIT, b"\n", "E_INVALID invalid command "),
     (State.INIT, b"\r\n", "E_INVALID invalid command "),
     (State.INIT, b" PUB t\n", "E_INVALID invalid command "),
@@ -356,7 +356,7 @@ REFUSED: list[tuple[State, bytes, str]] = [
         commands.mpub("t", [b"a", b"x" * 101, b"b"]),
         "E_BAD_MESSAGE MPUB message too big 101 > 100",
     ),
-    # The inner sizes may disagree with the body size, but not exceed what any body may have.
+    # The inner sizes may differ from the body size, but not exceed the maximum body size.
     (
         State.INIT,
         b"MPUB t\n\x00\x00\x00\x14" + commands.mpub("t", [b"x" * 100] * 3)[len(b"MPUB t\n") + 4 :],
@@ -414,13 +414,13 @@ REFUSED: list[tuple[State, bytes, str]] = [
 @pytest.mark.parametrize(("state", "data", "error"), REFUSED)
 def test_a_bad_command_is_refused(state: State, data: bytes, error: str) -> None:
     check(data, Outcome([], state, error), lambda: connection(state))
-    # It is refused for what it is, whatever follows, and nothing that follows is looked at.
+    # The bytes after it do not change the error, and are not parsed.
     trailing = data + commands.pub("t", b"trailing")
     check(trailing, Outcome([], state, error), lambda: connection(state))
 
 
 @pytest.mark.parametrize(("state", "data", "error"), REFUSED)
-def test_what_came_before_a_bad_command_is_done(state: State, data: bytes, error: str) -> None:
+def test_commands_before_a_bad_command_are_executed(state: State, data: bytes, error: str) -> None:
     before: list[Event] = [Nop(), Publish("t", [b"a"], 1, "PUB"), Publish("t", [b"b"], 1, "PUB")]
     good = commands.nop() + commands.pub("t", b"a") + commands.pub("t", b"b")
     check(good + data, Outcome(before, state, error), lambda: connection(state))
@@ -451,7 +451,7 @@ def test_every_command_has_an_example() -> None:
 
 @pytest.mark.parametrize("state", ALL_STATES)
 @pytest.mark.parametrize("word", EXAMPLES)
-def test_a_command_is_taken_in_its_states_alone(word: str, state: State) -> None:
+def test_a_command_is_accepted_only_in_its_states(word: str, state: State) -> None:
     command = COMMANDS[word.encode()]
     outcome = outcome_of([EXAMPLES[word]], connection(state))
 
@@ -483,14 +483,14 @@ def test_before_tls_every_command_but_identify_is_refused(word: str) -> None:
         assert Outcome([], State.INIT, text) == outcome
 
 
-def test_tls_is_asked_for_before_the_state_is_looked_at() -> None:
+def test_missing_tls_is_reported_before_a_wrong_state() -> None:
     server = ServerConnection(LIMITS, tls_required=True)
     outcome = outcome_of([commands.MAGIC, commands.fin(ID)], server)
 
     assert "E_INVALID cannot FIN in current state (TLS required)" == outcome.end
 
 
-def test_with_tls_up_commands_are_taken() -> None:
+def test_commands_are_accepted_after_tls() -> None:
     server = ServerConnection(LIMITS, tls_required=True)
     server.tls_required = False
 
@@ -518,7 +518,7 @@ def test_sub_without_heartbeats_is_refused(line: bytes) -> None:
     assert "E_INVALID cannot SUB with heartbeats disabled" == outcome_of([line], server).end
 
 
-def test_without_heartbeats_a_wrong_state_is_still_the_first_complaint() -> None:
+def test_a_wrong_state_is_reported_before_missing_heartbeats() -> None:
     server = connection(State.SUBSCRIBED)
     server.heartbeats_enabled = False
 
@@ -572,12 +572,12 @@ BROKEN_OFF = [
 
 
 @pytest.mark.parametrize(("data", "error"), BROKEN_OFF)
-def test_a_client_that_breaks_off_inside_a_body_is_told_so(data: bytes, error: str) -> None:
+def test_an_eof_inside_a_body_is_an_error(data: bytes, error: str) -> None:
     understood: list[Event] = [Nop()] if data == b"NOP\n" else []
     check(data, Outcome(understood, State.INIT, error), connection)
 
 
-def test_what_followed_a_body_in_the_stream_does_not_matter_to_its_end() -> None:
+def test_an_eof_inside_a_line_after_a_body_is_no_error() -> None:
     server = connection()
     server.receive_data(b"PUB t\n\x00\x00")
     assert server.next_event() is None
@@ -604,14 +604,14 @@ def test_another_magic_is_refused(data: bytes) -> None:
     check(data, Outcome([], State.INIT, "E_BAD_PROTOCOL"), lambda: ServerConnection(LIMITS))
 
 
-def test_ending_inside_the_magic_is_no_mistake() -> None:
+def test_an_eof_inside_the_magic_is_no_error() -> None:
     check(b"  V", Outcome([], State.INIT, ""), lambda: ServerConnection(LIMITS))
 
 
 # Lines --------------------------------------------------------------------------------------------
 
 
-def test_the_longest_line_is_taken() -> None:
+def test_a_line_of_the_maximum_length_is_accepted() -> None:
     line = b"NOP " + b"x" * (LINE_BYTES_MAX - len(b"NOP \n")) + b"\n"
 
     assert LINE_BYTES_MAX == len(line)
@@ -620,7 +620,7 @@ def test_the_longest_line_is_taken() -> None:
         assert expected == outcome_of(pieces(line * 2, size), connection())
 
 
-def test_a_longer_line_ends_the_connection_without_a_word() -> None:
+def test_a_longer_line_closes_the_connection_without_a_response() -> None:
     line = b"NOP " + b"x" * (LINE_BYTES_MAX - len(b"NOP ")) + b"\n"
 
     for data in (line, line[:-1], b"NOP\n" + line):
@@ -637,7 +637,7 @@ def events_of(data: bytes, server: ServerConnection) -> list[Event]:
     return list(drain(server))
 
 
-# Each is what one read brings; what a command begins, the next read may go on with.
+# Each item is the data of one read; a command may continue in the next read.
 READS = [
     [commands.pub("t", b"a"), commands.pub("t", b"bc"), commands.pub("t", b"d") * 2],
     [commands.pub("t", b"a"), commands.pub("u", b"a"), commands.pub("tt", b"a")],
@@ -665,13 +665,13 @@ READS = [
 
 @pytest.mark.parametrize("reads", READS)
 @pytest.mark.parametrize("state", [State.INIT, State.SUBSCRIBED, State.CLOSING])
-def test_the_short_way_leads_where_the_long_way_does(reads: list[bytes], state: State) -> None:
+def test_the_fast_parser_gives_the_same_result(reads: list[bytes], state: State) -> None:
     expected = outcome_of([b"".join(reads)], connection(state))
     for short_way in (False, True):
         assert expected == outcome_of(reads, connection(state), short_way=short_way)
 
 
-def test_a_line_that_another_connection_has_shown_is_known() -> None:
+def test_connections_share_the_cache_of_lines() -> None:
     lines = CommandCache()
     first, second, unmet = (ServerConnection(LIMITS, lines) for _ in range(3))
     guarded = ServerConnection(LIMITS, lines, tls_required=True)
@@ -681,13 +681,13 @@ def test_a_line_that_another_connection_has_shown_is_known() -> None:
 
     assert Publish("t", [b"b"], 1, "PUB") == second.parse_single(commands.pub("t", b"b"))
     assert [Publish("t", [b"c"], 1, "PUB")] == events_of(commands.pub("t", b"c"), second)
-    assert None is unmet.parse_single(commands.pub("t", b"d"))  # it has not said hello
+    assert None is unmet.parse_single(commands.pub("t", b"d"))  # it has not sent the magic
     assert None is guarded.parse_single(commands.pub("t", b"e"))
     with pytest.raises(ProtocolError, match="TLS required"):
         events_of(commands.pub("t", b"e"), guarded)
 
 
-def test_lines_are_remembered_up_to_a_number() -> None:
+def test_the_number_of_cached_lines_is_limited() -> None:
     lines = CommandCache()
     server = ServerConnection(LIMITS, lines)
     events_of(commands.MAGIC, server)
@@ -698,7 +698,7 @@ def test_lines_are_remembered_up_to_a_number() -> None:
     assert b"PUB t0\n" not in lines
 
 
-def test_a_line_with_much_that_is_ignored_is_not_remembered() -> None:
+def test_a_line_with_long_ignored_parts_is_not_cached() -> None:
     lines = CommandCache()
     server = ServerConnection(LIMITS, lines)
     events_of(commands.MAGIC, server)
@@ -709,7 +709,7 @@ def test_a_line_with_much_that_is_ignored_is_not_remembered() -> None:
     assert {} == lines
 
 
-def test_the_short_way_is_taken() -> None:
+def test_the_fast_parser_is_used() -> None:
     server = connection(State.SUBSCRIBED)
     assert [Publish("t", [b"a"], 1, "PUB")] == events_of(commands.pub("t", b"a"), server)
     assert Publish("t", [b"b"], 1, "PUB") == server.parse_single(commands.pub("t", b"b"))
@@ -724,7 +724,7 @@ def test_a_run_of_fins_is_one_event() -> None:
     assert expected == events_of(data, connection(State.SUBSCRIBED))
 
 
-def test_a_run_of_publishes_to_one_topic_is_one_event_that_owes_an_ok_for_each() -> None:
+def test_a_run_of_publishes_to_one_topic_is_one_event_with_an_ok_for_each() -> None:
     data = commands.pub("t", b"a") * 3 + commands.pub("u", b"b") + commands.pub("t", b"c")
 
     expected = [
@@ -735,14 +735,14 @@ def test_a_run_of_publishes_to_one_topic_is_one_event_that_owes_an_ok_for_each()
     assert expected == events_of(data, connection())
 
 
-def test_deferred_publishes_are_one_event_if_they_are_deferred_alike() -> None:
+def test_deferred_publishes_are_one_event_if_their_delay_is_the_same() -> None:
     data = commands.dpub("t", 1, b"a") * 2 + commands.dpub("t", 2, b"a")
 
     expected = [Publish("t", [b"a"] * 2, 2, "DPUB", 1), Publish("t", [b"a"], 1, "DPUB", 2)]
     assert expected == events_of(data, connection())
 
 
-def test_a_run_stops_before_a_publish_that_is_not_all_here() -> None:
+def test_a_run_stops_before_an_incomplete_publish() -> None:
     server = connection()
     whole = commands.pub("t", b"a")
 
@@ -750,14 +750,14 @@ def test_a_run_stops_before_a_publish_that_is_not_all_here() -> None:
     assert [Publish("t", [b"a"] * 2, 2, "PUB")] == events_of(b"a" + whole, server)
 
 
-def test_a_multi_publish_that_is_here_whole_is_one_event() -> None:
+def test_a_complete_multi_publish_is_one_event() -> None:
     data = commands.mpub("t", [b"a", b"b"])
 
     assert [Publish("t", [b"a", b"b"], 1, "MPUB")] == events_of(data, connection())
 
 
 @pytest.mark.parametrize("word", ["MPUB", "DMPUB"])
-def test_a_multi_publish_names_its_topic_before_its_body_is_here(word: str) -> None:
+def test_a_multi_publish_reports_its_topic_before_its_body_is_complete(word: str) -> None:
     server = connection()
     line, body = EXAMPLES[word].split(b"\n", 1)
 
@@ -768,7 +768,7 @@ def test_a_multi_publish_names_its_topic_before_its_body_is_here(word: str) -> N
     assert [Publish("topic", [b"body"], 1, word, defer_ms)] == events_of(body[-1:], server)
 
 
-def test_a_bad_multi_publish_names_its_topic_before_it_is_refused() -> None:
+def test_a_bad_multi_publish_reports_its_topic_before_the_error() -> None:
     server = connection()
     server.receive_data(b"MPUB t\n\x00\x00\x00\x00")
 
@@ -778,20 +778,20 @@ def test_a_bad_multi_publish_names_its_topic_before_it_is_refused() -> None:
     assert server.next_event() is None
 
 
-def test_a_multi_publish_with_a_bad_topic_names_nothing() -> None:
+def test_a_multi_publish_with_a_bad_topic_reports_no_topic() -> None:
     server = connection()
     server.receive_data(b"MPUB t!\n\x00\x00\x00\x00")
     with pytest.raises(ProtocolError):
         server.next_event()
 
 
-# After an error, and at a handover ----------------------------------------------------------------
+# After an error, and before TLS ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("data", "error"), [(b"BAD\n", ProtocolError), (b"x" * LINE_BYTES_MAX, LineTooLongError)]
 )
-def test_after_an_error_the_connection_is_dead(data: bytes, error: type[Exception]) -> None:
+def test_after_an_error_the_connection_accepts_nothing(data: bytes, error: type[Exception]) -> None:
     server = connection()
     server.receive_data(data)
     with pytest.raises(error):
@@ -803,15 +803,15 @@ def test_after_an_error_the_connection_is_dead(data: bytes, error: type[Exceptio
     server.receive_eof()
 
 
-def test_after_its_end_the_connection_is_dead() -> None:
+def test_after_its_end_the_connection_accepts_nothing() -> None:
     server = connection()
     server.receive_eof()
 
     assert [] == events_of(commands.nop(), server)
 
 
-def test_what_is_not_parsed_can_be_handed_over() -> None:
-    """What follows IDENTIFY may be the start of a TLS handshake."""
+def test_unparsed_bytes_can_be_taken_out() -> None:
+    """The bytes after IDENTIFY may be the start of a TLS handshake."""
     server = connection()
     server.receive_data(commands.identify({}) + b"\x16\x03\x01 hello")
 
@@ -857,7 +857,7 @@ streams = st.one_of(
     state=st.sampled_from(ALL_STATES),
 )
 @example(stream=b"MPUB t\n" + int32(9) + int32(2) + int32(-1) + b"x", cuts=[], state=State.INIT)
-def test_any_bytes_come_to_the_same_however_they_are_cut(
+def test_any_bytes_give_the_same_result_however_they_are_split(
     stream: bytes, cuts: list[int], state: State
 ) -> None:
     """The only results are events, ProtocolError and LineTooLongError."""
@@ -870,7 +870,7 @@ def test_any_bytes_come_to_the_same_however_they_are_cut(
 
 
 @given(st.lists(good_commands, min_size=1, max_size=20))
-def test_good_commands_are_all_understood(stream: list[bytes]) -> None:
+def test_any_sequence_of_valid_commands_is_parsed(stream: list[bytes]) -> None:
     outcome = outcome_of([b"".join(stream)], connection(State.SUBSCRIBED))
 
     assert ("", len(stream)) == (outcome.end, len(outcome.commands))

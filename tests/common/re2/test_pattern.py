@@ -1,4 +1,4 @@
-"""RE2's expressions: its own syntax by table, what it shares with Python's by comparison."""
+"""RE2 expressions: cases of RE2's own syntax, and comparison with Python where both agree."""
 
 import re
 
@@ -58,7 +58,7 @@ MATCHES = [
 
 
 @pytest.mark.parametrize(("expression", "matched", "unmatched"), MATCHES)
-def test_what_an_expression_matches(
+def test_an_expression_matches_the_names_that_re2_matches(
     expression: str, matched: list[str], unmatched: list[str]
 ) -> None:
     pattern = Pattern(expression)
@@ -66,7 +66,7 @@ def test_what_an_expression_matches(
     assert matched == [name for name in (*matched, *unmatched) if pattern.search(name)]
 
 
-def test_braces_and_brackets_that_stand_alone_are_themselves() -> None:
+def test_single_braces_and_brackets_are_literals() -> None:
     for expression in ("{", "}", "]", "a{", "a{x}", "a{1"):
         assert not Pattern(expression).search("a")
 
@@ -111,7 +111,7 @@ def test_braces_and_brackets_that_stand_alone_are_themselves() -> None:
         ("(" * 50 + "){1000}" * 50, "expression too large"),
     ],
 )
-def test_what_is_no_expression_of_re2(expression: str, reason: str) -> None:
+def test_invalid_expressions_are_refused_with_the_reason(expression: str, reason: str) -> None:
     with pytest.raises(PatternError) as refusal:
         Pattern(expression)
 
@@ -122,7 +122,7 @@ def test_what_is_no_expression_of_re2(expression: str, reason: str) -> None:
     "expression", ["^(a+)+$", "(a*)*(a|aa)+$", "((a*b|a)*b|a)*c$", "(.*)(.*)(.*)(.*)(.*)=$"]
 )
 def test_no_name_is_matched_by_backtracking(expression: str) -> None:
-    """Which would take years, not a moment: this test would time out."""
+    """With backtracking, this test would exceed its timeout."""
     assert not Pattern(expression).search("a" * 63 + "-")
 
 
@@ -136,7 +136,7 @@ def _grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-# Without \B, of which Python before 3.14 thinks that no empty text has one.
+# Without \B: before Python 3.14 it does not match in an empty text.
 SHARED = st.recursive(
     st.sampled_from(["a", "b", "A", ".", "^", "$", "[ab]", "[^a]", r"\w", r"\W", r"\b", ""]),
     _grown,
@@ -146,5 +146,5 @@ SHARED = st.recursive(
 
 @settings(max_examples=300)
 @given(SHARED, st.text("abA-", max_size=6))
-def test_where_the_syntaxes_agree_so_do_the_matches(expression: str, name: str) -> None:
+def test_matches_equal_those_of_python_where_the_syntaxes_agree(expression: str, name: str) -> None:
     assert bool(re.search(expression, name, re.ASCII)) == Pattern(expression).search(name)
