@@ -200,7 +200,8 @@ class LogQueue:
         return taken
 
     def update_in_sequence(self) -> None:
-        """To be called after delivery: an empty queue is in sequence again."""
+        """To be called after a delivery. When the queue is empty, only first deliveries follow, so it
+        is in sequence again."""
         self.in_sequence = self._memory.is_empty
 
     def finish(self, ids: list[bytes]) -> None:
@@ -391,7 +392,7 @@ class LogQueue:
         return not self._window or (not self.in_sequence and self._refill_after <= 0)
 
     def _leave_sequence(self) -> None:
-        """To be called before anything but the topic's next message is queued."""
+        """To be called before a message is queued that is not the topic's next one."""
         if self.in_sequence:
             self._refill_after = len(self._window)
             self.in_sequence = False

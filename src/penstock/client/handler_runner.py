@@ -176,8 +176,8 @@ class HandlerRunner:
                 await self._empty_queue(worker)
 
     def _fair_share(self) -> int:
-        """Maximum messages that one worker takes: it leaves as many to each of the others, which
-        would wait idly while one slow handler holds up everything that was taken with it."""
+        """Maximum messages that one worker takes at a time: an equal share of the queued ones. With
+        more, a slow handler would delay messages that idle workers could handle."""
         share = self._source.waiting_count // len(self._workers)
         return max(1, min(self._queued_max, share))
 

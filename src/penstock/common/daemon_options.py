@@ -32,7 +32,7 @@ def allowed_origins_option() -> tuple[str, ...]:
 
 
 def check_allowed_origins(origins: Iterable[str]) -> None:
-    """Raises ConfigError if one is neither an origin as browsers send it nor `*`."""
+    """Raises ConfigError if a value is neither `*` nor an origin as browsers send it."""
     for origin in origins:
         if origin != "*" and not _ORIGIN.fullmatch(origin):
             raise ConfigError(

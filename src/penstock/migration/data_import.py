@@ -97,8 +97,8 @@ def import_data(
 
 
 def finish_interrupted(new_path: str) -> list[str]:
-    """Complete an import that was interrupted after verification. Returns its topics, which are
-    empty if there is none. Raises StorageError."""
+    """Complete an import that was interrupted after verification. Returns the names of its
+    topics; an empty list if there is no such import. Raises StorageError."""
     if not Path(new_path, IMPORTING_NAME, metadata.FILE_NAME).exists():
         return []
     with closing(_open(new_path)):

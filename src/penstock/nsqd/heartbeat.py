@@ -148,8 +148,8 @@ class Heartbeat:
             self._next_check_at = now + check_seconds
 
     def _check_commands(self, now: float) -> str | None:
-        """Returns the reason to close the connection, if there is one. If two checks in a row find
-        the same command in part, its time limit is over."""
+        """Returns the reason to close the connection, if there is one. If two consecutive checks
+        find the same command incomplete, its time limit is exceeded."""
         if not self._connection.is_greeted:
             return "no protocol magic in time"
         self._next_check_at = now + self._timeouts.command_seconds

@@ -37,8 +37,8 @@ LAG_BOUNDS_SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 
 class ErrorCounters:
-    """Counts errors sent to clients, by reason. A reason is one of our own words, `like_this`,
-    never text from a peer."""
+    """Counts errors sent to clients, by reason. A reason is a fixed name in snake case, never
+    text from a client."""
 
     __slots__ = ("counts",)
 

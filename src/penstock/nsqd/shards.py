@@ -80,7 +80,8 @@ def _options_of(number: int, options: NsqdOptions) -> NsqdOptions:
 
 
 def _retiring(options: NsqdOptions) -> NsqdOptions:
-    """Drains without a timeout. SIGTERM stops it at once; the next start continues draining."""
+    """The options of a retiring shard: it drains without a timeout. SIGTERM stops it at once, and
+    the next start continues the draining."""
     return replace(options, drain_timeout_ns=0, sigterm="stop")
 
 

@@ -182,7 +182,8 @@ class _Supervisor:
             self._set_alarm()
 
     def _reap(self) -> None:
-        """One SIGCHLD may stand for several children, some of which may be no shards."""
+        """Handles the exit of all ended shards. One SIGCHLD may report several children, and some
+        children may not be shards."""
         by_pid = {worker.pid: worker for worker in self._workers if worker.pid}
         while by_pid:
             pid, status = os.waitpid(-1, os.WNOHANG)

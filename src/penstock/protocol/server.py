@@ -272,7 +272,8 @@ class ServerConnection:
         return outcome
 
     def _begin_multi(self, multi: MultiPublish) -> Event:
-        """The Publish if its body is complete and valid; else TopicNamed, and the rest follows."""
+        """Returns the Publish if its body is complete and valid. Otherwise returns TopicNamed; the
+        Publish or the error follows as the next event."""
         self._multi = multi
         named = TopicNamed(multi.topic, multi.command)
         try:
