@@ -212,7 +212,7 @@ class ClusterQuery:
         self.failures: list[HttpRequestError] = []
         self._timeouts: dict[str, HttpRequestError] = {}
         self.was_not_found = False
-        """Whether all daemons replied to the last request that they do not have the name in it."""
+        """Whether a daemon replied 404 to the last request, and none replied with success."""
 
     @property
     def warning(self) -> str:
@@ -289,7 +289,7 @@ class ClusterQuery:
         self, addresses: Iterable[str], path: str, args: Mapping[str, str], *, what: str = "nsqd"
     ) -> int:
         """Sends the same POST to all addresses and returns the number of successes. Raises
-        UpstreamError if all fail; sets `was_not_found`."""
+        UpstreamError if all fail for a reason other than 404. See `was_not_found`."""
         headers = self._cluster.headers if what == "nsqd" else ()
 
         def ask(address: str) -> Awaitable[bytes]:

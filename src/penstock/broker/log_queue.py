@@ -200,8 +200,8 @@ class LogQueue:
         return taken
 
     def update_in_sequence(self) -> None:
-        """To be called after a delivery. When the queue is empty, only first deliveries follow, so it
-        is in sequence again."""
+        """To be called after a delivery. An empty queue is in sequence again, because only first
+        deliveries follow."""
         self.in_sequence = self._memory.is_empty
 
     def finish(self, ids: list[bytes]) -> None:

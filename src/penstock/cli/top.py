@@ -36,7 +36,9 @@ __all__ = ["command"]
 )
 @click.option("--once", is_flag=True, help="Print one table and exit.")
 @click.option("--count", type=click.IntRange(min=1), help="Exit after this many tables.")
-@click.option("--plain", is_flag=True, help="Print plain lines on a terminal, too.")
+@click.option(
+    "--plain", is_flag=True, help="Print plain lines instead of a live view on a terminal."
+)
 def command(
     nsqds: tuple[str, ...],
     lookupds: tuple[str, ...],

@@ -382,8 +382,8 @@ class NsqdOptions(DaemonOptions):
     retention_bytes: int = option(
         0,
         INT,
-        "size of a topic's log in bytes up to which messages stay that every channel has finished;"
-        " 0 for no retention by size",
+        "keep messages that every channel has finished while the topic's log is smaller than this,"
+        " in bytes; 0 for no retention by size",
         at_least=0,
     )
     shards: int = option(
