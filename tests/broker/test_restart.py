@@ -376,8 +376,8 @@ class TestCrash:
 
 @pytest.mark.parametrize(("before", "after"), [(3, 900), (900, 3)])
 class TestWithAnotherNodeId:
-    """The node's id may be derived from a host name, and a container gets a new one every time. The
-    ids of what was stored before then sort below or above those of what comes."""
+    """--node-id or a collision may change the node id. The ids of the messages stored before then
+    sort below or above those of later messages."""
 
     @pytest.fixture
     def host(self, before: int, after: int) -> Host:

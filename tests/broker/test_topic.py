@@ -39,6 +39,25 @@ class TestPublishing:
             wire.timestamp_ns(frame) for frame in consumer.frames
         ]
 
+    def test_changed_node_id_applies_to_later_messages_of_all_topics(self) -> None:
+        host = Host(BrokerSettings(node_id=7))
+        consumers = {name: host.consumer(topic=name, rdy=10) for name in ("t", "u", "v#ephemeral")}
+        host.publish("t", "a")
+        host.broker.set_node_id(900)
+        host.publish("t", "b")
+        host.publish("u", "c")
+        host.publish("v#ephemeral", "d")
+        consumers["new"] = host.consumer(topic="new", rdy=10)
+        host.publish("new", "e")
+
+        assert 900 == host.broker.node_id
+        assert {"t": [7, 900], "u": [900], "v#ephemeral": [900], "new": [900]} == {
+            name: [number >> 54 for number in wire.ids_to_ints(wire.message_ids(consumer.frames))]
+            for name, consumer in consumers.items()
+        }
+        consumers["t"].fin("a", "b")
+        assert 0 == host.channel().depth
+
     def test_messages_and_their_bytes_are_counted(self, host: Host) -> None:
         host.publish("t", "a", "four")
         host.publish("t", "later", defer_ns=SECOND_NS)

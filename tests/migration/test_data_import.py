@@ -110,6 +110,20 @@ def test_every_channel_gets_what_it_had_in_order_and_with_its_attempts(
         assert 0 == nsqd.stats("..", "x")["depth"]
 
 
+@pytest.mark.parametrize("given", [None, 7])
+def test_ids_have_the_node_id_given_or_that_of_the_new_data_path(
+    old: Path, new: Path, given: int | None
+) -> None:
+    write_metadata(old, {"t": ["c"]})
+    write_queue(old, "t:c", messages(0, 5))
+    import_data(str(old), str(new), node_id=given, on_read=lambda _: None)
+
+    with run_nsqd(data_path=new) as nsqd:
+        stored = nsqd.http("GET", "/info").json()["node_id"]
+        message = nsqd.consumer("t", "c", rdy=1).message()
+        assert (stored if given is None else given) == int(message.id, 16) >> 54
+
+
 def test_what_many_channels_have_is_stored_once(old: Path, new: Path) -> None:
     channels = [f"c{number}" for number in range(10)]
     write_metadata(old, {"t": channels}, paused="t:c3")

@@ -292,6 +292,7 @@ def test_info_describes_this_node(nsqd: NsqdProcess) -> None:
         "max_deflate_level",
         "topology_zone",
         "topology_region",
+        "node_id",
     ] == list(info)
     assert "1.3.0" == info["version"]
     assert "broadcast.example" == info["broadcast_address"]
@@ -303,6 +304,7 @@ def test_info_describes_this_node(nsqd: NsqdProcess) -> None:
         info["max_output_buffer_timeout"],
     )
     assert ("zone", "region") == (info["topology_zone"], info["topology_region"])
+    assert nsqd.http("GET", "/config/id").json() == info["node_id"]
 
 
 @pytest.mark.parametrize("what", ["tcp", "http"])

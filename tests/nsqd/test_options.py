@@ -107,11 +107,8 @@ def test_the_defaults_are_valid() -> None:
     check(NsqdOptions())
 
 
-def test_the_default_node_id_is_a_hash_of_the_hostname(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.nsqd.options._hostname", lambda: "a-host")
-
-    # crc32(md5("a-host")) % 1024, as nsqd computes it
-    assert 322 == NsqdOptions().node_id
+def test_by_default_the_node_id_is_that_of_the_data_path() -> None:
+    assert None is NsqdOptions().node_id
 
 
 def test_the_default_broadcast_address_is_the_hostname() -> None:

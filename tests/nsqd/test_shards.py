@@ -54,6 +54,10 @@ def test_shard_0_has_the_given_options_and_others_have_higher_ports(tmp_path: Pa
     assert (0, "h:4350") == (third.node_id, third.tcp_address)
 
 
+def test_by_default_each_shard_has_the_node_id_of_its_data_path(tmp_path: Path) -> None:
+    assert [None] * 3 == [shard.options.node_id for shard in shards_of(options(tmp_path, 3))]
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -5,6 +5,7 @@ change persistent state write it before they return.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from penstock.broker.channel import RETRY_NS, Channel
 from penstock.broker.latency import LatencyWindow
@@ -63,6 +64,17 @@ class Broker:
         self._scheduler = Scheduler(engine, self._armed_by_offset_ns)
         for name in data_path.topics():
             self._open_topic(name)
+
+    @property
+    def node_id(self) -> int:
+        """The node id of the next messages."""
+        return self._settings.node_id
+
+    def set_node_id(self, node_id: int) -> None:
+        """Changes the node id of later messages; stored messages keep their ids."""
+        self._settings = replace(self._settings, node_id=node_id)
+        for topic in self.topics.values():
+            topic.set_node_id(node_id)
 
     # Topics and channels.
 

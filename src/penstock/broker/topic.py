@@ -59,12 +59,16 @@ class Topic:
         self._now_ns, self._wall_ns = clock.now_ns, clock.wall_ns
         self._sample = sample
         self._new_latency = new_latency
-        self._id_base = id_number(settings.node_id, 0)
+        self.set_node_id(settings.node_id)
         self._frame_bytes = 0
         self._counted_from = self.log.next_seq
         self.released_seq = self.log.next_seq
         if self.store is not None:
             self._resume(self.store)
+
+    def set_node_id(self, node_id: int) -> None:
+        """Changes the node id of later messages."""
+        self._id_base = id_number(node_id, 0)
 
     def publish(self, bodies: list[bytes], defer_ns: int = 0) -> int:
         """Stores a batch and passes it on, to be delivered after `defer_ns`. Returns the number of

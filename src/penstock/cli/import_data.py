@@ -34,7 +34,7 @@ _NUMBERS = frozenset({2, 3, 4})
 @click.option(
     "--node-id",
     type=click.IntRange(0, 1023),
-    help="The --node-id of Penstock's nsqd.  [default: derived from the hostname]",
+    help="The --node-id of Penstock's nsqd.  [default: the id stored in --data-path]",
 )
 @click.pass_context
 def command(
@@ -61,7 +61,6 @@ def command(
         import_data,
         scan_old_data,
     )
-    from penstock.nsqd.options import NsqdOptions  # noqa: PLC0415
 
     if data_path is None and not dry_run:
         raise click.UsageError("pass --data-path or --dry-run")
@@ -81,8 +80,7 @@ def command(
             if dry_run or data_path is None:
                 found = scan_old_data(old_data_path, on_read)
             else:
-                chosen = NsqdOptions().node_id if node_id is None else node_id
-                found = import_data(old_data_path, data_path, node_id=chosen, on_read=on_read)
+                found = import_data(old_data_path, data_path, node_id=node_id, on_read=on_read)
     except KeyboardInterrupt:
         raise StorageError("interrupted: run the same command again") from None
     for line in _report_lines(found, None if dry_run else data_path):

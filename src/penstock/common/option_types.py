@@ -21,6 +21,7 @@ __all__ = [
     "FLOATS",
     "INT",
     "LOG_LEVEL",
+    "OPTIONAL_INT",
     "STRING",
     "STRINGS",
     "OptionType",
@@ -153,6 +154,11 @@ def _int_from_config(value: object) -> int:
 
 
 INT = OptionType(placeholder="int", parse=_parse_int, from_config=_int_from_config)
+
+OPTIONAL_INT: OptionType[int | None] = OptionType(
+    placeholder="int", parse=_parse_int, from_config=_int_from_config
+)
+"""An INT whose default is None: the program chooses a value."""
 
 
 def _parse_duration_flag(text: str) -> int:

@@ -223,7 +223,7 @@ def check_values(options: Options) -> None:
     """Raises ConfigError for the first value that its option does not allow."""
     for declared in options_of(type(options)):
         value, low, high = getattr(options, declared.name), declared.at_least, declared.at_most
-        if (
+        if value is not None and (
             (low is not None and value < low)
             or (high is not None and value > high)
             or (declared.choices and value not in declared.choices)

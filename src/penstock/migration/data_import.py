@@ -78,12 +78,13 @@ def import_data(
     old_path: str,
     new_path: str,
     *,
-    node_id: int,
+    node_id: int | None = None,
     on_read: Callable[[int], None],
     clock: Clock | None = None,
 ) -> ImportReport:
-    """Import all topics. `on_read` is called with numbers of bytes read. Raises StorageError; then
-    nothing has changed."""
+    """Import all topics. The message ids have the given node id, or that of the new data path.
+    `on_read` is called with numbers of bytes read. Raises StorageError; then nothing has changed.
+    """
     files, clock = RealFiles(), clock or SystemClock()
     with closing(lock_old_data_path(old_path, files)):
         old = OldDataPath.read(old_path, files)
@@ -91,7 +92,8 @@ def import_data(
             _check_no_conflict(old, data_path)
             _remove(f"{new_path}/{IMPORTING_NAME}")
             found = _new_report(old)
-            _write(old, new_path, found, node_id, on_read, clock)
+            chosen = data_path.node_id if node_id is None else node_id
+            _write(old, new_path, found, chosen, on_read, clock)
             _publish_topics(new_path, files)
     return found
 

@@ -135,11 +135,12 @@ class Nsqd:
         self._bugs.handle_loop_exceptions(self._loop)
         self._path = Path(options.data_path or os.getcwd())
         log.info("%s", version_line("nsqd"))
-        log.info("ID: %d", options.node_id)
         remover = BackgroundRemover(RealFiles(), lambda failure: log.error("%s", failure))
         self._data_path = DataPath.open(
             str(self._path), settings.log_settings(options), remover=remover
         )
+        node_id = self._data_path.node_id if options.node_id is None else options.node_id
+        log.info("ID: %d", node_id)
         self._commit = GroupCommit(
             self._loop.call_soon_threadsafe,
             self._loop.call_later,
@@ -164,7 +165,7 @@ class Nsqd:
             tls=lookupd_tls,
         )
         self._engine = Engine(
-            settings.broker_settings(options),
+            settings.broker_settings(options, node_id),
             self._data_path,
             self._loop,
             self.clock,

@@ -99,7 +99,6 @@ class HistoryServices:
     broker: Broker
     clock: Clock
     log: Logger
-    node_id: int
     clients: Iterable[ClientView]
     streams: HistoryStreams
     save_metadata_soon: Callable[[], None]
@@ -129,7 +128,7 @@ class TopicHistory:
         return {
             "topic": topic.name,
             "log_id": log.log_id,
-            "node_id": self._services.node_id,
+            "node_id": self._broker.node_id,
             "first_seq": log.first_seq,
             "next_seq": log.next_seq,
             "first_timestamp_ns": filled[0].first_timestamp_ns if filled else None,
@@ -165,7 +164,7 @@ class TopicHistory:
             media_type, pieces = LINES_TYPE, streams.lines(topic, reader, follow=follow)
         headers = [
             ("Content-Type", media_type),
-            ("X-Penstock-Node-Id", str(self._services.node_id)),
+            ("X-Penstock-Node-Id", str(self._broker.node_id)),
             ("X-Penstock-Log-Id", log.log_id),
             ("X-Penstock-First-Seq", str(first_seq)),
         ]

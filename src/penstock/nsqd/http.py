@@ -168,7 +168,6 @@ class NsqdHttpApi:
             broker=services.broker,
             clock=services.clock,
             log=services.log,
-            node_id=services.options.node_id,
             clients=services.clients,
             streams=services.history,
             save_metadata_soon=services.save_metadata_soon,
@@ -244,6 +243,7 @@ class NsqdHttpApi:
             "max_deflate_level": options.max_deflate_level,
             "topology_zone": options.topology_zone,
             "topology_region": options.topology_region,
+            "node_id": self._broker.node_id,
         }
         return info | {"draining": True} if self._broker.draining else info
 
@@ -425,8 +425,9 @@ class NsqdHttpApi:
     # Options.
 
     def _config(self, request: Request) -> object:
+        options = replace(self._services.options, node_id=self._broker.node_id)
         try:
-            return option_value(self._services.options, request.params["opt"])
+            return option_value(options, request.params["opt"])
         except KeyError:
             raise HttpError(400, "INVALID_OPTION") from None
 

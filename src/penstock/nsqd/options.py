@@ -17,7 +17,16 @@ from penstock.common.daemon_options import (
 )
 from penstock.common.errors import ConfigError
 from penstock.common.node_id import NODE_IDS
-from penstock.common.option_types import BOOL, DURATION, FLOATS, INT, STRING, STRINGS, enum_type
+from penstock.common.option_types import (
+    BOOL,
+    DURATION,
+    FLOATS,
+    INT,
+    OPTIONAL_INT,
+    STRING,
+    STRINGS,
+    enum_type,
+)
 from penstock.common.options import check_values, option
 
 __all__ = [
@@ -79,26 +88,18 @@ def _hostname() -> str:
     return os.uname().nodename
 
 
-def _node_id_of_host() -> int:
-    import hashlib  # noqa: PLC0415 (OpenSSL: too slow for `nsqd -version`)
-    import zlib  # noqa: PLC0415
-
-    digest = hashlib.md5(_hostname().encode(), usedforsecurity=False).digest()
-    return zlib.crc32(digest) % NODE_IDS
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsqdOptions(DaemonOptions):
     """The options of one nsqd."""
 
     log_prefix: str = prefix_option("[nsqd] ")
 
-    node_id: int = option(
-        _node_id_of_host,
-        INT,
-        "node id, part of each message id; must be unique in the cluster",
+    node_id: int | None = option(
+        None,
+        OPTIONAL_INT,
+        "node id, part of each message id; should be unique in the cluster",
         key="id",
-        default_text="hash of the hostname",
+        default_text="chosen at random, stored in -data-path",
         at_least=0,
         at_most=NODE_IDS - 1,
     )

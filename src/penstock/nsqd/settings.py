@@ -41,9 +41,9 @@ def log_settings(options: NsqdOptions) -> LogSettings:
     )
 
 
-def broker_settings(options: NsqdOptions) -> BrokerSettings:
+def broker_settings(options: NsqdOptions, node_id: int) -> BrokerSettings:
     return BrokerSettings(
-        node_id=options.node_id,
+        node_id=node_id,
         mem_queue_size=options.mem_queue_size,
         max_msg_timeout_ns=options.max_msg_timeout_ns,
         max_channel_consumers=options.max_channel_consumers,

@@ -2,7 +2,8 @@
 
 Shard 0 has the given data path, ports and node id. The number of shards can therefore change from
 one to several and back without moving a file. Any other shard K has the folder `shard-K` in the
-data path, ports that are PORT_STEP * K higher, and a node id that is K higher.
+data path, ports that are PORT_STEP * K higher, and a node id that is K higher than `--node-id`.
+Without `--node-id`, each shard has the node id that its data path contains.
 
 If `--shards` is lowered, the shards with higher numbers are *retiring*: they accept no messages,
 and end when their consumers have taken the messages they have. No message is lost.
@@ -67,7 +68,7 @@ def _options_of(number: int, options: NsqdOptions) -> NsqdOptions:
     return replace(
         options,
         log_prefix=_prefix(options.log_prefix, number),
-        node_id=(options.node_id + number) % NODE_IDS,
+        node_id=None if options.node_id is None else (options.node_id + number) % NODE_IDS,
         tcp_address=_address(options.tcp_address, number),
         http_address=_address(options.http_address, number),
         https_address=_address(options.https_address, number),
