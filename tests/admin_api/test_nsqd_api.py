@@ -1,9 +1,19 @@
-"""Counts of stored messages, and the texts of nsqd's error codes."""
+"""Counts of stored messages, responses that are not messages, and the texts of nsqd's error
+codes."""
+
+from collections.abc import Awaitable, Callable
 
 import pytest
+import uvloop
+from tests.net.http_client.scripted_server import scripted_server
 
 from penstock.admin_api.models import LogSegment, TopicLogResponse
-from penstock.admin_api.nsqd_api import api_error
+from penstock.admin_api.nsqd_api import NsqdApi, api_error
+from penstock.common.errors import HttpRequestError
+from penstock.net.http_client.client import HttpClient
+
+HTTP = HttpClient(connect_timeout_seconds=60, request_timeout_seconds=60)
+MESSAGE = b'{"seq":1,"id":"0000000000000001","timestamp_ns":1,"body":"b"}\n'
 
 
 def test_gaps_in_the_log_are_not_counted() -> None:
@@ -33,3 +43,26 @@ def test_gaps_in_the_log_are_not_counted() -> None:
 )
 def test_error_codes_are_explained(status: int, body: bytes, expected: str) -> None:
     assert str(api_error("n:1", status, body, {"topic": "t"})).startswith(expected)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda nsqd: nsqd.messages("t", "earliest", 10),
+        lambda nsqd: nsqd.search("t", "earliest", "x", 10),
+        lambda nsqd: nsqd.channel_messages("t", "c", "queued", 10),
+    ],
+    ids=["messages", "search", "channel_messages"],
+)
+@pytest.mark.parametrize(
+    "line", [b"<html>", b'{"seq":1}', MESSAGE.replace(b'"b"', b'"\xff"')], ids=repr
+)
+def test_an_invalid_message_is_an_error_with_the_node(
+    ask: Callable[[NsqdApi], Awaitable[object]], line: bytes
+) -> None:
+    async def scene() -> None:
+        async with scripted_server(b"HTTP/1.1 200 OK\r\n\r\n" + MESSAGE + line) as server:
+            await ask(NsqdApi(HTTP, f"127.0.0.1:{server.port}"))
+
+    with pytest.raises(HttpRequestError, match=r"127\.0\.0\.1:\d+: unexpected response: "):
+        uvloop.run(scene())

@@ -16,7 +16,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 import msgspec
@@ -29,10 +29,11 @@ from penstock.admin_api.models import (
     NodesResponse,
     RegisteredNode,
     StatsResponse,
+    TopicLogResponse,
     TopicsResponse,
     TopicSummary,
 )
-from penstock.admin_api.nsqd_api import api_url
+from penstock.admin_api.nsqd_api import NsqdApi, api_url, non_empty
 from penstock.common.addresses import join_address
 from penstock.common.errors import Error, HttpRequestError
 from penstock.net.http_client.client import HttpClient
@@ -49,6 +50,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+# A node may be replaced by one of another version, so the probe is repeated after this time.
+PENSTOCK_CACHE_SECONDS = 60.0
 
 _WITHOUT_CLIENTS = {"format": "json", "include_clients": "false", "include_mem": "false"}
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
@@ -148,6 +152,17 @@ class Cluster:
     lookupds: Sequence[str] = ()
     nsqds: Sequence[str] = ()
     headers: Sequence[tuple[str, str]] = ()
+    _penstock_cache: dict[str, tuple[bool, float]] = field(
+        init=False, repr=False, default_factory=dict
+    )
+
+    def nsqd(self, address: str) -> NsqdApi:
+        """Client of one nsqd."""
+        return NsqdApi(self.http, address, self.headers)
+
+    def only(self, nsqds: Sequence[str]) -> "Cluster":
+        """A cluster of these nsqds, without nsqlookupds."""
+        return replace(self, nsqds=nsqds, lookupds=())
 
     def new_query(self) -> "ClusterQuery":
         """A query that has sent no requests yet."""
@@ -160,7 +175,7 @@ class Cluster:
         With a topic, only nsqds that may have it are asked, and only for its stats.
         """
         addresses, failures = await self.addresses(topic)
-        args = _WITHOUT_CLIENTS | _non_empty(topic=topic, channel=channel)
+        args = _WITHOUT_CLIENTS | non_empty(topic=topic, channel=channel)
         taken_at = time.monotonic()
         answers, failed = await _ask_all(
             addresses, lambda each: self.get_nsqd(each, "/stats", args, StatsResponse)
@@ -187,6 +202,17 @@ class Cluster:
         addresses = sorted({node.http_address for _, nodes in answers for node in nodes})
         return list(dict.fromkeys([*self.nsqds, *addresses])), failures
 
+    async def penstock_nsqds(self, addresses: Iterable[str]) -> list[str]:
+        """The nsqds among these that are Penstock's. Those that fail are left out."""
+        addresses = list(addresses)
+        answers = await asyncio.gather(*map(self._is_penstock, addresses))
+        return [each for each, is_penstock in zip(addresses, answers, strict=True) if is_penstock]
+
+    async def topic_logs(self, addresses: Iterable[str], topic: str) -> dict[str, TopicLogResponse]:
+        """The topic's log on each nsqd. Those that fail are left out."""
+        answers, _ = await _ask_all(addresses, lambda each: self.nsqd(each).topic_log(topic))
+        return dict(answers)
+
     def get_nsqd(
         self, address: str, path: str, args: Mapping[str, str], type: type[T]
     ) -> Awaitable[T]:
@@ -198,6 +224,17 @@ class Cluster:
     ) -> Awaitable[T]:
         """Raises HttpRequestError when awaited."""
         return self.http.get_json(api_url(address, path, args), type)
+
+    async def _is_penstock(self, address: str) -> bool:
+        is_penstock, expires_at = self._penstock_cache.get(address, (False, 0.0))
+        if time.monotonic() < expires_at:
+            return is_penstock
+        try:
+            is_penstock = await self.nsqd(address).is_penstock()
+        except HttpRequestError:
+            return False  # Not cached: the node may be back soon.
+        self._penstock_cache[address] = is_penstock, time.monotonic() + PENSTOCK_CACHE_SECONDS
+        return is_penstock
 
 
 class ClusterQuery:
@@ -268,7 +305,7 @@ class ClusterQuery:
         args = {"format": "json", "include_mem": "false"}
         if not clients:
             args["include_clients"] = "false"
-        args |= _non_empty(topic=topic, channel=channel)
+        args |= non_empty(topic=topic, channel=channel)
         by_address = {node.address: node for node in nodes}
         answers = await self._get_nsqds(list(by_address), "/stats", args, StatsResponse)
         found = [NodeStats(by_address[address], stats) for address, stats in answers]
@@ -392,10 +429,6 @@ async def _ask_all(
     outcomes = await asyncio.gather(*map(outcome, addresses))
     answers = [each for each in outcomes if not isinstance(each, HttpRequestError)]
     return answers, [each for each in outcomes if isinstance(each, HttpRequestError)]
-
-
-def _non_empty(**values: str) -> dict[str, str]:
-    return {name: value for name, value in values.items() if value}
 
 
 def _with_token_hint(failure: HttpRequestError) -> HttpRequestError:

@@ -1,19 +1,40 @@
-"""Client of one nsqd's HTTP API: history, seeking and draining.
+"""Client of one nsqd's HTTP API: history, contents of channels, seeking, retention and draining.
 
 If nsqd refuses a request, an HttpRequestError names the node and explains nsqd's error code.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from urllib.parse import urlencode
 
-from penstock.admin_api.models import TopicLogResponse
+import msgspec
+
+from penstock.admin_api.models import StoredMessage, TopicLogResponse
 from penstock.common.errors import HttpRequestError
-from penstock.common.go_json import decode_json
+from penstock.common.go_json import decode_json, decode_json_with
 from penstock.net.http_client.client import HttpClient
 from penstock.net.http_client.messages import HttpReply
 
-__all__ = ["NsqdApi", "api_error", "api_url", "error_code"]
+__all__ = [
+    "MESSAGE_STATES",
+    "NsqdApi",
+    "SearchResult",
+    "api_error",
+    "api_url",
+    "error_code",
+    "non_empty",
+]
+
+MESSAGE_STATES = ("queued", "inflight", "deferred")
+"""States of a message in a channel."""
+
+# Response limits. A page of 50 messages fits unless they are large; then the request fails.
+PAGE_BYTES_MAX = 16 << 20
+SEARCH_BYTES_MAX = 32 << 20
+SEARCH_MESSAGES_MAX = 20_000
 
 _FIRST_SEQ_HEADER = "x-penstock-first-seq"
 
@@ -39,6 +60,17 @@ _ERROR_TEXTS = {
     "FORBIDDEN": "the token does not allow that",
 }
 
+_decode_lines = msgspec.json.Decoder(StoredMessage).decode_lines
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """The matching messages, the number of messages searched, and where to continue."""
+
+    found: list[StoredMessage]
+    looked_at: int
+    next_seq: int | None
+
 
 class NsqdApi:
     """The nsqd at an HTTP address: `host:port` or a URL."""
@@ -49,6 +81,15 @@ class NsqdApi:
         self.address = address
         self._http = http
         self._headers = tuple(headers)
+
+    async def is_penstock(self) -> bool:
+        """Whether this is Penstock's nsqd. Raises HttpRequestError."""
+        url = api_url(self.address, "/topic/log", {})
+        reply = await self._http.ask("GET", url, headers=self._headers)
+        # Penstock reports the missing argument; NSQ's nsqd does not know the path.
+        return reply.status == 400
+
+    # History.
 
     async def topic_log(self, topic: str) -> TopicLogResponse:
         """Raises HttpRequestError."""
@@ -67,10 +108,54 @@ class NsqdApi:
             raise HttpRequestError(self.address, "unexpected response: it has no sequence number")
         return int(seq)
 
+    async def messages(self, topic: str, start: str, limit: int) -> list[StoredMessage]:
+        """Stored messages from a position on. Raises HttpRequestError."""
+        args = {"topic": topic, "from": start, "limit": str(limit)}
+        reply = await self.send("GET", "/topic/messages", args, body_bytes_max=PAGE_BYTES_MAX)
+        return _decode_messages(self.address, reply.body)
+
+    async def search(self, topic: str, start: str, text: str, limit: int) -> SearchResult:
+        """Stored messages from a position on whose body contains `text`, ignoring case. Raises
+        HttpRequestError."""
+        args = {"topic": topic, "from": start, "limit": str(SEARCH_MESSAGES_MAX)}
+        reply = await self.send("GET", "/topic/messages", args, body_bytes_max=SEARCH_BYTES_MAX)
+        # In a thread: tens of thousands of messages would block the event loop.
+        return await asyncio.to_thread(_search, self.address, reply.body, text, limit)
+
+    async def set_retention(self, topic: str, args: Mapping[str, str]) -> None:
+        """Sets the retention of a topic. Raises HttpRequestError."""
+        await self.send("POST", "/topic/retention", {"topic": topic, **args})
+
+    # Channels.
+
+    async def channel_messages(
+        self, topic: str, channel: str, state: str, limit: int
+    ) -> list[StoredMessage]:
+        """Messages of a channel that are in one of the MESSAGE_STATES. Raises HttpRequestError."""
+        args = {"topic": topic, "channel": channel, "state": state, "limit": str(limit)}
+        reply = await self.send("GET", "/channel/messages", args, body_bytes_max=PAGE_BYTES_MAX)
+        return _decode_messages(self.address, reply.body)
+
+    async def cancel(self, topic: str, channel: str, id: str) -> None:
+        """Removes a deferred message from a channel. Raises HttpRequestError."""
+        await self.send("POST", "/channel/cancel", {"topic": topic, "channel": channel, "id": id})
+
+    async def requeue(self, topic: str, channel: str, id: str) -> None:
+        """Requeues a message that is in flight or deferred. Raises HttpRequestError."""
+        await self.send("POST", "/channel/requeue", {"topic": topic, "channel": channel, "id": id})
+
     async def seek(self, topic: str, channel: str, seq: int) -> None:
         """Moves a channel to a sequence number. Raises HttpRequestError."""
         args = {"topic": topic, "channel": channel, "to": str(seq)}
         await self.send("POST", "/channel/seek", args)
+
+    # The node.
+
+    async def close_client(self, remote_address: str, connect_ts: str = "") -> None:
+        """Closes the connection of a client; with `connect_ts`, only if it was opened then. Raises
+        HttpRequestError."""
+        args = {"remote_address": remote_address}
+        await self.send("POST", "/client/close", args | non_empty(connect_ts=connect_ts))
 
     async def drain(self) -> None:
         """Makes nsqd start to drain. Raises HttpRequestError."""
@@ -88,6 +173,11 @@ class NsqdApi:
         if reply.status != 200:
             raise api_error(self.address, reply.status, reply.body, args)
         return reply
+
+
+def non_empty(**args: str) -> dict[str, str]:
+    """The arguments that have a value."""
+    return {name: value for name, value in args.items() if value}
 
 
 def api_url(address: str, path: str, args: Mapping[str, str]) -> str:
@@ -118,3 +208,24 @@ def error_code(body: bytes) -> str:
         return str(decode_json(body, dict[str, object]).get("message", ""))
     except ValueError:
         return ""
+
+
+def _decode_messages(address: str, lines: bytes) -> list[StoredMessage]:
+    try:
+        return decode_json_with(_decode_lines, lines)
+    except ValueError as error:
+        raise HttpRequestError(address, f"unexpected response: {error}") from None
+
+
+def _search(address: str, lines: bytes, text: str, limit: int) -> SearchResult:
+    wanted = text.casefold()
+    found: list[StoredMessage] = []
+    looked_at, next_seq = 0, None
+    messages = chain.from_iterable(_decode_messages(address, line) for line in lines.splitlines())
+    for message in messages:
+        looked_at, next_seq = looked_at + 1, message.seq + 1
+        if wanted in (message.body or "").casefold() or wanted in message.id:
+            found.append(message)
+            if len(found) == limit:
+                break
+    return SearchResult(found, looked_at, next_seq)

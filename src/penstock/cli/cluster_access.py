@@ -20,7 +20,6 @@ from penstock.net.tls import client_context
 
 __all__ = [
     "build_cluster",
-    "build_http_client",
     "build_tls_context",
     "complete_channels",
     "complete_topics",
@@ -29,15 +28,6 @@ __all__ = [
 
 CONNECT_SECONDS = 2.0
 REQUEST_SECONDS = 5.0
-
-
-def build_http_client(access: HttpAccess) -> HttpClient:
-    """An HTTP client with these credentials. Raises ConfigError if a TLS file cannot be used."""
-    return HttpClient(
-        connect_timeout_seconds=CONNECT_SECONDS,
-        request_timeout_seconds=REQUEST_SECONDS,
-        ssl_context=build_tls_context(access),
-    )
 
 
 def build_tls_context(access: HttpAccess) -> ssl.SSLContext | None:
@@ -49,9 +39,15 @@ def build_tls_context(access: HttpAccess) -> ssl.SSLContext | None:
 
 
 def build_cluster(nsqds: tuple[str, ...], lookupds: tuple[str, ...], access: HttpAccess) -> Cluster:
-    """The cluster at these addresses; without addresses, the nsqd on this machine."""
+    """The cluster at these addresses; without addresses, the nsqd on this machine. Raises
+    ConfigError if a TLS file cannot be used."""
+    http = HttpClient(
+        connect_timeout_seconds=CONNECT_SECONDS,
+        request_timeout_seconds=REQUEST_SECONDS,
+        ssl_context=build_tls_context(access),
+    )
     return Cluster(
-        build_http_client(access),
+        http,
         nsqds=nsqds if nsqds or lookupds else (NSQD_HTTP_ADDRESS,),
         lookupds=lookupds,
         headers=access.headers,

@@ -45,14 +45,13 @@ def command(node: str, *, access: HttpAccess, no_wait: bool, timeout: float) -> 
     """
     import asyncio  # noqa: PLC0415
 
-    from penstock.admin_api.nsqd_api import NsqdApi  # noqa: PLC0415
-    from penstock.cli.cluster_access import build_cluster, build_http_client  # noqa: PLC0415
+    from penstock.cli.cluster_access import build_cluster  # noqa: PLC0415
 
-    asyncio.run(NsqdApi(build_http_client(access), node, access.headers).drain())
+    cluster = build_cluster((node,), (), access)
+    asyncio.run(cluster.nsqd(node).drain())
     if no_wait:
         click.echo(f"{node} is draining", err=True)
         return
-    cluster = build_cluster((node,), (), access)
     left = asyncio.run(wait_until_drained(cluster, node, _tell, timeout_seconds=timeout))
     stays = f"; {left:,} messages remain on its disk" if left else ""
     _tell("")

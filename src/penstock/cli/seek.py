@@ -56,15 +56,9 @@ def command(
     """
     import asyncio  # noqa: PLC0415
 
-    from penstock.admin_api.nsqd_api import NsqdApi  # noqa: PLC0415
-    from penstock.admin_api.seeking import (  # noqa: PLC0415
-        is_seq,
-        move,
-        plan,
-    )
+    from penstock.admin_api.seeking import is_seq, move, plan  # noqa: PLC0415
     from penstock.cli.cluster_access import (  # noqa: PLC0415
         build_cluster,
-        build_http_client,
         find_nodes_with_topic,
     )
 
@@ -77,7 +71,7 @@ def command(
     snapshot = asyncio.run(cluster.snapshot(topic))
     if snapshot.failures:
         raise snapshot.failures[0]  # Move the channel on all of its nodes or on none.
-    apis = [NsqdApi(build_http_client(access), address, access.headers) for address in addresses]
+    apis = [cluster.nsqd(address) for address in addresses]
     moves = asyncio.run(plan(apis, snapshot, topic, channel, place))
     for each in moves:
         click.echo(_describe(each), err=True)

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.admin_api.cluster import Cluster, ClusterQuery, Node
+from penstock.admin_api.seeking import move
 from penstock.common import names
 from penstock.common.durations import parse_duration
 from penstock.common.errors import ConfigError, HttpRequestError
@@ -19,7 +20,6 @@ from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins
 from penstock.nsqadmin.confirmations import Confirmation, Confirmations, position_text
 from penstock.nsqadmin.notifications import ChangeEvent, Notifier
-from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.responses import Renderer
 from penstock.nsqadmin.targets import Args, node_at, nodes_with_topic, target_of
 from penstock.nsqadmin.watcher import Watcher
@@ -110,19 +110,17 @@ class Actions:
         self,
         cluster: Cluster,
         watcher: Watcher,
-        penstock_api: PenstockApi,
         renderer: Renderer,
         admins: Admins,
         notifier: Notifier,
     ) -> None:
         self._cluster = cluster
         self._watcher = watcher
-        self._penstock_api = penstock_api
         self._renderer = renderer
         self._admins = admins
         self._notifier = notifier
         self._commands = ClusterCommands(cluster)
-        self._confirmations = Confirmations(cluster, watcher, penstock_api)
+        self._confirmations = Confirmations(cluster, watcher)
         self._handlers: dict[str, Handler] = {
             "create": self._create,
             "pause": self._apply,
@@ -219,7 +217,7 @@ class Actions:
     async def _drain(self, request: Request, _: str, args: Args) -> Outcome:
         node = args.get("node", "")
         await self._check_node(node)
-        await self._penstock_api.drain(node)
+        await self._cluster.nsqd(node).drain()
         self._notify(request, "drain_node", args)
         return self._renderer.link("nodes"), f"{node} is draining. It stops when it is empty."
 
@@ -227,7 +225,7 @@ class Actions:
         topic, channel, _node = target_of(args)
         is_commit_channel = await self._confirmations.is_commit_channel(topic, channel)
         moves = await self._confirmations.moves(args)
-        await self._penstock_api.seek(moves, topic, channel)
+        await move(moves, topic, channel)
         self._notify(request, "seek_channel", args)
         notice = f"Channel {channel} moved to {position_text(args.get('to', ''))}."
         if not is_commit_channel:
@@ -238,14 +236,14 @@ class Actions:
     async def _retention(self, request: Request, _: str, args: Args) -> Outcome:
         topic, _channel, _node = target_of(args)
         for node in await self._confirmations.penstock_nodes(topic):
-            await self._penstock_api.set_retention(node, topic, _retention_args(args))
+            await self._cluster.nsqd(node).set_retention(topic, _retention_args(args))
         self._notify(request, "retention_topic", args)
         return self._page_of(args), f"Retention of topic {topic} changed."
 
     async def _cancel(self, request: Request, _: str, args: Args) -> Outcome:
         topic, channel, node = target_of(args)
         await self._check_node(node)
-        await self._penstock_api.cancel(node, topic, channel, args.get("id", ""))
+        await self._cluster.nsqd(node).cancel(topic, channel, args.get("id", ""))
         self._notify(request, "cancel_message", args)
         url = self._renderer.link("messages", topic, channel, node=node, state="deferred")
         return url, f"Message {args.get('id', '')} cancelled."
@@ -253,7 +251,7 @@ class Actions:
     async def _requeue(self, request: Request, _: str, args: Args) -> Outcome:
         topic, channel, node = target_of(args)
         await self._check_node(node)
-        await self._penstock_api.requeue(node, topic, channel, args.get("id", ""))
+        await self._cluster.nsqd(node).requeue(topic, channel, args.get("id", ""))
         self._notify(request, "requeue_message", args)
         state = args.get("state", "")
         url = self._renderer.link("messages", topic, channel, node=node, state=state)
@@ -262,7 +260,7 @@ class Actions:
     async def _kick(self, request: Request, _: str, args: Args) -> Outcome:
         node = args.get("node", "")
         await self._check_node(node)
-        await self._penstock_api.kick(node, args.get("client", ""), args.get("since", ""))
+        await self._cluster.nsqd(node).close_client(args.get("client", ""), args.get("since", ""))
         self._notify(request, "kick_client", args)
         return self._page_of(args), f"Consumer {args.get('client', '')} disconnected from {node}."
 

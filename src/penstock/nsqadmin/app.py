@@ -27,7 +27,6 @@ from penstock.nsqadmin.middleware import BodyLimit, RequestLog, SafeHeaders
 from penstock.nsqadmin.notifications import Notifier
 from penstock.nsqadmin.options import NsqadminOptions
 from penstock.nsqadmin.pages import Pages
-from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.responses import Renderer, text_reply
 from penstock.nsqadmin.watcher import Watcher
 
@@ -114,11 +113,10 @@ def _api_routes(services: Services, admins: Admins, assets: Assets) -> Sequence[
 
 def _page_routes(services: Services, admins: Admins, renderer: Renderer) -> Sequence[Route]:
     cluster, watcher = services.cluster, services.watcher
-    penstock_api = PenstockApi(cluster)
     routes = [
-        *Pages(cluster, watcher, penstock_api, renderer).routes(),
-        *MessagePages(cluster, penstock_api, renderer).routes(),
-        *Actions(cluster, watcher, penstock_api, renderer, admins, services.notifier).routes(),
+        *Pages(cluster, watcher, renderer).routes(),
+        *MessagePages(cluster, renderer).routes(),
+        *Actions(cluster, watcher, renderer, admins, services.notifier).routes(),
     ]
     if services.login is not None:
         routes += LoginPages(services.login, services.base, renderer).routes()

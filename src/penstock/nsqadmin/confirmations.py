@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from penstock.admin_api.cluster import Cluster
 from penstock.admin_api.models import ClientSummary
-from penstock.admin_api.seeking import Move, absolute_position, is_seq
+from penstock.admin_api.seeking import Move, absolute_position, is_seq, plan
 from penstock.common.errors import HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.formatting import commas
-from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.targets import Args, node_at, nodes_with_topic, target_of
 from penstock.nsqadmin.views import (
     ChannelRow,
@@ -43,10 +42,9 @@ class Confirmation:
 class Confirmations:
     """Builds the confirmation of an action."""
 
-    def __init__(self, cluster: Cluster, watcher: Watcher, penstock_api: PenstockApi) -> None:
+    def __init__(self, cluster: Cluster, watcher: Watcher) -> None:
         self._cluster = cluster
         self._watcher = watcher
-        self._penstock_api = penstock_api
 
     async def confirmation_for(self, action: str, args: Args) -> Confirmation | None:
         """None if the operator still has to enter a position. Raises HttpError 404 if the target
@@ -78,7 +76,9 @@ class Confirmations:
         topic, channel, only = target_of(args)
         position = absolute_position(args.get("to", "").strip())
         nodes = [node for node in await self.penstock_nodes(topic) if not only or node == only]
-        return await self._penstock_api.plan_seek(nodes, topic, channel, position)
+        stats = await self._cluster.only(nodes).snapshot(topic, channel)
+        apis = [self._cluster.nsqd(node) for node in nodes]
+        return await plan(apis, stats, topic, channel, position)
 
     async def is_commit_channel(self, topic: str, channel: str) -> bool:
         """Whether the channel stores the committed position of a job and has no consumers."""
@@ -87,7 +87,7 @@ class Confirmations:
     async def penstock_nodes(self, topic: str) -> list[str]:
         """The nodes of a topic that run Penstock's nsqd. Raises HttpError 404 if there are none."""
         nodes = await self._cluster.new_query().nodes_with_topic(topic)
-        penstock_nodes = await self._penstock_api.supporting(node.address for node in nodes or ())
+        penstock_nodes = await self._cluster.penstock_nsqds(node.address for node in nodes or ())
         if not penstock_nodes:
             raise HttpError(404, "TOPIC_NOT_FOUND")
         return penstock_nodes

@@ -11,11 +11,11 @@ from starlette.routing import Route
 
 from penstock.admin_api.cluster import Cluster
 from penstock.admin_api.models import StoredMessage, TopicLogResponse
+from penstock.admin_api.nsqd_api import MESSAGE_STATES
 from penstock.admin_api.seeking import absolute_position, is_seq
 from penstock.common.errors import ConfigError, HttpRequestError
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.formatting import FormattedBody, format_body
-from penstock.nsqadmin.penstock_api import STATES, PenstockApi
 from penstock.nsqadmin.responses import Renderer
 from penstock.nsqadmin.targets import nodes_with_topic
 
@@ -45,9 +45,8 @@ class _HistoryPage:
 class MessagePages:
     """The endpoints of the message pages."""
 
-    def __init__(self, cluster: Cluster, penstock_api: PenstockApi, renderer: Renderer) -> None:
+    def __init__(self, cluster: Cluster, renderer: Renderer) -> None:
         self._cluster = cluster
-        self._penstock_api = penstock_api
         self._renderer = renderer
 
     def routes(self) -> list[Route]:
@@ -63,7 +62,7 @@ class MessagePages:
         problem, history, extent = "", _HistoryPage([]), None
         try:
             if node:
-                extent = (await self._penstock_api.logs_of([node], topic)).get(node)
+                extent = (await self._cluster.topic_logs([node], topic)).get(node)
                 history = await self._browse(node, topic, start, search_text, extent)
         except (HttpRequestError, ConfigError) as error:
             problem = str(error)
@@ -88,14 +87,14 @@ class MessagePages:
             return _HistoryPage([])
         position = _start_position(start, extent, from_end=not search_text)
         if search_text:
-            search = await self._penstock_api.search(
-                node, topic, position, search_text, PAGE_MESSAGES
+            search = await self._cluster.nsqd(node).search(
+                topic, position, search_text, PAGE_MESSAGES
             )
             newer = search.next_seq
             has_more = newer is not None and newer < extent.next_seq
             rows = _rows(search.found)
             return _HistoryPage(rows, None, newer if has_more else None, search.looked_at)
-        messages = await self._penstock_api.history(node, topic, position, PAGE_MESSAGES)
+        messages = await self._cluster.nsqd(node).messages(topic, position, PAGE_MESSAGES)
         if not messages:
             return _HistoryPage([], older=max(extent.next_seq - PAGE_MESSAGES, extent.first_seq))
         first, last = messages[0].seq, messages[-1].seq
@@ -106,13 +105,15 @@ class MessagePages:
     async def _peek(self, request: Request) -> Response:
         topic, channel = request.path_params["topic"], request.path_params["channel"]
         nodes, node = await self._nodes(request, topic)
-        state = request.query_params.get("state", STATES[0])
-        if state not in STATES:
+        state = request.query_params.get("state", MESSAGE_STATES[0])
+        if state not in MESSAGE_STATES:
             raise HttpError(404, "NOT_FOUND")
         problem, messages = "", []
         try:
             if node:
-                messages = await self._penstock_api.peek(node, topic, channel, state, PAGE_MESSAGES)
+                messages = await self._cluster.nsqd(node).channel_messages(
+                    topic, channel, state, PAGE_MESSAGES
+                )
         except HttpRequestError as error:
             problem = str(error)
         return self._renderer.page(
@@ -123,7 +124,7 @@ class MessagePages:
             nodes=nodes,
             node=node,
             state=state,
-            states=STATES,
+            states=MESSAGE_STATES,
             rows=[MessageRow(each, format_body(each.body, each.body_base64)) for each in messages],
             problem=problem,
             warning="",
@@ -133,7 +134,7 @@ class MessagePages:
         """The nodes of a topic that run Penstock's nsqd, and the selected one; empty if there are
         none."""
         nodes = await nodes_with_topic(self._cluster.new_query(), topic)
-        penstock_nodes = await self._penstock_api.supporting(node.address for node in nodes)
+        penstock_nodes = await self._cluster.penstock_nsqds(node.address for node in nodes)
         selected = request.query_params.get("node", "")
         if selected not in penstock_nodes:
             selected = next(iter(penstock_nodes), "")

@@ -18,7 +18,6 @@ from penstock.admin_api.models import TopicLogResponse
 from penstock.net.http_server import HttpError
 from penstock.nsqadmin.aggregate import aggregate_channel, node_topics
 from penstock.nsqadmin.metrics_store import CLUSTER, Key, channel_key, node_key, topic_key
-from penstock.nsqadmin.penstock_api import PenstockApi
 from penstock.nsqadmin.responses import Renderer, json_reply
 from penstock.nsqadmin.targets import node_at, nodes_with_topic
 from penstock.nsqadmin.views import (
@@ -56,12 +55,9 @@ _SORTS = {
 class Pages:
     """The endpoints of the pages."""
 
-    def __init__(
-        self, cluster: Cluster, watcher: Watcher, penstock_api: PenstockApi, renderer: Renderer
-    ) -> None:
+    def __init__(self, cluster: Cluster, watcher: Watcher, renderer: Renderer) -> None:
         self._cluster = cluster
         self._watcher = watcher
-        self._penstock_api = penstock_api
         self._renderer = renderer
 
     def routes(self) -> list[Route]:
@@ -185,7 +181,7 @@ class Pages:
         state = ClusterState(0.0, [], [node], answers)
         (row,) = node_rows(state, self._watcher.metrics_store)
         topics = [topic for answer in answers for topic in node_topics(answer, time.time_ns())]
-        penstock_nodes = await self._penstock_api.supporting([node.address])
+        penstock_nodes = await self._cluster.penstock_nsqds([node.address])
         return self._renderer.page(
             request,
             "node.html",
@@ -260,10 +256,10 @@ class Pages:
         self, answers: Sequence[NodeStats], topic: str
     ) -> tuple[list[str], dict[str, TopicLogResponse]]:
         """The nodes that run Penstock's nsqd, and the extent of the topic's log on each."""
-        penstock_nodes = await self._penstock_api.supporting(
+        penstock_nodes = await self._cluster.penstock_nsqds(
             answer.node.address for answer in answers
         )
-        return penstock_nodes, await self._penstock_api.logs_of(penstock_nodes, topic)
+        return penstock_nodes, await self._cluster.topic_logs(penstock_nodes, topic)
 
 
 def _matching(rows: list[TopicRow], search_text: str) -> list[TopicRow]:

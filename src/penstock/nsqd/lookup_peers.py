@@ -15,10 +15,11 @@ import msgspec
 
 from penstock.broker.topic import Topic
 from penstock.common import names
+from penstock.common.addresses import join_address
 from penstock.common.errors import HttpRequestError, StorageError
 from penstock.common.logs import Logger
 from penstock.net.http_client.client import HttpClient
-from penstock.nsqd.lookup_peer import LookupdInfo, LookupdPeer
+from penstock.nsqd.lookup_peer import LookupdPeer
 
 __all__ = ["LookupPeers"]
 
@@ -138,19 +139,14 @@ class LookupPeers:
                 if peer.info is None:
                     return []
                 scheme = "http" if self._tls is None else "https"
-                query = urlencode({"topic": topic})
-                url = f"{scheme}://{_http_address(peer.info)}/channels?{query}"
+                address = join_address(peer.info.broadcast_address, peer.info.http_port)
+                url = f"{scheme}://{address}/channels?{urlencode({'topic': topic})}"
                 async with peer.http_slots:
                     return (await self._client.get_json(url, _Channels)).channels
         except (HttpRequestError, TimeoutError) as failure:
             reason = str(failure) or f"{peer.address}: timed out"
             self._log.warning("failed to query nsqlookupd for channels of %s - %s", topic, reason)
             return []
-
-
-def _http_address(info: LookupdInfo) -> str:
-    host = info.broadcast_address
-    return f"[{host}]:{info.http_port}" if ":" in host else f"{host}:{info.http_port}"
 
 
 def _start(coroutine: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
