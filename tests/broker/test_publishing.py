@@ -33,7 +33,11 @@ class Appends:
     def topology_changed(self, topic: Topic, *, persistent: bool) -> None: ...
 
     def topic_created(self, topic: Topic) -> None:
-        topic.on_grown = lambda: self.topics.append(topic.name)
+        def count_append() -> None:
+            self.topics.append(topic.name)
+            topic.call_on_next_change(count_append)
+
+        topic.call_on_next_change(count_append)
 
 
 class FutureAnswer:

@@ -40,6 +40,7 @@ class TestTopicLog:
 
         assert {
             "topic": topic,
+            "log_id": log["log_id"],
             "node_id": NODE_ID,
             "first_seq": stored[0]["seq"],
             "next_seq": stored[3]["seq"] + 1,

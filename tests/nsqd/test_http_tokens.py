@@ -113,6 +113,7 @@ class TestTokenFile:
         ("GET", "/topic/messages", {CONSUME}),
         ("GET", "/channel/messages", {CONSUME}),
         ("GET", "/topic/log", {CONSUME, READ}),
+        ("GET", "/topics/log", {CONSUME, READ}),
         ("GET", "/nobody/knows", {READ}),
         ("BREW", "/coffee", {ADMIN}),
     ],

@@ -24,7 +24,9 @@ __all__ = [
     "StatsResponse",
     "StoredMessage",
     "TopicLogResponse",
+    "TopicLogSummary",
     "TopicSummary",
+    "TopicsLogResponse",
     "TopicsResponse",
 ]
 
@@ -157,6 +159,7 @@ class TopicLogResponse(msgspec.Struct, frozen=True, kw_only=True):
     """`/topic/log`: the messages that one nsqd stores, from `first_seq` to `next_seq` - 1."""
 
     node_id: int
+    log_id: str = ""
     first_seq: int
     next_seq: int
     bytes: int = 0
@@ -165,6 +168,28 @@ class TopicLogResponse(msgspec.Struct, frozen=True, kw_only=True):
     def count_from(self, seq: int) -> int:
         """Number of stored messages from sequence number `seq` on."""
         return sum(max(each.next_seq - max(each.first_seq, seq), 0) for each in self.segments)
+
+
+class TopicLogSummary(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A topic in `/topics/log`. Messages below `high_watermark` can be read."""
+
+    topic: str
+    log_id: str
+    first_seq: int
+    next_seq: int
+    high_watermark: int
+    bytes: int = 0
+
+
+class TopicsLogResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """`/topics/log`: the topics of one nsqd that have changed, or all if `full`. `version` is the
+    token for the next request."""
+
+    node_id: int
+    version: str
+    full: bool
+    topics: list[TopicLogSummary] = []
+    removed: list[str] = []
 
 
 class StoredMessage(msgspec.Struct, kw_only=True):

@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 from urllib.parse import urlencode
 
 import msgspec
 
-from penstock.admin_api.models import StoredMessage, TopicLogResponse
+from penstock.admin_api.models import StoredMessage, TopicLogResponse, TopicsLogResponse
 from penstock.common.errors import HttpRequestError
 from penstock.common.go_json import decode_json, decode_json_with
 from penstock.net.http_client.client import HttpClient
@@ -36,6 +37,8 @@ PAGE_BYTES_MAX = 16 << 20
 SEARCH_BYTES_MAX = 32 << 20
 SEARCH_MESSAGES_MAX = 20_000
 
+T = TypeVar("T")
+
 _FIRST_SEQ_HEADER = "x-penstock-first-seq"
 
 _ERROR_TEXTS = {
@@ -51,6 +54,7 @@ _ERROR_TEXTS = {
     "INVALID_RANGE": "the range ends before it begins",
     "INVALID_ARG_FROM": "{from} is not a position in the log",
     "INVALID_ARG_TO": "{to} is not a position in the log, or cannot be combined with follow",
+    "INVALID_ARG_WAIT": "{wait} is not a duration of at most 60s",
     "TOO_MANY_READERS": "too many clients are reading history; try again",
     "MESSAGE_NOT_FOUND": "the message is no longer there",
     "CLIENT_NOT_FOUND": "the client is no longer connected",
@@ -94,10 +98,14 @@ class NsqdApi:
     async def topic_log(self, topic: str) -> TopicLogResponse:
         """Raises HttpRequestError."""
         reply = await self.send("GET", "/topic/log", {"topic": topic})
-        try:
-            return decode_json(reply.body, TopicLogResponse)
-        except ValueError as error:
-            raise HttpRequestError(self.address, f"unexpected response: {error}") from None
+        return self._decode(reply, TopicLogResponse)
+
+    async def topics_log(self, since: str = "", wait: str = "0") -> TopicsLogResponse:
+        """The topics that have changed since a response with the version `since`; all topics by
+        default. If there are none, nsqd waits for a change, at most for the duration `wait`, which
+        the timeout of the HTTP client must exceed. Raises HttpRequestError."""
+        reply = await self.send("GET", "/topics/log", {"since": since, "wait": wait})
+        return self._decode(reply, TopicsLogResponse)
 
     async def seq_at(self, topic: str, position: str) -> int:
         """The sequence number at a position now. Raises HttpRequestError."""
@@ -173,6 +181,12 @@ class NsqdApi:
         if reply.status != 200:
             raise api_error(self.address, reply.status, reply.body, args)
         return reply
+
+    def _decode(self, reply: HttpReply, type: type[T]) -> T:
+        try:
+            return decode_json(reply.body, type)
+        except ValueError as error:
+            raise HttpRequestError(self.address, f"unexpected response: {error}") from None
 
 
 def non_empty(**args: str) -> dict[str, str]:

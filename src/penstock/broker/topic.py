@@ -50,8 +50,8 @@ class Topic:
         self.log: TopicLog | MemoryLog = store if isinstance(store, MemoryLog) else store.log
         self.store = None if isinstance(store, MemoryLog) else store
         self.closed = False
-        self.on_grown: Callable[[], None] | None = None
-        """Called after a batch was stored."""
+        self._change_listeners: list[Callable[[], None]] | None = None
+        """None if there are none: then a publish costs one check."""
         self._receivers: tuple[Channel, ...] = ()
         """Channels that get new messages: none while the topic holds them back."""
         self._settings = settings
@@ -91,9 +91,16 @@ class Topic:
         elif self.ephemeral:
             assert isinstance(log, MemoryLog)
             log.keep(frames, due_ns)
-        if self.on_grown is not None:
-            self.on_grown()
+        if self._change_listeners is not None:
+            self._notify_change_listeners()
         return log.next_seq - log.sync_requested_seq
+
+    def call_on_next_change(self, listener: Callable[[], None]) -> None:
+        """Calls `listener` once: after the next batch is stored, after messages are deleted from
+        the log, or when the topic is deleted."""
+        if self._change_listeners is None:
+            self._change_listeners = []
+        self._change_listeners.append(listener)
 
     def channel(self, name: str, first_seq: int | None = None) -> Channel:
         """Returns the channel of that name, and creates it if it does not exist.
@@ -186,7 +193,8 @@ class Topic:
             # `progress` is sorted: the channel that is furthest behind is checked first.
             return any(not each.is_finished(first_seq, next_seq) for each in progress)
 
-        log.trim(is_needed, wall_ns, min(end, self.released_seq))
+        if log.trim(is_needed, wall_ns, min(end, self.released_seq)):
+            self._notify_change_listeners()
 
     def close(self) -> None:
         """Writes the state of all channels to the cursors, and disconnects the subscribers. Raises
@@ -201,6 +209,7 @@ class Topic:
         self.closed = True
         for channel in self.channels.values():
             channel.disconnect_subscribers()
+        self._notify_change_listeners()
 
     @property
     def message_count(self) -> int:
@@ -229,6 +238,11 @@ class Topic:
         """All messages below this belong to the channels: passed on, or held back only by
         `await_channels`."""
         return self.released_seq if self.paused else self.log.next_seq
+
+    def _notify_change_listeners(self) -> None:
+        listeners, self._change_listeners = self._change_listeners, None
+        for listener in listeners or ():
+            listener()
 
     def _resume(self, store: TopicStore) -> None:
         """Restores the channels and the pause point from the cursors."""

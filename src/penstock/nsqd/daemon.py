@@ -40,6 +40,7 @@ from penstock.nsqd.drain import Drain
 from penstock.nsqd.history_streams import HistoryStreams
 from penstock.nsqd.http import NsqdHttpApi, NsqdHttpServices
 from penstock.nsqd.http_tokens import HttpTokens
+from penstock.nsqd.log_catalog import LogCatalog
 from penstock.nsqd.lookup_peers import LookupPeers
 from penstock.nsqd.metadata import MetadataWriter
 from penstock.nsqd.metrics import SYNC_BOUNDS_SECONDS, MetricsSource
@@ -177,6 +178,7 @@ class Nsqd:
             housekeeping_seconds=options.sync_timeout_ns / SECOND_NS,
         )
         self.broker = self._engine.broker
+        self._catalog = LogCatalog(self.broker)
         for issue in self.broker.issues:
             log.warning("%s", issue)
         if (self._path / IMPORTING_NAME).exists():
@@ -184,7 +186,7 @@ class Nsqd:
         metadata.restore(self._path, self.broker, log)
         self.drain = Drain(
             self.broker,
-            self._lookups.drain,
+            self._on_drain,
             stop,
             timeout_seconds=options.drain_timeout_ns / SECOND_NS,
             log=log,
@@ -231,6 +233,10 @@ class Nsqd:
         self.log.flush_repeating(all_causes=True)
         self.log.info("NSQ: bye")
 
+    def _on_drain(self) -> None:
+        self._lookups.drain()
+        self._catalog.end_waits()
+
     def _stop_listening(self) -> None:
         for listener in (self.tcp, self.http, self.https):
             if listener is not None:
@@ -238,6 +244,7 @@ class Nsqd:
 
     async def _stop_reporting(self) -> None:
         self._history.end_following()
+        self._catalog.close()
         self._loop_lag.stop()
         if self._statsd is not None:
             await self._statsd.stop()
@@ -294,6 +301,7 @@ class Nsqd:
             persist=self._persist,
             save_metadata_soon=self._metadata.write_soon,
             history=self._history,
+            catalog=self._catalog,
             register_with=self._lookups.connect,
             drain=self.drain.start,
             started_at_ns=self.started_at_ns,
@@ -399,10 +407,9 @@ class Nsqd:
         if persistent:
             self._metadata.write_soon()
         self._lookups.topology_changed(topic)
-        if topic.closed and topic.on_grown is not None:
-            topic.on_grown()  # Its followers find that it is gone.
 
     def topic_created(self, topic: Topic) -> None:
+        self._catalog.on_change()
         self._lookups.topic_created(topic)
 
     def _identity(self) -> dict[str, object]:

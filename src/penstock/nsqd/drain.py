@@ -24,17 +24,18 @@ class Drain:
     def __init__(
         self,
         broker: Broker,
-        notify_lookupds: Callable[[], None],
+        on_start: Callable[[], None],
         stop: Callable[[], None],
         *,
         timeout_seconds: float,
         log: Logger,
         report_bug: Callable[[str, Exception], None],
     ) -> None:
-        """A `timeout_seconds` of 0 means no timeout."""
+        """`on_start` is called when draining starts: it notifies nsqlookupds and clients. A
+        `timeout_seconds` of 0 means no timeout."""
         self._report_bug = report_bug
         self._broker = broker
-        self._notify_lookupds = notify_lookupds
+        self._on_start = on_start
         self._stop = stop
         self._timeout_seconds = timeout_seconds
         self._log = log
@@ -49,7 +50,7 @@ class Drain:
         limit = f"for up to {self._timeout_seconds:g} s" if self._timeout_seconds else "until done"
         self._log.info("NSQ: draining %s", limit)
         self._broker.drain()
-        self._notify_lookupds()
+        self._on_start()
         if self._timeout_seconds:
             self._until = self._loop.time() + self._timeout_seconds
         self._loop.call_soon(self._check)  # after the publishes of this turn are stored

@@ -1,8 +1,9 @@
 """HTTP endpoints for the stored history of topics and for the positions of channels. NSQ has none.
 
-- `TopicHistory`: the segments and the retention of a topic, and reading its log. Reading does not
-  affect channels or other readers. The response has a line of JSON per message or, if `Accept` asks
-  for them, the frames of the log, which are those that consumers get over TCP.
+- `TopicHistory`: the catalog of all logs, the segments and the retention of a topic, and reading
+  its log. Reading does not affect channels or other readers. The response has a line of JSON per
+  message or, if `Accept` asks for them, the frames of the log, which are those that consumers get
+  over TCP.
 - `ChannelHistory`: channels that start at, or move to, a position in the log. Either consumers move
   a channel, message by message, or a reader of `/topic/messages` does so with commits. The modes
   exclude each other, because FIN and commit would overwrite each other's progress. A channel in
@@ -27,7 +28,7 @@ from penstock.broker.message_id import seq_of
 from penstock.broker.subscriber import Subscriber
 from penstock.broker.topic import Topic
 from penstock.common import names
-from penstock.common.clock import Clock
+from penstock.common.clock import SECOND_NS, Clock
 from penstock.common.durations import parse_duration
 from penstock.common.logs import Logger
 from penstock.net.http_server import (
@@ -36,7 +37,6 @@ from penstock.net.http_server import (
     Request,
     Route,
     StreamingResponse,
-    error_response,
     json_response,
     to_json,
 )
@@ -59,8 +59,10 @@ from penstock.nsqd.http_args import (
     invalid_arg,
     required_arg,
     storage_errors_as_http,
+    too_many_readers,
     topic_name_arg,
 )
+from penstock.nsqd.log_catalog import LogCatalog
 from penstock.nsqd.stats import ClientView
 from penstock.protocol import frames as wire
 from penstock.storage import LogReader, Retention, TopicLog
@@ -81,8 +83,8 @@ LINES_TYPE = "application/x-ndjson"
 PEEK_LIMIT_DEFAULT = 100
 PEEK_LIMIT_MAX = 1000
 
-_RETRY_AFTER_SECONDS = 1
 _RETENTION_MAX = (1 << 63) - 1
+_WAIT_MAX_NS = 60 * SECOND_NS
 
 _CONSUME, _COMMIT = "consume", "commit"
 _STATES = ("queued", "inflight", "deferred")
@@ -101,6 +103,7 @@ class HistoryServices:
     log: Logger
     clients: Iterable[ClientView]
     streams: HistoryStreams
+    catalog: LogCatalog
     save_metadata_soon: Callable[[], None]
 
 
@@ -116,6 +119,7 @@ class TopicHistory:
         log = self._services.log
         return [
             Route("GET", "/topic/log", _with_position_errors(log, self._log)),
+            Route("GET", "/topics/log", self._catalog, is_logged=False),
             Route("GET", "/topic/messages", _with_position_errors(log, self._messages)),
             Route("POST", "/topic/retention", _with_position_errors(log, self._retention)),
         ]
@@ -147,6 +151,10 @@ class TopicHistory:
             ],
         }
 
+    def _catalog(self, request: Request) -> object:
+        token, wait_seconds = request.args.get("since", ""), _wait_seconds(request.args)
+        return self._services.catalog.respond(token, wait_seconds)
+
     def _messages(self, request: Request) -> object:
         args, streams = request.args, self._services.streams
         topic, log = _find_topic_log(self._broker, args)
@@ -154,8 +162,7 @@ class TopicHistory:
         first_seq = find_seq(log, _position_arg(args, "from") or EARLIEST)
         end = _end_of_range(args, log, first_seq, follow=follow)
         if streams.is_full:
-            retry = (("Retry-After", str(_RETRY_AFTER_SECONDS)),)
-            return error_response(503, "TOO_MANY_READERS", extra_headers=retry)
+            return too_many_readers()
         reader = LogReader(log, first_seq, end)
         pieces: AsyncIterator[bytes]
         if _wants_frames(request):
@@ -217,6 +224,17 @@ def _retention_arg(args: dict[str, str]) -> Retention | None:
     if "time" not in args and "bytes" not in args:
         raise HttpError(400, "MISSING_ARG_TIME")
     return Retention(_retention_time_ns(args) or None, _retention_bytes(args) or None)
+
+
+def _wait_seconds(args: dict[str, str]) -> float:
+    """How long a request may wait; 0 if missing."""
+    try:
+        wait_ns = parse_duration(args.get("wait", "0"))
+    except ValueError:
+        wait_ns = -1
+    if not 0 <= wait_ns <= _WAIT_MAX_NS:
+        raise HttpError(400, "INVALID_ARG_WAIT")
+    return wait_ns / SECOND_NS
 
 
 def _retention_time_ns(args: dict[str, str]) -> int:

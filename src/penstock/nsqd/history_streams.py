@@ -121,8 +121,10 @@ class HistoryStreams:
 
     async def _wait_for_growth(self, topic: Topic) -> bool:
         """Waits for new messages; returns False if none came until the next heartbeat."""
-        grown = self._grown.setdefault(topic, asyncio.Event())
-        topic.on_grown = partial(self._on_grown, topic)
+        grown = self._grown.get(topic)
+        if grown is None:
+            grown = self._grown[topic] = asyncio.Event()
+            topic.call_on_next_change(partial(self._on_change, topic))
         try:
             # Not `wait_for`: it can swallow a cancellation that comes as the topic grows.
             async with asyncio.timeout(HEARTBEAT_SECONDS):
@@ -132,8 +134,7 @@ class HistoryStreams:
         await asyncio.sleep(_FOLLOW_SECONDS)
         return True
 
-    def _on_grown(self, topic: Topic) -> None:
-        topic.on_grown = None
+    def _on_change(self, topic: Topic) -> None:
         self._grown.pop(topic).set()
 
 

@@ -47,6 +47,7 @@ from penstock.nsqd.http_args import (
     storage_errors_as_http,
     topic_name_arg,
 )
+from penstock.nsqd.log_catalog import LogCatalog
 from penstock.nsqd.metrics import MetricsSource, metrics
 from penstock.nsqd.options import NsqdOptions
 from penstock.nsqd.process_metrics import GcPauses, memory_stats
@@ -89,6 +90,7 @@ class NsqdHttpServices:
     persist: Callable[[Topic | None, Callable[[StorageError | None], None]], None]
     save_metadata_soon: Callable[[], None]
     history: HistoryStreams
+    catalog: LogCatalog
     started_at_ns: int
     # Ports of the listeners, -1 for a unix socket; set after listening.
     tcp_port: int = -1
@@ -170,6 +172,7 @@ class NsqdHttpApi:
             log=services.log,
             clients=services.clients,
             streams=services.history,
+            catalog=services.catalog,
             save_metadata_soon=services.save_metadata_soon,
         )
         stored = self._after_publishes

@@ -13,7 +13,7 @@ from penstock.broker.topic import Topic
 from penstock.common import names
 from penstock.common.errors import LimitReachedError, StorageError
 from penstock.common.logs import Logger
-from penstock.net.http_server import HttpError, Request
+from penstock.net.http_server import HttpError, Request, Response, error_response
 
 __all__ = [
     "BOOLEANS",
@@ -26,8 +26,11 @@ __all__ = [
     "invalid_arg",
     "required_arg",
     "storage_errors_as_http",
+    "too_many_readers",
     "topic_name_arg",
 ]
+
+_RETRY_AFTER_SECONDS = 1
 
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _COUNT = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -106,6 +109,12 @@ def choice_arg(args: dict[str, str], name: str, choices: tuple[str, ...]) -> str
 def invalid_arg(name: str) -> HttpError:
     """The error for an argument with an invalid value."""
     return HttpError(400, f"INVALID_ARG_{name.upper()}")
+
+
+def too_many_readers() -> Response:
+    """The response when the maximum number of streams or waiting requests is reached."""
+    retry = (("Retry-After", str(_RETRY_AFTER_SECONDS)),)
+    return error_response(503, "TOO_MANY_READERS", extra_headers=retry)
 
 
 @contextmanager

@@ -53,6 +53,7 @@ _BY_PATH: Final = {
     "/channel/messages": _CONSUME,
     "/channel/commit": _CONSUME,
     "/topic/log": _CONSUME | _READ,
+    "/topics/log": _CONSUME | _READ,
     "/channel/create": _CONSUME | _ADMIN,
 }
 _READ_METHODS: Final = ("GET", "HEAD", "OPTIONS")

@@ -59,6 +59,8 @@ class TopicLog:
         self.next_seq = next_seq
         self.damage: list[Issue] = []
         """Damage that reads have found and skipped. The caller that reports it clears the list."""
+        self.trimmed_bytes = 0
+        """Size of the segments that `trim` has deleted since the start, also from the middle."""
         self._pool = pool
         self._folder = folder
         self._settings = settings
@@ -262,6 +264,7 @@ class TopicLog:
             raise storage_error("remove", segment.handle.path, error) from error
         finally:
             if freed:
+                self.trimmed_bytes += freed
                 self._segments = [each for each in self._segments if not each.is_removed]
         return freed
 

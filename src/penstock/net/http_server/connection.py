@@ -188,6 +188,7 @@ class HttpServerConnection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._has_client_ended = True
+        self._queue.on_client_ended()
         if self._has_ended or not self._is_paused:
             self._end_with_client()
         else:
@@ -610,10 +611,16 @@ class ResponseQueue:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
+    def on_client_ended(self) -> None:
+        """Notifies the endpoints of pending responses that the client sends no more."""
+        self._notify_client_ended(tuple(self.pending))
+
     def discard(self) -> None:
         """Drops all responses, because the client has disconnected."""
+        pending = tuple(self.pending)
         self.ready.clear()
         self.pending.clear()
+        self._notify_client_ended(pending)
         if self._stream_task is not None:
             self._stream_task.cancel()
 
@@ -622,6 +629,12 @@ class ResponseQueue:
         line = routed.head.line
         self._state.log.exception("HTTP: failure in %s %s", line.method, line.path)  # noqa: LOG004
         return INTERNAL_ERROR
+
+    def _notify_client_ended(self, pending: tuple[bytes | PendingResponse, ...]) -> None:
+        for item in pending:
+            awaited = None if isinstance(item, bytes) else item[2]
+            if isinstance(awaited, DeferredResponse) and not awaited.done():
+                awaited.on_client_ended()
 
     def _log_request(self, routed: RoutedHead, status: int, started_ns: int) -> None:
         line = routed.head.line

@@ -195,6 +195,10 @@ class DeferredResponse:
         if on_resolved is not None:
             on_resolved()
 
+    def on_client_ended(self) -> None:
+        """Called while it is not resolved, when the client has closed its side of the connection or
+        has disconnected. A response that waits for an event should be resolved now."""
+
     def done(self) -> bool:
         """Whether it is resolved."""
         return self.outcome is not _PENDING
