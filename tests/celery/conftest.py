@@ -1,4 +1,4 @@
-"""What the tests of the transport share: an nsqd, and kombu connections to it."""
+"""Fixtures: an nsqd, and kombu connections to it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -24,7 +24,7 @@ def nsqd() -> Iterator[NsqdProcess]:
 
 @pytest.fixture
 def connect() -> Iterator[Connect]:
-    """Makes connections that are closed after the test. Arguments are kombu's."""
+    """A function that makes connections with kombu's arguments. They are closed after the test."""
     with ExitStack() as stack:
 
         def make(url: str, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The receiver on its own, where kombu would not show it at its worst."""
+"""The receiver without kombu, in cases that kombu cannot produce."""
 
 import socket
 import threading
@@ -44,7 +44,7 @@ NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
         ("2026-11-15T13:00:00.250000+01:00", 0.25),
         ("2026-11-15T12:01:00Z", 60.0),
         ("2026-11-15T11:00:00+00:00", 0.0),
-        ("2026-11-15T12:01:00", 0.0),  # in which time zone, only the application knows
+        ("2026-11-15T12:01:00", 0.0),  # only the application knows the time zone
         ("tomorrow", 0.0),
         (None, 0.0),
         (7, 0.0),

@@ -1,4 +1,4 @@
-"""What a broker's URL and its options mean."""
+"""The URL and the options of a broker."""
 
 import ssl
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from penstock.common.names import is_ephemeral, is_valid
         (["nsqs+lookupd://a", "nsqs://b"], ["b:4150"], ["http://a:4161"]),
     ],
 )
-def test_a_url_says_where_nsqds_or_lookupds_are(
+def test_a_url_contains_the_addresses_of_nsqds_or_lookupds(
     urls: list[str], nsqds: list[str], lookupds: list[str]
 ) -> None:
     settings = settings_of(urls)
@@ -57,7 +57,7 @@ def test_the_password_is_the_secret_for_auth() -> None:
         ("nsqs://a", {"ssl_cert_reqs": "none"}, (True, "", True)),
     ],
 )
-def test_tls_is_asked_for_by_the_scheme_or_by_broker_use_ssl(
+def test_tls_is_enabled_by_the_scheme_or_by_broker_use_ssl(
     url: str, use_ssl: bool | Mapping[str, Any] | None, expected: tuple[bool, str, bool]
 ) -> None:
     config = settings_of([url], use_ssl=use_ssl).config
@@ -65,7 +65,9 @@ def test_tls_is_asked_for_by_the_scheme_or_by_broker_use_ssl(
     assert expected == (config.tls_v1, config.tls_root_ca_file, config.tls_insecure_skip_verify)
 
 
-def test_options_are_those_of_the_client_and_our_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_options_of_the_client_and_of_the_transport_are_accepted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     options = {"snappy": True, "channel": "workers", "max_retries": 3, "colour": "red"}
     settings = settings_of(["nsq://a"], options=options)
 
@@ -111,12 +113,12 @@ def test_a_password_is_masked() -> None:
         ("q" * 65, "q" * 46 + "-h2b6c3f7f12b1b12f"),
     ],
 )
-def test_a_name_stays_legible(queue: str, topic: str) -> None:
+def test_a_topic_name_resembles_the_queue_name(queue: str, topic: str) -> None:
     assert topic == nsq_name(queue)
 
 
 @given(st.text(min_size=1, max_size=100))
-def test_every_name_becomes_a_valid_one(name: str) -> None:
+def test_every_queue_name_becomes_a_valid_topic_name(name: str) -> None:
     assert is_valid(nsq_name(name))
     assert is_valid(ephemeral_name(name))
     assert is_ephemeral(ephemeral_name(name))
@@ -126,5 +128,5 @@ names = st.text(alphabet="-x4062d@a", min_size=1, max_size=12)
 
 
 @given(names, names)
-def test_two_names_never_become_the_same(one: str, other: str) -> None:
+def test_different_queue_names_become_different_topic_names(one: str, other: str) -> None:
     assert (one == other) == (nsq_name(one) == nsq_name(other))

@@ -24,7 +24,7 @@ SECONDS_MAX = 60.0
 
 
 class Listener:
-    """Consumes a queue, and keeps what it gets."""
+    """Consumes a queue and keeps the messages."""
 
     def __init__(self, connection: Any, queue: Queue, **options: Any) -> None:
         self.messages: list[Any] = []
@@ -48,7 +48,7 @@ def in_seconds(seconds: float) -> str:
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
 
 
-# Answers.
+# Acknowledgement.
 
 
 def test_publishing_stores_and_acknowledging_finishes(
@@ -100,7 +100,7 @@ def test_held_messages_are_touched(topic: str, connect: Connect) -> None:
         send(connection, topic, "takes two timeouts and a half")
         listener = Listener(connection, Queue(topic))
         message = listener.next()
-        with pytest.raises(TimeoutError):  # nobody drives a loop meanwhile
+        with pytest.raises(TimeoutError):  # no event loop runs in the meantime
             listener.next(seconds=9)
 
         assert nsqd.shows(topic, "celery", timeout_count=0, in_flight_count=1)
@@ -134,7 +134,7 @@ def test_a_message_not_from_kombu_is_dropped_and_logged(
     send(connection, topic, "good")
 
     assert "good" == Listener(connection, Queue(topic)).next().payload
-    # By their ids, since one that could not be answered in time comes again.
+    # By id, because a message that was not acknowledged in time is redelivered.
     dropped = {each.split()[1] for each in caplog.messages if "dropped" in each}
     assert len(foreign) == len(dropped)
 
@@ -163,7 +163,7 @@ def test_an_eta_beyond_max_defer_is_deferred_again(
     send(connection, topic, "much later", eta=due.isoformat())
     message = listener.next()
 
-    # Within the last second it is Celery's to wait.
+    # Celery itself waits for the last second.
     assert due - datetime.now(UTC) <= timedelta(seconds=1)
     assert nsqd.stats(topic, "celery")["requeue_count"] >= 1
     message.ack()
@@ -172,7 +172,7 @@ def test_an_eta_beyond_max_defer_is_deferred_again(
 def test_an_eta_beyond_nsqds_limit_is_still_deferred(
     nsqd: NsqdProcess, topic: str, connect: Connect
 ) -> None:
-    connection = connect(f"nsq://{nsqd.tcp_address}")  # which allows a minute, and not an hour
+    connection = connect(f"nsq://{nsqd.tcp_address}")  # a minute instead of an hour
     Listener(connection, Queue(topic))
     for _ in range(2):
         send(connection, topic, "tomorrow", eta=in_seconds(86400))
@@ -234,7 +234,7 @@ def test_a_queue_is_counted_and_purged(nsqd: NsqdProcess, topic: str, connect: C
     connection = connect(f"nsq://{nsqd.tcp_address}", transport_options=options)
     queue = Queue(topic)(connection.channel())
     send(connection, topic, "now")
-    Listener(connection, Queue(topic)).consumer.cancel()  # there is a channel from here on
+    Listener(connection, Queue(topic)).consumer.cancel()  # the channel exists from here on
     send(connection, topic, "later", eta=in_seconds(50))
     wait_until(lambda: nsqd.shows(topic, "celery", deferred_count=1, depth=1), "both")
 
@@ -246,7 +246,7 @@ def test_a_queue_is_counted_and_purged(nsqd: NsqdProcess, topic: str, connect: C
 def test_purge_does_not_touch_another_nsqd_on_the_guessed_port(
     nsqd: NsqdProcess, topic: str, connect: Connect
 ) -> None:
-    connection = connect(f"nsq://{nsqd.tcp_address}")  # whose HTTP is not on the next port
+    connection = connect(f"nsq://{nsqd.tcp_address}")  # its HTTP port is not the TCP port + 1
 
     with pytest.raises(NotConnectedError, match="nsqd_http_addresses"):
         Queue(topic)(connection.channel()).purge()
@@ -294,7 +294,7 @@ def test_an_unreachable_nsqd_is_a_connection_error(connect: Connect) -> None:
 
     assert "nsq://:**@127.0.0.1:1" == connection.as_uri()
     with pytest.raises(connection.connection_errors, match="refused"):
-        connection.transport.establish_connection()  # as kombu does, and does not try again
+        connection.transport.establish_connection()  # without retries, as kombu does
 
 
 def test_tls_and_auth_work(tmp_path: Path, connect: Connect) -> None:

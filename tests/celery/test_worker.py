@@ -1,4 +1,4 @@
-"""Real Celery workers on a real nsqd. `TASKS=10000` makes the long version of the first test."""
+"""Real Celery workers with a real nsqd. `TASKS=10000` makes the first test longer."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ SECONDS_MAX = 60 + TASKS / 50
 
 
 class Work:
-    """An nsqd, workers of `tests.celery.work`, and what they have done."""
+    """An nsqd, workers of `tests.celery.work`, and the tasks that they have done."""
 
     def __init__(self, nsqd: NsqdProcess, folder: Path, stack: ExitStack) -> None:
         self.nsqd = nsqd
@@ -35,7 +35,7 @@ class Work:
         }
 
     def start_worker(self, *flags: str) -> subprocess.Popen[bytes]:
-        """Returns when it is ready."""
+        """Start a worker and wait until it is ready."""
         before = self.log.count(" ready.")
         with self._log.open("ab") as log:
             worker = subprocess.Popen(
@@ -52,11 +52,11 @@ class Work:
         return worker
 
     def celery(self, *arguments: str) -> str:
-        """What a command prints."""
+        """The output of a celery command."""
         return self._run([*CELERY, *arguments])
 
     def do(self, call: str) -> None:
-        """Has another process call something of the application."""
+        """Call a function of the application in another process."""
         self._run([sys.executable, "-c", f"from tests.celery import work; work.{call}"])
 
     @property
@@ -64,7 +64,9 @@ class Work:
         return Counter(self._done.read_text().splitlines() if self._done.exists() else [])
 
     def has_done(self, tasks: set[str]) -> bool:
-        """Whether these are all done. Asked often, so it counts before it compares."""
+        """Whether all these tasks are done. Compares the count first, because it is
+        called often.
+        """
         lines = self._done.read_bytes().count(b"\n") if self._done.exists() else 0
         return lines >= len(tasks) and tasks <= self.done.keys()
 
@@ -122,11 +124,11 @@ def test_every_task_runs_although_a_worker_is_killed(work: Work) -> None:
         wait_until(lambda: len(work.done) > TASKS / 4, "some of the tasks", seconds=SECONDS_MAX)
         first.kill()
         first.wait()
-        assert expected - work.done.keys(), "it was killed too late to show anything"
+        assert expected - work.done.keys(), "it was killed too late for this test"
         work.start_worker("--hostname=second")
         wait_until(lambda: work.has_done(expected), f"all tasks:\n{work.log}", seconds=SECONDS_MAX)
 
-    assert expected == work.done.keys()  # and none of them came early
+    assert expected == work.done.keys()  # and none of them ran early
     print(f"done more than once: {sum(times > 1 for times in work.done.values())}")
     wait_until(
         lambda: work.nsqd.shows("celery", "celery", depth=0, in_flight_count=0, deferred_count=0),
@@ -137,7 +139,7 @@ def test_every_task_runs_although_a_worker_is_killed(work: Work) -> None:
 def test_remote_control_works_and_a_warm_shutdown_finishes_the_task(work: Work) -> None:
     worker = work.start_worker("--hostname=w1", "--pool=threads", "-E")
 
-    assert "w1: OK" in work.celery("inspect", "ping")  # and so does `celery status`
+    assert "w1: OK" in work.celery("inspect", "ping")  # as does `celery status`
     work.do("asleep.delay(0.5)")
     wait_until(lambda: "asleep" in work.done, "the task", seconds=120)
     worker.terminate()

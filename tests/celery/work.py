@@ -1,4 +1,4 @@
-"""The application of the tests: its tasks write what they have done into a file."""
+"""The application of the tests: each task writes a line to a file."""
 
 import os
 import time
@@ -17,7 +17,7 @@ app.conf.update(
 
 
 def note(line: str) -> None:
-    """Whole lines, whoever else writes."""
+    """Write one line; writes of several processes do not mix."""
     done = os.open(os.environ["DONE"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(done, f"{line}\n".encode())
     os.close(done)
@@ -30,7 +30,7 @@ def plain(number: int) -> None:
 
 @app.task(bind=True)
 def retried(self: Task, number: int) -> None:
-    """Fails at first."""
+    """Fails the first time."""
     if self.request.retries == 0:
         raise self.retry(countdown=RETRY_SECONDS)
     note(f"retried {number}")
@@ -38,7 +38,7 @@ def retried(self: Task, number: int) -> None:
 
 @app.task
 def later(number: int, due: float) -> None:
-    """Has a countdown, and must not come before it has run out."""
+    """Has a countdown and must not run before it has elapsed."""
     note(f"later {number}" if time.time() >= due else f"early {number}")
 
 
@@ -50,7 +50,7 @@ def asleep(seconds: float) -> None:
 
 
 def publish(count: int) -> None:
-    """So many tasks of each kind, mixed."""
+    """Publish `count` tasks of each kind, mixed."""
     for number in range(count):
         plain.delay(number)
         retried.delay(number)

@@ -91,7 +91,7 @@ def test_a_folder_that_is_not_a_data_path_is_an_error(
     assert ("", message.format(path=path) + "\n") == capsys.readouterr()
 
 
-def test_one_that_is_in_use(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_data_path_in_use_is_reported(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lock = RealFiles().lock(str(filled))
 
     assert 1 == main(["check", str(filled)])

@@ -66,7 +66,7 @@ class TestInAPipe:
 
 
 class TestOnATerminal:
-    def test_what_is_typed_is_published_line_by_line(self, nsqd: NsqdProcess) -> None:
+    def test_typed_lines_are_published_one_by_one(self, nsqd: NsqdProcess) -> None:
         nsqd.post("/topic/create?topic=typed")
         with on_terminal("penstock", *publishing(nsqd, "typed")) as terminal:
             terminal.see("Enter one message per line; Ctrl-D ends.")

@@ -1,4 +1,4 @@
-"""What the tests of the client share: an nsqd, a topic of one's own, and an event loop."""
+"""Fixtures: an nsqd, and functions that run coroutines."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
@@ -15,7 +15,7 @@ __all__ = ["nsqd", "run", "run_once", "topic"]
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 
-# Shorter than pytest's own timeout, so that a test that hangs is cancelled and cleans up.
+# Shorter than pytest's timeout, so that a hanging test is cancelled and cleans up.
 SECONDS_MAX = 240.0
 
 
@@ -27,13 +27,13 @@ def nsqd() -> Iterator[NsqdProcess]:
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a coroutine, on either loop."""
+    """Run a coroutine; once on asyncio's loop and once on uvloop."""
     return partial(_run, request.param)
 
 
 @pytest.fixture
 def run_once() -> Run:
-    """For what takes its time, and does not depend on the loop."""
+    """Run a coroutine on one loop, for slow tests that do not depend on the loop."""
     return partial(_run, uvloop.new_event_loop)
 
 

@@ -1,4 +1,4 @@
-"""Waiting, on a loop, for what another process or task is about to do."""
+"""Polling for a condition on an event loop."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ __all__ = ["eventually"]
 
 
 async def eventually(probe: Callable[[], object], what: str, *, seconds: float = 60.0) -> None:
-    """Returns when `probe` is true. Fails, naming `what`, if that does not happen in time."""
+    """Wait until `probe` returns true; fails with `what` after the deadline."""
     deadline = time.monotonic() + seconds
     while not probe():
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"

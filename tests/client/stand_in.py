@@ -1,7 +1,7 @@
-"""A peer that does with a client's connections what no nsqd does, on a real socket in a thread.
+"""A peer with misbehaviour that a real nsqd does not show, on a real socket in a thread.
 
-It parses commands with the server's side of `penstock.protocol`, records them, and answers IDENTIFY
-and SUB. The test decides what it answers to publishes, and when.
+It parses commands with the server side of `penstock.protocol`, records them, and answers IDENTIFY
+and SUB. The test decides how and when it answers publishes.
 """
 
 import socket
@@ -17,7 +17,7 @@ __all__ = ["StandIn", "stand_in"]
 
 
 class StandIn:
-    """Made by `stand_in`."""
+    """The peer; created by `stand_in`."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -40,11 +40,11 @@ class StandIn:
 
     @property
     def published(self) -> list[list[bytes]]:
-        """The bodies of each publish event that it has heard."""
+        """The bodies of each received publish event."""
         return [event.bodies for event in list(self.heard) if isinstance(event, Publish)]
 
     def release(self) -> None:
-        """Sends the OKs that were kept back, and keeps back no more."""
+        """Send the OKs that were held back, and hold back no more."""
         self.answers_publishes = True
         while self._owed:
             sock, answer = self._owed.pop(0)
@@ -95,7 +95,7 @@ class StandIn:
 
 @contextmanager
 def stand_in() -> Iterator[StandIn]:
-    """Listens until the block is left."""
+    """Listen for the duration of the block."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         peer = StandIn(listener)
         thread = threading.Thread(target=peer.serve, daemon=True)

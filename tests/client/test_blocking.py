@@ -1,4 +1,4 @@
-"""Both clients without a loop, against the running program. Failover is in test_failover.py."""
+"""The blocking clients with a running nsqd; test_failover.py tests failover."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +22,9 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 from penstock.testing.waiting import wait_until
 
 
-def test_what_is_published_is_consumed(nsqd: NsqdProcess, topic: str) -> None:
+def test_published_messages_are_consumed(nsqd: NsqdProcess, topic: str) -> None:
     bodies = [b"%d" % number for number in range(3000)]
-    config = ClientConfig(max_batch_size=1000)  # so that many commands are under way
+    config = ClientConfig(max_batch_size=1000)  # so that many commands are in flight
     with Producer(nsqd.tcp_address, config=config) as producer:
         producer.publish(topic, bodies[0])
         producer.publish_many(topic, iter(bodies[1:]))
@@ -53,7 +53,7 @@ def test_deferring_requeueing_and_touching(nsqd: NsqdProcess, topic: str) -> Non
     config = ClientConfig(msg_timeout=6.0, output_buffer_timeout=0.025)
     with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
         now = next(consumer)
-        deadline = time.monotonic() + 6.5  # longer than the timeout
+        deadline = time.monotonic() + 6.5  # longer than the message timeout
         later = next(consumer)
         assert (b"now", b"later") == (now.body, later.body)
         later.requeue(0.1)

@@ -1,6 +1,6 @@
-"""Three nsqds that are killed and started again at random, while messages pass through them.
+"""Three nsqds are killed and restarted at random while messages pass through them.
 
-`CHAOS_SECONDS=60` in the environment makes it last longer than a run of all tests has time for.
+The environment variable `CHAOS_SECONDS=60` makes the test longer.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 CHAOS_SECONDS = float(os.environ.get("CHAOS_SECONDS", "8"))
 PUBLISHERS = 20
 
-# It takes longer where a machine is too busy for so much in that time.
+# On a busy machine, the test takes longer than its minimum.
 KILLS_MIN = 4
 CONFIRMED_MIN = 1001
 
 
-def nsqd_at_a_port_of_its_own(stack: ExitStack) -> NsqdProcess:
-    """One that comes back where it was."""
+def nsqd_at_fixed_port(stack: ExitStack) -> NsqdProcess:
+    """An nsqd that keeps its port after a restart."""
     address = stack.enter_context(reserved_address())
     return stack.enter_context(run_nsqd(f"--tcp-address={address}"))
 
@@ -65,7 +65,7 @@ def test_every_confirmed_message_is_consumed_despite_faults(topic: str) -> None:
 
     async def scenario() -> None:
         with ExitStack() as stack:
-            nsqds = [nsqd_at_a_port_of_its_own(stack) for _ in range(3)]
+            nsqds = [nsqd_at_fixed_port(stack) for _ in range(3)]
             addresses = [nsqd.tcp_address for nsqd in nsqds]
             async with (
                 Producer(addresses) as producer,

@@ -1,4 +1,4 @@
-"""Consuming on asyncio, from the running program."""
+"""Consuming on asyncio from a running nsqd."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ def ready_count(nsqd: NsqdProcess, topic: str) -> int:
 
 
 def nsqd_shows(nsqd: NsqdProcess, topic: str, **figures: int) -> None:
-    """Once it has read what a consumer that is gone has sent last."""
+    """Wait until nsqd shows these statistics of the channel."""
     wait_until(lambda: nsqd.shows(topic, "c", **figures), str(figures))
 
 
@@ -137,7 +137,7 @@ def test_keep_touching_touches_a_held_batch(nsqd: NsqdProcess, topic: str, run_o
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
             kept = await consumer.batch()
             touching = asyncio.create_task(consumer.keep_touching(lambda: kept))
-            await asyncio.sleep(6.5)  # longer than the timeout
+            await asyncio.sleep(6.5)  # longer than the message timeout
             touching.cancel()
             kept[0].finish()
 
@@ -168,7 +168,7 @@ def test_iteration_ends_after_stop(nsqd: NsqdProcess, topic: str, run: Run) -> N
     async def scenario() -> None:
         consumer = Consumer(topic, "c", nsqd=nsqd.tcp_address)
         received = []
-        async for message in consumer:  # which starts it
+        async for message in consumer:  # starts the consumer
             received.append(message.body)
             message.finish()
             if len(received) == 3:
@@ -278,7 +278,7 @@ def test_messages_are_touched_during_a_long_handler(
                 if len(attempts) == 2:
                     consumer.stop()
                 else:
-                    await asyncio.sleep(6.5)  # longer than the timeout
+                    await asyncio.sleep(6.5)  # longer than the message timeout
 
             await consumer.run(handle)
 
@@ -299,7 +299,7 @@ def test_a_message_that_fails_max_attempts_times_is_a_dead_letter(
         config = ClientConfig(max_attempts=2, default_requeue_delay=0.0, max_backoff_duration=0.0)
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
 
-            def handle(message: Message) -> None:  # a plain function will do
+            def handle(message: Message) -> None:  # a plain function is allowed
                 attempts.append(message.attempts)
                 raise ValueError("cannot be read")
 
@@ -324,7 +324,7 @@ def test_after_failures_it_backs_off_and_probes_with_one_message(
     nsqd.publish(topic, b"bad")
 
     async def scenario() -> None:
-        # Each of its states lasts for a second, so that it can be seen.
+        # Each state lasts a second, so that the test can observe it.
         config = ClientConfig(backoff_multiplier=0.5, default_requeue_delay=2.0)
         async with Consumer(topic, "c", nsqd=nsqd.tcp_address, config=config) as consumer:
 
@@ -406,10 +406,10 @@ def test_a_cancelled_waiter_passes_its_message_to_another(run: Run) -> None:
         with stand_in() as peer:
             async with Consumer("t", "c", nsqd=peer.address) as consumer:
                 first, second = (asyncio.create_task(anext(consumer)) for _ in range(2))
-                await asyncio.sleep(0)  # both wait now
+                await asyncio.sleep(0)  # both are waiting now
                 (connection,) = consumer._allocations
                 consumer.delivered(connection, [Message(connection, 1, 1, b"0" * 16, b"x")])
-                first.cancel()  # it has been woken, and has not run yet
+                first.cancel()  # it is scheduled, but has not run yet
                 assert b"x" == (await second).body
 
     run(scenario())
@@ -498,7 +498,7 @@ def test_it_reconnects_to_a_restarted_nsqd(topic: str, run_once: Run) -> None:
                 before = await anext(consumer)
                 assert b"before" == before.body
                 await asyncio.to_thread(nsqd.kill)
-                before.finish()  # in vain, and no harm done
+                before.finish()  # fails without effect
                 await asyncio.to_thread(nsqd.restart)
                 again = await anext(consumer)
                 assert b"before" == again.body

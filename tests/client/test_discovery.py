@@ -1,4 +1,4 @@
-"""Finding nsqds through the running nsqlookupd, and through one that knows less."""
+"""Finding nsqds by a running nsqlookupd, and by one without long polling."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.nsqlookupd import NsqlookupdProcess, run_nsqlookupd
 from penstock.testing.waiting import wait_until
 
-# With the one, no poll would come in time: it takes a long poll, or an urgent one.
+# With the long interval, only a long poll or an urgent poll is in time.
 SELDOM = ClientConfig(lookupd_poll_interval=1000.0)
 OFTEN = ClientConfig(lookupd_poll_interval=0.1)
 
@@ -32,7 +32,7 @@ def lookupd() -> Iterator[NsqlookupdProcess]:
 
 @contextmanager
 def registered(lookupd: NsqlookupdProcess, nsqd: NsqdProcess, *topics: str) -> Iterator[None]:
-    """nsqlookupd knows of the nsqd, as if that had told it, until the block is left."""
+    """nsqlookupd lists the nsqd for the duration of the block, as if it had registered."""
     peer = lookupd.node("127.0.0.1", tcp_port=int(nsqd.tcp_address.rpartition(":")[2]))
     for topic in topics:
         peer.call(lookup_v1.register(topic))
@@ -47,7 +47,7 @@ def test_a_topic_that_appears_is_found_at_once(
     nsqd.publish(topic, b"x")
 
     async def scenario() -> None:
-        addresses = [lookupd.http_address, "127.0.0.1:1"]  # one that is away does no harm
+        addresses = [lookupd.http_address, "127.0.0.1:1"]  # an unreachable nsqlookupd is ignored
         async with Consumer(topic, "c", lookupd=addresses, config=SELDOM) as consumer:
             with registered(lookupd, nsqd, topic):
                 message = await anext(consumer)
@@ -90,7 +90,7 @@ def test_the_blocking_consumer_finds_nsqds_too(
 
 @pytest.fixture
 def old_lookupd(nsqd: NsqdProcess) -> Iterator[AuthServer]:
-    """One that answers every request in the same way, and does not know of waiting."""
+    """An nsqlookupd that gives all requests the same response, and has no long polling."""
     node = {"broadcast_address": "127.0.0.1", "tcp_port": int(nsqd.tcp_address.rpartition(":")[2])}
     with auth_server({"channels": [], "producers": [node]}) as server:
         yield server
@@ -131,7 +131,7 @@ def test_a_producer_without_nsqd_polls_lookupd_more_often(
     assert 1 == nsqd.stats(topic)["message_count"]
 
 
-def test_a_secret_is_shown_to_lookupds_unless_that_is_not_wanted(
+def test_the_secret_is_sent_to_lookupds_unless_disabled(
     old_lookupd: AuthServer, run_once: Run
 ) -> None:
     async def scenario(config: ClientConfig) -> None:
@@ -167,7 +167,7 @@ def test_a_node_that_has_registered_no_address_does_not_hide_the_others(
         (200, {"producers": 7}, "unexpected response"),
     ],
 )
-def test_a_lookupd_that_talks_nonsense(
+def test_an_invalid_response_of_a_lookupd_is_an_error(
     old_lookupd: AuthServer, run: Run, status: int, answer: object, complaint: str
 ) -> None:
     old_lookupd.status, old_lookupd.answer = status, answer

@@ -1,4 +1,4 @@
-"""What was confirmed is not lost, whatever becomes of the nsqds."""
+"""Confirmed messages are not lost when nsqds fail."""
 
 import asyncio
 import signal
@@ -19,7 +19,7 @@ from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
 @pytest.fixture(scope="module")
 def nsqds() -> Iterator[tuple[NsqdProcess, NsqdProcess]]:
-    """They keep their ports: nobody else is to be found there while they are away."""
+    """nsqds that keep their ports, so that no other process takes them while they are down."""
     with ExitStack() as stack:
         addresses = [stack.enter_context(reserved_address()) for _ in range(2)]
         first, second = (
@@ -30,7 +30,7 @@ def nsqds() -> Iterator[tuple[NsqdProcess, NsqdProcess]]:
 
 @pytest.fixture
 def pair(nsqds: tuple[NsqdProcess, NsqdProcess]) -> tuple[NsqdProcess, NsqdProcess]:
-    """Both running, whatever the last test has done to them."""
+    """Both nsqds, running, whatever the last test did."""
     for nsqd in nsqds:
         if not nsqd.is_running:
             nsqd.start()
@@ -38,7 +38,7 @@ def pair(nsqds: tuple[NsqdProcess, NsqdProcess]) -> tuple[NsqdProcess, NsqdProce
 
 
 def drained(nsqd: NsqdProcess, topic: str) -> set[bytes]:
-    """The bodies of all that the topic has."""
+    """The bodies of all messages of the topic."""
     bodies: set[bytes] = set()
     with BlockingConsumer(topic, "c", nsqd=nsqd.tcp_address, max_in_flight=2500) as consumer:
         while not nsqd.shows(topic, "c", depth=0, in_flight_count=0):

@@ -14,7 +14,7 @@ from penstock.common.errors import ClientError, NotConfirmedError
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.waiting import wait_until
 
-SECONDS = 20.0  # for what must not be waited for in vain
+SECONDS = 20.0  # deadline of waits that must succeed
 EAGER = ClientConfig(default_requeue_delay=0.0, max_backoff_duration=0.0)
 
 
@@ -48,7 +48,7 @@ def test_the_loop_runs_while_a_function_blocks(nsqd: NsqdProcess, topic: str, ru
 def test_a_message_is_touched_while_a_function_blocks(
     nsqd: NsqdProcess, topic: str, run_once: Run
 ) -> None:
-    """For longer than nsqd's timeout."""
+    """The function blocks for longer than nsqd's message timeout."""
     nsqd.publish(topic, b"x")
     ended = threading.Event()
     attempts = []
@@ -72,7 +72,7 @@ def test_a_message_is_touched_while_a_function_blocks(
 def test_functions_run_in_parallel_after_many_fast_ones(
     nsqd: NsqdProcess, topic: str, run_once: Run
 ) -> None:
-    """One worker may take many quick messages at a time, but not all the slow ones."""
+    """A worker may take many fast messages at a time, but not all the slow ones."""
     nsqd.publish(topic, *[b"quick"] * 2000, *[b"slow"] * 40)
     slow_ones = threading.Barrier(4, timeout=SECONDS)
     handled = []

@@ -9,7 +9,7 @@ ID = b"0123456789abcdef"
 
 
 class Recorder:
-    """A connection that keeps what it is told."""
+    """A connection that records its calls."""
 
     address = "127.0.0.1:4150"
 

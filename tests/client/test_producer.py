@@ -1,4 +1,4 @@
-"""Publishing on asyncio, to the running program, and to one that misbehaves."""
+"""Publishing on asyncio, to a running nsqd and to a peer that misbehaves."""
 
 import asyncio
 from datetime import timedelta
@@ -27,7 +27,7 @@ def stored(nsqd: NsqdProcess, topic: str, count: int) -> list[bytes]:
     return [message.body for message in messages]
 
 
-def test_what_is_published_is_stored_in_order(nsqd: NsqdProcess, topic: str, run: Run) -> None:
+def test_published_messages_are_stored_in_order(nsqd: NsqdProcess, topic: str, run: Run) -> None:
     bodies = [b"%d" % number for number in range(500)]
 
     async def scenario() -> None:
@@ -86,7 +86,7 @@ def test_publish_many_splits_into_several_commands(nsqd: NsqdProcess, topic: str
     assert bodies == stored(nsqd, topic, 2000)
 
 
-# What cannot be published -------------------------------------------------------------------------
+# Refused publishes --------------------------------------------------------------------------------
 
 
 def test_only_the_refused_message_of_a_batch_fails(topic: str, run_once: Run) -> None:
@@ -153,7 +153,7 @@ def test_publish_waits_at_max_queued_bytes(run: Run) -> None:
     run(scenario())
 
 
-# What goes wrong ----------------------------------------------------------------------------------
+# Failures -----------------------------------------------------------------------------------------
 
 
 def test_an_unreachable_nsqd_raises_not_connected(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""TLS, compression and AUTH, from both kinds of client to the running program."""
+"""TLS, compression and AUTH, with both kinds of client and a running nsqd."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -73,7 +73,7 @@ def test_messages_pass_through_every_transport(
 
 
 def failure_of(address: str, config: ClientConfig, run: Run) -> ClientError:
-    """What both kinds of client say when they cannot connect, which is the same."""
+    """The error of a failed connection; both kinds of client raise the same."""
 
     async def scenario() -> None:
         await Producer(address, config=config).start()

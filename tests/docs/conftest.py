@@ -1,4 +1,4 @@
-"""A machine for the docs, its terminals, and its Spark."""
+"""Fixtures that run the commands of the docs: a machine, a terminal, and a Spark server."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 PROGRAMS = Path(sys.executable).parent
 DESK = HERE / "spark_desk.py"
 
-# Commands that need Spark go to the one that runs; all others are what they are.
+# Commands that need Spark use the running Spark server; all others are unchanged.
 PENSTOCK = """#!/bin/sh
 case "$1" in
     archive | replay | stream | report) exec {python} -S {desk} ask {socket} penstock "$@" ;;
@@ -34,14 +34,15 @@ def machine() -> Iterator[Machine]:
         with new_machine() as made:
             yield made
     except NoNamespacesError as reason:
-        # Pages name the default ports, which may be in use here, and folders such as /var/lib.
-        # Without others of our own, nothing may be started on them.
+        # Pages use the default ports, which may be in use here, and folders such as /var/lib.
         pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where everything of these tests is: `home` for the pages, which Java cannot leave again."""
+    """The folder of these tests. Pages run in its subfolder `home`, because Java cannot change its
+    folder.
+    """
     folder = tmp_path_factory.mktemp("docs")
     for name in ("home", "bin", "scratch"):
         (folder / name).mkdir()
@@ -55,14 +56,14 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def environment(ground: Path) -> dict[str, str]:
-    """That of a user who has activated the environment that Penstock is installed in."""
+    """The environment variables of a user with an activated virtual environment."""
     path = os.pathsep.join([str(ground / "bin"), str(PROGRAMS), os.environ["PATH"]])
     clean = {key: value for key, value in os.environ.items() if not key.startswith("PENSTOCK_")}
     return {
         **clean,
         "PATH": path,
         "HOME": str(ground / "home"),
-        "CURL_HOME": str(ground / "bin"),  # what is answered by an error is an error
+        "CURL_HOME": str(ground / "bin"),  # its .curlrc makes curl fail on HTTP errors
         "PYTHONUNBUFFERED": "1",
         "REPOSITORY": str(ROOT),
     }
@@ -70,7 +71,7 @@ def environment(ground: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def desk(machine: Machine, ground: Path, environment: dict[str, str]) -> Iterator[list[str]]:
-    """The command that asks the desk for something."""
+    """The command that sends a request to the Spark server."""
     serve = [sys.executable, str(DESK), "serve", str(ground / "desk")]
     command = machine.inside("env", "--chdir", str(ground / "home"), *serve)
     with (
@@ -86,7 +87,7 @@ def desk(machine: Machine, ground: Path, environment: dict[str, str]) -> Iterato
 
 @pytest.fixture
 def terminal(machine: Machine, ground: Path, environment: dict[str, str]) -> Iterator[Terminal]:
-    """In an empty folder."""
+    """A terminal in an empty folder."""
     _empty(ground / "home")
     with Terminal(machine, ground / "home", environment, ground / "scratch") as opened:
         yield opened

@@ -1,8 +1,8 @@
-"""Whether a program prints what a page says it does.
+"""Compares the output of a program with the output on a page.
 
-Words and small numbers have to be the same. What differs from run to run does not: times, ids,
-numbers of nine digits and more, numbers with a fraction, and how far columns are apart. `...`
-stands for anything, and on a line of its own for any lines.
+Words and small numbers must be equal. Ignored are values that differ between runs: times, ids,
+numbers of nine digits and more, numbers with a fraction, and the width of columns. `...` matches
+any text, and on its own line any lines.
 """
 
 import json
@@ -27,12 +27,14 @@ _TOKEN = re.compile("|".join(f"({pattern})" for pattern, _ in _LOOSE))
 
 
 def alike(shown: str, real: str) -> bool:
-    """Whether what was printed is what is shown."""
+    """Whether the printed text matches the shown text."""
     return re.fullmatch(_pattern(shown.strip()), real.strip()) is not None
 
 
 def answers_alike(shown: str, real: str) -> bool:
-    """The same for JSON, one object or one a line: the same keys, and values of the same types."""
+    """Whether JSON matches (one object, or one per line): same keys, and values of
+    the same types.
+    """
     return _shapes(shown) == _shapes(real)
 
 

@@ -1,19 +1,19 @@
-"""A page of documentation, as what somebody does who follows it from top to bottom.
+"""Splits a page of documentation into the steps of a reader who follows it from top to bottom.
 
-Every block between fences says by its language what it is:
+The language of a fenced block says what it is:
 
     sh         commands; they are run
-    console    commands, after `$ `, with what they print, which is compared (see outputs.py)
-    python     a script, or what is typed into pyspark's shell if it uses a `spark` that it does not
-               make; with `>>> `, a session of Python's. It is run
-    json       the answer of the last command; at any other place it is only read
+    console    commands after `$ `, with their output, which is compared (see outputs.py)
+    python     a script, or input for pyspark's shell if it uses a `spark` that it does not
+               create; with `>>> `, a Python session. It is run
+    json       the response of the last command; elsewhere it is only parsed
     toml, yaml a file
-    text       what the last script printed; at any other place, no code
-    mermaid    a picture
+    text       the output of the last script; elsewhere it is not code
+    mermaid    a diagram
 
-A block that cannot be run has its reason above it, `<!-- not run: reason -->`; one that the reader
-is to save has its name there, `<!-- file: tasks.py -->`. What a page takes for granted, such as a
-running nsqd, is done by commands in `<!-- given: ... -->`.
+A block that cannot be run has the reason above it, `<!-- not run: reason -->`. A block that the
+reader saves as a file has the name there, `<!-- file: tasks.py -->`. Preparation that a page
+assumes, such as a running nsqd, consists of commands in `<!-- given: ... -->`.
 """
 
 import ast
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 LANGUAGES = {"sh", "console", "python", "json", "toml", "yaml", "text", "mermaid", "given"}
 RUN = {"sh", "console", "python", "given"}
 
-# A block between fences, or a comment that says what a page takes for granted.
+# A fenced block, or a comment with the preparation of a page.
 _BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>not run|file): (?P<said>[^>]*?) -->\n+)?"
     r"^```(?P<language>\S*)\n(?P<text>.*?)^```$|^<!-- given:(?P<given>.*?)-->$",
@@ -51,7 +51,7 @@ _HEREDOC = re.compile(r"<<'(\w+)'")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of a page, and the one that says what it printed, if there is such a one."""
+    """A block of a page, and the output block that follows it, if any."""
 
     language: str
     text: str
@@ -65,7 +65,7 @@ class Block:
 
     @property
     def is_for_pyspark(self) -> bool:
-        """Whether it uses a `spark` that it does not make."""
+        """Whether it uses a `spark` that it does not create."""
         if self.language != "python" or self.text.startswith(">>> "):
             return False
         names = [node for node in ast.walk(ast.parse(self.text)) if isinstance(node, ast.Name)]
@@ -75,7 +75,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line, and what it prints, if that is shown."""
+    """A command line, and its shown output, if any."""
 
     line: str
     printed: str | None = None
@@ -85,25 +85,25 @@ _NOTHING = Block("", "", 0)
 
 
 def pages() -> list[Path]:
-    """Every page there is."""
+    """All pages."""
     folders = [ROOT / name for name in ("docs", "examples", "deploy")]
     below = [path for folder in folders for path in folder.rglob("*.md")]
     return sorted([*ROOT.glob("*.md"), *below])
 
 
 def pages_to_follow() -> list[Path]:
-    """Those with something to run."""
+    """Pages with blocks to run."""
     return [page for page in pages() if any(block.language in RUN for block in steps(page))]
 
 
 def blocks(page: Path) -> list[Block]:
-    """All that is between fences on a page, and what it takes for granted."""
+    """All fenced blocks and preparations of a page."""
     text = page.read_text(encoding="utf-8")
     return [_block(found, text) for found in _BLOCK.finditer(text)]
 
 
 def steps(page: Path) -> list[Block]:
-    """What there is to do on a page, in its order, with what comes of it."""
+    """The blocks of a page in order, each with its output."""
     text = page.read_text(encoding="utf-8")
     return [
         block if text[block.end : after.begin].strip() else _with_result(block, after)
@@ -113,7 +113,7 @@ def steps(page: Path) -> list[Block]:
 
 
 def commands(block: Block) -> list[Command]:
-    """The command lines of a block of them."""
+    """The command lines of a block."""
     if block.language == "console":
         return [
             Command(line, "\n".join(printed)) for line, printed in _dialogue(_lines(block.text))
@@ -145,7 +145,7 @@ def _with_result(block: Block, after: Block) -> Block:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines, each with those that continue it: after a backslash, or up to the end of a heredoc."""
+    """Lines, joined with their continuations: after a backslash, or up to the end of a heredoc."""
     whole: list[str] = []
     until = ""
     for line in text.splitlines():
@@ -160,7 +160,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _dialogue(lines: list[str]) -> Iterator[tuple[str, list[str]]]:
-    """Each command with the lines that follow it."""
+    """Each command with its output."""
     printed: list[str] = []
     command = ""
     for line in lines:

@@ -1,12 +1,12 @@
-"""One Spark for all pages: starting it takes longer than most of them.
+"""A Spark server for all pages, because starting Spark takes longer than most pages.
 
-The desk is a process that has Spark running, and does what is passed to it over a socket: a
-`penstock` command that needs Spark, or what is typed into pyspark's shell. Whoever asks lends it
-the folder and the streams, and gets the exit code, so that to a shell there is no difference.
+The server executes requests over a socket: a `penstock` command that needs Spark, or input for
+pyspark's shell. The client passes its folder and its streams, and receives the exit code, so that a
+shell sees no difference.
 
     python spark_desk.py serve SOCKET
     python spark_desk.py ask SOCKET penstock archive orders --lake lake
-    python spark_desk.py ask SOCKET type SCRIPT      # names stay, as in a shell, until:
+    python spark_desk.py ask SOCKET type SCRIPT      # names are kept, as in a shell, until:
     python spark_desk.py ask SOCKET clear
 """
 
@@ -19,13 +19,13 @@ from typing import Any
 
 
 def main() -> int:
-    """Which side it is, the first argument says."""
+    """Run the server or the client, depending on the first argument."""
     what, address, *words = sys.argv[1:]
     return serve(address) if what == "serve" else ask(address, words)
 
 
 def ask(address: str, words: list[str]) -> int:
-    """Has the desk do something, with our streams; returns its exit code."""
+    """Send a request with our streams to the server. Returns the exit code."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         request = json.dumps({"folder": os.getcwd(), "words": words}).encode()
@@ -34,8 +34,8 @@ def ask(address: str, words: list[str]) -> int:
 
 
 def serve(address: str) -> int:
-    """Serves one after the other, until it is killed."""
-    desk = Desk()
+    """Serve one request after the other, until killed."""
+    desk = SparkServer()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
@@ -43,12 +43,12 @@ def serve(address: str) -> int:
             connection, _ = listener.accept()
             with connection:
                 request, streams, _, _ = socket.recv_fds(connection, 65536, 3)
-                code = with_streams(streams, desk, json.loads(request))
+                code = run_with_streams(streams, desk, json.loads(request))
                 connection.sendall(b"%d" % code)
 
 
-def with_streams(streams: list[int], desk: "Desk", request: dict[str, Any]) -> int:
-    """Does it as if it were a process of the one who asks."""
+def run_with_streams(streams: list[int], desk: "SparkServer", request: dict[str, Any]) -> int:
+    """Execute a request with the folder and streams of the client."""
     ours = [os.dup(stream) for stream in range(3)]
     for stream, theirs in enumerate(streams):
         os.dup2(theirs, stream)
@@ -56,7 +56,7 @@ def with_streams(streams: list[int], desk: "Desk", request: dict[str, Any]) -> i
     os.chdir(request["folder"])
     try:
         return desk.do(request["words"])
-    except BaseException:  # noqa: BLE001 (whatever it is, it is the asker's)
+    except BaseException:  # noqa: BLE001 (any error belongs to the client)
         traceback.print_exc()
         return 1
     finally:
@@ -67,11 +67,11 @@ def with_streams(streams: list[int], desk: "Desk", request: dict[str, Any]) -> i
             os.close(own)
 
 
-class Desk:
-    """Spark, and the names that have been typed."""
+class SparkServer:
+    """The Spark session, and the names that were defined by typed scripts."""
 
     def __init__(self) -> None:
-        # Run as a file, we know our own folder only. And one who asks does not need it.
+        # sys.path has only this folder, because this file runs as a script. Clients do not need it.
         sys.path.append(os.path.join(os.path.dirname(__file__), "..", ".."))
         from tests.spark.local_session import INTERPRETED, local_session  # noqa: PLC0415
 
@@ -79,7 +79,7 @@ class Desk:
         self.names: dict[str, Any] = {"spark": self.spark}
 
     def do(self, words: list[str]) -> int:
-        """What is asked for."""
+        """Execute one request."""
         if words[0] == "penstock":
             from penstock.cli.penstock import main as penstock  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""Terminals on a machine, as somebody has them open who follows a page.
+"""The terminals of a reader who follows a page.
 
-One shell runs the commands, one after the other, with all that shells keep: folder, variables,
-jobs. A command that goes on until Ctrl-C gets a terminal of its own, and has to be ready before the
-next one is typed; in the end all of them get their Ctrl-C.
+One shell runs the commands one after the other and keeps its folder, variables and jobs. A command
+that runs until Ctrl-C gets its own terminal and must be ready before the next command starts. At
+the end, all of them get Ctrl-C.
 """
 
 import os
@@ -21,10 +21,10 @@ from penstock.testing.waiting import wait_until
 
 __all__ = ["Terminal"]
 
-COMMAND_SECONDS = 200.0  # Spark on a crowded machine takes long
+COMMAND_SECONDS = 200.0  # Spark is slow on a busy machine
 
-# What goes on until Ctrl-C, and what it says when it is ready.
-_GOES_ON = {
+# Commands that run until Ctrl-C, and their output when they are ready.
+_LONG_RUNNING = {
     r"penstock up\b": "Ctrl-C stops it.",
     r"nsqd\b": "HTTP: listening on",
     r"nsqlookupd\b": "HTTP: listening on",
@@ -47,7 +47,7 @@ class _Running:
 
 @dataclass
 class Terminal:
-    """Close it to have everything stopped."""
+    """Runs commands. At the end of the block, all processes are stopped."""
 
     machine: Machine
     folder: Path
@@ -62,17 +62,21 @@ class Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with ExitStack() as closing:  # whatever fails, the others are stopped, too
+        with ExitStack() as closing:  # stops the others even if one fails
             closing.callback(_stop, self._shell, signal.SIGTERM)
             assert self._shell.stdin is not None
             closing.callback(self._shell.stdin.close)
             for running in self._others:
                 closing.callback(_interrupt, running)
 
-    def run(self, command: str, printed: str | None = None, *, goes_on: bool = False) -> str:
-        """Runs a command, or starts it. Returns what it printed; fails if it fails, or prints
-        something else than is said."""
-        ready = "" if goes_on else _when_ready(command)
+    def run(
+        self, command: str, printed: str | None = None, *, is_long_running: bool = False
+    ) -> str:
+        """Run a command, or start it if it is long-running. Returns its output.
+
+        Fails if the command fails or its output differs from `printed`.
+        """
+        ready = "" if is_long_running else _when_ready(command)
         if ready is not None and not command.rstrip().endswith("&"):
             return self._start(command, ready, printed)
         output, exit_code = self._file(), self._file()
@@ -84,7 +88,7 @@ class Terminal:
         assert "0" == exit_code.read_text().strip(), f"{command}\n{output.read_text()}"
         if ready is not None:
             wait_until(lambda: ready in output.read_text(), command, seconds=COMMAND_SECONDS)
-        print(f"$ {command}\n{output.read_text()}")  # `pytest -rP` shows it to who writes a page
+        print(f"$ {command}\n{output.read_text()}")  # shown by `pytest -rP`
         if printed is not None:
             _compare(command, printed, output.read_text())
         return output.read_text()
@@ -108,14 +112,14 @@ class Terminal:
         return output.read_text()
 
     def _leave(self, program: list[str]) -> None:
-        """Ends what is about to be started anew, if it runs, and before it what came after it."""
+        """Stop `program` if it is running, and all programs that were started after it."""
         programs = [_program(running.command) for running in self._others]
         while program in programs:
             _interrupt(self._others.pop())
             programs.pop()
 
     def _started(self, *command: str, stdin: int, output: Path) -> subprocess.Popen[bytes]:
-        # Who enters a mount namespace leaves the folder.
+        # nsenter changes the folder.
         there = ["env", "--chdir", str(self.folder), *command]
         with output.open("wb") as file:
             return subprocess.Popen(
@@ -130,7 +134,7 @@ class Terminal:
     def _file(self) -> Path:
         self._count += 1
         path = self.scratch / f"{self._count}"
-        path.write_bytes(b"")  # of one before, maybe
+        path.write_bytes(b"")  # may exist from an earlier test
         return path
 
 
@@ -140,26 +144,26 @@ def _program(command: str) -> list[str]:
 
 
 def _when_ready(command: str) -> str | None:
-    """What a command says when it is ready, if it is one that goes on."""
-    for pattern, words in _GOES_ON.items():
+    """Output of a long-running command when it is ready; None for other commands."""
+    for pattern, words in _LONG_RUNNING.items():
         if re.match(pattern, command):
             return words
     return "\n" if command.rstrip().endswith("&") else None
 
 
 def _compare(command: str, shown: str, real: str) -> None:
-    assert alike(shown, real), f"$ {command}\n{real}\nshould be, as the page has it:\n{shown}"
+    assert alike(shown, real), f"$ {command}\n{real}\ndiffers from the page:\n{shown}"
 
 
 def _interrupt(running: _Running) -> None:
-    """Ctrl-C, for what goes on until then."""
+    """Send Ctrl-C to a long-running command."""
     ended = running.process.poll()
     _stop(running.process, signal.SIGINT)
-    assert ended in (None, 0), f"{running.command} ended by itself, with {ended}"
+    assert ended in (None, 0), f"{running.command} exited by itself with code {ended}"
 
 
 def _stop(process: subprocess.Popen[bytes], sign: signal.Signals) -> None:
-    """Stops a terminal with all that it has started."""
+    """Stop a shell with all its processes."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, sign)
     try:

@@ -1,4 +1,4 @@
-"""Every flag that the docs name is in the program's own --help, and every target is make's."""
+"""Flags in the docs exist in the program's --help, and make targets in the Makefile."""
 
 import re
 import tomllib
@@ -17,7 +17,7 @@ SCRIPTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["
 _FLAG = re.compile(r"(?<![\w-])--?([a-z][a-z0-9-]+)")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
-# Flags in prose that are other programs'.
+# Flags of other programs in prose.
 FOREIGN = {
     "compare-to",
     "concurrency",
@@ -37,14 +37,14 @@ def name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)
-def test_flags_of_commands_are_theirs(page: Path) -> None:
+def test_flags_in_commands_exist(page: Path) -> None:
     shown = [command for block in blocks(page) for command in shell_commands(block)]
 
     assert [] == [wrong for command in shown for wrong in unknown_flags(command.line)]
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)
-def test_flags_in_prose_are_somebodys(page: Path) -> None:
+def test_flags_in_prose_exist(page: Path) -> None:
     text = re.sub(
         r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
     )
@@ -54,7 +54,7 @@ def test_flags_in_prose_are_somebodys(page: Path) -> None:
     assert [] == [flag for flag in named if flag not in known]
 
 
-def test_targets_of_make_are_there() -> None:
+def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
     shown = {
@@ -72,7 +72,7 @@ def shell_commands(block: Block) -> list[Command]:
 
 
 def unknown_flags(line: str) -> list[str]:
-    """Those of our programs in a pipeline of commands."""
+    """Unknown flags of our programs in a pipeline of commands."""
     wrong = []
     for part in re.split(r"[|;&]+", _QUOTED.sub("", line)):
         words = part.split()
@@ -87,13 +87,13 @@ def unknown_flags(line: str) -> list[str]:
 
 @cache
 def programs() -> frozenset[str]:
-    """Every command there is, of one word or of several."""
+    """All our commands and subcommands."""
     return frozenset([*SCRIPTS, *(f"penstock {command}" for command in cli.list_commands(None))])  # type: ignore[arg-type]
 
 
 @cache
 def flags(program: str) -> frozenset[str]:
-    """What `--help` of a program lists."""
+    """Flags in the `--help` of a program."""
     first, *rest = program.split()
     module, _, function = SCRIPTS[first].partition(":")
     said = StringIO()

@@ -17,12 +17,12 @@ def name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_to_existing_files_and_headings(page: Path) -> None:
     assert [] == [link for link in links(page) if not leads_somewhere(page, link)]
 
 
-def test_every_photograph_can_be_taken_again() -> None:
-    """By `make pictures`; plots, which are drawings, come from what they plot."""
+def test_every_screenshot_is_taken_by_make_pictures() -> None:
+    """`make pictures` takes screenshots; plots are made from their data."""
     script = (ROOT / "scripts" / "pictures.py").read_text(encoding="utf-8")
     taken = set(re.findall(r'"([\w-]+)(?:\.png)?"', script))
     there = {path.stem for path in (ROOT / "docs" / "images").glob("*.png")}
@@ -31,7 +31,7 @@ def test_every_photograph_can_be_taken_again() -> None:
 
 
 def links(page: Path) -> list[str]:
-    """Those to places of ours."""
+    """Links to our own files."""
     prose = re.sub(r"`[^`\n]*`", "", _FENCED.sub("", page.read_text(encoding="utf-8")))
     found = [link or image for link, image in _LINK.findall(prose)]
     return [link for link in found if "://" not in link]
@@ -45,7 +45,7 @@ def leads_somewhere(page: Path, link: str) -> bool:
 
 @cache
 def anchors(page: Path) -> set[str]:
-    """Headings as they are linked to: small, words joined by hyphens, and no other signs."""
+    """Anchors of the headings: lower case, words joined by hyphens, no other characters."""
     text = _FENCED.sub("", page.read_text(encoding="utf-8"))
     headings = (heading.lower().replace(" ", "-") for heading in _HEADING.findall(text))
     return {re.sub(r"[^\w-]", "", heading) for heading in headings}

@@ -1,4 +1,4 @@
-"""What counts as the same output, and what does not."""
+"""Which outputs count as equal."""
 
 import pytest
 from tests.docs.outputs import alike, answers_alike
@@ -18,7 +18,7 @@ from tests.docs.outputs import alike, answers_alike
         ("<Message ...>", "<Message b'x'>"),
     ],
 )
-def test_what_differs_from_run_to_run_is_the_same(shown: str, real: str) -> None:
+def test_values_that_differ_between_runs_are_ignored(shown: str, real: str) -> None:
     assert alike(shown, real)
 
 
@@ -32,7 +32,7 @@ def test_what_differs_from_run_to_run_is_the_same(shown: str, real: str) -> None
         ("0.1.0 is up", "0.2.0 is up"),
     ],
 )
-def test_words_and_small_numbers_are_not(shown: str, real: str) -> None:
+def test_different_words_and_small_numbers_are_not_equal(shown: str, real: str) -> None:
     assert not alike(shown, real)
 
 

@@ -1,4 +1,4 @@
-"""Whoever follows the docs gets where they lead: every command and every sample is run."""
+"""Every command and every sample of the docs runs as shown."""
 
 import doctest
 import re
@@ -28,7 +28,7 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.timeout(600)  # Spark starts for the first that needs it
+@pytest.mark.timeout(600)  # the first page that needs Spark starts it
 @pytest.mark.parametrize("page", pages_to_follow(), ids=name)
 def test_a_page_can_be_followed_word_for_word(
     page: Path, terminal: Terminal, request: pytest.FixtureRequest
@@ -51,7 +51,7 @@ def needs_spark(block: Block) -> bool:
 
 
 def follow(block: Block, terminal: Terminal, desk: list[str], session: dict[str, object]) -> None:
-    """Does what a block says, and looks whether it comes out as it is shown."""
+    """Run a block and compare its output."""
     if block.file:
         (terminal.folder / block.file).write_text(block.text)
     elif block.text.startswith(">>> "):
@@ -69,8 +69,8 @@ def follow_script(block: Block, terminal: Terminal, desk: list[str]) -> None:
     script = terminal.folder / f"script_{block.line}.py"
     script.write_text(block.text)
     run = [*desk, "type"] if block.is_for_pyspark else ["python"]
-    goes_on = "nsq.run()" in block.text  # pynsq's way
-    terminal.run(shlex.join([*run, script.name]), block.printed, goes_on=goes_on)
+    is_long_running = "nsq.run()" in block.text  # pynsq's way
+    terminal.run(shlex.join([*run, script.name]), block.printed, is_long_running=is_long_running)
 
 
 def follow_session(text: str, session: dict[str, object]) -> None:
@@ -81,7 +81,7 @@ def follow_session(text: str, session: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("page", pages(), ids=name)
-def test_every_block_says_what_it_is(page: Path) -> None:
+def test_every_block_has_a_known_language(page: Path) -> None:
     assert [] == [block for block in blocks(page) if block.language not in LANGUAGES]
     for block in blocks(page):
         if block.language == "toml":

@@ -1,4 +1,4 @@
-"""Data paths as NSQ's own nsqd leaves them, written from what is known of its format."""
+"""Writes data paths in the format of NSQ's nsqd."""
 
 import json
 import struct
@@ -42,8 +42,10 @@ def meta(depth: int, read: tuple[int, int], write: tuple[int, int]) -> str:
 def write_queue(
     folder: Path, name: str, messages: Sequence[OldMessage], *, per_file: int = 0, read: int = 0
 ) -> None:
-    """A queue of which the first `read` messages have been consumed already; a new file is begun
-    after each `per_file` messages, and files that were consumed to their end are gone."""
+    """Write a queue whose first `read` messages were consumed.
+
+    A new file starts after each `per_file` messages; completely consumed files are deleted.
+    """
     per_file = per_file or len(messages) + 1
     first_file = read // per_file
     for number in range(first_file, len(messages) // per_file + 1):
@@ -60,7 +62,7 @@ def write_queue(
 
 
 def write_metadata(folder: Path, topics: dict[str, Sequence[str]], *, paused: str = "") -> None:
-    """`nsqd.dat`; `paused` names one topic or one `topic:channel`."""
+    """Write `nsqd.dat`; `paused` names a topic or a `topic:channel`."""
     entries = [
         {
             "name": topic,

@@ -1,4 +1,4 @@
-"""What NSQ's own nsqd left is taken over: all of it, or nothing, and never a file of its own."""
+"""Data of NSQ's nsqd is imported completely or not at all, and its files are never changed."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ from penstock.protocol import commands
 from penstock.storage import RealFiles, TopicLog
 from penstock.testing.nsqd import NsqdProcess, run_nsqd
 
-# More than --max-msg-size, which is for publishing.
+# Larger than --max-msg-size, which limits only publishing.
 LARGE = OldMessage(8, body=b"message 8 " + bytes(3_000_000))
 
 
@@ -40,12 +40,12 @@ def messages(first: int, end: int, attempts: int = 0) -> list[OldMessage]:
     return [OldMessage(number, attempts) for number in range(first, end)]
 
 
-def take_over(old: Path, new: Path) -> ImportReport:
+def run_import(old: Path, new: Path) -> ImportReport:
     return import_data(str(old), str(new), node_id=7, on_read=lambda _: None)
 
 
 def delivered(nsqd: NsqdProcess, topic: str, channel: str, count: int) -> list[OldMessage]:
-    """What a consumer gets, without its body, and nothing comes after it."""
+    """The messages that a consumer receives, without bodies; no others follow."""
     consumer = nsqd.consumer(topic, channel, rdy=2500)
     got = []
     for _ in range(count):
@@ -64,11 +64,10 @@ def content_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_every_channel_gets_what_it_had_in_order_and_with_its_attempts(
-    old: Path, new: Path
-) -> None:
-    """As after years of use: consumed in part, requeued, over many files; one topic paused, one
-    without a channel, one channel that has finished everything."""
+def test_every_channel_keeps_its_messages_in_order_with_attempts(old: Path, new: Path) -> None:
+    """The data path has partly consumed queues, requeued messages, many files, a paused topic, a
+    topic without channels, and a channel that has finished all messages.
+    """
     queues = {
         "billing": [*messages(50, 400), *messages(3, 6, attempts=2)],
         "audit": [*messages(200, 400), OldMessage(7, 65_535), LARGE, *messages(90, 95)],
@@ -87,7 +86,7 @@ def test_every_channel_gets_what_it_had_in_order_and_with_its_attempts(
     write_queue(old, "paused:c", messages(0, 10))
     write_queue(old, "alone", messages(0, 5))
     before = content_of(old)
-    found = take_over(old, new)
+    found = run_import(old, new)
 
     assert found.is_complete
     assert [] == [*found.notes, *(note for report in found.reports for note in report.notes)]
@@ -124,12 +123,12 @@ def test_ids_have_the_node_id_given_or_that_of_the_new_data_path(
         assert (stored if given is None else given) == int(message.id, 16) >> 54
 
 
-def test_what_many_channels_have_is_stored_once(old: Path, new: Path) -> None:
+def test_a_message_of_several_channels_is_stored_once(old: Path, new: Path) -> None:
     channels = [f"c{number}" for number in range(10)]
     write_metadata(old, {"t": channels}, paused="t:c3")
     for number, channel in enumerate(channels):
         write_queue(old, f"t:{channel}", messages(0, 1000), read=100 * number)
-    take_over(old, new)
+    run_import(old, new)
     with run_nsqd(data_path=new) as nsqd:
         described = nsqd.http("GET", "/topic/log?topic=t").json()
         channel_stats = nsqd.stats("t")["channels"]
@@ -141,11 +140,12 @@ def test_what_many_channels_have_is_stored_once(old: Path, new: Path) -> None:
     assert [number == 3 for number in range(10)] == [each["paused"] for each in channel_stats]
 
 
-def test_after_a_crash_of_the_old_nsqd_nothing_that_was_acknowledged_is_left_behind(
+def test_after_a_crash_of_the_old_nsqd_all_acknowledged_messages_are_imported(
     old: Path, new: Path
 ) -> None:
-    """`late` has records that its meta file does not know of, `never` has none, and `gone` had
-    consumed a file when it crashed."""
+    """`late` has records that its meta file does not count, `never` has no meta file, and `gone`
+    had consumed a file when nsqd crashed.
+    """
     write_metadata(old, {"late": [], "gone": []})
     write_queue(old, "late", messages(0, 3))
     with (old / "late.diskqueue.000000.dat").open("ab") as file:
@@ -155,7 +155,7 @@ def test_after_a_crash_of_the_old_nsqd_nothing_that_was_acknowledged_is_left_beh
     (old / "gone.diskqueue.000000.dat").unlink()
     write_queue(old, "never:c", messages(0, 2))
     (old / "never:c.diskqueue.meta.dat").unlink()
-    found = take_over(old, new)
+    found = run_import(old, new)
 
     reports = {str(report.queue): report for report in found.reports}
     assert (3, 5, 2) == (reports["late"].depth, reports["late"].found, reports["late"].late)
@@ -176,7 +176,7 @@ def test_after_a_crash_of_the_old_nsqd_nothing_that_was_acknowledged_is_left_beh
         assert messages(0, 2) == delivered(nsqd, "never", "c", 2)
 
 
-def test_damaged_bytes_are_kept_and_cost_no_other_message(old: Path, new: Path) -> None:
+def test_damaged_bytes_are_saved_and_cost_no_other_message(old: Path, new: Path) -> None:
     write_metadata(old, {"t": []})
     write_queue(old, "t", messages(0, 5))
     file = old / "t.diskqueue.000000.dat"
@@ -185,7 +185,7 @@ def test_damaged_bytes_are_kept_and_cost_no_other_message(old: Path, new: Path) 
     damaged[first + 20] ^= 0x80
     file.write_bytes(damaged)
     (old / "t.diskqueue.000009.dat.bad").write_bytes(b"")
-    found = take_over(old, new)
+    found = run_import(old, new)
 
     assert not found.is_complete
     (report,) = found.reports
@@ -196,7 +196,7 @@ def test_damaged_bytes_are_kept_and_cost_no_other_message(old: Path, new: Path) 
         assert [OldMessage(n) for n in (0, 1, 3, 4)] == delivered(nsqd, "t", "c", 4)
 
 
-def test_a_survey_writes_nothing(old: Path) -> None:
+def test_a_scan_writes_nothing(old: Path) -> None:
     write_metadata(old, {"t": ["c"]})
     write_queue(old, "t:c", messages(0, 5), read=2)
     before = content_of(old)
@@ -208,12 +208,12 @@ def test_a_survey_writes_nothing(old: Path) -> None:
     assert before == content_of(old)
 
 
-def test_topics_that_were_there_before_stay(old: Path, new: Path) -> None:
+def test_existing_topics_are_kept(old: Path, new: Path) -> None:
     new.mkdir()
     with run_nsqd(data_path=new) as nsqd:
         nsqd.publish("before", b"message 1")
     write_metadata(old, {"t": ["c"]}, paused="t:c")
-    take_over(old, new)
+    run_import(old, new)
     with run_nsqd(data_path=new) as nsqd:
         stats = nsqd.http("GET", "/stats?format=json").json()["topics"]
 
@@ -221,31 +221,31 @@ def test_topics_that_were_there_before_stay(old: Path, new: Path) -> None:
 
 
 class TestRefusals:
-    def test_a_topic_that_is_there_already(self, old: Path, new: Path) -> None:
+    def test_an_existing_topic_of_the_same_name_is_refused(self, old: Path, new: Path) -> None:
         write_metadata(old, {"t": []})
-        take_over(old, new)
+        run_import(old, new)
         before = (new / "nsqd.dat").read_bytes()
 
         with pytest.raises(DataPathError, match="already has the topic t"):
-            take_over(old, new)
+            run_import(old, new)
         assert before == (new / "nsqd.dat").read_bytes()
 
-    def test_an_old_nsqd_that_runs(self, old: Path, new: Path) -> None:
+    def test_a_running_old_nsqd_is_refused(self, old: Path, new: Path) -> None:
         write_metadata(old, {"t": []})
         lock = RealFiles().lock(str(old))
 
         with pytest.raises(DataPathError, match="is in use: stop its nsqd first"):
-            take_over(old, new)
+            run_import(old, new)
         lock.close()
 
-    def test_a_folder_without_anything_of_an_nsqd(self, old: Path, new: Path) -> None:
+    def test_a_folder_without_nsqd_data_is_refused(self, old: Path, new: Path) -> None:
         with pytest.raises(DataPathError, match="has nothing of an nsqd"):
-            take_over(old, new)
+            run_import(old, new)
         assert not new.exists()
 
 
 class TestInterruption:
-    def test_before_all_is_verified_it_begins_again(
+    def test_an_import_interrupted_before_verification_starts_again(
         self, old: Path, new: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_metadata(old, {"one": [], "two": []})
@@ -261,18 +261,18 @@ class TestInterruption:
         with monkeypatch.context() as patch:
             patch.setattr(TopicLog, "append", append)
             with pytest.raises(StorageError, match="No space left"):
-                take_over(old, new)
+                run_import(old, new)
         assert ["penstock.format", "topics"] == sorted(path.name for path in new.iterdir())
         assert [] == list((new / "topics").iterdir())
-        (new / "importing").mkdir()  # as a kill leaves it
+        (new / "importing").mkdir()  # the state after a kill
         with run_nsqd(data_path=new) as nsqd:
             assert (
                 "WARNING: an import was not finished: stop, and run 'penstock import'" in nsqd.log
             )
         assert [] == finish_interrupted(str(new))
-        assert 10 == sum(report.found for report in take_over(old, new).reports)
+        assert 10 == sum(report.found for report in run_import(old, new).reports)
 
-    def test_while_topics_are_moved_it_is_completed(
+    def test_an_import_interrupted_while_topics_are_moved_is_completed(
         self, old: Path, new: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write_metadata(old, {"one": ["c"], "two": ["c"]})
@@ -286,12 +286,12 @@ class TestInterruption:
             patch.setattr(metadata, "encode", fail)
             patch.setattr(data_import, "_publish_topics", fail)
             with pytest.raises(StorageError):
-                take_over(old, new)
+                run_import(old, new)
         assert not (new / "importing").exists()
         with monkeypatch.context() as patch:
             patch.setattr(data_import, "_publish_topics", fail)
             with pytest.raises(StorageError):
-                take_over(old, new)
+                run_import(old, new)
         (new / "importing/topics/one").rename(new / "topics/one")
 
         assert ["one", "two"] == finish_interrupted(str(new))
@@ -302,7 +302,7 @@ class TestInterruption:
             assert messages(0, 5) == delivered(nsqd, "two", "c", 5)
 
 
-def test_a_meta_file_that_makes_no_sense_counts_as_none(old: Path) -> None:
+def test_an_invalid_meta_file_counts_as_missing(old: Path) -> None:
     write_queue(old, "t", messages(0, 3))
     (old / "t.diskqueue.meta.dat").write_text(meta(3, (0, 0), (0, 9))[:-5] + "x")
     (report,) = scan_old_data(str(old), lambda _: None).reports

@@ -1,4 +1,4 @@
-"""Records are read one by one, and a damaged one costs no other."""
+"""Records are read one by one; a damaged record costs no other."""
 
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +16,7 @@ RECORDS = list(map(record, MESSAGES))
 
 
 def read(path: Path, content: bytes, start: int = 0) -> tuple[list[bytes], list[tuple[int, int]]]:
-    """The bodies, and the stretches that are no records."""
+    """The bodies, and the damaged ranges."""
     path.write_bytes(content)
     damage: list[tuple[int, int]] = []
     with closing(RealFiles().open(str(path), "read")) as file:
@@ -29,17 +29,17 @@ def bodies(*messages: OldMessage) -> list[bytes]:
     return [message.content for message in messages]
 
 
-def test_a_whole_file(tmp_path: Path) -> None:
+def test_a_complete_file_is_read(tmp_path: Path) -> None:
     assert (bodies(*MESSAGES), []) == read(tmp_path / "f", b"".join(RECORDS))
 
 
-def test_a_file_that_has_been_read_in_part(tmp_path: Path) -> None:
+def test_a_partly_consumed_file_is_read_from_its_position(tmp_path: Path) -> None:
     start = len(RECORDS[0] + RECORDS[1])
 
     assert (bodies(*MESSAGES[2:]), []) == read(tmp_path / "f", b"".join(RECORDS), start)
 
 
-def test_a_message_that_is_larger_than_what_is_read_at_once(tmp_path: Path) -> None:
+def test_a_message_larger_than_one_read_is_read(tmp_path: Path) -> None:
     large = OldMessage(1, body=bytes(3_000_000))
     content = b"".join([record(large), *RECORDS])
 
@@ -47,8 +47,8 @@ def test_a_message_that_is_larger_than_what_is_read_at_once(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("size", [0, 25, 0x7FFFFFFF, -1, 35, 300])
-def test_a_size_that_is_wrong_costs_one_message(tmp_path: Path, size: int) -> None:
-    """Too small, too large, and such as lead into the middle of another message."""
+def test_a_wrong_size_costs_one_message(tmp_path: Path, size: int) -> None:
+    """Too small, too large, and sizes that point into another message."""
     damaged = size.to_bytes(4, signed=True) + RECORDS[3][4:]
     content = b"".join([*RECORDS[:3], damaged, *RECORDS[4:]])
     first = len(b"".join(RECORDS[:3]))
@@ -58,7 +58,9 @@ def test_a_size_that_is_wrong_costs_one_message(tmp_path: Path, size: int) -> No
 
 
 @given(missing=st.integers(1, len(RECORDS[-1]) - 1))
-def test_a_record_that_is_cut_short(tmp_path_factory: pytest.TempPathFactory, missing: int) -> None:
+def test_an_incomplete_record_is_reported(
+    tmp_path_factory: pytest.TempPathFactory, missing: int
+) -> None:
     content = b"".join(RECORDS)
     first = len(content) - len(RECORDS[-1])
 
@@ -66,15 +68,15 @@ def test_a_record_that_is_cut_short(tmp_path_factory: pytest.TempPathFactory, mi
     assert expected == read(tmp_path_factory.mktemp("cut") / "f", content[:-missing])
 
 
-def test_zeros_in_the_middle(tmp_path: Path) -> None:
-    """As a file system may leave them: more than is read at once."""
+def test_zeros_between_records_are_skipped(tmp_path: Path) -> None:
+    """A range of zeros, as a file system may leave them, longer than one read."""
     content = b"".join([*RECORDS[:4], bytes(600_000), *RECORDS[4:]])
     first = len(b"".join(RECORDS[:4]))
 
     assert (bodies(*MESSAGES), [(first, first + 600_000)]) == read(tmp_path / "f", content)
 
 
-def test_what_is_no_record_at_all(tmp_path: Path) -> None:
+def test_a_file_without_records_is_reported(tmp_path: Path) -> None:
     assert ([], [(0, 9_000)]) == read(tmp_path / "f", b"deadbeef0" * 1_000)
 
 

@@ -1,4 +1,4 @@
-"""Queues are merged by time, keep their order, and equal heads become one message."""
+"""Queues are merged by time and keep their order; equal heads become one message."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def records(numbers: Sequence[tuple[int, int]]) -> list[QueueRecord]:
 
 
 @given(numbers=QUEUES, ranges_max=st.integers(0, 20))
-def test_every_queue_comes_out_as_it_went_in(
+def test_every_queue_keeps_its_order(
     numbers: dict[str, list[tuple[int, int]]], ranges_max: int
 ) -> None:
     queues = {channel: records(each) for channel, each in numbers.items()}
@@ -33,7 +33,7 @@ def test_every_queue_comes_out_as_it_went_in(
     }
 
 
-def test_what_all_have_is_one_message() -> None:
+def test_a_message_of_all_queues_is_stored_once() -> None:
     behind, ahead = records([(n, 0) for n in range(9)]), records([(n, 0) for n in range(6, 9)])
     out = list(merge_queues({"behind": iter(behind), "ahead": iter(ahead)}))
 
@@ -41,7 +41,7 @@ def test_what_all_have_is_one_message() -> None:
     assert [("behind",)] * 6 + [("behind", "ahead")] * 3 == [channels for channels, _ in out]
 
 
-def test_queues_that_take_turns_too_often_follow_each_other() -> None:
+def test_queues_that_alternate_too_often_are_stored_one_after_the_other() -> None:
     even, odd = ([(n, 0) for n in range(start, 10, 2)] for start in (0, 1))
     out = merge_queues({"even": iter(records(even)), "odd": iter(records(odd))}, ranges_max=6)
 

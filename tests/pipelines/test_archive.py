@@ -48,11 +48,11 @@ def test_every_message_is_archived_once_with_a_lost_or_outdated_checkpoint(
     publish(nsqd, "Orders", map(str, range(100)))
     [first] = run(spark, wanted)
     committed = folder.committed.read_bytes()
-    for entry in folder.checkpoint.glob("*/*1*"):  # killed before Spark knew
+    for entry in folder.checkpoint.glob("*/*1*"):  # killed before Spark recorded the batch
         entry.unlink()
 
     publish(nsqd, "Orders", map(str, range(50)))
-    publish(other_nsqd, "Orders", map(str, range(30)))  # a node that joins
+    publish(other_nsqd, "Orders", map(str, range(30)))  # a new node
     [second] = run(spark, wanted)
     shutil.rmtree(folder.checkpoint)
     publish(other_nsqd, "Orders", ["late"])
@@ -63,7 +63,7 @@ def test_every_message_is_archived_once_with_a_lost_or_outdated_checkpoint(
     assert 181 == last.total
     assert 0 == nsqd.stats("Orders", "penstock-archive")["depth"]
 
-    folder.committed.write_bytes(committed)  # a lake that is put back has a hole
+    folder.committed.write_bytes(committed)  # a lake restored from a backup has a gap
     publish(nsqd, "Orders", ["too late"])
     with pytest.raises(PipelineError, match="was the lake restored from a backup"):
         run(spark, wanted)

@@ -32,7 +32,7 @@ def test_without_a_response_the_log_is_searched_before_a_retry(
     nsqd: NsqdProcess, monkeypatch: pytest.MonkeyPatch, *, arrives: bool
 ) -> None:
     chunks = publisher(nsqd)
-    nsqd.publish("again", b"one")  # somebody else's
+    nsqd.publish("again", b"one")  # of another producer
     chunk = chunks.prepare(2)
     nsqd.publish("again", b"two")
     real, lost = BlockingApi.post, iter(["the answer"])

@@ -68,7 +68,7 @@ def test_a_batch_is_committed_once_and_completely_after_a_crash_at_any_step(
         try:
             before.commit({"1": 20}, messages=4, rejected=2)
         except KilledError:
-            assert step < 5  # four files, and what says that they belong to the lake
+            assert step < 5  # four files and the commit
 
     after = Commits(topic)
     if after.state.next_seqs == {"1": 10}:

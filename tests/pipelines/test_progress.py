@@ -86,9 +86,9 @@ def test_observed_counts_are_summed_once_for_each_batch() -> None:
 
 def test_observed_counts_do_not_grow_with_the_number_of_batches() -> None:
     counts, sizes = ObservedCounts(), []
-    for last in range(1, 2000):  # Spark shows the last 20
+    for last in range(1, 2000):  # Spark keeps the last 20
         window = range(max(last - 20, 0), last)
         assert {"out": 1000 * last} == counts.totals(observed(each, out=1000) for each in window)
         sizes.append(len(pickle.dumps(counts)))
 
-    assert max(sizes) < sizes[0] + 32  # the digits of two numbers
+    assert max(sizes) < sizes[0] + 32  # only the number of digits changes

@@ -103,7 +103,7 @@ def test_messages_are_published_once_and_in_order_despite_crashes(
         with pytest.raises(Killed):
             Replay(spark, wanted).run(Stop())
     monkeypatch.setattr(ChunkPublisher, "publish", send)
-    add(lake, range(40, 50), at_second=3)  # archived meanwhile: no part of this replay
+    add(lake, range(40, 50), at_second=3)  # archived in the meantime, so not part of this replay
     last = Replay(spark, wanted)
     done = last.run(Stop())
 

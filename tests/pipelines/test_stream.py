@@ -111,7 +111,7 @@ def test_windows_and_joins_continue_from_the_checkpoint(
         each["channel_name"]: each["depth"] for each in channels
     }
 
-    # State that was kept for one query is of no use to another.
+    # The state of one query cannot be used for another.
     changed = stream_config(
         nsqd,
         tmp_path,

@@ -27,7 +27,7 @@ INTERPRETED = {
 
 def local_session(name: str, conf: dict[str, str]) -> SparkSession:
     """Start a session."""
-    # Or Spark's workers take the first python3 of the PATH, which may be another version.
+    # Otherwise Spark's workers use the first python3 of the PATH, which may be another version.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[1]").appName(f"penstock {name}")
     return builder.config(map={**_LOCAL, **conf}).getOrCreate()

@@ -59,7 +59,7 @@ class Archive:
         self._checkpoint = str(folder / "checkpoint")
 
     def start(self, frame: DataFrame, **trigger: Any) -> StreamingQuery:
-        """The query; as often as there is something unless the trigger is another one."""
+        """Start the query; by default it runs batches continuously."""
         writer = frame.writeStream.format("parquet").option("path", self._table)
         writer = writer.option("checkpointLocation", self._checkpoint)
         return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
@@ -75,5 +75,5 @@ class Archive:
         return self._spark.read.parquet(self._table)
 
     def bodies(self) -> list[str]:
-        """Of that."""
+        """The bodies of the written rows, sorted."""
         return bodies(self.rows())

@@ -18,7 +18,7 @@ from penstock.pipelines.lake import Lake
 from penstock.testing.nsqd import NsqdProcess
 from penstock.testing.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # six Javas start
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # six Java processes start
 
 SPARK_HOME = Path(pyspark.__file__).parent
 ON_LOOPBACK = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
@@ -75,8 +75,9 @@ for lake in folders:
 def spark_daemon(
     folder: Path, name: str, *args: str, private: Sequence[Path] = ()
 ) -> Iterator[Path]:
-    """One of Spark's own daemons, and its log. It has its own, empty version of the `private`
-    folders."""
+    """Run a Spark daemon and yield its log. It has its own, empty version of the
+    `private` folders.
+    """
     log = folder / f"{len(list(folder.iterdir()))}.log"
     environment = os.environ | {
         "SPARK_HOME": str(SPARK_HOME),

@@ -1,7 +1,7 @@
 """Spark's driver and nsqd are killed (SIGKILL) while messages are published and archived.
 
-By history every message is in the table once; by a channel, once at least. `KILLS=10` in the
-environment kills them more often than the one time that a quick run has time for.
+In history mode, every message is in the table exactly once; in channel mode, at least once. The
+environment variable `KILLS=10` increases the number of kills from one.
 """
 
 import os

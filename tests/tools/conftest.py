@@ -1,4 +1,4 @@
-"""What the tests of the tools share: an nsqd, and a topic of one's own."""
+"""Fixtures: an nsqd."""
 
 from collections.abc import Iterator
 

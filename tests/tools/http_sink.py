@@ -1,4 +1,4 @@
-"""A real HTTP server that keeps what it is sent, and answers as it is told."""
+"""An HTTP server that records requests and answers with given statuses."""
 
 import threading
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ __all__ = ["HttpSink", "SunkRequest", "http_sink"]
 
 
 class SunkRequest(NamedTuple):
-    """A request, and the status it was answered with."""
+    """A request, and the status of the response."""
 
     method: str
     path: str
@@ -20,7 +20,7 @@ class SunkRequest(NamedTuple):
 
 
 class HttpSink(ThreadingHTTPServer):
-    """Made by `http_sink`. `statuses` is what it answers next; after that, `status`."""
+    """Created by `http_sink`. It answers with each of `statuses`, then with `status`."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -41,7 +41,7 @@ class HttpSink(ThreadingHTTPServer):
         return self.statuses.pop(0) if self.statuses else self.status
 
     def taken(self) -> list[bytes]:
-        """The bodies that were answered well."""
+        """The bodies that were answered with success."""
         with self.lock:
             return [each.body for each in self.requests if each.status < 300]
 
@@ -72,12 +72,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.do_POST()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: pytest shows what matters."""
+        """Log nothing."""
 
 
 @contextmanager
 def http_sink() -> Iterator[HttpSink]:
-    """Serves on a free port until the block is left."""
+    """Serve on a free port for the duration of the block."""
     with HttpSink() as sink:
         thread = threading.Thread(target=sink.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -1,4 +1,4 @@
-"""What `--consumer-opt` can say is what NSQ's client can be told."""
+"""`--consumer-opt` accepts the options of NSQ's Go client."""
 
 from typing import Any
 

@@ -34,8 +34,8 @@ def test_the_plural_has_an_s() -> None:
         ([], 3, "   "),
         ([0, 0], 4, "  ▁▁"),
         ([1, 2, 3, 4, 5, 6, 7], 7, "▂▃▄▅▆▇█"),
-        ([0.001, 1000], 2, "▂█"),  # a trickle is not nothing
-        ([9, 9, 0, 5], 2, "▁█"),  # only what is shown counts
+        ([0.001, 1000], 2, "▂█"),  # a small value is visible
+        ([9, 9, 0, 5], 2, "▁█"),  # only shown values count
         ([1, 2], 0, ""),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which destination is the next, when some fail and some are slow."""
+"""Selection of the next destination when some fail or are slow."""
 
 import random
 from collections import Counter
@@ -31,7 +31,7 @@ def test_a_failing_host_is_skipped_for_twice_as_long_each_time() -> None:
     pool.mark("b", 0.0, 0.0, failed=True)
     assert "acac" == picks(pool, 4, now=29.9)
 
-    # One request shows whether it is back; the others wait for that.
+    # One request tests whether the host works again; the others wait for its result.
     assert 1 == picks(pool, 6, now=30.0).count("b")
     pool.mark("b", 30.0, 0.0, failed=True)
     assert 0 == picks(pool, 6, now=89.9).count("b")
@@ -66,7 +66,7 @@ def test_fast_hosts_are_preferred_and_slow_ones_still_used() -> None:
         counts[host] += 1
         pool.mark(host, step / 100, 0.01 if host == "fast" else 0.09)
 
-    # Inverse to their times, that would be nine to one; but for those that were just tried.
+    # In inverse proportion to their times: nine to one, except for exploration.
     assert 1600 < counts["fast"] < 1900
 
 

@@ -1,4 +1,4 @@
-"""nsq_tail as a program, in pipes and on a terminal; mostly behind to_nsq."""
+"""nsq_tail as a program, in pipes and on a terminal, mostly together with to_nsq."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def create(nsqd: NsqdProcess, topic: str, channel: str) -> None:
     nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
 
 
-def test_what_to_nsq_reads_is_what_nsq_tail_shows(nsqd: NsqdProcess, topic: str) -> None:
+def test_nsq_tail_prints_the_messages_that_to_nsq_publishes(nsqd: NsqdProcess, topic: str) -> None:
     lines = [b"%d %s" % (number, os.urandom(20).hex().encode()) for number in range(5000)]
     create(nsqd, topic, "c")
     tail_args = (f"--topic={topic}", "--channel=c", "-n=5000", at(nsqd))
@@ -35,7 +35,7 @@ def test_what_to_nsq_reads_is_what_nsq_tail_shows(nsqd: NsqdProcess, topic: str)
         assert 0 == tail.wait()
 
     assert lines == shown
-    # All are finished, the last one too.
+    # All messages are finished, the last one included.
     assert nsqd.shows(topic, "c", depth=0, in_flight_count=0, requeue_count=0)
 
 
@@ -68,7 +68,7 @@ def test_its_ephemeral_channel_is_deleted_on_exit(nsqd: NsqdProcess, topic: str)
     with tool_process("nsq_tail", f"--topic={topic}", at(nsqd)) as tail:
         [name] = wait_until(channels, "the channel")
         nsqd.publish(topic, b"one")
-        # It is shown when it comes, though standard output be a pipe.
+        # Each message is printed at once, although standard output is a pipe.
         assert b"one\n" == tail.stdout.readline()
         tail.stop()
 
@@ -86,7 +86,7 @@ def test_a_closed_pipe_ends_it_silently(nsqd: NsqdProcess, topic: str) -> None:
 
 
 def test_unprinted_messages_are_not_finished(nsqd: NsqdProcess, topic: str) -> None:
-    """Against a pipe that is full, so that writing has begun when its reader goes."""
+    """The pipe is full, so that a write is in progress when its reader exits."""
     create(nsqd, topic, "c")
     nsqd.post(f"/mpub?topic={topic}", b"\n".join([b"x" * 1000] * 1000))
     with tool_process("nsq_tail", f"--topic={topic}", "--channel=c", at(nsqd)) as tail:
@@ -96,7 +96,7 @@ def test_unprinted_messages_are_not_finished(nsqd: NsqdProcess, topic: str) -> N
         assert (0, "") == (tail.wait(), tail.log)
 
     stats = nsqd.stats(topic, "c")
-    assert stats["depth"] >= 1000 - 200 - 66  # what fits into the pipe was read, as far as we know
+    assert stats["depth"] >= 1000 - 200 - 66  # messages in the pipe count as read
 
 
 def test_one_signal_ends_it_while_the_output_blocks(nsqd: NsqdProcess, topic: str) -> None:
@@ -112,14 +112,14 @@ def test_one_signal_ends_it_while_the_output_blocks(nsqd: NsqdProcess, topic: st
 
 
 def test_messages_waiting_for_the_output_are_touched(topic: str) -> None:
-    """More than a pipe and what may be in flight hold, so that there are always as many waiting."""
+    """More messages than the pipe and max-in-flight can hold, so that some always wait."""
     count = 1000
     with run_nsqd("--msg-timeout=6s") as nsqd:
         create(nsqd, topic, "c")
         nsqd.post(f"/mpub?topic={topic}", b"\n".join([b"x" * 1000] * count))
         with tool_process("nsq_tail", f"--topic={topic}", "--channel=c", at(nsqd)) as tail:
             wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=200), "the pipe to be full")
-            time.sleep(6.5)  # longer than messages may take
+            time.sleep(6.5)  # longer than the message timeout
             assert [b"x" * 1000 + b"\n"] * count == [tail.stdout.readline() for _ in range(count)]
             wait_until(lambda: nsqd.shows(topic, "c", in_flight_count=0), "all to be finished")
             tail.stop()

@@ -1,4 +1,4 @@
-"""nsq_to_file as a program: rotated, hung up, stopped and killed, with no message lost."""
+"""nsq_to_file as a program: rotation, SIGHUP, stop and kill lose no message."""
 
 import gzip
 import os
@@ -37,14 +37,14 @@ def publish(nsqd: NsqdProcess, topic: str, bodies: list[bytes]) -> None:
 
 
 def publish_first(nsqd: NsqdProcess, topic: str, bodies: list[bytes]) -> None:
-    """To a topic that is new, so that the channel gets them."""
+    """Publish to a new topic, so that the channel receives the messages."""
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
     publish(nsqd, topic, bodies)
 
 
 def lines(folder: Path) -> list[bytes]:
-    """Of all files, in the order of their names."""
+    """The lines of all files, in the order of their names."""
     found: list[bytes] = []
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -53,7 +53,7 @@ def lines(folder: Path) -> list[bytes]:
 
 
 def read(path: Path) -> bytes:
-    """What can be read of a file, though its end may be torn."""
+    """The readable part of a file, whose end may be torn."""
     if path.suffix != ".gz":
         return path.read_bytes()
     data, rest = b"", path.read_bytes()
@@ -107,7 +107,7 @@ def test_a_message_is_finished_when_it_is_synced_and_not_before(
         archive.stop()
 
 
-def test_the_sync_interval_finishes_what_waits(
+def test_the_sync_interval_finishes_waiting_messages(
     nsqd: NsqdProcess, topic: str, tmp_path: Path
 ) -> None:
     publish_first(nsqd, topic, [b"one"])
@@ -122,7 +122,7 @@ def test_the_sync_interval_finishes_what_waits(
 
 
 def test_it_syncs_before_nsqd_waits_for_answers(topic: str, tmp_path: Path) -> None:
-    """Two nsqds, each of which may have 10 in flight, and only one that has messages."""
+    """Two nsqds may have 10 messages in flight each, and only one has messages."""
     with run_nsqd() as busy, run_nsqd() as idle:
         publish_first(busy, topic, [b"%d" % number for number in range(100)])
         publish_first(idle, topic, [b"idle"])
@@ -170,7 +170,7 @@ def test_rotation_by_size_through_a_work_dir(
     rotation = ("--rotate-size=7000", f"--work-dir={work}", *compression)
     publish_first(nsqd, topic, sent)
     with tool_process("nsq_to_file", *flags(nsqd, topic, output), *rotation) as archive:
-        # All have been received when they have been finished, or written at least.
+        # When all are finished, or at least written, all were received.
         wait_until(lambda: nsqd.shows(topic, CHANNEL, depth=0), "all to be taken")
         archive.stop()
 
@@ -181,7 +181,7 @@ def test_rotation_by_size_through_a_work_dir(
     assert 7007 == len(read(output / names[0]))
     if compression:
         for name in names:
-            with gzip.open(output / name) as whole:  # which checks every member to its end
+            with gzip.open(output / name) as whole:  # checks all gzip members
                 whole.read()
 
 
@@ -192,12 +192,12 @@ def test_rotation_by_size_through_a_work_dir(
     ids=["appending", "gzip", "work dir"],
 )
 def test_repeated_kills_lose_no_message(topic: str, tmp_path: Path, how: list[str]) -> None:
-    """After every kill, each message is in a file, or still in the channel."""
+    """After each kill, each message is in a file or still in the channel."""
     output, work = tmp_path / "out", tmp_path / "work"
     output.mkdir()
     sent: list[bytes] = []
     with run_nsqd() as nsqd:
-        # So many may wait to be synced that some do at any moment.
+        # Enough unsynced messages that there are some at any moment.
         options = [*flags(nsqd, topic, output), "--sync-interval=50ms", "--max-in-flight=2500"]
         options += [each.format(work=work) for each in how]
         nsqd.post(f"/topic/create?topic={topic}")
@@ -220,7 +220,7 @@ def test_repeated_kills_lose_no_message(topic: str, tmp_path: Path, how: list[st
 
     found = lines(tmp_path)
     assert set(sent) <= set(found)
-    # A file that was being written at a kill may end within a line, once each.
+    # At each kill, one file may end with an incomplete line.
     assert len(set(found) - {*sent, b"last"}) <= 4
 
 

@@ -1,4 +1,4 @@
-"""nsq_to_http as a program, against a real HTTP server that does not always do as it should."""
+"""nsq_to_http as a program, with a real HTTP server that fails sometimes."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from penstock.testing.waiting import wait_until
 
 CHANNEL = "nsq_to_http"
 
-# Failures come again soon, and are not waited for.
+# Short requeue delay and no backoff.
 QUICK = ("--consumer-opt=default_requeue_delay,50ms", "--consumer-opt=max_backoff_duration,0")
 
 
@@ -174,7 +174,7 @@ def test_a_slow_request_times_out(nsqd: NsqdProcess, topic: str, sink: HttpSink)
     nsqd.publish(topic, b"x")
     slow = (f"--post={sink.url}/", "--http-client-request-timeout=100ms")
     with (
-        sink.lock,  # without which it does not answer
+        sink.lock,  # the sink needs the lock to answer
         tool_process("nsq_to_http", *flags(nsqd, topic), *slow, *QUICK) as push,
     ):
         push.logs(f"HttpRequestError: {sink.url}/: timed out")

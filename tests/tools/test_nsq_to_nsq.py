@@ -1,4 +1,4 @@
-"""nsq_to_nsq as a program, between real nsqds that come and go."""
+"""nsq_to_nsq as a program, between real nsqds that stop and restart."""
 
 from collections.abc import Iterator
 
@@ -32,12 +32,12 @@ def subscribed(nsqd: NsqdProcess, topic: str) -> bool:
 
 
 def is_drained(nsqd: NsqdProcess, topic: str, messages: int) -> bool:
-    """Whether all that were published have been finished, and none was just thrown away."""
+    """Whether all published messages were delivered and finished."""
     return nsqd.shows(topic, "nsq_to_nsq", depth=0, in_flight_count=0, message_count=messages)
 
 
 def bodies(nsqd: NsqdProcess, topic: str, count: int) -> list[bytes]:
-    """The first messages of a topic that nobody has consumed."""
+    """The first messages of a topic that was not consumed yet."""
     consumer = nsqd.consumer(topic, "reader", rdy=min(count, 1000))
     found = []
     for _ in range(count):
@@ -131,7 +131,7 @@ def test_a_dead_destination_loses_nothing(
         mortal.start()
         here, there = all_bodies(other, topic), all_bodies(mortal, topic)
 
-    # What was under way when it died may be in both.
+    # Messages in flight at the kill may be in both nsqds.
     assert set(sent) == {*here, *there}
 
 
@@ -191,12 +191,12 @@ def test_a_destination_that_cannot_be_reached_is_named(nsqd: NsqdProcess, topic:
     ("filter_", "body", "expected"),
     [
         (JsonFilter(), b"no json at all", b"no json at all"),
-        # A field that must be there.
+        # A required field.
         (JsonFilter("a"), b'{"a": null, "b": 1}', b'{"a": null, "b": 1}'),
         (JsonFilter("a"), b'{"b": 1}', None),
         (JsonFilter("a"), b"null", None),
         (JsonFilter("a"), b'{"b": {"a": 1}}', None),
-        # And its value.
+        # A required field with a required value.
         (JsonFilter("a", "x"), b'{"a":"x"}', b'{"a":"x"}'),
         (JsonFilter("a", "x"), b'{"a":"y"}', None),
         (JsonFilter("a", "1"), b'{"a":1}', b'{"a":1}'),
@@ -225,7 +225,9 @@ def test_a_destination_that_cannot_be_reached_is_named(nsqd: NsqdProcess, topic:
         (JsonFilter("a", "\\ud800"), rb'{"a":"\\ud800"}', rb'{"a":"\\ud800"}'),
     ],
 )
-def test_the_filter(filter_: JsonFilter, body: bytes, expected: bytes | None) -> None:
+def test_the_filter_keeps_or_drops_messages(
+    filter_: JsonFilter, body: bytes, expected: bytes | None
+) -> None:
     assert expected == filter_.filter(body)
 
 

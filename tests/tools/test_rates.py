@@ -1,4 +1,4 @@
-"""Rates from counters: exact, and not misled by nodes that come, go or start again."""
+"""Rates from counters, with nodes that are added, removed or restarted."""
 
 from penstock.admin_api.cluster import ClusterStats, Node, NodeStats
 from penstock.admin_api.models import ChannelSummary, StatsResponse, TopicSummary
@@ -28,7 +28,7 @@ def node(
 
 
 def observed(*snapshots: list[NodeStats]) -> QueueStats:
-    """The channel, after snapshots taken every two seconds."""
+    """The channel after snapshots taken every two seconds."""
     meter, flows = QueueMeter(), []
     for number, nodes in enumerate(snapshots, 1):
         flows = meter.observe(ClusterStats(number * 2.0, nodes, []))

@@ -1,4 +1,4 @@
-"""A topic's files on a real disk, with a clock set by hand."""
+"""The files of a topic on a real disk, with a manual clock."""
 
 import gzip
 import os
@@ -19,7 +19,7 @@ QUIET = Logger("", LogLevel.FATAL)
 
 
 class Folder:
-    """Files that are written into a folder, and what is found there."""
+    """Writes files into a folder and reads them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -37,7 +37,7 @@ class Folder:
         return RotatingFile(every, names, QUIET, self.clock)
 
     def found(self, folder: str = "out") -> dict[str, bytes]:
-        """Without the hour, which is not the point."""
+        """Content of the files by name, without the hour."""
         return {
             path.name.replace(f".{self.hour}", ""): path.read_bytes()
             for path in sorted((self.path / folder).iterdir())
@@ -94,7 +94,7 @@ def test_a_file_is_rotated_above_rotate_size(folder: Folder) -> None:
 
     expected = {"t-000000.log": b"one\ntwo\n", "t-000001.log": b"three\nfour\n"}
     assert expected == folder.found()
-    # The size counts from what is there.
+    # The existing size counts.
     files.close()
     folder.files(rotate_size=7).write([b"five"])
     assert {**expected, "t-000002.log": b"five\n"} == folder.found()
@@ -109,7 +109,7 @@ def test_a_file_is_rotated_after_rotate_interval(folder: Folder) -> None:
     assert files.write([b"three"])
 
     assert {"t-000000.log": b"one\ntwo\n", "t-000001.log": b"three\n"} == folder.found()
-    # Nor is one continued after a restart.
+    # A file is not continued after a restart.
     folder.files(rotate_interval_ns=SECOND_NS).write([b"four"])
     assert b"four\n" == folder.found()["t-000002.log"]
 
@@ -279,7 +279,7 @@ def names(topic: str = "orders", **options: Any) -> FileNames:
             },
             "Tue Tuesday Nov November 14 22 10 11 13 PM 20 23 2023 +0000 UTC %",
         ),
-        # Letters that NSQ's tool does not know stay as they are.
+        # Letters that NSQ's tool does not know are unchanged.
         ({"filename_format": "<DATETIME>", "datetime_format": "%j %%d %"}, "%j %d %"),
     ],
 )

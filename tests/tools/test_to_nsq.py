@@ -67,7 +67,7 @@ def test_the_rate_is_limited(nsqd: NsqdProcess, topic: str) -> None:
     assert time.monotonic() - began > 0.95
 
 
-def test_what_is_typed_is_published_line_by_line(nsqd: NsqdProcess, topic: str) -> None:
+def test_typed_lines_are_published_one_by_one(nsqd: NsqdProcess, topic: str) -> None:
     nsqd.post(f"/topic/create?topic={topic}")
     with on_terminal("to_nsq", f"--topic={topic}", at(nsqd)) as to_nsq:
         to_nsq.press("hello\n")
@@ -199,7 +199,7 @@ def test_a_record_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -
 
 
 class _QuickLoop(asyncio.SelectorEventLoop):
-    """Its time is what has been slept, which takes no time."""
+    """A loop whose time advances only by sleeping, without delay."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class _QuickLoop(asyncio.SelectorEventLoop):
 
 
 async def take(throttle: Throttle, wanted: int) -> int:
-    """Lets time pass until the throttle has made up its mind."""
+    """Advance the time until the throttle lets a record pass."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, _QuickLoop)
     taking = asyncio.ensure_future(throttle.take(wanted))

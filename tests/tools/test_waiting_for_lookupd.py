@@ -1,4 +1,4 @@
-"""NSQ's consumer tools can be started before any nsqlookupd answers, and wait for one."""
+"""NSQ's consumer tools can start before an nsqlookupd answers, and wait for one."""
 
 from pathlib import Path
 

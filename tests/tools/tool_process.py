@@ -1,4 +1,4 @@
-"""A tool that runs beside the test, as a program; what it logs is in a file."""
+"""A tool that runs as a process during a test, with its log in a file."""
 
 import signal
 import subprocess
@@ -17,7 +17,7 @@ SECONDS = 120.0
 
 
 class ToolProcess:
-    """Made by `tool_process`."""
+    """A running tool, started by `tool_process`."""
 
     def __init__(self, process: subprocess.Popen[bytes], log_path: Path) -> None:
         self._process = process
@@ -38,24 +38,24 @@ class ToolProcess:
         return self._log_path.read_text()
 
     def logs(self, text: str, *, count: int = 1) -> None:
-        """Returns when it has logged this, so many times."""
+        """Wait until the log contains the text the given number of times."""
         wait_until(lambda: self.log.count(text) >= count, f"{text!r} in the log")
 
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill the process (SIGKILL)."""
         self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Cleanly."""
+        """Stop it cleanly."""
         self._process.send_signal(signal.SIGTERM)
         assert 0 == self.wait(), self.log
 
     def wait(self) -> int:
-        """Its exit code."""
+        """Wait until it exits; returns the exit code."""
         code = self._process.wait(SECONDS)
         assert "Traceback" not in self.log, self.log
         return code
@@ -63,8 +63,9 @@ class ToolProcess:
 
 @contextmanager
 def tool_process(program: str, *args: str, prelude: str = "") -> Iterator[ToolProcess]:
-    """Runs a tool with these flags, with pipes; it is gone afterwards. `prelude` is Python that
-    runs before it, in its process."""
+    """Run a tool with these flags and with pipes; at the end of the block it is killed. `prelude`
+    is Python code that runs in its process first.
+    """
     code = f"{prelude}\nfrom penstock.cli.{program} import main\nraise SystemExit(main())"
     with tempfile.NamedTemporaryFile() as log_file:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The checks, made on what is really there."""
+"""The checks, run against real ports, files and processes."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ from penstock.tools.doctor.machine import port
 
 
 def test_the_machine_that_runs_the_tests_passes(tmp_path: Path) -> None:
-    """All but its ports: they may well be taken."""
+    """Except for the ports, which may be in use."""
     diagnoses = dict(examine(Subject(str(tmp_path), "127.0.0.1")))
 
     assert list(checks.CHECKS) == list(diagnoses)
@@ -54,7 +54,7 @@ class TestPorts:
 
 
 class TestDataPath:
-    def test_one_that_is_in_use(self, tmp_path: Path) -> None:
+    def test_a_data_path_in_use_is_reported(self, tmp_path: Path) -> None:
         opened = DataPath.open(str(tmp_path), LogSettings())
         in_use = data_path(str(tmp_path))
         opened.close()
@@ -62,7 +62,7 @@ class TestDataPath:
         assert (Grade.OK, f"{tmp_path}, in use by a running nsqd") == in_use[:2]
         assert (Grade.OK, f"{tmp_path}, a Penstock data path") == data_path(str(tmp_path))[:2]
 
-    def test_one_of_another_nsqd(self, tmp_path: Path) -> None:
+    def test_a_data_path_of_another_nsqd_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "t.diskqueue.000000.dat").touch()
         diagnosis = data_path(str(tmp_path))
 
@@ -70,7 +70,7 @@ class TestDataPath:
         assert "penstock import" in diagnosis.found
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-    def test_one_without_write_permission(self, tmp_path: Path) -> None:
+    def test_a_data_path_without_write_permission_is_reported(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o500)
 
         assert Grade.FAIL is data_path(str(tmp_path / "new")).grade

@@ -1,4 +1,4 @@
-"""What counts as well, what as a warning, and what keeps Penstock from working."""
+"""Which values are ok, which are a warning, and which are a failure."""
 
 from datetime import UTC, datetime
 
@@ -72,7 +72,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ),
     ],
 )
-def test_a_judgement(diagnosis: Diagnosis, grade: str, found: str) -> None:
+def test_a_value_is_ok_a_warning_or_a_failure(diagnosis: Diagnosis, grade: str, found: str) -> None:
     assert (grade, found) == (diagnosis.grade, diagnosis.found)
     if diagnosis.grade != "ok":
         assert diagnosis.hint, "what can be done about it?"
