@@ -12,9 +12,8 @@ from itertools import chain
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.subscriber import Subscriber
+from penstock.broker.subscriber import UNKNOWN_LOCATION, Location, Subscriber
 from penstock.broker.topic import Topic
-from penstock.broker.topology import UNKNOWN_LOCATION, Location
 from penstock.common.clock import SECOND_NS
 from penstock.protocol import frames as wire
 from penstock.storage import DataPath, LogSettings

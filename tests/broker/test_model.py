@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.broker.fakes import Host
 from tests.broker.model import Delivery, ModelChannel, ModelConsumer
 
-from penstock.broker.in_flight import DEADLINE_GRAIN_NS
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.subscriber import DEADLINE_GRAIN_NS
 from penstock.broker.topic import Topic
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 from penstock.protocol import frames as wire

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from tests.broker.fakes import MSG_TIMEOUT_NS, Host
 
 from penstock.broker.deferred import Deferred
-from penstock.broker.in_flight import DEADLINE_GRAIN_NS
 from penstock.broker.memory_queue import PendingMessage
 from penstock.broker.message_id import id_number
 from penstock.broker.settings import BrokerSettings
+from penstock.broker.subscriber import DEADLINE_GRAIN_NS
 from penstock.common.clock import SECOND_NS
 from penstock.protocol import frames as wire
 from penstock.storage import READ_BYTES

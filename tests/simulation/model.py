@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from tests.simulation.connection import Connection
 from tests.simulation.violation import ViolationError
 
-from penstock.broker.in_flight import DEADLINE_GRAIN_NS
+from penstock.broker.subscriber import DEADLINE_GRAIN_NS
 from penstock.broker.topic import Topic
 from penstock.protocol.frames import MessageFrame
 

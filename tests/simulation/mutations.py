@@ -17,13 +17,12 @@ import penstock.storage.topic_storage
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.deferred import Deferred
-from penstock.broker.in_flight import InFlight
 from penstock.broker.log_queue import LogQueue
 from penstock.broker.memory_log import MemoryLog
 from penstock.broker.memory_queue import MemoryQueue
 from penstock.broker.message_id import seq_of
 from penstock.broker.publishing import Replies, TurnBatch
-from penstock.broker.subscriber import Subscriber
+from penstock.broker.subscriber import InFlight, Subscriber
 from penstock.broker.topic import Topic
 from penstock.nsqd.session import Session
 from penstock.protocol import frames as wire

@@ -17,8 +17,7 @@ from tests.simulation.schedule import Setup
 from tests.simulation.violation import ViolationError
 
 from penstock.broker.channel import Channel
-from penstock.broker.in_flight import DEADLINE_GRAIN_NS
-from penstock.broker.subscriber import Subscriber
+from penstock.broker.subscriber import DEADLINE_GRAIN_NS, Subscriber
 from penstock.broker.topic import Topic
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 from penstock.nsqd.tcp import Client

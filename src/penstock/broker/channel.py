@@ -16,8 +16,7 @@ from penstock.broker.memory_queue import EphemeralQueue, PendingMessage
 from penstock.broker.message_id import seq_of
 from penstock.broker.scheduler import NEVER_NS, Scheduler
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.subscriber import Subscriber
-from penstock.broker.topology import Locality, locality
+from penstock.broker.subscriber import Locality, Subscriber, locality
 from penstock.common import names
 from penstock.common.clock import SECOND_NS
 from penstock.common.errors import ProtocolError

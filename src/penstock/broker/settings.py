@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from penstock.broker.topology import Location
+from penstock.broker.subscriber import Location
 from penstock.common.clock import SECOND_NS
 
 __all__ = ["BrokerSettings"]

@@ -15,8 +15,8 @@ from penstock import NSQ_VERSION, __version__
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.latency import merged
+from penstock.broker.subscriber import Locality
 from penstock.broker.topic import Topic
-from penstock.broker.topology import Locality
 from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS
 from penstock.net.http_server import HttpServer

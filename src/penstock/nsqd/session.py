@@ -13,8 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from penstock.broker.broker import Broker
 from penstock.broker.channel import Channel
 from penstock.broker.publishing import Publisher, Replies
-from penstock.broker.subscriber import Subscriber, SubscriberConnection
-from penstock.broker.topology import Location
+from penstock.broker.subscriber import Location, Subscriber, SubscriberConnection
 from penstock.common.clock import MILLISECOND_NS, Clock
 from penstock.common.errors import AuthError, ProtocolError, StorageError
 from penstock.common.logs import Logger

@@ -3,7 +3,7 @@
 import ssl
 
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.topology import Location
+from penstock.broker.subscriber import Location
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 from penstock.common.process import open_files_limit
 from penstock.net.http_client.client import HttpClient

@@ -5,7 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.broker.in_flight import DEADLINE_GRAIN_NS, InFlight
+from penstock.broker.subscriber import DEADLINE_GRAIN_NS, InFlight
 from penstock.common.clock import MILLISECOND_NS, SECOND_NS
 from penstock.protocol import frames as wire
 

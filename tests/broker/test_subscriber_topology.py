@@ -5,7 +5,7 @@ from tests.broker.fakes import Consumer, Host
 
 from penstock.broker.channel import TURN_FRAMES
 from penstock.broker.settings import BrokerSettings
-from penstock.broker.topology import Locality, Location, locality
+from penstock.broker.subscriber import Locality, Location, locality
 
 HERE = Location("z1", "r1")
 SAME_ZONE = Location("z1", "r1")
