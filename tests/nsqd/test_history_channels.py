@@ -179,6 +179,48 @@ def test_invalid_arguments_are_refused(nsqd: NsqdProcess, target: str) -> None:
 
 
 @pytest.mark.crash
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("GET", "/topic/messages?from={}"),
+        ("GET", "/topic/messages?to={}"),
+        ("GET", "/topic/messages?to={}&follow=true"),
+        ("POST", "/channel/seek?channel=c&to={}"),
+        ("POST", "/channel/create?channel=new&from={}"),
+        ("POST", "/channel/commit?channel=c&seq={}"),
+    ],
+)
+class TestPositionsWithLogId:
+    def test_the_log_of_the_topic_has_the_id(
+        self, nsqd: NsqdProcess, topic: str, method: str, target: str
+    ) -> None:
+        publish(nsqd, topic)
+        nsqd.post(f"/channel/create?topic={topic}&channel=c")
+        log = log_of(nsqd, topic)
+        log_id = log.whole["log_id"]
+        for each in (log_id, log_id[:8], log_id[:13]):
+            answer = nsqd.http(method, f"{target.format(f'{each}:{log.next_seq}')}&topic={topic}")
+            assert 200 == answer.status, answer
+            if "/create" in target:
+                nsqd.post(f"/channel/delete?topic={topic}&channel=new")
+
+    def test_the_topic_was_created_again(
+        self, nsqd: NsqdProcess, topic: str, method: str, target: str
+    ) -> None:
+        publish(nsqd, topic)
+        first, _, old = log_of(nsqd, topic)
+        nsqd.post(f"/topic/delete?topic={topic}")
+        publish(nsqd, topic)
+        nsqd.post(f"/channel/create?topic={topic}&channel=c")
+        new_id = log_of(nsqd, topic).whole["log_id"]
+        for each in (old["log_id"], old["log_id"][:8]):
+            answer = nsqd.http(method, f"{target.format(f'{each}:{first}')}&topic={topic}")
+            assert (410, {"message": "LOG_GONE", "log_id": new_id}) == (
+                answer.status,
+                answer.json(),
+            )
+
+
 def test_acknowledged_changes_survive_a_kill(topic: str) -> None:
     with run_nsqd("--retention-time=24h") as nsqd:
         consumed(nsqd, topic)

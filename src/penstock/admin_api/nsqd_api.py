@@ -51,6 +51,7 @@ _ERROR_TEXTS = {
     "CHANNEL_IS_EPHEMERAL": "{channel} is ephemeral and cannot be moved",
     "SEQ_GONE": "the message is no longer stored; the first stored one is {first_seq}",
     "SEQ_TOO_HIGH": "there is no such message yet; the next one will be {next_seq}",
+    "LOG_GONE": "the log of {topic} is another one: its id is {log_id}",
     "INVALID_RANGE": "the range ends before it begins",
     "INVALID_ARG_FROM": "{from} is not a position in the log",
     "INVALID_ARG_TO": "{to} is not a position in the log, or cannot be combined with follow",

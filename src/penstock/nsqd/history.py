@@ -15,6 +15,7 @@ An error about a position in the log has an additional field:
 
     410 {"message":"SEQ_GONE","first_seq":N}      N is the next message that is still stored
     400 {"message":"SEQ_TOO_HIGH","next_seq":N}   N is the number of the next message
+    410 {"message":"LOG_GONE","log_id":ID}        the log of the topic has this id
 """
 
 import re
@@ -42,9 +43,11 @@ from penstock.net.http_server import (
 )
 from penstock.nsqd.history_position import (
     EARLIEST,
+    LogGoneError,
     OffsetAheadError,
     OffsetTrimmedError,
     Position,
+    check_log_id,
     find_seq,
     parse_position,
 )
@@ -190,6 +193,8 @@ def _end_of_range(
     """One past the last requested sequence number; None for a stream without end."""
     position, limit = _position_arg(args, "to"), count_arg(args, "limit")
     end: int | None = None if follow else log.next_seq
+    if position is not None:
+        check_log_id(log, position)
     if position is not None and follow:
         # Any other position is not after the current end of the log.
         if position.kind != "seq":
@@ -296,7 +301,7 @@ class ChannelHistory:
 
     def _commit(self, request: Request) -> object:
         _, log, channel = _find_channel_log(self._broker, request.args)
-        seq = _seq_arg(request.args)
+        seq = _seq_arg(request.args, log)
         if seq > log.next_seq:
             raise OffsetAheadError(log.next_seq)
         self._change_mode(channel, _COMMIT)
@@ -319,11 +324,12 @@ class ChannelHistory:
             self._services.save_metadata_soon()
 
 
-def _seq_arg(args: dict[str, str]) -> int:
+def _seq_arg(args: dict[str, str], log: TopicLog) -> int:
     required_arg(args, "seq")
     position = _position_arg(args, "seq")
     if position is None or position.kind != "seq":
         raise HttpError(400, "INVALID_ARG_SEQ")
+    check_log_id(log, position)
     return position.value
 
 
@@ -420,6 +426,9 @@ def _with_position_errors(log: Logger, handler: Handler) -> Handler:
                 return handler(request)
         except OffsetTrimmedError as error:
             body = {"message": "SEQ_GONE", "first_seq": error.first_seq}
+            return json_response(410, to_json(body))
+        except LogGoneError as error:
+            body = {"message": "LOG_GONE", "log_id": error.log_id}
             return json_response(410, to_json(body))
         except OffsetAheadError as error:
             body = {"message": "SEQ_TOO_HIGH", "next_seq": error.next_seq}
