@@ -1,26 +1,26 @@
-"""Penstock's load: how fast is nsqd, beside what else one could have started.
+"""Benchmarks: the speed of nsqd, compared with other servers on the same machine.
 
-    targets    the servers under load: ours, a yardstick, Redis, any other nsqd
-    procfs     what a server costs: CPU seconds and memory, its children included
-    load       processes that publish and consume, as cheaply as Python can
-    latency    processes that publish at a steady pace and time each message
-    crowd      thousands of consumers on one channel, by itself
-    nsq redis  the two wires that the load speaks
-    layered    connections with TLS or snappy under the protocol
-    driving    load on a server, and what that cost
-    scenarios  what is measured; a new scenario is one function and one entry there
+    targets    the measured servers: ours, a reference server, Redis, any other nsqd
+    procfs     the cost of a server: CPU seconds and memory, its children included
+    load       processes that publish and consume with as little CPU as possible
+    latency    processes that publish at a steady rate and time each message
+    crowd      thousands of consumers on one channel
+    nsq redis  the two protocols of the load
+    layered    connections with TLS or snappy
+    driving    runs load on a server and measures its cost
+    scenarios  the measurements; a new scenario is one function and one entry there
                (the functions: rates, delays, restarts)
     figures    samples, medians, ratios within a run
-    goals      what our figures have to reach
+    goals      bounds for our figures
     report     tables, Markdown, JSON
-    growth     how the cost of a message grows with what there is more of
+    growth     the cost of a message as a dimension grows
     hostile    latency of a client, and nsqd's memory, while another client attacks
     history    throughput of reading history, and latency of live messages during it
     channels   ten thousand channels: statistics, stop, start, idle cost
-    guard      whether a message has become more expensive than in an earlier run
-    plot       pictures of all this
-    log_bench  the log by itself, without a server
+    guard      compares the cost of a message with an earlier run
+    plot       plots of the results
+    log_bench  the log without a server
 
-`python -m bench --help` lists the options. The load shares the machine with the servers, so wall
-rates mean little by themselves: compare within one run, and look at messages per server CPU-second.
+`python -m bench --help` lists the options. The load shares the machine with the servers, so
+absolute rates mean little: compare within one run, and prefer messages per server CPU-second.
 """

@@ -1,4 +1,4 @@
-"""python -m bench: run the scenarios at every target, in turn, and print how they compare."""
+"""python -m bench: run the scenarios with all targets in turn, and print a comparison."""
 
 import os
 import shutil
@@ -20,10 +20,10 @@ from bench.targets import Target
 __all__ = ["main"]
 
 WIDTH_MIN = 140
-# Programs that need no target; each prints a table of its own.
+# Programs without targets; each prints its own table.
 PARTS = {
-    "log": "bench.log_bench",  # our log by itself, in this process
-    "clients": "bench.clients",  # our client library beside other ones
+    "log": "bench.log_bench",  # our log without a server, in this process
+    "clients": "bench.clients",  # our client library, compared with others
     "discovery": "bench.discovery",  # nsqlookupd with a large cluster
     "crowd": "bench.crowd",  # 5,000 consumers on one channel
     "shards": "bench.shards",  # one nsqd, and several on the same machine
@@ -33,7 +33,7 @@ PARTS = {
     "channels": "bench.channels",  # ten thousand channels
     "fsync": "bench.fsync",  # publishing with --sync-every=1, and the disk's own fsync rate
     "stalls": "bench.stalls",  # how long one large operation blocks other clients
-    "growth": "bench.growth",  # what a message costs as there is more of something
+    "growth": "bench.growth",  # the cost of a message as a dimension grows
 }
 
 FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
@@ -44,15 +44,19 @@ FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
     "--trial",
     envvar="TRIAL",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The yardstick: a script that takes nsqd's flags. [env: TRIAL]",
+    help="Reference server: a Python script that takes nsqd's flags. [env: TRIAL]",
 )
 @click.option(
     "--against",
     envvar="AGAINST",
     metavar="COMMAND",
-    help="Another nsqd: its command line, with {tcp}, {http} and {data} in it. [env: AGAINST]",
+    help="Command line of another nsqd, with {tcp}, {http} and {data}. [env: AGAINST]",
 )
-@click.option("--redis/--no-redis", default=True, help="Redis Streams, if redis-server is there.")
+@click.option(
+    "--redis/--no-redis",
+    default=True,
+    help="Also measure Redis Streams, if redis-server is installed.",
+)
 @click.option("--ours/--no-ours", default=True, help="Our own nsqd.")
 @click.option(
     "--only",
@@ -60,10 +64,16 @@ FILE = click.Path(dir_okay=False, writable=True, path_type=Path)
     type=click.Choice([*(scenario.name for scenario in SCENARIOS), *PARTS]),
     help="Run this scenario only; may be repeated.",
 )
-@click.option("--repeat", type=click.IntRange(min=1), help="Repetitions of each. [default: 3]")
-@click.option("--quick", is_flag=True, help="A few messages once: does it run, not how fast.")
-@click.option("--json", "json_file", type=FILE, help="Write all samples there.")
-@click.option("--markdown", "markdown_file", type=FILE, help="Write the table there.")
+@click.option(
+    "--repeat", type=click.IntRange(min=1), help="Repetitions of each scenario. [default: 3]"
+)
+@click.option(
+    "--quick", is_flag=True, help="Run each scenario once with few messages, to test that it runs."
+)
+@click.option("--json", "json_file", type=FILE, help="Write all samples to this file, as JSON.")
+@click.option(
+    "--markdown", "markdown_file", type=FILE, help="Write the table to this file, as Markdown."
+)
 def main(
     *,
     trial: Path | None,
@@ -76,10 +86,10 @@ def main(
     json_file: Path | None,
     markdown_file: Path | None,
 ) -> None:
-    """Put load on nsqd, and on others beside it, on this machine.
+    """Measure nsqd and other servers on this machine.
 
-    The targets take turns within each repetition. What is printed is the median of the repetitions,
-    and how many times better ours is: below 1 it is worse.
+    The targets take turns within each repetition. The table shows medians of the repetitions, and
+    how many times better ours is; below 1, ours is worse.
     """
     chosen = _targets(ours=ours, trial=trial, redis=redis, against=against)
     scenarios = [scenario for scenario in SCENARIOS if not only or scenario.name in only]
@@ -138,7 +148,7 @@ def _run(
         fitting = [target for target in chosen if scenario.fits(target)]
         count = scenario.quick_count if quick else scenario.count
         for repetition in range(repeat):
-            # Whoever goes first may find the machine in another state: take turns at that, too.
+            # The first target may find the machine in another state, so the order rotates.
             turn = repetition % len(fitting) if fitting else 0
             for target in fitting[turn:] + fitting[:turn]:
                 try:

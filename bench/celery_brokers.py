@@ -1,11 +1,10 @@
-"""Celery on nsqd beside Celery on Redis: `python -m bench.celery_brokers`.
+"""Celery with nsqd, compared with Celery with Redis: `python -m bench.celery_brokers`.
 
-Empty tasks, published one by one by one process, and then worked off by a worker of two processes,
-both as Celery does it by default. Each broker is written to disk as it is by default here: nsqd's
-log, and Redis' append-only file, synced every second. CPU time per task holds on a busy machine
-too; tasks per second do not.
+One process publishes empty tasks one by one; then a worker with two processes executes them, both
+with Celery's defaults. Both brokers write to disk: nsqd's log, and Redis' append-only file, synced
+every second. CPU time per task is reliable on a busy machine; tasks per second are not.
 
-Redis needs a client for Python, which is not one of our dependencies: `pip install redis`.
+Redis needs a Python client, which is not one of our dependencies: `pip install redis`.
 """
 
 import importlib.util
@@ -47,7 +46,7 @@ def count() -> None:
 
 def publish(tasks: int) -> None:
     """Print the elapsed and the CPU seconds of a block."""
-    count.delay()  # which connects
+    count.delay()  # connects
     began, cpu_began = time.monotonic(), time.process_time()
     for _ in range(tasks - 1):
         count.delay()

@@ -1,8 +1,8 @@
-"""Our client beside the others that Python has, on one nsqd: `python -m bench.clients`.
+"""Our client, compared with other Python clients, with one nsqd: `python -m bench.clients`.
 
-Each load runs in a process of its own for some seconds: 200-byte messages, 1,000 publishes under
-way or 1,000 messages in flight, every publish confirmed and every message finished. What is counted
-is messages per second, and per second of the client's CPU time, which holds on a busy machine too.
+Each load runs in its own process for some seconds: 200-byte messages, 1,000 unconfirmed publishes
+or 1,000 messages in flight, every publish confirmed and every message finished. It counts messages
+per second, and per second of the client's CPU time, which is reliable on a busy machine.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ async def penstock_consume(address: str, meter: Meter) -> None:
 
 async def pynsq_writer(address: str) -> Any:
     writer = nsq.Writer([address])
-    while not writer.conns:  # noqa: ASYNC110 (it has no event for this)
+    while not writer.conns:  # noqa: ASYNC110 (pynsq has no event for this)
         await asyncio.sleep(0.01)
     return writer
 

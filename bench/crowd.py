@@ -1,11 +1,11 @@
-"""A crowd on one channel: 5,000 consumers and 200 publishers, a connection each.
+"""5,000 consumers and 200 publishers on one channel, with one connection each.
 
     python -m bench.crowd [--consumers 5000] [--publishers 200] [--rate 5000] [--seconds 20]
 
-The publishers together keep a steady pace, whatever nsqd does; each consumer takes one message at a
-time (RDY 1) and finishes it at once. So every message wakes another consumer, and there is nothing
-to be gained from batches. Prints how long messages took from send to receipt, what nsqd spent on
-them, and whether each came, once, in time; the exit code is 1 if not.
+The publishers keep a steady total rate, however slow nsqd is. Each consumer takes one message at a
+time (RDY 1) and finishes it at once. So every message wakes another consumer, and batching does not
+help. The program prints the latency of messages, the CPU cost for nsqd, and whether each message
+was received once and in time; otherwise the exit code is 1.
 """
 
 import argparse
@@ -111,7 +111,7 @@ class CrowdOfPublishers:
             sleep_until(due_ns)
             peer.sendall(head + stamped_body())
             due_ns += self._interval_ns
-            # The answer to its last one: to wait for this one would be to follow nsqd's pace.
+            # The response to the previous publish: waiting for this one would slow down with nsqd.
             with suppress(BlockingIOError):
                 replies += len(peer.recv(1024, socket.MSG_DONTWAIT))
         finished_ns = time.monotonic_ns()
@@ -153,9 +153,9 @@ def main(args: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--consumers", type=int, default=5000)
     parser.add_argument("--publishers", type=int, default=200)
-    parser.add_argument("--rate", type=int, default=5000, help="messages a second, all together")
+    parser.add_argument("--rate", type=int, default=5000, help="total messages per second")
     parser.add_argument("--seconds", type=int, default=20)
-    parser.add_argument("--p99-ms", type=float, default=100, help="what is good enough")
+    parser.add_argument("--p99-ms", type=float, default=100, help="maximum p99 latency in ms")
     given = parser.parse_args(args)
     allow_sockets(given.consumers + given.publishers)
     with targets.running(targets.penstock()) as server:

@@ -1,9 +1,9 @@
-"""nsqlookupd with a large cluster: 200 nodes of 1,000 topics, through real sockets.
+"""nsqlookupd with a large cluster: 200 nodes with 1,000 topics, over real sockets.
 
     python -m bench.discovery [--nodes 200] [--topics 1000] [--lookups 2000]
 
-Prints how long registering takes, what /lookup and the other calls take, how soon a waiting lookup
-is answered, and the memory of the process.
+Prints the time to register, the latency of /lookup and other calls, the delay of a waiting lookup
+after a change, and the memory of the process.
 """
 
 import argparse

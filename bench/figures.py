@@ -1,9 +1,9 @@
-"""Samples of a run, and what can be said of them: medians and ratios. Pure.
+"""Samples of a run, with medians and ratios. Pure.
 
-A sample is what one repetition of one scenario found out about one row of the table, at one target.
-Targets take turns within a repetition, so a machine that slows down for a minute slows all of them:
-ratios are taken repetition by repetition, and the median of those ratios is reported. A ratio says
-how many times *better* one target is than another, whether more or less of the metric is better.
+A sample is the result of one repetition of one scenario for one row of the table and one target.
+Targets take turns within a repetition, so a slow machine slows all of them: ratios are computed for
+each repetition, and the median of these ratios is reported. A ratio says how many times *better*
+one target is than another, whether a higher or a lower value is better.
 """
 
 import math

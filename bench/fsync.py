@@ -2,10 +2,10 @@
 
     python -m bench.fsync --data-path /path/on/the/disk/to/measure
 
-The disk's rate is measured first: threads that each append 200 bytes to a file of their own and
-fsync it. Then connections publish single messages, each waiting for its OK, to one topic and to a
-topic each. Finally one connection sends messages of 1 MB, without waiting for any OK, to an nsqd
-with a slow fsync; nsqd must stop reading from it, so that its memory stays bounded.
+The disk's rate is measured first: threads each append 200 bytes to their own file and fsync it.
+Then connections publish single messages, each waiting for its OK, to one topic and to one topic
+each. Finally one connection sends messages of 1 MB, without waiting for an OK, to an nsqd with a
+slow fsync; nsqd must stop reading from it, so that its memory stays bounded.
 """
 
 import os

@@ -8,10 +8,10 @@ from bench.figures import METRICS, OURS, Results
 __all__ = ["GROWTH", "Goal", "GrowthGoal", "Verdict", "goals_of", "judge"]
 
 TRIAL_SHARES = (0.8, 0.95)
-"""Of the yardstick, which has no features: what they may cost, and what they should."""
+"""Bounds relative to the reference server, which lacks most features: required and desired."""
 
 BACKLOG_SHARES = (0.8, 0.9)
-"""The yardstick keeps a backlog in memory, and never reads a file."""
+"""The reference server keeps a backlog in memory and never reads a file."""
 
 LATENCY_SHARES = (0.8, 1 / 1.2)
 """At most 1.2 times as long."""

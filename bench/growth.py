@@ -1,8 +1,8 @@
-"""python -m bench.growth: how the cost of a message grows with what there is more of.
+"""python -m bench.growth: the cost of a message as a dimension grows.
 
-For each curve our nsqd is started afresh at every point and put under load there. What is measured
-is the server's CPU time per message, which holds on a busy machine; of the repetitions the least
-counts. `--json FILE` is what `python -m bench.plot` draws.
+For each point of a curve, a new nsqd is started and loaded. The result is the server's CPU time per
+message, which is reliable on a busy machine; the lowest of the repetitions counts. `python -m
+bench.plot` plots the output of `--json FILE`.
 """
 
 import json
@@ -30,24 +30,24 @@ BATCH_BYTES_MAX = 1_000_000
 """Bodies per MPUB, and RDY of a consumer."""
 
 VOLUME_BYTES = 400_000_000
-"""What is published at a point of the curve of sizes, unless the messages are too many."""
+"""Bytes published at a point of the size curve, unless that is too many messages."""
 
 COUNT = 800_000
-"""Enough for a CPU-second or so: the kernel counts in hundredths."""
+"""Enough for about a CPU-second, because the kernel counts in hundredths."""
 
 MANY_TOPICS = 500
-"""So many cost a share that shows to be made."""
+"""With this many topics, the cost of creating them is visible."""
 
 SYNC_TIMEOUT_SECONDS = 2.0
 SYNC_TIMEOUTS_MAX = 30
 IDLE_SHARE = 0.1
-"""Of a core, at most, when idle: there is housekeeping to do for each topic."""
+"""Maximum share of a core of an idle server, which has housekeeping for each topic."""
 
 CONSUMED_BY_MANY = 200_000
 SINGLES = 40_000
 
 Costs = Mapping[str, float]
-"""CPU microseconds per message, by what is done with it."""
+"""CPU microseconds per message, by operation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Curve:
     points: Sequence[int]
     quick_points: Sequence[int]
     run: Callable[[Server, int, float], Costs]
-    """Takes the point, and a share of the messages that a full run sends."""
+    """Called with the point, and the share of the messages of a full run."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Growth:
 
 
 def with_body_size(server: Server, size: int, share: float) -> Costs:
-    """Batches of as many as a consumer, too, may be sent ahead."""
+    """The bytes of a batch, and of the messages in flight, are limited."""
     server = replace(server, wire=Nsq(body=b"x" * size))
     batch = max(1, min(BATCH, BATCH_BYTES_MAX // size))
     count = int(share * min(COUNT, VOLUME_BYTES // size))
@@ -103,17 +103,17 @@ def with_idle_topics(server: Server, topics: int, share: float) -> Costs:
 
 
 def _wait_until_idle(server: Server) -> None:
-    """What was just made is synced with the next sync timeout: a topic is not idle before."""
+    """New topics are synced at the next sync timeout; before that, they are not idle."""
     for _ in range(SYNC_TIMEOUTS_MAX):
         before = server.cpu_seconds()
         time.sleep(SYNC_TIMEOUT_SECONDS)
         if server.cpu_seconds() - before < IDLE_SHARE * SYNC_TIMEOUT_SECONDS:
             return
-    raise LoadError("the server does not come to rest")
+    raise LoadError("the server does not become idle")
 
 
 def with_channels(server: Server, channels: int, share: float) -> Costs:
-    """A delivery counts as a message: with n channels there are n for each publish."""
+    """Each delivery counts as a message: with n channels, n for each publish."""
     names = [f"channel{number}" for number in range(channels)]
     server.wire.create(server.at, TOPIC, names)
     batches = max(1, int(share * COUNT / channels / BATCH))
@@ -127,7 +127,7 @@ def with_channels(server: Server, channels: int, share: float) -> Costs:
 
 
 def with_backlog(server: Server, messages: int, share: float) -> Costs:
-    """The backlog is there before, and as large after what is published has been consumed."""
+    """The backlog exists before the measurement and has the same size after it."""
     server.wire.create(server.at, TOPIC, [CHANNEL])
     if messages:
         publish(server, messages)
@@ -141,7 +141,7 @@ def with_publishers(server: Server, connections: int, share: float) -> Costs:
 
 
 def with_consumers(server: Server, connections: int, share: float) -> Costs:
-    """Together they may be sent as much as one may be at most, but each at least one message."""
+    """The consumers share the maximum RDY of one consumer, with at least one message each."""
     allow_sockets(connections)
     server.wire.create(server.at, TOPIC, [CHANNEL])
     published = publish(server, int(share * CONSUMED_BY_MANY))
@@ -198,7 +198,7 @@ CURVES: Sequence[Curve] = (
 
 
 def factor(goal: GrowthGoal, growth: Growth) -> dict[str, float]:
-    """How many times as much each line costs at the end of what the goal speaks of."""
+    """The cost of each line at the end of the goal's range, relative to its start."""
     first, last = growth.costs.get(goal.first, {}), growth.costs.get(goal.last, {})
     return {
         line: last[line] / first[line]
@@ -215,12 +215,14 @@ def factor(goal: GrowthGoal, growth: Growth) -> dict[str, float]:
     help="Measure this curve only; may be repeated.",
 )
 @click.option("--repeat", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--quick", is_flag=True, help="Two points and few messages: does it run.")
+@click.option(
+    "--quick", is_flag=True, help="Measure two points with few messages, to test that it runs."
+)
 @click.option(
     "--json",
     "json_file",
     type=click.Path(dir_okay=False, writable=True, path_type=Path),
-    help="Write the curves there.",
+    help="Write the curves to this file, as JSON.",
 )
 def main(*, only: Sequence[str], repeat: int, quick: bool, json_file: Path | None) -> None:
     """Measure the CPU cost of a message as a dimension grows."""

@@ -1,11 +1,13 @@
-"""Has a message become more expensive? `python -m bench.guard --save before.json` on the old code,
-`python -m bench.guard --against before.json` on the new one, both on the same machine.
+"""Detects whether a message has become more expensive.
 
-The real wire, broker and log parse commands and publish, store, deliver and finish messages, on
-files in memory and without sockets. In turn with that, the same process times a loop of plain
-Python. The result is the cost of a message in steps of that loop, so it hardly depends on other
-load on the machine. The fastest of many short rounds counts, because other load can only make a
-round longer.
+Run `python -m bench.guard --save before.json` with the old code, and `python -m bench.guard
+--against before.json` with the new code, on the same machine.
+
+The real protocol, broker and log parse commands and publish, store, deliver and finish messages,
+with files in memory and without sockets. Alternating with that, the same process times a loop of
+plain Python. The result is the cost of a message in steps of that loop, so it hardly depends on
+other load on the machine. The fastest of many short rounds counts, because other load can only make
+a round longer.
 
 The results of different processors differ by more than the limit, so none are kept in the
 repository.

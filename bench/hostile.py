@@ -1,8 +1,8 @@
-"""python -m bench.hostile: how long clients wait, and how much nsqd grows, under an attack.
+"""python -m bench.hostile: latency of a client, and growth of nsqd's memory, during an attack.
 
-For each attack a fresh nsqd is started. A client publishes one message after the other while the
-attack lasts; the table shows its longest and its 99th percentile latency, and the growth of nsqd's
-resident memory. Latencies are wall-clock times, so the machine should be idle otherwise.
+For each attack a new nsqd is started. A client publishes one message after the other during the
+attack; the table shows its maximum and 99th percentile latency, and the growth of nsqd's resident
+memory. Latencies are wall-clock times, so the machine should be idle otherwise.
 """
 
 import socket

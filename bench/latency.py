@@ -1,11 +1,10 @@
-"""How long a message takes from its publisher's send to its consumer's receive.
+"""The time of a message from its publisher's send to its consumer's receive.
 
-Two questions, two loads. `PacedPublisher` and `TimingConsumer` ask how a server that has other
-things to do delivers a steady stream: the publisher keeps its pace whatever the server does (it
-does not wait for replies), so a stall is seen by every message that it holds up. `RoundTrips` asks
-how long one message takes through an idle server.
+`PacedPublisher` and `TimingConsumer` measure a steady stream through a busy server: the publisher
+keeps its rate and does not wait for responses, so a stall affects every message that it delays.
+`RoundTrips` measures one message at a time through an idle server.
 
-The send time travels in the body. Both processes read the same clock (time.monotonic_ns).
+The body contains the send time. Both processes read the same clock (time.monotonic_ns).
 """
 
 import socket
@@ -146,7 +145,7 @@ class RoundTrips:
 
 
 class TimedReader:
-    """A consumer that reads the clock once a receive and finishes what it got."""
+    """A consumer that reads the clock once per receive and finishes its messages."""
 
     def __init__(
         self, address: Address, topic: str, channel: str, identify: Mapping[str, int] | None
@@ -159,7 +158,7 @@ class TimedReader:
         self._reader.begin()
 
     def receive(self) -> list[int]:
-        """Wait for something to arrive; the latencies of the messages that are complete now."""
+        """Wait for data; returns the latencies of the messages that are now complete."""
         frames = self._tail + read_some(self._socket)
         now_ns = time.monotonic_ns()
         count = frame_count(frames)
@@ -171,7 +170,7 @@ class TimedReader:
 
 
 def latencies_of(frames: bytes, count: int, now_ns: int) -> list[int]:
-    """How long the first `count` messages took, which came now."""
+    """Latencies of the first `count` messages, received now."""
     sent_ns = SENT_AT.unpack_from
     end = count * FRAME_BYTES
     return [now_ns - sent_ns(frames, at)[0] for at in range(BODY_AT, end, FRAME_BYTES)]

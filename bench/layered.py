@@ -1,8 +1,7 @@
-"""Connections with something under the protocol: TLS, or snappy.
+"""Connections with TLS or snappy.
 
-Both are dialled as NSQ does it: IDENTIFY asks for the layer, its answer grants it in clear, and
-what follows, an OK first, goes through the layer. The load's side of the work is not the server's,
-and is not counted.
+As in NSQ: IDENTIFY requests the layer, the response in clear text grants it, and everything after
+that, first an OK, goes through the layer. The load's own CPU time for the layer is not counted.
 """
 
 import json
@@ -34,7 +33,7 @@ def dial_tls(address: Address, features: Mapping[str, int]) -> socket.socket:
 def dial_snappy(address: Address, features: Mapping[str, int]) -> socket.socket:
     """A connection with snappy."""
     peer = _negotiated(address, features, "snappy")
-    # It has what the load uses of a socket.
+    # It has the socket methods that the load uses.
     compressed = cast("socket.socket", SnappySocket(peer))
     read_until(compressed, OK)
     return compressed
@@ -64,7 +63,7 @@ class SnappySocket:
         return plain
 
     def recv_into(self, view: memoryview) -> int:
-        # A reader has room for all that it has allowed the server to send.
+        # The reader's buffer has room for all messages that its RDY allows.
         plain = self.recv(len(view))
         view[: len(plain)] = plain
         return len(plain)
@@ -85,12 +84,12 @@ def _grants(answer: bytes, layer: str) -> bool:
     try:
         granted: Any = json.loads(answer)
     except ValueError:
-        return False  # an OK, from a server that does not negotiate
+        return False  # an OK of a server without feature negotiation
     return isinstance(granted, dict) and bool(granted.get(layer))
 
 
 def _read_exactly(peer: socket.socket, size: int) -> bytes:
-    # Not a byte more: what follows belongs to the layer.
+    # Exactly this frame: the bytes after it belong to the layer.
     received = peer.recv(size, socket.MSG_WAITALL)
     if len(received) < size:
         raise LoadError(f"the server closed the connection after {received!r}")

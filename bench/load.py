@@ -1,11 +1,11 @@
-"""The load: processes that publish and consume, and spend as little as they can on each message.
+"""Load processes: they publish and consume with as little CPU per message as possible.
 
-The load must never be what limits a run, so it does nothing per message: requests are built once,
-replies are compared as bytes, deliveries are counted and finished by the bufferful. Each load runs
-in a process of its own; all of them get ready, then start at one word (`Crew`).
+The load must not limit a run, so it does nothing per message: requests are built once, replies are
+compared as bytes, and deliveries are counted and finished per buffer. Each load runs in its own
+process; all of them prepare, then start together (`Crew`).
 
-What a server delivers is checked in full, but after the clock has stopped: every message of every
-channel came exactly once.
+After the measurement, all deliveries are checked: every message of every channel was received
+exactly once.
 """
 
 import gc
@@ -87,16 +87,13 @@ class Reader(Protocol):
     channel: str
 
     def open(self) -> socket.socket:
-        """Connect and subscribe, but ask for nothing yet."""
+        """Connect and subscribe, without requesting messages."""
 
     def begin(self) -> None:
         """Request messages."""
 
     def receive(self) -> int:
-        """Take what has arrived, finish it, and say how many messages it was.
-
-        Called when the socket is readable.
-        """
+        """Receive and finish messages; returns their number. Called when the socket is readable."""
 
     def close(self) -> None:
         """Wait until the server has processed all commands."""
@@ -107,18 +104,18 @@ class Reader(Protocol):
 
 @dataclass
 class Publisher:
-    """Sends prebuilt requests, in turn, again and again on several connections.
+    """Sends prebuilt requests in turn on several connections.
 
-    Each connection waits for its reply before it sends the next request. The loop goes round the
-    connections with blocking calls: two system calls a request and no selector, while the server
-    always has the requests of the others to work on.
+    Each connection waits for its reply before it sends the next request. The loop visits the
+    connections with blocking calls: this saves the selector (two system calls per request), and the
+    server always has requests of the other connections to process.
     """
 
     dial: Callable[[], socket.socket]
     """Open a connection for requests."""
     in_turn: Sequence[bytes]
     is_reply: Callable[[bytes], bool]
-    """True for a whole reply, False for the beginning of one; raises LoadError for any other."""
+    """True for a complete reply, False for a part of it; raises LoadError for any other."""
     connections: int
     requests: int
     batch: int = 1
@@ -149,9 +146,9 @@ class Publisher:
 
 @dataclass
 class Consumer:
-    """Reads channels through any number of connections until `messages` were delivered in all.
+    """Reads channels on several connections until `messages` were delivered in total.
 
-    If more are waiting, the last read may bring a few of those, too.
+    If more are queued, the last read may deliver some of them, too.
     """
 
     readers: Sequence[Reader]
@@ -191,14 +188,14 @@ class Consumer:
 
 
 class Crew:
-    """The processes of one run: ready when the `with` block is entered, gone when it is left."""
+    """The processes of one run: ready at the start of the `with` block, stopped at its end."""
 
     def __init__(self, loads: Sequence[Load]) -> None:
         self._loads = loads
         self._workers: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
 
     def __enter__(self) -> Self:
-        # Forked, not spawned: a worker is up in a millisecond, and this process has no threads.
+        # Forked, not spawned: a worker starts in a millisecond, and this process has no threads.
         context = multiprocessing.get_context("fork")
         for load in self._loads:
             ours, theirs = context.Pipe()
@@ -214,7 +211,7 @@ class Crew:
         return self
 
     def go(self) -> list[Outcome]:
-        """Start them all; return when the last one has finished."""
+        """Start all processes, and wait until all have finished."""
         for _, pipe in self._workers:
             pipe.send(None)
         return [outcome for outcome in self._collect() if outcome is not None]
@@ -256,7 +253,7 @@ def connect(address: Address) -> socket.socket:
 
 
 def read_until(peer: socket.socket, ending: bytes) -> bytes:
-    """Read up to and including `ending`, which must be the last that the server has sent."""
+    """Read up to and including `ending`, which must be the last output of the server."""
     received = b""
     while not received.endswith(ending):
         try:
@@ -267,7 +264,7 @@ def read_until(peer: socket.socket, ending: bytes) -> bytes:
 
 
 def read_some(peer: socket.socket) -> bytes:
-    """Wait for bytes; raises LoadError if none will come."""
+    """Wait for bytes; raises LoadError at EOF."""
     received = peer.recv(RECEIVE_BYTES)
     if not received:
         raise LoadError("the server closed the connection")
@@ -275,8 +272,8 @@ def read_some(peer: socket.socket) -> bytes:
 
 
 def _work(load: Load, pipe: Connection) -> None:
-    """A worker's life: get ready, say so, wait for the word, run, report."""
-    gc.disable()  # short-lived, and a collection in mid-run would show up as latency
+    """Run one worker: prepare, report ready, wait for the start, run, report the result."""
+    gc.disable()  # short-lived; a garbage collection during the run would look like latency
     try:
         load.prepare()
         pipe.send(None)
@@ -285,7 +282,7 @@ def _work(load: Load, pipe: Connection) -> None:
     except (LoadError, OSError) as error:
         pipe.send(LoadError(f"{type(load).__name__}: {error}"))
     except EOFError:
-        pass  # another worker failed to get ready, so the run was called off
+        pass  # another worker failed to prepare, so the run was cancelled
 
 
 def _answer(pipe: Connection, deadline: float) -> Outcome | None:

@@ -1,8 +1,8 @@
-"""python -m bench.log_bench: the log by itself, beside the least that any log must do.
+"""python -m bench.log_bench: the log without a server, compared with bare file operations.
 
-Messages of 200 bytes in batches of 200, as an MPUB brings them. Rates are per second of this
-process's CPU time, and what is compared takes turns within the run, so that other work on the
-machine does not decide. Opening is timed by the clock, with the log in the page cache.
+Messages of 200 bytes in batches of 200, as in an MPUB. Rates are per second of this process's CPU
+time, and compared operations take turns within the run, so that other load on the machine affects
+both. Opening is measured in wall-clock time, with the log in the page cache.
 """
 
 import os
@@ -60,7 +60,7 @@ class Row:
 
 
 def rows() -> list[Row]:
-    """Measures everything; takes about a minute."""
+    """Measure everything; takes about a minute."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         return [
             *append_rows(Path(folder, "append")),
@@ -73,7 +73,7 @@ def rows() -> list[Row]:
 
 
 def append_rows(folder: Path) -> Iterator[Row]:
-    """Appending, beside a bare write of the same bytes to a file that is as new."""
+    """Appending, compared with a bare write of the same bytes to a new file."""
     frames = batch_of(BATCH)
     written = bytes(HEADER_BYTES) + b"".join(frames)
     bare: list[float] = []
@@ -96,7 +96,7 @@ def append_rows(folder: Path) -> Iterator[Row]:
 
 
 def read_rows(folder: Path) -> Iterator[Row]:
-    """Reading it all in order: checksums verified, split into frames."""
+    """Reading the whole log in order: verifying checksums, splitting into frames."""
     with opened(folder) as data_path:
         log = new_topic(data_path).log
         append(log, batch_of(BATCH), MESSAGES // BATCH)
@@ -105,7 +105,7 @@ def read_rows(folder: Path) -> Iterator[Row]:
 
 
 def open_rows(folder: Path, batch: int) -> Iterator[Row]:
-    """Opening a log of a million messages, after a crash and after a clean end."""
+    """Opening a log of a million messages, after a crash and after a clean stop."""
     what = f"open {MESSAGES:,} messages in batches of {batch}"
     in_a_crash(lambda: fill(folder, batch))
     crashed = [in_a_crash(lambda: open_seconds(folder)) for _ in range(ROUNDS)]
@@ -119,7 +119,7 @@ def open_rows(folder: Path, batch: int) -> Iterator[Row]:
 
 
 def memory_rows(folder: Path) -> Iterator[Row]:
-    """What is allocated once a log has been written and read from end to end."""
+    """Allocated memory after a log has been written and read completely."""
     growth = allocated(folder / "long", MESSAGES) - allocated(folder / "short", MESSAGES // 4)
     bytes_more = 3 * MESSAGES // 4 * len(batch_of(1)[0])
     yield Row("memory for 750,000 messages more", growth / 1024, "KiB")
@@ -127,7 +127,7 @@ def memory_rows(folder: Path) -> Iterator[Row]:
 
 
 def topic_rows(folder: Path) -> Iterator[Row]:
-    """Many topics and channels: making them, and a clean end and start."""
+    """Many topics and channels: creating them, a clean stop and a start."""
     frames = batch_of(1)
     with opened(folder) as data_path:
         began = time.perf_counter()
@@ -188,7 +188,7 @@ def bare_writes(path: Path, data: bytes) -> float:
 
 
 def fill(folder: Path, batch: int) -> float:
-    """Publishes as nsqd does by default, with a sync for every 2,500 messages."""
+    """Publish as nsqd does by default, with an fsync every 2,500 messages."""
     folder.mkdir()
     log = new_topic(DataPath.open(str(folder), LogSettings())).log
     frames = batch_of(batch)
@@ -210,13 +210,13 @@ def open_seconds(folder: Path) -> float:
 
 
 def in_a_crash(work: Callable[[], float]) -> float:
-    """Does the work in a process that then ends without closing anything; returns its figure."""
+    """Run `work` in a process that then exits without closing anything; returns its result."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
             os.write(writer, struct.pack("d", work()))
-        except BaseException:  # noqa: BLE001 - it must not go on as if it were the parent
+        except BaseException:  # noqa: BLE001 - the child must not continue as the parent
             traceback.print_exc()
         finally:
             os._exit(1)
@@ -229,7 +229,7 @@ def in_a_crash(work: Callable[[], float]) -> float:
 
 
 def allocated(folder: Path, messages: int) -> int:
-    """Bytes that Python holds for a log of so many messages, all of it read."""
+    """Bytes that Python allocates for a log of this many messages, after reading all of it."""
     with opened(folder) as data_path:
         frames = batch_of(BATCH)
         tracemalloc.start()

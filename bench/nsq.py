@@ -1,6 +1,6 @@
-"""NSQ's wire, as the load speaks it: TCP for messages, HTTP for /pub, /ping and set-up.
+"""NSQ's protocol as the load uses it: TCP for messages, HTTP for /pub, /ping and setup.
 
-All bodies have one length, so all message frames do. That is what makes a reader cheap: frames are
+All bodies have the same length, so all message frames do. This makes a reader cheap: frames are
 counted by division, and the FINs of a whole buffer are built with sixteen strided copies, one for
 each byte of an id, whatever the number of messages.
 
@@ -59,14 +59,14 @@ RDY_MAX = 2500
 BUFFER_BYTES_MIN = 64 * 1024
 
 SELDOM: Mapping[str, int] = {"heartbeat_interval": 60_000}
-"""A consumer may not refuse heartbeats, but no run is long enough to see one of these."""
+"""A consumer cannot disable heartbeats, but no run is long enough for one of these."""
 
 THROUGHPUT: Mapping[str, int] = {**SELDOM, "output_buffer_timeout": 25}
-"""What a busy consumer asks for: of all waits for a flush the shortest."""
+"""A busy consumer requests the shortest output buffer timeout."""
 
 
 Dial = Callable[[Address, Mapping[str, int]], socket.socket]
-"""Makes a connection on which IDENTIFY has said these things, and been answered."""
+"""Opens a connection and sends this IDENTIFY."""
 
 
 def dial(address: Address, features: Mapping[str, int]) -> socket.socket:
@@ -78,7 +78,7 @@ def dial(address: Address, features: Mapping[str, int]) -> socket.socket:
 
 
 class Nsq:
-    """The wire of every nsqd. `dial` puts TLS or compression under it; `body` is what is sent."""
+    """The protocol of every nsqd. `dial` adds TLS or compression; `body` is the message."""
 
     def __init__(self, dial: Dial = dial, body: bytes = BODY) -> None:
         self._dial = dial
@@ -116,7 +116,7 @@ class Nsq:
         requests: int,
         batch: int = 1,
     ) -> Publisher:
-        """Publishes by these commands, each of which is `batch` messages."""
+        """Publish with these commands, each of which contains `batch` messages."""
         return Publisher(
             partial(self._dial, at.tcp, SELDOM),
             in_turn,
@@ -133,7 +133,7 @@ class Nsq:
 
 
 class NsqReader:
-    """A consumer that finishes what it gets. With `identify=None` it negotiates nothing."""
+    """A consumer that finishes its messages. With `identify=None` it negotiates nothing."""
 
     def __init__(
         self,
@@ -181,14 +181,14 @@ class NsqReader:
             fins = fin_commands(self._buffer, count, frame_bytes)
             self.socket.sendall(fins)
             self._finished.append(fins)
-        # What is left of an unfinished frame moves to the front.
+        # Move the incomplete frame to the front.
         end = count * frame_bytes
         self._filled = filled - end
         self._view[: self._filled] = self._view[end:filled]
         return count
 
     def close(self) -> None:
-        # Commands are worked off in order, so the answer to CLS means that every FIN has been.
+        # nsqd processes commands in order, so the response to CLS confirms all FINs.
         self.socket.sendall(b"CLS\n")
         read_until(self.socket, CLOSE_WAIT)
 
@@ -199,7 +199,9 @@ class NsqReader:
 
 
 def frame_count(received: bytes | bytearray | memoryview, frame_bytes: int = FRAME_BYTES) -> int:
-    """How many whole message frames these bytes begin with. Raises if another frame comes first."""
+    """Number of complete message frames at the start. Raises LoadError if another frame comes
+    first.
+    """
     expected = U32.pack(frame_bytes - 4) + MESSAGE_TYPE
     start = received[: len(expected)]
     if start != expected[: len(start)]:

@@ -1,8 +1,7 @@
-"""python -m bench.plot FILE...: draws what `bench --json` and `bench.growth --json` have written.
+"""python -m bench.plot FILE...: plots the output of `bench --json` and `bench.growth --json`.
 
-Of a run of the bench, bench-rates.svg: messages per server CPU-second, of each target. Of growth,
-bench-growth.svg: a panel for each curve, from any number of files. What is drawn can be read on
-light and on dark ground.
+bench-rates.svg has the messages per server CPU-second of each target. bench-growth.svg has a panel
+for each curve, from any number of files. The plots are readable on light and dark backgrounds.
 """
 
 import json
@@ -36,10 +35,10 @@ COLUMNS = 3
     "--into",
     type=click.Path(file_okay=False, path_type=Path),
     default=IMAGES,
-    help="The folder for the pictures. [default: docs/images]",
+    help="Folder for the plots. [default: docs/images]",
 )
 def main(*, files: Sequence[Path], into: Path) -> None:
-    """Draw the figures of runs of the bench, and of growth, as SVG."""
+    """Plot the results of the bench and of bench.growth as SVG."""
     documents = [_document(file) for file in files]
     into.mkdir(parents=True, exist_ok=True)
     if table := [line for one in documents for line in one.get("table", [])]:
@@ -51,7 +50,7 @@ def main(*, files: Sequence[Path], into: Path) -> None:
 
 
 def draw_rates(table: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """A line for each row that has messages per CPU-second, a dot on it for each target."""
+    """One line for each row with messages per CPU-second, with one dot for each target."""
     lines = [line for line in table if line["metric"] == "per_cpu"][::-1]
     figure = _figure(9, 1 + 0.28 * len(lines))
     axis = figure.subplots()
@@ -76,7 +75,7 @@ def draw_rates(table: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_growth(curves: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """A panel for each curve, a line in it for each thing that is done."""
+    """One panel for each curve, with one line for each operation."""
     rows = -(-len(curves) // COLUMNS)
     figure = _figure(10, 2.9 * rows)
     panels = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
@@ -104,7 +103,7 @@ def draw_growth(curves: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def _growth_axes(axis: Any, curve: Mapping[str, Any]) -> None:
     points = [one["point"] for one in curve["cpu_us"]]
-    # An empty backlog has its place on the scale, too.
+    # The logarithmic scale needs a position for an empty backlog.
     if min(points) == 0:
         axis.set_xscale("symlog", linthresh=min(point for point in points if point))
         axis.set_xlim(left=0)
@@ -112,7 +111,7 @@ def _growth_axes(axis: Any, curve: Mapping[str, Any]) -> None:
         axis.set_xscale("log")
     axis.set_yscale("log")
     costs = [cost for one in curve["cpu_us"] for cost in one["costs"].values()]
-    # At least two decades, so that a curve that hardly rises looks like one.
+    # At least two decades, so that a nearly constant curve looks constant.
     middle = (min(costs) * max(costs)) ** 0.5
     axis.set_ylim(min(min(costs) / 2, middle / 10), max(max(costs) * 2, middle * 10))
     axis.set_title(curve["title"], loc="left", color=INK)
@@ -125,7 +124,7 @@ def _growth_axes(axis: Any, curve: Mapping[str, Any]) -> None:
 
 
 def _figure(width: float, height: float) -> Figure:
-    # So that the same figures make the same file.
+    # Makes the file reproducible.
     mpl.rcParams.update({"svg.hashsalt": "bench", "svg.fonttype": "none", "font.size": 9})
     return Figure(figsize=(width, height))
 

@@ -1,7 +1,7 @@
-"""What a process and its children have used, read from /proc.
+"""CPU time and memory of a process and its children, read from /proc.
 
-The kernel counts CPU in clock ticks (10 ms as a rule), so what is measured should take a second or
-more. Children are included, dead ones too: a server may work in more than one process.
+The kernel counts CPU in clock ticks (usually 10 ms), so a measurement should take a second or more.
+Children are included, even exited ones, because a server may use several processes.
 """
 
 import os
@@ -25,7 +25,9 @@ def rss_bytes(pid: int) -> int:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """The most that was ever resident: of a family an upper bound, as peaks may not coincide."""
+    """Peak resident memory; for several processes an upper bound, as their peaks may
+    not coincide.
+    """
     return sum(_status_bytes(one, "VmHWM") for one in _family(pid))
 
 
@@ -43,7 +45,7 @@ def _family(pid: int) -> Iterator[int]:
 
 
 def _ticks(pid: int) -> int:
-    # The second field is the program's name in brackets and may hold spaces: count from its end.
+    # The second field is the program's name in brackets, which may contain spaces.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     utime, stime, children_utime, children_stime = fields[11:15]
     return int(utime) + int(stime) + int(children_utime) + int(children_stime)

@@ -29,10 +29,10 @@ __all__ = [
 FANOUT = tuple(f"channel{n}" for n in range(10))
 
 MANY = 1_000
-"""Topics, or consumers; a tenth of the messages if that is fewer."""
+"""Number of topics or consumers; a tenth of the messages if that is less."""
 
 AHEAD_OF_MANY = 25
-"""Messages in flight to each of many consumers: together five times what two have."""
+"""Messages in flight to each of many consumers: in total five times those of two."""
 
 
 def publish_batches(server: Server, count: int) -> Mapping[str, Figures]:
@@ -82,7 +82,7 @@ def publish_http_batches(server: Server, count: int) -> Mapping[str, Figures]:
 
 
 def fan_out(server: Server, count: int) -> Mapping[str, Figures]:
-    """Publishing and all deliveries at once. A delivery is what counts as a message here."""
+    """Publish and deliver at the same time. Each delivery counts as a message."""
     server.wire.create(server.at, TOPIC, FANOUT)
     published = count // len(FANOUT)
     publisher = server.wire.publisher(
@@ -116,7 +116,7 @@ def _through(dial: Dial, row: str, server: Server, count: int) -> Mapping[str, F
 def _publish_then_drain(
     server: Server, count: int, row: str, drained: str = "drain"
 ) -> Mapping[str, Figures]:
-    """Memory is what the server has ever held, so the drain's includes the publish's."""
+    """Memory is the peak of the server, so the drain's includes the publish's."""
     server.wire.create(server.at, TOPIC, [CHANNEL])
     published = publish(server, count).figures()
     return {f"{row}-publish": published, f"{row}-{drained}": drain(server, count).figures()}

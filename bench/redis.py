@@ -1,8 +1,7 @@
-"""Redis Streams, as the load speaks it: XADD to publish, XREADGROUP and XACK to consume.
+"""Redis Streams as the load uses it: XADD to publish, XREADGROUP and XACK to consume.
 
-A batch is as many XADDs sent at once (pipelined). A reader acknowledges what it got and asks for
-more in one write. Replies are not parsed but matched: ids are found by a regular expression, in the
-form in which they go back into XACK.
+A batch is a pipeline of XADDs. A reader acknowledges a batch and requests the next one in one
+write. Replies are not parsed: a regular expression finds the ids, in the form that XACK needs.
 """
 
 import re
@@ -15,7 +14,7 @@ from bench.load import BODY, Address, Endpoint, LoadError, Publisher, Reader, co
 __all__ = ["Redis", "RedisReader"]
 
 READ_COUNT = 200
-"""Messages a read: of 100 to 2,500, what Redis was fastest with."""
+"""Messages per read: of 100 to 2,500, the fastest for Redis."""
 
 BLOCK_MS = 100
 RECEIVE_BYTES = 1024 * 1024
@@ -28,7 +27,7 @@ ENTRY_ID = re.compile(rb"(\$\d+\r\n\d+-\d+\r\n)\*2\r\n")
 
 
 class Redis:
-    """The wire of redis-server: a topic is a stream, a channel a consumer group."""
+    """The protocol of redis-server: a topic is a stream, a channel a consumer group."""
 
     def is_ready(self, at: Endpoint) -> bool:
         try:
@@ -66,7 +65,7 @@ class Redis:
 
 
 class RedisReader:
-    """A member of a consumer group that acknowledges what it gets."""
+    """A member of a consumer group that acknowledges its messages."""
 
     def __init__(
         self, address: Address, topic: str, channel: str, read_count: int = READ_COUNT
@@ -81,7 +80,7 @@ class RedisReader:
 
     def open(self) -> socket.socket:
         self.socket = connect(self._address)
-        # A consumer's name is its own within the group: the port tells the readers apart.
+        # Consumer names must be unique within the group; the port is.
         name = f"reader-{self.socket.getsockname()[1]}"
         limits = ("COUNT", str(self._read_count), "BLOCK", str(BLOCK_MS))
         group = ("GROUP", self.channel, name, *limits)

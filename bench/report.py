@@ -21,7 +21,7 @@ STYLES: Mapping[bool | None, str] = {True: "green", False: "red", None: "yellow"
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table: a metric of a row, at every target, and how ours compares."""
+    """One line of the table: a metric of a row for every target, and the ratio to ours."""
 
     row: str
     metric: str
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Report:
-    """Results, with what is needed to present them."""
+    """Results, and the data to present them."""
 
     results: Results
     targets: Sequence[str]
@@ -40,7 +40,7 @@ class Report:
 
     @property
     def others(self) -> Sequence[str]:
-        """The targets that ours is compared with; none if ours was not measured."""
+        """Targets that ours is compared with; none if ours was not measured."""
         return [name for name in self.targets if name != OURS] if OURS in self.targets else []
 
     def lines(self) -> Iterator[Line]:
@@ -58,7 +58,7 @@ class Report:
         return ["", "", *self.targets, *(f"vs {name}" for name in self.others)]
 
     def cells(self) -> Iterator[list[str]]:
-        """The table's body as text. A row's title stands on its first line only."""
+        """The cells of the table as text. Only the first line of a row has its title."""
         previous = ""
         for line in self.lines():
             title = "" if line.row == previous else self.titles[line.row]
@@ -70,7 +70,7 @@ class Report:
 
 
 def print_report(report: Report, console: Console) -> None:
-    table = Table(caption="medians; a ratio says how many times better ours is, in the same run")
+    table = Table(caption="medians; a ratio says how many times better ours is in the same run")
     for name in report.head():
         table.add_column(name, justify="right" if name else "left", no_wrap=True)
     body = list(report.cells())

@@ -19,7 +19,7 @@ def idle(server: Server, _count: int) -> Mapping[str, Figures]:
 
 
 def restart(server: Server, count: int) -> Mapping[str, Figures]:
-    """With a backlog: after a clean stop, and after a kill."""
+    """Restart with a backlog: after a clean stop, and after a kill."""
     server.wire.create(server.at, TOPIC, [CHANNEL])
     publish(server, count)
     stopped = server.restart(signal.SIGTERM)
@@ -29,7 +29,7 @@ def restart(server: Server, count: int) -> Mapping[str, Figures]:
 
 
 def _first_figures(server: Server) -> Figures:
-    """The time to the first message has the load's own connecting in it."""
+    """The time to the first message includes the connection of the load."""
     began = time.perf_counter()
     reader = server.wire.reader(server.at, TOPIC, CHANNEL, ahead=1)
     with reader.open():

@@ -1,8 +1,8 @@
-"""What is measured. Each scenario gets a server that was just started and is its own.
+"""The scenarios. Each gets its own, newly started server.
 
-To add one: write a function that puts load on a `Server` and returns the figures of each row it
-fills, in one of the modules below, and name it in SCENARIOS. If its figures have a bound, add that
-to `bench.goals`.
+To add one: write a function that puts load on a `Server` and returns the figures of each row that
+it fills, in one of the modules below, and add it to SCENARIOS. If its figures have a bound, add
+that to `bench.goals`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,13 @@ TLS_FLAGS = ("--tls-cert={certificate}", "--tls-key={key}")
 
 
 class Needs(Enum):
-    """Which targets a scenario can be put to."""
+    """The targets that support a scenario."""
 
     ANY = auto()
     NSQ = auto()
-    """What every nsqd does, and the yardstick, too."""
+    """Supported by every nsqd and by the reference server."""
     COMPLETE = auto()
-    """What the yardstick leaves out, and every other server has."""
+    """Supported by all servers except the reference server."""
     COMPLETE_NSQ = auto()
 
 
@@ -38,12 +38,12 @@ class Scenario:
     rows: Mapping[str, str]
     """Key and title of each row."""
     run: Callable[[Server, int], Mapping[str, Figures]]
-    """Puts `count` messages through a server; the figures, by row."""
+    """Sends `count` messages through a server; returns the figures by row."""
     count: int
     quick_count: int
     needs: Needs = Needs.ANY
     flags: Sequence[str] = ()
-    """What the server is started with, beside its own."""
+    """Additional flags of the server."""
 
     def fits(self, target: Target) -> bool:
         if self.needs in {Needs.NSQ, Needs.COMPLETE_NSQ} and not isinstance(target.wire, Nsq):

@@ -1,10 +1,10 @@
-"""What more shards bring on this machine: `python -m bench.shards`.
+"""The effect of more shards on this machine: `python -m bench.shards`.
 
-The same load, from as many processes as there can be shards, is put on an nsqd with one shard, then
-with more: all of it on the one, or a part on each. Each process of the load has a topic of its own.
-Beside rates it prints what nsqd and the load spend on a message, because both share the cores: with
-C cores, and s and l CPU-seconds a message, no number of shards brings more than C / (s + l) of
-them a second, and one shard no more than 1 / s.
+The same load is put on an nsqd with one shard, then with more: all of it on one, or a part on each.
+The load has one process per possible shard, each with its own topic. The program prints rates, and
+the CPU time of nsqd and of the load per message, because both share the cores: with C cores, and s
+and l CPU-seconds per message, any number of shards is limited to C / (s + l) messages per second,
+and one shard to 1 / s.
 """
 
 import argparse
@@ -25,14 +25,14 @@ __all__ = ["main"]
 
 READY_SECONDS_MAX = 30.0
 CONNECTIONS = 32
-"""Of each publisher that sends one message at a time."""
+"""Messages of each publisher that sends one message at a time."""
 
 Figures = tuple[float, float, float]
-"""Messages a second, microseconds of nsqd's and of the load's CPU time for a message."""
+"""Messages per second, and CPU microseconds per message of nsqd and of the load."""
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--shards", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--messages", type=int, default=2_000_000, help="in batches, or consumed")
@@ -96,7 +96,7 @@ def _figures(server: Server, loads: Sequence[Load]) -> Figures:
 
 
 def _children_seconds() -> float:
-    """Of those that have ended: the load's, but not the server's yet."""
+    """CPU seconds of exited children: the load, without the running server."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

@@ -1,9 +1,8 @@
 """How fast Spark drains a topic: `python -m bench.spark_drain`.
 
-A backlog of 200-byte messages is read by `readStream.format("nsq")` on `local[2]` into `noop`, in
-micro-batches of 400,000. Beside it, in the same Spark and in turn with it, a source that makes the
-same rows in memory and does nothing else: what Spark itself can take. The ratio of the two is the
-figure that holds on a busy machine.
+`readStream.format("nsq")` on `local[2]` reads a backlog of 200-byte messages into `noop`, in
+micro-batches of 400,000. In turn, the same Spark reads a source that makes the same rows in memory,
+which is Spark's own maximum. The ratio of the two is reliable on a busy machine.
 """
 
 import argparse
@@ -33,12 +32,12 @@ __all__ = ["main"]
 BODY_BYTES = 200
 BATCH_ROWS = 400_000
 PARTITIONS = 2
-ARROW_ROWS = 8_962  # what the frames of a piece are, of that size
+ARROW_ROWS = 8_962  # frames in a piece of that size
 TARGET = 0.6
 
 
 class MemorySource(DataSource):
-    """Rows of the same shape, from nowhere: the option `rows` says how many."""
+    """Rows of the same shape, made in memory; the option `rows` is their number."""
 
     @classmethod
     def name(cls) -> str:
@@ -55,7 +54,7 @@ class MemorySource(DataSource):
 
 
 class MemoryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Counts rows; makes one Arrow batch in a task, and gives it again and again."""
+    """Counts rows; each task makes one Arrow batch and returns it repeatedly."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -77,7 +76,7 @@ class MemoryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(rows)] * PARTITIONS
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa  # noqa: PLC0415 (this class travels to the workers by value)
+        import pyarrow as pa  # noqa: PLC0415 (the class is pickled by value for the workers)
 
         count, schema = ARROW_ROWS, arrow_schema()
         batch = pa.RecordBatch.from_arrays(
@@ -99,7 +98,7 @@ class MemoryReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def arrow_schema() -> pa.Schema:
-    """Of those rows."""
+    """Schema of the rows."""
     return pa.schema(
         [
             ("topic", pa.string()),
@@ -114,7 +113,7 @@ def arrow_schema() -> pa.Schema:
 
 
 def session() -> SparkSession:
-    """A Spark of two cores, with this Python."""
+    """A Spark session with two cores and this Python."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     spark = (
         SparkSession.builder.master("local[2]")
@@ -130,7 +129,7 @@ def session() -> SparkSession:
 
 
 def drain(frame: DataFrame, folder: Path) -> float:
-    """Rows per second, from the first batch's beginning to the last one's end."""
+    """Rows per second, from the start of the first batch to the end of the last one."""
     began = time.perf_counter()
     query = (
         frame.writeStream.format("noop")
@@ -145,7 +144,7 @@ def drain(frame: DataFrame, folder: Path) -> float:
 
 
 def fill(nsqd: NsqdProcess, rows: int) -> None:
-    """Publishes the backlog."""
+    """Publish the backlog."""
     bodies = [b"x" * BODY_BYTES] * 10_000
     with Producer(nsqd.tcp_address) as producer:
         for _ in range(rows // len(bodies)):
@@ -153,7 +152,7 @@ def fill(nsqd: NsqdProcess, rows: int) -> None:
 
 
 def main() -> None:
-    """Prints the rates of some rounds, and their ratio."""
+    """Print the rates of some rounds, and their ratio."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
@@ -174,7 +173,7 @@ def main() -> None:
         for number in range(args.rounds + 1):
             ceiling = drain(memory, Path(folder, f"memory{number}"))
             rate = drain(topic, Path(folder, f"topic{number}"))
-            if number:  # the first round warms Java up
+            if number:  # the first round warms up Java
                 ratios.append(rate / ceiling)
                 rates.append(rate)
                 print(f"nsq {rate:,.0f} rows/s, memory {ceiling:,.0f}: {rate / ceiling:.0%}")

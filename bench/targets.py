@@ -1,8 +1,8 @@
-"""The servers under load, started as programs, each on free ports with a data path of its own.
+"""The measured servers. Each runs as a process on free ports with its own data path.
 
-A command line is a template: `{tcp}` and `{http}` stand for addresses, `{tcp_port}` and
-`{http_port}` for their ports, `{data}` for a directory that is deleted afterwards, `{certificate}`
-and `{key}` for files that are made if they are named.
+A command line is a template: `{tcp}` and `{http}` are replaced by addresses, `{tcp_port}` and
+`{http_port}` by their ports, `{data}` by a temporary directory, `{certificate}` and `{key}` by
+files that are created if they are used.
 """
 
 import shlex
@@ -34,22 +34,27 @@ NSQD_FLAGS = ("--tcp-address={tcp}", "--http-address={http}", "--data-path={data
 
 
 class Wire(Protocol):
-    """What the scenarios need of a server's protocol: `bench.nsq.Nsq` and `bench.redis.Redis`."""
+    """The operations that scenarios need of a server's protocol: `bench.nsq.Nsq` and
+    `bench.redis.Redis`.
+    """
 
     def is_ready(self, at: Endpoint) -> bool:
-        """True once a server that was just started answers."""
+        """Whether a newly started server responds."""
 
     def create(self, at: Endpoint, topic: str, channels: Sequence[str]) -> None:
-        """Make the topic and its channels, so that what is published from now on reaches them."""
+        """Create the topic and its channels, so that they receive messages published
+        from now on.
+        """
 
     def publisher(
         self, at: Endpoint, *topics: str, connections: int, requests: int, batch: int
     ) -> Publisher:
-        """Each connection sends `requests` requests of `batch` messages, one after the other. The
-        topics take turns."""
+        """Each connection sends `requests` requests of `batch` messages, one after the other, to
+        the topics in turn.
+        """
 
     def reader(self, at: Endpoint, topic: str, channel: str, *, ahead: int = ...) -> Reader:
-        """`ahead` is how many messages it may be sent before it has finished one."""
+        """`ahead` is the maximum number of unfinished messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Target:
     command: tuple[str, ...]
     wire: Wire
     is_complete: bool = True
-    """Whether it does all that a server of its wire does."""
+    """Whether it has all features of its protocol."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +79,9 @@ class Server:
     program: "Program"
 
     def restart(self, by: signal.Signals) -> "Server":
-        """Ends it by this signal and starts it again, on its data. This server is no more."""
+        """Stop it by this signal and start it again with its data. This object is invalid
+        afterwards.
+        """
         self.program.end(by)
         return self.program.start()
 
@@ -89,12 +96,12 @@ class Server:
 
 
 def penstock() -> Target:
-    """Our nsqd, by the interpreter that runs the bench."""
+    """Our nsqd, run by the interpreter of the bench."""
     return Target(OURS, (sys.executable, "-m", "penstock.cli.nsqd", *NSQD_FLAGS), Nsq())
 
 
 def trial(script: Path) -> Target:
-    """A yardstick: a Python script that takes nsqd's flags and does the least a broker must."""
+    """A reference server: a minimal broker as a Python script that takes nsqd's flags."""
     command = (sys.executable, str(script), *NSQD_FLAGS)
     return Target("trial", command, Nsq(), is_complete=False)
 
@@ -105,17 +112,17 @@ def nsqd(command_line: str) -> Target:
 
 
 def redis(program: str) -> Target:
-    """Redis, appending every write to a file that it syncs each second, and doing nothing else."""
+    """Redis with an append-only file, synced each second, and no other background work."""
     listen = ("--bind", "127.0.0.1", "--port", "{tcp_port}", "--dir", "{data}")
     append = ("--appendonly", "yes", "--appendfsync", "everysec")
-    # No snapshots, and no rewriting of the file: either would run beside the load and slow it.
+    # No snapshots and no rewriting of the file: either would slow down the load.
     nothing_else = ("--save", "", "--auto-aof-rewrite-percentage", "0")
     return Target("redis", (program, *listen, *append, *nothing_else), Redis())
 
 
 @contextmanager
 def running(target: Target, *flags: str) -> Iterator[Server]:
-    """Start the target, wait until it answers, stop it and delete its data at the end."""
+    """Start the target and wait until it responds; at the end, stop it and delete its data."""
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as directory:
         folder = Path(directory)
         (folder / "data").mkdir()
@@ -132,7 +139,7 @@ def running(target: Target, *flags: str) -> Iterator[Server]:
 
 @dataclass
 class Program:
-    """A target's process: the one that runs, and those that ran before it on the same data."""
+    """The process of a target, and its earlier processes with the same data."""
 
     target: Target
     command: Sequence[str]
@@ -212,7 +219,7 @@ def _make_certificate(certificate: Path, key: Path) -> None:
 
 def _free_endpoint() -> Endpoint:
     with ExitStack() as stack:
-        # Both are held until both are known, so that they differ.
+        # Both sockets stay open until both ports are known, so that they differ.
         sockets = [stack.enter_context(socket.socket()) for _ in range(2)]
         for one in sockets:
             one.bind(("127.0.0.1", 0))

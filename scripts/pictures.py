@@ -1,10 +1,10 @@
-"""Takes the pictures in docs/images, in chromium: of nsqadmin, with a small shop's traffic, and of
-the report that `make demo` ends with.
+"""Takes the pictures in docs/images with chromium: nsqadmin with the traffic of a small shop, and
+the report of `make demo`.
 
-    make pictures                              # those of the docs
-    make pictures ARGS="FOLDER --every"        # all of nsqadmin, light and dark, wide and narrow
+    make pictures                              # pictures of the docs
+    make pictures ARGS="FOLDER --every"        # all pages, light and dark, wide and narrow
 
-It takes a few minutes, because charts without a past show nothing.
+It takes a few minutes, because charts need a history.
 """
 
 import argparse
@@ -37,20 +37,20 @@ DOCS_IMAGES = ROOT / "docs" / "images"
 NODES = 3
 ARCHIVE = "topic=orders&channel=spark-archive"
 WIDE, NARROW = (1280, 860), (390, 844)
-UPPER_PART = (1100, 940)  # of the report, which is long
+UPPER_PART = (1100, 940)  # the upper part of the report
 
 
 @dataclass(frozen=True)
 class Reader:
-    """The consumers of one channel, and how fast they work."""
+    """The consumers of one channel, and their speed."""
 
     channel: str
     consumers: int
-    per_second: float  # of each; 0 for those that keep what they have
+    per_second: float  # messages per consumer; 0: the consumer never finishes a message
     fails: float = 0.0
 
 
-TOPICS = {  # messages a second, and who reads them
+TOPICS = {  # messages per second, and consumers
     "orders": (40, [Reader("billing", 2, 40), Reader("fulfilment", 3, 35, fails=0.03)]),
     "payments": (25, [Reader("ledger", 2, 40), Reader("fraud", 2, 18, fails=0.08)]),
     "clicks": (120, [Reader("sessions", 4, 60), Reader("heatmap", 3, 55)]),
@@ -60,7 +60,7 @@ TOPICS = {  # messages a second, and who reads them
     "page-views.eu": (60, [Reader("sessions", 3, 35)]),
     "refunds": (1, []),
 }
-PICTURES = {  # what of a page, and how
+PICTURES = {  # path, theme and size
     "nsqadmin": ("/", "light", WIDE),
     "nsqadmin-channel": ("/topics/payments/fraud", "dark", WIDE),
     "nsqadmin-messages": ("/messages/orders", "light", WIDE),
@@ -77,8 +77,15 @@ PAGES = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", nargs="?", type=Path, default=DOCS_IMAGES)
-    parser.add_argument("--every", action="store_true", help="all of nsqadmin, in all ways")
-    parser.add_argument("--seconds", type=float, default=200, help="how long traffic goes before")
+    parser.add_argument(
+        "--every", action="store_true", help="all pages of nsqadmin, in all themes and sizes"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=200,
+        help="seconds of traffic before the first picture [default: 200]",
+    )
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     with shop() as (nsqds, nsqadmin), chromium() as browser:
@@ -93,7 +100,7 @@ def main() -> None:
 
 
 def take_report(to: Path) -> None:
-    """Of the lake that the demo fills."""
+    """Take a picture of the report of `make demo`."""
     report = ROOT / "build" / "demo" / "report.html"
     report.unlink(missing_ok=True)
     subprocess.run([sys.executable, "-m", "examples.shop.demo"], cwd=ROOT, check=True)
@@ -113,7 +120,7 @@ def every_page(node: str) -> dict[str, tuple[str, str, tuple[int, int]]]:
 
 
 def take(browser: Browser, url: str, to: Path, scheme: str, size: tuple[int, int]) -> None:
-    """One picture, once the charts stand."""
+    """Take one picture after the charts are drawn."""
     width, height = size
     context = browser.new_context(
         viewport={"width": width, "height": height},
@@ -122,13 +129,13 @@ def take(browser: Browser, url: str, to: Path, scheme: str, size: tuple[int, int
     )
     page = context.new_page()
     page.goto(url)
-    settle(page)
+    prepare_page(page)
     page.screenshot(path=to)
     context.close()
 
 
-def settle(page: Page) -> None:
-    """Opens the first message, if there is one, and lets the page move once."""
+def prepare_page(page: Page) -> None:
+    """Open the first message, if there is one, and wait for the page to refresh."""
     first = page.locator(".messages summary").first
     if first.count():
         first.click()
@@ -142,7 +149,7 @@ def settle(page: Page) -> None:
 
 @contextmanager
 def shop() -> Iterator[tuple[list[NsqdProcess], NsqadminProcess]]:
-    """A cluster with traffic on it."""
+    """Run a cluster with traffic."""
     with ExitStack() as stack:
         lookupd = stack.enter_context(run_nsqlookupd())
         flags = (
@@ -171,9 +178,9 @@ def shop() -> Iterator[tuple[list[NsqdProcess], NsqadminProcess]]:
 
 @contextmanager
 def traffic(nsqds: list[NsqdProcess]) -> Iterator[None]:
-    """In a thread of its own, until the block is left."""
+    """Run producers and consumers in a thread for the duration of the block."""
     with asyncio.Runner() as runner:
-        running = runner.get_loop().create_task(everybody(nsqds))
+        running = runner.get_loop().create_task(run_clients(nsqds))
         thread = threading.Thread(target=_run, args=(runner, running))
         thread.start()
         try:
@@ -191,8 +198,8 @@ def _run(runner: asyncio.Runner, running: "asyncio.Task[None]") -> None:
     runner.run(until_cancelled())
 
 
-async def everybody(nsqds: list[NsqdProcess]) -> None:
-    """All producers and consumers."""
+async def run_clients(nsqds: list[NsqdProcess]) -> None:
+    """Run all producers and consumers."""
     addresses = [nsqd.tcp_address for nsqd in nsqds]
     async with asyncio.TaskGroup() as group:
         group.create_task(archive([nsqd.http_address for nsqd in nsqds]))
@@ -204,7 +211,7 @@ async def everybody(nsqds: list[NsqdProcess]) -> None:
 
 
 async def produce(addresses: list[str], topic: str, rate: float) -> None:
-    """More by day and less by night, and a day is two minutes."""
+    """The rate follows a sine wave with a period of two minutes, like day and night."""
     numbers, phase = count(10_000), random.uniform(0, math.tau)
     async with Producer(addresses) as producer:
         for tick in count():
@@ -218,7 +225,7 @@ async def produce(addresses: list[str], topic: str, rate: float) -> None:
 
 
 async def consume(addresses: list[str], topic: str, reader: Reader, number: int) -> None:
-    """At its own pace; one that is stuck takes, and never answers."""
+    """Consume at the speed of the reader; a stuck one never finishes a message."""
     name = f"{reader.channel}-{number}"
     config = ClientConfig(
         client_id=name, hostname=f"{name}.shop", max_in_flight=8, default_requeue_delay=5
@@ -232,7 +239,7 @@ async def consume(addresses: list[str], topic: str, reader: Reader, number: int)
 
 
 async def archive(addresses: list[str]) -> None:
-    """Somebody who reads by ranges, and commits how far it got."""
+    """Commit the end of the log periodically, as `penstock archive` does."""
     http = HttpClient(connect_timeout_seconds=2, request_timeout_seconds=5)
     while True:
         for address in addresses:
@@ -250,7 +257,7 @@ def answer(message: Message, reader: Reader) -> None:
 
 
 def body(topic: str, number: int) -> bytes:
-    """What a shop would say."""
+    """A message body of a shop."""
     contents = {
         "orders": {
             "order": number,

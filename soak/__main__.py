@@ -62,8 +62,10 @@ class Node:
 
 @click.command()
 @click.option("--minutes", default=20.0, show_default=True, envvar="MINUTES")
-@click.option("--rate", default=2000, show_default=True, help="Messages a second, at both nsqds.")
-@click.option("--seed", type=int, help="Of the faults' times and kinds; by chance if not given.")
+@click.option(
+    "--rate", default=2000, show_default=True, help="Messages per second, on each of both nsqds."
+)
+@click.option("--seed", type=int, help="Seed for the times and kinds of faults. [default: random]")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),

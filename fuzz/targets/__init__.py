@@ -9,13 +9,13 @@ from importlib import import_module
 __all__ = ["TARGETS", "Target", "load_target"]
 
 TARGETS = {
-    "wire_server": "a client's commands, as nsqd reads them",
-    "wire_client": "a server's frames, as a client reads them",
-    "layers": "snappy and deflate beneath the protocol",
-    "http_server": "HTTP requests, as all daemons read them",
+    "wire_server": "commands of a client, as nsqd parses them",
+    "wire_client": "frames of a server, as a client parses them",
+    "layers": "snappy and deflate below the protocol",
+    "http_server": "HTTP requests, as all daemons parse them",
     "log_recovery": "a log that a crash or a bad disk has left, as nsqd finds it",
     "log_files": "any bytes in place of a log's files",
-    "lookupd": "nsqd's commands to nsqlookupd, and what the registry makes of them",
+    "lookupd": "nsqd's commands to nsqlookupd, and their effect on the registry",
 }
 
 

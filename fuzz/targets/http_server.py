@@ -47,7 +47,7 @@ TOKENS = [
 ]
 
 _DATE = re.compile(rb"Date: [^\r]*\r\n")
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # only to those whose body has not come yet
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"  # only for requests whose body has not arrived yet
 
 Seen = tuple[str, str, dict[str, str], bytes]
 
@@ -136,13 +136,13 @@ async def serve(pieces: Pieces) -> tuple[list[Seen], bytes]:
     for piece in pieces:
         if piece and not transport.is_closed:
             connection.data_received(piece)
-            # Of those that come byte by byte, many come while an endpoint is still busy.
+            # With many pieces, requests also arrive while an endpoint is busy.
             if len(pieces) < UNHURRIED_PIECES_MAX:
                 await settled()
     if not transport.is_closed:
         connection.eof_received()
         await settled()
-    assert transport.is_closed, "the peer has ended, and all is answered"
+    assert transport.is_closed, "the connection is not closed after EOF"
     connection.connection_lost(None)
     await service.server.stop(timeout_seconds=0)
     assert not service.complaints, service.complaints
@@ -150,15 +150,17 @@ async def serve(pieces: Pieces) -> tuple[list[Seen], bytes]:
 
 
 async def settled() -> None:
-    """Lets promises be kept, and those who gave way go on."""
+    """Run callbacks and tasks until all are done."""
     for _ in range(4):
         await asyncio.sleep(0)
-    while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 (whatever they are, they end)
+    while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110 (all tasks end)
         await asyncio.sleep(0)
 
 
 def is_plain(seen: Seen) -> bool:
-    """Whether it can be written again: with every byte escaped, it may be too long for a head."""
+    """Whether it can be rendered again: with all bytes escaped, it may exceed the maximum head
+    size.
+    """
     return len(render(seen)) < LIMITS.head_bytes_max
 
 

@@ -77,7 +77,7 @@ def render(event: Event) -> bytes:
         case Ping(draining):
             return lookup_v1.ping(draining=draining)
         case IdentifyPeer():
-            raise AssertionError("it is sent once, by us")
+            raise AssertionError("check sends IDENTIFY itself")
 
 
 class Silence:
@@ -101,7 +101,7 @@ def check_registry(events: list[Event]) -> None:
     first = peer.next_event()
     assert isinstance(first, IdentifyPeer)
     producers = [registry.add_producer(f"{n}:1", first.peer)[0] for n in range(2)]
-    # They take turns, so that both hold and take back the same keys.
+    # In turn, so that both register and unregister the same keys.
     for at, event in enumerate(events):
         clock.advance(SECOND_NS // 3)
         follow(registry, producers[at % 2], event)
@@ -129,7 +129,7 @@ def follow(registry: Registry, producer: RegisteredProducer, event: Event) -> No
 
 
 def check_mutual(registry: Registry, producers: list[RegisteredProducer]) -> None:
-    keys: list[Any] = list(registry.registrations())[1:]  # the first is of all that are connected
+    keys: list[Any] = list(registry.registrations())[1:]  # the first is the total
     assert len(registry.topics()) <= TOPICS_MAX
     for producer in producers:
         held = {*producer.topics, *producer.channels}
@@ -137,7 +137,7 @@ def check_mutual(registry: Registry, producers: list[RegisteredProducer]) -> Non
 
 
 def check_responses(data: bytes) -> None:
-    """The same bytes, as an answer of nsqlookupd's."""
+    """The same bytes, parsed as a response of nsqlookupd."""
     for pieces in cuttings(data):
         reader = lookup_v1.ResponseReader()
         read = b""

@@ -65,8 +65,9 @@ def check(data: bytes) -> None:
 
 
 def maybe_converse(pieces: Pieces) -> list[Any] | None:
-    """The events, and the bytes that the client sent. None if a layer cannot be decoded: data in
-    one piece with the damage may then be lost."""
+    """The events, and the bytes that the client sent. None if a layer cannot be decoded: valid data
+    in one piece with the damage may then be lost.
+    """
     connection: ClientConnection[MessageFrame, int] = ClientConnection(
         OPENING, MessageFrame, frame_bytes_max=FRAME_BYTES_MAX
     )
@@ -103,7 +104,7 @@ def check_frames(data: bytes) -> None:
     rendered = b"".join(map(render, read))
     assert read == read_frames(rendered)
     if not any(isinstance(frame, ErrorFrame) for frame in read):
-        # With one it need not be so: a space before no detail at all is left out.
+        # Not with an error frame: a space before an empty detail is dropped.
         assert data.startswith(rendered), rendered
 
 

@@ -9,7 +9,7 @@ from bench.targets import Target, penstock, redis, trial
     ("target", "fitting"),
     [
         (penstock(), {Needs.ANY, Needs.NSQ, Needs.COMPLETE, Needs.COMPLETE_NSQ}),
-        (trial(Path("yardstick.py")), {Needs.ANY, Needs.NSQ}),
+        (trial(Path("reference.py")), {Needs.ANY, Needs.NSQ}),
         (redis("redis-server"), {Needs.ANY, Needs.COMPLETE}),
     ],
     ids=lambda value: value.name if isinstance(value, Target) else "",

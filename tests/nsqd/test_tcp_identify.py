@@ -258,11 +258,11 @@ def test_answered_heartbeats_keep_a_connection() -> None:
 
 
 def test_client_may_do_without_heartbeats(nsqd: NsqdProcess) -> None:
-    with nsqd.connect() as client, nsqd.connect() as yardstick:
+    with nsqd.connect() as client, nsqd.connect() as reference:
         client.identify(heartbeat_interval=-1)
-        yardstick.identify(heartbeat_interval=1000)
-        yardstick.next_frame()
-        yardstick.read_to_end()
+        reference.identify(heartbeat_interval=1000)
+        reference.next_frame()
+        reference.read_to_end()
 
         assert b"OK" == client.call(commands.pub("heartbeat", b"x"))
 

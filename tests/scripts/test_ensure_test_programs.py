@@ -19,14 +19,14 @@ def run_with(folder: Path, programs: tuple[str, ...]) -> subprocess.CompletedPro
     )
 
 
-def test_it_is_silent_when_all_are_there(tmp_path: Path) -> None:
+def test_it_prints_nothing_if_all_programs_are_installed(tmp_path: Path) -> None:
     assert "" == run_with(tmp_path, PROGRAMS).stderr
 
 
-def test_it_names_what_is_missing_and_cannot_be_installed(tmp_path: Path) -> None:
+def test_it_names_programs_that_are_missing_and_cannot_be_installed(tmp_path: Path) -> None:
     told = run_with(tmp_path, ("ip", "mkfs.ext4", "openssl")).stderr.splitlines()
 
     assert [
-        f"Tests that need {name} are left out: run 'apt-get install {name}' to have them."
+        f"Tests that need {name} are skipped: run 'apt-get install {name}' to run them."
         for name in ("chromium", "redis-server")
     ] == told
