@@ -5,10 +5,19 @@ from collections.abc import Iterable
 from penstock.common.addresses import is_address
 from penstock.common.errors import ConfigError
 
-__all__ = ["Addresses", "host_and_port", "parse_addresses", "parse_lookupds"]
+__all__ = ["Addresses", "host_and_port", "parse_addresses", "parse_lookupds", "parse_servers"]
 
 Addresses = str | Iterable[str]
 """One address, or several."""
+
+
+def parse_servers(nsqd: Addresses, lookupd: Addresses, user: str) -> tuple[list[str], list[str]]:
+    """The nsqds, and the base URLs of the nsqlookupds, of a `user`: a producer or a consumer.
+    Raises ConfigError if an address is invalid, or if there is none."""
+    nsqds, lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
+    if not nsqds and not lookupds:
+        raise ConfigError(f"{user} without an address: pass nsqd= or lookupd=")
+    return nsqds, lookupds
 
 
 def parse_addresses(addresses: Addresses) -> list[str]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
+from penstock.client.addresses import Addresses, parse_servers
 from penstock.client.config import ClientConfig
 from penstock.client.connection import AwaitedBatch, Connection, connect
 from penstock.client.connection_pool import ConnectionPool
@@ -26,7 +26,7 @@ from penstock.client.flow_control import Backoff, BackoffState, RdyAllocation, a
 from penstock.client.handler_runner import DeadLetter, Handler, HandlerRunner, keep_touching
 from penstock.client.handshake import check_subscription, consumer_handshake
 from penstock.client.message import Message
-from penstock.common.errors import ClientError, ConfigError, ProtocolError
+from penstock.common.errors import ClientError, ProtocolError
 from penstock.protocol import commands
 
 __all__ = ["Consumer"]
@@ -62,9 +62,7 @@ class Consumer:
         self._config = config or ClientConfig()
         if max_in_flight is not None:
             self._config = replace(self._config, max_in_flight=max_in_flight)
-        self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
-        if not self._nsqds and not self._lookupds:
-            raise ConfigError("consumer without an address: pass nsqd= or lookupd=")
+        self._nsqds, self._lookupds = parse_servers(nsqd, lookupd, "consumer")
         self._pool: ConnectionPool | None = None
         self._allocations: dict[Connection, RdyAllocation] = {}
         self._backoff = Backoff(self._config)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
+from penstock.client.addresses import Addresses, parse_servers
 from penstock.client.config import ClientConfig
 from penstock.client.connection import AwaitedBatch, Connection, connect
 from penstock.client.connection_pool import ConnectionPool
@@ -26,7 +26,6 @@ from penstock.client.publish_queue import PublishQueue
 from penstock.common.errors import (
     ClientClosedError,
     ClientError,
-    ConfigError,
     NotConfirmedError,
     ProtocolError,
     QueueFullError,
@@ -57,9 +56,7 @@ class Producer:
         config: ClientConfig | None = None,
     ) -> None:
         self._config = config or ClientConfig()
-        self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
-        if not self._nsqds and not self._lookupds:
-            raise ConfigError("producer without an address: pass nsqd= or lookupd=")
+        self._nsqds, self._lookupds = parse_servers(nsqd, lookupd, "producer")
         self._pool: ConnectionPool | None = None
         self._turn = 0
         self._pump_is_due = False

@@ -20,7 +20,6 @@ from penstock.net.http_server import HttpError
 from penstock.nsqadmin.access import Admins
 from penstock.nsqadmin.actions import ClusterCommands
 from penstock.nsqadmin.aggregate import (
-    aggregate_channel,
     aggregate_channels,
     aggregate_topic,
     node_json,
@@ -28,7 +27,7 @@ from penstock.nsqadmin.aggregate import (
 )
 from penstock.nsqadmin.notifications import ChangeEvent, Notifier
 from penstock.nsqadmin.responses import json_reply
-from penstock.nsqadmin.targets import node_at, nodes_with_topic
+from penstock.nsqadmin.targets import channel_stats, node_at, nodes_with_topic
 
 __all__ = ["ACTIONS", "BODY_BYTES_MAX", "Api"]
 
@@ -108,11 +107,7 @@ class Api:
     async def _channel(self, request: Request) -> Response:
         topic, channel = request.path_params["topic"], request.path_params["channel"]
         query = self._cluster.new_query()
-        nodes = await nodes_with_topic(query, topic)
-        answers = await query.stats(nodes, topic, channel, clients=True)
-        stats = aggregate_channel(topic, channel, answers, time.time_ns())
-        if stats is None:
-            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        _, _, stats = await channel_stats(query, topic, channel)
         return json_reply({**stats, "message": query.warning})
 
     async def _nodes(self, _: Request) -> Response:

@@ -16,10 +16,10 @@ from starlette.routing import Route
 from penstock.admin_api.cluster import Cluster, Node, NodeStats
 from penstock.admin_api.models import TopicLogResponse
 from penstock.net.http_server import HttpError
-from penstock.nsqadmin.aggregate import aggregate_channel, node_topics
+from penstock.nsqadmin.aggregate import node_topics
 from penstock.nsqadmin.metrics_store import CLUSTER, Key, channel_key, node_key, topic_key
 from penstock.nsqadmin.responses import Renderer, json_reply
-from penstock.nsqadmin.targets import node_at, nodes_with_topic
+from penstock.nsqadmin.targets import channel_stats, node_at, nodes_with_topic
 from penstock.nsqadmin.views import (
     TopicRow,
     channel_rows,
@@ -120,11 +120,7 @@ class Pages:
     async def _channel(self, request: Request) -> Response:
         topic, channel = request.path_params["topic"], request.path_params["channel"]
         query = self._cluster.new_query()
-        nodes = await nodes_with_topic(query, topic)
-        answers = await query.stats(nodes, topic, channel, clients=True)
-        stats = aggregate_channel(topic, channel, answers, time.time_ns())
-        if stats is None:
-            raise HttpError(404, "CHANNEL_NOT_FOUND")
+        nodes, answers, stats = await channel_stats(query, topic, channel)
         row = self._row_of(topic, nodes, answers).channels[channel]
         penstock_nodes, logs = await self._logs(answers, topic)
         return self._renderer.page(

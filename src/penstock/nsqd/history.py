@@ -110,21 +110,28 @@ class HistoryServices:
     save_metadata_soon: Callable[[], None]
 
 
-class TopicHistory:
-    """Endpoints for the log of a topic."""
+class _HistoryEndpoints:
+    """Base of the classes of endpoints."""
 
     def __init__(self, services: HistoryServices) -> None:
         self._services = services
         self._broker = services.broker
 
+    def _route(self, method: str, path: str, handler: Handler) -> Route:
+        """A route whose handler may raise errors about positions and of the storage."""
+        return Route(method, path, _with_position_errors(self._services.log, handler))
+
+
+class TopicHistory(_HistoryEndpoints):
+    """Endpoints for the log of a topic."""
+
     def routes(self) -> list[Route]:
         """Their routes."""
-        log = self._services.log
         return [
-            Route("GET", "/topic/log", _with_position_errors(log, self._log)),
+            self._route("GET", "/topic/log", self._log),
             Route("GET", "/topics/log", self._catalog, is_logged=False),
-            Route("GET", "/topic/messages", _with_position_errors(log, self._messages)),
-            Route("POST", "/topic/retention", _with_position_errors(log, self._retention)),
+            self._route("GET", "/topic/messages", self._messages),
+            self._route("POST", "/topic/retention", self._retention),
         ]
 
     def _log(self, request: Request) -> object:
@@ -259,21 +266,16 @@ def _retention_bytes(args: dict[str, str]) -> int:
     return int(text)
 
 
-class ChannelHistory:
+class ChannelHistory(_HistoryEndpoints):
     """Endpoints that create and move channels by position."""
-
-    def __init__(self, services: HistoryServices) -> None:
-        self._services = services
-        self._broker = services.broker
 
     def routes(self) -> list[Route]:
         """Their routes."""
-        log = self._services.log
         return [
-            Route("POST", "/channel/create", _with_position_errors(log, self._create)),
-            Route("POST", "/channel/seek", _with_position_errors(log, self._seek)),
-            Route("POST", "/channel/commit", _with_position_errors(log, self._commit)),
-            Route("POST", "/channel/mode", _with_position_errors(log, self._set_mode)),
+            self._route("POST", "/channel/create", self._create),
+            self._route("POST", "/channel/seek", self._seek),
+            self._route("POST", "/channel/commit", self._commit),
+            self._route("POST", "/channel/mode", self._set_mode),
         ]
 
     def _create(self, request: Request) -> None:
@@ -333,20 +335,15 @@ def _seq_arg(args: dict[str, str], log: TopicLog) -> int:
     return position.value
 
 
-class ChannelPeek:
+class ChannelPeek(_HistoryEndpoints):
     """Endpoints for the messages of a channel."""
-
-    def __init__(self, services: HistoryServices) -> None:
-        self._services = services
-        self._broker = services.broker
 
     def routes(self) -> list[Route]:
         """Their routes."""
-        log = self._services.log
         return [
-            Route("GET", "/channel/messages", _with_position_errors(log, self._messages)),
-            Route("POST", "/channel/cancel", _with_position_errors(log, self._cancel)),
-            Route("POST", "/channel/requeue", _with_position_errors(log, self._requeue)),
+            self._route("GET", "/channel/messages", self._messages),
+            self._route("POST", "/channel/cancel", self._cancel),
+            self._route("POST", "/channel/requeue", self._requeue),
         ]
 
     def _messages(self, request: Request) -> StreamingResponse:

@@ -1,10 +1,7 @@
 """nsqd's TLS: the server context from its options, and the refusal of unencrypted HTTP."""
 
-from functools import partial
-
-from penstock.common.errors import ConfigError
 from penstock.net.http_server import Request, Response, json_response
-from penstock.net.tls import ReloadableContext, server_context
+from penstock.net.tls import ReloadableContext, configured_server_context
 from penstock.nsqd.options import NsqdOptions
 
 __all__ = ["TlsRequiredMiddleware", "server_tls"]
@@ -12,20 +9,13 @@ __all__ = ["TlsRequiredMiddleware", "server_tls"]
 
 def server_tls(options: NsqdOptions) -> ReloadableContext | None:
     """The TLS context of TCP and HTTPS; None without a certificate. Raises ConfigError."""
-    if not options.tls_cert:
-        return None
-    make = partial(
-        server_context,
+    return configured_server_context(
         cert=options.tls_cert,
         key=options.tls_key,
         root_ca=options.tls_root_ca_file,
         client_auth_policy=options.tls_client_auth_policy,
         min_version=options.tls_min_version,
     )
-    try:
-        return ReloadableContext(make)
-    except ConfigError as error:
-        raise ConfigError(f"failed to build TLS config - {error}") from error
 
 
 class TlsRequiredMiddleware:

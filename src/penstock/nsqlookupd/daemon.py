@@ -6,14 +6,13 @@ All state is in memory: every nsqd registers again with an nsqlookupd that has r
 import asyncio
 import os
 from collections.abc import Callable
-from functools import partial
 
 import uvloop
 
 from penstock import NSQ_VERSION
 from penstock.common.bug_reports import BugReports
 from penstock.common.clock import SECOND_NS, Clock, SystemClock
-from penstock.common.errors import ConfigError, TlsError
+from penstock.common.errors import TlsError
 from penstock.common.logs import Logger
 from penstock.common.options import version_line
 from penstock.common.process import (
@@ -26,7 +25,7 @@ from penstock.common.process import (
 from penstock.net.connection_limits import ConnectionLimits
 from penstock.net.http_server import HttpServer, Router, to_json
 from penstock.net.listener import Listener, listen
-from penstock.net.tls import ReloadableContext, server_context, wrap_in_tls
+from penstock.net.tls import configured_server_context, wrap_in_tls
 from penstock.nsqlookupd.http import LookupdHttpApi, LookupdHttpServices
 from penstock.nsqlookupd.long_poll import LongPolls
 from penstock.nsqlookupd.metrics import LookupdMetrics
@@ -70,7 +69,12 @@ class Nsqlookupd:
         self.clock = clock or SystemClock()
         self.tcp: Listener | None = None
         self.http: Listener | None = None
-        self._tls = _tls_context(options)
+        self._tls = configured_server_context(
+            cert=options.tls_cert,
+            key=options.tls_key,
+            root_ca=options.tls_root_ca_file,
+            client_auth_policy=options.tls_client_auth_policy,
+        )
         self._loop = asyncio.get_running_loop()
         self._advance_timer: asyncio.TimerHandle | None = None
         self._long_polls = LongPolls(limit=options.max_waiting_lookups)
@@ -186,19 +190,3 @@ class Nsqlookupd:
                 "version": NSQ_VERSION,
             }
         )
-
-
-def _tls_context(options: NsqlookupdOptions) -> ReloadableContext | None:
-    if not options.tls_cert:
-        return None
-    make = partial(
-        server_context,
-        cert=options.tls_cert,
-        key=options.tls_key,
-        root_ca=options.tls_root_ca_file,
-        client_auth_policy=options.tls_client_auth_policy,
-    )
-    try:
-        return ReloadableContext(make)
-    except ConfigError as error:
-        raise ConfigError(f"failed to build TLS config - {error}") from error

@@ -5,6 +5,8 @@ needs more bytes than there are. Until these have arrived, chunks are only colle
 in many chunks is joined once. A chunk that arrives when the buffer is empty is not copied.
 """
 
+from penstock.common.errors import ProtocolError
+
 __all__ = ["ReceiveBuffer"]
 
 
@@ -44,6 +46,18 @@ class ReceiveBuffer:
     def want(self, size: int) -> None:
         """Make `is_ready` return False until there are `size` bytes from `start` on."""
         self._missing = size - (len(self.data) - self.start)
+
+    def skip_magic(self, magic: bytes) -> bool:
+        """Move past the magic number that begins a connection; False if it has not arrived
+        completely. Raises ProtocolError if there are other bytes."""
+        end = self.start + len(magic)
+        if len(self.data) < end:
+            self.want(len(magic))
+            return False
+        if self.data[self.start : end] != magic:
+            raise ProtocolError("E_BAD_PROTOCOL")
+        self.start = end
+        return True
 
     def take_all(self) -> bytes:
         """Remove and return all unparsed bytes."""

@@ -265,16 +265,8 @@ class LookupServerConnection:
             raise shortfall
 
     def _read_magic(self) -> bool:
-        buffer = self._buffer
-        magic = buffer.data[buffer.start : buffer.start + len(MAGIC)]
-        if len(magic) < len(MAGIC):
-            buffer.want(len(MAGIC))
-            return False
-        if magic != MAGIC:
-            raise ProtocolError("E_BAD_PROTOCOL")
-        buffer.start += len(MAGIC)
-        self.has_magic = True
-        return True
+        self.has_magic = self._buffer.skip_magic(MAGIC)
+        return self.has_magic
 
     def _next_command(self) -> Event | None:
         buffer = self._buffer

@@ -27,6 +27,7 @@ from penstock.protocol.command_cache import (
     parse_fin_run,
 )
 from penstock.protocol.command_table import COMMANDS, Command, MultiPublish, NeedMore, RawCommand
+from penstock.protocol.commands import MAGIC
 from penstock.protocol.events import (
     LINE_BYTES_MAX,
     Event,
@@ -40,7 +41,6 @@ from penstock.protocol.events import (
 
 __all__ = ["ServerConnection"]
 
-_MAGIC = b"  V2"
 _FIN_STATES = COMMANDS[b"FIN"].states
 
 
@@ -197,16 +197,8 @@ class ServerConnection:
         return self._next_command()
 
     def _read_magic(self) -> bool:
-        buffer = self._buffer
-        magic = buffer.data[buffer.start : buffer.start + len(_MAGIC)]
-        if len(magic) < len(_MAGIC):
-            buffer.want(len(_MAGIC))
-            return False
-        if magic != _MAGIC:
-            raise ProtocolError("E_BAD_PROTOCOL")
-        buffer.start += len(_MAGIC)
-        self._has_magic = True
-        return True
+        self._has_magic = self._buffer.skip_magic(MAGIC)
+        return self._has_magic
 
     def _next_command(self) -> Event | None:
         buffer = self._buffer

@@ -13,13 +13,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
+from penstock.client.addresses import Addresses, parse_servers
 from penstock.client.blocking.connection_pool import ConnectionPool
 from penstock.client.config import ClientConfig
 from penstock.client.discovery import lookup_path
 from penstock.client.handshake import check_subscription, consumer_handshake
 from penstock.client.message import Message
-from penstock.common.errors import ClientClosedError, ConfigError
+from penstock.common.errors import ClientClosedError
 
 __all__ = ["Consumer"]
 
@@ -46,9 +46,7 @@ class Consumer:
         config = config or ClientConfig()
         if max_in_flight is not None:
             config = replace(config, max_in_flight=max_in_flight)
-        nsqds, lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
-        if not nsqds and not lookupds:
-            raise ConfigError("consumer without an address: pass nsqd= or lookupd=")
+        nsqds, lookupds = parse_servers(nsqd, lookupd, "consumer")
         self.topic = topic
         self.channel = channel
         self._pool = ConnectionPool(

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from types import TracebackType
 from typing import Self
 
-from penstock.client.addresses import Addresses, parse_addresses, parse_lookupds
+from penstock.client.addresses import Addresses, parse_servers
 from penstock.client.blocking.connection import Connection
 from penstock.client.blocking.lookup import look_up
 from penstock.client.config import ClientConfig
@@ -33,7 +33,6 @@ from penstock.client.publish_batch import (
 from penstock.common.errors import (
     ClientClosedError,
     ClientError,
-    ConfigError,
     NotConfirmedError,
     NotConnectedError,
     RefusedError,
@@ -57,9 +56,7 @@ class Producer:
         config: ClientConfig | None = None,
     ) -> None:
         self._config = config or ClientConfig()
-        self._nsqds, self._lookupds = parse_addresses(nsqd), parse_lookupds(lookupd)
-        if not self._nsqds and not self._lookupds:
-            raise ConfigError("producer without an address: pass nsqd= or lookupd=")
+        self._nsqds, self._lookupds = parse_servers(nsqd, lookupd, "producer")
         self._handshake_for = producer_handshake(self._config, heartbeats=False)
         self._lock = threading.Lock()
         self._candidates: deque[str] = deque()

@@ -7,13 +7,19 @@ If the peer breaks TLS, TlsError is raised; if a file is invalid, ConfigError.
 """
 
 from penstock.net.tls.connection import TlsInfo, TlsLayer, wrap_in_tls
-from penstock.net.tls.contexts import ReloadableContext, client_context, server_context
+from penstock.net.tls.contexts import (
+    ReloadableContext,
+    client_context,
+    configured_server_context,
+    server_context,
+)
 
 __all__ = [
     "ReloadableContext",
     "TlsInfo",
     "TlsLayer",
     "client_context",
+    "configured_server_context",
     "server_context",
     "wrap_in_tls",
 ]

@@ -10,11 +10,18 @@ import ssl
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Self
 
 from penstock.common.errors import ConfigError
 
-__all__ = ["CLIENT_AUTH_POLICIES", "ReloadableContext", "client_context", "server_context"]
+__all__ = [
+    "CLIENT_AUTH_POLICIES",
+    "ReloadableContext",
+    "client_context",
+    "configured_server_context",
+    "server_context",
+]
 
 # Accepted clients: all; with any certificate; with a verified certificate.
 CLIENT_AUTH_POLICIES: Final = ("", "require", "require-verify")
@@ -106,6 +113,32 @@ class ReloadableContext:
     def reload(self) -> None:
         """Read the files again. If that raises ConfigError, the old context remains."""
         self._current = self._make()
+
+
+def configured_server_context(
+    *,
+    cert: str,
+    key: str,
+    root_ca: str,
+    client_auth_policy: str,
+    min_version: int = ssl.TLSVersion.TLSv1_2,
+) -> ReloadableContext | None:
+    """The reloadable context of a daemon with these options; None without a certificate. Raises
+    ConfigError."""
+    if not cert:
+        return None
+    make = partial(
+        server_context,
+        cert=cert,
+        key=key,
+        root_ca=root_ca,
+        client_auth_policy=client_auth_policy,
+        min_version=min_version,
+    )
+    try:
+        return ReloadableContext(make)
+    except ConfigError as error:
+        raise ConfigError(f"failed to build TLS config - {error}") from error
 
 
 class AnyClientCertContext(ssl.SSLContext):
