@@ -18,9 +18,5 @@ def test_every_free_node_id_can_be_chosen() -> None:
     assert 900 == choose_node_id(lambda size: bytes(size - 1) + b"\1", used)
 
 
-def test_any_node_id_is_chosen_if_all_are_in_use() -> None:
-    assert choose_node_id(urandom, range(NODE_IDS)) in range(NODE_IDS)
-
-
 def test_choice_depends_only_on_the_random_bytes() -> None:
     assert 1 == choose_node_id(lambda size: bytes(size - 1) + b"\1")

@@ -47,7 +47,11 @@ class Registrant:
     async def _connect(self) -> None:
         log = Logger("", write=self.logged.append)
         self.peer = LookupdPeer(
-            self._address, lambda: IDENTITY, lambda: self.host.broker.topics, log, **self._options
+            self._address,
+            lambda: IDENTITY,
+            lambda: self.host.broker.topics,
+            log,
+            **{"check_node_id": lambda *_, **__: None} | self._options,
         )
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:

@@ -185,6 +185,7 @@ def test_identify_has_the_order_of_nsq() -> None:
         "broadcast_address",
         "hostname",
         "http_port",
+        "node_id",
         "tcp_port",
         "topology_region",
         "topology_zone",

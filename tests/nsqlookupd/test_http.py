@@ -219,6 +219,18 @@ def test_all_fields_of_a_node(topic: str) -> None:
         assert "{" + ",".join(f'"{key}":{entry}' for key in keys) + "}" == debug.decode()
 
 
+def test_only_nodes_shows_the_node_id(topic: str) -> None:
+    with run_nsqlookupd() as nsqlookupd:
+        node = nsqlookupd.node("a", node_id=0)
+        node.call(lookup_v1.register(topic))
+
+        (listed,) = nsqlookupd.http("GET", "/nodes").json()["producers"]
+        (found,) = nsqlookupd.http("GET", f"/lookup?topic={topic}").json()["producers"]
+        assert (0, "node_id") == (listed["node_id"], list(listed)[-1])
+        assert "node_id" not in found
+        assert b'"node_id"' not in nsqlookupd.http("GET", "/debug").body
+
+
 def test_cached_lookups_of_many_topics_are_never_stale() -> None:
     with run_nsqlookupd() as nsqlookupd:
         first, second = nsqlookupd.node("first"), nsqlookupd.node("second")

@@ -51,8 +51,14 @@ class Setup:
         self.listener = RecordingListener()
         self.registry = Registry(self.clock, self.listener, **LIFETIMES)
 
-    def producer(self, name: str) -> RegisteredProducer:
-        info = NsqdInfo(broadcast_address=name, tcp_port=4150, http_port=4151, version="1.3.0")
+    def producer(self, name: str, node_id: int | None = None) -> RegisteredProducer:
+        info = NsqdInfo(
+            broadcast_address=name,
+            tcp_port=4150,
+            http_port=4151,
+            version="1.3.0",
+            node_id=node_id,
+        )
         return self.registry.add_producer(f"{name}:50000", info)[0]
 
     def found(self, topic: str) -> list[str] | None:
@@ -67,6 +73,17 @@ def setup() -> Setup:
 
 def shown(registrations: list[Registration]) -> list[str]:
     return [str(registration) for registration in registrations]
+
+
+def test_node_ids_of_other_producers(setup: Setup) -> None:
+    a = setup.producer("a", 5)
+    setup.producer("a", 6)  # Another connection of the same nsqd.
+    b, c = setup.producer("b", 5), setup.producer("c", 7)
+    setup.producer("d")
+
+    assert {5: b, 7: c} == setup.registry.used_node_ids(a)
+    setup.registry.remove_producer(b)
+    assert {7: c} == setup.registry.used_node_ids(a)
 
 
 def test_a_channel_is_registered_together_with_its_topic(setup: Setup) -> None:

@@ -41,6 +41,22 @@ def test_the_response_to_identify(nsqlookupd: NsqlookupdProcess) -> None:
     ).encode() == answer
 
 
+def test_the_response_to_identify_with_a_node_id() -> None:
+    with run_nsqlookupd() as nsqlookupd:
+        first = nsqlookupd.connect().identify(broadcast_address="a", node_id=5)
+        second = nsqlookupd.connect().identify(broadcast_address="b", node_id=9)
+        same = nsqlookupd.connect().identify(broadcast_address="c", node_id=5)
+        again = nsqlookupd.connect().identify(broadcast_address="b", node_id=9)
+        stock = nsqlookupd.connect().identify(broadcast_address="d")
+
+    assert ([], None) == (first["used_node_ids"], first.get("node_id_used_by"))
+    assert ([5], None) == (second["used_node_ids"], second.get("node_id_used_by"))
+    assert ([5, 9], "a:4151") == (same["used_node_ids"], same["node_id_used_by"])
+    assert ([5], None) == (again["used_node_ids"], again.get("node_id_used_by"))
+    assert list(same) == sorted(same)
+    assert {"broadcast_address", "hostname", "http_port", "tcp_port", "version"} == stock.keys()
+
+
 def test_commands_in_pieces_of_any_size_are_answered_in_order(
     nsqlookupd: NsqlookupdProcess, topic: str
 ) -> None:

@@ -276,6 +276,20 @@ def test_an_invalid_response_size_is_refused(size: int) -> None:
         responses([struct.pack(">i", size)])
 
 
+@pytest.mark.parametrize(
+    ("sent", "expected"),
+    [(0, 0), (1023, 1023), (-1, None), (1024, None), (2**70, None), (1.5, None), ("7", None)],
+)
+def test_node_id_is_optional_and_may_have_any_value(sent: object, expected: int | None) -> None:
+    """NSQ's nsqlookupd ignores the field."""
+    events, _ = outcome([MAGIC, lookup_v1.identify({**PEER, "node_id": sent})])
+
+    (identified,) = events
+    assert isinstance(identified, IdentifyPeer)
+    assert expected == identified.peer.node_id
+    assert None is IDENTIFIED.peer.node_id
+
+
 def test_both_sides_agree_on_identify() -> None:
     odd: dict[str, Any] = {**PEER, "hostname": "<ü&>\u2028"}
 

@@ -424,12 +424,6 @@ class TestNodeId:
 
         assert old == opened.node_id
 
-    def test_change_while_all_are_in_use(self, memory_files: MemoryFiles) -> None:
-        opened = DataPath.open("data", SETTINGS, memory_files)
-        opened.change_node_id(range(1024))
-
-        assert opened.node_id in range(1024)
-
 
 def test_500_topics_with_few_open_files(data_path: str) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

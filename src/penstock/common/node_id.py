@@ -8,6 +8,6 @@ NODE_IDS = 1024
 
 
 def choose_node_id(random_bytes: Callable[[int], bytes], used: Collection[int] = ()) -> int:
-    """A random node id that is not in `used`; any node id if all are in use."""
-    free = sorted(set(range(NODE_IDS)).difference(used)) or range(NODE_IDS)
+    """A random node id that is not in `used`; at least one must be free."""
+    free = sorted(set(range(NODE_IDS)).difference(used))
     return free[int.from_bytes(random_bytes(4)) % len(free)]

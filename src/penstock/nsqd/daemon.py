@@ -44,6 +44,7 @@ from penstock.nsqd.log_catalog import LogCatalog
 from penstock.nsqd.lookup_peers import LookupPeers
 from penstock.nsqd.metadata import MetadataWriter
 from penstock.nsqd.metrics import SYNC_BOUNDS_SECONDS, MetricsSource
+from penstock.nsqd.node_id import NodeId
 from penstock.nsqd.options import NsqdOptions, TlsRequired, in_effect
 from penstock.nsqd.process_metrics import ErrorCounters, GcPauses, LoopLag, memory_stats
 from penstock.nsqd.session import SessionServices
@@ -140,8 +141,8 @@ class Nsqd:
         self._data_path = DataPath.open(
             str(self._path), settings.log_settings(options), remover=remover
         )
-        node_id = self._data_path.node_id if options.node_id is None else options.node_id
-        log.info("ID: %d", node_id)
+        self._node_id = NodeId(self._data_path, options.node_id, log)
+        log.info("ID: %d", self._node_id.value)
         self._commit = GroupCommit(
             self._loop.call_soon_threadsafe,
             self._loop.call_later,
@@ -163,10 +164,11 @@ class Nsqd:
             lambda: self.broker.topics,
             settings.http_client(options, lookupd_tls),
             log,
+            check_node_id=self._node_id.check,
             tls=lookupd_tls,
         )
         self._engine = Engine(
-            settings.broker_settings(options, node_id),
+            settings.broker_settings(options, self._node_id.value),
             self._data_path,
             self._loop,
             self.clock,
@@ -179,6 +181,7 @@ class Nsqd:
         )
         self.broker = self._engine.broker
         self._catalog = LogCatalog(self.broker)
+        self._node_id.on_change = self._use_new_node_id
         for issue in self.broker.issues:
             log.warning("%s", issue)
         if (self._path / IMPORTING_NAME).exists():
@@ -412,6 +415,10 @@ class Nsqd:
         self._catalog.on_change()
         self._lookups.topic_created(topic)
 
+    def _use_new_node_id(self) -> None:
+        self.broker.set_node_id(self._node_id.value)
+        self._lookups.register_again()
+
     def _identity(self) -> dict[str, object]:
         """The IDENTIFY body for nsqlookupd; its keys are in the order of Go's JSON encoder."""
         options = self.options
@@ -420,6 +427,7 @@ class Nsqd:
             "broadcast_address": options.broadcast_address,
             "hostname": os.uname().nodename,
             "http_port": http_port,
+            "node_id": self._node_id.value,
             "tcp_port": tcp_port,
             "topology_region": options.topology_region,
             "topology_zone": options.topology_zone,

@@ -2,7 +2,8 @@
 
 After connecting, nsqd identifies itself and registers all topics and channels; later it registers
 and unregisters what has changed, and sends a PING every 15 s. After any error it reconnects, with
-exponential backoff, and registers everything again.
+exponential backoff, and registers everything again. It also reconnects after its identity has
+changed, because IDENTIFY is allowed once per connection.
 
 The cost of a change depends on the changed topic, not on the number of topics.
 """
@@ -13,7 +14,7 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 import msgspec
 
@@ -25,7 +26,7 @@ from penstock.common.logs import Logger
 from penstock.net.connect_errors import describe_error
 from penstock.protocol import lookup_v1
 
-__all__ = ["LookupdInfo", "LookupdPeer"]
+__all__ = ["CheckNodeId", "LookupdInfo", "LookupdPeer"]
 
 # As in NSQ: timeout of connecting and of a response, and interval of PINGs.
 TIMEOUT_SECONDS = 1.0
@@ -50,10 +51,22 @@ identity shows whether one was deleted and created again."""
 
 
 class LookupdInfo(msgspec.Struct):
-    """Address of an nsqlookupd's HTTP API, from its response to IDENTIFY."""
+    """Response of an nsqlookupd to IDENTIFY: the address of its HTTP API, and the node ids of the
+    other nsqds. NSQ's nsqlookupd does not send the latter."""
 
     broadcast_address: str = ""
     http_port: int = 0
+    used_node_ids: list[int] = []
+    node_id_used_by: str = ""
+    """Address of another nsqd that has our node id; empty if there is none."""
+
+
+class CheckNodeId(Protocol):
+    """Called after IDENTIFY, with the address of the nsqlookupd and its response. `is_first`: this
+    nsqd has not registered with that nsqlookupd before. Calls `LookupdPeer.register_again` if it
+    changes the node id."""
+
+    def __call__(self, address: str, info: LookupdInfo, /, *, is_first: bool) -> None: ...
 
 
 class LookupdPeer:
@@ -66,6 +79,7 @@ class LookupdPeer:
         topics: Callable[[], Mapping[str, Topic]],
         log: Logger,
         *,
+        check_node_id: CheckNodeId,
         tls: ssl.SSLContext | None = None,
         draining: bool = False,
         ping_seconds: float = PING_SECONDS,
@@ -79,8 +93,11 @@ class LookupdPeer:
         self._identity = identity
         self._topics = topics
         self._log = log
+        self._check_node_id = check_node_id
         self._tls = tls
         self._is_draining = draining
+        self._has_registered = False
+        self._has_new_identity = False
         self._ping_seconds = ping_seconds
         self._changed: dict[str, None] = {}  # names of topics to compare
         self._has_news = asyncio.Event()
@@ -104,6 +121,11 @@ class LookupdPeer:
             self._changed[topic] = None
             self._has_news.set()
 
+    def register_again(self) -> None:
+        """Call after the identity has changed: reconnects at once."""
+        self._has_new_identity = True
+        self._has_news.set()
+
     def drain(self) -> None:
         """Tells nsqlookupd that this nsqd is draining."""
         self._is_draining = True
@@ -123,7 +145,7 @@ class LookupdPeer:
         while True:
             started_at = self._loop.time()
             try:
-                await self._serve_connection()
+                await self._serve_connections()
             except (OSError, ProtocolError) as failure:
                 reason = describe_error(failure)
                 self._log.error("LOOKUPD(%s): %s", self.address, reason)
@@ -136,8 +158,14 @@ class LookupdPeer:
             await asyncio.sleep(backoff_seconds * random.uniform(0.5, 1))  # noqa: S311 (a jitter)
             backoff_seconds = min(2 * backoff_seconds, longest)
 
+    async def _serve_connections(self) -> None:
+        """Serves one connection per identity. Returns only by OSError or ProtocolError."""
+        while True:
+            await self._serve_connection()
+
     async def _serve_connection(self) -> None:
-        """Registers everything, then all changes. Returns only by OSError or ProtocolError."""
+        """Registers everything, then all changes. Returns after the identity has changed; otherwise
+        only by OSError or ProtocolError."""
         connection = await self._connect()
         try:
             await self._identify(connection)
@@ -145,7 +173,7 @@ class LookupdPeer:
             sent_draining = False
             self._changed = dict.fromkeys(self._topics())
             next_ping_at = self._loop.time() + self._ping_seconds
-            while True:
+            while not self._has_new_identity:
                 self._has_news.clear()
                 if self._loop.time() >= next_ping_at or sent_draining != self._is_draining:
                     sent_draining = self._is_draining
@@ -171,12 +199,16 @@ class LookupdPeer:
         return connection
 
     async def _identify(self, connection: "LookupConnection") -> None:
+        self._has_new_identity = False
         (response,) = await connection.call(lookup_v1.identify(self._identity()))
         self.info = _decode_info(response)
         if not self.info.broadcast_address:
             self.info.broadcast_address = self._host
         self._first_attempt_done.set()
         self._log.info("LOOKUPD(%s): connected", self.address)
+        if not self._has_new_identity:
+            self._check_node_id(self.address, self.info, is_first=not self._has_registered)
+        self._has_registered |= not self._has_new_identity
 
     async def _register_changes(
         self, connection: "LookupConnection", registered: _Registered

@@ -19,7 +19,7 @@ from penstock.common.addresses import join_address
 from penstock.common.errors import HttpRequestError, StorageError
 from penstock.common.logs import Logger
 from penstock.net.http_client.client import HttpClient
-from penstock.nsqd.lookup_peer import LookupdPeer
+from penstock.nsqd.lookup_peer import CheckNodeId, LookupdPeer
 
 __all__ = ["LookupPeers"]
 
@@ -41,6 +41,7 @@ class LookupPeers:
         client: HttpClient,
         log: Logger,
         *,
+        check_node_id: CheckNodeId,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """`identity` returns the fields of IDENTIFY. `client` is for HTTP requests to nsqlookupd.
@@ -49,6 +50,7 @@ class LookupPeers:
         self._topics = topics
         self._client = client
         self._log = log
+        self._check_node_id = check_node_id
         self._tls = tls
         self._peers: dict[str, LookupdPeer] = {}
         self._requests: set[asyncio.Task[None]] = set()
@@ -83,6 +85,11 @@ class LookupPeers:
             topic.await_channels()
             _start(self._create_known_channels(topic), self._requests)
 
+    def register_again(self) -> None:
+        """Call after the identity has changed: registers everything with all nsqlookupds again."""
+        for peer in self._peers.values():
+            peer.register_again()
+
     def drain(self) -> None:
         """Tells all nsqlookupds that this nsqd is draining."""
         self._is_draining = True
@@ -102,6 +109,7 @@ class LookupPeers:
             self._identity,
             self._topics,
             self._log,
+            check_node_id=self._check_node_id,
             tls=self._tls,
             draining=self._is_draining,
         )

@@ -5,7 +5,7 @@ All state is in memory: every nsqd registers again with an nsqlookupd that has r
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import uvloop
 
@@ -179,14 +179,14 @@ class Nsqlookupd:
     def _new_nsqd_connection(self) -> NsqdConnection:
         return NsqdConnection(self._tcp_services, self._identify_response)
 
-    def _identify_response(self) -> bytes:
+    def _identify_response(self, additional: Mapping[str, object]) -> bytes:
         """The response to IDENTIFY, with sorted keys."""
-        return to_json(
-            {
-                "broadcast_address": self.options.broadcast_address,
-                "hostname": os.uname().nodename,
-                "http_port": self.http.port if self.http is not None else -1,
-                "tcp_port": self.tcp.port if self.tcp is not None else -1,
-                "version": NSQ_VERSION,
-            }
-        )
+        fields = {
+            "broadcast_address": self.options.broadcast_address,
+            "hostname": os.uname().nodename,
+            "http_port": self.http.port if self.http is not None else -1,
+            "tcp_port": self.tcp.port if self.tcp is not None else -1,
+            "version": NSQ_VERSION,
+            **additional,
+        }
+        return to_json(dict(sorted(fields.items())))

@@ -6,6 +6,7 @@ not change the response to a request of a standard client:
 - `GET /lookup?topic=T&wait=30s&index=N` waits until the result differs from that of index N;
 - `for=producer` of /lookup and /nodes leaves out draining nodes; all responses mark draining nodes
   with `draining`;
+- /nodes shows the `node_id` of nsqds that send it;
 - `GET /metrics`.
 """
 
@@ -159,10 +160,11 @@ class LookupdHttpApi:
 
     def _render_node(self, producer: RegisteredProducer) -> bytes:
         tombstones = self._registry.tombstones_of(producer)
-        return b'%b,"tombstones":[%b],"topics":%b%b}' % (
+        return b'%b,"tombstones":[%b],"topics":%b%b%b}' % (
             _render_prefix(producer),
             ",".join(["true" if is_hidden else "false" for is_hidden in tombstones]).encode(),
             _names([registration.topic for registration in producer.topics]),
+            _node_id_suffix(producer),
             _draining_suffix(producer),
         )
 
@@ -277,6 +279,11 @@ def _render_prefix(producer: RegisteredProducer) -> bytes:
     if not producer.rendered:
         producer.rendered = to_json(_fields(producer)).removesuffix(b"}")
     return producer.rendered
+
+
+def _node_id_suffix(producer: RegisteredProducer) -> bytes:
+    node_id = producer.info.node_id
+    return b"" if node_id is None else b',"node_id":%d' % node_id
 
 
 def _draining_suffix(producer: RegisteredProducer) -> bytes:

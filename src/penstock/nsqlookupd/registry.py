@@ -16,7 +16,7 @@ producer or by the passing of time. An unknown topic has index 0. The listener i
 change, and calls `advance` when a deadline has passed.
 
 A lookup takes time proportional to the producers of its topic, the removal of a producer to its
-registrations. Everything else takes constant time.
+registrations, `used_node_ids` to all producers. Everything else takes constant time.
 """
 
 from collections import deque
@@ -88,6 +88,15 @@ class RegisteredProducer:
     def node(self) -> str:
         """Its name in `/topic/tombstone`: `broadcast address:HTTP port`."""
         return f"{self.info.broadcast_address}:{self.info.http_port}"
+
+    def is_same_nsqd(self, other: "RegisteredProducer") -> bool:
+        """Whether both are connections of the same nsqd: one of them is about to end."""
+        ours, theirs = self.info, other.info
+        return (ours.broadcast_address, ours.tcp_port, ours.http_port) == (
+            theirs.broadcast_address,
+            theirs.tcp_port,
+            theirs.http_port,
+        )
 
 
 class Registration:
@@ -285,6 +294,14 @@ class Registry:
     def producers(self) -> Collection[RegisteredProducer]:
         """All connected producers."""
         return self._clients.producers.keys()
+
+    def used_node_ids(self, producer: RegisteredProducer) -> dict[int, RegisteredProducer]:
+        """Node ids of the other producers, each with a producer that has it."""
+        return {
+            other.info.node_id: other
+            for other in self._clients.producers
+            if other.info.node_id is not None and not producer.is_same_nsqd(other)
+        }
 
     def topics(self) -> list[str]:
         """Names of all topics, also of those without producers."""

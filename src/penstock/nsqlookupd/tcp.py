@@ -7,7 +7,7 @@ the reading of our responses have timeouts. TCP keep-alive detects clients that 
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -70,10 +70,13 @@ class LookupdTcpServices:
 
 
 class NsqdConnection(asyncio.Protocol):
-    """One connection. `identify_response` returns the data of the response to IDENTIFY."""
+    """One connection. `identify_response` returns the data of the response to IDENTIFY, with
+    additional fields."""
 
     def __init__(
-        self, services: LookupdTcpServices, identify_response: Callable[[], bytes]
+        self,
+        services: LookupdTcpServices,
+        identify_response: Callable[[Mapping[str, object]], bytes],
     ) -> None:
         self._services = services
         self._registry = services.registry
@@ -211,7 +214,17 @@ class NsqdConnection(asyncio.Protocol):
         )
         self._producer, registration = self._registry.add_producer(self._address, info)
         self._log_registrations("REGISTER", [registration])
-        return lookup_v1.response(self._identify_response())
+        return lookup_v1.response(self._identify_response(self._node_id_fields(self._producer)))
+
+    def _node_id_fields(self, producer: RegisteredProducer) -> dict[str, object]:
+        """The node ids of the other nsqds, for an nsqd that sends its own; NSQ's does not."""
+        if producer.info.node_id is None:
+            return {}
+        used = self._registry.used_node_ids(producer)
+        fields: dict[str, object] = {"used_node_ids": sorted(used)}
+        if (other := used.get(producer.info.node_id)) is not None:
+            fields["node_id_used_by"] = other.node
+        return fields
 
     def _identified_producer(self) -> RegisteredProducer:
         """The protocol accepts such commands only after IDENTIFY."""

@@ -10,9 +10,11 @@ server answers each command, in order, with
 Only the text distinguishes an error from other data. After an error the server closes the
 connection, except after E_REGISTER_FAILED.
 
-Penstock adds two things. `ping(draining=True)` tells nsqlookupd that this nsqd accepts no more
+Penstock adds three things. `ping(draining=True)` tells nsqlookupd that this nsqd accepts no more
 messages; NSQ ignores parameters of PING. E_REGISTER_FAILED is the response to a REGISTER
-when the limit on names is reached; NSQ's nsqd ignores responses to REGISTER.
+when the limit on names is reached; NSQ's nsqd ignores responses to REGISTER. If an nsqd sends its
+`node_id` with IDENTIFY, the response lists the node ids of the other nsqds as `used_node_ids`, and
+names one that has the same id in `node_id_used_by`; NSQ ignores unknown fields.
 """
 
 import re
@@ -25,6 +27,7 @@ from penstock.common.errors import ProtocolError
 from penstock.common.go_json import Convert, as_int64, as_string, read_fields, to_json
 from penstock.common.go_text import to_bytes, verbatim
 from penstock.common.names import maybe_name
+from penstock.common.node_id import NODE_IDS
 from penstock.protocol.buffer import ReceiveBuffer
 from penstock.protocol.events import LINE_BYTES_MAX
 
@@ -171,6 +174,7 @@ class NsqdInfo:
     hostname: str = ""
     topology_zone: str = ""
     topology_region: str = ""
+    node_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +361,15 @@ def _topic_and_channel(command: str, params: list[bytes]) -> tuple[str, str]:
     return topic, channel or ""
 
 
+def _as_node_id(value: object) -> int | None:
+    """None if it is no node id: NSQ accepts any value, because it ignores the field."""
+    try:
+        node_id = as_int64(value)
+    except ValueError:
+        return None
+    return node_id if 0 <= node_id < NODE_IDS else None
+
+
 _PEER_FIELDS: Mapping[str, Convert] = {
     "remote_address": as_string,  # nsq compat: must have the right type, and is not used
     "hostname": as_string,
@@ -366,6 +379,7 @@ _PEER_FIELDS: Mapping[str, Convert] = {
     "version": as_string,
     "topology_zone": as_string,
     "topology_region": as_string,
+    "node_id": _as_node_id,
 }
 _REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
 

@@ -253,8 +253,8 @@ class DataPath:
             raise storage_error("remove", folder, error) from error
 
     def change_node_id(self, used: Collection[int]) -> None:
-        """Choose another node id at random, not one of `used`, and store it. Raises StorageError;
-        then the node id is unchanged."""
+        """Choose another node id at random, not one of `used`, and store it. At least one must be
+        free. Raises StorageError; then the node id is unchanged."""
         old = self.node_id
         self.node_id = choose_node_id(self._files.random_bytes, used)
         try:
